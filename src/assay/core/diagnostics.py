@@ -1,0 +1,189 @@
+"""Where a value came from, what is wrong with it, and how that is shown: the compiler-like half of assay."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+Severity = Literal["error", "warning", "note"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """A place in a source. Lines and columns count from 1, columns in code points; 0 means unknown.
+
+    `source` is the path as the user gave it, or a name in angle brackets ("<cli>"). `text` holds the source itself
+    when it is no file. `end_column` is exclusive. `replaced` is the origin of the value that this one overrode.
+    """
+
+    source: str
+    line: int = 0
+    column: int = 0
+    end_line: int = 0
+    end_column: int = 0
+    text: str | None = None
+    note: str = ""
+    replaced: Origin | None = None
+
+    def __str__(self) -> str:
+        place = self.source
+        if self.line:
+            place += f":{self.line}:{self.column}" if self.column else f":{self.line}"
+        return f"{place} ({self.note})" if self.note else place
+
+    def chain(self) -> list[Origin]:
+        """This origin, the one it overrode, the one that overrode, and so on."""
+        links: list[Origin] = []
+        link: Origin | None = self
+        while link is not None:
+            links.append(link)
+            link = link.replaced
+        return links
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """One thing that is wrong in what the user asked for. `kind` is stable and kebab-case; `key` the dotted path."""
+
+    kind: str
+    message: str
+    origin: Origin
+    key: str = ""
+    fix: str = ""
+    severity: Severity = "error"
+    related: tuple[Problem, ...] = ()
+
+
+_COLORS = {"error": "\x1b[1;31m", "warning": "\x1b[1;33m", "note": "\x1b[1;36m"}
+_BLUE, _BOLD, _RESET = "\x1b[1;34m", "\x1b[1m", "\x1b[0m"
+
+
+def render(problems: Sequence[Problem], *, color: bool, width: int = 80) -> str:
+    """All problems as text, each with the line it is in and a caret under the part that is wrong."""
+    sources: dict[str, list[str]] = {}
+    return "\n\n".join("\n".join(_lines(problem, sources, color, width)) for problem in problems)
+
+
+def summary(problems: Sequence[Problem]) -> str:
+    """`3 errors, 1 warning`, for the last line of a listing."""
+    parts = []
+    for severity in ("error", "warning", "note"):
+        count = sum(problem.severity == severity for problem in problems)
+        if count:
+            parts.append(f"{count} {severity}{'s' * (count > 1)}")
+    return ", ".join(parts)
+
+
+def to_json(problems: Iterable[Problem]) -> list[dict[str, object]]:
+    """The same for programs: one plain dictionary a problem."""
+    return [
+        {
+            "kind": problem.kind,
+            "severity": problem.severity,
+            "message": problem.message,
+            "key": problem.key,
+            "source": problem.origin.source,
+            "line": problem.origin.line,
+            "column": problem.origin.column,
+            "end_line": problem.origin.end_line,
+            "end_column": problem.origin.end_column,
+            "fix": problem.fix,
+            "related": to_json(problem.related),
+        }
+        for problem in problems
+    ]
+
+
+def visible(text: str) -> str:
+    """`text` with control characters spelled out, so that a hostile config cannot paint the terminal."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c == "\t" else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+def _lines(problem: Problem, sources: dict[str, list[str]], color: bool, width: int) -> list[str]:
+    def paint(code: str, text: str) -> str:
+        return f"{code}{text}{_RESET}" if color else text
+
+    head = f"{problem.severity}: {visible(problem.message)}"
+    gap = " " * max(2, width - _cells(head) - len(problem.kind) - 2)
+    tail = f"{gap}[{problem.kind}]" if _cells(head) + len(problem.kind) + 4 <= width else f"  [{problem.kind}]"
+    colored = paint(_COLORS[problem.severity], problem.severity) + paint(_BOLD, head[len(problem.severity) :])
+    out = [colored + tail]
+    gutter = len(str(problem.origin.line or 0))
+    out.append(f"{' ' * gutter}{paint(_BLUE, '-->')} {visible(str(problem.origin))}")
+    excerpt = _excerpt(problem.origin, sources)
+    if excerpt is not None:
+        text, start, length = _window(excerpt, problem.origin, width - gutter - 3)
+        bar = paint(_BLUE, "|")
+        out.append(f"{' ' * gutter} {bar}")
+        out.append(f"{paint(_BLUE, str(problem.origin.line))} {bar} {text}".rstrip())
+        carets = paint(_COLORS[problem.severity], "^" * length)
+        out.append(f"{' ' * gutter} {bar} {' ' * start}{carets}")
+    for link in problem.origin.chain()[1:]:
+        out.append(f"{' ' * gutter} {paint(_BLUE, '=')} replaces the value from {visible(str(link))}")
+    if problem.fix:
+        out.append(f"{' ' * gutter} {paint(_BLUE, '=')} {visible(problem.fix)}")
+    for other in problem.related:
+        out.extend(_lines(other, sources, color, width))
+    return out
+
+
+def _excerpt(origin: Origin, sources: dict[str, list[str]]) -> str | None:
+    if not (origin.line and origin.column):
+        return None
+    if origin.text is not None:
+        lines = _split(origin.text)
+    elif origin.source in sources:
+        lines = sources[origin.source]
+    else:
+        try:
+            lines = _split(Path(origin.source).read_bytes().decode("utf-8-sig"))
+        except (OSError, ValueError):
+            lines = []
+        sources[origin.source] = lines
+    return lines[origin.line - 1] if origin.line <= len(lines) else None
+
+
+def _split(text: str) -> list[str]:
+    """Lines as TOML counts them: str.splitlines would also break at form feeds and the like."""
+    return [line.removesuffix("\r") for line in text.split("\n")]
+
+
+def _window(line: str, origin: Origin, width: int) -> tuple[str, int, int]:
+    """The part of a long line around the marked columns: text, start and length of the mark in terminal cells."""
+    first = origin.column - 1
+    same_line = origin.end_line in (0, origin.line)
+    last = origin.end_column - 1 if same_line and origin.end_column else len(line)
+    last = min(max(last, first + 1), max(len(line), first + 1))
+    shown = [visible(c) for c in line.replace("\t", " ")]
+    cells = [_cells(c) for c in shown]
+    low, high = 0, len(line)
+    if sum(cells) > width > 20:
+        # A third of the width before the mark, the rest behind it; at the end of the line, all the width before it.
+        low = high = min(first, len(line))
+        low = _back(cells, low, width // 3)
+        while high < len(line) and sum(cells[low : high + 1]) <= width:
+            high += 1
+        low = _back(cells, low, width - sum(cells[low:high]))
+    start = sum(cells[low:first])
+    length = max(1, sum(cells[first : min(last, high)]))
+    return "".join(shown[low:high]), start, length
+
+
+def _back(cells: Sequence[int], low: int, room: int) -> int:
+    """The index from which what comes before `low` takes at most `room` cells."""
+    while low > 0 and cells[low - 1] <= room:
+        low -= 1
+        room -= cells[low]
+    return low
+
+
+def _cells(text: str) -> int:
+    """Columns of a terminal that `text` takes: wide characters two, combining ones none."""
+    if text.isascii():
+        return len(text)
+    return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)

@@ -1,0 +1,81 @@
+"""Errors raised on purpose: each says what is wrong, where, and what to do."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from typing import ClassVar
+
+from assay.core.diagnostics import Problem, render
+
+
+class AssayError(Exception):
+    """Base of every error raised on purpose.
+
+    `what` is one sentence in the user's words, `where` the place they would look at, `fix` what to do next.
+    """
+
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, what: str, *, where: str = "", fix: str = "") -> None:
+        lines = [what, f"  at:  {where}" if where else "", f"  fix: {fix}" if fix else ""]
+        super().__init__("\n".join(line for line in lines if line))
+        self.what = what
+        self.where = where
+        self.fix = fix
+
+
+class InputError(AssayError):
+    """What the user gave is wrong; nothing was started and nothing is lost."""
+
+    exit_code = 2
+
+
+class ConfigError(InputError):
+    """A config cannot mean what it says; carries every problem found, not only the first."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        super().__init__(render(problems, color=False))
+        self.problems = tuple(problems)
+
+
+class MissingExtraError(InputError):
+    """A feature needs an optional dependency that is not installed."""
+
+    def __init__(self, feature: str, *, extra: str) -> None:
+        super().__init__(f"{feature} needs the extra `{extra}`.", fix=f"pip install 'assay[{extra}]'")
+        self.extra = extra
+
+
+class RecordError(AssayError):
+    """A run folder cannot be written or read."""
+
+
+class CheckpointError(AssayError):
+    """A checkpoint cannot be written or read."""
+
+
+class LeaseError(InputError):
+    """Somebody else holds the right to write this record."""
+
+
+def nearest(word: str, choices: Iterable[str], n: int = 1) -> list[str]:
+    """The up to `n` choices a person who typed `word` most likely meant, best first.
+
+    >>> nearest("trian", ["train", "tag", "data"])
+    ['train']
+    >>> nearest("zzz", ["train"])
+    []
+    """
+    by_lower = {choice.lower(): choice for choice in choices}
+    return [by_lower[near] for near in difflib.get_close_matches(word.lower(), by_lower, n=n, cutoff=0.6)]
+
+
+def did_you_mean(word: str, choices: Iterable[str]) -> str:
+    """`did you mean `x`?`, or "" when nothing is near.
+
+    >>> did_you_mean("optimiser", ["optimizer", "model"])
+    'did you mean `optimizer`?'
+    """
+    near = nearest(word, choices)
+    return f"did you mean `{near[0]}`?" if near else ""

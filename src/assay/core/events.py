@@ -1,0 +1,149 @@
+"""When things happen: the events of a training run, and handlers that listen to them.
+
+The loop, as pseudo-code; a test compares it with a real run:
+
+    run_begin
+    for each epoch:
+        epoch_begin
+        for each window of micro-batches:            # one window, one optimizer step
+            step_begin
+            for each batch of the window:
+                backward_begin
+                forward, loss, gradients
+                backward_end
+            update, step += 1
+            step_end
+        epoch_end
+    run_end
+
+    exception                                        # in place of what was left, when something was raised
+
+Handlers may evaluate and save; while they do, these happen inside the event that they listen to:
+
+    eval_begin                                       # one split
+    for each batch:
+        eval_step_begin
+        forward
+        eval_step_end
+    eval_end
+
+    checkpoint_begin
+    write
+    checkpoint_end
+
+`step_begin` and `step_end` count optimizer steps, `epoch_*` epochs, the others how often they happened; all count what
+is completed, from 0 (so the first `step_end` has count 1, the first `step_begin` count 0).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Protocol
+
+
+class Event(StrEnum):
+    """A moment of a run. The value is the name used in configs, in `engine.on(...)` and by `assay events`."""
+
+    RUN_BEGIN = "run_begin"
+    RUN_END = "run_end"
+    EPOCH_BEGIN = "epoch_begin"
+    EPOCH_END = "epoch_end"
+    STEP_BEGIN = "step_begin"
+    STEP_END = "step_end"
+    BACKWARD_BEGIN = "backward_begin"
+    BACKWARD_END = "backward_end"
+    EVAL_BEGIN = "eval_begin"
+    EVAL_END = "eval_end"
+    EVAL_STEP_BEGIN = "eval_step_begin"
+    EVAL_STEP_END = "eval_step_end"
+    CHECKPOINT_BEGIN = "checkpoint_begin"
+    CHECKPOINT_END = "checkpoint_end"
+    EXCEPTION = "exception"
+
+
+NEVER = 1 << 62
+"""A count that is never reached."""
+
+
+class When(Protocol):
+    """At which counts of its event a handler fires; a value, so that it can be compared and shown."""
+
+    def next(self, count: int) -> int:
+        """The first count >= `count` at which it fires; NEVER when there is none."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Every:
+    """At every multiple of `n`, from `start` on (`start` 0 leaves out count 0 itself)."""
+
+    n: int = 1
+    start: int = 0
+
+    def next(self, count: int) -> int:
+        """
+        >>> [Every(3).next(count) for count in (0, 1, 3, 4)]
+        [3, 3, 3, 6]
+        >>> Every(3, start=1).next(0)
+        1
+        """
+        if self.start:
+            return self.start if count <= self.start else self.start + -(-(count - self.start) // self.n) * self.n
+        return max(-(-count // self.n) * self.n, self.n)
+
+    def __str__(self) -> str:
+        return "always" if self.n == 1 and not self.start else f"every {self.n}"
+
+
+@dataclass(frozen=True, slots=True)
+class At:
+    """At these counts only."""
+
+    counts: frozenset[int]
+
+    def next(self, count: int) -> int:
+        """
+        >>> At(frozenset({5, 9})).next(6)
+        9
+        """
+        return min((each for each in self.counts if each >= count), default=NEVER)
+
+    def __str__(self) -> str:
+        return "at " + ", ".join(map(str, sorted(self.counts)))
+
+
+@dataclass(frozen=True, slots=True)
+class Always:
+    """Every time, count 0 included."""
+
+    def next(self, count: int) -> int:
+        return count
+
+    def __str__(self) -> str:
+        return "always"
+
+
+ALWAYS = Always()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handler:
+    """Something to call at an event. Of two at one moment the lower `priority` goes first, then the earlier added.
+
+    `fn` may ask for what it needs by naming parameters (state, engine, model, ...); they are filled in once, when the
+    handler is added, not each time.
+    """
+
+    event: Event
+    fn: Callable[..., Any]
+    when: When = ALWAYS
+    priority: int = 0
+    name: str = field(default="")
+
+    def __post_init__(self) -> None:
+        if not self.name:
+            owner = getattr(self.fn, "__self__", None)
+            name = getattr(self.fn, "__name__", type(self.fn).__name__)
+            object.__setattr__(self, "name", f"{type(owner).__name__}.{name}" if owner is not None else name)

@@ -1,0 +1,42 @@
+"""Names of runs: an id nobody else has, and a folder name people can read."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import unicodedata
+from datetime import datetime
+
+ID_LENGTH = 8
+_ALPHABET = "abcdefghijklmnopqrstuvwxyz234567"  # RFC 4648 base32, lower case
+ID_PATTERN = re.compile(rf"[{_ALPHABET}]{{{ID_LENGTH}}}")
+_FOLDER = re.compile(rf"\d{{6}}-\d{{4}}-(?P<id>[{_ALPHABET}]{{{ID_LENGTH}}})(?:-.*)?")
+
+
+def new_run_id() -> str:
+    """Eight random base32 characters (40 bits); starts with a letter so that it never reads as a number."""
+    first = secrets.choice(_ALPHABET[:26])
+    return first + "".join(secrets.choice(_ALPHABET) for _ in range(ID_LENGTH - 1))
+
+
+def slug(text: str, *, limit: int = 40) -> str:
+    """Lower-case ASCII letters, digits and single dashes; safe as a part of any file name.
+
+    >>> slug("MNIST CNN, größer!")
+    'mnist-cnn-groer'
+    >>> slug("../../etc/passwd")
+    'etc-passwd'
+    """
+    ascii_text = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode("ascii").lower()
+    return re.sub(r"[^a-z0-9]+", "-", ascii_text).strip("-")[:limit].rstrip("-")
+
+
+def folder_name(created: datetime, run_id: str, tag: str) -> str:
+    """`261121-0339-kq3f7abc-mnist-cnn`: sorts by time, found by id, read by tag."""
+    return "-".join(part for part in (f"{created:%y%m%d-%H%M}", run_id, slug(tag)) if part)
+
+
+def id_of_folder(name: str) -> str | None:
+    """The run id inside a folder name, or None when the name is not one of ours."""
+    match = _FOLDER.fullmatch(name)
+    return match["id"] if match else None

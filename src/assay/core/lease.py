@@ -1,0 +1,197 @@
+"""`lease.json`: who may write a record, format 1. Whoever holds it is alive, or provably not.
+
+On the same host (same boot, same pid namespace) the process id together with the process's start time decides; beats
+are for everyone else, and silence over there is never called a crash.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import socket
+import subprocess
+import time
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+from assay.core.errors import LeaseError, RecordError
+from assay.core.plain import dumps, read_json, write_json
+
+FORMAT = 1
+FILE_NAME = "lease.json"
+BEAT_S = 10.0
+SILENT_S = 60.0
+
+Liveness = Literal["alive", "dead", "unknown"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lease:
+    """The holder: `place` names host, boot and pid namespace; `process_start` tells two processes of one pid apart."""
+
+    format: int = FORMAT
+    host: str
+    place: str
+    pid: int
+    process_start: str
+    attempt: int
+    nonce: str
+    beat_ns: int
+
+
+def mine(attempt: int) -> Lease:
+    """A lease for the process that calls."""
+    pid = os.getpid()
+    return Lease(
+        host=socket.gethostname(),
+        place=this_place(),
+        pid=pid,
+        process_start=process_start(pid) or "",
+        attempt=attempt,
+        nonce=secrets.token_hex(8),
+        beat_ns=time.time_ns(),
+    )
+
+
+def acquire(folder: Path, attempt: int, *, take_over: bool = False) -> Lease:
+    """Take the lease of a run folder for this process; LeaseError when somebody alive may hold it.
+
+    Of two processes that try at once exactly one succeeds: the file is created exclusively, and a dead one is first
+    moved aside, which only one of them can do.
+    """
+    path = folder / FILE_NAME
+    lease = mine(attempt)
+    old = read(folder)
+    if old is not None:
+        _refuse_if_alive(folder, old, take_over=take_over)
+        _bury(path, old)
+    elif _silent_s(path) > SILENT_S or take_over:
+        _bury(path, None)  # unreadable since long: cut off by a power failure
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+    except FileExistsError:
+        raise LeaseError("Another process has just taken this run.", where=str(folder)) from None
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(dumps(lease) + "\n")
+    return lease
+
+
+def beat(folder: Path, lease: Lease) -> Lease:
+    """Say again that the holder is alive. LeaseError when the lease was taken over."""
+    now = read(folder)
+    # One that is there and cannot be read (a network that is away) is nobody else's: that is tried again, not given up.
+    if now.nonce != lease.nonce if now is not None else not (folder / FILE_NAME).exists():
+        raise LeaseError("The lease of this run was taken over by another process.", where=str(folder))
+    fresh = replace(lease, beat_ns=time.time_ns())
+    write_json(folder / FILE_NAME, fresh, durable=False)
+    return fresh
+
+
+def release(folder: Path, lease: Lease) -> None:
+    """Give the lease back if it is still ours."""
+    now = read(folder)
+    if now is not None and now.nonce == lease.nonce:
+        (folder / FILE_NAME).unlink(missing_ok=True)
+
+
+def read(folder: Path) -> Lease | None:
+    """The lease of a run folder, None when there is none. An unreadable one counts as none: beats rewrite it whole."""
+    return _read(folder / FILE_NAME)
+
+
+def _read(path: Path) -> Lease | None:
+    try:
+        return read_json(path, Lease, version=FORMAT)
+    except (FileNotFoundError, RecordError):
+        return None
+
+
+def liveness(lease: Lease, *, now_ns: int | None = None) -> Liveness:
+    """Whether the holder lives. From another place: alive while it beats, afterwards unknown, never dead."""
+    if lease.place == this_place():
+        return "alive" if process_start(lease.pid) == lease.process_start != "" else "dead"
+    silent_ns = (time.time_ns() if now_ns is None else now_ns) - lease.beat_ns
+    return "alive" if silent_ns < SILENT_S * 1e9 else "unknown"
+
+
+@cache
+def this_place() -> str:
+    """Host, boot and pid namespace: where a process id means something."""
+    return "/".join((socket.gethostname(), _boot_id(), _pid_namespace()))
+
+
+def process_start(pid: int) -> str | None:
+    """When the process began, as text to compare; None when there is no such process (a zombie is none)."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return _process_start_by_ps(pid)
+    fields = stat[stat.rindex(b")") + 2 :].split()
+    return None if fields[0] in (b"Z", b"X") else fields[19].decode("ascii")
+
+
+def _process_start_by_ps(pid: int) -> str | None:
+    if Path("/proc/self/stat").exists():
+        return None  # there is /proc, so the process is gone
+    shown = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    return shown.stdout.strip() or None
+
+
+def _boot_id() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
+
+
+def _pid_namespace() -> str:
+    try:
+        return os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return ""
+
+
+def _silent_s(path: Path) -> float:
+    """Since when the file was not written; 0 when there is none."""
+    try:
+        return time.time() - path.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0
+
+
+def _bury(path: Path, old: Lease | None) -> None:
+    """Remove the dead lease `old` (None: an unreadable one), and never a fresh one that took its place."""
+    grave = path.with_name(f".lease-{secrets.token_hex(8)}.dead")
+    try:
+        os.rename(path, grave)
+    except FileNotFoundError:
+        return
+    buried = _read(grave)
+    if (buried and buried.nonce) == (old and old.nonce):
+        grave.unlink(missing_ok=True)
+        return
+    # Somebody was quicker from end to end and what was moved is the new lease: put it back.
+    with contextlib.suppress(OSError):
+        os.link(grave, path)
+    grave.unlink(missing_ok=True)
+    raise LeaseError("Another process has just taken this run.", where=str(path.parent))
+
+
+def _refuse_if_alive(folder: Path, old: Lease, *, take_over: bool) -> None:
+    state = liveness(old)
+    if state == "dead" or take_over:
+        return
+    who = f"process {old.pid} on {old.host}"
+    if state == "alive":
+        raise LeaseError(
+            f"This run is being written by {who}.", where=str(folder), fix="Stop it first, or use --take-over."
+        )
+    # Silent for over a minute on another host: design says dead for the purpose of taking the lease.
+
+
+def describe(lease: Lease) -> str:
+    """`process 4711 on node3`, for messages."""
+    return f"process {lease.pid} on {lease.host}"

@@ -1,0 +1,295 @@
+"""The byte format of `metrics.bin`, version 1. The grammar of frames is in `core/frames.py`.
+
+    tag                  a         b         payload
+    0 .. 0xFEFF  VALUES  step u32  tick u32  n f64, one for each name of key set `tag`, in its order
+    0xFFFE       KEYS    set id    names     u16 first, u16 axis, u32 count, then `count` names: u16 length, UTF-8
+    0xFFFD       WIDE    set id    0         i64 step, i64 unix ns, n f64: for steps that a u32 cannot hold
+    0xFFFC       REWIND  attempt   0         i64 step: points before this frame with a greater step left the curve
+    0xFFFB       CHUNK   set id    rows      many rows of one key set, column by column (below)
+
+A tick is 16.384 us since the base of the extent. A key set is defined before its first use, in this same file; a long
+one by several KEYS frames, `first` being the index of the frame's first name and `b` the number of names in the whole
+set. `axis` is the index of the name that is the x axis of the others; 0xFFFF: the step is.
+
+CHUNK, written when a run ends: u32 branch (0: on the curve; else the attempt whose rewind left it), u32 flags, i64
+base step, i64 base unix ns; then for each column f64 min and f64 max (NaN left out; both NaN where nothing is left);
+then `rows` steps as u32 offsets from the base step (i64 absolute if flag 1); then `rows` times as u32 ticks from the
+base time (i64 unix ns if flag 2); then for each column `rows` f64. Each array is padded to whole words.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from assay.core import frames
+from assay.core.errors import RecordError
+from assay.core.frames import TICK_NS, Damage, Extent, Frame
+
+KIND = b"M"
+VERSION = 1
+
+MAX_SET_ID = 0xFEFF
+KEYS = 0xFFFE
+WIDE = 0xFFFD
+REWIND = 0xFFFC
+CHUNK = 0xFFFB
+
+NO_AXIS = 0xFFFF
+MAX_NAMES = 0x5000  # so that one row of all names fits into each kind of frame
+MAX_NAME_BYTES = 0xFFFF
+MAX_STEP = 0xFFFFFFFF
+
+WIDE_STEPS = 1
+WIDE_TIMES = 2
+
+_KEYS_HEAD = struct.Struct("<HHI")
+_WIDE_HEAD = struct.Struct("<qq")
+_REWIND = struct.Struct("<q")
+_CHUNK_HEAD = struct.Struct("<IIqq")
+
+
+@dataclass(frozen=True, slots=True)
+class KeySet:
+    """A set of metric names that are logged together. `axis`: index of the name that is their x axis, or None."""
+
+    id: int
+    names: tuple[str, ...]
+    axis: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One log call: values in the order of the key set's names. `time_ns` is unix time."""
+
+    keys: KeySet
+    step: int
+    time_ns: int
+    values: tuple[float, ...]
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows of one key set that follow each other in the file, by column."""
+
+    keys: KeySet
+    steps: Sequence[int]
+    times_ns: Sequence[int]
+    columns: tuple[Sequence[float], ...]
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rewind:
+    """The attempt went on from `step`: everything before this with a greater step is no longer on the curve."""
+
+    step: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Many rows of one key set, by column. `branch` 0 is the curve; else the attempt whose rewind left these rows."""
+
+    keys: KeySet
+    branch: int
+    steps: Sequence[int]
+    times_ns: Sequence[int]
+    columns: tuple[Sequence[float], ...]
+
+
+def pack_keys(keys: KeySet) -> bytes:
+    """The frames that define a key set; several when the names do not fit into one."""
+    encoded = [name.encode("utf-8", "surrogatepass") for name in keys.names]
+    if len(encoded) > MAX_NAMES or any(len(name) > MAX_NAME_BYTES for name in encoded):
+        raise ValueError(f"a key set holds at most {MAX_NAMES} names of at most {MAX_NAME_BYTES} bytes")
+    axis = NO_AXIS if keys.axis is None else keys.axis
+    out, first, body = [], 0, b""
+
+    def flush(upto: int) -> None:
+        nonlocal first, body
+        head = _KEYS_HEAD.pack(first, axis, upto - first)
+        out.append(frames.pack(KEYS, keys.id, len(encoded), head + body))
+        first, body = upto, b""
+
+    for i, name in enumerate(encoded):
+        item = len(name).to_bytes(2, "little") + name
+        if len(body) + len(item) + _KEYS_HEAD.size > frames.MAX_PAYLOAD_BYTES:
+            flush(i)
+        body += item
+    flush(len(encoded))
+    return b"".join(out)
+
+
+def values_struct(count: int) -> struct.Struct:
+    """Packs everything of a VALUES frame behind its checksum: words, set id, step, tick, `count` values."""
+    return struct.Struct(f"<HHII{count}d")
+
+
+def values_words(count: int) -> int:
+    """Length of a VALUES frame in words."""
+    return frames.FRAME_HEAD_BYTES // 8 + count
+
+
+def pack_wide(set_id: int, step: int, time_ns: int, values: Sequence[float]) -> bytes:
+    """A row whose step does not fit a VALUES frame (negative, or 2^32 and more)."""
+    return frames.pack(WIDE, set_id, 0, _WIDE_HEAD.pack(step, time_ns) + struct.pack(f"<{len(values)}d", *values))
+
+
+def pack_rewind(step: int, attempt: int) -> bytes:
+    """Says that the run goes on from `step`."""
+    return frames.pack(REWIND, attempt, 0, _REWIND.pack(step))
+
+
+def rows_per_chunk(columns: int) -> int:
+    """How many rows of `columns` values fit into one CHUNK frame, at most 4,096."""
+    fixed = _CHUNK_HEAD.size + 16 * columns + 32
+    return max(1, min(4096, (frames.MAX_PAYLOAD_BYTES - fixed) // (16 + 8 * columns)))
+
+
+def pack_chunk(chunk: Chunk) -> bytes:
+    """One CHUNK frame; the rows must fit (`rows_per_chunk`)."""
+    steps, times = list(chunk.steps), list(chunk.times_ns)
+    base_step, base_ns = min(steps), min(times)
+    flags = 0
+    step_part = array("I")
+    if max(steps) - base_step <= MAX_STEP:
+        step_part = array("I", [step - base_step for step in steps])
+    else:
+        flags |= WIDE_STEPS
+        step_part = array("q", steps)
+    # Ticks lose what lies below 16 us, so they serve only times that came from ticks of the same grid.
+    if max(times) - base_ns <= MAX_STEP * TICK_NS and all((time - base_ns) % TICK_NS == 0 for time in times):
+        time_part = array("I", [(time - base_ns) // TICK_NS for time in times])
+    else:
+        flags |= WIDE_TIMES
+        time_part = array("q", times)
+    parts = [_CHUNK_HEAD.pack(chunk.branch, flags, base_step, base_ns)]
+    for column in chunk.columns:
+        known = [value for value in column if value == value]
+        bounds = (min(known), max(known)) if known else (float("nan"), float("nan"))
+        parts.append(struct.pack("<2d", *bounds))
+    parts += [_padded(step_part.tobytes()), _padded(time_part.tobytes())]
+    parts += [struct.pack(f"<{len(steps)}d", *column) for column in chunk.columns]
+    return frames.pack(CHUNK, chunk.keys.id, len(steps), b"".join(parts))
+
+
+def read(data: bytes | memoryview, *, where: str = "metrics.bin") -> Iterator[Row | Rewind | Chunk | Damage]:
+    """Everything a file holds, in file order. Damage is reported and passed over, never raised."""
+    for item in read_rows(data, where=where):
+        if isinstance(item, Rows):
+            for step, time_ns, *values in zip(item.steps, item.times_ns, *item.columns, strict=True):
+                yield Row(item.keys, step, time_ns, tuple(values), item.attempt)
+        else:
+            yield item
+
+
+def read_rows(
+    data: bytes | memoryview, *, where: str = "metrics.bin"
+) -> Iterator[Rows | Row | Rewind | Chunk | Damage]:
+    """The same as `read`, with like rows together. A row of a wide frame still comes alone."""
+    frames.check_file_head(data, KIND, VERSION, where=where)
+    sets: dict[int, KeySet] = {}
+    partial: dict[int, list[str]] = {}
+    attempt = 0
+    for item in frames.stretches(data):
+        match item:
+            case Extent():
+                attempt = item.attempt
+            case Damage():
+                yield item
+            case frames.Stretch() if item.tag <= MAX_SET_ID:
+                yield _rows(item, sets.get(item.tag), attempt)
+            case frames.Stretch():
+                for frame in item:
+                    row = _decode(frame, sets, partial, attempt)
+                    if row is not None:
+                        yield row
+
+
+def _rows(stretch: frames.Stretch, keys: KeySet | None, attempt: int) -> Rows | Damage:
+    rest = -1 if keys is None else stretch.frame_bytes - 8 * values_words(len(keys.names))
+    if keys is None or rest < 0:
+        # The checksums were right, so the writer was wrong: these are lost, the others are not.
+        return Damage(stretch.offset, stretch.offset + len(stretch.data), torn=False)
+    frame = struct.Struct(f"<8xII{len(keys.names)}d{rest}x")
+    steps, ticks, *columns = zip(*frame.iter_unpack(stretch.data), strict=True)
+    base_ns = stretch.base_ns
+    return Rows(keys, steps, [base_ns + tick * TICK_NS for tick in ticks], tuple(columns), attempt)
+
+
+def _decode(
+    frame: Frame, sets: dict[int, KeySet], partial: dict[int, list[str]], attempt: int
+) -> Row | Rewind | Chunk | Damage | None:
+    try:
+        match frame.tag:
+            case 0xFFFE:  # KEYS
+                _define(frame, sets, partial)
+            case 0xFFFD:  # WIDE
+                keys = sets[frame.a]
+                step, time_ns = _WIDE_HEAD.unpack_from(frame.payload)
+                values = struct.unpack_from(f"<{len(keys.names)}d", frame.payload, _WIDE_HEAD.size)
+                return Row(keys, step, time_ns, values, attempt)
+            case 0xFFFC:  # REWIND
+                (step,) = _REWIND.unpack_from(frame.payload)
+                return Rewind(step, frame.a)
+            case 0xFFFB:  # CHUNK
+                return _chunk(frame, sets[frame.a])
+    except (KeyError, struct.error, UnicodeDecodeError, IndexError):
+        # The checksum was right, so the writer was wrong: one frame is lost, the others are not.
+        return Damage(frame.offset, frame.offset + frames.FRAME_HEAD_BYTES + len(frame.payload), torn=False)
+    return None  # a tag of a later minor version: nothing we can show
+
+
+def _define(frame: Frame, sets: dict[int, KeySet], partial: dict[int, list[str]]) -> None:
+    first, axis, count = _KEYS_HEAD.unpack_from(frame.payload)
+    names = partial.setdefault(frame.a, [])
+    if first == 0:
+        names.clear()
+    offset = _KEYS_HEAD.size
+    for _ in range(count):
+        (length,) = struct.unpack_from("<H", frame.payload, offset)
+        offset += 2
+        names.append(bytes(frame.payload[offset : offset + length]).decode("utf-8", "surrogatepass"))
+        offset += length
+    if len(names) == frame.b:
+        sets[frame.a] = KeySet(frame.a, tuple(names), None if axis == NO_AXIS else axis)
+        del partial[frame.a]
+
+
+def _chunk(frame: Frame, keys: KeySet) -> Chunk:
+    branch, flags, base_step, base_ns = _CHUNK_HEAD.unpack_from(frame.payload)
+    rows, width = frame.b, len(keys.names)
+    offset = _CHUNK_HEAD.size + 16 * width
+    steps, offset = _integers(frame.payload, offset, rows, wide=bool(flags & WIDE_STEPS))
+    times, offset = _integers(frame.payload, offset, rows, wide=bool(flags & WIDE_TIMES))
+    if not flags & WIDE_STEPS:
+        steps = [base_step + step for step in steps]
+    if not flags & WIDE_TIMES:
+        times = [base_ns + tick * TICK_NS for tick in times]
+    columns = []
+    for _ in range(width):
+        columns.append(struct.unpack_from(f"<{rows}d", frame.payload, offset))
+        offset += 8 * rows
+    return Chunk(keys, branch, steps, times, tuple(columns))
+
+
+def _integers(payload: memoryview, offset: int, rows: int, *, wide: bool) -> tuple[list[int], int]:
+    values = list(struct.unpack_from(f"<{rows}{'q' if wide else 'I'}", payload, offset))
+    size = rows * (8 if wide else 4)
+    return values, offset + size + (-size % 8)
+
+
+def _padded(data: bytes) -> bytes:
+    return data + b"\0" * (-len(data) % 8)
+
+
+def check_name(name: str) -> None:
+    """A metric's name is data: anything goes that is text, not empty and not absurdly long."""
+    if not isinstance(name, str):
+        raise RecordError(f"A metric's name must be text, not {type(name).__name__} ({name!r}).")
+    if not name or len(name.encode("utf-8", "surrogatepass")) > MAX_NAME_BYTES:
+        raise RecordError(f"A metric's name has 1 to {MAX_NAME_BYTES} bytes; this one has {len(name)} characters.")

@@ -1,0 +1,174 @@
+"""Facts to plain JSON data and back: one mechanism for every JSON file of a record."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import types
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from assay.core.errors import RecordError
+
+Fact = TypeVar("Fact")
+
+
+def to_plain(value: Any) -> Any:
+    """Dataclasses become dictionaries, tuples lists; fields that are None by default, and are, are left out."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        pairs = ((field, getattr(value, field.name)) for field in dataclasses.fields(value))
+        return {field.name: to_plain(item) for field, item in pairs if item is not None or field.default is not None}
+    if isinstance(value, Mapping):
+        return {str(key): to_plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_plain(item) for item in value]
+    return value
+
+
+def from_plain(kind: type[Fact], data: Any, *, where: str = "") -> Fact:
+    """The dataclass `kind` from plain data. Keys it does not know are left alone: they come from a newer version.
+
+    Raises RecordError naming the path of the first value that is missing or of the wrong type.
+    """
+    return _decode(kind, data, where or kind.__name__)  # type: ignore[no-any-return]
+
+
+def dumps(value: Any) -> str:
+    """Compact JSON on one line; non-finite numbers as the strings "inf", "-inf", "nan" so that any reader copes."""
+    return _dump(value, separators=(",", ":"))
+
+
+def read_json(path: Path, kind: type[Fact], *, version: int) -> Fact:
+    """Read a JSON file with a top-level `format` number. A file of a newer format is refused, not guessed at."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError, RecursionError) as error:
+        raise RecordError(f"{path.name} cannot be read: {error}", where=str(path)) from error
+    if not isinstance(data, dict):
+        raise RecordError(f"{path.name} is not a JSON object.", where=str(path))
+    found = data.get("format")
+    if not isinstance(found, int) or found < 1:
+        raise RecordError(f"{path.name} does not say its format.", where=str(path))
+    if found > version:
+        fix = "Read it with the assay that wrote it, or a newer one."
+        raise RecordError(f"{path.name} has format {found}; this assay knows {version}.", where=str(path), fix=fix)
+    return from_plain(kind, data, where=path.name)
+
+
+def write_json(path: Path, value: Any, *, durable: bool = True) -> None:
+    """Replace `path` atomically: readers see the old file or the new one, never a part."""
+    text = _dump(value, indent=1) + "\n"
+    write_atomic(path, text.encode("utf-8"), durable=durable)
+
+
+def write_atomic(path: Path, data: bytes, *, durable: bool = True) -> None:
+    """Write a temporary neighbour, sync it, rename it over `path`. `durable` also survives power loss."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(temporary, "wb") as file:
+            file.write(data)
+            file.flush()
+            if durable:
+                os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+
+
+def number(value: Any) -> float:
+    """A number as `dumps` wrote it: a JSON number, or one of the strings for what JSON lacks."""
+    return float(value)
+
+
+def _dump(value: Any, **layout: Any) -> str:
+    data = _finite(to_plain(value))
+    text = json.dumps(data, ensure_ascii=False, **layout)
+    # File names that are not UTF-8 reach Python as lone surrogates, which no file can hold unless they are escaped.
+    return text if _encodes(text) else json.dumps(data, **layout)
+
+
+def _encodes(text: str) -> bool:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
+        return repr(float(value))  # float: numpy's own repr says "np.float64(nan)"
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    return value
+
+
+@cache
+def _hints(kind: type) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+def _decode(hint: Any, data: Any, where: str) -> Any:
+    if hint is Any:
+        return data
+    origin = get_origin(hint)
+    if origin in (Union, types.UnionType):
+        return _decode_union(get_args(hint), data, where)
+    if origin is Literal:
+        if data in get_args(hint):
+            return data
+        raise RecordError(f"{where} is {data!r}; expected one of {', '.join(map(repr, get_args(hint)))}.")
+    if origin in (list, tuple):
+        if not isinstance(data, list):
+            raise RecordError(f"{where} is {data!r}; expected a list.")
+        item = get_args(hint)[0]
+        items = [_decode(item, each, f"{where}[{i}]") for i, each in enumerate(data)]
+        return items if origin is list else tuple(items)
+    if origin is dict or (isinstance(origin, type) and issubclass(origin, Mapping)):
+        if not isinstance(data, dict):
+            raise RecordError(f"{where} is {data!r}; expected a table.")
+        item = get_args(hint)[1]
+        return {key: _decode(item, each, f"{where}.{key}") for key, each in data.items()}
+    if dataclasses.is_dataclass(hint):
+        return _decode_dataclass(hint, data, where)
+    if hint is float and isinstance(data, int | float | str) and not isinstance(data, bool):
+        with contextlib.suppress(ValueError):
+            return float(data)
+    if hint is type(None) and data is None:
+        return None
+    if isinstance(hint, type) and isinstance(data, hint) and (hint is bool or not isinstance(data, bool)):
+        return data
+    raise RecordError(f"{where} is {data!r}; expected {getattr(hint, '__name__', hint)}.")
+
+
+def _decode_union(choices: tuple[Any, ...], data: Any, where: str) -> Any:
+    errors = []
+    for choice in choices:
+        try:
+            return _decode(choice, data, where)
+        except RecordError as error:
+            errors.append(error)
+    raise errors[0]
+
+
+def _decode_dataclass(kind: Any, data: Any, where: str) -> Any:
+    if not isinstance(data, dict):
+        raise RecordError(f"{where} is {data!r}; expected a table.")
+    hints = _hints(kind)
+    values = {}
+    for field in dataclasses.fields(kind):
+        if field.name in data:
+            values[field.name] = _decode(hints[field.name], data[field.name], f"{where}.{field.name}")
+        elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+            raise RecordError(f"{where}.{field.name} is missing.")
+    return kind(**values)

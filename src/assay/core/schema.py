@@ -1,0 +1,241 @@
+"""The standard sections of a config as data: what may stand where, of what type and unit, and what it is for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal[
+    "text",  # a string
+    "int",
+    "float",  # an int will do
+    "bool",
+    "choice",  # one of `choices`
+    "period",  # "1 epoch", "100 steps", "never"
+    "duration",  # "90 s", "5 min", "2 h"
+    "names",  # a list of strings
+    "call",  # type = target plus its arguments, or "@path" of one
+    "table",  # exactly `keys`
+    "tables",  # tables of free names, each with exactly `keys`
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Key:
+    """One key of a config. `weights`: it belongs to what determines the weights, so the hash of a config covers it."""
+
+    name: str
+    kind: Kind
+    doc: str
+    default: str | int | float | bool | None = None
+    required: bool = False
+    weights: bool = True
+    minimum: float | None = None
+    above: float | None = None
+    choices: tuple[str, ...] = ()  # of an int: words it takes besides numbers
+    keys: tuple[Key, ...] = ()
+    one_of: tuple[str, ...] = ()  # of a table: at least one of these is given
+
+    def key(self, name: str) -> Key | None:
+        """The key `name` of a table."""
+        return next((key for key in self.keys if key.name == name), None)
+
+
+SECTIONS: tuple[Key, ...] = (
+    Key(name="tag", kind="text", doc="The one title of a run.", default="", weights=False),
+    Key(name="desc", kind="text", doc="What the run is for; the body of its README.", default="", weights=False),
+    Key(name="seed", kind="int", doc="Every random number of the run comes from it.", default=0, minimum=0),
+    Key(
+        name="threads",
+        kind="int",
+        doc="CPU threads of one process; auto is chosen once and kept on resume.",
+        default="auto",
+        minimum=1,
+        choices=("auto",),
+        weights=False,
+    ),
+    Key(name="model", kind="call", doc="What is trained."),
+    Key(
+        name="data",
+        kind="tables",
+        doc="The splits by name: data.train is trained on, the others are evaluated on.",
+        keys=(
+            Key(name="source", kind="call", doc="The dataset, or any iterable of batches.", required=True),
+            Key(
+                name="batch_size",
+                kind="int",
+                doc="train: samples of one optimizer step over all ranks and micro-steps; others: per rank.",
+                minimum=1,
+            ),
+            Key(name="shuffle", kind="bool", doc="A new order every epoch. Left out: true for train only."),
+            Key(
+                name="randomness",
+                kind="choice",
+                doc="What random augmentation is keyed by. Left out: by the kind of source.",
+                choices=("sample", "batch", "none"),
+            ),
+            Key(name="drop_last", kind="bool", doc="Leave out a last batch that is not full.", default=False),
+            Key(name="micro_batch_size", kind="int", doc="Samples of one forward pass on one rank.", minimum=1),
+        ),
+    ),
+    Key(name="process", kind="call", doc="How a batch becomes a loss and an update."),
+    Key(name="optimizer", kind="call", doc="What changes the weights; its `params` come from the model."),
+    Key(name="schedule", kind="call", doc="The learning rate over the run; its `optimizer` is the one above."),
+    Key(
+        name="train",
+        kind="table",
+        doc="How long and how. The first of epochs, steps, samples and time that is reached ends the run.",
+        one_of=("epochs", "steps", "samples", "time"),
+        keys=(
+            Key(name="epochs", kind="int", doc="Passes over data.train.", minimum=1),
+            Key(name="steps", kind="int", doc="Optimizer steps.", minimum=1),
+            Key(name="samples", kind="int", doc="Samples seen.", minimum=1),
+            Key(name="time", kind="duration", doc="Wall time, as in 90 s, 5 min or 2 h."),
+            Key(
+                name="precision",
+                kind="choice",
+                doc="The number format of the forward pass.",
+                default="fp32",
+                choices=("fp32", "bf16"),
+            ),
+            Key(name="accumulate", kind="int", doc="Micro-steps of one optimizer step.", default=1, minimum=1),
+            Key(name="clip_norm", kind="float", doc="The largest norm a gradient may have.", above=0),
+            Key(
+                name="non_finite",
+                kind="choice",
+                doc="What to do when a loss or a gradient is infinite or NaN.",
+                default="stop",
+                choices=("stop", "skip", "ignore"),
+            ),
+        ),
+    ),
+    Key(
+        name="evaluate",
+        kind="table",
+        doc="When the other splits are looked at.",
+        weights=False,
+        keys=(
+            Key(name="every", kind="period", doc="How often.", default="1 epoch"),
+            Key(name="splits", kind="names", doc="Which splits. Left out: all but train and test."),
+        ),
+    ),
+    Key(
+        name="checkpoint",
+        kind="table",
+        doc="When the run is saved so that it can go on.",
+        weights=False,
+        keys=(
+            Key(name="every", kind="period", doc="How often.", default="1 epoch"),
+            Key(name="keep", kind="int", doc="How many of the newest stay.", default=3, minimum=1),
+            Key(
+                name="best",
+                kind="table",
+                doc="Keep the best one too.",
+                keys=(
+                    Key(name="metric", kind="text", doc="The metric that decides, as in valid/acc.", required=True),
+                    Key(name="mode", kind="choice", doc="What is better.", choices=("min", "max"), required=True),
+                ),
+            ),
+        ),
+    ),
+    Key(
+        name="display",
+        kind="table",
+        doc="What a person sees while it runs.",
+        weights=False,
+        keys=(
+            Key(name="every", kind="period", doc="How often a line is printed where there is no terminal."),
+            Key(name="quiet", kind="bool", doc="Print nothing but problems and the end.", default=False),
+        ),
+    ),
+)
+
+LAUNCH: Mapping[str, str] = {
+    "device": "--device",
+    "debug": "--debug",
+    "no_file": "--no-file",
+    "nproc": "--nproc",
+    "user_dir": "--user-dir",
+}
+"""Settings of one launch, which are given on the command line and never stand in a file."""
+
+RESERVED: frozenset[str] = frozenset({"backward", "trace", "parallel", "plugins", "sweep", "variants"})
+"""Sections whose names are taken and which do nothing yet: using one is an error, not a silent no-op."""
+
+
+def section(name: str) -> Key | None:
+    """The standard section `name`."""
+    return next((key for key in SECTIONS if key.name == name), None)
+
+
+def find(path: Iterable[str | int]) -> Key | None:
+    """The standard key at `path`; None for the insides of calls and for what is not standard.
+
+    >>> find(["data", "train", "batch_size"]).kind
+    'int'
+    >>> find(["model", "width"]) is None
+    True
+    """
+    parts = list(path)
+    if not parts or not isinstance(parts[0], str):
+        return None
+    found = section(parts[0])
+    rest = parts[1:]
+    while found is not None and rest:
+        if found.kind == "tables":
+            rest = rest[1:]
+            if not rest:
+                return None
+        if found.kind not in ("table", "tables"):
+            return None
+        found = found.key(rest[0]) if isinstance(rest[0], str) else None
+        rest = rest[1:]
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Period:
+    """Once in `count` epochs or steps; `count` 0 is never."""
+
+    count: int
+    unit: Literal["epoch", "step"]
+
+
+PERIOD_FORMS = 'such as "1 epoch", "2 epochs", "100 steps" or "never"'
+_PERIOD = re.compile(r"(?P<count>[1-9]\d{0,17}) *(?P<unit>epoch|step)s?", re.ASCII)
+
+
+def parse_period(text: str) -> Period:
+    """What "2 epochs" says; ValueError for anything that says nothing.
+
+    >>> parse_period("100 steps")
+    Period(count=100, unit='step')
+    >>> parse_period("never").count
+    0
+    """
+    if text == "never":
+        return Period(count=0, unit="step")
+    found = _PERIOD.fullmatch(text)
+    if found is None:
+        raise ValueError(f"{text!r} is no period, {PERIOD_FORMS}")
+    return Period(count=int(found["count"]), unit="epoch" if found["unit"] == "epoch" else "step")
+
+
+DURATION_FORMS = 'such as "90 s", "5 min", "2 h" or "1.5 d"'
+_SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_DURATION = re.compile(r"(?P<amount>\d{1,12}(?:\.\d{1,9})?) *(?P<unit>s|min|h|d)", re.ASCII)
+
+
+def parse_duration_s(text: str) -> float:
+    """Seconds in "90 s", "5 min", "2 h" or "1.5 d"; ValueError for anything else and for nothing at all.
+
+    >>> parse_duration_s("5 min")
+    300.0
+    """
+    found = _DURATION.fullmatch(text)
+    seconds = float(found["amount"]) * _SECONDS[found["unit"]] if found else 0.0
+    if seconds == 0:
+        raise ValueError(f"{text!r} is no duration, {DURATION_FORMS}")
+    return seconds

@@ -1,0 +1,132 @@
+"""The byte format of a trace, version 1: fingerprints of a run, step by step, module by module.
+
+One file an attempt and rank: `trace/<attempt>-<rank>.bin`. The grammar of frames is in `core/frames.py`.
+
+    tag             a        b        payload
+    1       DIGESTS step     entries  entries of: u32 site, u32 occurrence, u64 fingerprint, in the order they happened
+    0xFFFE  SITE    site id  0        u32 length, UTF-8 JSON: phase, module, name, dtype, shape
+    0xFFFD  HEAD    0        0        u32 length, UTF-8 JSON: algorithm, level, every, rank
+
+A site is a place in the program at which a tensor is fingerprinted; it is defined before its first use. `occurrence`
+counts how often that site was reached within the step (a module called twice, a micro-step).
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from assay.core import frames
+from assay.core.errors import RecordError
+from assay.core.frames import Damage, Extent, Frame
+from assay.core.plain import from_plain
+
+KIND = b"T"
+VERSION = 1
+
+DIGESTS = 1
+SITE = 0xFFFE
+HEAD = 0xFFFD
+MAX_ENTRIES = frames.MAX_PAYLOAD_BYTES // 16
+
+Phase = Literal["init", "data", "forward", "loss", "backward", "optimizer", "state"]
+PHASES: tuple[Phase, ...] = get_args(Phase)
+"""In the order in which they happen within a step; `init` before step 1."""
+
+_ENTRY = struct.Struct("<IIQ")
+_LENGTH = struct.Struct("<I")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """How the fingerprints of this file were made; two files compare only where this is equal."""
+
+    algorithm: str
+    level: Literal["default", "full"]
+    every: int
+    rank: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """A place at which a tensor is fingerprinted. `module` is the dotted path in the model, `name` what of it."""
+
+    id: int
+    phase: Phase
+    module: str
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Digest:
+    """The fingerprint of one tensor at one step."""
+
+    step: int
+    site: Site
+    occurrence: int
+    fingerprint: int
+
+
+def pack_head(head: Head) -> bytes:
+    data = {"algorithm": head.algorithm, "level": head.level, "every": head.every, "rank": head.rank}
+    return frames.pack(HEAD, 0, 0, _text(data))
+
+
+def pack_site(site: Site) -> bytes:
+    data = {"phase": site.phase, "module": site.module, "name": site.name, "dtype": site.dtype, "shape": site.shape}
+    return frames.pack(SITE, site.id, 0, _text(data))
+
+
+def pack_digests(step: int, entries: Iterable[tuple[int, int, int]]) -> bytes:
+    """Frames for the (site id, occurrence, fingerprint) triples of one step; steps must fit a u32."""
+    packed = [_ENTRY.pack(*entry) for entry in entries]
+    out = []
+    for i in range(0, len(packed), MAX_ENTRIES):
+        part = packed[i : i + MAX_ENTRIES]
+        out.append(frames.pack(DIGESTS, step, len(part), b"".join(part)))
+    return b"".join(out)
+
+
+def read(data: bytes | memoryview, *, where: str = "trace") -> Iterator[Head | Digest | Damage]:
+    """The head, then every fingerprint in the order in which it was taken; damage is reported and passed over."""
+    frames.check_file_head(data, KIND, VERSION, where=where)
+    sites: dict[int, Site] = {}
+    for item in frames.scan(data):
+        match item:
+            case Extent():
+                continue
+            case Damage():
+                yield item
+            case Frame():
+                try:
+                    yield from _decode(item, sites)
+                except (KeyError, struct.error, ValueError, RecordError):
+                    # Intact, but about a site whose definition was lost, or written wrongly: one frame is lost.
+                    yield Damage(item.offset, item.offset + frames.FRAME_HEAD_BYTES + len(item.payload), torn=False)
+
+
+def _decode(frame: Frame, sites: dict[int, Site]) -> list[Head | Digest]:
+    match frame.tag:
+        case 0xFFFD:  # HEAD
+            return [from_plain(Head, _json(frame.payload))]
+        case 0xFFFE:  # SITE
+            sites[frame.a] = from_plain(Site, {**_json(frame.payload), "id": frame.a})
+        case 1:  # DIGESTS
+            entries = _ENTRY.iter_unpack(frame.payload[: frame.b * _ENTRY.size])
+            return [Digest(frame.a, sites[site], occurrence, value) for site, occurrence, value in entries]
+    return []
+
+
+def _text(data: dict[str, Any]) -> bytes:
+    body = json.dumps(data, separators=(",", ":")).encode("utf-8")
+    return _LENGTH.pack(len(body)) + body
+
+
+def _json(payload: memoryview) -> dict[str, Any]:
+    (length,) = _LENGTH.unpack_from(payload)
+    return dict(json.loads(bytes(payload[_LENGTH.size : _LENGTH.size + length])))

@@ -1,0 +1,51 @@
+"""A verdict: equal bits, or the first difference. Format 1; kept as JSON with the runs it is about."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from assay.core.trace_file import Phase
+
+FORMAT = 1
+
+Question = Literal["compare", "replay", "diverge", "verify-resume"]
+Cause = Literal[
+    "data order", "randomness", "init", "forward", "backward", "optimizer", "code", "config", "data", "environment"
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """The first place at which two runs part. `op` is known after the step was run again with op-level tracing."""
+
+    step: int
+    phase: Phase
+    module: str = ""
+    name: str = ""
+    op: str = ""
+    occurrence: int = 0
+    left: str = ""
+    right: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """`equal` is claimed only for the steps that were compared (`first_step` to `last_step`).
+
+    `changed_inputs` lists what differs between the two runs although it should not, with both sides' values.
+    """
+
+    format: int = FORMAT
+    question: Question
+    runs: tuple[str, ...]
+    equal: bool
+    first_step: int
+    last_step: int
+    compared: int
+    difference: Difference | None = None
+    cause: Cause | None = None
+    changed_inputs: Mapping[str, Any] = field(default_factory=dict)
+    at_ns: int = 0
+    note: str = ""

@@ -1,0 +1,129 @@
+"""Traces: what was fingerprinted is read back, and damage never raises."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from assay.core import frames, trace_file
+from assay.core.errors import RecordError
+from assay.core.frames import Damage
+from assay.core.trace_file import PHASES, Digest, Head, Site
+
+U32 = st.integers(0, 2**32 - 1)
+HEAD = Head(algorithm="fold64", level="full", every=100, rank=3)
+Entries = list[tuple[int, int, int]]
+
+
+@st.composite
+def sites(draw: st.DrawFn) -> list[Site]:
+    ids = draw(st.lists(U32, min_size=1, max_size=4, unique=True))
+    text = st.text(max_size=10)
+    return [
+        Site(
+            id=each,
+            phase=draw(st.sampled_from(PHASES)),
+            module=draw(text),
+            name=draw(text),
+            dtype="float32",
+            shape=tuple(draw(st.lists(st.integers(0, 2**40), max_size=3))),
+        )
+        for each in ids
+    ]
+
+
+def extent(at: int, body: bytes, *, spare: int | None = None) -> bytes:
+    end = 0 if spare is None else at + frames.EXTENT_FRAME_BYTES + len(body) + spare
+    return frames.pack_extent(sequence=1, attempt=1, base_ns=0, end=end) + body + b"\0" * (spare or 0)
+
+
+def file(*bodies: bytes, spare: int | None = None) -> bytes:
+    data = frames.file_head(trace_file.KIND, trace_file.VERSION)
+    for body in bodies:
+        data += extent(len(data), body, spare=spare)
+    return data
+
+
+@settings(deadline=None)
+@given(sites(), st.data())
+def test_fingerprints_come_back_in_the_order_in_which_they_were_taken(known: list[Site], data: st.DataObject) -> None:
+    entry = st.tuples(st.sampled_from([site.id for site in known]), U32, st.integers(0, 2**64 - 1))
+    steps: list[tuple[int, Entries]] = data.draw(st.lists(st.tuples(U32, st.lists(entry, max_size=6)), max_size=4))
+    body = trace_file.pack_head(HEAD) + b"".join(map(trace_file.pack_site, known))
+    body += b"".join(trace_file.pack_digests(step, entries) for step, entries in steps)
+
+    head, *digests = trace_file.read(file(body, spare=data.draw(st.sampled_from([None, 0, 32]))))
+
+    by_id = {site.id: site for site in known}
+    assert head == HEAD
+    assert digests == [Digest(step, by_id[i], n, mark) for step, entries in steps for i, n, mark in entries]
+
+
+def test_a_step_of_more_fingerprints_than_a_frame_holds_is_written_as_several() -> None:
+    site = Site(id=1, phase="forward", module="net", name="output", dtype="float32", shape=())
+    entries = [(1, n, n * n) for n in range(trace_file.MAX_ENTRIES + 1)]
+
+    packed = trace_file.pack_site(site) + trace_file.pack_digests(5, entries)
+
+    assert [digest.occurrence for digest in trace_file.read(file(packed)) if isinstance(digest, Digest)] == list(
+        range(trace_file.MAX_ENTRIES + 1)
+    )
+
+
+def test_a_site_of_a_later_version_with_more_to_say_is_read() -> None:
+    body = b'{"phase":"data","module":"","name":"x","dtype":"int64","shape":[2],"device":"cpu"}'
+    frame = frames.pack(trace_file.SITE, 4, 0, len(body).to_bytes(4, "little") + body)
+
+    found = list(trace_file.read(file(frame + trace_file.pack_digests(1, [(4, 0, 9)]))))
+
+    site = Site(id=4, phase="data", module="", name="x", dtype="int64", shape=(2,))
+    assert found == [Digest(1, site, 0, 9)]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        frames.pack(trace_file.SITE, 1, 0, b"\x05\0\0\0{bad}"),
+        frames.pack(trace_file.SITE, 1, 0, b"\x02\0\0\0{}"),
+        frames.pack(trace_file.SITE, 1, 0, b""),
+        frames.pack(trace_file.HEAD, 0, 0, b"\x02\0\0\0[]"),
+        trace_file.pack_digests(1, [(77, 0, 1)]),
+    ],
+    ids=["no JSON", "nothing said", "empty", "a list", "a site nobody defined"],
+)
+def test_what_makes_no_sense_is_reported_as_damage_and_passed_over(body: bytes) -> None:
+    found = list(trace_file.read(file(body + trace_file.pack_head(HEAD))))
+
+    assert [type(item) for item in found] == [Damage, Head]
+
+
+@settings(deadline=None)
+@given(st.data())
+def test_a_flipped_bit_is_never_raised_and_never_changes_what_is_read(data: st.DataObject) -> None:
+    site = Site(id=1, phase="forward", module="net", name="output", dtype="float32", shape=(2, 3))
+    first = trace_file.pack_head(HEAD) + trace_file.pack_site(site) + trace_file.pack_digests(1, [(1, 0, 5), (1, 1, 6)])
+    second = trace_file.pack_digests(2, [(1, 0, 7)])
+    whole = file(first, second, spare=16)
+    flipped = bytearray(whole)
+    flipped[data.draw(st.integers(frames.FILE_HEAD_BYTES, len(whole) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+
+    found = [item for item in trace_file.read(bytes(flipped)) if not isinstance(item, Damage)]
+
+    said = list(trace_file.read(whole))
+    assert all(item in said for item in found)
+
+
+def test_a_file_cut_at_every_byte_of_its_last_frame_keeps_what_came_before() -> None:
+    site = Site(id=1, phase="loss", module="", name="loss", dtype="float32", shape=())
+    last = trace_file.pack_digests(2, [(1, 0, 2**64 - 1)])
+    whole = file(trace_file.pack_site(site) + trace_file.pack_digests(1, [(1, 0, 5)]) + last)
+    start = len(whole) - len(last)
+
+    for cut in range(start + 1, len(whole)):
+        assert list(trace_file.read(whole[:cut])) == [Digest(1, site, 0, 5), Damage(start, cut, torn=True)]
+
+
+def test_a_newer_version_is_refused() -> None:
+    with pytest.raises(RecordError, match="format 2; this assay knows 1"):
+        list(trace_file.read(frames.file_head(trace_file.KIND, 2)))
