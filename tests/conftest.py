@@ -1,0 +1,180 @@
+"""What holds for every test: one torch thread, a home of its own, and nothing left behind."""
+
+from __future__ import annotations
+
+import os
+
+# Before torch or numpy is imported anywhere: two threads on two busy cores are many times slower than one.
+os.environ["OMP_NUM_THREADS"] = "1"
+
+import gc
+import multiprocessing
+import sys
+import threading
+from collections.abc import Generator, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from hypothesis import settings
+
+from rows import fail_on_a_wrong_mark as pytest_runtest_call  # noqa: F401 - a hook, found by its name
+
+settings.register_profile("dev", deadline=None)
+settings.register_profile("quick", deadline=None, max_examples=10)
+settings.register_profile("ci", deadline=None, derandomize=True, database=None, print_blob=True)
+settings.load_profile("ci" if os.environ.get("CI") else "dev")
+
+# Set once by other packages when they are imported, or by pytest itself.
+VARIABLES_OF_OTHERS = {"PYTEST_CURRENT_TEST", "KMP_INIT_AT_FORK", "KMP_DUPLICATE_LIB_OK", "CRC32C_SW_MODE"}
+FILES_OF_OTHERS = (".coverage", ".hypothesis")
+THREAD_GRACE_S = 2.0
+
+PROCESS = psutil.Process()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_report_to_serializable() -> Generator[None, object, object]:
+    """A report that holds half a character cannot be sent between pytest's workers: spell it out."""
+    return spelled_out((yield))
+
+
+def spelled_out(data: object) -> object:
+    match data:
+        case str():
+            return data if data.isascii() else data.encode("utf-8", "backslashreplace").decode("utf-8")
+        case dict():
+            return {spelled_out(key): spelled_out(value) for key, value in data.items()}
+        case list() | tuple():
+            return type(data)(map(spelled_out, data))
+        case _:
+            return data
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_behind() -> Iterator[None]:
+    """Fail a test that leaves variables, threads, files, processes, a process group, a path or a folder behind.
+
+    What it finds it also puts right, so that one leak fails one test.
+    """
+    variables = dict(os.environ)
+    threads = set(threading.enumerate())
+    files = open_files()
+    children = child_pids()
+    path = list(sys.path)
+    folder = os.getcwd()
+    one_torch_thread()
+
+    yield
+
+    leaks = [
+        *leaked_process_group(),
+        *leaked_variables(variables),
+        *leaked_threads(threads),
+        *leaked_files(files),
+        *leaked_children(children),
+    ]
+    if sys.path != path:
+        leaks.append(f"sys.path: {sorted(set(sys.path) ^ set(path)) or 'its order'}")
+        sys.path[:] = path
+    if os.getcwd() != folder:
+        leaks.append(f"the working directory: {os.getcwd()}")
+        os.chdir(folder)
+    one_torch_thread()
+    if leaks:
+        pytest.fail("the test left behind " + "; ".join(leaks), pytrace=False)
+
+
+@pytest.fixture(autouse=True)
+def home(nothing_is_left_behind: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A home folder of the test's own; nothing that the person at this machine has set reaches the test."""
+    folder = tmp_path_factory.mktemp("home", numbered=True)
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name == "ASSAY" or name.startswith(("ASSAY_", "XDG_"))]:
+            patch.delenv(name)
+        patch.setenv("HOME", str(folder))
+        patch.setenv("USERPROFILE", str(folder))
+        for name, place in {
+            "XDG_CACHE_HOME": ".cache",
+            "XDG_CONFIG_HOME": ".config",
+            "XDG_DATA_HOME": ".local/share",
+            "XDG_STATE_HOME": ".local/state",
+            "XDG_RUNTIME_DIR": ".run",
+        }.items():
+            patch.setenv(name, str(folder / place))
+        yield folder
+
+
+def one_torch_thread() -> None:
+    """Set torch to one thread if somebody has imported it."""
+    torch = sys.modules.get("torch")
+    if torch is not None and hasattr(torch, "set_num_threads") and torch.get_num_threads() != 1:
+        torch.set_num_threads(1)
+
+
+def open_files() -> dict[tuple[str, int], None]:
+    """Regular files that this process holds open, by path and descriptor."""
+    return {
+        (file.path, file.fd): None
+        for file in PROCESS.open_files()
+        if not any(part.startswith(FILES_OF_OTHERS) for part in Path(file.path).parts)
+    }
+
+
+def child_pids() -> set[int]:
+    """The processes that this one has started and not waited for, without multiprocessing's own."""
+    try:
+        pids = {
+            int(pid)
+            for task in os.listdir("/proc/self/task")
+            for pid in Path(f"/proc/self/task/{task}/children").read_text(encoding="ascii").split()
+        }
+    except OSError:  # no such file on this system
+        pids = {child.pid for child in PROCESS.children()}
+    return pids
+
+
+def leaked_process_group() -> Iterator[str]:
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        distributed.destroy_process_group()
+        yield "a torch process group"
+
+
+def leaked_variables(before: dict[str, str]) -> Iterator[str]:
+    for name in sorted((before.keys() | os.environ.keys()) - VARIABLES_OF_OTHERS):
+        if before.get(name) != os.environ.get(name):
+            yield f"the variable {name}={os.environ.get(name)!r}"
+            if name in before:
+                os.environ[name] = before[name]
+            else:
+                del os.environ[name]
+
+
+def leaked_threads(before: set[threading.Thread]) -> Iterator[str]:
+    for thread in set(threading.enumerate()) - before:
+        thread.join(THREAD_GRACE_S)
+        if thread.is_alive():
+            yield f"the thread {thread.name!r}"
+
+
+def leaked_files(before: dict[tuple[str, int], None]) -> Iterator[str]:
+    if open_files().keys() - before.keys():
+        gc.collect()  # a file that only waits for the collector is no leak of the test's subject
+        for path, _ in sorted(open_files().keys() - before.keys()):
+            yield f"the open file {path}"
+
+
+def leaked_children(before: set[int]) -> Iterator[str]:
+    for child in multiprocessing.active_children():
+        child.join(THREAD_GRACE_S)
+    for pid in sorted(child_pids() - before):
+        try:
+            child = psutil.Process(pid)
+            command = " ".join(child.cmdline())
+        except psutil.Error:
+            continue
+        if "multiprocessing.resource_tracker" in command or "multiprocessing.forkserver" in command:
+            continue
+        yield f"the process {pid} ({command[:80] or child.name()})"
+        child.kill()

@@ -1,0 +1,412 @@
+"""`./dev`: what it makes, what it mends, and what it says when it cannot."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import importlib.machinery
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+DEV = ROOT / "dev"
+
+
+def load(path: Path) -> ModuleType:
+    loader = importlib.machinery.SourceFileLoader("dev_under_test", str(path))
+    spec = importlib.util.spec_from_loader(loader.name, loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
+    return module
+
+
+def copied_house(folder: Path) -> Path:
+    """The files that an environment is made from, in a folder whose name holds a space."""
+    house = folder / "a house"
+    house.mkdir()
+    for name in ("dev", "pyproject.toml", "requirements"):
+        (shutil.copytree if (ROOT / name).is_dir() else shutil.copy)(ROOT / name, house / name)
+    return house
+
+
+class Fakes:
+    """Stands in for the steps that need a network; it remembers which were taken."""
+
+    def __init__(self, dev: ModuleType, patch: pytest.MonkeyPatch) -> None:
+        self.dev = dev
+        self.steps: list[str] = []
+        self.fail_at = ""
+        patch.setattr(dev, "make_venv", self.make_venv)
+        patch.setattr(dev, "install", self.install)
+        patch.setattr(dev, "torch_requirement", lambda chosen: chosen or "torch==2.13.0")
+
+    def make_venv(self) -> None:
+        self.take("venv")
+        self.dev.interpreter().parent.mkdir()
+        self.dev.interpreter().symlink_to(sys.executable)
+        self.dev.packages_folder().mkdir(parents=True)
+
+    def install(self, what: str, arguments: list[str], *, fast: bool = False) -> None:
+        self.take(what)
+        (self.dev.packages_folder() / what).mkdir(exist_ok=True)
+
+    def take(self, name: str) -> None:
+        self.steps.append(name)
+        if name == self.fail_at:
+            raise self.dev.Trouble("no luck")
+
+    def taken(self) -> list[str]:
+        steps, self.steps = self.steps, []
+        return steps
+
+
+ALL_STEPS = ["venv", "torch", "tools", "assay"]
+
+
+@pytest.fixture
+def dev(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.delenv("DEV_TORCH", raising=False)
+    return load(copied_house(tmp_path) / "dev")
+
+
+@pytest.fixture
+def fakes(dev: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Fakes:
+    return Fakes(dev, monkeypatch)
+
+
+def test_an_environment_is_made_once(dev: ModuleType, fakes: Fakes, capsys: pytest.CaptureFixture[str]) -> None:
+    assert dev.make_environment() is True
+    assert fakes.taken() == ALL_STEPS
+    capsys.readouterr()
+
+    assert dev.make_environment() is False
+
+    assert fakes.taken() == []
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("where", ALL_STEPS)
+def test_a_half_made_environment_is_made_again_from_nothing(dev: ModuleType, fakes: Fakes, where: str) -> None:
+    fakes.fail_at = where
+    with pytest.raises(dev.Trouble):
+        dev.make_environment()
+    (dev.VENV / "rubble").touch()
+    fakes.fail_at, fakes.steps = "", []
+
+    dev.make_environment()
+
+    assert fakes.taken() == ALL_STEPS
+    assert not (dev.VENV / "rubble").exists()
+    assert dev.make_environment() is False
+
+
+def test_a_failed_renewal_leaves_no_stamp(dev: ModuleType, fakes: Fakes) -> None:
+    dev.make_environment()
+    fakes.fail_at = "tools"
+
+    with pytest.raises(dev.Trouble):
+        dev.make_environment(again=True)
+
+    assert not dev.is_ready(dev.recipe())
+
+
+def test_a_new_lock_is_installed_into_the_environment_that_is_there(dev: ModuleType, fakes: Fakes) -> None:
+    dev.make_environment()
+    fakes.taken()
+    dev.LOCK.write_text(dev.LOCK.read_text(encoding="utf-8") + "# newer\n", encoding="utf-8")
+
+    dev.make_environment()
+
+    assert fakes.taken() == ["tools", "assay"]
+
+
+@pytest.mark.parametrize("loss", ["a package", "the interpreter", "the stamp's text"])
+def test_a_damaged_environment_is_made_again(dev: ModuleType, fakes: Fakes, loss: str) -> None:
+    dev.make_environment()
+    fakes.taken()
+    if loss == "a package":
+        (dev.packages_folder() / "torch").rmdir()
+    elif loss == "the interpreter":
+        dev.interpreter().unlink()
+        dev.interpreter().symlink_to("/gone/python3")
+    else:
+        dev.STAMP.write_text("{", encoding="utf-8")
+
+    dev.make_environment()
+
+    assert fakes.taken() == ALL_STEPS
+
+
+def test_an_environment_that_was_moved_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    house = copied_house(tmp_path)
+    first = load(house / "dev")
+    Fakes(first, monkeypatch)
+    first.make_environment()
+    house.rename(tmp_path / "moved")
+    second = load(tmp_path / "moved" / "dev")
+    fakes = Fakes(second, monkeypatch)
+
+    second.make_environment()
+
+    assert fakes.taken() == ALL_STEPS
+
+
+def test_another_choice_of_torch_makes_the_environment_again(
+    dev: ModuleType, fakes: Fakes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dev.make_environment()
+    fakes.taken()
+    monkeypatch.setenv("DEV_TORCH", "torch==2.9.0")
+
+    dev.make_environment()
+
+    assert fakes.taken() == ALL_STEPS
+
+
+def test_an_environment_that_somebody_else_made_is_put_aside(
+    dev: ModuleType, fakes: Fakes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dev.VENV.mkdir()
+    (dev.VENV / "precious").write_text("mine", encoding="utf-8")
+
+    dev.make_environment()
+
+    assert (dev.ROOT / ".venv-old-1" / "precious").read_text(encoding="utf-8") == "mine"
+    assert ".venv-old-1" in capsys.readouterr().out
+
+
+def test_a_python_without_venv_is_told_which_package_it_lacks(dev: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dev.shutil, "which", lambda name: None)
+    monkeypatch.setitem(sys.modules, "ensurepip", None)
+    dev.clear_the_place()
+
+    with pytest.raises(dev.Trouble, match=r"apt-get install python3\.\d+-venv"):
+        dev.make_venv()
+
+
+@pytest.mark.parametrize(
+    ("wheels", "spec"),
+    [
+        (["torch-2.13.0+cpu-{tag}-{tag}-manylinux_2_28_{machine}.whl"], "torch==2.13.0"),
+        (["torch-2.13.0-{tag}-none-macosx_11_0_{machine}.whl"], "torch==2.13.0"),
+        (["torch-2.13.0+cpu-cp27-cp27-manylinux_2_28_{machine}.whl"], "torch>=2.6"),
+        (["torch-2.13.0+cpu-{tag}-{tag}-manylinux_2_28_vax.whl"], "torch>=2.6"),
+        (["torch-2.13.01-{tag}-{tag}-manylinux_2_28_{machine}.whl"], "torch>=2.6"),
+        ([], "torch>=2.6"),
+    ],
+)
+def test_torch_comes_from_the_folder_of_wheels_that_fits(
+    dev: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wheels: list[str], spec: str
+) -> None:
+    folder = tmp_path / "wheels"
+    folder.mkdir()
+    tag = f"cp{sys.version_info[0]}{sys.version_info[1]}"
+    for wheel in wheels:
+        (folder / wheel.format(tag=tag, machine=dev.platform.machine().lower())).touch()
+    monkeypatch.setenv("PIP_FIND_LINKS", f"https://example.invalid/wheels {folder.as_uri()}")
+
+    assert dev.torch_requirement("") == spec
+    assert dev.torch_requirement("torch==2.9.0") == "torch==2.9.0"
+
+
+@pytest.mark.parametrize(
+    ("output", "said"),
+    [
+        ("... Temporary failure in name resolution ...", "cannot be reached"),
+        ("ERROR: No matching distribution found for x (from versions: none)", "cannot be reached"),
+        ("OSError: [Errno 28] No space left on device", "the disk is full"),
+        ("ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM THE REQUIREMENTS FILE.", "not the one"),
+        ("noise\nERROR: Cannot install a and b\nERROR: ResolutionImpossible\n", "ResolutionImpossible"),
+    ],
+)
+def test_a_failed_install_is_explained_in_one_line(dev: ModuleType, output: str, said: str) -> None:
+    line = dev.trouble_with("torch", output)
+
+    assert said in line
+    assert "setup.log" in line
+    assert "\n" not in line
+
+
+@pytest.mark.slow
+def test_an_unreachable_registry_is_one_line_and_the_next_call_begins_again(tmp_path: Path) -> None:
+    house = copied_house(tmp_path)
+    variables = {
+        **{name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "UV_"))},
+        "PATH": "/nowhere",
+        "PIP_CONFIG_FILE": os.devnull,
+        "PIP_INDEX_URL": "http://127.0.0.1:9/simple",
+        "PIP_RETRIES": "0",
+    }
+
+    for _ in range(2):
+        done = subprocess.run(
+            [sys.executable, str(house / "dev"), "setup"], env=variables, capture_output=True, text=True, check=False
+        )
+
+        assert done.returncode == 1
+        assert done.stderr.count("\n") == 1
+        assert "registry cannot be reached" in done.stderr
+        assert "Traceback" not in done.stdout + done.stderr
+        assert "WARNING" not in done.stdout
+        assert "Making .venv" in done.stdout
+
+
+def test_an_old_python_is_refused_in_one_line() -> None:
+    script = (
+        "import collections, runpy, sys\n"
+        "sys.version_info, sys.version = (3, 9, 2, 'final', 0), '3.9.2 (old)'\n"
+        "runpy.run_path(sys.argv[1], run_name='__main__')\n"
+    )
+
+    done = subprocess.run([sys.executable, "-c", script, str(DEV)], capture_output=True, text=True, check=False)
+
+    assert done.returncode == 1
+    assert done.stderr == f"error: assay needs Python 3.11 or newer; this is 3.9.2 ({sys.executable})\n"
+
+
+def test_an_old_python_can_read_the_file_as_far_as_that_line() -> None:
+    ast.parse(DEV.read_text(encoding="utf-8"), feature_version=(3, 6))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["tset"], "no command 'tset'"),
+        (["setup", "--agian"], "unknown argument '--agian'"),
+        (["check", "fast"], "unknown argument 'fast'"),
+    ],
+)
+def test_a_mistyped_command_is_refused(dev: ModuleType, arguments: list[str], said: str) -> None:
+    with pytest.raises(dev.Trouble, match=said) as caught:
+        dev.main(arguments)
+
+    assert caught.value.exit_code == 2
+
+
+def test_the_commands_are_listed(dev: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    assert dev.main([]) == 0
+
+    text = capsys.readouterr().out
+    for name in ("setup", "demo", "test", "quick", "check", "bench", "rows"):
+        assert re.search(rf"^  {name} ", text, re.MULTILINE)
+
+
+def test_a_command_hands_on_the_exit_code_and_the_signal(dev: ModuleType) -> None:
+    assert dev.call([sys.executable, "-c", "raise SystemExit(3)"]) == 3
+    assert dev.call([sys.executable, "-c", "import os; os.kill(os.getpid(), 15)"]) == 143
+
+
+def test_ctrl_c_reaches_the_command_and_dev_waits_for_its_ending(tmp_path: Path) -> None:
+    house = copied_house(tmp_path)
+    script = (
+        "import importlib.machinery as m, importlib.util as u, sys\n"
+        "l = m.SourceFileLoader('dev', sys.argv[1]); dev = u.module_from_spec(u.spec_from_loader('dev', l))\n"
+        "l.exec_module(dev)\n"
+        "child = 'import time\\ntry:\\n print(\"up\", flush=True)\\n time.sleep(60)\\n'\n"
+        "child += 'except KeyboardInterrupt:\\n print(\"ended well\"); raise SystemExit(7)'\n"
+        "sys.exit(dev.call([sys.executable, '-c', child]))\n"
+    )
+
+    with subprocess.Popen(
+        [sys.executable, "-c", script, str(house / "dev")], stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "up\n"
+        os.killpg(process.pid, 2)
+        assert process.stdout.read() == "ended well\n"
+        assert process.wait() == 7
+
+
+def test_steps_all_run_and_the_failed_ones_are_named(dev: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    assert dev.in_turn([("one", lambda: 1), ("two", lambda: 0), ("three", lambda: 2)]) == 1
+
+    text = capsys.readouterr().out
+    assert "failed: one, three" in text
+    assert re.search(r"ok +two", text)
+
+
+def test_coverage_is_counted_by_room_with_branches(dev: ModuleType) -> None:
+    def entry(lines: int, of: int, branches: int, of_branches: int) -> dict[str, dict[str, int]]:
+        numbers = {"covered_lines": lines, "num_statements": of}
+        return {"summary": {**numbers, "covered_branches": branches, "num_branches": of_branches}}
+
+    found = dev.coverage_by_room(
+        {
+            "src/assay/core/a.py": entry(10, 10, 0, 4),
+            "src/assay/core/deep/b.py": entry(6, 6, 0, 0),
+            "src/assay/compose.py": entry(1, 4, 0, 0),
+        }
+    )
+
+    assert found == {"compose": 25.0, "core": 80.0}
+
+
+@pytest.mark.parametrize(("percent", "code"), [(95, 0), (85, 1)])
+def test_the_gate_closes_below_its_percentage(dev: ModuleType, percent: int, code: int) -> None:
+    summary = {"covered_lines": percent, "num_statements": 100, "covered_branches": 0, "num_branches": 0}
+    files = {f"src/assay/{room}/a.py": {"summary": summary} for room in dev.GATED}
+    dev.COVERAGE.mkdir()
+    (dev.COVERAGE / "report.json").write_text(dev.json.dumps({"files": files}), encoding="utf-8")
+
+    assert dev.gate_coverage() == code
+
+
+def test_a_gate_without_a_report_or_without_a_room_is_closed(dev: ModuleType) -> None:
+    assert dev.gate_coverage() == 1
+    dev.COVERAGE.mkdir()
+    (dev.COVERAGE / "report.json").write_text('{"files": {}}', encoding="utf-8")
+    assert dev.gate_coverage() == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parallel"),
+    [
+        ([], True),
+        (["tests/core", "-k", "x"], True),
+        (["tests/a.py::test_b"], False),
+        (["--pdb"], False),
+        (["-n0"], False),
+    ],
+)
+def test_tests_run_in_parallel_unless_somebody_looks_at_one(
+    dev: ModuleType, arguments: list[str], parallel: bool
+) -> None:
+    assert ("--dist" in dev.pytest_command(arguments)) is parallel
+
+
+def test_the_locks_hold_every_dependency_with_hashes_and_no_host() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    tools = (ROOT / "requirements" / "dev.in").read_text(encoding="utf-8")
+    asked = {"core.txt": project["dependencies"], "dev.txt": [*project["dependencies"], *without_comments(tools)]}
+
+    for name, requirements in asked.items():
+        text = (ROOT / "requirements" / name).read_text(encoding="utf-8")
+        pinned = set(re.findall(r"^([a-z0-9-]+)==", text, re.MULTILINE))
+        assert {re.match(r"[\w-]+", requirement)[0].lower() for requirement in requirements} <= pinned  # type: ignore[index]
+        assert "://" not in text
+        assert not {package for package in pinned if package.startswith(("torch", "nvidia", "triton"))}
+        assert text.count("==") <= text.count("--hash=sha256:")
+
+
+def without_comments(text: str) -> Iterator[str]:
+    yield from (line for line in text.splitlines() if line.strip() and not line.startswith("#"))
+
+
+def test_the_ci_script_is_sound_and_runs_the_test_command_of_the_readme() -> None:
+    script = ROOT / ".ci" / "run"
+
+    assert os.access(script, os.X_OK)
+    assert re.search(r"^\./dev test\b", script.read_text(encoding="utf-8"), re.MULTILINE)
+    with contextlib.suppress(FileNotFoundError):
+        subprocess.run(["bash", "-n", str(script)], check=True)

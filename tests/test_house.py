@@ -1,0 +1,248 @@
+"""The rules of the house: what each room may load, what importing it may do, and the floors and walls between rooms."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+SRC = ROOT / "src"
+HEAVY = {"torch", "numpy", "fastapi", "starlette", "uvicorn", "pydantic", "rich"}
+
+# What a room must not load when one of its modules is imported: the longest prefix that fits rules.
+FORBIDDEN = {
+    "assay": {"torch", "fastapi", "starlette", "uvicorn"},
+    "assay.core": HEAVY | {"sqlite3", "click", "tomlkit", "psutil"},
+    "assay.cli": HEAVY,
+    "assay.compose": HEAVY,
+    "assay.config": {"torch", "numpy", "fastapi", "rich"},
+    "assay.build": {"torch", "numpy", "fastapi", "rich"},
+    "assay.record": {"torch", "numpy", "fastapi", "pydantic"},
+    "assay.store": {"torch", "numpy", "fastapi", "pydantic", "rich"},
+    "assay.query": {"torch", "numpy", "fastapi", "pydantic", "rich"},
+    "assay.engine": {"fastapi", "starlette", "uvicorn", "sqlite3", "assay.config", "assay.store"},
+    "assay.web": {"torch", "numpy"},
+}
+FACE = {"assay", "assay.__main__"}  # the doors: they load nothing heavy whatever lies behind them
+BANNED_NAMES = {"utils", "util", "helpers", "helper", "common", "manager", "managers", "misc"}
+
+
+def modules() -> Iterator[tuple[str, Path]]:
+    for path in sorted((SRC / "assay").rglob("*.py")):
+        parts = list(path.relative_to(SRC).with_suffix("").parts)
+        if parts[-1] == "__init__":
+            parts.pop()
+        yield ".".join(parts), path
+
+
+MODULES = dict(modules())
+
+
+def is_under(module: str, room: str) -> bool:
+    return module == room or module.startswith(room + ".")
+
+
+def forbidden_to(module: str) -> set[str]:
+    if module in FACE:
+        return HEAVY
+    room = max((room for room in FORBIDDEN if is_under(module, room)), key=len)
+    return FORBIDDEN[room]
+
+
+def imported_fresh(names: list[str], before: list[str]) -> dict[str, dict[str, list[str]]]:
+    """What importing each module does, each in an interpreter that has seen nothing but `before`."""
+    variables = {name: value for name, value in os.environ.items() if not name.startswith(("COV_", "COVERAGE"))}
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "tests" / "fresh.py")],
+        input=json.dumps({"modules": names, "before": before}),
+        capture_output=True,
+        text=True,
+        env={**variables, "PYTHONPATH": str(SRC), "PYTHONDONTWRITEBYTECODE": "1"},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return {found["module"]: found for found in map(json.loads, done.stdout.splitlines())}
+
+
+@pytest.fixture(scope="module")
+def fresh() -> dict[str, dict[str, list[str]]]:
+    """Every module outside the engine imported alone; those of the engine into an interpreter that has torch."""
+    light = [name for name in MODULES if not is_under(name, "assay.engine")]
+    heavy = [name for name in MODULES if is_under(name, "assay.engine")]
+    return imported_fresh(light, []) | (imported_fresh(heavy, ["torch", "numpy"]) if heavy else {})
+
+
+needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="fresh interpreters are forked")
+
+
+@needs_fork
+def test_no_module_loads_what_its_room_must_not(fresh: dict[str, dict[str, list[str]]]) -> None:
+    broken = {
+        name: sorted(forbidden_to(name) & set(found["loaded"]))
+        for name, found in fresh.items()
+        if forbidden_to(name) & set(found["loaded"])
+    }
+    assert broken == {}
+
+
+@needs_fork
+def test_every_module_can_be_imported_alone(fresh: dict[str, dict[str, list[str]]]) -> None:
+    assert {name: found["error"] for name, found in fresh.items() if found["error"]} == {}
+    assert fresh.keys() == MODULES.keys()
+
+
+@needs_fork
+def test_importing_a_module_does_nothing(fresh: dict[str, dict[str, list[str]]]) -> None:
+    """No thread, socket, process, variable, file or log handler."""
+    assert {name: found["done"] for name, found in fresh.items() if found["done"]} == {}
+
+
+@needs_fork
+def test_the_fresh_interpreter_notices_what_an_import_does(tmp_path: Path) -> None:
+    (tmp_path / "noisy.py").write_text(
+        "import logging, os, socket, sys, threading, decimal\n"
+        "threading.Thread(target=print).start()\n"
+        "socket.socket().close()\n"
+        "logging.basicConfig()\n"
+        "os.environ['X'] = '1'\n"
+        "open(os.path.join(os.path.dirname(__file__), 'left'), 'w').close()\n",
+        encoding="utf-8",
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys.modules[__name__], "SRC", tmp_path)
+        found = imported_fresh(["noisy", "absent"], [])
+
+    done = "\n".join(found["noisy"]["done"])
+    for trace in ("thread", "socket", "log handlers", "putenv", "left"):
+        assert trace in done
+    assert "decimal" in found["noisy"]["loaded"]
+    assert "ModuleNotFoundError" in found["absent"]["error"]
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["ls"], ["ls", "--help"], ["show", "--help"]])
+def test_a_light_command_loads_nothing_heavy(arguments: list[str], tmp_path: Path) -> None:
+    script = (
+        "import sys\n"
+        "from assay.__main__ import main\n"
+        "try:\n"
+        "    code = main()\n"
+        "except SystemExit as end:\n"
+        "    code = end.code\n"
+        f"heavy = sorted({HEAVY!r} & set(sys.modules))\n"
+        "sys.exit(f'loaded {heavy}' if heavy else code)\n"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-c", script, *arguments],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(SRC)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+
+
+def test_core_imports_the_standard_library_alone() -> None:
+    foreign = [
+        f"{name}: {imported}"
+        for name, path in MODULES.items()
+        if is_under(name, "assay.core")
+        for imported in imports_of(path)
+        if not is_under(imported, "assay.core") and imported.partition(".")[0] not in sys.stdlib_module_names
+    ]
+    assert foreign == []
+
+
+def test_every_module_has_a_docstring() -> None:
+    silent = [name for name, path in MODULES.items() if not ast.get_docstring(ast.parse(path.read_bytes()))]
+    assert silent == []
+
+
+def test_every_module_is_named_after_a_thing_of_the_domain() -> None:
+    assert [name for name in MODULES if set(name.split(".")) & BANNED_NAMES] == []
+
+
+def test_nothing_is_imported_from_the_face_inside_the_house() -> None:
+    """`import assay` inside the house would go round every floor."""
+    inside = [
+        name for name, path in MODULES.items() if name not in FACE and "assay" in set(imports_of(path, names=False))
+    ]
+    assert inside == []
+
+
+@pytest.mark.slow
+def test_the_layer_contract_is_kept() -> None:
+    done = lint_imports(ROOT)
+
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("file", "line", "broken"),
+    [
+        ("core/errors.py", "import assay.cli", "floors"),
+        ("config/tree.py", "import assay.store", "floors"),
+        ("query/__init__.py", "import torch", "torch"),
+        ("compose.py", "import torch.nn", "torch"),
+        ("cli/__init__.py", "import fastapi", "server"),
+        ("query/__init__.py", "import sqlite3", "sqlite"),
+        ("engine/__init__.py", "import assay.config", "engine"),
+        ("attic/__init__.py", "", "floors"),
+    ],
+)
+def test_a_planted_violation_breaks_the_layer_contract(tmp_path: Path, file: str, line: str, broken: str) -> None:
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    shutil.copytree(SRC, tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    planted = tmp_path / "src" / "assay" / file
+    planted.parent.mkdir(exist_ok=True)
+    with planted.open("a", encoding="utf-8") as out:
+        out.write(f"\n{line}\n")
+
+    done = lint_imports(tmp_path)
+
+    assert done.returncode != 0
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"][
+        "contracts"
+    ]
+    (name,) = [contract["name"] for contract in contracts if contract["id"] == broken]
+    assert re.search(re.escape(name).replace(r"\ ", r"\s+") + r"\s+BROKEN", done.stdout), done.stdout
+
+
+def lint_imports(folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "from importlinter.cli import lint_imports_command as main; main()",
+            "--no-cache",
+            "--no-logo",
+        ],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(folder / "src"), "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def imports_of(path: Path, *, names: bool = True) -> Iterator[str]:
+    """Every module that a file imports at any depth, with the names taken from it unless `names` is false."""
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{path}: imports inside the house are written out in full"
+            yield node.module or ""
