@@ -1,0 +1,394 @@
+"""The shape stage: everything about a config that can be told without running anything of the user's, at once."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection, Iterator, Mapping
+from datetime import date, time
+from difflib import SequenceMatcher
+
+from assay.config.load import Config
+from assay.config.overrides import CLI
+from assay.config.references import is_unresolved, names_used, objects_used, reference_of, with_environment
+from assay.config.tree import KeyPath, Leaf, List, Node, Table, dotted, walk
+from assay.config.user_modules import Found, UserModules, modules_in
+from assay.core import schema
+from assay.core.diagnostics import Origin, Problem
+from assay.core.errors import did_you_mean, nearest
+from assay.core.schema import Key
+
+TORCH = ("torch.nn.", "torch.optim.", "torch.utils.data.")
+"""Where torch's allowed classes lie. By name only; the builder looks at the object as well."""
+
+_TARGET = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*(?::[^\W\d]\w*(?:\.[^\W\d]\w*)*)?")
+
+
+def check_shape(
+    config: Config, *, trusted: Collection[str] = (), environ: Mapping[str, str] | None = None
+) -> list[Problem]:
+    """Every problem of the shape stage, in source order: what could not be read, references, keys, types, targets.
+
+    No user module is imported, and no torch. `trusted` are the packages this project allows as targets.
+    """
+    root, problems = with_environment(config.root, os.environ if environ is None else environ)
+    problems = [*config.problems, *problems]
+    is_whole = not any(problem.kind in ("syntax", "duplicate-key", "too-large", "too-deep") for problem in problems)
+    problems += _top_level(config, root, is_whole=is_whole)
+    for key in schema.SECTIONS:
+        if key.name in root.items:
+            problems += _value(key, root.items[key.name], root.key_origin(key.name), (key.name,), is_whole=is_whole)
+    problems += _targets(root, UserModules(config.user_dirs), trusted)
+    return _in_order(config, problems)
+
+
+def _in_order(config: Config, problems: list[Problem]) -> list[Problem]:
+    """Files first, from top to bottom, then the arguments as they were given; nothing is told twice."""
+    order = {source: i for i, source in enumerate(config.files)}
+    arguments = {argument: i for i, argument in enumerate(config.overrides)}
+
+    def place(problem: Problem) -> tuple[int, int, int, int]:
+        origin = problem.origin
+        argument = arguments.get(origin.text or "", 0) if origin.source == CLI else 0
+        return order.get(origin.source, len(order)), argument, origin.line, origin.column
+
+    astray = {problem.origin for problem in problems if problem.kind in ("unknown-reference", "reference-cycle")}
+    kept: dict[tuple[str, Origin], Problem] = {}
+    for problem in problems:
+        # A value that refers to nothing is also of no type: that is the same mistake.
+        if problem.kind != "wrong-type" or problem.origin not in astray:
+            kept.setdefault((problem.message, problem.origin), problem)
+    return sorted(kept.values(), key=place)
+
+
+# --- names at the top ------------------------------------------------------------------------------------------------
+
+
+def _top_level(config: Config, root: Table, *, is_whole: bool) -> Iterator[Problem]:
+    standard = [key.name for key in schema.SECTIONS]
+    used = names_used(config.written)
+    for _, target, _ in objects_used(config.written):
+        used |= {str(target[0])}
+    for name, node in root.items.items():
+        if name in standard:
+            continue
+        origin = root.key_origin(name)
+        if name in schema.LAUNCH:
+            yield Problem(
+                kind="launch-setting",
+                message=f"`{name}` is a setting of one launch, not of the config",
+                origin=origin,
+                key=name,
+                fix=f"give it on the command line: {schema.LAUNCH[name]}",
+            )
+        elif name in schema.RESERVED:
+            yield Problem(
+                kind="not-supported",
+                message=f"`{name}` is a standard section that does nothing yet",
+                origin=origin,
+                key=name,
+                fix="remove it",
+            )
+        elif name not in used:
+            near = _meant(name, root, standard)
+            if near or isinstance(node, Leaf):
+                fix = near or f"top-level keys are {', '.join(standard)}"
+                yield Problem(kind="unknown-key", message=f"unknown key `{name}`", origin=origin, key=name, fix=fix)
+            elif is_whole:
+                near = did_you_mean(name, used - set(root.items))
+                fix = near or f'refer to it as "@{name}", or remove it'
+                message = f"nothing uses the section `{name}`"
+                yield Problem(kind="unused-section", message=message, origin=origin, key=name, fix=fix)
+
+
+def _meant(name: str, root: Table, standard: list[str]) -> str:
+    """Which standard name was meant. One that is there already was meant again only if it looks very much alike."""
+    near = nearest(name, standard)
+    if near and near[0] in root.items and SequenceMatcher(None, name, near[0]).ratio() < 0.7:
+        return ""
+    return did_you_mean(name, standard)
+
+
+# --- standard keys ---------------------------------------------------------------------------------------------------
+
+
+def _value(key: Key, node: Node, key_origin: Origin, path: KeyPath, *, is_whole: bool) -> Iterator[Problem]:
+    """What is wrong with `node` as the value of `key`."""
+    if isinstance(node, Leaf) and ((node.value is None and not key.required) or is_unresolved(node)):
+        return
+    match key.kind:
+        case "call":
+            yield from _call(node, key_origin, path, is_whole=is_whole)
+        case "table":
+            yield from _table(key, node, key_origin, path, is_whole=is_whole)
+        case "tables":
+            if not isinstance(node, Table):
+                yield _wrong(node, path, f"a table of tables, as in [{dotted(path)}.train]")
+                return
+            for name, item in node.items.items():
+                inner = Key(name=name, kind="table", doc=key.doc, keys=key.keys)
+                yield from _value(inner, item, node.key_origin(name), (*path, name), is_whole=is_whole)
+        case "names":
+            if not isinstance(node, List):
+                yield _wrong(node, path, 'a list of names, as in ["valid"]')
+                return
+            for i, item in enumerate(node.items):
+                if not (isinstance(item, Leaf) and isinstance(item.value, str)):
+                    yield _wrong(item, (*path, i), "a string")
+        case _:
+            yield from _scalar(key, node, path)
+
+
+def _table(key: Key, node: Node, key_origin: Origin, path: KeyPath, *, is_whole: bool) -> Iterator[Problem]:
+    if not isinstance(node, Table):
+        example = key.keys[0].name
+        yield _wrong(node, path, f"a table with keys such as `{example}`")
+        return
+    for name, item in node.items.items():
+        inner = key.key(name)
+        if inner is not None:
+            yield from _value(inner, item, node.key_origin(name), (*path, name), is_whole=is_whole)
+            continue
+        known = [each.name for each in key.keys]
+        yield Problem(
+            kind="unknown-key",
+            message=f"unknown key `{dotted((*path, name))}`",
+            origin=node.key_origin(name),
+            key=dotted((*path, name)),
+            fix=did_you_mean(name, known) or f"it takes: {', '.join(known)}",
+        )
+    if not is_whole:
+        return  # what seems to be missing may stand in a line that could not be read
+    for inner in key.keys:
+        if inner.required and inner.name not in node.items:
+            yield _missing(f"`{dotted(path)}` has no `{inner.name}`", key_origin, path, _example(inner))
+    if key.one_of and not any(_is_given(node, name) for name in key.one_of):
+        choices = f"{', '.join(key.one_of[:-1])} or {key.one_of[-1]}"
+        yield _missing(f"`{dotted(path)}` has no end", key_origin, path, f"give one of {choices}")
+
+
+def _is_given(table: Table, name: str) -> bool:
+    node = table.items.get(name)
+    return node is not None and not (isinstance(node, Leaf) and node.value is None)
+
+
+def _missing(message: str, origin: Origin, path: KeyPath, fix: str) -> Problem:
+    return Problem(kind="missing-key", message=message, origin=origin, key=dotted(path), fix=fix)
+
+
+def _example(key: Key) -> str:
+    if key.kind == "call":
+        return f'add {key.name} = {{ type = "module.Name" }}'
+    if key.choices:
+        return f"add {key.name} = {_or(key.choices)}"
+    return f"add {key.name} = ..."
+
+
+def _call(node: Node, key_origin: Origin, path: KeyPath, *, is_whole: bool) -> Iterator[Problem]:
+    try:
+        if reference_of(node) is not None:
+            return
+    except ValueError:
+        return  # told where references are looked at
+    if not isinstance(node, Table):
+        yield _wrong(node, path, 'a table with a `type`, or "@path" of one')
+    elif "type" not in node.items and is_whole:
+        near = nearest("type", node.items)
+        fix = f"did you mean `type` by `{near[0]}`?" if near else 'add type = "module.Name"'
+        yield _missing(f"`{dotted(path)}` has no `type`", key_origin, path, fix)
+
+
+def _scalar(key: Key, node: Node, path: KeyPath) -> Iterator[Problem]:
+    """Strict: true is no number, "3" is no number, 3 is a float where one is asked for."""
+    value = node.value if isinstance(node, Leaf) else node
+    match key.kind, value:
+        case "text", str() if not _is_object(value):
+            return
+        case "bool", bool():
+            return
+        case "choice", str() if value in key.choices:
+            return
+        case "choice", str():
+            fix = did_you_mean(value, key.choices) or f"it takes {_or(key.choices)}"
+            yield _problem("wrong-value", f"`{dotted(path)}` cannot be {_shown(node)}", node, path, fix)
+        case "int", str() if value in key.choices:
+            return
+        case "int", int() if not isinstance(value, bool):
+            yield from _bounds(key, value, node, path)
+        case "float", int() | float() if not isinstance(value, bool):
+            yield from _bounds(key, value, node, path)
+        case "period" | "duration", str():
+            parse = schema.parse_period if key.kind == "period" else schema.parse_duration_s
+            try:
+                parse(value)
+            except ValueError:
+                yield _unit(key, node, path)
+        case "period" | "duration", int() | float() if not isinstance(value, bool):
+            yield _unit(key, node, path)
+        case _:
+            yield _wrong(node, path, _wanted(key))
+
+
+def _is_object(value: str) -> bool:
+    return value.startswith("@") and not value.startswith("@@")
+
+
+def _unit(key: Key, node: Node, path: KeyPath) -> Problem:
+    what, forms = ("period", schema.PERIOD_FORMS) if key.kind == "period" else ("duration", schema.DURATION_FORMS)
+    return _problem("wrong-unit", f"`{dotted(path)}` is no {what}: {_shown(node)}", node, path, f"write one {forms}")
+
+
+def _bounds(key: Key, value: int | float, node: Node, path: KeyPath) -> Iterator[Problem]:
+    # `not (a >= b)` also refuses nan.
+    if key.minimum is not None and not value >= key.minimum:
+        limit = f"at least {key.minimum:g}"
+    elif key.above is not None and not value > key.above:
+        limit = f"more than {key.above:g}"
+    else:
+        return
+    yield _problem("wrong-value", f"`{dotted(path)}` must be {limit}, not {_shown(node)}", node, path)
+
+
+def _wanted(key: Key) -> str:
+    number = {"int": "a whole number", "float": "a number"}.get(key.kind, "")
+    if number:
+        return f"{number} or {_or(key.choices)}" if key.choices else number
+    match key.kind:
+        case "bool":
+            return "true or false"
+        case "choice":
+            return _or(key.choices)
+        case "period":
+            return f"a period {schema.PERIOD_FORMS}"
+        case "duration":
+            return f"a duration {schema.DURATION_FORMS}"
+        case _:
+            return "a string"
+
+
+def _or(choices: tuple[str, ...]) -> str:
+    quoted = [f'"{choice}"' for choice in choices]
+    return " or ".join([", ".join(quoted[:-1]), quoted[-1]]) if len(quoted) > 1 else quoted[0]
+
+
+def _wrong(node: Node, path: KeyPath, wanted: str) -> Problem:
+    fix = ""
+    if isinstance(node, Leaf) and isinstance(node.value, str) and ("number" in wanted or wanted.startswith("true")):
+        bare = node.value.strip()
+        if re.fullmatch(r"[+-]?\d[\d_]*(\.\d+)?([eE][+-]?\d+)?|true|false", bare):
+            fix = f"write it without quotes: {bare}"
+    return _problem("wrong-type", f"`{dotted(path)}` must be {wanted}, not {_shown(node)}", node, path, fix)
+
+
+def _problem(kind: str, message: str, node: Node, path: KeyPath, fix: str = "") -> Problem:
+    return Problem(kind=kind, message=message, origin=node.origin, key=dotted(path), fix=fix)
+
+
+def _shown(node: Node) -> str:
+    """A value as its owner would write it, in few characters."""
+    match node:
+        case Table():
+            return "a table"
+        case List():
+            return "a list"
+        case Leaf(bool() as value):
+            return "true" if value else "false"
+        case Leaf(str() as value):
+            return f'"{value}"' if len(value) <= 40 else f'"{value[:37]}..."'
+        case Leaf(date() | time() as value):
+            return f"the date {value.isoformat()}" if isinstance(value, date) else f"the time {value.isoformat()}"
+        case Leaf(None):
+            return "none"
+        case Leaf(value):
+            text = str(value)
+            return text if len(text) <= 40 else f"{text[:37]}..."
+
+
+# --- targets ---------------------------------------------------------------------------------------------------------
+
+
+def _targets(root: Table, modules: UserModules, trusted: Collection[str]) -> Iterator[Problem]:
+    for path, node in walk(root):
+        if not isinstance(node, Table) or "type" not in node.items or _is_data(path):
+            continue
+        leaf, here = node.items["type"], (*path, "type")
+        if not isinstance(leaf, Leaf) or not isinstance(leaf.value, str):
+            yield _problem("wrong-type", f"`{dotted(here)}` must be a target, not {_shown(leaf)}", leaf, here, _FORM)
+        elif not is_unresolved(leaf):
+            yield from _target(leaf, leaf.value, here, modules, trusted)
+        args = node.items.get("args")
+        if args is not None and not isinstance(args, List):
+            yield _wrong(args, (*path, "args"), "a list of positional arguments")
+
+
+def _is_data(path: KeyPath) -> bool:
+    """Whether the table at `path` is a standard one, in which `type` is an unknown key and told as such."""
+    key = schema.find(path)
+    is_split = len(path) == 2 and path[0] == "data"
+    return not path or is_split or (key is not None and key.kind in ("table", "tables"))
+
+
+_FORM = 'write "package.module.Name"'
+
+
+def _target(
+    leaf: Leaf, target: str, path: KeyPath, modules: UserModules, trusted: Collection[str]
+) -> Iterator[Problem]:
+    if not _TARGET.fullmatch(target) or not ("." in target or ":" in target):
+        message = f"`{target}` is no target: it names no module"
+        known = [f"{name}.{inner}" for name in modules.names() for inner in _names(modules.find(name))]
+        same = [name for name in known if name.rpartition(".")[2] == target]
+        fix = f"did you mean `{same[0]}`?" if same else _FORM
+        yield _problem("unknown-target", message, leaf, path, fix)
+        return
+    package = re.split(r"[.:]", target)[0]
+    if package == "torch":
+        if not target.replace(":", ".").startswith(TORCH):
+            message = f"`{target}` is not allowed as a target"
+            fix = "of torch, only what lies under torch.nn, torch.optim and torch.utils.data can be named"
+            yield _problem("target-not-allowed", message, leaf, path, fix)
+        return
+    if package == "assay" or package in trusted:
+        return
+    found = modules.find(target)
+    if found is not None:
+        yield from _inside(found, leaf, target, path)
+        return
+    near = did_you_mean(package, [*modules.names(), "torch", "assay"])
+    folders = " and ".join(dict.fromkeys(str(folder) for folder in modules.folders if folder.is_dir()))
+    if near:
+        message = f"there is no module `{package}` in {folders}" if folders else f"there is no module `{package}`"
+        yield _problem("unknown-target", message, leaf, path, near)
+        return
+    message = f"`{package}` is neither a module in {folders or 'the user folder'} nor a trusted package"
+    yield _problem("target-not-allowed", message, leaf, path, f"assay config trust {package}")
+
+
+def _names(found: Found | None) -> frozenset[str]:
+    return (found.module.names if found and found.module else None) or frozenset()
+
+
+def _inside(found: Found, leaf: Leaf, target: str, path: KeyPath) -> Iterator[Problem]:
+    """What is wrong with a target whose first part is a user module."""
+    module, rest = found.module, found.rest
+    if module is not None and module.syntax_error:
+        origin = Origin(source=str(module.path), line=module.line, column=module.column, end_column=module.column + 1)
+        note = Problem(kind="import-failed", severity="note", message=module.syntax_error, origin=origin)
+        message = f"{module.path} cannot be parsed, so `{target}` cannot be found"
+        yield Problem(kind="import-failed", message=message, origin=leaf.origin, key=dotted(path), related=(note,))
+        return
+    if module is not None and module.names is None:
+        return
+    names = set(module.names or ()) if module is not None else set()
+    if found.folder is not None:
+        names.update(modules_in(found.folder))
+    if not rest:
+        fix = did_you_mean(target, [f"{target}.{name}" for name in names if name[:1].isupper()])
+        yield _problem("unknown-target", f"`{target}` is a module, not a class or function", leaf, path, fix or _FORM)
+    elif rest[0] not in names:
+        where = module.path if module is not None else found.folder
+        fix = did_you_mean(rest[0], names)
+        if not fix:
+            public = sorted(name for name in names if not name.startswith("_"))
+            fix = f"it has: {', '.join(public[:8])}{', ...' if len(public) > 8 else ''}" if public else ""
+        yield _problem("unknown-target", f"{where} has no `{rest[0]}`", leaf, path, fix)

@@ -1,0 +1,141 @@
+"""The canonical form of a config, its hash, and a TOML text that always reads back as the same tree."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from datetime import date, time
+from typing import Any
+
+from assay.config.references import objects_used
+from assay.config.toml_source import read
+from assay.config.tree import NONE, Leaf, List, Node, Scalar, Table, same
+from assay.core import schema
+from assay.core.errors import AssayError
+
+TRAINED_SPLIT = "train"
+
+
+def canonical(root: Table, *, seed: bool = True) -> str:
+    """What determines the weights, in one line of text that is equal for configs that ask for the same.
+
+    1 and 1.0 are alike, `module:Name` is `module.Name`, the order of keys does not count; `tag`, `desc`, evaluation,
+    saving, display, threads and every split but train are left out, and so is a section that only these refer to.
+    """
+    return _text(Table(_what_counts(root, seed=seed), root.origin))
+
+
+def config_hash(root: Table) -> str:
+    """SHA-256 of the canonical form; people are shown the first 16 characters."""
+    return hashlib.sha256(canonical(root).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def seedless_hash(root: Table) -> str:
+    """The same without the seed: equal for runs that are repeats of each other."""
+    return hashlib.sha256(canonical(root, seed=False).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def dump(root: Table) -> str:
+    """`root` as TOML. It reads back as an equal tree: that is tried here, and a tree for which it fails is refused."""
+    import tomli_w  # reading a config does not pay for writing one
+
+    try:
+        text = tomli_w.dumps(_for_toml(root))
+        text.encode("utf-8")
+        is_equal = same(read(text, "<dump>", excerpt=True), root)
+    except (AssayError, ValueError, TypeError, RecursionError) as error:
+        raise AssayError(f"The config cannot be written as TOML: {error}") from error
+    if not is_equal:
+        raise AssayError("The config cannot be written as TOML: it would read back as another one.")
+    return text
+
+
+def _what_counts(root: Table, *, seed: bool) -> dict[str, Node]:
+    standard = {key.name: key for key in schema.SECTIONS}
+    counted: dict[str, Node] = {}
+    for name, node in root.items.items():
+        key = standard.get(name)
+        if key is None or not key.weights or name in schema.LAUNCH or (name == "seed" and not seed):
+            continue
+        if name == "data" and isinstance(node, Table):
+            node = Table({split: item for split, item in node.items.items() if split == TRAINED_SPLIT}, node.origin)
+        counted[name] = _without_weightless(key, node)
+    todo = list(counted.values())
+    while todo:
+        for _, target, _ in objects_used(todo.pop()):
+            name = str(target[0])
+            # A part of a section that is left out counts when something that counts is built from it.
+            if name in root.items and name not in counted:
+                counted[name] = root.items[name]
+                todo.append(root.items[name])
+            elif name == "data" and len(target) > 1:
+                todo += _add_split(root, counted, str(target[1]))
+    return counted
+
+
+def _add_split(root: Table, counted: dict[str, Node], split: str) -> list[Node]:
+    """A split that what counts refers to: data.train with source = "@data.all.source"."""
+    data, kept = root.items.get("data"), counted.get("data")
+    if not isinstance(data, Table) or not isinstance(kept, Table) or split in kept.items or split not in data.items:
+        return []
+    counted["data"] = Table({**kept.items, split: data.items[split]}, kept.origin)
+    return [data.items[split]]
+
+
+def _without_weightless(key: schema.Key, node: Node) -> Node:
+    if not isinstance(node, Table) or key.kind not in ("table", "tables"):
+        return node
+    if key.kind == "tables":
+        inner = schema.Key(name="", kind="table", doc="", keys=key.keys)
+        return Table({name: _without_weightless(inner, item) for name, item in node.items.items()}, node.origin)
+    weightless = {each.name for each in key.keys if not each.weights}
+    return Table({name: item for name, item in node.items.items() if name not in weightless}, node.origin)
+
+
+def _text(node: Node) -> str:
+    match node:
+        case Leaf():
+            return _scalar(node.value)
+        case List():
+            return f"[{','.join(map(_text, node.items))}]"
+        case Table():
+            return f"{{{','.join(_pair(key, node.items[key], node) for key in sorted(node.items))}}}"
+
+
+def _pair(key: str, node: Node, table: Table) -> str:
+    value = _text(node)
+    if key == "type" and table.target is not None:
+        value = _scalar(table.target.replace(":", "."))
+    return f"{json.dumps(key)}:{value}"
+
+
+def _scalar(value: Scalar) -> str:
+    match value:
+        case None | "@none":
+            return "null"
+        case bool():
+            return "true" if value else "false"
+        case str():
+            return json.dumps(value)
+        case float() if value.is_integer() and not (value == 0 and str(value).startswith("-")):
+            return _integer(int(value))
+        case float():
+            return repr(value)
+        case int():
+            return _integer(value)
+        case date() | time():
+            return f"{type(value).__name__}:{value.isoformat()}"
+
+
+def _integer(value: int) -> str:
+    return str(value) if value.bit_length() <= 64 else hex(value)  # str() refuses more than 4,300 digits
+
+
+def _for_toml(node: Node) -> Any:
+    match node:
+        case Leaf():
+            return NONE if node.value is None else node.value
+        case List():
+            return [_for_toml(item) for item in node.items]
+        case Table():
+            return {key: _for_toml(item) for key, item in node.items.items()}

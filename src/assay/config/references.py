@@ -1,0 +1,401 @@
+"""Strings with a meaning: `"@model"` is an object, `"${a.b}"` a value, `"${env:X}"` comes from outside. Never code.
+
+A tree keeps the written form of what is decided later: object references, environment references and the escapes
+`"@@text"` and `"$${"`. So resolving twice is resolving once, and a saved tree reads back as it was.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import date, time
+
+from assay.config.tree import NONE, KeyPath, Leaf, List, Node, Scalar, Table, dotted, fitted, get_at, parse_dotted, walk
+from assay.config.values import value_of
+from assay.core.diagnostics import Origin, Problem
+from assay.core.errors import did_you_mean
+
+MAX_NODES = 100_000  # values that references may add to a tree: ten lines can otherwise ask for a billion
+MAX_TEXT = 1_000_000  # characters of one string put together from others
+MAX_CHAIN = 100  # references to references
+
+_IN_TEXT = re.compile(r"\$\$\{|\$\{(?P<inside>[^{}]*)\}|\$\{")
+_ENV = re.compile(r"env:(?P<name>[A-Za-z_]\w*)")
+
+
+def reference_of(node: Node) -> KeyPath | None:
+    """The path whose object `"@path"` stands for; None for everything else. ValueError when it is no path."""
+    if not isinstance(node, Leaf) or not isinstance(node.value, str) or node.value[:1] != "@" or node.value[1:2] == "@":
+        return None
+    return parse_dotted(node.value[1:])
+
+
+def literal(value: Scalar) -> Scalar:
+    """What a scalar means once nothing in it stands for something else: the escapes `@@` and `$${` become `@` and `${`.
+
+    >>> literal("@@home"), literal("$${HOME}")
+    ('@home', '${HOME}')
+    """
+    if not isinstance(value, str):
+        return value
+    return value.removeprefix("@" if value.startswith("@@") else "").replace("$${", "${")
+
+
+def is_unresolved(leaf: Leaf) -> bool:
+    """Whether a value still waits for a reference, because that could not be followed or comes from the environment."""
+    value = leaf.value
+    return isinstance(value, str) and any(found[0] != "$${" for found in _IN_TEXT.finditer(value))
+
+
+def escaped(text: str) -> str:
+    """`text` written so that it means itself: the inverse of `literal`."""
+    return ("@" if text.startswith("@") else "") + text.replace("${", "$${")
+
+
+def resolved(root: Table) -> tuple[Table, list[Problem]]:
+    """`root` with every `${a.b}` replaced by what stands there, and what is wrong with references of both kinds.
+
+    A string that is one reference and nothing else takes the value with its type, be it a table; inside a longer
+    string the value becomes text. `${env:X}` and `@path` stay: see `with_environment` and the builder.
+    """
+    work = _Resolver(root)
+    changed = work.node(root, ())
+    assert isinstance(changed, Table)
+    problems = [*work.problems, *_object_problems(changed)]
+    return changed, problems
+
+
+def with_environment(root: Table, environ: Mapping[str, str]) -> tuple[Table, list[Problem]]:
+    """`root` with every `${env:X}` replaced. Alone in its string it is read like an override: `8` is a number."""
+    problems: list[Problem] = []
+
+    def node_of(node: Node, path: KeyPath) -> Node:
+        match node:
+            case Leaf(str() as text) if "${env:" in text:
+                return _from_environment(node, text, path, environ, problems)
+            case Table():
+                items = {key: node_of(item, (*path, key)) for key, item in node.items.items()}
+                return replace(node, items=items) if _differ(items.values(), node.items.values()) else node
+            case List():
+                row = tuple(node_of(item, (*path, i)) for i, item in enumerate(node.items))
+                return replace(node, items=row) if _differ(row, node.items) else node
+            case _:
+                return node
+
+    changed = node_of(root, ())
+    assert isinstance(changed, Table)
+    return changed, problems
+
+
+def names_used(root: Table) -> frozenset[str]:
+    """Top-level names that some `${name...}` of `root` mentions."""
+    names: set[str] = set()
+    for path, node in walk(root):
+        if isinstance(node, Leaf) and isinstance(node.value, str) and "${" in node.value:
+            for found in _IN_TEXT.finditer(node.value):
+                target = _target(found["inside"])
+                if target and target[:1] != path[:1]:
+                    names.add(str(target[0]))
+    return frozenset(names)
+
+
+def objects_used(root: Node, *, path: KeyPath = ()) -> Iterator[tuple[KeyPath, KeyPath, Origin]]:
+    """Every object reference below `root`: where it stands, what it names, its origin. Malformed ones are left out."""
+    for here, node in walk(root, path):
+        try:
+            target = reference_of(node)
+        except ValueError:
+            continue
+        if target is not None:
+            yield here, target, node.origin
+
+
+def _differ(a: Iterable[object], b: Iterable[object]) -> bool:
+    return any(x is not y for x, y in zip(a, b, strict=True))
+
+
+def _target(inside: str | None) -> KeyPath | None:
+    """The path of a value reference; None when it is malformed or comes from the environment."""
+    if inside is None or ":" in inside:
+        return None
+    try:
+        return parse_dotted(inside.strip())
+    except ValueError:
+        return None
+
+
+def _text_of(value: Scalar) -> str:
+    match value:
+        case None:
+            return "none"
+        case bool():
+            return "true" if value else "false"
+        case date() | time():
+            return value.isoformat()
+        case _:
+            return str(value)
+
+
+class _Stop(Exception):
+    """A reference that cannot be followed; what is wrong with it has been written down."""
+
+
+@dataclass
+class _Resolver:
+    root: Table
+    problems: list[Problem] = field(default_factory=list)
+    done: dict[KeyPath, tuple[Node, int]] = field(default_factory=dict)  # resolved targets and how many nodes they have
+    following: list[tuple[KeyPath, Origin]] = field(default_factory=list)  # targets being resolved now, outermost first
+    added: int = 0
+    told: set[KeyPath] = field(default_factory=set)
+
+    def node(self, node: Node, path: KeyPath) -> Node:
+        match node:
+            case Leaf(str() as text) if "${" in text:
+                return self.leaf(node, text, path)
+            case Table():
+                items = {key: self.node(item, (*path, key)) for key, item in node.items.items()}
+                return replace(node, items=items) if _differ(items.values(), node.items.values()) else node
+            case List():
+                row = tuple(self.node(item, (*path, i)) for i, item in enumerate(node.items))
+                return replace(node, items=row) if _differ(row, node.items) else node
+            case _:
+                return node
+
+    def leaf(self, leaf: Leaf, text: str, path: KeyPath) -> Node:
+        try:
+            whole = _IN_TEXT.fullmatch(text)
+            if whole is not None and whole["inside"] is not None and not _ENV.fullmatch(whole["inside"].strip()):
+                target = self.checked(whole["inside"], leaf, path)
+                found = self.follow(target, leaf, path)
+                return replace(found, origin=replace(leaf.origin, note=f"from {dotted(target)}"))
+            whole_text = self.joined(leaf, text, path)
+            return replace(leaf, value=None if whole_text == NONE else whole_text)
+        except _Stop:
+            return leaf
+
+    def joined(self, leaf: Leaf, text: str, path: KeyPath) -> str:
+        parts: list[str] = []
+        at = length = 0
+
+        def add(part: str) -> None:
+            # A `$` and a `{` from different sides must not become a reference nobody wrote.
+            if parts and parts[-1].endswith("$") and part.startswith("{"):
+                parts.append("$")
+            if part:
+                parts.append(part)
+
+        for found in _IN_TEXT.finditer(text):
+            add(text[at : found.start()])
+            at = found.end()
+            if found[0] == "$${":
+                parts.append("$${")
+                continue
+            inside = found["inside"]
+            if inside is not None and _ENV.fullmatch(inside.strip()):
+                parts.append(found[0])
+                continue
+            target = self.checked(inside, leaf, path)
+            node = self.follow(target, leaf, path)
+            if not isinstance(node, Leaf):
+                kind = "table" if isinstance(node, Table) else "list"
+                raise self.stop(
+                    leaf, path, "wrong-type", f"`{dotted(target)}` is a {kind} and cannot stand inside text"
+                )
+            value = _text_of(node.value)
+            length += len(value)
+            if length > MAX_TEXT:
+                raise self.stop(leaf, path, "too-large", f"the text grows beyond {MAX_TEXT:,} characters")
+            # What `@@x` means is `@x`; only at the very start of a string has `@` to be doubled.
+            add(value.removeprefix("@") if value.startswith("@@") and parts else value)
+        add(text[at:])
+        return "".join(parts)
+
+    def checked(self, inside: str | None, leaf: Leaf, path: KeyPath) -> KeyPath:
+        """The path inside `${...}`, fitted to the tree; _Stop when nothing is there."""
+        if inside is None:
+            raise self.stop(leaf, path, "unknown-reference", "`${` is not closed", "write $${ for the two characters")
+        target = _target(inside)
+        if target is None:
+            fix = "write ${path.to.a.key} or ${env:NAME}, or $${ for the two characters"
+            raise self.stop(leaf, path, "unknown-reference", f"`${{{inside}}}` is no reference", fix)
+        target = fitted(self.root, target)
+        if get_at(self.root, target) is None:
+            problem = _unknown(self.root, target, f"${{{inside}}}", leaf.origin, path)
+            self.problems.append(problem)
+            raise _Stop
+        return target
+
+    def follow(self, target: KeyPath, leaf: Leaf, path: KeyPath) -> Node:
+        places = [*(place for place, _ in self.following), path]
+        for i, place in enumerate(places):
+            if place[: len(target)] == target:
+                circle = [dotted(step) for step in places[i:]]
+                if not self.told.intersection(places[i:]):
+                    self.told.update(places[i:])
+                    chain = " -> ".join([*circle, circle[0] if place == target else dotted(target)])
+                    self.stop(leaf, path, "reference-cycle", f"a value needs itself: {chain}")
+                raise _Stop
+        if len(self.following) >= MAX_CHAIN:
+            raise self.stop(leaf, path, "reference-cycle", f"more than {MAX_CHAIN} references lead to each other")
+        if target not in self.done:
+            node = get_at(self.root, target)
+            assert node is not None
+            before = len(self.problems)
+            self.following.append((path, leaf.origin))
+            try:
+                made = self.node(node, target)
+            finally:
+                self.following.pop()
+            self.done[target] = made, _size(made)
+            if len(self.problems) > before and isinstance(made, Leaf):
+                raise _Stop  # what it leads to is wrong, and has been told
+        found, size = self.done[target]
+        self.added += size
+        if self.added > MAX_NODES:
+            raise self.stop(leaf, path, "too-large", f"references make the config larger than {MAX_NODES:,} values")
+        return found
+
+    def stop(self, leaf: Leaf, path: KeyPath, kind: str, message: str, fix: str = "") -> _Stop:
+        self.problems.append(Problem(kind=kind, message=message, origin=leaf.origin, key=dotted(path), fix=fix))
+        return _Stop()
+
+
+def _size(node: Node) -> int:
+    """Nodes of a tree, counted no further than it matters."""
+    count = 0
+    for _ in walk(node):
+        count += 1
+        if count > MAX_NODES:
+            break
+    return count
+
+
+def _unknown(root: Table, target: KeyPath, shown: str, origin: Origin, path: KeyPath) -> Problem:
+    """`@optimiser`: nothing is there; the nearest name beside the first part that is missing."""
+    for length in range(len(target)):
+        parent = get_at(root, target[:length])
+        if get_at(root, target[: length + 1]) is None:
+            break
+    missing = target[length]
+    choices = (
+        [key for key in parent.items if (*target[:length], key) != path[: length + 1]]
+        if isinstance(parent, Table)
+        else []
+    )
+    fix = did_you_mean(str(missing), [str(choice) for choice in choices])
+    where = f" in `{dotted(target[:length])}`" if length else ""
+    return Problem(
+        kind="unknown-reference",
+        message=f"`{shown}` refers to nothing: there is no `{missing}`{where}",
+        origin=origin,
+        key=dotted(path),
+        fix=fix,
+    )
+
+
+def _object_problems(root: Table) -> list[Problem]:
+    problems: list[Problem] = []
+    edges: dict[KeyPath, KeyPath] = {}
+    for path, node in walk(root):
+        try:
+            target = reference_of(node)
+        except ValueError:
+            assert isinstance(node, Leaf)
+            message = f"`{node.value}` is no reference to an object"
+            fix = "write @path.of.a.section, or @@ for text that starts with @"
+            problems.append(
+                Problem(kind="unknown-reference", message=message, origin=node.origin, key=dotted(path), fix=fix)
+            )
+            continue
+        if target is None:
+            continue
+        target = fitted(root, target)
+        if get_at(root, target) is None:
+            problems.append(_unknown(root, target, f"@{dotted(target)}", node.origin, path))
+        else:
+            edges[path] = target
+    return [*problems, *_circles(root, edges)]
+
+
+def _circles(root: Table, edges: Mapping[KeyPath, KeyPath]) -> list[Problem]:
+    """Objects that need themselves: building a path builds every reference below it, and those build their targets."""
+    below: dict[KeyPath, list[KeyPath]] = {}
+    for path in edges:
+        for length in range(len(path) + 1):
+            below.setdefault(path[:length], []).append(path)
+    problems: list[Problem] = []
+    finished: set[KeyPath] = set()
+    for start in edges:
+        trail: list[KeyPath] = []  # references being followed
+        todo: list[tuple[KeyPath, bool]] = [(start, False)]
+        while todo:
+            path, is_left = todo.pop()
+            if is_left:
+                finished.add(trail.pop())
+                continue
+            if path in finished:
+                continue
+            if path in trail:
+                circle = trail[trail.index(path) :]
+                problems.append(_circle(root, circle, edges))
+                finished.update(circle)
+                continue
+            trail.append(path)
+            todo.append((path, True))
+            todo.extend((inner, False) for inner in reversed(below.get(edges[path], [])))
+    return problems
+
+
+def _circle(root: Table, circle: list[KeyPath], edges: Mapping[KeyPath, KeyPath]) -> Problem:
+    steps = [f"{dotted(path)} = @{dotted(edges[path])}" for path in circle]
+    first = get_at(root, circle[0])
+    assert first is not None
+    return Problem(
+        kind="reference-cycle",
+        message=f"an object needs itself: {' -> '.join([*steps, dotted(circle[0])])}",
+        origin=first.origin,
+        key=dotted(circle[0]),
+    )
+
+
+def _from_environment(
+    leaf: Leaf, text: str, path: KeyPath, environ: Mapping[str, str], problems: list[Problem]
+) -> Leaf:
+    def missing(name: str) -> None:
+        problems.append(
+            Problem(
+                kind="unknown-reference",
+                message=f"the environment variable `{name}` is not set",
+                origin=leaf.origin,
+                key=dotted(path),
+                fix=did_you_mean(name, environ) or f"export {name}=...",
+            )
+        )
+
+    whole = re.fullmatch(r"\$\{\s*env:([A-Za-z_]\w*)\s*\}", text)
+    if whole is not None:
+        name = whole[1]
+        if name not in environ:
+            missing(name)
+            return leaf
+        value = value_of(environ[name])
+        plain = escaped(value) if isinstance(value, str) else value
+        if not isinstance(plain, bool | int | float | str | date | time | None):
+            plain = escaped(environ[name])
+        return Leaf(plain, replace(leaf.origin, note=f"from the environment variable {name}"))
+
+    def put_in(found: re.Match[str]) -> str:
+        inside = found["inside"]
+        named = _ENV.fullmatch(inside.strip()) if inside is not None else None
+        if named is None:
+            return found[0]
+        if named["name"] not in environ:
+            missing(named["name"])
+            return found[0]
+        return environ[named["name"]].replace("${", "$${")
+
+    filled = _IN_TEXT.sub(put_in, text)
+    # What comes from outside is never a reference to an object.
+    return replace(leaf, value=f"@{filled}" if filled.startswith("@") and not text.startswith("@") else filled)

@@ -1,0 +1,298 @@
+"""The tree every front end produces: tables, lists and scalars, each with the place it came from. Immutable."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import date, datetime, time
+from types import MappingProxyType
+from typing import Any
+
+from assay.core.diagnostics import Origin
+from assay.core.errors import InputError
+
+Scalar = bool | int | float | str | datetime | date | time | None
+KeyPath = tuple[str | int, ...]
+
+NONE = "@none"
+"""How the front ends that have no word for it write None; in a tree it is None itself."""
+
+MAX_DEPTH = 200
+"""Tables and lists inside each other; deeper is a mistake or an attack, and would end in a RecursionError."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Leaf:
+    """One scalar. Compared by identity; `same` compares what trees say."""
+
+    value: Scalar
+    origin: Origin
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class List:
+    """Nodes in order."""
+
+    items: tuple[Node, ...]
+    origin: Origin
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Table:
+    """Nodes by key. `key_origins` holds where each key was written; a key without one has its node's origin."""
+
+    items: Mapping[str, Node]
+    origin: Origin
+    key_origins: Mapping[str, Origin] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "items", MappingProxyType(dict(self.items)))
+        object.__setattr__(self, "key_origins", MappingProxyType(dict(self.key_origins)))
+
+    @property
+    def target(self) -> str | None:
+        """What is called with this table's other keys: its `type`, or None when this is plain data."""
+        leaf = self.items.get("type")
+        return leaf.value if isinstance(leaf, Leaf) and isinstance(leaf.value, str) else None
+
+    @property
+    def args(self) -> tuple[Node, ...]:
+        """Positional arguments of a call."""
+        node = self.items.get("args")
+        return node.items if isinstance(node, List) else ()
+
+    def key_origin(self, key: str) -> Origin:
+        """Where `key` was written."""
+        return self.key_origins.get(key) or self.items[key].origin
+
+
+Node = Leaf | List | Table
+
+
+def get_at(root: Node, path: KeyPath) -> Node | None:
+    """The node at `path`, or None."""
+    node = root
+    for part in path:
+        match node, part:
+            case Table(), str() if part in node.items:
+                node = node.items[part]
+            case List(), int() if 0 <= part < len(node.items):
+                node = node.items[part]
+            case _:
+                return None
+    return node
+
+
+def key_origin_at(root: Table, path: KeyPath) -> Origin:
+    """Where the last key of `path` was written; for a list item, where the item is. `path` must exist."""
+    if not path:
+        return root.origin
+    parent = get_at(root, path[:-1])
+    last = path[-1]
+    if isinstance(parent, Table) and isinstance(last, str) and last in parent.items:
+        return parent.key_origin(last)
+    node = get_at(root, path)
+    if node is None:
+        raise KeyError(dotted(path))
+    return node.origin
+
+
+def set_at(root: Table, path: KeyPath, node: Node, key_origin: Origin | None = None) -> Table:
+    """`root` with `node` at `path`. Missing tables on the way are made; a list takes an index up to its length.
+
+    Raises KeyError with the dotted path of the first part that cannot hold what follows.
+    """
+    if not path:
+        raise KeyError("")
+    changed = _set(root, path, 0, node, key_origin or node.origin)
+    assert isinstance(changed, Table)
+    return changed
+
+
+def delete_at(root: Table, path: KeyPath) -> Table:
+    """`root` without what is at `path`; KeyError when nothing is there."""
+    if not path or get_at(root, path) is None:
+        raise KeyError(dotted(path))
+    parent = get_at(root, path[:-1])
+    last = path[-1]
+    smaller: Node
+    if isinstance(parent, Table):
+        smaller = replace(
+            parent,
+            items={key: node for key, node in parent.items.items() if key != last},
+            key_origins={key: origin for key, origin in parent.key_origins.items() if key != last},
+        )
+    else:
+        assert isinstance(parent, List)
+        smaller = replace(parent, items=tuple(node for i, node in enumerate(parent.items) if i != last))
+    if not path[:-1]:
+        assert isinstance(smaller, Table)
+        return smaller
+    return set_at(root, path[:-1], smaller, key_origin_at(root, path[:-1]))
+
+
+def walk(root: Node, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Node]]:
+    """Every node with its path, the outer before the inner, in the order they were written; `root` comes first."""
+    todo: list[tuple[KeyPath, Node]] = [(path, root)]
+    while todo:
+        here, node = todo.pop()
+        yield here, node
+        match node:
+            case Table():
+                todo.extend(((*here, key), item) for key, item in reversed(list(node.items.items())))
+            case List():
+                todo.extend(((*here, i), node.items[i]) for i in range(len(node.items) - 1, -1, -1))
+            case Leaf():
+                pass
+
+
+def plain(node: Node) -> Any:
+    """The same as dictionaries, lists and scalars, fresh every time."""
+    match node:
+        case Leaf():
+            return node.value
+        case List():
+            return [plain(item) for item in node.items]
+        case Table():
+            return {key: plain(item) for key, item in node.items.items()}
+
+
+def from_plain(value: object, origin: Origin) -> Node:
+    """A tree out of dictionaries, lists, tuples and scalars; every part gets `origin`."""
+    return _from_plain(value, origin, ())
+
+
+def same(a: Node, b: Node) -> bool:
+    """Whether two trees say the same; origins and the order of keys do not count.
+
+    Stricter than `==` on plain values: true is not 1, 1 is not 1.0, -0.0 is not 0.0. And nan is nan.
+    """
+    match a, b:
+        case Leaf(), Leaf():
+            return _mark(a.value) == _mark(b.value)
+        case List(), List():
+            return len(a.items) == len(b.items) and all(map(same, a.items, b.items))
+        case Table(), Table():
+            return a.items.keys() == b.items.keys() and all(same(item, b.items[key]) for key, item in a.items.items())
+        case _:
+            return False
+
+
+_BARE = re.compile(r"[A-Za-z_][\w-]*")
+_PART = re.compile(r"""\[(?P<index>\d+)\]|"(?P<quoted>(?:[^"\\]|\\.)*)"|(?P<bare>[^.\[\]"]+)""", re.DOTALL)
+
+
+def dotted(path: KeyPath) -> str:
+    """One line for a path; `parse_dotted` reads it back.
+
+    >>> dotted(("plugins", 0, "type"))
+    'plugins[0].type'
+    >>> dotted(("optimizer", "a.b"))
+    'optimizer."a.b"'
+    """
+    text = ""
+    for part in path:
+        if isinstance(part, int):
+            text += f"[{part}]"
+            continue
+        if not _BARE.fullmatch(part):
+            escaped = part.replace("\\", "\\\\").replace('"', '\\"')
+            part = f'"{escaped}"'
+        text += f".{part}" if text else part
+    return text
+
+
+def parse_dotted(text: str) -> KeyPath:
+    """The path that `text` writes; ValueError when it writes none.
+
+    >>> parse_dotted('data.train.pipes[2]."a.b"')
+    ('data', 'train', 'pipes', 2, 'a.b')
+    """
+    path: list[str | int] = []
+    at = 0
+    while at < len(text) or not path:
+        if path and text[at] == ".":
+            at += 1
+        elif path and text[at] != "[":
+            raise ValueError(f"not a path of keys: {text!r}")
+        found = _PART.match(text, at)
+        if found is None or (found["index"] and (not path or text[at - 1] == ".")):
+            raise ValueError(f"not a path of keys: {text!r}")
+        if found["index"]:
+            path.append(int(found["index"]))
+        elif found["bare"]:
+            path.append(found["bare"])
+        else:
+            path.append(re.sub(r"\\(.)", r"\1", found["quoted"], flags=re.DOTALL))
+        at = found.end()
+    return tuple(path)
+
+
+def fitted(root: Node, parts: KeyPath) -> KeyPath:
+    """`parts` with `"0"` turned into 0 wherever the tree has a list: `plugins.0.type` means `plugins[0].type`."""
+    path: list[str | int] = []
+    node: Node | None = root
+    for part in parts:
+        if isinstance(node, List) and isinstance(part, str) and part.isascii() and part.isdigit():
+            part = int(part)
+        path.append(part)
+        node = get_at(node, (part,)) if node is not None else None
+    return tuple(path)
+
+
+def _set(node: Node | None, path: KeyPath, depth: int, new: Node, key_origin: Origin) -> Node:
+    if depth == len(path):
+        return new
+    part = path[depth]
+    match node, part:
+        case None, str():
+            inner = _set(None, path, depth + 1, new, key_origin)
+            return Table({part: inner}, key_origin, {part: key_origin})
+        case Table(), str():
+            inner = _set(node.items.get(part), path, depth + 1, new, key_origin)
+            is_new = part not in node.items or depth == len(path) - 1
+            origins = {**node.key_origins, part: key_origin} if is_new else node.key_origins
+            return replace(node, items={**node.items, part: inner}, key_origins=origins)
+        case List(), int() if 0 <= part <= len(node.items):
+            old = node.items[part] if part < len(node.items) else None
+            inner = _set(old, path, depth + 1, new, key_origin)
+            return replace(node, items=(*node.items[:part], inner, *node.items[part + 1 :]))
+        case _:
+            raise KeyError(dotted(path[:depth]))
+
+
+def _from_plain(value: object, origin: Origin, path: KeyPath) -> Node:
+    if len(path) > MAX_DEPTH:
+        raise InputError(f"The value nests more than {MAX_DEPTH} levels deep.", where=str(origin))
+    match value:
+        case bool() | None | date() | time():
+            return Leaf(value, origin)
+        case int():
+            return Leaf(int(value), origin)
+        case float():
+            return Leaf(float(value), origin)
+        case str():
+            text = str.__str__(value)
+            return Leaf(None if text == NONE else text, origin)
+        case Mapping():
+            for key in value:
+                if not isinstance(key, str):
+                    raise InputError(f"The key {key!r} of `{dotted(path)}` is no string.", where=str(origin))
+            items = {str.__str__(key): _from_plain(item, origin, (*path, key)) for key, item in value.items()}
+            return Table(items, origin, dict.fromkeys(items, origin))
+        case list() | tuple():
+            return List(tuple(_from_plain(item, origin, (*path, i)) for i, item in enumerate(value)), origin)
+        case _:
+            raise InputError(
+                f"`{dotted(path)}` is a {type(value).__name__}; a config holds tables, lists, numbers, strings,"
+                " true/false, dates and none.",
+                where=str(origin),
+                fix='Write the call down instead: {"type": "package.module.Name", ...}.',
+            )
+
+
+def _mark(value: Scalar) -> tuple[type, str]:
+    if isinstance(value, date | time):
+        return type(value), value.isoformat()
+    return (type(None), "None") if value == NONE else (type(value), repr(value))

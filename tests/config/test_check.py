@@ -1,0 +1,430 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from assay.config import Config, check_shape, dump, load, open_config, open_text
+from assay.core.diagnostics import Problem, render
+
+CONTRACT = """\
+tag  = "mnist-cnn"
+seed = 0
+
+[model]
+type = "model.Net"
+width = 32
+
+[data.train]
+source = { type = "data.Digits", split = "train" }
+batch_size = 64
+shuffle = true
+[data.valid]
+source = { type = "data.Digits", split = "valid" }
+batch_size = 256
+[data.test]
+source = { type = "data.Digits", split = "test" }
+batch_size = 256
+
+[process]
+type = "assay.engine.Supervised"
+criterion = { type = "torch.nn.CrossEntropyLoss" }
+metrics = { acc = { type = "assay.engine.Accuracy" } }
+
+[optimizer]
+type = "torch.optim.AdamW"
+lr = 1e-3
+
+[schedule]
+type = "assay.engine.WarmupCosine"
+warmup_ratio = 0.05
+
+[train]
+epochs = 5
+precision = "fp32"
+accumulate = 1
+clip_norm = 1.0
+
+[evaluate]
+every = "1 epoch"
+
+[checkpoint]
+every = "1 epoch"
+keep = 3
+best = { metric = "valid/acc", mode = "max" }
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "src").mkdir()
+    (tmp_path / "model.py").write_text("import torch\n\nclass Net(torch.nn.Module): ...\n\nclass Block: ...\n")
+    (tmp_path / "src" / "data.py").write_text("from torch.utils.data import Dataset\n\nclass Digits(Dataset): ...\n")
+    (tmp_path / "digits.toml").write_text(CONTRACT)
+    return tmp_path
+
+
+def opened(text: str, *overrides: str) -> Config:
+    Path("digits.toml").write_text(text)
+    return open_config("digits.toml", overrides)
+
+
+def told(problems: Sequence[Problem]) -> list[tuple[str, str]]:
+    return [(problem.kind, problem.message) for problem in problems]
+
+
+def test_the_config_of_the_contract_is_fine(project: Path) -> None:
+    config = load("digits.toml")
+
+    assert check_shape(config) == []
+
+
+def test_a_saved_config_is_fine_too(project: Path) -> None:
+    text = CONTRACT.replace("width = 32", 'width = "${sizes.w}"\nroot = "${env:DATA}"') + "\n[sizes]\nw = 3\n"
+    config = opened(text)
+
+    saved = opened(dump(config.root))
+
+    assert check_shape(config, environ={"DATA": "/data"}) == []
+    assert check_shape(saved, environ={"DATA": "/data"}) == []
+
+
+def test_a_mistyped_section_on_the_command_line_is_named(project: Path) -> None:
+    problems = check_shape(open_config("digits.toml", ["trian.epochs=1"]))
+
+    assert [(p.message, p.fix) for p in problems] == [("unknown key `trian`", "did you mean `train`?")]
+
+
+def test_every_mistake_of_a_file_is_told_at_once_at_its_place(project: Path) -> None:
+    text = """\
+tag = 3
+seed = True
+device = "cpu"
+[model]
+type = "model.Nett"
+width = "@optimiser"
+[data.train]
+source = { typ = "data.Digits" }
+batch_size = "64"
+[optimzer]
+lr = 1
+[process]
+type = "os.system"
+extra = "${model.widht}"
+[train]
+epochs = 0
+epochs = 5
+presicion = "fp32"
+clip_norm = false
+[evaluate]
+every = "1 hour"
+"""
+    problems = check_shape(opened(text))
+
+    assert [(p.kind, p.origin.line, p.origin.column) for p in problems] == [
+        ("wrong-type", 1, 7),
+        ("syntax", 2, 8),
+        ("launch-setting", 3, 1),
+        ("unknown-target", 5, 8),
+        ("wrong-type", 9, 14),
+        ("unknown-key", 10, 2),
+        ("target-not-allowed", 13, 8),
+        ("wrong-value", 16, 10),
+        ("duplicate-key", 17, 1),
+        ("unknown-key", 18, 1),
+        ("wrong-type", 19, 13),
+        ("wrong-unit", 21, 9),
+    ]
+
+    # What may have been in the lines that could not be read is told once they can be.
+    problems = check_shape(opened(text.replace("True", "1").replace("epochs = 5\n", "")))
+
+    assert [(p.kind, p.origin.line, p.origin.column) for p in problems] == [
+        ("wrong-type", 1, 7),
+        ("launch-setting", 3, 1),
+        ("unknown-target", 5, 8),
+        ("unknown-reference", 6, 9),
+        ("missing-key", 8, 1),
+        ("wrong-type", 9, 14),
+        ("unknown-key", 10, 2),
+        ("target-not-allowed", 13, 8),
+        ("unknown-reference", 14, 9),
+        ("wrong-value", 16, 10),
+        ("unknown-key", 17, 1),
+        ("wrong-type", 18, 13),
+        ("wrong-unit", 20, 9),
+    ]
+
+
+def test_problems_of_arguments_come_after_those_of_the_file_in_their_order(project: Path) -> None:
+    config = opened(CONTRACT.replace('"1 epoch"', '"x"'), "train.epochs=x", "seed=-1", "optm.lr=1")
+
+    assert [str(problem.origin) for problem in check_shape(config)] == [
+        "digits.toml:39:9",
+        "digits.toml:42:9",
+        "<cli>:1:14",
+        "<cli>:1:6",
+        "<cli>:1:1",
+    ]
+
+
+TRAIN = "[train]\nsteps = 1\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "threads = 'auto'",
+        "threads = 4",
+        "tag = '@@x'",
+        "[train]\ntime = '90 s'\nclip_norm = 1",
+        "[train]\nsteps = 1\nclip_norm = '@none'",
+        "[train]\nsamples = 1\nnon_finite = 'skip'",
+        "[evaluate]\nevery = 'never'\nsplits = ['valid']",
+        "[display]\nevery = '100 steps'\nquiet = true",
+        "schedule = '@none'",
+        "model = '@net'\n[net]\ntype = 'torch.nn.Linear'\nargs = [1, 2]",
+        "[data.train]\nsource = '@all'\nbatch_size = 1\n[all]\ntype = 'torch.utils.data.TensorDataset'",
+        "lr = 1\n[model]\ntype = 'torch.nn:Linear'\nlr = '${lr}'",
+        "[model]\ntype = '${kind}'\n[kinds]\na = 1\n[optimizer]\ntype = 'torch.optim.SGD'\nx = '@kinds'\nkind = 1",
+    ],
+)
+def test_what_is_allowed_is_fine(project: Path, text: str) -> None:
+    problems = check_shape(open_text(text))
+
+    assert [p for p in problems if p.kind != "unknown-reference"] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "message", "fix"),
+    [
+        ("seed = -1", "wrong-value", "`seed` must be at least 0, not -1", ""),
+        ("seed = true", "wrong-type", "`seed` must be a whole number, not true", ""),
+        ("seed = 1.0", "wrong-type", "`seed` must be a whole number, not 1.0", ""),
+        ("seed = '3'", "wrong-type", '`seed` must be a whole number, not "3"', "write it without quotes: 3"),
+        ("seed = [1]", "wrong-type", "`seed` must be a whole number, not a list", ""),
+        ("threads = 0", "wrong-value", "`threads` must be at least 1, not 0", ""),
+        ("threads = 'all'", "wrong-type", '`threads` must be a whole number or "auto", not "all"', ""),
+        ("tag = 2020-01-01", "wrong-type", "`tag` must be a string, not the date 2020-01-01", ""),
+        ("tag = 10:00:00", "wrong-type", "`tag` must be a string, not the time 10:00:00", ""),
+        ("tag = {}", "wrong-type", "`tag` must be a string, not a table", ""),
+        (f"seed = '{'x' * 50}'", "wrong-type", f'`seed` must be a whole number, not "{"x" * 37}..."', ""),
+        (f"seed = -{'9' * 50}", "wrong-value", f"`seed` must be at least 0, not -{'9' * 36}...", ""),
+        (f"{TRAIN}clip_norm = 0", "wrong-value", "`train.clip_norm` must be more than 0, not 0", ""),
+        (f"{TRAIN}clip_norm = nan", "wrong-value", "`train.clip_norm` must be more than 0, not nan", ""),
+        (f"{TRAIN}precision = 'fp31'", "wrong-value", '`train.precision` cannot be "fp31"', "did you mean `fp32`?"),
+        (f"{TRAIN}precision = 'x'", "wrong-value", '`train.precision` cannot be "x"', 'it takes "fp32" or "bf16"'),
+        (f"{TRAIN}precision = 32", "wrong-type", '`train.precision` must be "fp32" or "bf16", not 32', ""),
+        (
+            "[train]\ntime = 90",
+            "wrong-unit",
+            "`train.time` is no duration: 90",
+            'write one such as "90 s", "5 min", "2 h" or "1.5 d"',
+        ),
+        (
+            "[evaluate]\nevery = 1",
+            "wrong-unit",
+            "`evaluate.every` is no period: 1",
+            'write one such as "1 epoch", "2 epochs", "100 steps" or "never"',
+        ),
+        (
+            "[evaluate]\nevery = []",
+            "wrong-type",
+            '`evaluate.every` must be a period such as "1 epoch", "2 epochs", "100 steps" or "never", not a list',
+            "",
+        ),
+        (
+            "[train]\ntime = true",
+            "wrong-type",
+            '`train.time` must be a duration such as "90 s", "5 min", "2 h" or "1.5 d", not true',
+            "",
+        ),
+        (
+            "[evaluate]\nsplits = 'valid'",
+            "wrong-type",
+            '`evaluate.splits` must be a list of names, as in ["valid"], not "valid"',
+            "",
+        ),
+        ("[evaluate]\nsplits = [1]", "wrong-type", "`evaluate.splits[0]` must be a string, not 1", ""),
+        ("display = 3", "wrong-type", "`display` must be a table with keys such as `every`, not 3", ""),
+        (
+            "[display]\nquiet = 'true'",
+            "wrong-type",
+            '`display.quiet` must be true or false, not "true"',
+            "write it without quotes: true",
+        ),
+        ("data = 3", "wrong-type", "`data` must be a table of tables, as in [data.train], not 3", ""),
+        ("model = 3", "wrong-type", 'a table with a `type`, or "@path" of one', ""),
+        ("[model]\nwidth = 1", "missing-key", "`model` has no `type`", 'add type = "module.Name"'),
+        ("[model]\ntyp = 'a.B'", "missing-key", "`model` has no `type`", "did you mean `type` by `typ`?"),
+        (
+            "[data.x]\nbatch_size = 1",
+            "missing-key",
+            "`data.x` has no `source`",
+            'add source = { type = "module.Name" }',
+        ),
+        (
+            "[checkpoint.best]\nmetric = 'x'",
+            "missing-key",
+            "`checkpoint.best` has no `mode`",
+            'add mode = "min" or "max"',
+        ),
+        ("[checkpoint.best]\nmode = 'min'", "missing-key", "`checkpoint.best` has no `metric`", "add metric = ..."),
+        ("[train]\nsteps = '@none'", "missing-key", "`train` has no end", "give one of epochs, steps, samples or time"),
+        (f"{TRAIN}zzz = 1", "unknown-key", "unknown key `train.zzz`", "it takes: epochs, steps"),
+        (f"{TRAIN}type = 'a.B'", "unknown-key", "unknown key `train.type`", "it takes: epochs"),
+        ("[trian]\nsteps = 1", "unknown-key", "unknown key `trian`", "did you mean `train`?"),
+        ("zzz = 1", "unknown-key", "unknown key `zzz`", "top-level keys are tag, desc"),
+        ("[zzz]\nx = 1", "unused-section", "nothing uses the section `zzz`", 'refer to it as "@zzz", or remove it'),
+        ("[sweep]\nx = 1", "not-supported", "`sweep` is a standard section that does nothing yet", "remove it"),
+        ("debug = true", "launch-setting", "`debug` is a setting of one launch, not of the config", "--debug"),
+        ("[model]\ntype = 3", "wrong-type", "`model.type` must be a target, not 3", 'write "package.module.Name"'),
+        ("[model]\ntype = 'a..B'", "unknown-target", "`a..B` is no target: it names no module", "write"),
+        (
+            "[model]\ntype = 'Net'",
+            "unknown-target",
+            "`Net` is no target: it names no module",
+            "did you mean `model.Net`?",
+        ),
+        ("[model]\ntype = 'Foo'", "unknown-target", "`Foo` is no target: it names no module", "write"),
+        ("[model]\ntype = 'model.Nett'", "unknown-target", "model.py has no `Nett`", "did you mean `Net`?"),
+        ("[model]\ntype = 'model.Zzz'", "unknown-target", "model.py has no `Zzz`", "it has: Block, Net, torch"),
+        (
+            "[model]\ntype = 'modle.Net'",
+            "unknown-target",
+            "there is no module `modle` in . and src",
+            "did you mean `model`?",
+        ),
+        (
+            "[model]\ntype = 'trch.nn.Linear'",
+            "unknown-target",
+            "there is no module `trch` in . and src",
+            "did you mean `torch`?",
+        ),
+        (
+            "[model]\ntype = 'pack.model'",
+            "unknown-target",
+            "`pack.model` is a module, not a class or function",
+            "did you mean `pack.model.Model`?",
+        ),
+        (
+            "[model]\ntype = 'pack.modle.Model'",
+            "unknown-target",
+            "pack/__init__.py has no `modle`",
+            "did you mean `model`?",
+        ),
+        ("[model]\ntype = 'bare.x.Model'", "unknown-target", "bare has no `x`", "it has: inner"),
+        (
+            "[model]\ntype = 'timm.create_model'",
+            "target-not-allowed",
+            "`timm` is neither a module in . and src nor a trusted package",
+            "assay config trust timm",
+        ),
+        (
+            "[model]\ntype = 'torch.os.system'",
+            "target-not-allowed",
+            "`torch.os.system` is not allowed as a target",
+            "of torch, only",
+        ),
+        (
+            "[model]\ntype = 'torch.hub:load'",
+            "target-not-allowed",
+            "`torch.hub:load` is not allowed as a target",
+            "of torch, only",
+        ),
+        (
+            "[model]\ntype = 'torch.nn.L'\nargs = 3",
+            "wrong-type",
+            "`model.args` must be a list of positional arguments, not 3",
+            "",
+        ),
+        ("tag = '@model'\n[model]\ntype = 'torch.nn.L'", "wrong-type", '`tag` must be a string, not "@model"', ""),
+        (
+            "tag = '@modle'\n[model]\ntype = 'torch.nn.L'",
+            "unknown-reference",
+            "`@modle` refers to nothing: there is no `modle`",
+            "did you mean `model`?",
+        ),
+        ("model = '@a b.'", "unknown-reference", "`@a b.` is no reference to an object", "write @path"),
+        ("seed = '${env:SEED}'", "unknown-reference", "the environment variable `SEED` is not set", "export SEED=..."),
+        ("[data]\ntrain = 3", "wrong-type", "`data.train` must be a table with keys such as `source`, not 3", ""),
+    ],
+)
+def test_one_mistake_is_told_once(project: Path, text: str, kind: str, message: str, fix: str) -> None:
+    (project / "pack").mkdir()
+    (project / "pack" / "__init__.py").write_text("")
+    (project / "pack" / "model.py").write_text("class Model: ...")
+    (project / "bare").mkdir()
+    (project / "bare" / "inner.py").write_text("")
+
+    problems = check_shape(open_text(text), environ={})
+
+    assert [problem.kind for problem in problems] == [kind]
+    assert message in problems[0].message
+    assert fix in problems[0].fix
+    assert bool(fix) == bool(problems[0].fix)
+
+
+def test_both_missing_keys_of_a_table_are_told(project: Path) -> None:
+    assert told(check_shape(open_text("[checkpoint.best]\n"))) == [
+        ("missing-key", "`checkpoint.best` has no `metric`"),
+        ("missing-key", "`checkpoint.best` has no `mode`"),
+    ]
+
+
+def test_a_trusted_package_may_be_named(project: Path) -> None:
+    config = open_text("[model]\ntype = 'timm.create_model'")
+
+    assert check_shape(config, trusted={"timm"}) == []
+
+
+def test_without_a_user_folder_the_message_names_none(tmp_path: Path) -> None:
+    config = Config(
+        root=open_text("[model]\ntype = 'modle.Net'\n[optimizer]\ntype = 'assai.X'").root,
+        written=open_text("").root,
+        path=None,
+        files={},
+        user_dirs=(tmp_path / "nowhere",),
+    )
+
+    assert [problem.message for problem in check_shape(config)] == [
+        "`modle` is neither a module in the user folder nor a trusted package",
+        "there is no module `assai`",
+    ]
+
+
+def test_user_code_that_cannot_be_parsed_is_shown(project: Path) -> None:
+    (project / "model.py").write_text("class Net(:\n    pass\n")
+
+    problem = check_shape(open_config("digits.toml"))[0]
+
+    assert problem.kind == "import-failed"
+    assert problem.message == "model.py cannot be parsed, so `model.Net` cannot be found"
+    assert [(note.message, str(note.origin)) for note in problem.related] == [("invalid syntax", "model.py:1:11")]
+
+
+def test_user_code_that_cannot_be_known_is_not_judged(project: Path) -> None:
+    (project / "model.py").write_text("from elsewhere import *\n")
+
+    assert check_shape(open_config("digits.toml")) == []
+
+
+def test_a_value_from_the_environment_is_checked_like_any_other(project: Path) -> None:
+    config = opened(CONTRACT.replace("batch_size = 64", 'batch_size = "${env:BATCH}"'))
+
+    assert check_shape(config, environ={"BATCH": "64"}) == []
+    assert told(check_shape(config, environ={"BATCH": "many"})) == [
+        ("wrong-type", '`data.train.batch_size` must be a whole number, not "many"')
+    ]
+
+
+def test_nothing_in_a_config_can_paint_the_terminal(project: Path) -> None:
+    config = opened('"\\u001b[31m" = 1\nseed = "\x1b[2J"\n[model]\ntype = "\\u001b]0;x\\u0007.Net"\n')
+
+    shown = render(check_shape(config), color=False)
+
+    assert "\x1b" not in shown
+    assert "\x07" not in shown

@@ -1,0 +1,259 @@
+from __future__ import annotations
+
+from math import inf
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from assay.config.references import (
+    escaped,
+    literal,
+    names_used,
+    objects_used,
+    reference_of,
+    resolved,
+    with_environment,
+)
+from assay.config.toml_source import read
+from assay.config.tree import Leaf, Table, dotted, from_plain, get_at, plain, same
+from assay.core.diagnostics import Origin, Problem
+
+HERE = Origin(source="<test>", line=1, column=1)
+
+
+def tree(value: dict[str, Any]) -> Table:
+    node = from_plain(value, HERE)
+    assert isinstance(node, Table)
+    return node
+
+
+def made(value: dict[str, Any]) -> Any:
+    root, problems = resolved(tree(value))
+    assert [problem.message for problem in problems] == []
+    return plain(root)
+
+
+def wrong(text: str) -> list[Problem]:
+    return resolved(read(text, "<test>", excerpt=True))[1]
+
+
+def test_a_string_that_is_one_reference_takes_the_value_with_its_type() -> None:
+    value = {"a": {"n": 3, "f": 0.5, "t": True, "none": None, "list": [1, 2]}}
+
+    assert made({**value, "x": "${a.n}", "y": "${ a.f }"}) == {**value, "x": 3, "y": 0.5}
+    assert made({**value, "x": "${a.t}", "y": "${a.none}"}) == {**value, "x": True, "y": None}
+    assert made({**value, "x": "${a.list}", "y": "${a.list[1]}"}) == {**value, "x": [1, 2], "y": 2}
+    assert made({**value, "x": "${a}", "y": "${a.list.0}"}) == {**value, "x": value["a"], "y": 1}
+
+
+def test_a_reference_inside_text_becomes_text() -> None:
+    value = {"n": 3, "f": inf, "t": False, "s": "x", "none": None}
+    text = "${s}-${n}, ${f} ${t} ${none}!"
+
+    assert made({**value, "text": text})["text"] == "x-3, inf false none!"
+
+
+def test_references_lead_on_to_other_references() -> None:
+    assert made({"a": "${b}", "b": "${c.d}", "c": {"d": "${e}", "e": 0}, "e": "x${f}", "f": 1})["a"] == "x1"
+    assert made({"a": "${t}", "t": {"x": "${b}"}, "b": 2})["a"] == {"x": 2}
+
+
+def test_the_escapes_mean_the_characters() -> None:
+    kept = {"a": "$${HOME}", "b": "@@home", "c": "cost: $5", "d": "a}"}
+
+    assert made(kept) == kept
+    assert {key: literal(value) for key, value in kept.items()} == {
+        "a": "${HOME}",
+        "b": "@home",
+        "c": "cost: $5",
+        "d": "a}",
+    }
+    assert literal(3) == 3
+
+
+@given(st.text(st.sampled_from("@${}a"), max_size=8))
+def test_what_is_escaped_means_itself_and_refers_to_nothing(text: str) -> None:
+    root = tree({"a": escaped(text)})
+
+    again, problems = resolved(root)
+
+    assert problems == []
+    assert same(again, root)
+    assert literal(plain(again)["a"]) == text
+
+
+def test_text_put_together_never_becomes_a_reference_nobody_wrote() -> None:
+    root, problems = resolved(tree({"a": "$", "x": "${a}{b}", "y": "${a}${c}", "b": 1, "c": "{b}", "@": "@@q"}))
+
+    assert problems == []
+    assert (literal(plain(root)["x"]), literal(plain(root)["y"])) == ("${b}", "${b}")
+    assert made({"a": "@@q", "x": "mail: ${a}"})["x"] == "mail: @q"
+    assert made({"n": "none", "x": "@${n}"})["x"] is None
+
+
+@settings(max_examples=200)
+@given(
+    st.dictionaries(
+        st.sampled_from("abc"),
+        st.text(st.sampled_from("$@{}ab"), max_size=8)
+        | st.integers()
+        | st.sampled_from(["${a}", "${b}", "${c}x", "y${a}", "@a", "@b.c", "$${a}", "${env:A}"]),
+    )
+)
+def test_resolving_twice_is_resolving_once(value: dict[str, Any]) -> None:
+    root, problems = resolved(tree(value))
+    again, more = resolved(root)
+
+    if not problems:
+        assert more == []
+        assert same(again, root)
+
+
+def test_a_value_remembers_where_it_was_asked_for_and_where_it_came_from() -> None:
+    root, _ = resolved(read("a = 3\n[b]\nc = '${a}'\n", "<test>", excerpt=True))
+    node = get_at(root, ("b", "c"))
+
+    assert node is not None
+    assert str(node.origin) == "<test>:3:5 (from a)"
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "fix"),
+    [
+        ("abc = 1\nx = '${abd}'", "`${abd}` refers to nothing: there is no `abd`", "did you mean `abc`?"),
+        (
+            "[m]\nwidth = 1\n[x]\ny = '${m.widht}'",
+            "`${m.widht}` refers to nothing: there is no `widht` in `m`",
+            "did you mean `width`?",
+        ),
+        ("a = [1]\nx = '${a[3]}'", "`${a[3]}` refers to nothing: there is no `3` in `a`", ""),
+        ("a = 1\nx = '${a.b}'", "`${a.b}` refers to nothing: there is no `b` in `a`", ""),
+        (
+            "x = '${random:int:0:9}'",
+            "`${random:int:0:9}` is no reference",
+            "write ${path.to.a.key} or ${env:NAME}, or $${ for the two characters",
+        ),
+        (
+            "x = 'a ${} b'",
+            "`${}` is no reference",
+            "write ${path.to.a.key} or ${env:NAME}, or $${ for the two characters",
+        ),
+        ("x = '${a'", "`${` is not closed", "write $${ for the two characters"),
+        ("[model]\n[x]\ny = '@modle'", "`@modle` refers to nothing: there is no `modle`", "did you mean `model`?"),
+        (
+            "x = '@a b.'",
+            "`@a b.` is no reference to an object",
+            "write @path.of.a.section, or @@ for text that starts with @",
+        ),
+        ("t = {}\nx = 'a${t}'", "`t` is a table and cannot stand inside text", ""),
+        ("t = []\nx = 'a${t}'", "`t` is a list and cannot stand inside text", ""),
+    ],
+)
+def test_a_reference_that_leads_nowhere_is_told_with_what_was_meant(text: str, message: str, fix: str) -> None:
+    problems = wrong(text)
+
+    assert [(problem.message, problem.fix) for problem in problems] == [(message, fix)]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a = '${a}'", "a value needs itself: a -> a"),
+        ("a = '${b}'\nb = '${a}'", "a value needs itself: a -> b -> a"),
+        ("a = 'x${b}'\nb = '${c}'\nc = 'y${a}'", "a value needs itself: a -> b -> c -> a"),
+        ("[a]\nb = '${a}'", "a value needs itself: a.b -> a"),
+        ("x = '${a}'\n[a]\nb = '${x}'", "a value needs itself: x -> a.b -> x"),
+    ],
+)
+def test_values_that_need_themselves_are_told_once_with_the_whole_way(text: str, message: str) -> None:
+    assert [(problem.kind, problem.message) for problem in wrong(text)] == [("reference-cycle", message)]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[a]\nx = '@a'", "an object needs itself: a.x = @a -> a.x"),
+        ("[a]\nx = '@b'\n[b]\ny = '@a'", "an object needs itself: a.x = @b -> b.y = @a -> a.x"),
+        ("[a]\nx = ['@b.c']\n[b.c]\ny = '@a'", "an object needs itself: a.x[0] = @b.c -> b.c.y = @a -> a.x[0]"),
+        ("a = '@a'", "an object needs itself: a = @a -> a"),
+    ],
+)
+def test_objects_that_need_themselves_are_told_once_with_the_whole_way(text: str, message: str) -> None:
+    assert [(problem.kind, problem.message) for problem in wrong(text)] == [("reference-cycle", message)]
+
+
+def test_an_object_used_twice_is_no_circle() -> None:
+    assert wrong("[a]\nx = '@b'\ny = '@b'\nz = '@a.w'\nw = {}\n[b]\n[c]\nx = '@a'\ny = '@b'") == []
+
+
+def test_two_circles_are_two_problems() -> None:
+    assert len(wrong("a = '${b}'\nb = '${a}'\nc = '${c}'\n[d]\nx = '@d'\n[e]\nx = '@e'")) == 4
+
+
+def test_a_long_chain_of_references_is_refused_and_not_a_crash() -> None:
+    chain = {f"k{i}": f"${{k{i + 1}}}" for i in range(5000)}
+    _, problems = resolved(tree({**chain, "k5000": 1}))
+
+    assert problems
+    assert {problem.kind for problem in problems} == {"reference-cycle"}
+
+
+def test_a_few_lines_cannot_ask_for_a_billion_values() -> None:
+    rows = {f"k{i:02}": [f"${{k{i + 1:02}}}"] * 10 for i in range(12)}
+    _, problems = resolved(tree({**rows, "k12": 1}))
+    assert "too-large" in {problem.kind for problem in problems}
+
+    texts = {f"k{i:02}": f"${{k{i + 1:02}}}" * 10 for i in range(12)}
+    _, problems = resolved(tree({**texts, "k12": "0123456789"}))
+    assert "too-large" in {problem.kind for problem in problems}
+
+
+def test_an_object_reference_is_recognised() -> None:
+    assert reference_of(Leaf("@model.encoder", HERE)) == ("model", "encoder")
+    assert reference_of(Leaf("@@model", HERE)) is None
+    assert reference_of(Leaf("model", HERE)) is None
+    assert reference_of(Leaf(3, HERE)) is None
+    assert reference_of(tree({})) is None
+    with pytest.raises(ValueError, match="not a path"):
+        reference_of(Leaf("@", HERE))
+
+
+def test_names_in_use_are_known() -> None:
+    root = tree({"a": "${base.x} ${env:Y} $${no}", "base": {"x": "${base.y}", "y": 1}, "m": ["@model", "@", "@@n"]})
+
+    assert names_used(root) == {"base"}
+    assert [(dotted(path), dotted(target)) for path, target, _ in objects_used(root)] == [("m[0]", "model")]
+
+
+def test_the_environment_is_read_like_an_override_and_is_never_a_reference() -> None:
+    root = tree(
+        {"n": "${env:N}", "s": "${env:S}", "p": "${env:S}/x", "l": "${env:L}", "at": "${env:AT}", "k": ["${env:N}"]}
+    )
+    environ = {"N": "8", "S": "/data", "L": "[1, 2]", "AT": "@model"}
+
+    made, problems = with_environment(root, environ)
+
+    assert problems == []
+    values = plain(made)
+    assert {key: values[key] for key in ("n", "s", "p", "l", "k")} == {
+        "n": 8,
+        "s": "/data",
+        "p": "/data/x",
+        "l": "[1, 2]",
+        "k": [8],
+    }
+    assert literal(values["at"]) == "@model"
+    assert literal(plain(with_environment(tree({"a": "${env:AT}!"}), environ)[0])["a"]) == "@model!"
+    assert plain(resolved(root)[0]) == plain(root)
+    assert plain(with_environment(tree({"a": "${b} $${env:N}${env:N}"}), environ)[0])["a"] == "${b} $${env:N}8"
+
+
+def test_a_missing_environment_variable_is_named() -> None:
+    _, problems = with_environment(tree({"a": "${env:DATAS}", "b": "x${env:Q}"}), {"DATA": "x"})
+
+    assert [(problem.message, problem.fix) for problem in problems] == [
+        ("the environment variable `DATAS` is not set", "did you mean `DATA`?"),
+        ("the environment variable `Q` is not set", "export Q=..."),
+    ]
