@@ -1,0 +1,212 @@
+"""From the tree to objects: depth first, what is used twice is built once, and an error says where it was asked for."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from assay.build.adapters import converted, is_data, is_reference, scalar
+from assay.build.context import NOT_BY_NAME, ROLES, Context, context_here
+from assay.build.parameters import Parameter, Signature, signature_of
+from assay.build.signatures import RESERVED
+from assay.build.targets import TargetError, find, owner_of
+from assay.config.tree import (
+    KeyPath,
+    Leaf,
+    List,
+    Node,
+    Table,
+    dotted,
+    fitted,
+    from_plain,
+    get_at,
+    parse_dotted,
+)
+from assay.core.diagnostics import Origin, Problem
+from assay.core.errors import ConfigError, did_you_mean
+
+_PYTHON = Origin(source="<python>")
+
+
+def build(
+    node: Node,
+    context: Context,
+    *,
+    root: Table,
+    path: KeyPath,
+    user_dirs: Sequence[Path] = (),
+    trusted: Collection[str] = (),
+    roles: Collection[str] = ROLES,
+    extra: Mapping[str, Any] | None = None,
+) -> Any:
+    """The object that `node`, which is at `path` in `root`, asks for. Call it inside `user_code(user_dirs)`.
+
+    A call is made with what is written, then `extra` (by keyword, for this node only), then what `context` injects;
+    what is written wins. Built once for each context: the same path gives the same object again. ConfigError when the
+    tree cannot mean this; what the called code raises passes through with a note.
+    """
+    builder = _Builder(root, context, tuple(user_dirs), tuple(trusted), roles, context.built, [])
+    return builder.node(node, path, extra or {})
+
+
+def instantiate(target: str | Node | Mapping[str, Any] | Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """Build one thing from Python: a target, a callable, or a tree such as `{"type": "torch.nn.Linear", ...}`.
+
+    >>> instantiate({"type": "torch.nn.Linear", "in_features": 2}, out_features=3).weight.shape
+    torch.Size([3, 2])
+
+    Required parameters that are not given come from the context in use, if there is one.
+    """
+    tree = target if isinstance(target, Leaf | List | Table) else Table({}, _PYTHON)
+    if isinstance(target, Mapping):
+        tree = from_plain(target, _PYTHON)
+    here = (Path.cwd(), Path(sys.path[0] or "."))
+    builder = _Builder(tree, context_here() or Context(), here, (), ROLES, {}, [])
+    if isinstance(target, str):
+        return builder.made(find(target, user_dirs=here), list(args), kwargs, (), _PYTHON, target)
+    if not isinstance(target, Mapping | Leaf | List | Table):
+        return builder.made(target, list(args), kwargs, (), _PYTHON)
+    if args:
+        raise TypeError("positional arguments of a tree are written in it: args = [...]")
+    return builder.node(tree, (), kwargs)
+
+
+@dataclass(frozen=True, slots=True)
+class _Builder:
+    root: Node
+    context: Context
+    user_dirs: tuple[Path, ...]
+    trusted: tuple[str, ...]
+    roles: Collection[str]
+    built: dict[Any, Any]
+    """What is built already, by path, each with the node it was built from."""
+    open: list[KeyPath]
+    """What is being built now, the outermost first."""
+
+    def node(self, node: Node, path: KeyPath, extra: Mapping[str, Any]) -> Any:
+        if isinstance(node, Leaf):
+            return self.referred(node, path) if is_reference(node) else scalar(node)
+        known = self.built.get(path)
+        if known is not None and known[0] is node:
+            return known[1]
+        if path in self.open:
+            self.cycle(path, node.origin)
+        self.open.append(path)
+        try:
+            thing = self.inside(node, path, extra)
+        finally:
+            self.open.pop()
+        self.built[path] = (node, thing)
+        return thing
+
+    def inside(self, node: List | Table, path: KeyPath, extra: Mapping[str, Any]) -> Any:
+        if isinstance(node, List):
+            return [self.node(item, (*path, i), {}) for i, item in enumerate(node.items)]
+        if node.target is None:
+            return {key: self.node(item, (*path, key), {}) for key, item in node.items.items()}
+        return self.call(node, path, extra)
+
+    def referred(self, leaf: Leaf, path: KeyPath) -> Any:
+        """What "@a.b" stands for."""
+        name = str(leaf.value)[1:]
+        try:
+            to = fitted(self.root, parse_dotted(name))
+        except ValueError:
+            to = ()
+        found = get_at(self.root, to) if to else None
+        if found is None:
+            known = self.root.items if isinstance(self.root, Table) else ()
+            message = f"`{leaf.value}` refers to nothing: there is no `{name}` in this config"
+            self.fail("unknown-reference", message, leaf.origin, path, did_you_mean(name, known))
+        if isinstance(found, Leaf):
+            if to in self.open:
+                self.cycle(to, leaf.origin)
+            self.open.append(to)
+            try:
+                return self.node(found, to, {})
+            finally:
+                self.open.pop()
+        return self.node(found, to, {})
+
+    def call(self, node: Table, path: KeyPath, extra: Mapping[str, Any]) -> Any:
+        name = str(node.target)
+        try:
+            target = find(name, user_dirs=self.user_dirs, trusted=self.trusted)
+        except TargetError as error:
+            raise ConfigError([error.problem(node.items["type"].origin, dotted((*path, "type")))]) from error.__cause__
+        signature = signature_of(target) or Signature(named=())
+        known = signature.by_keyword()
+        args = [self.argument(item, (*path, "args", i), target, signature.at(i)) for i, item in enumerate(node.args)]
+        kwargs = {
+            key: self.argument(item, (*path, key), target, known.get(key))
+            for key, item in node.items.items()
+            if key not in RESERVED
+        }
+        return self.made(target, args, {**extra, **kwargs}, path, node.origin, name)
+
+    def argument(self, node: Node, path: KeyPath, target: Any, parameter: Parameter | None) -> Any:
+        """One argument: data as the parameter's type wants it, anything else as it is built."""
+        if parameter is None or not is_data(node):
+            return self.node(node, path, {})
+        value, misfits = converted(target, parameter, node)
+        if misfits:
+            raise ConfigError(
+                [
+                    Problem(
+                        kind="wrong-type",
+                        message=f"`{parameter.name}` {misfit.wanted}, not {misfit.written}",
+                        origin=misfit.origin,
+                        key=dotted(path),
+                    )
+                    for misfit in misfits
+                ]
+            )
+        return value
+
+    def made(
+        self, target: Any, args: list[Any], kwargs: dict[str, Any], path: KeyPath, origin: Origin, name: str = ""
+    ) -> Any:
+        """The call itself, with what is not given taken from the context."""
+        label = name or getattr(target, "__qualname__", repr(target))
+        signature = signature_of(target) or Signature(named=())
+        taken = {parameter.name for i in range(len(args)) if (parameter := signature.at(i)) is not None}
+        given = {*taken, *kwargs}
+        is_foreign = owner_of(target, user_dirs=self.user_dirs) not in ("user", "assay")
+        roles = [role for role in self.roles if not (is_foreign and role in NOT_BY_NAME)]
+        where = f" {dotted(path)} =" if path else ""
+        note = f"while building{where} {label} ({origin})"
+        try:
+            sources = self.context.arguments(target, given=given, roles=roles)
+            injected = {key: self.context.value(entry) for key, entry in sources.items()}
+        except Exception as error:
+            error.add_note(note)
+            raise
+        missing = [
+            Problem(
+                kind="missing-argument",
+                message=f"`{label}` needs `{parameter.name}`, which is not given and which nothing provides",
+                origin=origin,
+                key=dotted((*path, parameter.name)),
+                fix=did_you_mean(parameter.name, self.context.names()),
+            )
+            for parameter in signature.named
+            if parameter.required and parameter.name not in given and parameter.name not in injected
+        ]
+        if missing:
+            raise ConfigError(missing)
+        try:
+            return target(*args, **kwargs, **injected)
+        except Exception as error:
+            error.add_note(note)
+            raise
+
+    def cycle(self, path: KeyPath, origin: Origin) -> NoReturn:
+        loop = [*self.open[self.open.index(path) :], path]
+        chain = " -> ".join(f"`{dotted(link)}`" for link in loop)
+        self.fail("reference-cycle", f"These need each other to be built: {chain}", origin, path)
+
+    def fail(self, kind: str, message: str, origin: Origin, path: KeyPath, fix: str = "") -> NoReturn:
+        raise ConfigError([Problem(kind=kind, message=message, origin=origin, key=dotted(path), fix=fix)])

@@ -1,0 +1,143 @@
+"""User code belongs to one run: found first while the run is open, gone from the process when it ends."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import sys
+import sysconfig
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
+from types import ModuleType
+
+from assay.build import adapters, parameters
+from assay.config.user_modules import UserModules
+from assay.core.errors import InputError
+
+_INSTALLED = re.compile(r"[/\\](?:site|dist)-packages[/\\]")
+_LIBRARIES = tuple(
+    {os.path.realpath(folder) for folder in sysconfig.get_paths().values() if folder and os.path.isdir(folder)}
+    - {os.path.realpath(sys.prefix), os.path.realpath(sys.base_prefix)}
+    | {str(Path(__file__).resolve().parents[1])}
+)
+"""Installed code, and assay itself: stays what it is when it lies in a user's folder (a `.venv` in the project)."""
+
+# Imported a second time, these would break the process: their C parts can be loaded once only.
+_NEVER_AGAIN = frozenset({"__main__", "assay", "numpy", "torch"})
+
+
+def roots_of(user_dirs: Sequence[Path]) -> tuple[str, ...]:
+    """The folders as `lies_under` wants them: absolute, both as given and with links followed."""
+    given = [os.path.abspath(folder) for folder in user_dirs]
+    return tuple(dict.fromkeys([*map(os.path.realpath, given), *given]))
+
+
+def lies_under(file: str, roots: Sequence[str]) -> bool:
+    """Whether a source file is the user's: below one of `roots`, and no installed package that also lies there."""
+    return any(
+        file.startswith(_folder(root))
+        and not _INSTALLED.search(file, len(root.rstrip(os.sep)))
+        and not any(_folder(lib).startswith(_folder(root)) and file.startswith(_folder(lib)) for lib in _LIBRARIES)
+        for root in roots
+    )
+
+
+def is_user_module(module: ModuleType, roots: Sequence[str]) -> bool:
+    """Whether a loaded module is the user's. Asks nothing of the module: some import their world when looked at."""
+    try:
+        names = object.__getattribute__(module, "__dict__")
+    except AttributeError:
+        return False
+    file = names.get("__file__")
+    if isinstance(file, str):
+        return lies_under(file, roots)
+    try:  # a folder without __init__.py: no file, but places
+        places = list(names.get("__path__") or ())
+    except (KeyError, TypeError):  # its parent has left already
+        return False
+    return any(isinstance(place, str) and lies_under(place + os.sep, roots) for place in places)
+
+
+@contextmanager
+def user_code(user_dirs: Sequence[Path]) -> Iterator[None]:
+    """While open, imports look into `user_dirs` first, and whatever was loaded under those names is set aside.
+
+    At the end the modules of these folders leave `sys.modules` and everything is as before. Opened again with the same
+    folders while open, it changes nothing. The standard library, torch, numpy and assay are never set aside.
+    """
+    opening = _open(user_dirs)
+    try:
+        yield
+    finally:
+        _close(opening)
+
+
+class _Opening:
+    """The folders of one run, and what had to make room for them."""
+
+    def __init__(self, user_dirs: Sequence[Path]) -> None:
+        self.roots = roots_of(user_dirs)
+        self.folders = [os.path.realpath(folder) for folder in user_dirs]
+        self.names = frozenset(UserModules(user_dirs).names()) - sys.stdlib_module_names - _NEVER_AGAIN
+        self.thread = threading.get_ident()
+        self.hidden: dict[str, ModuleType] = {}
+        self.uses = 1
+
+
+_openings: list[_Opening] = []
+_lock = threading.RLock()
+
+
+def _open(user_dirs: Sequence[Path]) -> _Opening:
+    with _lock:
+        wanted = _Opening(user_dirs)
+        for opening in reversed(_openings):
+            if set(wanted.folders) <= set(opening.folders):
+                opening.uses += 1
+                return opening
+            clash = sorted(wanted.names & opening.names)
+            if clash and opening.thread != wanted.thread:
+                raise InputError(
+                    f"Two runs at once in one process, and both have their own module `{clash[0]}`.",
+                    where=", ".join(wanted.folders),
+                    fix="Run them one after another, or each in a process of its own.",
+                )
+        for name, module in list(sys.modules.items()):
+            if name.partition(".")[0] in wanted.names or _is_removable(name, module, wanted.roots):
+                wanted.hidden[name] = sys.modules.pop(name)
+        sys.path[:0] = wanted.folders
+        importlib.invalidate_caches()  # files written a moment ago are seen
+        _openings.append(wanted)
+        return wanted
+
+
+def _close(opening: _Opening) -> None:
+    with _lock:
+        opening.uses -= 1
+        if opening.uses:
+            return
+        _openings.remove(opening)
+        for name, module in list(sys.modules.items()):
+            if _is_removable(name, module, opening.roots):
+                del sys.modules[name]
+        sys.modules.update(opening.hidden)
+        parameters.forget()  # what is known of the user's classes would keep them, and all they hold
+        adapters.forget()
+        for folder in opening.folders:
+            if folder in sys.path:  # unless the user's code took it out
+                sys.path.remove(folder)
+
+
+def _is_removable(name: str, module: ModuleType, roots: Sequence[str]) -> bool:
+    if name.partition(".")[0] in _NEVER_AGAIN or not is_user_module(module, roots):
+        return False
+    file = vars(module).get("__file__")
+    return not (isinstance(file, str) and file.endswith(tuple(EXTENSION_SUFFIXES)))
+
+
+def _folder(path: str) -> str:
+    return path.rstrip(os.sep) + os.sep

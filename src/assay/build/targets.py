@@ -1,0 +1,376 @@
+"""From the text of a target to the class or function it names, and the by-object half of the allow-list.
+
+A name is easy to disguise, an object is not: whatever path a target takes, what counts is where the object it ends at
+was defined. Nothing is called on the way.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+import inspect
+import linecache
+import pkgutil
+import re
+import sys
+import traceback
+import types
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NoReturn
+
+from assay.build.isolation import is_user_module, lies_under, roots_of, user_code
+from assay.config.user_modules import UserModules
+from assay.core.diagnostics import Origin, Problem
+from assay.core.errors import InputError, did_you_mean
+
+Owner = Literal["assay", "user", "torch", "trusted"]
+
+# Not assay.build and not the root: a config that could reach `instantiate` could choose its own allow-list.
+_OWN_PACKAGES = ("assay.engine",)
+_TORCH_CLASSES = ("torch.nn", "torch.optim", "torch.utils.data")
+_TORCH_FUNCTIONS = ("torch.nn.functional", "torch.nn.init")
+_TORCH_BUILTINS = ("torch", "torch._C._nn")
+
+_NAME = r"[^\W\d]\w*"
+_TARGET = re.compile(rf"{_NAME}(?:\.{_NAME})*(?::{_NAME}(?:\.{_NAME})*)?")
+
+_WRAP = "call it in a function of your own code and name that function here"
+
+
+class TargetError(InputError):
+    """A target that names nothing, cannot be imported, or is not allowed."""
+
+    def __init__(self, kind: str, what: str, *, fix: str = "", raised_at: Sequence[Problem] = ()) -> None:
+        super().__init__(what, fix=fix)
+        self.kind = kind
+        self.raised_at = tuple(raised_at)
+
+    def problem(self, origin: Origin, key: str = "") -> Problem:
+        """The same as a problem of the config, at the place where the target is written."""
+        return Problem(kind=self.kind, message=self.what, origin=origin, key=key, fix=self.fix, related=self.raised_at)
+
+
+def resolve(target: str, *, user_dirs: Sequence[Path], trusted: Collection[str] = ()) -> Any:
+    """The class or function that `target` names; TargetError when there is none, or none that a config may call.
+
+    Outside `user_code` the module is imported for this call only.
+    """
+    with user_code(user_dirs):
+        return find(target, user_dirs=user_dirs, trusted=trusted)
+
+
+def find(target: str, *, user_dirs: Sequence[Path], trusted: Collection[str] = ()) -> Any:
+    """As `resolve`, with imports as they are now."""
+    return _Search(target, tuple(user_dirs), roots_of(user_dirs), frozenset(trusted)).run()
+
+
+def owner_of(thing: Any, *, user_dirs: Sequence[Path], trusted: Collection[str] = ()) -> Owner | None:
+    """Who defined this class or function; None when nobody that a config may call."""
+    return _owner(thing, roots_of(user_dirs), frozenset(trusted))
+
+
+@dataclass(frozen=True, slots=True)
+class _Search:
+    target: str
+    user_dirs: tuple[Path, ...]
+    roots: tuple[str, ...]
+    trusted: frozenset[str]
+
+    def run(self) -> Any:
+        names = self._split()
+        module, rest = self._import_longest(names)
+        found = self._walk(module, rest)
+        if isinstance(found, types.ModuleType):
+            self._unknown(f"`{self.target}` is a module, not a class or function", "", public_names(found))
+        if not callable(found):
+            raise TargetError(
+                "unknown-target", f"`{self.target}` is a {type(found).__name__}; a target is a class or function"
+            )
+        if _owner(found, self.roots, self.trusted) is None:
+            self._refuse(f"`{self.target}` is {_defined(found)}, which a config may not call", _home(found))
+        return found
+
+    def _split(self) -> list[str]:
+        if not _TARGET.fullmatch(self.target):
+            raise TargetError(
+                "unknown-target",
+                f"`{self.target}` is no target",
+                fix="write `package.module.Name` or `package.module:Class.method`",
+            )
+        names = re.split("[.:]", self.target)
+        for name in names:
+            if name.startswith("__"):
+                raise TargetError("target-not-allowed", f"`{name}` in `{self.target}` is not for configs", fix=_WRAP)
+        if len(names) == 1:
+            places = [f"{module}.{self.target}" for module in self._modules_that_define(self.target)]
+            fix = f"did you mean `{places[0]}`?" if places else "write `package.module.Name`"
+            raise TargetError("unknown-target", f"`{self.target}` is no target: it names no module", fix=fix)
+        self._check_top(names)
+        return names
+
+    def _check_top(self, names: Sequence[str]) -> None:
+        """Refuse by the first name what can never be allowed, so that it is not even imported."""
+        top = names[0]
+        if top == "assay":
+            if ".".join(names[:2]) not in _OWN_PACKAGES:
+                what = f"`{self.target}` is not for configs"
+                raise TargetError("target-not-allowed", what, fix="what assay offers is in assay.engine")
+            return
+        is_private = any(name.startswith("_") for name in names)
+        if top == "torch":
+            dotted = self.target.replace(":", ".") + "."
+            if is_private or not dotted.startswith(tuple(f"{place}." for place in _TORCH_CLASSES)):
+                self._refuse(f"`{self.target}` is a part of torch that a config may not call", "torch")
+            return
+        spec = _spec(top)
+        if spec is None:
+            known = [*UserModules(self.user_dirs).names(), "assay", "torch", *self.trusted]
+            self._unknown(f"there is no module `{top}`", top, known)
+        if _is_user_spec(spec, self.roots):
+            return
+        if not _is_trusted(top, self.trusted, partly=True):
+            hidden = top in sys.stdlib_module_names and top in UserModules(self.user_dirs).names()
+            if hidden:
+                raise TargetError(
+                    "target-not-allowed",
+                    f"`{self.target}`: Python's own module `{top}` hides your `{top}.py`",
+                    fix=f"give `{top}.py` another name",
+                )
+            self._refuse(f"`{self.target}` is in `{top}`, which is not this project's code", top)
+        if is_private:
+            raise TargetError("target-not-allowed", f"`{self.target}` is private to `{top}`", fix=_WRAP)
+
+    def _import_longest(self, names: Sequence[str]) -> tuple[types.ModuleType, Sequence[str]]:
+        before, colon, _ = self.target.partition(":")
+        limit = before.count(".") + 1 if colon else len(names)
+        module = self._import(names[0])
+        for i in range(1, limit):
+            is_last = i == len(names) - 1
+            if is_last and not isinstance(self._attribute(module, names[i]), types.ModuleType | _Missing):
+                return module, names[i:]  # a class named like the module it is in: `pkg.net` means the class
+            name = ".".join(names[: i + 1])
+            if not hasattr(module, "__path__") or _spec(name) is None:
+                if colon:
+                    self._unknown(f"there is no module `{name}`", names[i], public_names(module))
+                return module, names[i:]
+            module = self._import(name)
+        return module, names[limit:]
+
+    def _import(self, name: str) -> types.ModuleType:
+        try:
+            return importlib.import_module(name)
+        except (Exception, SystemExit) as error:  # the user's module runs here and may raise anything
+            self._import_failed(name, error)
+
+    def _import_failed(self, name: str, error: BaseException) -> NoReturn:
+        frames = [_at_frame(frame) for frame in traceback.extract_tb(error.__traceback__) if self._is_users(frame)]
+        said = str(error)
+        if isinstance(error, SyntaxError) and error.filename:
+            said = error.msg
+            frames.append(_at_syntax(error))
+        fix = ""
+        if isinstance(error, ModuleNotFoundError) and error.name:
+            known = [*UserModules(self.user_dirs).names(), *sys.stdlib_module_names]
+            fix = did_you_mean(error.name, known) or f"install `{error.name.partition('.')[0]}`, or correct the import"
+        place = f" ({frames[-1].origin.source}:{frames[-1].origin.line})" if frames else ""
+        message = f"`{name}` cannot be imported: {type(error).__name__}{f': {said}' if said else ''}{place}"
+        raise TargetError("import-failed", message, fix=fix, raised_at=frames) from error
+
+    def _is_users(self, frame: traceback.FrameSummary) -> bool:
+        return lies_under(frame.filename, self.roots)
+
+    def _walk(self, found: Any, rest: Sequence[str]) -> Any:
+        for i, name in enumerate(rest):
+            outer, is_last = found, i == len(rest) - 1
+            found = self._attribute(outer, name)
+            if isinstance(found, _Missing):
+                label = getattr(outer, "__name__", str(outer))
+                kind = "module" if isinstance(outer, types.ModuleType) else "class"
+                self._unknown(f"the {kind} `{label}` has no `{name}`", name, public_names(outer))
+            if not is_last and isinstance(found, types.ModuleType):
+                self._refuse(f"`{self.target}` reaches `{found.__name__}` only through `{outer.__name__}`", "")
+            if not is_last and not isinstance(found, type):
+                raise TargetError("unknown-target", f"`{name}` in `{self.target}` is neither a module nor a class")
+        return found
+
+    def _attribute(self, outer: Any, name: str) -> Any:
+        if isinstance(outer, types.ModuleType):
+            try:
+                return getattr(outer, name)
+            except AttributeError:
+                return _MISSING
+            except (Exception, SystemExit) as error:  # a module that imports its parts on first use
+                self._import_failed(outer.__name__, error)
+        static = inspect.getattr_static(outer, name, _MISSING)
+        # Other descriptors run code of their own when they are read.
+        is_safe = isinstance(static, types.FunctionType | classmethod | staticmethod | type)
+        return getattr(outer, name) if is_safe else static
+
+    def _unknown(self, what: str, word: str, known: Collection[str]) -> NoReturn:
+        fix = did_you_mean(word, known) if word else ""
+        if not fix and known:
+            names = sorted(known)
+            fix = f"there are: {', '.join(names[:8])}{', ...' if len(names) > 8 else ''}"
+        message = f"`{self.target}` is unknown: {what}" if word else what
+        raise TargetError("unknown-target", message, fix=fix)
+
+    def _refuse(self, what: str, home: str) -> NoReturn:
+        top = home.partition(".")[0]
+        raise TargetError("target-not-allowed", what, fix=f"assay config trust {top}" if can_trust(top) else _WRAP)
+
+    def _modules_that_define(self, name: str) -> list[str]:
+        """The user's modules that have this name, found without importing them."""
+        modules = UserModules(self.user_dirs)
+        found = {module: modules.find(module) for module in modules.names()}
+        return [
+            module for module, it in found.items() if it and it.module and it.module.names and name in it.module.names
+        ]
+
+
+class _Missing:
+    """Nothing has this name; None is something."""
+
+
+_MISSING = _Missing()
+
+
+def can_trust(package: str) -> bool:
+    """Whether `assay config trust` helps: never for Python itself, torch as a whole, or assay."""
+    return bool(package) and package not in sys.stdlib_module_names and package not in ("assay", "torch", "__main__")
+
+
+def public_names(thing: Any) -> list[str]:
+    """What did-you-mean may offer for a module or class: no private names, nothing that was merely imported."""
+    names = [name for name in dir(thing) if not name.startswith("_")]
+    if not isinstance(thing, types.ModuleType):
+        return names
+    submodules = [found.name for found in pkgutil.iter_modules(getattr(thing, "__path__", ()))]
+    listed = getattr(thing, "__all__", None)
+    if listed is None:
+        listed = [name for name in names if not isinstance(vars(thing).get(name), types.ModuleType)]
+    lowered = {name.lower() for name in listed}  # AdamW is meant, not the module adamw that it lies in
+    return sorted({*listed, *(name for name in submodules if name[0] != "_" and name.lower() not in lowered)})
+
+
+def _spec(name: str) -> Any:
+    try:
+        return importlib.util.find_spec(name)
+    except (ImportError, ValueError, AttributeError):  # no such parent, or a module made by hand
+        return getattr(sys.modules.get(name), "__spec__", None)
+
+
+def _is_user_spec(spec: Any, roots: Sequence[str]) -> bool:
+    loaded = sys.modules.get(spec.name)
+    if loaded is not None:
+        return is_user_module(loaded, roots)
+    if spec.has_location:
+        return lies_under(spec.origin, roots)
+    return any(lies_under(f"{place}/", roots) for place in spec.submodule_search_locations or ())
+
+
+def _is_trusted(module: str, trusted: frozenset[str], *, partly: bool = False) -> bool:
+    """Whether `module` lies in a trusted package; `partly`: or such a package lies in it."""
+    if not can_trust(module.partition(".")[0]):
+        return False
+    return any(
+        f"{module}.".startswith(f"{name}.") or (partly and f"{name}.".startswith(f"{module}.")) for name in trusted
+    )
+
+
+def _owner(thing: Any, roots: tuple[str, ...], trusted: frozenset[str]) -> Owner | None:
+    if isinstance(thing, functools.partial):
+        return _owner(thing.func, roots, trusted)
+    if isinstance(thing, types.MethodType):
+        return _owner(thing.__func__, roots, trusted)
+    module = _home(thing)
+    if _is_users(thing, module, roots):
+        return "user"
+    if _is_own(thing, module):
+        return "assay"
+    if _is_torchs(thing, module):
+        return "torch"
+    if _is_trusted(module, trusted) and _is_defined(thing):
+        return "trusted"
+    return None
+
+
+def _is_users(thing: Any, module: str, roots: tuple[str, ...]) -> bool:
+    if isinstance(thing, type):
+        loaded = sys.modules.get(module)
+        return loaded is not None and is_user_module(loaded, roots)
+    inner = inspect.unwrap(thing)
+    codes = [function.__code__ for function in (thing, inner) if isinstance(function, types.FunctionType)]
+    if codes:
+        return any(lies_under(code.co_filename, roots) for code in codes)
+    is_instance = not isinstance(thing, types.BuiltinFunctionType)
+    return is_instance and _is_users(type(thing), type(thing).__module__, roots)
+
+
+def _is_own(thing: Any, module: str) -> bool:
+    """Listed by a package on the way to where it is defined: the package's `__all__` is what it offers."""
+    if not module.startswith(tuple(f"{package}." for package in _OWN_PACKAGES)) and module not in _OWN_PACKAGES:
+        return False
+    names = getattr(thing, "__qualname__", "").split(".")
+    parts = module.split(".")
+    for end in range(2, len(parts) + 1):
+        package = sys.modules.get(".".join(parts[:end]))
+        if names[0] not in getattr(package, "__all__", ()) or not hasattr(package, "__path__"):
+            continue
+        if any(name.startswith("_") for name in names):
+            return False
+        found: Any = package
+        for name in names:
+            found = getattr(found, name, None)
+        if found is thing or getattr(found, "__func__", None) is thing:
+            return True
+    return False
+
+
+def _is_torchs(thing: Any, module: str) -> bool:
+    name = str(getattr(thing, "__name__", "_"))
+    if isinstance(thing, type):
+        return not name.startswith("_") and f"{module}.".startswith(tuple(f"{place}." for place in _TORCH_CLASSES))
+    if isinstance(thing, types.FunctionType):
+        return not name.startswith("_") and module in _TORCH_FUNCTIONS
+    functional = sys.modules.get("torch.nn.functional")
+    return (
+        isinstance(thing, types.BuiltinFunctionType)
+        and module in _TORCH_BUILTINS
+        and any(value is thing for known, value in vars(functional).items() if not known.startswith("_"))
+    )
+
+
+def _is_defined(thing: Any) -> bool:
+    """A class or function: not an object that only looks like one."""
+    return isinstance(thing, type | types.FunctionType | types.BuiltinFunctionType)
+
+
+def _home(thing: Any) -> str:
+    module = getattr(thing, "__module__", None)
+    return module if isinstance(module, str) else ""
+
+
+def _defined(thing: Any) -> str:
+    while isinstance(thing, functools.partial):
+        thing = thing.func
+    name = getattr(thing, "__qualname__", type(thing).__qualname__)
+    return f"`{_home(thing) or 'builtins'}.{name}`"
+
+
+def _at_frame(frame: traceback.FrameSummary) -> Problem:
+    line = linecache.getline(frame.filename, frame.lineno or 0).encode()
+    column = end = 0
+    if line and frame.colno is not None and frame.end_colno is not None:  # counted in bytes by Python
+        column = len(line[: frame.colno].decode(errors="replace")) + 1
+        end = len(line[: frame.end_colno].decode(errors="replace")) + 1 if frame.end_lineno == frame.lineno else 0
+    origin = Origin(source=frame.filename, line=frame.lineno or 0, column=column, end_column=end)
+    where = "while the module runs" if frame.name == "<module>" else f"in {frame.name}"
+    return Problem(kind="import-failed", message=f"raised here, {where}", origin=origin, severity="note")
+
+
+def _at_syntax(error: SyntaxError) -> Problem:
+    origin = Origin(source=str(error.filename), line=error.lineno or 0, column=error.offset or 0)
+    return Problem(kind="import-failed", message=error.msg, origin=origin, severity="note")

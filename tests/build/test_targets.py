@@ -1,0 +1,527 @@
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Callable, Iterator
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from assay.build.isolation import user_code
+from assay.build.targets import TargetError, can_trust, find, owner_of, resolve
+from assay.core.diagnostics import Origin, render
+
+Write = Callable[..., Path]
+
+MODEL = """
+    import builtins, functools, importlib, os, pickle, subprocess, sys, torch, torch.hub
+    import json as Net2
+    from collections import namedtuple
+    from functools import lru_cache, partial, wraps
+    from os import system
+    from pickle import loads
+    from subprocess import Popen
+    from torch import load, nn
+    from torch.nn import functional as F
+
+    class Net(nn.Module):
+        size = 3
+        quick = property(lambda self: 1)
+
+        def __init__(self, width=1):
+            super().__init__()
+
+        @classmethod
+        def small(cls): return cls(1)
+
+        @staticmethod
+        def build(): return Net()
+
+        class Inner: pass
+
+        run = staticmethod(os.system)
+        shell = os.system
+        half = functools.partial(os.system, "true")
+
+    class Child(subprocess.Popen): pass
+    class Caller:
+        def __call__(self): return 1
+
+    Point = namedtuple("Point", "x y")
+    def make(width): return Net(width)
+    @lru_cache
+    def cached(): return 1
+    @torch.no_grad()
+    def no_grad(): return 1
+    @wraps(os.getcwd)
+    def wrapping(): return 1
+    small_net = partial(Net, 3)
+    linear = partial(nn.Linear, bias=False)
+    caller = Caller()
+
+    sh = os.system
+    run = partial(os.system, "true")
+    twice = partial(partial(os.system), "true")
+    bound = [].append
+    instance = Net()
+    instance_of_others = nn.Linear(1, 1)
+    evaluate = eval
+    number = 3
+    here = os.path
+    alias = torch.hub
+    getter = functools.partial(getattr, os)
+"""
+
+ALLOWED = [
+    "model.Net",
+    "model:Net",
+    "model:Net.small",
+    "model.Net.small",
+    "model.Net.build",
+    "model:Net.Inner",
+    "model.Child",
+    "model.Point",
+    "model.make",
+    "model.cached",
+    "model.no_grad",
+    "model.wrapping",
+    "model.small_net",
+    "model.linear",
+    "model.caller",
+    "model.instance",
+    "pkg.nets.Net",
+    "pkg.nets:Net",
+    "pkg.nets",
+    "torch.nn.Linear",
+    "torch.nn:Linear",
+    "torch.nn.modules.linear.Linear",
+    "torch.nn.Parameter",
+    "torch.nn.functional.relu",
+    "torch.nn.functional.conv2d",
+    "torch.nn.functional.logsigmoid",
+    "torch.nn.functional.max_pool2d",
+    "torch.nn.init.xavier_uniform_",
+    "torch.optim.AdamW",
+    "torch.optim.lr_scheduler.CosineAnnealingLR",
+    "torch.optim.swa_utils.AveragedModel",
+    "torch.utils.data.DataLoader",
+    "torch.utils.data.TensorDataset",
+]
+
+REFUSED = [
+    # Python itself
+    "os.system",
+    "os:system",
+    "posix.system",
+    "subprocess.run",
+    "subprocess.Popen",
+    "builtins.eval",
+    "builtins.exec",
+    "builtins.__import__",
+    "builtins.open",
+    "builtins:getattr",
+    "eval",
+    "print",
+    "functools.partial",
+    "functools.reduce",
+    "operator.methodcaller",
+    "operator.attrgetter",
+    "operator.call",
+    "runpy.run_path",
+    "importlib.import_module",
+    "pickle.loads",
+    "marshal.loads",
+    "ctypes.CDLL",
+    "code.interact",
+    "shutil.rmtree",
+    "pathlib.Path",
+    "socket.socket",
+    "types.FunctionType",
+    "sys.exit",
+    "antigravity.geohash",
+    "__main__.anything",
+    "collections.OrderedDict",
+    # torch's other parts
+    "torch.load",
+    "torch:load",
+    "torch.save",
+    "torch.compile",
+    "torch.hub.load",
+    "torch.hub:load",
+    "torch.jit.load",
+    "torch.os.system",
+    "torch.tensor",
+    "torch.Tensor",
+    "torch.conv2d",
+    "torch.ops.load_library",
+    "torch.classes.load_library",
+    "torch.serialization.load",
+    "torch.package.PackageImporter",
+    "torch.utils.cpp_extension.load",
+    "torch.utils.model_zoo.load_url",
+    "torch.distributed.init_process_group",
+    # what is merely reached through an allowed part of torch
+    "torch.nn.os.system",
+    "torch.nn.functional.importlib.import_module",
+    "torch.nn.functional.warnings.warn",
+    "torch.nn.functional.handle_torch_function",
+    "torch.nn.functional.boolean_dispatch",
+    "torch.nn.functional.has_torch_function",
+    "torch.nn.functional.torch.load",
+    "torch.nn.functional.Tensor",
+    "torch.nn.functional._verify_spatial_size",
+    "torch.nn.init._no_grad_fill_",
+    "torch.nn.init.Callable",
+    "torch.nn.modules.module.functools.partial",
+    "torch.nn.modules.module.OrderedDict",
+    "torch.nn.modules.module.torch.load",
+    "torch.nn.utils.clip_grad_norm_",
+    "torch.nn.Module.__init__",
+    "torch.nn.Module.__class__",
+    "torch.nn.Module.__subclasses__",
+    "torch.nn.Module.load_state_dict",
+    "torch.nn.modules.module._EnforceUnique",
+    "torch.optim.Optimizer.step",
+    "torch.optim.lr_scheduler.types.FunctionType",
+    "torch.optim.lr_scheduler.partial",
+    "torch.utils.data.dataloader.os.system",
+    "torch.utils.data.dataloader.multiprocessing.Process",
+    "torch.utils.data.dataloader.functools.partial",
+    "torch.utils.data._utils.worker._worker_loop",
+    "torch.utils.data.random_split",
+    "torch.utils.data.datapipes.utils.decoder.basichandlers",
+    "torch.utils.data.datapipes.utils.decoder.pickle.loads",
+    # what a user module merely imports or passes on
+    "model.os.system",
+    "model.os.path.join",
+    "model:os.system",
+    "model.system",
+    "model.Popen",
+    "model.load",
+    "model.loads",
+    "model.partial",
+    "model.wraps",
+    "model.namedtuple",
+    "model.builtins.eval",
+    "model.sys.exit",
+    "model.subprocess.run",
+    "model.importlib.import_module",
+    "model.torch.hub.load",
+    "model.nn.Linear",
+    "model.F.relu",
+    "model.sh",
+    "model.run",
+    "model.twice",
+    "model.bound",
+    "model.evaluate",
+    "model.getter",
+    "model.here.join",
+    "model.alias.load",
+    "model.instance_of_others",
+    "model.instance.eval",
+    "model.Net2.loads",
+    "model.number",
+    "model.Net.size",
+    "model.Net.quick",
+    "model.Net.run",
+    "model.Net.shell",
+    "model.Net.half",
+    "model.Net.mro",
+    "model.Net.load_state_dict",
+    "model.Net.__init__",
+    "model.Net.__init__.__globals__",
+    "model.Net.__subclasses__",
+    "model.Net.forward.__globals__",
+    "model.Child.communicate",
+    "model.make.__code__",
+    "model.__builtins__",
+    "model.__loader__.load_module",
+    "model",
+    "pkg",
+    # assay's own machinery: a config must not choose its own allow-list
+    "assay.build.instantiate",
+    "assay.build.targets.resolve",
+    "assay.build.targets.importlib.import_module",
+    "assay.config.load",
+    "assay.core.errors.AssayError",
+    "assay.run",
+    "assay.engine",
+    "assay.engine.__init__",
+    # no targets at all
+    "",
+    ".",
+    "model.",
+    ".model.Net",
+    "model..Net",
+    "model:Net:small",
+    "model:",
+    ":Net",
+    "model.Net()",
+    "model.Net\n",
+    " model.Net",
+    "model/../os.system",
+    "model[0]",
+    "lambda: 0",
+    "3.4",
+]
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """One folder of user code that tries to pass other people's objects off as its own."""
+    import textwrap
+
+    folder = tmp_path_factory.mktemp("bypass")
+    (folder / "model.py").write_text(textwrap.dedent(MODEL))
+    (folder / "pkg").mkdir()
+    (folder / "pkg" / "__init__.py").write_text("from pkg.nets import nets\n")
+    (folder / "pkg" / "nets.py").write_text("class Net: pass\ndef nets(): pass\n")
+    yield folder
+
+
+@pytest.fixture
+def opened(project: Path) -> Iterator[Path]:
+    with user_code([project]):
+        yield project
+
+
+@pytest.mark.parametrize("target", ALLOWED)
+def test_what_the_user_or_torch_defines_is_found(target: str, opened: Path) -> None:
+    assert callable(find(target, user_dirs=[opened]))
+
+
+def test_every_way_around_the_allow_list_is_refused(opened: Path) -> None:
+    assert len(REFUSED) >= 60
+    passed = []
+    for target in REFUSED:
+        try:
+            passed.append((target, find(target, user_dirs=[opened])))
+        except TargetError as error:
+            assert error.what and error.kind in ("unknown-target", "target-not-allowed"), target
+    assert passed == []
+
+
+def test_trusting_torch_or_python_changes_nothing(opened: Path) -> None:
+    everything = {"torch", "os", "builtins", "functools", "assay", "posix", "subprocess", "pickle", "__main__"}
+    for target in REFUSED:
+        with pytest.raises(TargetError):
+            find(target, user_dirs=[opened], trusted=everything)
+
+
+def test_the_command_that_would_allow_a_target_is_shown_only_where_it_helps(project: Path) -> None:
+    def fix(target: str) -> str:
+        with pytest.raises(TargetError) as caught:
+            resolve(target, user_dirs=[project])
+        return caught.value.fix
+
+    assert fix("hypothesis.given") == "assay config trust hypothesis"
+    for target in ("os.system", "torch.hub.load", "torch.load", "model.sh", "model.Popen", "functools.partial"):
+        assert "trust" not in fix(target)
+    assert can_trust("timm") and not can_trust("torch") and not can_trust("os") and not can_trust("")
+
+
+def test_a_module_that_is_not_allowed_is_not_even_imported(project: Path) -> None:
+    sys.modules.pop("antigravity", None)
+
+    with pytest.raises(TargetError):
+        resolve("antigravity.geohash", user_dirs=[project])
+
+    assert "antigravity" not in sys.modules
+
+
+def test_a_trusted_package_gives_what_it_defines_and_nothing_it_imports(
+    write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed = write(
+        "lib",
+        trustme__nets="""
+        import os
+        from os import system
+        from functools import partial
+        class Net: pass
+        class _P: pass
+        """,
+    )
+    monkeypatch.syspath_prepend(installed)
+    project = write("project", own="X = 1")
+
+    assert resolve("trustme.nets.Net", user_dirs=[project], trusted=["trustme"]).__name__ == "Net"
+    assert resolve("trustme.nets.Net", user_dirs=[project], trusted=["trustme.nets"]).__name__ == "Net"
+    for target in ("trustme.nets.system", "trustme.nets.os.system", "trustme.nets.partial", "trustme.nets._P"):
+        with pytest.raises(TargetError) as caught:
+            resolve(target, user_dirs=[project], trusted=["trustme"])
+        assert caught.value.kind == "target-not-allowed"
+    with pytest.raises(TargetError):
+        resolve("trustme.nets.Net", user_dirs=[project], trusted=["trust", "trustme.other"])
+    for name in ("trustme", "trustme.nets"):
+        sys.modules.pop(name)
+
+
+def test_only_what_the_engine_lists_is_offered_of_assay(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    package, inner = types.ModuleType("assay.engine"), types.ModuleType("assay.engine.parts")
+
+    class Part:
+        @classmethod
+        def half(cls) -> None: ...
+
+    class Hidden: ...
+
+    for kind in (Part, Hidden):
+        kind.__module__, kind.__qualname__ = "assay.engine.parts", kind.__name__
+    package.__spec__ = ModuleSpec("assay.engine", None, is_package=True)
+    inner.__spec__ = ModuleSpec("assay.engine.parts", None)
+    package.__dict__.update(__path__=[], __all__=["Part"], Part=Part, Hidden=Hidden, parts=inner)
+    inner.__dict__.update(Part=Part, Hidden=Hidden, __all__=["Hidden"])
+    project = write(own="X = 1")
+
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "assay.engine", package)
+        patch.setitem(sys.modules, "assay.engine.parts", inner)
+
+        assert resolve("assay.engine.Part", user_dirs=[project]) is Part
+        assert owner_of(Part, user_dirs=[]) == "assay"
+        for target in ("assay.engine.Hidden", "assay.engine.parts"):
+            with pytest.raises(TargetError):
+                resolve(target, user_dirs=[project])
+
+
+def test_a_misspelt_name_module_or_submodule_gets_its_neighbour(write: Write) -> None:
+    project = write(model="class Net: pass", nets__resnet="class ResNet:\n    def small(): ...")
+
+    def fix(target: str) -> str:
+        with pytest.raises(TargetError) as caught:
+            resolve(target, user_dirs=[project])
+        assert caught.value.kind == "unknown-target"
+        return caught.value.fix
+
+    assert fix("modle.Net") == "did you mean `model`?"
+    assert fix("model.Nte") == "did you mean `Net`?"
+    assert fix("nets.resent.ResNet") == "did you mean `resnet`?"
+    assert fix("nets.resent:ResNet") == "did you mean `resnet`?"
+    assert fix("nets.resnet.ResNet.smal") == "did you mean `small`?"
+    assert fix("torch.optim.AdmaW") == "did you mean `AdamW`?"
+    assert fix("Net") == "did you mean `model.Net`?"
+    assert fix("Unheard") == "write `package.module.Name`"
+    assert fix("model") == "write `package.module.Name`"
+    assert fix("model.Zzzz") == "there are: Net"
+    assert fix("nets.resnet") == "there are: ResNet"
+
+
+def test_the_users_error_comes_with_the_users_lines_only(write: Write) -> None:
+    project = write(
+        model="from helper import width\nclass Net: pass\n",
+        helper='def check(n):\n    grün = "ü"; raise ValueError(f"bad width {n}")\n\nwidth = check(3)\n',
+    )
+
+    with pytest.raises(TargetError) as caught:
+        resolve("model.Net", user_dirs=[project])
+
+    error = caught.value
+    assert error.kind == "import-failed"
+    assert "ValueError: bad width 3" in error.what
+    assert f"{project / 'helper.py'}:2" in error.what
+    assert [(Path(p.origin.source).name, p.origin.line) for p in error.raised_at] == [
+        ("model.py", 1),
+        ("helper.py", 4),
+        ("helper.py", 2),
+    ]
+    shown = render([error.problem(Origin(source="digits.toml"))], color=False)
+    assert 'raise ValueError(f"bad width {n}")' in shown
+    assert error.raised_at[-1].origin.column == 17
+    assert "importlib" not in shown
+    assert isinstance(error.__cause__, ValueError)
+
+
+def test_a_missing_import_inside_the_users_module_is_not_taken_for_a_missing_module(write: Write) -> None:
+    project = write(model="import helpr", helper="", other="import surely_not_installed.deep")
+
+    with pytest.raises(TargetError) as caught:
+        resolve("model.Net", user_dirs=[project])
+    assert caught.value.kind == "import-failed"
+    assert caught.value.fix == "did you mean `helper`?"
+
+    with pytest.raises(TargetError) as caught:
+        resolve("other.Net", user_dirs=[project])
+    assert "install `surely_not_installed`" in caught.value.fix
+
+
+def test_a_syntax_error_and_an_exit_in_the_users_module_are_problems_not_crashes(write: Write) -> None:
+    project = write(broken="x = 1\ndef f(:\n", leaves="import sys\nsys.exit(3)\n", empty="raise KeyError\n")
+
+    for target, said, line in (
+        ("broken.f", "SyntaxError", 2),
+        ("leaves.f", "SystemExit: 3", 2),
+        ("empty.f", "KeyEr", 1),
+    ):
+        with pytest.raises(TargetError) as caught:
+            resolve(target, user_dirs=[project])
+        assert said in caught.value.what
+        assert caught.value.raised_at[-1].origin.line == line
+
+
+def test_a_module_whose_parts_fail_to_load_on_first_use_is_a_problem(write: Write) -> None:
+    project = write(lazy="def __getattr__(name):\n    raise RuntimeError('no parts today')\n")
+
+    with pytest.raises(TargetError, match="no parts today"):
+        resolve("lazy.Net", user_dirs=[project])
+
+
+def test_a_file_hidden_by_the_standard_library_is_said_to_be(write: Write) -> None:
+    project = write(random="class Net: pass")
+
+    with pytest.raises(TargetError) as caught:
+        resolve("random.Net", user_dirs=[project])
+
+    assert caught.value.fix == "give `random.py` another name"
+
+
+def test_nothing_is_called_while_resolving(write: Write) -> None:
+    project = write(
+        model="""
+        calls = []
+        class Loud:
+            def __get__(self, instance, owner):
+                calls.append("descriptor")
+                return lambda: None
+        class Meta(type):
+            def __call__(cls, *args): calls.append("class")
+        class Net(metaclass=Meta):
+            loud = Loud()
+            def __init__(self): calls.append("init")
+        def make(): calls.append("make")
+        """
+    )
+
+    with user_code([project]):
+        for target in ("model.Net", "model.make", "model.Net.loud"):
+            try:
+                find(target, user_dirs=[project])
+            except TargetError:
+                assert target == "model.Net.loud"
+        assert sys.modules["model"].calls == []
+
+
+def test_the_owner_is_who_defined_it(opened: Path) -> None:
+    def owner(target: str) -> Any:
+        return owner_of(find(target, user_dirs=[opened]), user_dirs=[opened])
+
+    assert owner("model.Net") == "user"
+    assert owner("torch.nn.Linear") == "torch"
+    assert owner("model.linear") == "torch"
+    assert owner_of(print, user_dirs=[opened]) is None
+
+
+def test_a_problem_keeps_the_place_it_is_given() -> None:
+    origin = Origin(source="digits.toml", line=3, column=8)
+
+    problem = TargetError("unknown-target", "what", fix="fix").problem(origin, "model.type")
+
+    assert (problem.kind, problem.message, problem.origin, problem.key, problem.fix) == (
+        "unknown-target",
+        "what",
+        origin,
+        "model.type",
+        "fix",
+    )
