@@ -1,0 +1,148 @@
+"""The last thing done to `metrics.bin`: rows become columns, in longer frames of the same grammar."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from itertools import compress
+from pathlib import Path
+
+from assay.core import frames, metrics_file
+from assay.core.errors import AssayError
+from assay.core.frames import TICK_NS
+from assay.core.metrics_file import Chunk
+from assay.store.series import Block, read_contents
+
+EXTENT_BYTES = 1 << 20
+"""About so much stands in one extent: what is damaged later takes no more than that with it."""
+
+
+def compact(path: Path) -> bool:
+    """Rewrite a finished file by column and put it in the old one's place; True when that is done.
+
+    The new file is read back and compared before it takes the place. On any doubt the old one stays.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        before = read_contents(path)
+        if before.damaged_bytes:
+            return False
+        with open(temporary, "wb") as file:
+            for part in _file(before.blocks):
+                file.write(part)
+            file.flush()
+            os.fsync(file.fileno())
+        after = read_contents(temporary)
+        if after.damaged_bytes or not _same(before.blocks, after.blocks):
+            return False
+        os.replace(temporary, path)
+        return True
+    except (OSError, AssayError):
+        return False
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+
+
+def _file(blocks: list[Block]) -> Iterator[bytes]:
+    yield frames.file_head(metrics_file.KIND, metrics_file.VERSION)
+    times_by_set = _apart(blocks)
+    offset = frames.FILE_HEAD_BYTES
+    sequence = 0
+    waiting: list[bytes] = []
+    defined: set[int] = set()
+
+    def extent() -> bytes:
+        nonlocal offset, sequence
+        body = b"".join(waiting)
+        end = offset + frames.EXTENT_FRAME_BYTES + len(body)
+        head = frames.pack_extent(sequence=sequence, attempt=0, base_ns=0, end=end)
+        offset, sequence = end, sequence + 1
+        waiting.clear()
+        defined.clear()
+        return head + body
+
+    for block in blocks:
+        for chunk in _chunks(block, times_by_set[block.keys.id]):
+            if block.keys.id not in defined:  # again in every extent, so that each can be read without the others
+                waiting.append(metrics_file.pack_keys(block.keys))
+                defined.add(block.keys.id)
+            waiting.append(metrics_file.pack_chunk(chunk))
+            if sum(map(len, waiting)) >= EXTENT_BYTES:
+                yield extent()
+    if waiting:
+        yield extent()
+
+
+def _chunks(block: Block, times_ns: list[int]) -> Iterator[Chunk]:
+    most = metrics_file.rows_per_chunk(len(block.keys.names))
+    for branch in sorted(set(block.branches)):
+        keep = [each == branch for each in block.branches]
+        steps = list(compress(block.steps, keep))
+        times = list(compress(times_ns, keep))
+        columns = [list(compress(column, keep)) for column in block.columns]
+        for i in range(0, len(steps), most):
+            part = slice(i, i + most)
+            yield Chunk(block.keys, branch, steps[part], times[part], tuple(column[part] for column in columns))
+
+
+def _apart(blocks: list[Block]) -> dict[int, list[int]]:
+    """The times of each set, moved by nanoseconds where rows of two sets with a common metric have the same tick.
+
+    Rows of different sets are put in order by time, and by their place in the file where times are equal; compacted,
+    the file has no such places.
+    """
+    times = {block.keys.id: list(block.times_ns) for block in blocks}
+    names = [name for block in blocks for name in block.keys.names]
+    if len(names) == len(set(names)):
+        return times
+    shared = {name for name in names if names.count(name) > 1} if len(names) < 1000 else set(names)
+    together = [block for block in blocks if not shared.isdisjoint(block.keys.names)]
+    seen: set[int] = set()
+    tied: set[int] = set()
+    for block in together:
+        own = set(block.times_ns)
+        tied |= seen & own
+        seen |= own
+    rows = [
+        (block.orders[i], block.keys.id, i) for block in together for i, t in enumerate(block.times_ns) if t in tied
+    ]
+    moved: dict[int, int] = {}
+    for _, set_id, i in sorted(rows):
+        time_ns = times[set_id][i]
+        by = moved.get(time_ns, 0)
+        moved[time_ns] = by + 1
+        times[set_id][i] = time_ns + min(by, TICK_NS - 1)
+    return times
+
+
+def _same(before: list[Block], after: list[Block]) -> bool:
+    """Whether every branch of every set has the same rows in the same order; times may differ within their tick."""
+    new_by_set = {block.keys: block for block in after}
+    if len(before) != len(after):
+        return False
+    for old in before:
+        new = new_by_set.get(old.keys)
+        if new is None or len(new.steps) != len(old.steps):
+            return False
+        for branch in set(old.branches):
+            if not _same_branch(old, new, branch):
+                return False
+    return True
+
+
+def _same_branch(old: Block, new: Block, branch: int) -> bool:
+    keep_old = [each == branch for each in old.branches]
+    keep_new = [each == branch for each in new.branches]
+    if list(compress(old.steps, keep_old)) != list(compress(new.steps, keep_new)):
+        return False
+    times = zip(compress(old.times_ns, keep_old), compress(new.times_ns, keep_new), strict=True)
+    if any(not 0 <= b - a < TICK_NS for a, b in times):
+        return False
+    # Bytes, not numbers: NaN is not equal to itself, and -0.0 is to 0.0.
+    for a, b in zip(old.columns, new.columns, strict=True):
+        left, right = type(a)("d", compress(a, keep_old)), type(b)("d", compress(b, keep_new))
+        if left.tobytes() != right.tobytes():
+            return False
+    return True

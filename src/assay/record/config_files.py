@@ -1,0 +1,40 @@
+"""What was asked for, as the run's folder keeps it: `config.toml` resolved, `config/` as it was given."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Mapping
+
+from assay.core.plain import write_atomic
+from assay.store.layout import RunFolder
+
+_MAX_NAME_BYTES = 200
+
+
+def write_config(folder: RunFolder, text: str, files: Mapping[str, str], *, attempt: int) -> None:
+    """`config.toml` as attempt `attempt` has it, and its files as given. Those of the attempts before it stay."""
+    if attempt > 1 and _differs(folder, text):
+        kept = folder.config_dir / f"before-attempt-{attempt}"
+        kept.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(folder.config_toml, kept / "config.toml")
+    write_atomic(folder.config_toml, text.encode("utf-8", "surrogateescape"), durable=False)
+    for name, content in files.items():
+        path = folder.config_dir / _file_name(name)
+        data = content.encode("utf-8", "surrogateescape")
+        if path.exists() and path.read_bytes() != data:
+            path = folder.config_dir / f"attempt-{attempt}" / path.name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+
+
+def _differs(folder: RunFolder, text: str) -> bool:
+    return folder.config_toml.exists() and folder.config_toml.read_bytes() != text.encode("utf-8", "surrogateescape")
+
+
+def _file_name(name: str) -> str:
+    """A name that stays inside of the folder it is put into, whatever the path was."""
+    last = name.replace("\\", "/").rstrip("/").rsplit("/", 1)[-1]
+    if last in ("", ".", "..") or not last.isprintable() or len(last.encode("utf-8", "replace")) > _MAX_NAME_BYTES:
+        return hashlib.sha256(name.encode("utf-8", "replace")).hexdigest()[:16] + ".toml"
+    return last

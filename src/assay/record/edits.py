@@ -1,0 +1,84 @@
+"""What people say about a run afterwards. The only writer of `edits.jsonl`; anyone may call it, at any time."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import time
+from pathlib import Path
+
+from assay.core.errors import InputError
+from assay.core.facts import Edit, edit_line
+from assay.store.layout import RunFolder, refusal
+
+
+def note(folder: RunFolder, text: str) -> Edit:
+    """Add a note. Notes are never replaced: each is one more."""
+    if not text.strip():
+        raise InputError("The note is empty.", where=str(folder.path))
+    return append(folder, Edit(what="note", new=text))
+
+
+def add_labels(folder: RunFolder, labels: list[str]) -> list[Edit]:
+    """Put labels on a run; one that it has already stays once."""
+    return [append(folder, Edit(what="label", key=_label(label, folder), new=True)) for label in labels]
+
+
+def remove_labels(folder: RunFolder, labels: list[str]) -> list[Edit]:
+    """Take labels off a run."""
+    return [append(folder, Edit(what="label", key=_label(label, folder), new=False, old=True)) for label in labels]
+
+
+def retag(folder: RunFolder, tag: str, *, old: str = "") -> Edit:
+    """Give a run another title. Its folder keeps its name, `run.json` the title that it began with."""
+    return append(folder, Edit(what="tag", new=tag, old=old))
+
+
+def append(folder: RunFolder, edit: Edit) -> Edit:
+    """Append one edit, with the time and the user's name where it has none, and return it as it was written."""
+    complete = Edit(
+        what=edit.what,
+        new=edit.new,
+        old=edit.old,
+        key=edit.key,
+        who=edit.who or _user(),
+        at_ns=edit.at_ns or time.time_ns(),
+    )
+    if not folder.path.is_dir():
+        raise InputError("There is no such run.", where=str(folder.path))
+    try:
+        append_line(folder.edits, edit_line(complete))
+    except OSError as error:
+        raise refusal(error, folder.edits, "The edit cannot be written") from error
+    return complete
+
+
+def append_line(path: Path, line: str) -> None:
+    """Add one line in one write, so that lines of several processes never mix; mend a last line that was cut off."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0), 0o644)
+    try:
+        os.write(descriptor, (_mend(descriptor) + line + "\n").encode("utf-8", "backslashreplace"))
+    finally:
+        os.close(descriptor)
+
+
+def _mend(descriptor: int) -> str:
+    """A line end, when the file does not end with one."""
+    size = os.fstat(descriptor).st_size
+    if not size:
+        return ""
+    os.lseek(descriptor, size - 1, os.SEEK_SET)
+    return "" if os.read(descriptor, 1) == b"\n" else "\n"
+
+
+def _label(label: str, folder: RunFolder) -> str:
+    if not label.strip():
+        raise InputError("A label is empty.", where=str(folder.path))
+    return label.strip()
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError, ImportError):  # a container whose user has no name
+        return str(os.getuid()) if hasattr(os, "getuid") else ""

@@ -1,0 +1,77 @@
+"""`README.md` of a run: the user's page, with one block in it that is ours."""
+
+from __future__ import annotations
+
+import shlex
+from datetime import datetime
+from pathlib import Path
+
+from assay.core.plain import write_atomic
+from assay.core.run_file import RunFile
+
+BEGIN = b"<!-- assay: begin of what is written by assay; everything outside is yours -->"
+END = b"<!-- assay: end -->"
+
+
+def first_text(run: RunFile, desc: str) -> str:
+    """The whole page of a run that begins: title, description, block."""
+    title = " ".join((run.tag or run.id).split())
+    body = f"{desc.strip()}\n\n" if desc.strip() else ""
+    return f"# {title}\n\n{body}{_block(run)}\n"
+
+
+def write_first(path: Path, run: RunFile, desc: str) -> None:
+    write_atomic(path, first_text(run, desc).encode("utf-8", "replace"), durable=False)
+
+
+def refresh(path: Path, run: RunFile) -> None:
+    """Replace the block, byte for byte nothing else. A page without our markers is all the user's: left alone."""
+    try:
+        text = path.read_bytes()
+    except FileNotFoundError:
+        return
+    begin = text.rfind(BEGIN)
+    end = text.find(END, begin)
+    if begin < 0 or end < 0:
+        return
+    fresh = text[:begin] + _block(run).encode("utf-8", "replace") + text[end + len(END) :]
+    if fresh != text:
+        write_atomic(path, fresh, durable=False)
+
+
+def _block(run: RunFile) -> str:
+    newest = run.newest
+    rows = [("run", f"`{run.id}`"), ("status", run.status + (f": {_cell(newest.reason)}" if newest.reason else ""))]
+    rows.append(("started", f"{datetime.fromtimestamp(run.created_ns / 1e9).astimezone():%Y-%m-%d %H:%M %z}"))
+    if newest.ended_ns is not None:
+        rows.append(("duration", duration(run.seconds)))
+    if len(run.attempts) > 1:
+        rows.append(("attempts", str(len(run.attempts))))
+    if run.best is not None:
+        rows.append(("best", f"{_cell(run.best.metric)} = {run.best.value:.6g} at step {run.best.step}"))
+    if newest.config_hash:
+        rows.append(("config", f"`{newest.config_hash[:16]}`"))
+    if run.parent:
+        rows.append(("parent", f"`{_cell(run.parent)}`"))
+    if newest.command:
+        rows.append(("command", f"`{_cell(shlex.join(newest.command))}`"))
+    lines = ["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows)]
+    return "\n".join((BEGIN.decode(), *lines, END.decode()))
+
+
+def duration(seconds: float) -> str:
+    """
+    >>> duration(4.2), duration(75), duration(3 * 3600 + 125)
+    ('4.2 s', '1 min 15 s', '3 h 2 min')
+    """
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    return f"{minutes // 60} h {minutes % 60} min"
+
+
+def _cell(text: str) -> str:
+    """Text that stays in one cell of a table, and is none of our markers."""
+    return " ".join(text.split()).replace("|", "\\|").replace("<!--", "&lt;!--").replace("`", "'")

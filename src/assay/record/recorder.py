@@ -1,0 +1,461 @@
+"""The recorder: one open run, and the folder that it fills."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import os
+import shutil
+import socket
+import sys
+import threading
+import time
+import traceback as tracebacks
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from assay.core import lease as leases
+from assay.core import run_file
+from assay.core.errors import AssayError, InputError, LeaseError, RecordError
+from assay.core.facts import Ended, EndStatus, RunFact, Started, Warned, event_line
+from assay.core.ids import new_run_id
+from assay.core.plain import write_json
+from assay.core.run_file import Attempt, Best, Code, Kind, RunFile
+from assay.record import logfile, readme
+from assay.record.compaction import compact
+from assay.record.config_files import write_config
+from assay.record.edits import append_line
+from assay.record.environment import environment
+from assay.record.snapshot import STAT_CACHE, snapshot
+from assay.record.writer import MetricsWriter
+from assay.store.artifacts import keep_artifact
+from assay.store.blobs import FileBlobs
+from assay.store.known import remember
+from assay.store.layout import Project, RunFolder, create_run_folder, refusal
+from assay.store.series import summaries
+
+SYNC_S = 1.0
+
+
+class RunRecorder:
+    """Writes one run. Made by `start` or `resume`; over when `finish` was called, at the latest when Python ends.
+
+    Config and environment are on disk before either of the two returns. A thread of its own says every ten seconds
+    that the run is alive, and syncs the metrics about once a second.
+    """
+
+    def __init__(self, folder: RunFolder, run: RunFile, lease: leases.Lease) -> None:
+        """Use `start` or `resume`. `run` holds the attempt that begins as its newest; the lease is held already."""
+        self.folder = folder
+        self.run = run
+        self.id = run.id
+        self.logger = logfile.logger_of(run.id)
+        self._lease = lease
+        self._lock = threading.RLock()
+        self._over = ""
+        self._ended: Ended | None = None
+        self._log_file = logfile.open_log(folder.log, run.id)
+        try:
+            self._metrics = MetricsWriter(folder.metrics, run.newest.number, on_problem=self._trouble)
+        except BaseException:
+            logfile.close_log(self._log_file)
+            raise
+        # The writer's own method: a wrapper would cost a tenth of a log call.
+        self.log = self._metrics.log  # type: ignore[method-assign]
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._beat, name=f"assay-{run.id}", daemon=True)
+        self._pid = os.getpid()
+        _keep_open(self)
+        self._thread.start()
+
+    @classmethod
+    def start(
+        cls,
+        project: Project,
+        *,
+        kind: Kind = "train",
+        tag: str = "",
+        desc: str = "",
+        config_toml: str = "",
+        config_files: Mapping[str, str] | None = None,
+        config_path: str = "",
+        parent: str = "",
+        config_hash: str = "",
+        seedless_hash: str = "",
+        launch: Mapping[str, Any] | None = None,
+        seeds: Mapping[str, int] | None = None,
+        devices: Sequence[str] = (),
+        command: Sequence[str] | None = None,
+        code_dirs: Sequence[Path] = (),
+        keep_code: bool = True,
+    ) -> Self:
+        """A new run in a new folder. `code_dirs` are folders outside of the project whose code belongs to it."""
+        created_ns = time.time_ns()
+        run_id = new_run_id()
+        created = datetime.fromtimestamp(created_ns / 1e9)
+        folder = create_run_folder(project, run_id=run_id, tag=tag, created=created)
+        attempt = _attempt(
+            1,
+            started_ns=created_ns,
+            config_hash=config_hash,
+            seedless_hash=seedless_hash,
+            launch=launch or {},
+            seeds=seeds or {},
+            devices=devices,
+            command=command,
+        )
+        with _undone(folder):
+            lease = leases.acquire(folder.path, 1)
+            write_config(folder, config_toml, config_files or {}, attempt=1)
+            code, problem = _code(project, code_dirs) if keep_code else (Code(), "")
+            run = RunFile(
+                id=run_id,
+                kind=kind,
+                tag=tag,
+                parent=parent,
+                created_ns=created_ns,
+                project=str(project.root),
+                config_path=config_path,
+                attempts=(replace(attempt, code=code, environment=environment()),),
+            )
+            readme.write_first(folder.readme, run, desc)
+            run_file.write(folder.path, run)
+            recorder = cls(folder, run, lease)
+        recorder._begin(Started(attempt=1), project, problem)
+        return recorder
+
+    @classmethod
+    def resume(
+        cls,
+        folder: RunFolder,
+        *,
+        from_step: int,
+        project: Project | None = None,
+        checkpoint: str = "",
+        changed: Sequence[str] = (),
+        config_toml: str | None = None,
+        config_files: Mapping[str, str] | None = None,
+        config_hash: str | None = None,
+        seedless_hash: str | None = None,
+        launch: Mapping[str, Any] | None = None,
+        seeds: Mapping[str, int] | None = None,
+        devices: Sequence[str] = (),
+        command: Sequence[str] | None = None,
+        code_dirs: Sequence[Path] = (),
+        keep_code: bool = True,
+        exactness: str = "",
+        take_over: bool = False,
+    ) -> Self:
+        """A further attempt of a run: the curve goes on from `from_step`, what lay behind it is kept as a branch.
+
+        What is not given (None) stays as the newest attempt had it. LeaseError when somebody is writing this run.
+        """
+        before = _read_run(folder)
+        number = before.newest.number + 1 if before.attempts else 1
+        try:
+            lease = leases.acquire(folder.path, number, take_over=take_over)
+        except OSError as error:
+            raise refusal(error, folder.path, "The run cannot be resumed") from error
+        try:
+            before = _read_run(folder)  # again: now nobody else writes it
+            number = before.newest.number + 1 if before.attempts else 1
+            old = before.newest if before.attempts else None
+            if config_toml is not None:
+                write_config(folder, config_toml, config_files or {}, attempt=number)
+            home = project or Project(Path(before.project)) if before.project or project else None
+            code, problem = _code(home, code_dirs) if keep_code and home is not None else (Code(), "")
+            attempt = _attempt(
+                number,
+                started_ns=time.time_ns(),
+                config_hash=_else(config_hash, old.config_hash if old else ""),
+                seedless_hash=_else(seedless_hash, old.seedless_hash if old else ""),
+                launch=_else(launch, old.launch if old else {}),
+                seeds=_else(seeds, old.seeds if old else {}),
+                devices=devices,
+                command=command,
+            )
+            attempt = replace(
+                attempt,
+                from_step=from_step,
+                to_step=from_step,
+                changed=tuple(changed),
+                exactness=exactness,
+                code=code,
+                environment=environment(),
+            )
+            run = replace(before, status="running", sealed=False, attempts=(*before.attempts, attempt))
+            run_file.write(folder.path, run)
+            recorder = cls(folder, run, lease)
+        except BaseException as error:
+            leases.release(folder.path, lease)
+            if isinstance(error, OSError):
+                raise refusal(error, folder.path, "The run cannot be resumed") from error
+            raise
+        recorder.rewind(from_step)
+        recorder._begin(Started(attempt=number, step=from_step, checkpoint=checkpoint), home, problem)
+        return recorder
+
+    # ---------------------------------------------------------------------------------------- what happens meanwhile
+
+    def log(self, values: Mapping[str, float], step: int) -> None:
+        """Points of several metrics at one step. When it returns, they survive the death of this process."""
+        self._metrics.log(values, step)
+
+    def tell(self, fact: RunFact) -> None:
+        """Write a fact to `events.jsonl`. An end is remembered; `finish` does not say it again."""
+        self._refuse_if_over()
+        if isinstance(fact, Ended):
+            self._ended = fact
+        try:
+            append_line(self.folder.events, event_line(fact, time.time_ns()))
+        except OSError as error:
+            self.logger.warning("An event could not be written (%s).", error.strerror or error)
+
+    def rewind(self, step: int) -> None:
+        """The run goes on from `step`: points logged at greater steps are no longer on the curve."""
+        self._metrics.rewind(step)
+
+    def set_best(self, best: Best | None) -> None:
+        """Let `run.json` say what is best so far."""
+        self._update(replace(self.run, best=best))
+
+    def set_value(self, name: str, value: Any) -> None:
+        """Let `run.json` hold one more value by name: a result that is no curve."""
+        self._update(replace(self.run, values={**self.run.values, name: value}))
+
+    def artifact(self, source: str | os.PathLike[str] | bytes, name: str = "") -> str:
+        """Keep a file (or bytes) by content and return its digest. The name is data: it need not be a file's."""
+        self._refuse_if_over()
+        if isinstance(source, bytes):
+            if not name:
+                raise InputError("Bytes need a name to be kept under.", fix='run.artifact(data, "plot.png")')
+            data = source
+        else:
+            path = Path(source)
+            name = name or path.name
+            try:
+                data = path.read_bytes()
+            except OSError as error:
+                raise InputError(f"The artifact cannot be read: {error.strerror}.", where=str(path)) from error
+        with self._lock:
+            return keep_artifact(self.folder, data, name, at_ns=time.time_ns()).digest
+
+    # ------------------------------------------------------------------------------------------------------------ end
+
+    def finish(
+        self, status: EndStatus = "finished", reason: str = "", traceback: str = "", *, step: int | None = None
+    ) -> None:
+        """End the attempt, compact the metrics, seal the record, give the lease back. The second time does nothing.
+
+        `step` is where the attempt ended; not given, it is the last one that was logged.
+        """
+        with self._lock:
+            if self._over or os.getpid() != self._pid:
+                return
+            self._stop.set()
+            if threading.current_thread() is not self._thread:
+                self._thread.join(timeout=10)  # before the lease is given back: a beat under way would take it again
+            self._finish(status, " ".join(reason.split()), traceback, step)
+
+    def _finish(self, status: EndStatus, reason: str, traceback: str, step: int | None) -> None:
+        self._metrics.close()
+        compacted = compact(self.folder.metrics)
+        try:
+            found = summaries(self.folder.metrics)
+        except (OSError, AssayError) as error:
+            self.logger.warning("The metrics cannot be read back: %s", error)
+            found = {}
+        last = max((each.step for each in found.values()), default=self.run.newest.from_step)
+        if self._ended is None:
+            self.tell(Ended(status=status, step=last if step is None else step, reason=reason, traceback=traceback))
+        ended = self._ended
+        assert ended is not None
+        newest = replace(
+            self.run.newest,
+            ended_ns=time.time_ns(),
+            status=status,
+            reason=reason or ended.reason,
+            to_step=ended.step,
+        )
+        self.run = replace(
+            self.run,
+            status=status,
+            sealed=compacted,
+            attempts=(*self.run.attempts[:-1], newest),
+            summaries=found,
+        )
+        try:
+            run_file.write(self.folder.path, self.run)
+            readme.refresh(self.folder.readme, self.run)
+        except OSError as error:
+            self.logger.warning("The end of the run could not be written: %s", error.strerror or error)
+        self._leave("The run has ended.")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.finish(*ending(error))
+
+    # --------------------------------------------------------------------------------------------------------- inside
+
+    def _begin(self, fact: Started, project: Project | None, problem: str) -> None:
+        self.tell(fact)
+        if problem:
+            self._trouble(problem)
+        if project is not None:
+            try:
+                remember(project.root)
+            except OSError as error:
+                self.logger.info("The list of known projects cannot be written: %s", error.strerror or error)
+
+    def _update(self, run: RunFile) -> None:
+        with self._lock:
+            self._refuse_if_over()
+            self.run = run
+            try:
+                write_json(self.folder.run_json, run, durable=False)
+            except OSError as error:
+                self.logger.warning("run.json could not be written (%s).", error.strerror or error)
+
+    def _trouble(self, message: str) -> None:
+        """Something that the user should know and that stops nothing."""
+        self.logger.warning(message)
+        with contextlib.suppress(OSError):
+            append_line(self.folder.events, event_line(Warned(message=message), time.time_ns()))
+
+    def _beat(self) -> None:
+        next_beat = time.monotonic() + leases.BEAT_S
+        while not self._stop.wait(SYNC_S):
+            with contextlib.suppress(OSError):  # no descriptor left: the next time may do
+                self._metrics.sync()
+            if time.monotonic() < next_beat:
+                continue
+            next_beat = time.monotonic() + leases.BEAT_S
+            try:
+                self._lease = leases.beat(self.folder.path, self._lease)
+            except LeaseError as error:
+                self._lose_lease(str(error.what))
+                return
+            except OSError:
+                continue  # a full disk or a network that is away: the next beat may get through
+
+    def _lose_lease(self, why: str) -> None:
+        """Somebody else writes this run now: touch nothing of it any more."""
+        self._metrics.abandon(why)
+        self._leave(why)
+        logging.getLogger(logfile.LOGGER).warning("%s Nothing is recorded any more. (%s)", why, self.folder.path)
+
+    def _leave(self, why: str) -> None:
+        self._over = why
+        self._stop.set()
+        with contextlib.suppress(OSError):
+            leases.release(self.folder.path, self._lease)
+        logfile.close_log(self._log_file)
+        _OPEN.discard(self)
+
+    def _refuse_if_over(self) -> None:
+        if os.getpid() != self._pid:
+            raise RecordError("A process forked from the one that writes this run cannot write to it.")
+        if self._over:
+            raise RecordError(self._over, where=str(self.folder.path))
+
+
+def ending(error: BaseException | None) -> tuple[EndStatus, str, str]:
+    """Status, reason and traceback of a run that ended with `error`."""
+    if error is None or (isinstance(error, SystemExit) and not error.code):
+        return "finished", "", ""
+    shown = "".join(tracebacks.format_exception(error))
+    if isinstance(error, KeyboardInterrupt):
+        return "stopped", "interrupted", ""
+    first_line = str(error).strip().split("\n", 1)[0]
+    return "failed", f"{type(error).__name__}: {first_line}" if first_line else type(error).__name__, shown
+
+
+def _attempt(
+    number: int,
+    *,
+    started_ns: int,
+    config_hash: str,
+    seedless_hash: str,
+    launch: Mapping[str, Any],
+    seeds: Mapping[str, int],
+    devices: Sequence[str],
+    command: Sequence[str] | None,
+) -> Attempt:
+    return Attempt(
+        number=number,
+        started_ns=started_ns,
+        command=tuple(sys.orig_argv if command is None else command),
+        cwd=_cwd(),
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        config_hash=config_hash,
+        seedless_hash=seedless_hash,
+        launch=dict(launch),
+        seeds=dict(seeds),
+        devices=tuple(devices),
+    )
+
+
+def _cwd() -> str:
+    try:
+        return os.getcwd()
+    except OSError:  # it was deleted under us
+        return ""
+
+
+def _code(project: Project, folders: Sequence[Path]) -> tuple[Code, str]:
+    """The snapshot, and what went wrong with it: a run without its code is better than none."""
+    try:
+        blobs = FileBlobs(project.code_dir)
+        return snapshot(project.root, blobs, folders=folders, cache=project.code_dir / STAT_CACHE), ""
+    except (OSError, AssayError) as error:
+        return Code(), f"The code could not be kept: {error}"
+
+
+def _read_run(folder: RunFolder) -> RunFile:
+    try:
+        return run_file.read(folder.path)
+    except FileNotFoundError:
+        raise InputError("There is no run in this folder.", where=str(folder.path)) from None
+
+
+def _else(given: Any, otherwise: Any) -> Any:
+    return otherwise if given is None else given
+
+
+@contextlib.contextmanager
+def _undone(folder: RunFolder) -> Iterator[None]:
+    """Take a new folder away again when the run does not come to begin in it."""
+    try:
+        yield
+    except BaseException as error:
+        shutil.rmtree(folder.path, ignore_errors=True)
+        if isinstance(error, OSError):
+            raise refusal(error, folder.path, "The run cannot be recorded") from error
+        raise
+
+
+_OPEN: set[RunRecorder] = set()
+
+
+def _keep_open(recorder: RunRecorder) -> None:
+    if not _OPEN:
+        atexit.unregister(_finish_forgotten)
+        atexit.register(_finish_forgotten)
+    _OPEN.add(recorder)
+
+
+def _finish_forgotten() -> None:
+    """Python ends: so do the runs that nobody finished, as failed when it ends with an error."""
+    error = None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)
+    for recorder in list(_OPEN):
+        recorder.finish(*ending(error))

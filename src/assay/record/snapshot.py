@@ -1,0 +1,235 @@
+"""The code as it was when an attempt began, kept by content in the project's code store.
+
+All files that look like code or config: those that git knows or would know, else those that a walk finds. Secrets and
+what is too large never; what was left out is said. The user's repository is only read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import stat
+import subprocess
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from assay.core.errors import AssayError
+from assay.core.plain import write_atomic
+from assay.core.ports import Blobs
+from assay.core.run_file import Code
+from assay.store.code import CodeFile, put_tree
+
+MAX_FILE_BYTES = 5 << 20
+MAX_LEFT_OUT = 100
+MAX_WALKED = 100_000
+"""Where no git says what belongs to the project: of a home folder or a data set not everything is looked at."""
+
+STAT_CACHE = "stat.json"
+
+# fmt: off
+SUFFIXES = frozenset({
+    ".bash", ".bat", ".bib", ".c", ".cc", ".cfg", ".cl", ".cmake", ".conf", ".cpp", ".css", ".cu", ".cuh", ".cxx",
+    ".f", ".f90", ".go", ".gradle", ".h", ".hpp", ".html", ".hxx", ".ini", ".ipynb", ".j2", ".java", ".jinja", ".jl",
+    ".js", ".json", ".json5", ".jsx", ".ld", ".lua", ".m", ".md", ".mk", ".mm", ".patch", ".pl", ".proto", ".ps1",
+    ".pxd", ".pxi", ".py", ".pyi", ".pyx", ".r", ".rb", ".rs", ".rst", ".s", ".scss", ".sh", ".sql", ".svelte",
+    ".swift", ".tex", ".toml", ".ts", ".tsx", ".txt", ".typed", ".vue", ".xml", ".yaml", ".yml", ".zsh",
+})
+NAMES = frozenset({
+    ".dockerignore", ".editorconfig", ".gitattributes", ".gitignore", ".gitmodules", ".python-version",
+    "CMakeLists.txt", "CODEOWNERS", "Dockerfile", "Justfile", "LICENSE", "Makefile", "NOTICE", "Pipfile", "Procfile",
+    "README", "Snakefile", "dev", "justfile", "makefile",
+})
+_SKIPPED_FOLDERS = frozenset({
+    "__pycache__", "node_modules", "site-packages", "venv", "env", "build", "dist", "target", "out", "wandb",
+    "mlruns", "lightning_logs", "runs", "htmlcov",
+})
+# fmt: on
+_SECRET = re.compile(
+    r"""(\.env(\..*)? | .*\.env | .*\.(pem|key|p12|pfx|jks|keystore|kdbx|gpg|asc|ppk|crt|cer|der|ovpn|token|secret)
+    | id_(rsa|dsa|ecdsa|ed25519)(\..*)?
+    | .*(credential|secret|passwd|password).*\.(json|ya?ml|toml|ini|txt|cfg|env|conf)
+    | credentials | \.?netrc | \.npmrc | \.pypirc | \.pgpass | \.htpasswd | \.git-credentials | \.dockercfg
+    | kaggle\.json | service[-_]?account.*\.json | secrets\.(toml|ya?ml|json|py|ini|txt))""",
+    re.VERBOSE | re.IGNORECASE | re.DOTALL,
+)
+# A file that was changed a moment ago may be changed again within the same tick of the disk's clock.
+_RACY_NS = 2_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A file to be kept: its name in the tree, and where it lies."""
+
+    name: str
+    path: str
+
+
+def snapshot(root: Path, blobs: Blobs, *, folders: Sequence[Path] = (), cache: Path | None = None) -> Code:
+    """Keep the code under `root`, and under `folders` that lie outside of it. Unchanged code adds nothing.
+
+    `cache` is a file that remembers digests by size, time and inode, so that the next time is quick.
+    """
+    git = _git_state(root)
+    known = _Cache(cache)
+    files: dict[str, CodeFile] = {}
+    left_out: list[str] = []
+    found = [_Found(name, os.path.join(root, name)) for name in _names(root, in_git=git is not None)]
+    if git is None and len(found) == MAX_WALKED:
+        left_out.append(f"all after the first {MAX_WALKED} files")
+    for folder in _outside(folders, root):
+        found += [_Found(f"{folder.as_posix()}/{name}", os.path.join(folder, name)) for name in _names(folder)]
+    for each in found:
+        kept = _keep(each, blobs, known, left_out)
+        if kept is not None:
+            files[each.name] = kept
+    digest = put_tree(blobs, files)
+    known.save()
+    if len(left_out) > MAX_LEFT_OUT:
+        left_out[MAX_LEFT_OUT:] = [f"and {len(left_out) - MAX_LEFT_OUT} more"]
+    commit, dirty = git or ("", False)
+    return Code(snapshot=digest, files=len(files), left_out=tuple(left_out), git_commit=commit, git_dirty=dirty)
+
+
+def is_secret(name: str) -> bool:
+    """Whether a file of this name is never kept, wherever it lies.
+
+    >>> [is_secret(name) for name in (".env", "server.key", "keys.py", "id_rsa")]
+    [True, True, False, True]
+    """
+    return _SECRET.fullmatch(name) is not None
+
+
+def is_code(name: str) -> bool:
+    """Whether a file of this name looks like code or config."""
+    return name in NAMES or os.path.splitext(name)[1].lower() in SUFFIXES
+
+
+def _keep(found: _Found, blobs: Blobs, known: _Cache, left_out: list[str]) -> CodeFile | None:
+    base = os.path.basename(found.name)
+    if is_secret(base):
+        left_out.append(f"{found.name} (may hold secrets)")
+        return None
+    if not is_code(base):
+        return None
+    try:
+        status = os.stat(found.path)
+        if not stat.S_ISREG(status.st_mode):
+            return None
+        if status.st_size > MAX_FILE_BYTES:
+            left_out.append(f"{found.name} ({status.st_size / 1e6:.1f} MB)")
+            return None
+        digest = known.get(found.path, status)
+        if digest is None or digest not in blobs:
+            with open(found.path, "rb") as file:
+                digest = blobs.put(file.read())
+            known.put(found.path, status, digest)
+    except OSError as error:
+        left_out.append(f"{found.name} ({error.strerror or error})")
+        return None
+    mode = 0o755 if status.st_mode & 0o100 else 0o644
+    return CodeFile(digest=digest, mode=mode, size_bytes=status.st_size)
+
+
+def _names(folder: Path, *, in_git: bool = True) -> Iterable[str]:
+    """Names relative to `folder` of the files that belong to it, with `/`."""
+    listed = _git(folder, "ls-files", "-co", "--exclude-standard", "-z", "--deduplicate", "--", ".") if in_git else None
+    if listed is None:
+        return list(islice(_walk(str(folder)), MAX_WALKED))
+    names = [name for name in os.fsdecode(listed).split("\0") if name]
+    # A repository inside this one is listed as one entry: its files are named by its own git.
+    inner = [name for name in names if name.endswith("/") or os.path.isdir(folder / name)]
+    for name in inner:
+        names.remove(name)
+        if os.path.realpath(folder / name) != os.path.realpath(folder):
+            names += [f"{name.rstrip('/')}/{each}" for each in _names(folder / name)]
+    return names
+
+
+def _walk(folder: str, prefix: str = "") -> Iterator[str]:
+    try:
+        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+    except OSError:
+        return
+    for entry in entries:
+        with contextlib.suppress(OSError):
+            if entry.is_dir(follow_symlinks=False):
+                hidden = entry.name.startswith(".") or entry.name.endswith(".egg-info")
+                if not hidden and entry.name not in _SKIPPED_FOLDERS and not _is_venv(entry.path):
+                    yield from _walk(entry.path, f"{prefix}{entry.name}/")
+            elif entry.is_file():
+                yield prefix + entry.name
+
+
+def _is_venv(folder: str) -> bool:
+    return os.path.exists(os.path.join(folder, "pyvenv.cfg"))
+
+
+def _outside(folders: Iterable[Path], root: Path) -> list[Path]:
+    inside = Path(os.path.realpath(root))
+    kept: list[Path] = []
+    for folder in (Path(os.path.realpath(each)) for each in folders):
+        if not any(folder == other or other in folder.parents for other in (inside, *kept)):
+            kept.append(folder)
+    return kept
+
+
+def _git_state(root: Path) -> tuple[str, bool] | None:
+    """The commit ("" before the first one) and whether something differs from it; None outside of a repository."""
+    out = _git(root, "status", "--porcelain=v2", "--branch", "-z", "--untracked-files=normal", "--", ".")
+    if out is None:
+        return None
+    lines = os.fsdecode(out).split("\0")
+    commit = next((line.removeprefix("# branch.oid ") for line in lines if line.startswith("# branch.oid ")), "")
+    dirty = any(line and not line.startswith("# ") for line in lines)
+    return ("" if commit == "(initial)" else commit), dirty
+
+
+def _git(folder: Path, *words: str) -> bytes | None:
+    """What git says, None where there is no git or no repository. It reads only: not even its index is refreshed."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    clean |= {"GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
+    command = ["git", "-c", "core.fsmonitor=false", "-c", "core.quotePath=false", "-C", str(folder), *words]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, env=clean, stdin=subprocess.DEVNULL, check=False, timeout=60
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 else None
+
+
+class _Cache:
+    """Digests of files that were read before, valid while size, time and inode are the same."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._old: dict[str, list[object]] = {}
+        self._new: dict[str, list[object]] = {}
+        if path is not None:
+            with contextlib.suppress(OSError, ValueError):
+                data = json.loads(path.read_bytes())
+                self._old = data if isinstance(data, dict) else {}
+
+    def get(self, path: str, status: os.stat_result) -> str | None:
+        entry = self._old.get(path)
+        if entry is None or entry[:3] != [status.st_size, status.st_mtime_ns, status.st_ino]:
+            return None
+        self._new[path] = entry
+        return str(entry[3])
+
+    def put(self, path: str, status: os.stat_result, digest: str) -> None:
+        if time.time_ns() - status.st_mtime_ns > _RACY_NS:
+            self._new[path] = [status.st_size, status.st_mtime_ns, status.st_ino, digest]
+
+    def save(self) -> None:
+        if self._path is None or self._new == self._old:
+            return
+        with contextlib.suppress(OSError, AssayError):  # it only saves time
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            text = json.dumps(self._new, separators=(",", ":"))
+            write_atomic(self._path, text.encode("utf-8"), durable=False)

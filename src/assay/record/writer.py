@@ -1,0 +1,438 @@
+"""The writer of `metrics.bin`: what `log` returned from survives the death of the process.
+
+On a local disk a frame is one copy into a memory map over an extent whose blocks are allocated beforehand, so that a
+full disk is an error when the file grows and never a SIGBUS. Elsewhere it is one write call.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import operator
+import os
+import struct
+import threading
+import time
+import weakref
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from time import monotonic_ns
+from typing import Any
+from zlib import crc32
+
+from assay.core import frames, metrics_file
+from assay.core.errors import RecordError
+from assay.core.frames import TICK_NS, Damage, Extent
+from assay.core.metrics_file import KeySet
+from assay.store.layout import refusal
+from assay.store.mounts import is_network
+from assay.store.series import read_contents
+
+EXTENT_BYTES = 1 << 18
+RETRY_NS = 1_000_000_000
+MAX_ROW_NAMES = 16_384
+"""A row of more names is written as several: a frame has an end, and so has a chunk."""
+
+_MAX_TICK = 0xFFFFFFFF
+_MAX_I64 = (1 << 63) - 1
+# What the fast path of `log` may meet; the slow path finds out which, and says it.
+_NOT_FAST = (KeyError, ValueError, TypeError, AttributeError, OverflowError, OSError, struct.error)
+
+Write = Callable[[bytes], object]
+
+
+class MetricsWriter:
+    """Appends rows to one `metrics.bin`. Any thread may log; a process forked from this one may not.
+
+    When there is no room, points are dropped and counted, growing is tried again at most once a second, and
+    `on_problem` is told twice: when it begins, and what was lost when it is over.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        attempt: int = 1,
+        *,
+        on_problem: Callable[[str], None] = lambda message: None,
+        preallocate: bool | None = None,
+    ) -> None:
+        self.path = path
+        self.attempt = attempt
+        self.lost_points = 0
+        self._on_problem = on_problem
+        self._lock = threading.RLock()
+        self._sets: dict[tuple[str, ...], tuple[Callable[..., bytes], int, int]] = {}
+        self._out: tuple[Write, int] = (_no_room, 0)
+        self._closed = ""
+        self._map: mmap.mmap | None = None
+        self._synced: object = None
+        self._next_id = 0
+        self._sequence = 0
+        self._zero_ns = self._base_ns = 0
+        self._room_again_ns = 0
+        self._gap: tuple[int, int, int] | None = None
+        if preallocate is None:
+            preallocate = hasattr(os, "posix_fallocate") and not is_network(path)
+        self._preallocate = preallocate
+        try:
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o644)
+        except OSError as error:
+            raise refusal(error, path, "The metrics cannot be written") from error
+        try:
+            self._end = self._repair()
+        except OSError as error:
+            os.close(self._fd)
+            raise refusal(error, path, "The metrics cannot be written") from error
+        except BaseException:
+            os.close(self._fd)
+            raise
+        try:
+            self._grow(0)
+        except OSError as error:
+            self._run_out(error)
+        _WRITERS.add(self)
+
+    def log(self, values: Mapping[str, float], step: int) -> None:
+        """Points of several metrics at one step. RecordError names the metric whose value is no number."""
+        try:
+            # The set before the map: a set that is known was defined in this map or in an earlier one.
+            pack, words, set_id = self._sets[tuple(values)]
+            write, zero_ns = self._out
+            body = pack(words, set_id, step, (monotonic_ns() - zero_ns) >> 14, *values.values())
+            write(crc32(body).to_bytes(4, "little") + body)
+        except _NOT_FAST:
+            self._log_slowly(values, step)
+
+    def rewind(self, step: int) -> None:
+        """The run goes on from `step`: points logged before at greater steps leave the curve."""
+        frame = metrics_file.pack_rewind(operator.index(step), self.attempt)
+        with self._lock:
+            self._refuse_if_closed()
+            try:
+                self._put(frame)
+            except OSError as error:
+                self._run_out(error)
+
+    def sync(self) -> None:
+        """Bring what was written to the disk, if there is something new. Power loss takes only what came after."""
+        with self._lock:
+            if self._closed:
+                return
+            position = (self._map, self._map.tell()) if self._map is not None else self._end
+            if position == self._synced:
+                return
+            self._synced = position
+            descriptor = os.dup(self._fd)
+        try:
+            # Not mmap.flush: that one keeps the interpreter's lock while the disk works.
+            _sync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def close(self) -> None:
+        """Write nothing more; what was written is on the disk when this returns. Twice is once."""
+        self.sync()
+        with self._lock:
+            if self._closed:
+                return
+            self._give_up("The run has ended: nothing can be logged to it any more.")
+            self._report_gap()
+
+    def abandon(self, reason: str) -> None:
+        """Refuse everything from now on, for `reason`: somebody else writes the file."""
+        with self._lock:
+            if not self._closed:
+                self._give_up(reason)
+
+    def abandon_in_child(self) -> None:
+        """The same in a process just forked: the map is shared with the parent, and its position is not."""
+        self._lock = threading.RLock()  # the old one may be held by a thread that is not here
+        if not self._closed:
+            self._give_up(f"This run is written by process {os.getppid()}; a process forked from it cannot log to it.")
+
+    def _give_up(self, reason: str) -> None:
+        self._closed = reason
+        self._out = (_no_room, 0)
+        if self._map is not None:
+            self._map.close()
+        os.close(self._fd)
+
+    def _refuse_if_closed(self) -> None:
+        if self._closed:
+            raise RecordError(self._closed, where=str(self.path))
+
+    # ------------------------------------------------------------------------------------------------- the slow path
+
+    def _log_slowly(self, values: Mapping[str, float], step: int) -> None:
+        names, numbers, step = _checked(values, step)
+        with self._lock:
+            self._refuse_if_closed()
+            for i in range(0, len(names), MAX_ROW_NAMES):
+                part = names[i : i + MAX_ROW_NAMES]
+                try:
+                    self._put_row(part, numbers[i : i + MAX_ROW_NAMES], step)
+                except OSError as error:
+                    self._run_out(error)
+                    self._lose(len(part), step)
+
+    def _put_row(self, names: tuple[str, ...], numbers: list[float], step: int) -> None:
+        pack, words, set_id = self._sets.get(names) or self._define(names)
+        wide = not 0 <= step <= metrics_file.MAX_STEP
+        while True:  # another thread may fill what was grown before we come to use it
+            write, zero_ns = self._out
+            tick = (monotonic_ns() - zero_ns) >> 14
+            if wide:
+                frame = metrics_file.pack_wide(set_id, step, self._base_ns + tick * TICK_NS, numbers)
+            elif tick <= _MAX_TICK:
+                body = pack(words, set_id, step, tick, *numbers)
+                frame = crc32(body).to_bytes(4, "little") + body
+            else:
+                self._grow(words * 8)  # the clock of this extent has run out
+                continue
+            try:
+                write(frame)
+                return
+            except ValueError:
+                self._grow(len(frame))
+
+    def _put(self, frame: bytes) -> None:
+        while True:
+            try:
+                self._out[0](frame)
+                return
+            except ValueError:
+                self._grow(len(frame))
+
+    def _define(self, names: tuple[str, ...]) -> tuple[Callable[..., bytes], int, int]:
+        if self._next_id > metrics_file.MAX_SET_ID:
+            raise RecordError(
+                f"There are more than {metrics_file.MAX_SET_ID} different sets of metrics that were logged together.",
+                where=str(self.path),
+                fix="Log the same metrics in the same order every time; a changing part belongs into the value.",
+            )
+        frames_of_keys = metrics_file.pack_keys(KeySet(self._next_id, names))
+        view = memoryview(frames_of_keys)
+        while view:
+            size = int.from_bytes(view[4:6], "little") * 8
+            self._put(bytes(view[:size]))
+            view = view[size:]
+        known = self._known(names, self._next_id)
+        self._next_id += 1
+        return known
+
+    def _known(self, names: tuple[str, ...], set_id: int) -> tuple[Callable[..., bytes], int, int]:
+        entry = (metrics_file.values_struct(len(names)).pack, metrics_file.values_words(len(names)), set_id)
+        self._sets[names] = entry
+        return entry
+
+    # ------------------------------------------------------------------------------------------------------ extents
+
+    def _grow(self, need: int) -> None:
+        """Begin an extent that holds a frame of `need` bytes. OSError when there is no room."""
+        now = monotonic_ns()
+        if now < self._room_again_ns:
+            raise BlockingIOError
+        # Never before what was said already, though the clock on the wall be set back: times order the rows.
+        passed = self._base_ns + (now - self._zero_ns if self._zero_ns else TICK_NS)
+        base_ns = max(time.time_ns(), passed) // TICK_NS * TICK_NS
+        if self._preallocate:
+            self._begin_mapped(need, base_ns, now)
+        else:
+            head = self._extent(base_ns, end=0)
+            self._append(head)
+            self._out = (self._append, now)
+        self._base_ns, self._zero_ns = base_ns, now
+        self._sequence += 1
+        self._room_again_ns = 0
+        self._report_gap()
+
+    def _begin_mapped(self, need: int, base_ns: int, zero_ns: int) -> None:
+        start = self._end
+        end = (start // EXTENT_BYTES + 1) * EXTENT_BYTES
+        while end - start < frames.EXTENT_FRAME_BYTES + max(need, mmap.PAGESIZE // 2):
+            end += EXTENT_BYTES
+        os.posix_fallocate(self._fd, start, end - start)
+        # A map begins at a multiple of the granularity, an extent at any word: behind the head or a compacted part.
+        offset = start - start % mmap.ALLOCATIONGRANULARITY
+        fresh = mmap.mmap(self._fd, end - offset, offset=offset)
+        fresh.seek(start - offset)
+        fresh.write(self._extent(base_ns, end=end))
+        # The old map is not closed: another thread may be about to write into what is left of it, and it may.
+        self._map, self._end = fresh, end
+        self._out = (fresh.write, zero_ns)
+
+    def _extent(self, base_ns: int, *, end: int) -> bytes:
+        return frames.pack_extent(sequence=self._sequence, attempt=self.attempt, base_ns=base_ns, end=end)
+
+    def _append(self, frame: bytes) -> None:
+        with self._lock:
+            self._refuse_if_closed()
+            if os.pwrite(self._fd, frame, self._end) != len(frame):
+                raise OSError("there was no room for a whole frame")
+            self._end += len(frame)
+
+    def _run_out(self, error: OSError) -> None:
+        """There is no room: let every call come here until there is some again."""
+        if isinstance(error, BlockingIOError):
+            return
+        self._out = (_no_room, self._zero_ns)
+        self._room_again_ns = monotonic_ns() + RETRY_NS
+        if self._gap is None:
+            self._gap = (0, 0, 0)
+            self._on_problem(f"Metrics cannot be written ({error.strerror or error}). The run goes on without them.")
+
+    def _lose(self, count: int, step: int) -> None:
+        self.lost_points += count
+        lost, first, last = self._gap or (0, 0, 0)
+        self._gap = (lost + count, min(first, step) if lost else step, max(last, step) if lost else step)
+
+    def _report_gap(self) -> None:
+        if self._gap is None:
+            return
+        (lost, first, last), self._gap = self._gap, None
+        where = f"step {first}" if first == last else f"steps {first} to {last}"
+        again = "" if self._closed else "Metrics are written again. "
+        if lost:
+            self._on_problem(f"{again}{lost} {'point was' if lost == 1 else 'points were'} lost, of {where}.")
+
+    # ------------------------------------------------------------------------------------------------------- repair
+
+    def _repair(self) -> int:
+        """Make the file end where an extent may begin, and return that offset. Nothing that can be read is lost."""
+        size = os.fstat(self._fd).st_size
+        if size == 0:
+            return self._begin_file()
+        data = _read(self._fd, size)
+        if len(data) < frames.FILE_HEAD_BYTES or not any(data):
+            os.ftruncate(self._fd, 0)
+            return self._begin_file()
+        frames.check_file_head(data, metrics_file.KIND, metrics_file.VERSION, where=str(self.path))
+        extent, good, damage = _structure(data)
+        self._learn(data)
+        if extent is None:
+            return self._set_aside(data)
+        self._sequence = extent.sequence + 1
+        if not extent.end:
+            os.ftruncate(self._fd, good)
+            return good
+        if damage is not None and damage.offset < extent.end and not _goes_on(data, damage.offset, extent.end):
+            os.pwrite(self._fd, bytes(min(extent.end, size) - damage.offset), damage.offset)
+        os.ftruncate(self._fd, extent.end)  # shorter: filled up with zeros; longer: an extent that never began
+        return extent.end
+
+    def _begin_file(self) -> int:
+        os.pwrite(self._fd, frames.file_head(metrics_file.KIND, metrics_file.VERSION), 0)
+        return frames.FILE_HEAD_BYTES
+
+    def _set_aside(self, data: bytes) -> int:
+        if any(data[frames.FILE_HEAD_BYTES :]):
+            aside = self.path.with_name(f"metrics.damaged-{self.attempt}.bin")
+            aside.write_bytes(data)
+            self._on_problem(f"The metrics so far cannot be read; they were moved to {aside.name}.")
+        os.ftruncate(self._fd, 0)
+        return self._begin_file()
+
+    def _learn(self, data: bytes) -> None:
+        """The key sets that the file has, and the latest time in it."""
+        blocks = read_contents(data).blocks
+        self._base_ns = max((max(block.times_ns) for block in blocks), default=0)
+        for keys in sorted((block.keys for block in blocks), key=lambda each: each.id):
+            self._known(keys.names, keys.id)
+            self._next_id = keys.id + 1
+
+
+def _checked(values: Mapping[str, float], step: int) -> tuple[tuple[str, ...], list[float], int]:
+    """Names, numbers and step of a log call, or a RecordError that says what cannot be kept."""
+    try:
+        whole = operator.index(step)
+    except TypeError:
+        raise RecordError(f"The step must be a whole number, not {step!r}.") from None
+    if not -_MAX_I64 - 1 <= whole <= _MAX_I64:
+        raise RecordError(f"The step {whole} does not fit 64 bits.")
+    if not isinstance(values, Mapping):
+        raise RecordError(
+            f"`log` takes numbers by name, not {type(values).__name__}.", fix='log({"loss": 0.3}, step=1)'
+        )
+    numbers = []
+    for name, value in values.items():
+        metrics_file.check_name(name)
+        try:
+            numbers.append(_number(value))
+        except Exception as error:  # `__float__` of a stranger may raise anything
+            raise RecordError(f"The value of {name!r} is no number: {_shown(value)}.") from error
+    return tuple(values), numbers, whole
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, str | bytes | bytearray):
+        raise TypeError("text is no number")
+    item = getattr(value, "item", None)  # arrays and tensors of one element, without a warning about gradients
+    return float(item() if callable(item) else value)
+
+
+def _shown(value: object) -> str:
+    shape = getattr(value, "shape", None)
+    if shape is not None:
+        return f"a {type(value).__name__} of shape {tuple(shape)}"
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _structure(data: bytes) -> tuple[Extent | None, int, Damage | None]:
+    """The last extent, the end of the last intact frame, and the damage behind it (None: all is well)."""
+    extent: Extent | None = None
+    damage: Damage | None = None
+    good = frames.FILE_HEAD_BYTES
+    for item in frames.scan(data):
+        match item:
+            case Extent():
+                extent, damage, good = item, None, item.offset + frames.EXTENT_FRAME_BYTES
+            case Damage():
+                damage = item
+            case frames.Frame():
+                good = item.offset + frames.FRAME_HEAD_BYTES + len(item.payload)
+    return extent, good, damage
+
+
+def _goes_on(data: bytes, damaged: int, end: int) -> bool:
+    """Whether intact frames follow the damage: then it is no torn tail, and not ours to wipe out."""
+    view = memoryview(data)[:end]
+    for offset in range(damaged + 8, len(view) - frames.FRAME_HEAD_BYTES, 8):
+        size = int.from_bytes(view[offset + 4 : offset + 6], "little") * 8
+        if frames.FRAME_HEAD_BYTES <= size <= len(view) - offset:
+            checksum = int.from_bytes(view[offset : offset + 4], "little")
+            if crc32(view[offset + 4 : offset + size]) == checksum:
+                return True
+    return False
+
+
+def _read(descriptor: int, size: int) -> bytes:
+    parts, offset = [], 0
+    while offset < size:
+        part = os.pread(descriptor, size - offset, offset)
+        if not part:
+            break
+        parts.append(part)
+        offset += len(part)
+    return b"".join(parts)
+
+
+def _sync(descriptor: int) -> None:
+    with contextlib.suppress(OSError):  # a disk that cannot sync (or is full) must not stop a training
+        getattr(os, "fdatasync", os.fsync)(descriptor)
+
+
+def _no_room(frame: bytes) -> None:
+    raise ValueError("no room")
+
+
+_WRITERS: weakref.WeakSet[MetricsWriter] = weakref.WeakSet()
+
+
+def _abandon_all() -> None:
+    for writer in list(_WRITERS):
+        writer.abandon_in_child()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_abandon_all)

@@ -1,0 +1,55 @@
+"""The artifacts of a run: files kept by content under `artifacts/`, with a small index that names them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from assay.core.errors import RecordError
+from assay.core.plain import read_json, write_json
+from assay.store.blobs import FileBlobs
+from assay.store.layout import RunFolder, refusal
+
+FORMAT = 1
+INDEX_NAME = "index.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Artifact:
+    """A kept file. The name is data: it need not be one that a file may have, and may be given twice."""
+
+    name: str
+    digest: str
+    size_bytes: int
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Index:
+    format: int = FORMAT
+    artifacts: tuple[Artifact, ...] = ()
+
+
+def artifacts(folder: RunFolder) -> tuple[Artifact, ...]:
+    """The artifacts in the order in which they were kept. Their bytes: `FileBlobs(folder.artifacts).get(digest)`."""
+    try:
+        return read_json(folder.artifacts / INDEX_NAME, _Index, version=FORMAT).artifacts
+    except FileNotFoundError:
+        return ()
+
+
+def keep_artifact(folder: RunFolder, data: bytes, name: str, *, at_ns: int) -> Artifact:
+    """Keep `data` under `name`. The same content under the same name again stays one artifact, at its newer place."""
+    digest = FileBlobs(folder.artifacts).put(data)
+    fresh = Artifact(name=name, digest=digest, size_bytes=len(data), at_ns=at_ns)
+    try:
+        before: Sequence[Artifact] = artifacts(folder)
+    except RecordError:  # the list is damaged; the bytes are not, and a run goes on
+        before = ()
+    others = tuple(each for each in before if (each.name, each.digest) != (name, digest))
+    index = folder.artifacts / INDEX_NAME
+    try:
+        write_json(index, _Index(artifacts=(*others, fresh)), durable=False)
+    except OSError as error:
+        raise refusal(error, index, "The artifact cannot be kept") from error
+    return fresh

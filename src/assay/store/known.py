@@ -1,0 +1,38 @@
+"""The projects that this user has: one path a line, in a text file that may be edited or deleted at any time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from platformdirs import user_data_path
+
+FILE_NAME = "projects.txt"
+
+
+def known_file() -> Path:
+    """The list, in the user's data folder."""
+    return user_data_path("assay", appauthor=False) / FILE_NAME
+
+
+def remember(root: Path, *, file: Path | None = None) -> None:
+    """Add a project, unless it is there already. OSError when the list cannot be written."""
+    path = file or known_file()
+    line = str(root.absolute())
+    if "\n" in line or line in _lines(path):
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "a", encoding="utf-8", errors="surrogateescape") as out:
+        out.write(line + "\n")
+
+
+def known_projects(*, file: Path | None = None) -> list[Path]:
+    """The projects that still exist, each once, in the order in which they were first used."""
+    lines = dict.fromkeys(_lines(file or known_file()))
+    return [Path(line) for line in lines if line and (Path(line) / ".assay").is_dir()]
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8", errors="surrogateescape").split("\n")
+    except OSError:
+        return []

@@ -1,0 +1,219 @@
+"""Where things lie: the project, its runs, and the names of the files inside a run's folder."""
+
+from __future__ import annotations
+
+import errno
+import os
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from assay.core import run_file
+from assay.core.errors import AssayError, InputError, RecordError
+from assay.core.ids import folder_name, id_of_folder
+from assay.core.lease import FILE_NAME as LEASE_NAME
+
+ASSAY_DIR = ".assay"
+RUNS_DIR_VARIABLE = "ASSAY_RUNS_DIR"
+
+_GITIGNORE = "# assay's own: everything here but the settings can be made again or belongs to this machine\n*\n"
+_GITIGNORE += "!.gitignore\n!settings.toml\n"
+_SETTINGS = '# Settings of this project; commit this file.\n# runs_dir = "runs"\n'
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolder:
+    """The names inside one run's folder. Nothing here says that a file exists."""
+
+    path: Path
+
+    @property
+    def id(self) -> str:
+        """The run's id: from the folder's name, or from `run.json` when the folder was renamed."""
+        return id_of_folder(self.path.name) or run_file.read(self.path).id
+
+    @property
+    def run_json(self) -> Path:
+        return self.path / run_file.FILE_NAME
+
+    @property
+    def readme(self) -> Path:
+        return self.path / "README.md"
+
+    @property
+    def config_toml(self) -> Path:
+        return self.path / "config.toml"
+
+    @property
+    def config_dir(self) -> Path:
+        return self.path / "config"
+
+    @property
+    def metrics(self) -> Path:
+        return self.path / "metrics.bin"
+
+    @property
+    def events(self) -> Path:
+        return self.path / "events.jsonl"
+
+    @property
+    def edits(self) -> Path:
+        return self.path / "edits.jsonl"
+
+    @property
+    def log(self) -> Path:
+        return self.path / "log.txt"
+
+    @property
+    def output(self) -> Path:
+        return self.path / "output.txt"
+
+    @property
+    def ranks(self) -> Path:
+        return self.path / "ranks"
+
+    @property
+    def lease(self) -> Path:
+        return self.path / LEASE_NAME
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def artifacts(self) -> Path:
+        return self.path / "artifacts"
+
+    @property
+    def figures(self) -> Path:
+        return self.path / "figures"
+
+    @property
+    def trace(self) -> Path:
+        return self.path / "trace"
+
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    """A folder with `.assay/`. `is_new` tells that it has just become one, so that somebody can say so."""
+
+    root: Path
+    is_new: bool = False
+
+    @property
+    def assay_dir(self) -> Path:
+        return self.root / ASSAY_DIR
+
+    @property
+    def settings(self) -> Path:
+        return self.assay_dir / "settings.toml"
+
+    @property
+    def code_dir(self) -> Path:
+        """The store of code snapshots."""
+        return self.assay_dir / "code"
+
+    @property
+    def runs_dir(self) -> Path:
+        """Where runs are kept: ASSAY_RUNS_DIR, else `runs_dir` of the settings, else `runs/`."""
+        given = os.environ.get(RUNS_DIR_VARIABLE)
+        if given:
+            return Path(given).expanduser().absolute()
+        return self.root / (self._setting() or "runs")
+
+    def _setting(self) -> str:
+        try:
+            text = self.settings.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError):
+            return ""
+        if "runs_dir" not in text:
+            return ""
+        try:
+            value = tomllib.loads(text).get("runs_dir", "")
+        except tomllib.TOMLDecodeError as error:
+            raise InputError(f"The settings are no TOML: {error}", where=str(self.settings)) from error
+        if not isinstance(value, str):
+            raise InputError("`runs_dir` must be a path in quotes.", where=str(self.settings))
+        return os.path.expanduser(value)
+
+
+def find_project(start: Path) -> Project | None:
+    """The project that `start` lies in: the nearest folder with `.assay/`, at `start` or above it."""
+    start = start.absolute()
+    for folder in (start, *start.parents):
+        if (folder / ASSAY_DIR).is_dir():
+            return Project(folder)
+    return None
+
+
+def open_project(start: Path, *, create: bool = False) -> Project:
+    """The project that `start` lies in; when there is none, `start` itself.
+
+    With `create` it then becomes one: `.assay/` with its own `.gitignore` and a file of settings.
+    """
+    found = find_project(start)
+    if found is not None:
+        return found
+    project = Project(start.absolute(), is_new=create)
+    if create:
+        try:
+            project.assay_dir.mkdir(parents=True, exist_ok=True)
+            _write_new(project.assay_dir / ".gitignore", _GITIGNORE)
+            _write_new(project.settings, _SETTINGS)
+        except OSError as error:
+            raise refusal(error, project.assay_dir, "The project folder cannot be made") from error
+    return project
+
+
+def create_run_folder(project: Project, *, run_id: str, tag: str, created: datetime) -> RunFolder:
+    """A new, empty folder for a run; only its owner may enter it. It never shares a folder with another run."""
+    folder = project.runs_dir / folder_name(created, run_id, tag)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700)
+    except OSError as error:
+        raise refusal(error, folder, "The folder of the run cannot be made") from error
+    return RunFolder(folder)
+
+
+def run_folders(project: Project) -> list[RunFolder]:
+    """The folders of all runs of a project, the oldest first. A folder that is not there holds none."""
+    return [RunFolder(Path(entry.path)) for entry in sorted(scan_runs(project.runs_dir), key=lambda each: each.name)]
+
+
+def scan_runs(runs_dir: Path) -> Iterator[os.DirEntry[str]]:
+    """The directory entries that are folders of runs, in no order."""
+    try:
+        with os.scandir(runs_dir) as entries:
+            for entry in entries:
+                if id_of_folder(entry.name) is not None and entry.is_dir():
+                    yield entry
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise refusal(error, runs_dir, "The folder of the runs cannot be read") from error
+
+
+def refusal(error: OSError, path: Path, what: str) -> AssayError:
+    """What the operating system refused, as one clear sentence."""
+    match error.errno:
+        case errno.EACCES | errno.EPERM:
+            return InputError(f"{what}: no permission.", where=str(path), fix=_ELSEWHERE)
+        case errno.EROFS:
+            return InputError(f"{what}: the disk is read-only.", where=str(path), fix=_ELSEWHERE)
+        case errno.ENOSPC | errno.EDQUOT:
+            return RecordError(f"{what}: the disk is full.", where=str(path), fix="Free some space, then run it again.")
+        case errno.EEXIST | errno.ENOTDIR:
+            return InputError(f"{what}: something else is in its place.", where=str(path))
+        case _:
+            return RecordError(f"{what}: {error.strerror or error}.", where=str(path))
+
+
+_ELSEWHERE = f"Let runs go elsewhere: set {RUNS_DIR_VARIABLE}, or make the folder writable."
+
+
+def _write_new(path: Path, text: str) -> None:
+    if not path.exists():
+        path.write_text(text, encoding="utf-8")

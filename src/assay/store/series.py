@@ -1,0 +1,225 @@
+"""Curves out of `metrics.bin`: summaries without numpy, series with it."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import compress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from assay.core import metrics_file
+from assay.core.frames import FILE_HEAD_BYTES
+from assay.core.metrics_file import Chunk, KeySet, Rewind, Row, Rows
+from assay.core.run_file import Summary
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+Source = Path | str | bytes | memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One metric as numpy arrays of equal length, each branch in the order of logging.
+
+    `branches` is 0 for points on the curve, else the attempt that went back behind them.
+    """
+
+    name: str
+    steps: NDArray[np.int64]
+    times_ns: NDArray[np.int64]
+    values: NDArray[np.float64]
+    branches: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+
+@dataclass(slots=True)
+class Block:
+    """All rows of one key set in file order, by column. `orders` tells which of two rows of one time came first."""
+
+    keys: KeySet
+    steps: array[int] = field(default_factory=lambda: array("q"))
+    times_ns: array[int] = field(default_factory=lambda: array("q"))
+    branches: array[int] = field(default_factory=lambda: array("q"))
+    orders: array[int] = field(default_factory=lambda: array("q"))
+    columns: list[array[float]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.columns = [array("d") for _ in self.keys.names]
+
+    def add(
+        self,
+        steps: Sequence[int],
+        times_ns: Sequence[int],
+        columns: Iterable[Sequence[float]],
+        branch: int,
+        order: int,
+    ) -> None:
+        """Rows at the end; `order` is the place of the first one in the file."""
+        rows = len(steps)
+        self.steps.extend(steps)
+        self.times_ns.extend(times_ns)
+        self.branches.extend([branch] * rows)
+        self.orders.extend(range(order, order + rows))
+        for column, values in zip(self.columns, columns, strict=True):
+            column.extend(values)
+
+    def leave(self, step: int, attempt: int) -> None:
+        """An attempt went back to `step`: what lies behind it is on a branch of its own from now on."""
+        if self.steps and max(self.steps) > step:
+            for i, each in enumerate(self.steps):
+                if each > step and not self.branches[i]:
+                    self.branches[i] = attempt
+
+    def on_curve(self) -> Block:
+        """The rows of the current branch only."""
+        if not any(self.branches):
+            return self
+        keep = [not branch for branch in self.branches]
+        kept = Block(self.keys)
+        kept.steps.extend(compress(self.steps, keep))
+        kept.times_ns.extend(compress(self.times_ns, keep))
+        kept.orders.extend(compress(self.orders, keep))
+        kept.branches.frombytes(bytes(8 * len(kept.steps)))
+        for new, old in zip(kept.columns, self.columns, strict=True):
+            new.extend(compress(old, keep))
+        return kept
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What a file holds: the rows by key set, and how many bytes of it could not be read."""
+
+    blocks: list[Block]
+    damaged_bytes: int = 0
+    torn: bool = False
+
+
+def read_contents(source: Source) -> Contents:
+    """All rows of a file (a path, or its bytes), each with the branch it is on. A file that is not there is empty."""
+    data, where = _data(source)
+    blocks: dict[KeySet, Block] = {}
+    damaged, torn, order = 0, False, 0
+    if len(data) < FILE_HEAD_BYTES:  # killed before the head was written, or nothing was ever logged
+        return Contents([], len(data), bool(len(data)))
+    for item in metrics_file.read_rows(data, where=where):
+        match item:
+            case Rows(keys=keys) | Chunk(keys=keys):
+                block = blocks.get(keys) or blocks.setdefault(keys, Block(keys))
+                block.add(item.steps, item.times_ns, item.columns, item.branch if isinstance(item, Chunk) else 0, order)
+                order += len(item.steps)
+            case Row(keys=keys):
+                block = blocks.get(keys) or blocks.setdefault(keys, Block(keys))
+                block.add([item.step], [item.time_ns], [[value] for value in item.values], 0, order)
+                order += 1
+            case Rewind(step=step, attempt=attempt):
+                for block in blocks.values():
+                    block.leave(step, attempt)
+            case _:
+                damaged += item.end - item.offset
+                torn = item.torn
+    return Contents(list(blocks.values()), damaged, torn)
+
+
+def summaries(source: Source) -> dict[str, Summary]:
+    """Each metric in five numbers, over the current branch. NaN is no minimum, maximum or part of the mean."""
+    parts = _parts(block.on_curve() for block in read_contents(source).blocks)
+    return {name: _summary(blocks) for name, blocks in parts.items()}
+
+
+def read_series(source: Source, *, names: Iterable[str] | None = None, branches: bool = False) -> dict[str, Series]:
+    """The curves by metric name: all, or those of `names` that exist. With `branches` also what was left behind."""
+    contents = read_contents(source).blocks
+    parts = _parts(contents if branches else (block.on_curve() for block in contents))
+    wanted = parts.keys() if names is None else [name for name in names if name in parts]
+    return {name: _series(name, parts[name]) for name in wanted}
+
+
+def _series(name: str, parts: Sequence[tuple[Block, int]]) -> Series:
+    import numpy as np  # here: a list of runs must not pay for it
+
+    def whole(arrays: list[array[int]]) -> NDArray[np.int64]:
+        return np.concatenate([np.frombuffer(each, dtype=np.int64) for each in arrays])
+
+    steps = whole([block.steps for block, _ in parts])
+    times = whole([block.times_ns for block, _ in parts])
+    marks = whole([block.branches for block, _ in parts])
+    values = np.concatenate([np.frombuffer(block.columns[i], dtype=np.float64) for block, i in parts])
+    if len(parts) > 1:
+        order = np.lexsort((whole([block.orders for block, _ in parts]), times))
+        steps, times, marks, values = steps[order], times[order], marks[order], values[order]
+    return Series(name, steps, times, values, marks)
+
+
+def _parts(blocks: Iterable[Block]) -> dict[str, list[tuple[Block, int]]]:
+    """By metric name, the blocks that hold some of it and the column it has there."""
+    parts: dict[str, list[tuple[Block, int]]] = {}
+    for block in blocks:
+        if block.steps:
+            for i, name in enumerate(block.keys.names):
+                parts.setdefault(name, []).append((block, i))
+    return parts
+
+
+def _summary(parts: Sequence[tuple[Block, int]]) -> Summary:
+    last = max(parts, key=lambda part: (part[0].times_ns[-1], part[0].orders[-1]))
+    block, column = last
+    known = [_known(block, column) for block, column in parts]
+    values = [value for each, _ in known for value in each]
+    low, at_low = _extreme(known, 1)
+    high, at_high = _extreme(known, -1)
+    return Summary(
+        last=block.columns[column][-1],
+        step=block.steps[-1],
+        count=sum(len(block.steps) for block, _ in parts),
+        min=low,
+        at_min=at_low,
+        max=high,
+        at_max=at_high,
+        mean=_mean(values),
+    )
+
+
+def _known(block: Block, i: int) -> tuple[Sequence[float], Sequence[int]]:
+    """Values that are no NaN, and their steps."""
+    column = block.columns[i]
+    if not math.isnan(sum(column)):
+        return column, block.steps
+    keep = [value == value for value in column]
+    return list(compress(column, keep)), list(compress(block.steps, keep))
+
+
+def _extreme(parts: Sequence[tuple[Sequence[float], Sequence[int]]], sign: int) -> tuple[float, int]:
+    """The smallest (sign 1) or largest (sign -1) value, and the first step at which it was reached."""
+    best = min if sign == 1 else max
+    found = []
+    for values, steps in parts:
+        if values:
+            value = best(values)
+            found.append((sign * value, steps[values.index(value)]))
+    if not found:
+        return math.nan, parts[0][1][0] if parts[0][1] else 0
+    value, step = min(found)
+    return sign * value, step
+
+
+def _mean(values: Sequence[float]) -> float:
+    try:
+        return math.fsum(values) / len(values) if values else math.nan
+    except (OverflowError, ValueError):  # infinities of both signs, or numbers too large to add
+        return sum(values) / len(values)
+
+
+def _data(source: Source) -> tuple[bytes | memoryview, str]:
+    if isinstance(source, bytes | memoryview):
+        return source, "metrics.bin"
+    try:
+        return Path(source).read_bytes(), str(source)
+    except FileNotFoundError:
+        return b"", str(source)

@@ -1,0 +1,660 @@
+"""The writer of metrics: nothing that `log` returned from is lost, and nothing is read that was not logged."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import random
+import resource
+import signal
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from assay.core import frames, metrics_file
+from assay.core.errors import InputError, RecordError
+from assay.core.metrics_file import Row
+from assay.record import writer as writer_module
+from assay.record.compaction import compact
+from assay.record.writer import EXTENT_BYTES, MAX_ROW_NAMES, MetricsWriter
+from assay.store.series import read_contents, read_series, summaries
+
+Points = dict[str, list[tuple[int, float]]]
+
+
+@pytest.fixture(params=[True, False], ids=["mapped", "written"])
+def preallocate(request: pytest.FixtureRequest) -> bool:
+    """Both ways in which bytes reach the file."""
+    return bool(request.param)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "metrics.bin"
+
+
+def curves(path: Path) -> Points:
+    """The points on the curve by metric."""
+    return {
+        name: list(zip(series.steps.tolist(), series.values.tolist(), strict=True))
+        for name, series in read_series(path).items()
+    }
+
+
+def write(path: Path, rows: list[tuple[Mapping[str, float], int]], *, attempt: int = 1, preallocate: bool) -> None:
+    writer = MetricsWriter(path, attempt, preallocate=preallocate)
+    for values, step in rows:
+        writer.log(values, step)
+    writer.close()
+
+
+def test_what_was_logged_is_read_back_in_order(path: Path, preallocate: bool) -> None:
+    write(path, [({"loss": 1.5, "acc": 0}, 0), ({"loss": 0.5, "acc": 1}, 1), ({"lr": 0.1}, 1)], preallocate=preallocate)
+
+    assert curves(path) == {"loss": [(0, 1.5), (1, 0.5)], "acc": [(0, 0.0), (1, 1.0)], "lr": [(1, 0.1)]}
+
+
+def test_one_metric_takes_24_bytes_a_point_and_twenty_at_most_9(path: Path) -> None:
+    writer = MetricsWriter(path)
+
+    for step in range(1000):
+        writer.log({"loss": 0.5}, step)
+    one = writer_position(writer)
+    for step in range(1000):
+        writer.log({f"metric/{i}": 0.5 for i in range(20)}, step)
+    twenty = writer_position(writer) - one
+    writer.close()
+
+    overhead = 500  # heads and the names
+    assert one <= 24_000 + overhead
+    assert twenty <= 9 * 20_000 + overhead
+
+
+def writer_position(writer: MetricsWriter) -> int:
+    assert writer._map is not None
+    return writer._map.tell()
+
+
+@pytest.mark.parametrize("kind", ["bool", "int", "numpy", "array of one", "tensor", "tensor with gradient"])
+def test_whatever_is_a_number_may_be_logged(path: Path, kind: str, preallocate: bool) -> None:
+    torch = pytest.importorskip("torch") if "tensor" in kind else None
+    value = {
+        "bool": lambda: True,
+        "int": lambda: 1,
+        "numpy": lambda: np.float32(1),
+        "array of one": lambda: np.array([1.0]),
+        "tensor": lambda: torch.tensor([1.0]) if torch else None,
+        "tensor with gradient": lambda: torch.tensor(1.0, requires_grad=True) if torch else None,
+    }[kind]()
+
+    write(path, [({"a": value}, 1), ({"a": value}, np.int64(2))], preallocate=preallocate)  # type: ignore[dict-item, list-item]
+
+    assert curves(path) == {"a": [(1, 1.0), (2, 1.0)]}
+
+
+@pytest.mark.parametrize("value", ["1.5", None, [1.0, 2.0], np.zeros(2), 1 + 2j, b"1", 10**400, object()])
+def test_what_is_no_number_is_refused_by_the_name_of_its_metric(path: Path, value: object, preallocate: bool) -> None:
+    writer = MetricsWriter(path, preallocate=preallocate)
+    writer.log({"good": 1.0, "bad/one": 2.0}, 1)
+
+    with pytest.raises(RecordError, match="'bad/one'"):
+        writer.log({"good": 1.0, "bad/one": value}, 2)  # type: ignore[dict-item]
+    writer.close()
+
+    assert curves(path) == {"good": [(1, 1.0)], "bad/one": [(1, 2.0)]}
+
+
+@pytest.mark.parametrize("step", [1.5, "3", None, 1 << 63])
+def test_a_step_is_a_whole_number_of_64_bits(path: Path, step: object) -> None:
+    writer = MetricsWriter(path)
+
+    with pytest.raises(RecordError, match="step"):
+        writer.log({"a": 1.0}, step)  # type: ignore[arg-type]
+
+    writer.close()
+
+
+@pytest.mark.parametrize("name", ["", 3, "x" * 70_000])
+def test_a_name_is_text_of_sensible_length(path: Path, name: object) -> None:
+    writer = MetricsWriter(path)
+
+    with pytest.raises(RecordError, match="name"):
+        writer.log({name: 1.0}, 1)  # type: ignore[dict-item]
+
+    writer.close()
+
+
+def test_values_that_are_no_mapping_are_refused_with_an_example(path: Path) -> None:
+    writer = MetricsWriter(path)
+
+    with pytest.raises(RecordError, match="numbers by name"):
+        writer.log([1.0], 1)  # type: ignore[arg-type]
+
+    writer.close()
+
+
+@pytest.mark.parametrize(
+    "name", ["a/b", "a\nb", "x" * 10_000, "‮evil", "\ud800", "../../x", "'; DROP TABLE", "\0", "e\u0301", "é"]
+)
+def test_names_are_data(path: Path, name: str, preallocate: bool) -> None:
+    write(path, [({name: 1.0, "other": 2.0}, 1)], preallocate=preallocate)
+
+    assert curves(path) == {name: [(1, 1.0)], "other": [(1, 2.0)]}
+    assert compact(path)
+    assert curves(path) == {name: [(1, 1.0)], "other": [(1, 2.0)]}
+
+
+def test_infinities_and_nan_are_kept(path: Path) -> None:
+    write(path, [({"a": math.inf}, 1), ({"a": -math.inf}, 2), ({"a": math.nan}, 3)], preallocate=True)
+
+    values = read_series(path)["a"].values.tolist()
+
+    assert values[:2] == [math.inf, -math.inf]
+    assert math.isnan(values[2])
+
+
+def test_steps_that_a_short_frame_cannot_hold_get_a_wide_one_and_the_file_does_not_grow(
+    path: Path, preallocate: bool
+) -> None:
+    steps = [-1, -(1 << 63), 1 << 32, (1 << 63) - 1, 0, (1 << 32) - 1]
+
+    write(path, [({"a": float(i)}, step) for i, step in enumerate(steps)], preallocate=preallocate)
+
+    assert [step for step, _ in curves(path)["a"]] == steps
+    assert path.stat().st_size <= EXTENT_BYTES
+
+
+def test_a_new_extent_begins_before_the_clock_of_the_old_one_wraps(
+    path: Path, monkeypatch: pytest.MonkeyPatch, preallocate: bool
+) -> None:
+    now = [time.monotonic_ns()]
+    monkeypatch.setattr(writer_module, "monotonic_ns", lambda: now[0])
+    writer = MetricsWriter(path, preallocate=preallocate)
+    writer.log({"a": 1.0}, 1)
+    day_ns = 24 * 3600 * 1_000_000_000
+
+    now[0] += day_ns
+    writer.log({"a": 2.0}, 2)
+    now[0] += day_ns
+    writer.log({"a": 3.0}, -1)
+    writer.close()
+
+    times = read_series(path)["a"].times_ns
+    assert [(int(b - a) + 500_000_000) // day_ns for a, b in itertools.pairwise(times)] == [1, 1]
+
+
+def test_a_row_of_many_thousand_metrics_is_kept_whole(path: Path, preallocate: bool) -> None:
+    values = {f"layer/{i:06}": float(i) for i in range(2 * MAX_ROW_NAMES + 7)}
+
+    write(path, [(values, 1), (values, 2)], preallocate=preallocate)
+
+    assert {name: points[1] for name, points in curves(path).items()} == {n: (2, v) for n, v in values.items()}
+    assert compact(path)
+    assert len(curves(path)) == len(values)
+
+
+def test_an_empty_log_call_writes_nothing(path: Path) -> None:
+    write(path, [({}, 1)], preallocate=True)
+
+    assert curves(path) == {}
+
+
+def test_times_never_go_back_though_the_clock_is_set_back(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(path, [({"a": 1.0}, 1)], preallocate=True)
+    hour_ago = time.time_ns() - 3600 * 1_000_000_000
+    monkeypatch.setattr(writer_module.time, "time_ns", lambda: hour_ago)
+
+    write(path, [({"a": 2.0}, 2)], attempt=2, preallocate=True)
+
+    first, second = read_series(path)["a"].times_ns.tolist()
+    assert first <= second
+
+
+# ------------------------------------------------------------------------------------------------------------- threads
+
+
+def test_four_threads_lose_nothing_while_the_file_grows(path: Path, preallocate: bool) -> None:
+    writer = MetricsWriter(path, preallocate=preallocate)
+    count = 20_000 if preallocate else 3_000
+
+    def work(name: str) -> None:
+        for step in range(count):
+            writer.log({name: float(step), "padding": 0.0}, step)
+
+    threads = [threading.Thread(target=work, args=(f"t{i}",)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    writer.close()
+
+    found = read_series(path)
+    for i in range(4):
+        assert found[f"t{i}"].steps.tolist() == list(range(count))
+        assert found[f"t{i}"].values.tolist() == [float(step) for step in range(count)]
+
+
+def test_what_was_grown_may_be_filled_by_others_before_it_is_used(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = MetricsWriter(path, preallocate=True)
+    writer.log({"a": 0.5}, 0)
+    filled = []
+
+    def fill() -> None:
+        with pytest.raises(ValueError, match="out of range"):
+            while True:
+                filled.append(writer._out[0](metrics_file.pack_rewind(1 << 40, 1)))
+
+    grow = writer._grow
+
+    def grow_for_others(need: int) -> None:
+        grow(need)
+        if len(filled) < 3 * EXTENT_BYTES // 24:
+            fill()
+
+    monkeypatch.setattr(writer, "_grow", grow_for_others)
+    fill()
+    writer.log({"a": 1.5}, 1)
+    fill()
+    writer.log({"new": 2.5}, 2)
+    fill()
+    writer.rewind(1 << 40)
+    monkeypatch.undo()
+    writer.close()
+
+    assert len(filled) > 2 * EXTENT_BYTES // 24
+    assert curves(path) == {"a": [(0, 0.5), (1, 1.5)], "new": [(2, 2.5)]}
+
+
+# ---------------------------------------------------------------------------------------------- death and resurrection
+
+LOGGER_PROGRAM = """
+import sys
+from pathlib import Path
+from assay.record.writer import MetricsWriter
+writer = MetricsWriter(Path(sys.argv[1]), preallocate=sys.argv[2] == "True")
+for step in range(1, 1_000_000):
+    writer.log({"loss": step / 2, "acc": 1.0}, step)
+    if step == 10_000:
+        print("ready", flush=True)
+        if sys.argv[3] == "wait":
+            sys.stdin.read()
+"""
+
+
+def logger_process(path: Path, *, preallocate: bool, then: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", LOGGER_PROGRAM, str(path), str(preallocate), then],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_after_kill_9_every_point_that_log_returned_from_is_there(path: Path, preallocate: bool) -> None:
+    with logger_process(path, preallocate=preallocate, then="wait") as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+
+    expected = [(step, step / 2) for step in range(1, 10_001)]
+    assert curves(path)["loss"] == expected
+    assert summaries(path)["loss"].last == 5000.0
+
+
+@pytest.mark.slow
+def test_a_run_killed_in_full_flight_has_every_step_up_to_its_last_and_can_go_on(path: Path, preallocate: bool) -> None:
+    chance = random.Random(7)
+    for _ in range(5):
+        path.unlink(missing_ok=True)
+        with logger_process(path, preallocate=preallocate, then="go on") as process:
+            assert process.stdout is not None
+            process.stdout.readline()
+            time.sleep(chance.uniform(0, 0.05))
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+
+        reached = len(curves(path)["loss"])
+        assert reached >= 10_000
+        assert curves(path)["loss"] == [(step, step / 2) for step in range(1, reached + 1)]
+
+        write(path, [({"loss": 0.0, "acc": 0.0}, reached + 1)], attempt=2, preallocate=preallocate)
+        assert len(curves(path)["loss"]) == reached + 1
+        assert read_contents(path).damaged_bytes == 0
+
+
+def last_frame(data: bytes) -> tuple[int, int]:
+    """Offset and size of the last frame of values."""
+    found = [item for item in frames.scan(data) if isinstance(item, frames.Frame) and item.tag < 0xFF00]
+    return found[-1].offset, frames.FRAME_HEAD_BYTES + len(found[-1].payload)
+
+
+@pytest.mark.parametrize("cut", ["zeroed", "cut off", "garbage"])
+def test_a_tail_torn_at_any_byte_costs_the_torn_row_and_nothing_else(path: Path, preallocate: bool, cut: str) -> None:
+    rows: list[tuple[Mapping[str, float], int]] = [({"a": step + 0.5, "b": -1.0}, step) for step in range(1, 6)]
+    write(path, rows, preallocate=preallocate)
+    whole = path.read_bytes()
+    offset, size = last_frame(whole)
+
+    for at in range(offset, offset + size):
+        tail = {"zeroed": bytes(len(whole) - at), "cut off": b"", "garbage": os.urandom(offset + size - at)}[cut]
+        if cut == "garbage":
+            tail += bytes(len(whole) - at - len(tail))
+        torn = whole[:at] + tail
+        if torn == whole:
+            continue
+        path.write_bytes(torn)
+
+        assert [step for step, _ in curves(path)["a"]] == [1, 2, 3, 4]
+        write(path, [({"a": 9.0, "b": 9.0}, 9), ({"new": 1.0}, 9)], attempt=2, preallocate=preallocate)
+
+        contents = read_contents(path)
+        assert contents.damaged_bytes == 0
+        assert [step for step, _ in curves(path)["a"]] == [1, 2, 3, 4, 9]
+        assert compact(path)
+        assert [step for step, _ in curves(path)["a"]] == [1, 2, 3, 4, 9]
+
+
+@pytest.mark.parametrize("length", range(0, 48, 5))
+def test_a_file_cut_off_in_its_first_frames_is_begun_again(path: Path, length: int) -> None:
+    write(path, [({"a": 1.0}, 1)], preallocate=True)
+    path.write_bytes(path.read_bytes()[:length])
+
+    write(path, [({"a": 2.0}, 2)], attempt=2, preallocate=True)
+
+    assert curves(path) == {"a": [(2, 2.0)]}
+
+
+def test_damage_in_the_middle_is_not_taken_for_a_torn_tail(path: Path) -> None:
+    write(path, [({"a": float(step)}, step) for step in range(100)], preallocate=True)
+    data = bytearray(path.read_bytes())
+    offset, size = last_frame(bytes(data))
+    middle = offset - 50 * size
+    data[middle + 20] ^= 1
+    path.write_bytes(data)
+
+    write(path, [({"a": 1000.0}, 1000)], attempt=2, preallocate=True)
+
+    assert path.read_bytes()[middle + size : offset + size] == data[middle + size : offset + size]
+    assert curves(path)["a"][-1] == (1000, 1000.0)
+    assert not compact(path), "what may be saved by hand is not thrown away"
+
+
+def test_another_kind_of_file_is_refused_and_left_alone(path: Path) -> None:
+    path.write_bytes(b"my thesis, chapter one")
+
+    with pytest.raises(RecordError, match="not a file of that kind"):
+        MetricsWriter(path)
+
+    assert path.read_bytes() == b"my thesis, chapter one"
+
+
+def test_a_resumed_run_goes_back_and_the_old_branch_is_kept(path: Path, preallocate: bool) -> None:
+    write(path, [({"a": float(step)}, step) for step in range(1, 11)], preallocate=preallocate)
+    writer = MetricsWriter(path, 2, preallocate=preallocate)
+
+    writer.rewind(6)
+    writer.log({"a": 70.0}, 7)
+    writer.close()
+
+    expected = [(1, 1.0), (2, 2.0), (3, 3.0), (4, 4.0), (5, 5.0), (6, 6.0), (7, 70.0)]
+    assert curves(path)["a"] == expected
+    assert compact(path)
+    assert curves(path)["a"] == expected
+    old = read_series(path, branches=True)["a"]
+    assert [int(step) for step, branch in zip(old.steps, old.branches, strict=True) if branch == 2] == [7, 8, 9, 10]
+
+
+@pytest.mark.parametrize("second", [True, False], ids=["then mapped", "then written"])
+def test_a_compacted_file_can_be_gone_on_with(path: Path, preallocate: bool, second: bool) -> None:
+    write(path, [({"a": 1.0}, 1), ({"a": 2.0, "b": 1.0}, 2)], preallocate=preallocate)
+    assert compact(path)
+
+    write(path, [({"b": 3.0}, 3), ({"a": 3.0, "b": 4.0}, 4)], attempt=2, preallocate=second)
+
+    assert curves(path) == {"a": [(1, 1.0), (2, 2.0), (4, 3.0)], "b": [(2, 1.0), (3, 3.0), (4, 4.0)]}
+    assert compact(path)
+    assert curves(path) == {"a": [(1, 1.0), (2, 2.0), (4, 3.0)], "b": [(2, 1.0), (3, 3.0), (4, 4.0)]}
+
+
+# -------------------------------------------------------------------------------------------------------------- no room
+
+
+@pytest.fixture
+def little_room() -> Iterator[None]:
+    """No file of this process may become longer than 300 kB."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_without_room_training_goes_on_and_the_gap_is_told(
+    path: Path, little_room: None, monkeypatch: pytest.MonkeyPatch, preallocate: bool
+) -> None:
+    monkeypatch.setattr(writer_module, "RETRY_NS", 0)
+    problems: list[str] = []
+    writer = MetricsWriter(path, on_problem=problems.append, preallocate=preallocate)
+
+    for step in range(20_000):
+        writer.log({"a": 0.5}, step)
+    assert len(problems) == 1
+    assert "cannot be written" in problems[0]
+    kept = len(curves(path)["a"])
+    assert writer.lost_points == 20_000 - kept > 0
+
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.getrlimit(resource.RLIMIT_FSIZE)[1],) * 2)
+    writer.log({"a": 0.5}, 20_000)
+    writer.close()
+
+    assert problems[1:] == [f"Metrics are written again. {20_000 - kept} points were lost, of steps {kept} to 19999."]
+    assert [step for step, _ in curves(path)["a"]] == [*range(kept), 20_000]
+
+
+def test_growing_is_tried_again_at_most_once_a_second(
+    path: Path, little_room: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = MetricsWriter(path, preallocate=True)
+    tries = []
+    real = os.posix_fallocate
+
+    def counted(descriptor: int, offset: int, length: int) -> None:
+        tries.append(length)
+        real(descriptor, offset, length)
+
+    monkeypatch.setattr(writer_module.os, "posix_fallocate", counted)
+    now = time.monotonic_ns()
+    monkeypatch.setattr(writer_module, "monotonic_ns", lambda: now)
+    for step in range(12_000):
+        writer.log({"a": 0.5}, step)
+
+    assert writer.lost_points > 100
+    assert len(tries) == 1
+    writer.close()
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="mounting a disk takes root")
+def test_a_disk_that_is_really_full_ends_no_training(tmp_path: Path, preallocate: bool) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(disk)], check=False)
+    if mounted.returncode:
+        pytest.skip("mounting is not allowed here")
+    try:
+        problems: list[str] = []
+        writer = MetricsWriter(disk / "metrics.bin", on_problem=problems.append, preallocate=preallocate)
+        (disk / "filler").write_bytes(bytes(400_000))
+        for step in range(60_000):
+            writer.log({"a": 0.5}, step)
+        (disk / "filler").unlink()
+        writer._room_again_ns = 0
+        writer.log({"a": 0.5}, 60_000)
+        writer.close()
+
+        steps = [step for step, _ in curves(disk / "metrics.bin")["a"]]
+        assert steps[-1] == 60_000
+        assert len(steps) + writer.lost_points == 60_001
+        assert [("cannot be written" in problem, "points were lost" in problem) for problem in problems] == [
+            (True, False),
+            (False, True),
+        ]
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+# ------------------------------------------------------------------------------------------------- who may not write
+
+
+def test_a_forked_process_cannot_write_into_its_parents_run(path: Path) -> None:
+    writer = MetricsWriter(path)
+    writer.log({"a": 1.0}, 1)
+
+    child = os.fork()
+    if child == 0:
+        try:
+            writer.log({"a": 666.0}, 666)
+        except RecordError:
+            os._exit(7)
+        finally:
+            os._exit(0)
+    _, status = os.waitpid(child, 0)
+    writer.log({"a": 2.0}, 2)
+    writer.close()
+
+    assert os.waitstatus_to_exitcode(status) == 7
+    assert curves(path) == {"a": [(1, 1.0), (2, 2.0)]}
+
+
+def test_fork_while_another_thread_holds_the_lock_does_not_hang_the_child(path: Path) -> None:
+    writer = MetricsWriter(path)
+    held, go = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with writer._lock:
+            held.set()
+            go.wait(10)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait(10)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(10)
+        try:
+            writer.log({"new": 1.0}, 1)
+        except RecordError:
+            os._exit(7)
+        finally:
+            os._exit(0)
+    _, status = os.waitpid(child, 0)
+    go.set()
+    thread.join()
+    writer.close()
+
+    assert os.waitstatus_to_exitcode(status) == 7
+
+
+def test_after_the_end_nothing_can_be_logged(path: Path, preallocate: bool) -> None:
+    writer = MetricsWriter(path, preallocate=preallocate)
+    writer.log({"a": 1.0}, 1)
+    writer.close()
+    writer.close()
+
+    with pytest.raises(RecordError, match="has ended"):
+        writer.log({"a": 2.0}, 2)
+    with pytest.raises(RecordError, match="has ended"):
+        writer.rewind(0)
+
+    assert curves(path) == {"a": [(1, 1.0)]}
+
+
+def test_a_folder_that_is_not_there_is_one_clear_error(tmp_path: Path) -> None:
+    with pytest.raises((RecordError, InputError), match="The metrics cannot be written"):
+        MetricsWriter(tmp_path / "nowhere" / "metrics.bin")
+
+
+# ----------------------------------------------------------------------------------------------------------- properties
+
+NAMES = st.sampled_from(["a", "b", "c/d", "é", "x" * 300])
+VALUES = st.floats(allow_nan=False) | st.integers(-(2**53), 2**53)
+STEPS = st.integers(-5, 30) | st.sampled_from([-(1 << 63), 1 << 32, (1 << 63) - 1])
+LOG = st.tuples(st.just("log"), st.dictionaries(NAMES, VALUES, max_size=4), STEPS)
+REWIND = st.tuples(st.just("rewind"), STEPS)
+REOPEN = st.tuples(st.just("reopen"))
+
+
+@given(
+    calls=st.lists(LOG | LOG | LOG | REWIND | REOPEN | st.tuples(st.just("compact")), max_size=40),
+    preallocate=st.booleans(),
+)
+def test_any_sequence_of_calls_is_read_back_as_it_was_before_and_after_compaction(
+    tmp_path_factory: pytest.TempPathFactory, calls: list[tuple[object, ...]], preallocate: bool
+) -> None:
+    path = tmp_path_factory.mktemp("any") / "metrics.bin"
+    attempt = 1
+    writer = MetricsWriter(path, attempt, preallocate=preallocate)
+    curve: Points = {}
+    left: Points = {}
+    for call in calls:
+        match call:
+            case ("log", dict(values), int(step)):
+                writer.log(values, step)
+                for name, value in values.items():
+                    curve.setdefault(name, []).append((step, float(value)))
+            case ("rewind", int(step)):
+                writer.rewind(step)
+                for name, points in curve.items():
+                    left.setdefault(name, []).extend(point for point in points if point[0] > step)
+                    curve[name] = [point for point in points if point[0] <= step]
+            case (what,):
+                writer.close()
+                if what == "compact":
+                    assert compact(path)
+                attempt += 1
+                writer = MetricsWriter(path, attempt, preallocate=preallocate)
+    writer.close()
+    curve = {name: points for name, points in curve.items() if points}
+    left = {name: sorted(points) for name, points in left.items() if points}
+
+    for _ in range(2):
+        assert curves(path) == curve
+        everything = read_series(path, branches=True)
+        abandoned = {
+            name: sorted(
+                (int(step), float(value))
+                for step, value, branch in zip(series.steps, series.values, series.branches, strict=True)
+                if branch
+            )
+            for name, series in everything.items()
+        }
+        assert {name: points for name, points in abandoned.items() if points} == left
+        assert {name: (s.count, s.last) for name, s in summaries(path).items()} == {
+            name: (len(points), points[-1][1]) for name, points in curve.items()
+        }
+        assert compact(path)
+
+
+def test_the_bytes_are_those_that_the_format_says(path: Path) -> None:
+    writer = MetricsWriter(path, 3)
+    writer.log({"loss": 0.25}, 7)
+    writer.close()
+    data = path.read_bytes()
+
+    assert data[:8] == b"\x93ASSAYM\x01"
+    (row,) = [item for item in metrics_file.read(data) if isinstance(item, Row)]
+    assert (row.keys.names, row.step, row.values, row.attempt) == (("loss",), 7, (0.25,), 3)
+    assert abs(row.time_ns - time.time_ns()) < 60e9
+    offset, size = last_frame(data)
+    assert size == 24
+    assert struct.unpack_from("<HHI", data, offset + 4) == (3, 0, 7)
