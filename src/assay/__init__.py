@@ -1,0 +1,37 @@
+"""Train PyTorch models from one config file, and keep a record of every run.
+
+This is the face of assay: names that are looked up when they are first used, so that `import assay` costs nothing and
+needs no torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from assay.record.start import start as start
+
+    __version__: str
+
+_HOMES = {
+    "start": "assay.record.start",
+}
+"""Public name -> the module that defines it."""
+
+__all__ = ["__version__", "start"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        value: Any = import_module("assay.core.version").version()
+    elif name in _HOMES:
+        value = getattr(import_module(_HOMES[name]), name)
+    else:
+        raise AttributeError(f"module 'assay' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,133 @@
+"""`assay diff`."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator, Sequence
+
+import click
+
+from assay.cli.terminal import paint, use_color
+from assay.core.diagnostics import visible
+from assay.core.run_file import Summary
+from assay.query.diff import PARTS, Changed, FileChanged, MetricChanged, Part, RunDiff, diff
+from assay.query.find import find_run
+from assay.query.run import RunView
+from assay.query.words import age, elided, number
+
+_ABSENT = "(not there)"
+_HOW = {"added": "only right", "removed": "only left", "changed": "changed", "mode": "other mode"}
+
+
+@click.command(
+    name="diff", help="What differs between two runs. Exits with 1 when something does, with 0 when nothing."
+)
+@click.argument("left", metavar="A")
+@click.argument("right", metavar="B")
+@click.option("--config", is_flag=True, help="Compare their configs.")
+@click.option("--metrics", is_flag=True, help="Compare their metrics.")
+@click.option("--env", "environment", is_flag=True, help="Compare their environments: versions, machine, variables.")
+@click.option("--code", is_flag=True, help="Compare their code.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def command(left: str, right: str, config: bool, metrics: bool, environment: bool, code: bool, as_json: bool) -> int:
+    asked = {"config": config, "metrics": metrics, "environment": environment, "code": code}
+    parts: tuple[Part, ...] = tuple(part for part in PARTS if asked[part]) or PARTS
+    found = diff(find_run(left), find_run(right), parts)
+    if as_json:
+        click.echo(json.dumps(found.to_json(), ensure_ascii=False, indent=1))
+    else:
+        click.echo("\n".join(_lines(found, use_color(sys.stdout))))
+    return 0 if found.is_equal else 1
+
+
+def _lines(found: RunDiff, color: bool) -> Iterator[str]:
+    for side, run in (("left ", found.left), ("right", found.right)):
+        yield f"{paint(side, 'bold', on=color)}  {_named(run)}"
+    if found.config:
+        yield from _head("Config", color)
+        yield from _changes(found.config, color)
+    if found.metrics:
+        yield from _head("Metrics", color)
+        yield from _metrics(found.metrics)
+    if found.environment:
+        yield from _head("Environment", color)
+        yield from _changes(found.environment, color)
+    if found.code:
+        yield from _head("Code", color)
+        yield from _code(found.code, color)
+    if found.code_missing:
+        yield from ("", found.code_missing)
+    same = [part for part in found.parts if not getattr(found, part) and not (part == "code" and found.code_missing)]
+    if same:
+        yield from ("", f"No difference in {_and(same)}.")
+
+
+def _named(run: RunView) -> str:
+    return f"{run.id}  {visible(run.tag) or '-'}  {run.status}  {age(run.file.created_ns, time.time_ns())}"
+
+
+def _head(title: str, color: bool) -> tuple[str, str]:
+    return "", paint(title, "bold", on=color)
+
+
+def _changes(changes: Sequence[Changed], color: bool) -> Iterator[str]:
+    """`key  left -> right`; on lines of their own where that is too long."""
+    width = min(32, max(len(visible(change.key)) for change in changes))
+    for change in changes:
+        key, left, right = visible(change.key), _side(change.left), _side(change.right)
+        line = f"  {key:<{width}}  {left} -> {right}"
+        if len(line) <= 80:
+            red, green = paint(left, "red", on=color), paint(right, "green", on=color)
+            yield f"  {key:<{width}}  {red} -> {green}"
+        else:
+            yield f"  {key}"
+            yield paint(f"    - {left}", "red", on=color)
+            yield paint(f"    + {right}", "green", on=color)
+
+
+def _side(text: str | None) -> str:
+    return _ABSENT if text is None else visible(text) or '""'
+
+
+def _metrics(changes: Sequence[MetricChanged]) -> Iterator[str]:
+    rows = []
+    for change in changes:
+        first = True
+        for what in ("last", "min", "max"):
+            left, right = _number(change.left, what), _number(change.right, what)
+            if first or left != right:
+                rows.append((visible(change.name) if first else "", what, left, right, _delta(change, what)))
+            first = False
+    width = min(30, max(len(name) for name, *_ in rows))
+    yield f"  {'':<{width}}        {'left':>12}  {'right':>12}  {'difference':>12}"
+    for name, what, left, right, delta in rows:
+        yield f"  {elided(name, width):<{width}}  {what:<4}  {left:>12}  {right:>12}  {delta:>12}".rstrip()
+
+
+def _number(summary: Summary | None, what: str) -> str:
+    return "-" if summary is None else number(getattr(summary, what))
+
+
+def _delta(change: MetricChanged, what: str) -> str:
+    if change.left is None or change.right is None:
+        return ""
+    delta = getattr(change.right, what) - getattr(change.left, what)
+    return f"{delta:+.4g}" if delta == delta and delta else ""
+
+
+def _code(files: Sequence[FileChanged], color: bool) -> Iterator[str]:
+    for file in files:
+        yield f"  {_HOW[file.how]:<10}  {visible(file.path)}"
+    styles = {"+": "green", "-": "red", "@": "cyan"}
+    for file in files:
+        if file.diff:
+            yield ""
+        for line in file.diff.removesuffix("\n").split("\n") if file.diff else ():
+            style = "bold" if line.startswith(("+++ ", "--- ")) else styles.get(line[:1], "")
+            yield paint(visible(line), style, on=color)
+
+
+def _and(words: Sequence[str]) -> str:
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"

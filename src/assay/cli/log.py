@@ -1,0 +1,116 @@
+"""`assay log`."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import click
+
+from assay.core.diagnostics import visible
+from assay.core.facts import Ended, Evaluated, RunFact, Saved, Started, Timed, Warned, read_events
+from assay.query.find import find_run
+from assay.query.run import RunView
+from assay.query.words import duration, moment, number, size
+
+POLL_S = 0.3
+
+
+@click.command(name="log", help="What a run logged, or its events: what happened when.")
+@click.argument("run")
+@click.option("-f", "--follow", is_flag=True, help="Go on until the run ends.")
+@click.option("--events", is_flag=True, help="Its events instead: started, evaluated, saved, warned, ended.")
+@click.option("-n", "--lines", metavar="N", type=click.IntRange(min=0), help="Only the last N lines.")
+def command(run: str, follow: bool, events: bool, lines: int | None) -> int:
+    view = find_run(run)
+    source = _Events(view.folder.events) if events else _Text(view.folder.log)
+    shown = source.more()
+    for line in shown if lines is None else shown[len(shown) - min(lines, len(shown)) :]:
+        click.echo(line)
+    if follow:
+        for line in _following(view, source.more):
+            click.echo(line)
+            sys.stdout.flush()
+    elif not shown:
+        what = "No events" if events else "Nothing"
+        click.echo(f"{what} so far. The run is {view.status_text}; its folder is {view.path}", err=True)
+    return 0
+
+
+class _Text:
+    """The lines of a text file that were not given yet; a last one without its end waits for it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = 0
+
+    def more(self, *, to_the_end: bool = False) -> list[str]:
+        try:
+            with open(self._path, "rb") as file:
+                file.seek(self._offset)
+                data = file.read()
+        except FileNotFoundError:
+            return []
+        whole = len(data) if to_the_end else data.rfind(b"\n") + 1
+        self._offset += whole
+        if not whole:
+            return []
+        return [visible(line) for line in data[:whole].decode("utf-8", "replace").removesuffix("\n").split("\n")]
+
+
+class _Events:
+    """The events that were not given yet, one line each."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._given = 0
+
+    def more(self, *, to_the_end: bool = False) -> list[str]:
+        events = list(read_events(self._path))
+        fresh = events[self._given :]
+        self._given = len(events)
+        return [line for event in fresh for line in event_lines(event)]
+
+
+def event_lines(event: Timed) -> list[str]:
+    """An event in words; a traceback on lines of its own."""
+    name, rest = _in_words(event.fact)
+    lines = [f"{moment(event.at_ns)}  {name:<9}  {visible(rest)}".rstrip()]
+    if isinstance(event.fact, Ended) and event.fact.traceback:
+        lines += [f"  {visible(line)}" for line in event.fact.traceback.rstrip().split("\n")]
+    return lines
+
+
+def _in_words(fact: RunFact) -> tuple[str, str]:
+    match fact:
+        case Started(attempt=attempt, step=step, checkpoint=checkpoint):
+            from_where = f" from {checkpoint or f'step {step}'}" if step or checkpoint else ""
+            return "started", f"attempt {attempt}{from_where}"
+        case Evaluated(split=split, step=step, metrics=metrics, partial=partial):
+            values = ", ".join(f"{name} {number(value)}" for name, value in metrics.items())
+            return "evaluated", f"{split} at step {step}: {values}" + (f" ({partial})" if partial else "")
+        case Saved(name=name, kind=kind, size_bytes=size_bytes, seconds=seconds, best=best):
+            words = [
+                kind,
+                size(size_bytes),
+                *([f"in {duration(seconds)}"] if seconds else []),
+                *(["best"] if best else []),
+            ]
+            return "saved", f"{name} ({', '.join(words)})"
+        case Warned(message=message, step=step):
+            return "warned", message if step is None else f"at step {step}: {message}"
+        case Ended(status=status, step=step, reason=reason):
+            return "ended", f"{status} at step {step}" + (f": {reason}" if reason else "")
+
+
+def _following(view: RunView, more: Callable[..., list[str]]) -> Iterator[str]:
+    """New lines as they come, until the run does not run any more."""
+    while True:
+        # Asked before the lines are read: what is written in between is read, too.
+        runs = RunView(view.folder).status == "running"
+        yield from more(to_the_end=not runs)
+        if not runs:
+            return
+        time.sleep(POLL_S)

@@ -1,0 +1,200 @@
+"""`assay`: the table of commands, and how every one of them ends."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from types import TracebackType
+
+import click
+
+from assay.cli.terminal import paint, use_color
+from assay.core.errors import AssayError, ConfigError, InputError, did_you_mean
+from assay.core.version import version
+
+COMMANDS: dict[str, tuple[str, str]] = {
+    "init": ("assay.cli.init", "Make a project to begin with."),
+    "check": ("assay.cli.check", "Say everything that is wrong with a config, without running it."),
+    "run": ("assay.cli.run", "Train what a config asks for."),
+    "resume": ("assay.cli.resume", "Go on with a run that was stopped, failed or killed."),
+    "test": ("assay.cli.test", "Evaluate a run on its test data."),
+    "ls": ("assay.cli.ls", "List the runs of this project."),
+    "show": ("assay.cli.show", "Everything about one run, on a page."),
+    "log": ("assay.cli.log", "What a run logged; --follow to watch it."),
+    "diff": ("assay.cli.diff", "What differs between two runs: config, metrics, environment, code."),
+    "events": ("assay.cli.events", "Who listens to what while a config runs, in order."),
+}
+"""Name -> (module that has it as `command`, one line of help). Help and completion read this and import nothing."""
+
+TRACEBACK_VARIABLE = "ASSAY_TRACEBACK"
+COMPLETE_VARIABLE = "_ASSAY_COMPLETE"
+SIGINT_CODE, SIGPIPE_CODE = 130, 141
+_SHOWN_FRAMES = 8
+_RUNS = """\
+RUN is an id or its beginning, a tag, last, last-2, best:METRIC, or a path;
+RUN@CKPT is a checkpoint of it: a step, best, latest, or a name."""
+
+
+class Commands(click.Group):
+    """A group whose commands are imported when they are called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command = importlib.import_module(COMMANDS[cmd_name][0]).command
+        assert isinstance(command, click.Command)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in COMMANDS and not name.startswith("-") and not ctx.resilient_parsing:
+            fix = did_you_mean(name, COMMANDS) or f"the commands are {', '.join(COMMANDS)}"
+            raise InputError(f"There is no command `{name}`.", fix=fix)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+
+
+def _print_version(ctx: click.Context, _parameter: click.Parameter, asked: bool) -> None:
+    if asked:
+        click.echo(f"assay {version()}")
+        ctx.exit()
+
+
+@click.group(
+    cls=Commands,
+    help="Train PyTorch models from one config file, and keep a record of every run.",
+    epilog="\b\n" + _RUNS,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80},
+)
+@click.option(
+    "--version",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=_print_version,
+    help="Show the version and exit.",
+)
+def commands() -> None:
+    """The whole command line."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code: 0 fine, 1 failed or different, 2 wrong input, 130 interrupted."""
+    args = list(sys.argv[1:] if argv is None else argv) or ["--help"]
+    try:
+        code = _run(args)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        _forget_output()
+        return SIGPIPE_CODE
+
+
+def _run(args: list[str]) -> int:
+    if instruction := os.environ.get(COMPLETE_VARIABLE):
+        from click.shell_completion import shell_complete
+
+        return shell_complete(commands, {}, "assay", COMPLETE_VARIABLE, instruction)
+    try:
+        # Not `commands.main`: it has endings of its own for what is ended below.
+        with commands.make_context("assay", args) as context:
+            result = commands.invoke(context)
+        return result if isinstance(result, int) else 0
+    except click.exceptions.Exit as end:
+        return end.exit_code
+    except click.UsageError as error:
+        _complain(_in_our_words(error))
+        return InputError.exit_code
+    except click.ClickException as error:
+        _complain(InputError(error.format_message()))
+        return InputError.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        return SIGINT_CODE
+    except AssayError as error:
+        _complain(error)
+        return error.exit_code
+    except BrokenPipeError:
+        raise
+    except Exception as error:  # the edge of the process: whatever nobody expected becomes text
+        _report(error)
+        return 1
+
+
+def _complain(error: AssayError) -> None:
+    color = use_color(sys.stderr)
+    if isinstance(error, ConfigError):
+        from assay.core.diagnostics import render, summary
+
+        click.echo(f"{render(error.problems, color=color)}\n\n{summary(error.problems)}", err=True, color=color)
+    else:
+        click.echo(f"{paint('error:', 'red bold', on=color)} {error}", err=True, color=color)
+
+
+def _in_our_words(error: click.UsageError) -> InputError:
+    """What click found wrong with the arguments, as what and fix."""
+    path = error.ctx.command_path if error.ctx is not None else "assay"
+    how = f"`{path} --help` shows how"
+    match error:
+        case click.NoSuchOption(option_name=name, possibilities=near):
+            return InputError(f"`{path}` has no option `{name}`.", fix=f"did you mean `{near[0]}`?" if near else how)
+        case click.MissingParameter(param=click.Parameter() as parameter):
+            what = parameter.human_readable_name
+            kind = "argument" if isinstance(parameter, click.Argument) else "option"
+            return InputError(f"`{path}` needs the {kind} {what}.", fix=how)
+        case click.BadParameter(param=click.Parameter() as parameter):
+            return InputError(f"`{path}`, {parameter.human_readable_name}: {_sentence(error.message)}", fix=how)
+        case _:
+            return InputError(f"`{path}`: {_sentence(error.format_message())}", fix=how)
+
+
+def _sentence(text: str) -> str:
+    text = text.strip()
+    return text if text.endswith((".", "?", "!")) else f"{text}."
+
+
+def _report(error: BaseException) -> None:
+    """A fault: the part of the traceback that can help somebody, and where to take it."""
+    import platform
+    import traceback
+
+    shown = traceback.TracebackException.from_exception(error)
+    if not os.environ.get(TRACEBACK_VARIABLE):
+        shown = traceback.TracebackException(type(error), error, _beyond_us(error.__traceback__))
+        del shown.stack[: -_SHOWN_FRAMES or None]
+    lines = [
+        "".join(shown.format()).rstrip(),
+        "",
+        f"This is a fault in assay, or in code that it ran. {TRACEBACK_VARIABLE}=1 shows all of the traceback.",
+        "If it is assay's, please report it with the text above and this line:"
+        f" assay {version()}, Python {platform.python_version()}, {sys.platform}.",
+    ]
+    click.echo("\n".join(lines), err=True)
+
+
+def _beyond_us(trace: TracebackType | None) -> TracebackType | None:
+    """The traceback from the first frame on that is neither click's nor this file's."""
+    click_folder = os.path.dirname(click.__file__)
+    while trace is not None and trace.tb_next is not None:
+        name = trace.tb_frame.f_code.co_filename
+        if name != __file__ and not name.startswith(click_folder):
+            break
+        trace = trace.tb_next
+    return trace
+
+
+def _forget_output() -> None:
+    """Nobody reads any more: let Python's own flush at the end have somewhere to go."""
+    import contextlib
+
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

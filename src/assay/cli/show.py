@@ -1,0 +1,258 @@
+"""`assay show`."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from assay.cli.terminal import STATUS_STYLES, paint, use_color
+from assay.core.diagnostics import visible
+from assay.core.facts import Warned
+from assay.core.plain import dumps, to_plain
+from assay.query.find import find
+from assay.query.run import RunView
+from assay.query.words import age, duration, elided, moment, number, size
+
+WIDTH = 80
+_CONFIG_LINES = 40
+_METRICS = 30
+_CHECKPOINTS = 10
+
+
+@click.command(name="show", help="Everything about one run, on a page.")
+@click.argument("run")
+@click.option("--config", "only_config", is_flag=True, help="Its config and nothing else, as it was saved.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def command(run: str, only_config: bool, as_json: bool) -> int:
+    view, _ = find(run)
+    if only_config:
+        click.echo(view.config_text, nl=False)
+    elif as_json:
+        click.echo(json.dumps(json.loads(dumps(_data(view))), ensure_ascii=False, indent=1))
+    else:
+        click.echo("\n".join(_page(view, use_color(sys.stdout))))
+    return 0
+
+
+def _page(view: RunView, color: bool) -> Iterator[str]:
+    yield from _title(view, color)
+    yield from _facts(view)
+    yield from _metrics(view, color)
+    yield from _checkpoints(view, color)
+    yield from _said(view, color)
+    yield from _config(view, color)
+    yield from _next(view, color)
+
+
+def _title(view: RunView, color: bool) -> Iterator[str]:
+    name = visible(view.tag) or "(no tag)"
+    status = paint(view.status, STATUS_STYLES[view.status], on=color)
+    yield f"{paint(name, 'bold', on=color)}  {view.id}  {status}" + (
+        "" if view.kind == "train" else f"  {view.kind} run"
+    )
+    if view.status_text != view.status:
+        yield from _wrapped(view.status_text)
+    if view.desc:
+        yield ""
+        for paragraph in view.desc.split("\n"):
+            yield from _wrapped(paragraph)
+
+
+def _facts(view: RunView) -> Iterator[str]:
+    run, now_ns = view.file, time.time_ns()
+    yield ""
+    yield _fact("started", f"{moment(run.created_ns)}, {age(run.created_ns, now_ns)}")
+    attempts = f", in {len(run.attempts)} attempts" if len(run.attempts) > 1 else ""
+    yield _fact("ran", f"{duration(view.duration_s)}{attempts}")
+    if run.parent:
+        yield _fact("of", visible(run.parent))
+    if view.best is not None:
+        best = view.best
+        yield _fact("best", f"{visible(best.metric)} {number(best.value)} at step {best.step}")
+    for key, value in view.values.items():
+        yield _fact("result", f"{visible(key)} = {visible(value if isinstance(value, str) else dumps(value))}")
+    if run.attempts:
+        if run.newest.command:
+            yield _fact("command", visible(shlex.join(run.newest.command)))
+        yield _fact("on", _environment(view))
+        yield _fact("code", _code(view))
+        if run.newest.exactness:
+            yield _fact("exactness", visible(run.newest.exactness))
+    yield _fact("folder", visible(_short(view.path)))
+
+
+def _environment(view: RunView) -> str:
+    environment, newest = view.environment, view.file.newest
+    torch = environment.get("torch")
+    parts = [
+        newest.host,
+        ", ".join(newest.devices),
+        f"{environment['cpus']} cpus" if "cpus" in environment else "",
+        f"python {environment['python']}" if "python" in environment else "",
+        f"torch {torch['version']}" if isinstance(torch, dict) and "version" in torch else "",
+    ]
+    return visible(", ".join(str(part) for part in parts if part)) or "-"
+
+
+def _code(view: RunView) -> str:
+    code = view.code
+    parts = [f"snapshot {code.snapshot[:12]}, {_many(code.files, 'file')}" if code.snapshot else "not kept"]
+    if code.git_commit:
+        parts.append(f"git {code.git_commit[:10]}{' with changes' if code.git_dirty else ''}")
+    if code.left_out:
+        parts.append(f"{_many(len(code.left_out), 'file')} left out")
+    return ", ".join(parts)
+
+
+def _metrics(view: RunView, color: bool) -> Iterator[str]:
+    summaries = view.summaries
+    if not summaries:
+        return
+    names = list(summaries)[:_METRICS]
+    width = min(24, max(len(visible(name)) for name in names))
+    yield ""
+    head = f"{'Metrics':<{width + 2}}  {'last':>10}  {'min':>10} {'at step':>9}  {'max':>10} {'at step':>9}"
+    yield paint(head, "bold", on=color)
+    for name in names:
+        each = summaries[name]
+        low, high = _at(each.min, each.at_min), _at(each.max, each.at_max)
+        yield f"  {elided(visible(name), width):<{width}}  {number(each.last):>10}  {low}  {high}"
+    if len(summaries) > len(names):
+        yield f"  ... and {len(summaries) - len(names)} more: --json has all"
+
+
+def _at(value: float, step: int) -> str:
+    """A value and its step; a metric that was never a number has neither."""
+    return f"{number(value):>10} {step:>9}" if value == value else f"{'-':>10} {'-':>9}"
+
+
+def _checkpoints(view: RunView, color: bool) -> Iterator[str]:
+    complete, broken = view.checkpoints, view.incomplete_checkpoints
+    if not complete and not broken:
+        return
+    yield from ("", paint("Checkpoints", "bold", on=color))
+    now_ns, best = time.time_ns(), view.best_checkpoint
+    if len(complete) > _CHECKPOINTS:
+        yield f"  ... and {len(complete) - _CHECKPOINTS} older"
+    for each in complete[-_CHECKPOINTS:]:
+        manifest = each.manifest
+        assert manifest is not None
+        names = [*(["best"] if best is not None and best.name == each.name else [])]
+        names += ["latest"] if each is complete[-1] else []
+        names += [manifest.kind] if manifest.kind not in ("checkpoint", "best") else []
+        room = sum(file.size_bytes for file in manifest.files)
+        words = f"{size(room):>7}  {age(manifest.created_ns, now_ns):<10}  {', '.join(names)}"
+        yield f"  step {manifest.step:<9}  {words}".rstrip()
+    for each in broken:
+        yield from _wrapped(f"{each.name} cannot be used: {each.why}")
+
+
+def _said(view: RunView, color: bool) -> Iterator[str]:
+    if view.labels:
+        yield from ("", f"{paint('Labels', 'bold', on=color)}  {visible(', '.join(view.labels))}")
+    if view.notes:
+        yield from ("", paint("Notes", "bold", on=color))
+        for note in view.notes:
+            yield f"  {moment(note.at_ns)}  {visible(note.who)}".rstrip()
+            yield from _wrapped(str(note.new), indent="    ")
+    warnings = [event.fact.message for event in view.events if isinstance(event.fact, Warned)]
+    if warnings:
+        yield from ("", paint("Warnings", "bold", on=color))
+        for message in warnings[-5:]:
+            yield from _wrapped(message)
+    if view.artifacts:
+        yield from ("", paint("Artifacts", "bold", on=color))
+        for artifact in view.artifacts[:_CHECKPOINTS]:
+            yield f"  {size(artifact.size_bytes):>7}  {visible(artifact.name)}"
+
+
+def _config(view: RunView, color: bool) -> Iterator[str]:
+    lines = view.config_text.strip().split("\n") if view.config_text.strip() else []
+    if not lines:
+        return
+    yield from ("", paint("Config", "bold", on=color))
+    shown = lines if len(lines) <= _CONFIG_LINES + 5 else lines[:_CONFIG_LINES]
+    for line in shown:
+        yield f"  {visible(line)}".rstrip()
+    if len(shown) < len(lines):
+        yield f"  ... and {len(lines) - len(shown)} lines more: assay show {view.id} --config"
+
+
+def _next(view: RunView, color: bool) -> Iterator[str]:
+    if view.status == "running":
+        steps = [(f"assay log {view.id} -f", "watch it")]
+    elif view.status == "unknown":
+        steps = [(f"assay log {view.id}", "what it said last")]
+    elif view.status == "finished":
+        steps = [(f"assay log {view.id}", "what it logged")]
+        steps += [(f"assay test {view.id}", "evaluate it on its test data")] if view.checkpoints else []
+    else:
+        steps = [(f"assay log {view.id}", "what it said last")]
+        steps += [(f"assay resume {view.id}", "go on where it was")] if view.checkpoints else []
+    steps.append((f"assay diff {view.id} RUN", "compare it with another"))
+    yield from ("", paint("Next", "bold", on=color))
+    width = max(len(line) for line, _ in steps)
+    for line, why in steps:
+        yield f"  {line:<{width}}  {why}"
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+def _fact(name: str, text: str) -> str:
+    """`  name       text`, further lines under the text."""
+    return textwrap.fill(
+        text,
+        WIDTH,
+        initial_indent=f"  {name:<9}  ",
+        subsequent_indent=" " * 13,
+        break_on_hyphens=False,
+        break_long_words=False,
+    )
+
+
+def _wrapped(text: str, *, indent: str = "  ") -> list[str]:
+    lines = [line for part in text.split("\n") for line in textwrap.wrap(visible(part), WIDTH - len(indent)) or [""]]
+    return [f"{indent}{line}".rstrip() for line in lines]
+
+
+def _short(path: Path) -> str:
+    """The path from here when it lies below, else the whole one."""
+    try:
+        return os.fspath(path.absolute().relative_to(Path.cwd()))
+    except ValueError:
+        return os.fspath(path.absolute())
+
+
+def _data(view: RunView) -> dict[str, Any]:
+    """`run.json`, with what is derived and what was said later."""
+    checkpoints = [
+        {"name": each.name, "path": str(each.path), "step": each.step, "kind": each.manifest and each.manifest.kind}
+        | ({"why": each.why} if each.why else {})
+        for each in view.all_checkpoints
+    ]
+    return {
+        **to_plain(view.file),
+        "status": view.status,
+        "tag": view.tag,
+        "desc": view.desc,
+        "labels": view.labels,
+        "notes": [{"at_ns": note.at_ns, "who": note.who, "text": note.new} for note in view.notes],
+        "values": view.values,
+        "duration_s": view.duration_s,
+        "summaries": to_plain(dict(view.summaries)),
+        "checkpoints": checkpoints,
+        "artifacts": to_plain(view.artifacts),
+        "config": view.config_text,
+        "path": str(view.path.absolute()),
+    }

@@ -1,0 +1,213 @@
+"""What differs between two runs: config, metrics, environment, code."""
+
+from __future__ import annotations
+
+import difflib
+import io
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from assay.config.diff import changed_keys
+from assay.config.tree import Leaf, List, Node, Table
+from assay.core.ports import Blobs
+from assay.core.run_file import Summary
+from assay.query.run import RunView
+from assay.store.blobs import FileBlobs
+from assay.store.code import CodeFile, read_tree
+from assay.store.layout import Project, find_project
+
+Part = Literal["config", "metrics", "environment", "code"]
+PARTS: tuple[Part, ...] = ("config", "metrics", "environment", "code")
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """One key with another value, as text; None where it is not there."""
+
+    key: str
+    left: str | None
+    right: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class MetricChanged:
+    """One metric whose numbers differ; None where it was not logged."""
+
+    name: str
+    left: Summary | None
+    right: Summary | None
+
+
+@dataclass(frozen=True, slots=True)
+class FileChanged:
+    """One file of the code; `diff` is a unified diff, "" when the file is no text or only its mode changed."""
+
+    path: str
+    how: Literal["added", "removed", "changed", "mode"]
+    diff: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RunDiff:
+    """Everything that differs, of the parts that were asked for. `code_missing` says why code was not compared."""
+
+    left: RunView
+    right: RunView
+    parts: tuple[Part, ...]
+    config: tuple[Changed, ...] = ()
+    metrics: tuple[MetricChanged, ...] = ()
+    environment: tuple[Changed, ...] = ()
+    code: tuple[FileChanged, ...] = ()
+    code_missing: str = ""
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether nothing differs in the parts that were compared."""
+        return not (self.config or self.metrics or self.environment or self.code)
+
+    def to_json(self) -> dict[str, Any]:
+        """The same for programs."""
+        found: dict[str, Any] = {"left": self.left.id, "right": self.right.id, "equal": self.is_equal}
+        for part in self.parts:
+            found[part] = [_plain(each) for each in getattr(self, part)]
+        if self.code_missing:
+            found["code_missing"] = self.code_missing
+        return found
+
+
+def diff(left: RunView, right: RunView, parts: tuple[Part, ...] = PARTS) -> RunDiff:
+    """Compare two runs in the given parts."""
+    code: tuple[FileChanged, ...] = ()
+    missing = ""
+    if "code" in parts:
+        code, missing = _code(left, right)
+    return RunDiff(
+        left,
+        right,
+        tuple(part for part in PARTS if part in parts),
+        config=_config(left, right) if "config" in parts else (),
+        metrics=_metrics(left, right) if "metrics" in parts else (),
+        environment=_environment(left, right) if "environment" in parts else (),
+        code=code,
+        code_missing=missing,
+    )
+
+
+def written(node: Node | None) -> str | None:
+    """A value of a config on one line, about as TOML writes it; None for one that is not there.
+
+    >>> from assay.config.tree import from_plain
+    >>> from assay.core.diagnostics import Origin
+    >>> written(from_plain({"lr": 0.1, "betas": [0.9, 0.99], "name": None}, Origin(source="")))
+    '{ lr = 0.1, betas = [0.9, 0.99], name = none }'
+    """
+    match node:
+        case None:
+            return None
+        case Leaf(value=None):
+            return "none"
+        case Leaf(value=bool() as value):
+            return "true" if value else "false"
+        case Leaf(value=str() as value):
+            return json.dumps(value, ensure_ascii=False)
+        case Leaf(value=value):
+            return str(value)
+        case List(items=items):
+            return f"[{', '.join(str(written(item)) for item in items)}]"
+        case Table(items=by_key):
+            return f"{{ {', '.join(f'{key} = {written(item)}' for key, item in by_key.items())} }}" if by_key else "{}"
+
+
+def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Nested tables as dotted keys with their values as text."""
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def code_store(run: RunView) -> Blobs:
+    """Where the run's code is kept: in the project that its folder lies in, else in the one that it was made in."""
+    homes = [find_project(run.path), Project(Path(run.file.project)) if run.file.project else None]
+    stores = [FileBlobs(home.code_dir) for home in homes if home is not None]
+    holding = (store for store in stores if run.code.snapshot in store)
+    return next(holding, stores[0] if stores else FileBlobs(run.path))
+
+
+def _config(left: RunView, right: RunView) -> tuple[Changed, ...]:
+    changes = changed_keys(left.config, right.config)
+    return tuple(Changed(change.key, written(change.before), written(change.after)) for change in changes)
+
+
+def _metrics(left: RunView, right: RunView) -> tuple[MetricChanged, ...]:
+    a, b = left.summaries, right.summaries
+    names = dict.fromkeys([*a, *b])
+    # Compared as text, so that nan equals nan.
+    return tuple(MetricChanged(n, a.get(n), b.get(n)) for n in names if repr(a.get(n)) != repr(b.get(n)))
+
+
+def _environment(left: RunView, right: RunView) -> tuple[Changed, ...]:
+    a, b = dict(flat(left.environment)), dict(flat(right.environment))
+    return tuple(Changed(key, a.get(key), b.get(key)) for key in dict.fromkeys([*a, *b]) if a.get(key) != b.get(key))
+
+
+def _code(left: RunView, right: RunView) -> tuple[tuple[FileChanged, ...], str]:
+    if left.code.snapshot == right.code.snapshot:
+        return (), "" if left.code.snapshot else "No code was kept with either run."
+    trees: list[dict[str, CodeFile]] = []
+    stores = []
+    for run in (left, right):
+        if not run.code.snapshot:
+            return (), f"No code was kept with {run.id}."
+        store = code_store(run)
+        try:
+            trees.append(read_tree(store, run.code.snapshot))
+        except KeyError:
+            return (), f"The code of {run.id} is not here: its folder was copied without its project's code store."
+        stores.append(store)
+    a, b = trees
+    changed = sorted(path for path in a.keys() | b.keys() if a.get(path) != b.get(path))
+    return tuple(_file(path, a.get(path), b.get(path), stores[0], stores[1]) for path in changed), ""
+
+
+def _file(path: str, left: CodeFile | None, right: CodeFile | None, here: Blobs, there: Blobs) -> FileChanged:
+    how: Literal["added", "removed", "changed", "mode"] = "changed"
+    if left is None or right is None:
+        how = "added" if left is None else "removed"
+    elif left.digest == right.digest:
+        return FileChanged(path, "mode")
+    old, new = _lines(here, left), _lines(there, right)
+    if old is None or new is None:
+        return FileChanged(path, how)
+    names = (f"a/{path}" if left else "/dev/null", f"b/{path}" if right else "/dev/null")
+    return FileChanged(path, how, "".join(_unified(old, new, *names)))
+
+
+def _unified(old: list[str], new: list[str], old_name: str, new_name: str) -> Iterator[str]:
+    for line in difflib.unified_diff(old, new, old_name, new_name):
+        yield line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
+
+
+def _lines(store: Blobs, file: CodeFile | None) -> list[str] | None:
+    """Lines with their ends; None for what is no text, or not here."""
+    if file is None:
+        return []
+    try:
+        data = store.get(file.digest)
+    except KeyError:
+        return None
+    if b"\0" in data:
+        return None
+    # Lines end at a line feed and nowhere else: a form feed belongs to its line.
+    return io.StringIO(data.decode("utf-8", "replace"), newline="\n").readlines()
+
+
+def _plain(each: Changed | MetricChanged | FileChanged) -> dict[str, Any]:
+    from assay.core.plain import to_plain
+
+    data: dict[str, Any] = to_plain(each)
+    return {"left": None, "right": None, **data} if not isinstance(each, FileChanged) else data

@@ -1,0 +1,185 @@
+"""Which run somebody means: an id, its beginning, a tag, `last`, `best:METRIC`, a path; and which checkpoint of it."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from assay.core.errors import CheckpointError, InputError, did_you_mean, nearest
+from assay.core.ids import id_of_folder
+from assay.core.run_file import FILE_NAME
+from assay.query.place import project_here
+from assay.query.run import Checkpoint, RunView
+from assay.query.table import RunRow, metric_names, rows_of
+from assay.query.words import age
+from assay.store.layout import Project
+
+MIN_PREFIX = 3
+_LAST = re.compile(r"last(?:-(\d{1,9}))?")
+_LISTED = 8
+
+
+def find_run(address: str, project: Project | None = None) -> RunView:
+    """The run that `address` means, in `project` (else the one around the working directory).
+
+    InputError when there is none, or more than one, with what there is.
+    """
+    folder = _by_path(address)
+    if folder is not None:
+        return RunView(folder)
+    home = project or project_here()
+    row = _row(address, rows_of(home), home)
+    return RunView(row.path)
+
+
+def find_checkpoint(address: str, project: Project | None = None, *, default: str = "latest") -> tuple[RunView, Path]:
+    """The run and the checkpoint's folder of RUN@CHECKPOINT; `default` is taken when it says RUN only.
+
+    InputError when there is no such run, CheckpointError when the run has no such checkpoint, with what it has.
+    """
+    run, name = find(address, project)
+    return run, checkpoint_of(run, name or default).path
+
+
+def find(address: str, project: Project | None = None) -> tuple[RunView, str]:
+    """The run, and what stands behind the `@`: "" when nothing does. The checkpoint is not looked for."""
+    name, at, checkpoint = address.rpartition("@")
+    if not at or not name:
+        return find_run(address, project), ""
+    try:
+        return find_run(name, project), checkpoint
+    except InputError as error:
+        try:
+            return find_run(address, project), ""  # a tag or a path with an @ in it
+        except InputError:
+            raise error from None
+
+
+def checkpoint_of(run: RunView, name: str) -> Checkpoint:
+    """A complete checkpoint of a run: `latest`, `best`, a step, or a folder's name."""
+    complete = run.checkpoints
+    if name == "latest" and complete:
+        return complete[-1]
+    if name == "best":
+        best = run.best_checkpoint
+        if best is not None:
+            return best
+        fix = "set `[checkpoint] best` in the config, or name a step" if complete else ""
+        raise CheckpointError(f"The run {run.id} has no best checkpoint.", where=str(run.path), fix=fix or _has(run))
+    for each in complete:
+        if each.name == name or (name.isdecimal() and each.step == int(name)):
+            return each
+    for each in run.incomplete_checkpoints:
+        if each.name.removesuffix(".tmp") == name or (name.isdecimal() and each.step == int(name)):
+            what = f"The checkpoint {each.name} of the run {run.id} cannot be used: {each.why}"
+            raise CheckpointError(f"{what.removesuffix('.')}.", where=str(each.path), fix=_has(run))
+    raise CheckpointError(f"The run {run.id} has no checkpoint `{name}`.", where=str(run.path), fix=_has(run))
+
+
+def _has(run: RunView) -> str:
+    names = [str(each.step) if each.step is not None else each.name for each in run.checkpoints]
+    if not names:
+        return "it has none yet"
+    listed = ", ".join(names if len(names) <= _LISTED else ["...", *names[-_LISTED:]])
+    return f"it has {listed}{' and best' if run.best_checkpoint is not None else ''}"
+
+
+def _row(address: str, rows: Sequence[RunRow], project: Project) -> RunRow:
+    trained = [row for row in rows if row.written.kind == "train"]
+    if found := _LAST.fullmatch(address):
+        return _last(address, int(found[1] or 0), trained, project)
+    if address.startswith("best:"):
+        return _best(address, trained, project)
+    wanted = id_of_folder(address) or address
+    exact = [row for row in rows if row.id == wanted] or [row for row in trained if row.tag == wanted]
+    exact = exact or [row for row in rows if row.tag == wanted]
+    if exact:
+        return exact[-1]
+    begins = [row for row in rows if len(wanted) >= MIN_PREFIX and row.id.startswith(wanted.lower())]
+    if len(begins) == 1:
+        return begins[0]
+    if begins:
+        listed = "; ".join(_named(row) for row in begins[:_LISTED])
+        raise InputError(f"`{address}` is the beginning of {len(begins)} ids.", fix=f"say more of it: {listed}")
+    raise InputError(f"There is no run `{address}`.", where=str(project.runs_dir), fix=_suggestion(address, rows))
+
+
+def _last(address: str, back: int, trained: Sequence[RunRow], project: Project) -> RunRow:
+    if back < len(trained):
+        return trained[-1 - back]
+    count = f"there {'is 1 run' if len(trained) == 1 else f'are {len(trained)} runs'}" if trained else _none_yet()
+    what = f"There is no run `{address}`" if trained else "There is no run yet"
+    raise InputError(f"{what}.", where=str(project.runs_dir), fix=count)
+
+
+def _best(address: str, trained: Sequence[RunRow], project: Project) -> RunRow:
+    metric, given = _metric_and_mode(address.removeprefix("best:"))
+    having = [row for row in trained if metric in row.summaries]
+    if not having:
+        metrics = metric_names(trained)
+        fix = did_you_mean(metric, metrics) or (f"there are {', '.join(metrics[:_LISTED])}" if metrics else _none_yet())
+        raise InputError(f"No run has a metric `{metric}`.", where=str(project.runs_dir), fix=fix)
+    mode = given or _recorded_mode(metric, having)
+
+    def value(row: RunRow) -> float:
+        return row.summaries[metric].min if mode == "min" else row.summaries[metric].max
+
+    # nan: it was never a number. Equals: the newest.
+    numbers = [row for row in reversed(having) if value(row) == value(row)]
+    if not numbers:
+        raise InputError(f"`{metric}` was never a number in any run.", where=str(project.runs_dir))
+    return min(numbers, key=value) if mode == "min" else max(numbers, key=value)
+
+
+def _metric_and_mode(text: str) -> tuple[str, Literal["min", "max"] | None]:
+    metric, _, mode = text.rpartition(":")
+    if mode == "min":
+        return metric, "min"
+    if mode == "max":
+        return metric, "max"
+    return text, None
+
+
+def _recorded_mode(metric: str, rows: Sequence[RunRow]) -> str:
+    modes = {row.written.best_mode for row in rows if row.written.best_metric == metric}
+    if len(modes) == 1:
+        return modes.pop()
+    why = "Some runs want it small and some large" if modes else "No run says whether small or large is good"
+    raise InputError(f"Which `{metric}` is the best? {why}.", fix=f"write `best:{metric}:min` or `best:{metric}:max`")
+
+
+def _suggestion(address: str, rows: Sequence[RunRow]) -> str:
+    if not rows:
+        return _none_yet()
+    if len(address) < MIN_PREFIX and any(row.id.startswith(address) for row in rows):
+        return f"the beginning of an id needs {MIN_PREFIX} characters"
+    names = dict.fromkeys([*(row.tag for row in reversed(rows) if row.tag), *(row.id for row in rows)])
+    near = nearest(address, names, n=3)
+    if near:
+        return f"did you mean {' or '.join(f'`{each}`' for each in near)}?"
+    return f"the newest is {_named(rows[-1])}; `assay ls` shows all"
+
+
+def _named(row: RunRow) -> str:
+    return f"{row.id} {row.tag}".rstrip() + f", {age(row.written.created_ns, row.now_ns)}"
+
+
+def _none_yet() -> str:
+    return "there is none yet: `assay run CONFIG` makes one"
+
+
+def _by_path(address: str) -> Path | None:
+    """The run folder that `address` is the path of, or that it leads into; None when it is no path to a run."""
+    written_like_one = "/" in address or os.sep in address or address.startswith(("~", "."))
+    path = Path(address).expanduser() if address.startswith("~") else Path(address)
+    try:
+        if (path / FILE_NAME).is_file():
+            return path
+        if written_like_one and path.exists():
+            return next((folder for folder in path.absolute().parents if (folder / FILE_NAME).is_file()), None)
+    except (OSError, ValueError):  # longer than a path may be, or with a zero byte in it
+        return None
+    return None

@@ -1,0 +1,256 @@
+"""One run, to look at: everything its folder tells, read when it is asked for."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from assay.config import toml_source
+from assay.config.tree import Table
+from assay.core import lease as leases
+from assay.core import manifest as manifests
+from assay.core import run_file
+from assay.core.diagnostics import Origin
+from assay.core.errors import CheckpointError, InputError, did_you_mean
+from assay.core.facts import Edit, Timed, read_edits, read_events
+from assay.core.manifest import Manifest
+from assay.core.run_file import Best, Code, Kind, RunFile, Status, Summary
+from assay.query.status import State, seconds_of, state_of
+from assay.store.artifacts import Artifact, artifacts
+from assay.store.layout import RunFolder
+
+if TYPE_CHECKING:
+    from assay.store.series import Series
+
+_README_BLOCK = "<!-- assay: begin"
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A checkpoint of a run: complete when `why` is empty, else that is the reason why it cannot be used."""
+
+    name: str
+    path: Path
+    manifest: Manifest | None = None
+    why: str = ""
+
+    @property
+    def step(self) -> int | None:
+        return self.manifest.step if self.manifest is not None else manifests.step_of_folder(self.name)
+
+
+class RunView:
+    """A run folder as it was when each part was first looked at; make a new one to look again."""
+
+    def __init__(self, folder: Path | RunFolder) -> None:
+        """InputError when there is no run in `folder`, RecordError when it cannot be read."""
+        self.folder = folder if isinstance(folder, RunFolder) else RunFolder(folder)
+        try:
+            self.file: RunFile = run_file.read(self.folder.path)
+        except FileNotFoundError:
+            raise InputError("There is no run in this folder.", where=str(self.folder.path)) from None
+        self.id = self.file.id
+        self.kind: Kind = self.file.kind
+
+    def __repr__(self) -> str:
+        return f"RunView({str(self.path)!r})"
+
+    @property
+    def path(self) -> Path:
+        return self.folder.path
+
+    # ----------------------------------------------------------------------------------------------- what was asked for
+
+    @cached_property
+    def config_text(self) -> str:
+        """`config.toml` as it was saved for the newest attempt, "" when the run has none."""
+        return _text(self.folder.config_toml)
+
+    @cached_property
+    def config(self) -> Table:
+        """The saved config as a tree; its references stay as they were written. ConfigError when it is damaged."""
+        source = str(self.folder.config_toml)
+        return toml_source.read(self.config_text, source) if self.config_text else Table({}, Origin(source=source))
+
+    @cached_property
+    def desc(self) -> str:
+        """What the user wrote in `README.md`, between the title and our block."""
+        own = _text(self.folder.readme).partition(_README_BLOCK)[0].strip()
+        title, _, body = own.partition("\n")
+        return body.strip() if title.startswith("# ") else own
+
+    @property
+    def created(self) -> datetime:
+        return datetime.fromtimestamp(self.file.created_ns / 1e9).astimezone()
+
+    @property
+    def code(self) -> Code:
+        """The code of the newest attempt."""
+        return self.file.newest.code if self.file.attempts else Code()
+
+    @property
+    def environment(self) -> Mapping[str, Any]:
+        """The environment of the newest attempt."""
+        return self.file.newest.environment if self.file.attempts else {}
+
+    # ---------------------------------------------------------------------------------------------------- what happened
+
+    @cached_property
+    def state(self) -> State:
+        return state_of(self.path, self.file.status, leases.read(self.path))
+
+    @property
+    def status(self) -> Status:
+        return self.state.status
+
+    @property
+    def status_text(self) -> str:
+        """The status in words: with since when, when nobody can tell, and with the reason, when there is one."""
+        if self.status == "unknown":
+            heard = self.state.heard_ns
+            since = f"{datetime.fromtimestamp(heard / 1e9).astimezone():%Y-%m-%d %H:%M}" if heard else "its start"
+            host = self.file.newest.host if self.file.attempts else ""
+            return f"unknown since {since}" + (f" (it runs on {host})" if host else "")
+        if self.status in ("failed", "stopped") and self.file.attempts and self.file.newest.reason:
+            return f"{self.status}: {self.file.newest.reason}"
+        return self.status
+
+    @property
+    def duration_s(self) -> float:
+        """How long it ran; for a run that goes on, until now."""
+        open_since = self.file.newest.started_ns if self.file.attempts and self.file.newest.ended_ns is None else None
+        return seconds_of(self.file.seconds, open_since, self.state, time.time_ns())
+
+    @cached_property
+    def events(self) -> list[Timed]:
+        return list(read_events(self.folder.events))
+
+    @property
+    def log_text(self) -> str:
+        """`log.txt` as it is now."""
+        return _text(self.folder.log)
+
+    @cached_property
+    def artifacts(self) -> tuple[Artifact, ...]:
+        """Files that were kept, in the order in which they came."""
+        return artifacts(self.folder)
+
+    # ------------------------------------------------------------------------------------------------------- its curves
+
+    @cached_property
+    def summaries(self) -> Mapping[str, Summary]:
+        """Each metric in a few numbers: those of the end, or of now while the run goes on."""
+        if self.file.status != "running":
+            return self.file.summaries
+        from assay.store.series import summaries
+
+        return summaries(self.folder.metrics)
+
+    @property
+    def metrics(self) -> list[str]:
+        """Names of the metrics that have points."""
+        return list(self.summaries)
+
+    def metric(self, name: str) -> Series:
+        """One curve, as numpy arrays; InputError when there is none of that name."""
+        from assay.store.series import read_series
+
+        found = read_series(self.folder.metrics, names=[name])
+        if name not in found:
+            known = ", ".join(self.metrics[:10])
+            fix = did_you_mean(name, self.metrics) or (f"it has {known}" if known else "nothing was logged yet")
+            raise InputError(f"The run {self.id} has no metric `{name}`.", where=str(self.path), fix=fix)
+        return found[name]
+
+    @property
+    def best(self) -> Best | None:
+        """The best value by the run's own criterion, when its config names one."""
+        return self.file.best
+
+    # -------------------------------------------------------------------------------------------------- its checkpoints
+
+    @cached_property
+    def all_checkpoints(self) -> list[Checkpoint]:
+        """Everything in the folder of checkpoints, usable or not, by step."""
+        try:
+            folders = sorted(path for path in self.folder.checkpoints.iterdir() if path.is_dir())
+        except OSError:
+            return []
+        return sorted(map(_checkpoint, folders), key=lambda each: (each.step is not None, each.step or 0))
+
+    @property
+    def checkpoints(self) -> list[Checkpoint]:
+        """The complete checkpoints, newest last."""
+        return [each for each in self.all_checkpoints if not each.why]
+
+    @property
+    def incomplete_checkpoints(self) -> list[Checkpoint]:
+        """Those that cannot be used, each with why."""
+        return [each for each in self.all_checkpoints if each.why]
+
+    @property
+    def best_checkpoint(self) -> Checkpoint | None:
+        """The complete checkpoint that the run holds for its best, None when there is none."""
+        name = self.best.checkpoint if self.best is not None else ""
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            name = str(json.loads(_text(self.folder.checkpoints / "best.json"))["name"])
+        return next((each for each in self.checkpoints if each.name == name), None)
+
+    # ------------------------------------------------------------------------------------------- what was said about it
+
+    @cached_property
+    def edits(self) -> list[Edit]:
+        return list(read_edits(self.folder.edits))
+
+    @property
+    def tag(self) -> str:
+        """The title: the one it was last given."""
+        given = [edit.new for edit in self.edits if edit.what == "tag" and isinstance(edit.new, str)]
+        return given[-1] if given else self.file.tag
+
+    @property
+    def notes(self) -> list[Edit]:
+        return [edit for edit in self.edits if edit.what == "note"]
+
+    @property
+    def labels(self) -> list[str]:
+        """Labels that it has now, in the order in which they came."""
+        now: dict[str, bool] = {}
+        for edit in self.edits:
+            if edit.what == "label":
+                now[edit.key] = bool(edit.new)
+        return [label for label, has in now.items() if has]
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """Results that are no curves, with later corrections."""
+        return {**self.file.values, **{edit.key: edit.new for edit in self.edits if edit.what == "value"}}
+
+
+def _checkpoint(path: Path) -> Checkpoint:
+    if path.name.endswith(".tmp"):
+        return Checkpoint(path.name, path, why="it was still being written")
+    if ".left-" in path.name:
+        return Checkpoint(path.name, path, why="a later attempt went on from before it")
+    if manifests.step_of_folder(path.name) is None and not (path / manifests.FILE_NAME).exists():
+        return Checkpoint(path.name, path, why="it has no manifest")
+    try:
+        manifest = manifests.read(path)
+    except CheckpointError as error:
+        return Checkpoint(path.name, path, why=error.what)
+    return Checkpoint(path.name, path, manifest, manifests.missing_files(path, manifest.files))
+
+
+def _text(path: Path) -> str:
+    """A text file that people may have touched; "" when it is not there."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

@@ -1,0 +1,77 @@
+"""What became of a run: its written status, or what its lease tells when it never wrote an end."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+from assay.core import lease as leases
+from assay.core import run_file
+from assay.core.errors import RecordError
+from assay.core.lease import Lease
+from assay.core.run_file import RunFile, Status, WrittenStatus
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """A run's status, and when it was last heard of (unix ns); 0 where nobody needs to know, or can."""
+
+    status: Status
+    heard_ns: int = 0
+
+
+def state_of(folder: Path, written: WrittenStatus, lease: Lease | None) -> State:
+    """The status of the run in `folder`, whose `run.json` said `written` and whose lease was `lease`.
+
+    A run that wrote no end is `killed` when its process is known to be gone, and `unknown` when it is silent and its
+    host is another one: from here nobody can tell.
+    """
+    if written != "running":
+        return State(written)
+    if lease is None:
+        return _without_lease(folder)
+    heard_ns = max(lease.beat_ns, _written_ns(folder))
+    match leases.liveness(lease):
+        case "alive":
+            return State("running", heard_ns)
+        case "unknown":
+            return State("unknown", heard_ns)
+        case "dead":
+            # A run that ends writes its end, then gives back the lease: with the lease gone, look again.
+            gone = not (folder / leases.FILE_NAME).exists()
+            return _without_lease(folder) if gone else State("killed", heard_ns)
+
+
+def seconds_of(ended_s: float, open_since_ns: int | None, state: State, now_ns: int) -> float:
+    """How long all attempts lasted: the ended ones, and an open one to when it was last heard of, or to now."""
+    if open_since_ns is None:
+        return ended_s
+    until_ns = now_ns if state.status == "running" else state.heard_ns
+    return ended_s + max(0, until_ns - open_since_ns) / 1e9
+
+
+def _without_lease(folder: Path) -> State:
+    run = _read(folder)
+    if run is None or run.status != "running":
+        return State(run.status if run is not None else "unknown")
+    is_ours = bool(run.attempts) and run.newest.host == socket.gethostname()
+    return State("killed" if is_ours else "unknown", _written_ns(folder))
+
+
+def _read(folder: Path) -> RunFile | None:
+    try:
+        return run_file.read(folder)
+    except (FileNotFoundError, RecordError):
+        return None
+
+
+def _written_ns(folder: Path) -> int:
+    """When something was last written to the curves or the log."""
+    times = [0]
+    for name in ("metrics.bin", "log.txt", "events.jsonl"):
+        try:
+            times.append((folder / name).stat().st_mtime_ns)
+        except OSError:
+            continue
+    return max(times)

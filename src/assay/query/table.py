@@ -1,0 +1,366 @@
+"""Many runs as a table: which columns there are, how they are sorted, and how they look as text, JSON and CSV."""
+
+from __future__ import annotations
+
+import json
+import time
+import unicodedata
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from assay.core.diagnostics import visible
+from assay.core.errors import InputError, did_you_mean
+from assay.core.facts import Edit
+from assay.core.plain import dumps
+from assay.core.run_file import Summary
+from assay.query.status import State, seconds_of, state_of
+from assay.query.words import age, duration, elided, number
+from assay.store.index import IndexRow, refresh
+from assay.store.layout import Project
+
+DEFAULT_COLUMNS = ("status", "tag", "id", "best", "duration", "age")
+DEFAULT_SORT = "-created"
+_STATISTICS = ("last", "min", "max", "mean", "count")
+_ELASTIC = ("tag", "note", "reason", "labels", "project", "folder", "parent")
+_LEAST_CELLS = 8
+_GAP = "  "
+
+
+class RunRow:
+    """One run of a list: what its folder wrote, with what was said about it later and what is derived."""
+
+    __slots__ = ("_state", "now_ns", "project", "written")
+
+    def __init__(self, project: Project, written: IndexRow, now_ns: int) -> None:
+        self.project = project
+        self.written = written
+        self.now_ns = now_ns
+        self._state: State | None = None
+
+    @property
+    def id(self) -> str:
+        return self.written.id
+
+    @property
+    def path(self) -> Path:
+        return self.project.runs_dir / self.written.folder
+
+    @property
+    def edits(self) -> list[Edit]:
+        return self.written.edits
+
+    @property
+    def tag(self) -> str:
+        if not self.written.edits_json:  # thousands of runs have none
+            return self.written.tag
+        given = [edit.new for edit in self.edits if edit.what == "tag" and isinstance(edit.new, str)]
+        return given[-1] if given else self.written.tag
+
+    @property
+    def labels(self) -> list[str]:
+        now: dict[str, bool] = {}
+        for edit in self.edits:
+            if edit.what == "label":
+                now[edit.key] = bool(edit.new)
+        return [label for label, has in now.items() if has]
+
+    @property
+    def note(self) -> str | None:
+        """The newest note."""
+        return next((str(edit.new) for edit in reversed(self.edits) if edit.what == "note"), None)
+
+    @property
+    def status(self) -> str:
+        """As for one run; `damaged` when its folder cannot be read."""
+        written = self.written.status
+        return self._open_state().status if written == "running" else written or "damaged"
+
+    @property
+    def duration_s(self) -> float | None:
+        written = self.written
+        if written.status == "running":
+            return seconds_of(written.seconds, written.started_ns, self._open_state(), self.now_ns)
+        return written.seconds if written.status else None
+
+    @property
+    def summaries(self) -> dict[str, Summary]:
+        return self.written.summaries
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """Results that are no curves, with later corrections."""
+        return {**json.loads(self.written.values_json), **{e.key: e.new for e in self.edits if e.what == "value"}}
+
+    def _open_state(self) -> State:
+        if self._state is None:
+            self._state = state_of(self.path, "running", self.written.lease)
+        return self._state
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column: what a run has there (None: nothing), and how that reads."""
+
+    name: str
+    get: Callable[[RunRow], Any]
+    show: Callable[[Any, int], str] = lambda value, now_ns: _shown(value)
+    to_right: bool = False
+    sort_key: Callable[[Any], Any] | None = None
+
+    @property
+    def key(self) -> str:
+        """The name that programs get: with the unit, where there is one."""
+        return {"duration": "duration_s", "age": "created"}.get(self.name, self.name)
+
+
+def _best(row: RunRow) -> dict[str, Any] | None:
+    if row.written.best_value is None:
+        return None
+    best = row.written
+    return {"metric": best.best_metric, "mode": best.best_mode, "value": best.best_value, "step": best.best_step}
+
+
+COLUMNS: Mapping[str, Column] = {
+    column.name: column
+    for column in (
+        Column("status", lambda row: row.status),
+        Column("tag", lambda row: row.tag),
+        Column("id", lambda row: row.id),
+        Column(
+            "best",
+            _best,
+            lambda best, now_ns: f"{best['metric']} {number(best['value'])}",
+            sort_key=lambda best: best["value"],
+        ),
+        Column("duration", lambda row: row.duration_s, lambda s, now_ns: duration(s), to_right=True),
+        # The age is a moment, so that it reads the same tomorrow; shown is how long ago that was.
+        Column("age", lambda row: row.written.created_ns, age, to_right=True, sort_key=lambda ns: -ns),
+        Column("created", lambda row: row.written.created_ns, lambda ns, now_ns: f"{_local(ns):%Y-%m-%d %H:%M}"),
+        Column("kind", lambda row: row.written.kind),
+        Column("step", lambda row: row.written.step, to_right=True),
+        Column("attempts", lambda row: row.written.attempts, to_right=True),
+        Column("labels", lambda row: row.labels, lambda labels, now_ns: _shown(", ".join(labels))),
+        Column("note", lambda row: row.note),
+        Column("reason", lambda row: row.written.error or row.written.reason or None),
+        Column("parent", lambda row: row.written.parent or None),
+        Column("config", lambda row: row.written.config_hash[:16] or None),
+        Column("project", lambda row: str(row.project.root)),
+        Column("folder", lambda row: str(row.path)),
+    )
+}
+"""What may be asked for by name; beside these, any metric (`valid/acc`, `valid/acc.max`) and any result."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of runs under columns. `cells` are values for programs; `text` is for people."""
+
+    columns: tuple[Column, ...]
+    rows: tuple[RunRow, ...]
+    now_ns: int = field(default_factory=time.time_ns)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def cells(self) -> list[dict[str, Any]]:
+        """One dictionary a run, by column; times as ISO text, durations in seconds."""
+        return [{column.key: _value(column, row) for column in self.columns} for row in self.rows]
+
+    def to_json(self) -> str:
+        """A list of objects, one a line; what JSON lacks (nan, inf) as text."""
+        lines = ",\n".join(dumps(cells) for cells in self.cells)
+        return f"[\n{lines}\n]" if lines else "[]"
+
+    def to_csv(self) -> str:
+        """With a head; text that a spreadsheet would take for a formula begins with an apostrophe."""
+        import csv  # here: a list as text must not pay for it
+        import io
+
+        lines = [[_harmless(name) for column in self.columns for name in _csv_names(column)]]
+        lines += [[_harmless(cell) for c in self.columns for cell in _csv_cells(c, cells)] for cells in self.cells]
+        out = []
+        for line in lines:
+            # Written with the ends of the standard, or a carriage return inside of a cell would not be quoted.
+            buffer = io.StringIO()
+            csv.writer(buffer).writerow(line)
+            out.append(buffer.getvalue().removesuffix("\r\n") + "\n")
+        return "".join(out)
+
+    def text(self, *, width: int | None = 80) -> list[str]:
+        """Aligned lines, the head first; long words are elided to fit `width` as far as that goes, or not at all."""
+        return [line for line, _ in self.lines(width=width)]
+
+    def lines(self, *, width: int | None = 80) -> list[tuple[str, RunRow | None]]:
+        """The same with the run that each line is about; None for the head."""
+        texts = [[visible(column.name), *self._texts(column)] for column in self.columns]
+        widths = [max(map(_cells, each)) for each in texts]
+        if width is not None:
+            widths = _fitted(self.columns, widths, width)
+        rights = [column.to_right for column in self.columns]
+        padded = [_padded(each, cells, to_right) for each, cells, to_right in zip(texts, widths, rights, strict=True)]
+        lines = (_GAP.join(parts).rstrip() for parts in zip(*padded, strict=True))
+        return list(zip(lines, [None, *self.rows], strict=True))
+
+    def _texts(self, column: Column) -> list[str]:
+        values = map(column.get, self.rows)
+        show, now_ns = column.show, self.now_ns
+        return ["-" if value in (None, "", []) else visible(show(value, now_ns)) for value in values]
+
+
+def list_runs(
+    projects: Project | Sequence[Project],
+    *,
+    tests: bool = False,
+    sort: str = DEFAULT_SORT,
+    columns: Iterable[str] = DEFAULT_COLUMNS,
+    limit: int | None = None,
+) -> Table:
+    """The runs of one project or several; test runs only on request. `sort` is a column, with - for largest first.
+
+    InputError naming what there is, for a column that nothing has.
+    """
+    now_ns = time.time_ns()
+    homes = [projects] if isinstance(projects, Project) else projects
+    rows = [row for home in homes for row in rows_of(home, now_ns=now_ns) if tests or row.written.kind == "train"]
+    by = _column(sort.removeprefix("-"), rows)
+    chosen = tuple(_column(name, rows) for name in columns)
+    rows = _sorted(rows, by, descending=sort.startswith("-"))
+    return Table(chosen, tuple(rows[:limit]), now_ns)
+
+
+def rows_of(project: Project, *, now_ns: int = 0) -> list[RunRow]:
+    """All runs of a project, the oldest first."""
+    rows = [RunRow(project, written, now_ns or time.time_ns()) for written in refresh(project)]
+    return sorted(rows, key=lambda row: (row.written.created_ns, row.id))
+
+
+def metric_names(rows: Iterable[RunRow]) -> list[str]:
+    """The metrics that any of the runs has, in the order in which they are met."""
+    return list(dict.fromkeys(name for row in rows for name in json.loads(row.written.summaries_json)))
+
+
+def _column(name: str, rows: Sequence[RunRow]) -> Column:
+    if name in COLUMNS:
+        return COLUMNS[name]
+    metrics = metric_names(rows)
+    if name in metrics:
+        return Column(name, lambda row: _statistic(row, name, "last"), to_right=True)
+    metric, _, statistic = name.rpartition(".")
+    if metric in metrics and statistic in _STATISTICS:
+        return Column(name, lambda row: _statistic(row, metric, statistic), to_right=True)
+    results = dict.fromkeys(key for row in rows for key in row.values)
+    if name in results:
+        return Column(name, lambda row: row.values.get(name))
+    known = [*COLUMNS, *metrics, *results]
+    if metric in metrics:
+        fix = f"of a metric there are {', '.join(f'.{each}' for each in _STATISTICS)}"
+    else:
+        fix = did_you_mean(name, known) or f"there are {', '.join(known[:20])}{', ...' if len(known) > 20 else ''}"
+    raise InputError(f"No run has a column `{name}`.", fix=fix)
+
+
+def _statistic(row: RunRow, metric: str, statistic: str) -> float | None:
+    summary = row.summaries.get(metric)
+    return None if summary is None else getattr(summary, statistic)
+
+
+def _sorted(rows: Sequence[RunRow], by: Column, *, descending: bool) -> list[RunRow]:
+    """In the order of a column. Runs that have nothing there, or nan, come last either way; equals: newest first."""
+    keyed = []
+    without = []
+    for row in reversed(rows):
+        value = by.get(row)
+        if value is None or value != value:
+            without.append(row)
+        else:
+            keyed.append((by.sort_key(value) if by.sort_key else value, row))
+    numbers = sum(isinstance(key, int | float) for key, _ in keyed)
+    if numbers != len(keyed):  # results may be anything, and not all things have an order
+        keyed = [(str(key), row) for key, row in keyed]
+    keyed.sort(key=lambda pair: pair[0], reverse=descending)
+    return [row for _, row in keyed] + without
+
+
+def _local(ns: int) -> datetime:
+    return datetime.fromtimestamp(ns / 1e9).astimezone()
+
+
+def _value(column: Column, row: RunRow) -> Any:
+    value = column.get(row)
+    if column.name in ("age", "created"):
+        return _local(value).isoformat(timespec="seconds")
+    return value
+
+
+def _shown(value: Any) -> str:
+    match value:
+        case float():
+            return number(value)
+        case str():
+            return value if value.isprintable() else " ".join(value.split())
+        case int():
+            return str(value)
+        case _:
+            return dumps(value)
+
+
+def _csv_names(column: Column) -> tuple[str, ...]:
+    return ("best_metric", "best") if column.name == "best" else (column.key,)
+
+
+def _csv_cells(column: Column, cells: Mapping[str, Any]) -> tuple[Any, ...]:
+    value = cells[column.key]
+    if column.name == "best":
+        return (value["metric"], value["value"]) if value else ("", "")
+    if isinstance(value, list | dict):
+        return (", ".join(value) if column.name == "labels" else dumps(value),)
+    return ("" if value is None else value,)
+
+
+def _harmless(cell: Any) -> Any:
+    """Text that would be run as a formula when somebody opens the table in a spreadsheet, made text again."""
+    if not isinstance(cell, str) or not cell.startswith(("=", "+", "-", "@", "\t", "\r")):
+        return cell
+    try:
+        float(cell)
+    except ValueError:
+        return f"'{cell}"
+    return cell
+
+
+def _fitted(columns: Sequence[Column], widths: Sequence[int], limit: int) -> list[int]:
+    """Widths that together stay within `limit`, as far as columns of words can give: the widest gives first."""
+    fitted = list(widths)
+    too_much = sum(fitted) + len(_GAP) * (len(fitted) - 1) - limit
+    for names in (_ELASTIC, ("best",)):
+        elastic = [i for i, column in enumerate(columns) if column.name in names]
+        while too_much > 0 and elastic and max(fitted[i] for i in elastic) > _LEAST_CELLS:
+            fitted[max(elastic, key=lambda i: fitted[i])] -= 1
+            too_much -= 1
+    return fitted
+
+
+def _padded(texts: Sequence[str], width: int, to_right: bool) -> list[str]:
+    pad = str.rjust if to_right else str.ljust
+    return [pad(text, width) if text.isascii() and len(text) <= width else _fit(text, width, pad) for text in texts]
+
+
+def _fit(text: str, width: int, pad: Callable[[str, int], str]) -> str:
+    """`text` in exactly `width` columns of a terminal, whatever characters it is made of."""
+    limit = width
+    fitting = text
+    while _cells(fitting) > width:
+        fitting = elided(text, limit)
+        limit -= 1
+    return pad(fitting, width - _cells(fitting) + len(fitting))
+
+
+def _cells(text: str) -> int:
+    """Columns of a terminal that `text` takes."""
+    if text.isascii():
+        return len(text)
+    return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)

@@ -1,0 +1,86 @@
+"""Numbers and times as people say them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+_LONG_AGO_S = 60 * 86_400
+
+
+def duration(seconds: float) -> str:
+    """
+    >>> [duration(s) for s in (0.42, 4.2, 72, 7500, 100_000)]
+    ['0.42 s', '4.2 s', '1 min 12 s', '2 h 5 min', '1 d 3 h']
+    """
+    if seconds < 9.95:
+        return f"{seconds:.2g} s" if seconds >= 0.01 else "0 s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    for unit, part, size in (("min", "s", 60), ("h", "min", 3_600), ("d", "h", 86_400)):
+        if whole < size * (60 if unit == "min" else 24) or unit == "d":
+            many, rest = divmod(whole, size)
+            rest //= size // (60 if unit != "d" else 24)
+            return f"{many} {unit} {rest} {part}" if rest else f"{many} {unit}"
+    raise AssertionError("days have no end")
+
+
+def age(then_ns: int, now_ns: int) -> str:
+    """How long ago, in one word and a number; a date for what is long past.
+
+    >>> [age(0, s * 10**9) for s in (0, 59, 60, 7_300, 200_000)]
+    ['now', '59 s ago', '1 min ago', '2 h ago', '2 d ago']
+    """
+    seconds = (now_ns - then_ns) // 10**9
+    if seconds < 1:
+        return "now"
+    if seconds >= _LONG_AGO_S:
+        return f"{datetime.fromtimestamp(then_ns / 1e9):%Y-%m-%d}"
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= size:
+            return f"{seconds // size} {unit} ago"
+    return f"{seconds} s ago"
+
+
+def number(value: float) -> str:
+    """Five digits that count, and no more than it takes.
+
+    >>> [number(x) for x in (0.5, 1234567.0, 3.14159265, 1e-9, float("nan"), 100.0)]
+    ['0.5', '1234567', '3.1416', '1e-09', 'nan', '100']
+    """
+    if value == value and abs(value) < 1e15 and value == int(value):
+        return str(int(value))
+    return f"{value:.5g}"
+
+
+def size(count: int) -> str:
+    """
+    >>> size(0), size(999), size(1_234_567), size(5 * 10**10)
+    ('0 B', '999 B', '1.2 MB', '50 GB')
+    """
+    amount, unit = float(count), "B"
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if amount < 999.5 or unit == "TB":
+            break
+        amount /= 1000
+    return f"{amount:.0f} {unit}" if unit == "B" or amount >= 9.95 else f"{amount:.1f} {unit}"
+
+
+def moment(ns: int) -> str:
+    """A time of day with its date, in the time zone of whoever reads it."""
+    return f"{datetime.fromtimestamp(ns / 1e9).astimezone():%Y-%m-%d %H:%M:%S}"
+
+
+def elided(text: str, limit: int) -> str:
+    """`text` in at most `limit` characters: what is left out is left out in the middle.
+
+    >>> elided("a-very-long-tag-of-a-run", 12), elided("short", 12)
+    ('a-very…-a-run', 'short')
+    """
+    if len(text) <= limit:
+        return text
+    if limit < 2:
+        return "…"[:limit]
+    head = (limit - 1 + 1) // 2
+    tail = limit - 1 - head
+    return f"{text[:head]}…{text[len(text) - tail :]}"

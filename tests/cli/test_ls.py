@@ -1,0 +1,96 @@
+"""`assay ls`."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from assay.core.run_file import Best
+from assay.record.start import start
+from assay.store.layout import Project
+from run_folders import hold_lease, make_project, make_run
+
+from .conftest import Assay
+
+
+def test_where_nothing_is_the_way_to_begin_is_said(
+    tmp_path: Path, assay: Assay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert assay("ls").out == "There is no project here, so there are no runs. `assay init` makes one.\n"
+
+    make_project(tmp_path)
+    said = assay("ls")
+
+    assert said.code == 0
+    assert said.out.startswith("There are no runs yet. `assay run CONFIG` makes one")
+    assert assay("ls", "--tests").out == "There are no runs yet. `assay run CONFIG` makes one.\n"
+    assert assay("ls", "--json").out == "[]\n"
+    assert assay("ls", "--csv").out == "status,tag,id,best_metric,best,duration_s,created\n"
+
+
+def test_runs_are_listed_the_newest_first(project: Project, assay: Assay) -> None:
+    make_run(project, tag="older", age_s=7300, best=Best(metric="acc", mode="max", value=0.5, step=1))
+    hold_lease(make_run(project, tag="newer", age_s=100, ran_s=None))
+
+    said = assay("ls")
+
+    assert said.code == 0
+    assert [line.split()[:2] for line in said.lines] == [["status", "tag"], ["running", "newer"], ["finished", "older"]]
+    assert said.lines[2].endswith("acc 0.5  1 min 12 s    2 h ago")
+
+
+def test_columns_sorting_and_limit_are_asked_for(project: Project, assay: Assay) -> None:
+    for tag, value in (("a", 3.0), ("b", 1.0), ("c", 2.0)):
+        make_run(project, tag=tag, points={"loss": [value]})
+
+    said = assay("ls", "--columns", "tag, loss", "--sort", "-loss", "-n", "2")
+
+    assert [line.split() for line in said.lines] == [["tag", "loss"], ["a", "3"], ["c", "2"]]
+    wrong = assay("ls", "--columns", "los")
+    assert wrong.code == 2
+    assert "did you mean `loss`?" in wrong.err
+
+
+def test_tests_are_listed_on_request_with_their_kind(project: Project, assay: Assay) -> None:
+    make_run(project, tag="trained")
+    make_run(project, tag="tested", kind="test")
+
+    assert "tested" not in assay("ls").out
+    lines = assay("ls", "--tests").lines
+    assert lines[0].split()[:3] == ["status", "tag", "kind"]
+    assert "tested" in "".join(lines)
+
+
+def test_all_projects_are_listed_with_where_they_are(project: Project, assay: Assay, tmp_path: Path) -> None:
+    with start("far", project=tmp_path / "elsewhere"):
+        pass
+    make_run(project, tag="near")
+
+    said = assay("ls", "--all-projects")
+
+    assert str(tmp_path / "elsewhere") in said.out and str(project.root) in said.out
+    assert "far" not in assay("ls").out
+
+
+def test_programs_get_json_and_csv(project: Project, assay: Assay) -> None:
+    make_run(project, id="aaaaaaaa", tag="=1+1")
+
+    (row,) = json.loads(assay("ls", "--json").out)
+    _, cells = csv.reader(io.StringIO(assay("ls", "--csv").out))
+
+    assert (row["id"], row["tag"], row["duration_s"], row["best"]) == ("aaaaaaaa", "=1+1", 72.0, None)
+    assert cells[1:3] == ["'=1+1", "aaaaaaaa"]
+
+
+def test_a_tag_cannot_paint_the_terminal(project: Project, assay: Assay) -> None:
+    make_run(project, tag="\x1b[31mred\nline")
+
+    said = assay("ls")
+
+    assert len(said.lines) == 2
+    assert "\\x1b[31mred line" in said.out

@@ -1,0 +1,228 @@
+"""Saying which run is meant."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from assay.core.errors import CheckpointError, InputError
+from assay.core.facts import Edit
+from assay.core.run_file import Best
+from assay.query.find import checkpoint_of, find, find_checkpoint, find_run
+from assay.query.place import all_projects, project_here, projects_here
+from assay.query.run import RunView
+from assay.record.start import start
+from assay.store.layout import Project
+from run_folders import edit, make_checkpoint, make_project, make_run
+
+Refused = Callable[[str], str]
+
+
+@pytest.fixture
+def refused(project: Project) -> Refused:
+    """The text of the error that an address gives."""
+
+    def text(address: str) -> str:
+        with pytest.raises(InputError) as caught:
+            find_run(address, project)
+        return str(caught.value)
+
+    return text
+
+
+def test_a_run_is_found_by_id_prefix_tag_folder_name_and_path(project: Project) -> None:
+    folder = make_run(project, id="kq3f7abc", tag="MNIST CNN")
+    make_run(project, id="kz3f7abc", tag="other")
+
+    for address in ("kq3f7abc", "kq3", "KQ3F", "MNIST CNN", folder.name, str(folder), f"{folder}/checkpoints/.."):
+        (folder / "checkpoints").mkdir(exist_ok=True)
+        assert find_run(address, project).id == "kq3f7abc", address
+
+
+def test_a_path_is_found_from_anywhere_and_from_inside(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = make_run(project, id="kq3f7abc")
+    inside = make_checkpoint(folder, 3)
+    monkeypatch.chdir(folder.parent)
+
+    for address in (folder.name, f"./{folder.name}", str(inside), os.path.relpath(inside)):
+        assert find_run(address).id == "kq3f7abc"
+    monkeypatch.chdir(inside)
+    assert find_run(".").id == "kq3f7abc"
+    assert find_run("..").id == "kq3f7abc"
+
+
+def test_a_path_under_the_home_folder_may_be_written_short(home: Path) -> None:
+    make_run(make_project(home / "p"), id="kq3f7abc")
+
+    (folder,) = (home / "p" / "runs").iterdir()
+    assert find_run(f"~/p/runs/{folder.name}").id == "kq3f7abc"
+
+
+def test_of_runs_with_one_tag_the_newest_is_meant(project: Project) -> None:
+    make_run(project, age_s=100, id="aaaaaaaa")
+    make_run(project, age_s=10, id="bbbbbbbb")
+    make_run(project, age_s=1, id="cccccccc", kind="test")
+
+    assert find_run("digits", project).id == "bbbbbbbb"
+
+
+def test_a_run_is_found_by_the_tag_that_it_was_given_later(project: Project) -> None:
+    folder = make_run(project, id="aaaaaaaa", tag="old")
+    edit(folder, [Edit(what="tag", new="new")])
+
+    assert find_run("new", project).id == "aaaaaaaa"
+
+
+def test_a_tag_of_tests_only_is_found_too(project: Project) -> None:
+    make_run(project, id="aaaaaaaa", kind="test", tag="check")
+
+    assert find_run("check", project).id == "aaaaaaaa"
+
+
+def test_last_is_the_newest_training_run_and_counts_back(project: Project, refused: Refused) -> None:
+    for i, age in enumerate((300, 200, 100)):
+        make_run(project, age_s=age, id="abc"[i] * 8)
+    make_run(project, age_s=1, id="dddddddd", kind="test")
+
+    assert [find_run(address, project).id[0] for address in ("last", "last-0", "last-1", "last-2")] == list("ccba")
+    assert "There is no run `last-3`.\n" in refused("last-3")
+    assert "there are 3 runs" in refused("last-3")
+
+
+def test_the_beginning_of_an_id_must_be_long_enough_and_of_one_run(project: Project, refused: Refused) -> None:
+    make_run(project, id="abcdefgh", tag="one")
+    make_run(project, id="abcdefgi", tag="two")
+
+    text = refused("abcdefg")
+
+    assert "the beginning of 2 ids" in text
+    assert "abcdefgh one, 1 h ago" in text and "abcdefgi two" in text
+    assert "needs 3 characters" in refused("ab")
+
+
+def test_what_is_not_there_names_what_is(project: Project, refused: Refused) -> None:
+    assert "there is none yet: `assay run CONFIG` makes one" in refused("mnist")
+    assert "There is no run yet" in refused("last")
+    make_run(project, tag="mnist-cnn", id="kq3f7abc")
+
+    assert "did you mean `mnist-cnn`?" in refused("mnist-cn")
+    assert "did you mean `kq3f7abc`?" in refused("kq3f7abd")
+    assert "the newest is kq3f7abc mnist-cnn, 1 h ago" in refused("zzzz")
+    assert "there is 1 run" in refused("last-1")
+    assert "no run `\x00`" in refused("\x00")
+    assert "There is no run `./nowhere`" in refused("./nowhere")
+
+
+def test_the_best_run_is_by_the_recorded_mode_or_the_one_that_is_said(project: Project, refused: Refused) -> None:
+    best = Best(metric="acc", mode="max", value=0.9, step=1)
+    make_run(project, id="aaaaaaaa", points={"acc": [0.5, 0.9], "loss": [3.0]}, best=best)
+    make_run(project, id="bbbbbbbb", points={"acc": [0.8, math.nan], "loss": [1.0]})
+    make_run(project, id="cccccccc", points={"acc": [0.95]}, kind="test")
+    make_run(project, id="dddddddd", points={"loss": [math.nan], "void": [math.nan], "a:b": [1.0]})
+
+    def best_of(metric: str) -> str:
+        return find_run(f"best:{metric}", project).id[0]
+
+    assert [best_of(m) for m in ("acc", "acc:max", "acc:min", "loss:min", "loss:max", "a:b:min")] == list("aaabad")
+    assert "No run says whether small or large is good" in refused("best:loss")
+    assert "write `best:loss:min` or `best:loss:max`" in refused("best:loss")
+    assert "did you mean `loss`" in refused("best:los:min")
+    assert "there are acc, loss" in refused("best:zzz:min")
+    assert "never a number" in refused("best:void:min")
+
+
+def test_runs_that_disagree_on_what_is_best_must_be_told(project: Project, refused: Refused) -> None:
+    for mode in ("min", "max"):
+        make_run(project, points={"acc": [1.0]}, best=Best(metric="acc", mode=mode, value=1.0, step=1))
+
+    assert "Some runs want it small and some large" in refused("best:acc")
+
+
+def test_the_best_of_no_runs_says_how_to_make_one(refused: Refused) -> None:
+    assert "`assay run CONFIG` makes one" in refused("best:acc")
+
+
+def test_a_checkpoint_is_found_by_step_name_best_and_latest(project: Project) -> None:
+    folder = make_run(project, id="kq3f7abc")
+    for step in (10, 20):
+        make_checkpoint(folder, step)
+    (folder / "checkpoints" / "best.json").write_text('{"name": "step-000000010"}')
+
+    def found(address: str) -> str:
+        run, path = find_checkpoint(address, project)
+        assert run.id == "kq3f7abc"
+        return path.name[-2:]
+
+    addresses = ("last@10", "last@latest", "last", "kq3@best", "last@step-000000020", f"{folder}@000000020")
+    assert [found(address) for address in addresses] == ["10", "20", "20", "10", "20", "20"]
+    assert find_checkpoint("last", project, default="best")[1].name == "step-000000010"
+
+
+def test_a_checkpoint_that_is_not_there_names_those_that_are(project: Project) -> None:
+    folder = make_run(project, id="kq3f7abc")
+
+    def text(address: str) -> str:
+        with pytest.raises(CheckpointError) as caught:
+            find_checkpoint(address, project)
+        return str(caught.value)
+
+    assert "it has none yet" in text("last") and "it has none yet" in text("last@best")
+    for step in range(1, 11):
+        make_checkpoint(folder, step)
+    (make_checkpoint(folder, 11) / "model.json").unlink()
+
+    assert "it has ..., 3, 4, 5, 6, 7, 8, 9, 10" in text("last@99")
+    assert "model.json is missing" in text("last@11")
+    assert "set `[checkpoint] best`" in text("last@best")
+    (folder / "checkpoints" / "best.json").write_text('{"name": "step-000000010"}')
+    assert text("last@99").endswith("10 and best")
+
+
+def test_an_at_sign_in_a_tag_is_no_checkpoint(project: Project) -> None:
+    make_run(project, tag="ada@home")
+
+    run, checkpoint = find("ada@home", project)
+
+    assert (run.tag, checkpoint) == ("ada@home", "")
+    with pytest.raises(InputError, match="no run `bob`"):
+        find("bob@home", project)
+
+
+def test_a_checkpoint_of_a_view_is_asked_for_directly(project: Project) -> None:
+    view = RunView(make_run(project))
+    make_checkpoint(view.path, 7)
+
+    assert checkpoint_of(RunView(view.path), "7").step == 7
+
+
+def test_without_a_project_the_way_to_one_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    with pytest.raises(InputError, match="`assay init` makes this folder one"):
+        find_run("last")
+    assert projects_here() == []
+
+
+def test_the_project_is_the_one_around_the_working_directory(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    inside = project.root / "src" / "deep"
+    inside.mkdir(parents=True)
+    monkeypatch.chdir(inside)
+
+    assert project_here().root == project.root
+    assert [each.root for each in projects_here()] == [project.root]
+
+
+def test_all_projects_are_this_one_and_those_used_before_each_once(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with start("a", project=tmp_path / "other") as run:
+        run.log({"x": 1.0}, step=1)
+    with start("b", project=project):
+        pass
+    monkeypatch.chdir(project.root)
+
+    assert [each.root.name for each in all_projects()] == ["project", "other"]

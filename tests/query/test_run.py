@@ -1,0 +1,235 @@
+"""Looking at one run."""
+
+from __future__ import annotations
+
+import math
+import time
+from pathlib import Path
+
+import pytest
+
+from assay.config.tree import plain
+from assay.core import lease
+from assay.core.errors import ConfigError, InputError, RecordError
+from assay.core.facts import Edit, Ended, Started
+from assay.core.run_file import Best, Code, RunFile
+from assay.query.run import RunView
+from assay.record.start import start
+from assay.store.layout import Project
+from run_folders import SECOND, edit, hold_lease, make_checkpoint, make_run
+
+
+def test_a_run_recorded_by_a_script_shows_all_of_itself(project: Project) -> None:
+    with start("größer", {"optimizer": {"lr": 0.5}}, "A first try.\n\nWith care.", project=project) as run:
+        for step in range(1, 4):
+            run.log({"loss": 1 / step, "acc": step}, step=step)
+        run.artifact(b"picture", "plot.png")
+
+    assert run.folder is not None
+    view = RunView(run.folder)
+
+    assert (view.id, view.kind, view.tag, view.status) == (run.id, "train", "größer", "finished")
+    assert view.desc == "A first try.\n\nWith care."
+    assert plain(view.config) == {"optimizer": {"lr": 0.5}}
+    assert "lr = 0.5" in view.config_text
+    assert view.metrics == ["loss", "acc"]
+    assert view.metric("loss").values.tolist() == [1.0, 0.5, 1 / 3]
+    assert view.metric("loss").steps.tolist() == [1, 2, 3]
+    assert view.summaries["acc"].last == 3
+    assert [type(event.fact) for event in view.events] == [Started, Ended]
+    assert [artifact.name for artifact in view.artifacts] == ["plot.png"]
+    assert view.environment["python"]
+    assert view.duration_s > 0
+    assert str(view.path) in repr(view)
+
+
+def test_a_run_that_goes_on_shows_what_it_has_so_far(project: Project) -> None:
+    with start("live", project=project) as run:
+        run.log({"loss": 0.25}, step=1)
+        assert run.folder is not None
+        view = RunView(run.folder)
+
+        assert view.status == view.status_text == "running"
+        assert view.summaries["loss"].last == 0.25
+        assert view.duration_s > 0
+
+
+def test_a_run_whose_process_is_gone_was_killed(project: Project) -> None:
+    folder = make_run(project, ran_s=None, age_s=100)
+    started_ns = RunView(folder).file.created_ns
+    hold_lease(folder, process_start="1", beat_ns=started_ns + 40 * SECOND)
+    for name in ("metrics.bin", "config.toml"):
+        (folder / name).unlink()
+
+    view = RunView(folder)
+
+    assert view.status == view.status_text == "killed"
+    assert view.duration_s == pytest.approx(40)
+
+
+def test_a_run_without_an_end_and_without_a_lease_was_killed_here_and_is_unknown_elsewhere(project: Project) -> None:
+    here = make_run(project, ran_s=None)
+    elsewhere = make_run(project, ran_s=None, attempts=())
+    (elsewhere / "metrics.bin").unlink()
+
+    assert RunView(here).status == "killed"
+    assert RunView(elsewhere).status == "unknown"
+    assert RunView(elsewhere).status_text == "unknown since its start"
+
+
+def test_the_silence_of_another_host_is_unknown_since_then(project: Project) -> None:
+    folder = make_run(project, ran_s=None, age_s=7200)
+    long_ago_ns = time.time_ns() - 3600 * SECOND
+    hold_lease(folder, host="node3", place="node3/x/y", beat_ns=long_ago_ns)
+    for name in ("metrics.bin", "config.toml"):
+        (folder / name).unlink()
+
+    view = RunView(folder)
+
+    assert view.status == "unknown"
+    assert view.status_text.startswith("unknown since 20")
+    assert view.duration_s == pytest.approx(3600, abs=1)
+
+
+def test_a_run_that_ended_between_two_looks_has_ended(project: Project) -> None:
+    folder = make_run(project, ran_s=None)
+    hold_lease(folder)
+    view = RunView(folder)
+    text = (folder / "run.json").read_text()
+    (folder / "run.json").write_text(text.replace('"running"', '"finished"'))
+    (folder / lease.FILE_NAME).unlink()
+
+    assert view.status == "finished"
+
+
+def test_a_run_whose_file_vanished_between_two_looks_is_unknown(project: Project) -> None:
+    folder = make_run(project, ran_s=None)
+    view = RunView(folder)
+    (folder / "run.json").unlink()
+
+    assert view.status == "unknown"
+
+
+def test_a_failure_says_why(project: Project) -> None:
+    folder = make_run(project, status="failed", attempt={"reason": "ValueError: no"})
+
+    assert RunView(folder).status_text == "failed: ValueError: no"
+
+
+def test_edits_are_merged_and_the_record_stays(project: Project) -> None:
+    folder = make_run(project, tag="first", values={"test/acc": 0.5, "seen": 3})
+    edit(
+        folder,
+        [
+            Edit(what="tag", new="second", old="first"),
+            Edit(what="note", new="good", who="ada", at_ns=1),
+            Edit(what="label", key="paper", new=True),
+            Edit(what="label", key="draft", new=True),
+            Edit(what="label", key="draft", new=False, old=True),
+            Edit(what="value", key="test/acc", new=0.6, old=0.5),
+        ],
+    )
+
+    view = RunView(folder)
+
+    assert (view.tag, view.file.tag) == ("second", "first")
+    assert [note.new for note in view.notes] == ["good"]
+    assert view.labels == ["paper"]
+    assert view.values == {"test/acc": 0.6, "seen": 3}
+
+
+def test_checkpoints_are_in_the_order_of_steps_and_what_is_none_says_why(project: Project) -> None:
+    folder = make_run(project, best=Best(metric="acc", mode="max", value=1.0, step=900, checkpoint="step-000000900"))
+    for step in (1_000_000_000, 900, 20):
+        make_checkpoint(folder, step)
+    make_checkpoint(folder, 50, name="step-000000050.tmp")
+    make_checkpoint(folder, 60, name="step-000000060.left-1")
+    short = make_checkpoint(folder, 70)
+    (short / "model.json").write_bytes(b"")
+    (folder / "checkpoints" / "step-000000080").mkdir()
+    (folder / "checkpoints" / "scratch").mkdir()
+    make_checkpoint(folder, 30, name="keep-me", kind="keypoint")
+
+    view = RunView(folder)
+
+    assert [each.step for each in view.checkpoints] == [20, 30, 900, 1_000_000_000]
+    assert {each.name: each.why for each in view.incomplete_checkpoints} == {
+        "step-000000050.tmp": "it was still being written",
+        "step-000000060.left-1": "a later attempt went on from before it",
+        "step-000000070": "model.json has 0 bytes instead of 2",
+        "step-000000080": "The checkpoint is not complete: it has no manifest.",
+        "scratch": "it has no manifest",
+    }
+    assert view.best is not None
+    assert view.best_checkpoint is not None
+    assert view.best_checkpoint.step == 900
+
+
+def test_the_best_checkpoint_is_the_one_that_its_saver_points_at(project: Project) -> None:
+    folder = make_run(project)
+    make_checkpoint(folder, 5)
+    assert RunView(folder).best_checkpoint is None
+
+    (folder / "checkpoints" / "best.json").write_text('{"format": 1, "name": "step-000000005"}')
+
+    found = RunView(folder).best_checkpoint
+    assert found is not None
+    assert found.step == 5
+
+
+def test_a_metric_that_is_not_there_names_its_neighbour(project: Project) -> None:
+    view = RunView(make_run(project, points={"train/loss": [1.0]}))
+
+    with pytest.raises(InputError, match="did you mean `train/loss`"):
+        view.metric("train/los")
+    with pytest.raises(InputError, match="it has train/loss"):
+        view.metric("zzz")
+    with pytest.raises(InputError, match="nothing was logged yet"):
+        RunView(make_run(project)).metric("zzz")
+
+
+def test_an_empty_run_has_nothing_and_says_so_without_failing(project: Project) -> None:
+    folder = make_run(project, attempts=())
+    for path in folder.iterdir():
+        if path.name != "run.json":
+            path.unlink()
+
+    view = RunView(folder)
+
+    assert (view.config_text, view.desc, view.log_text, view.notes, view.events) == ("", "", "", [], [])
+    assert (view.checkpoints, view.artifacts, view.metrics, view.best) == ([], (), [], None)
+    assert (view.code, dict(view.environment), plain(view.config)) == (Code(), {}, {})
+    assert view.duration_s == 0
+    assert view.created.timestamp() == pytest.approx(view.file.created_ns / 1e9)
+
+
+def test_a_page_without_a_title_is_all_description(project: Project) -> None:
+    folder = make_run(project)
+    (folder / "README.md").write_text("just words\n")
+
+    assert RunView(folder).desc == "just words"
+
+
+def test_a_damaged_config_is_shown_where_it_is_damaged(project: Project) -> None:
+    view = RunView(make_run(project, config="lr = = 3\n"))
+
+    with pytest.raises(ConfigError) as caught:
+        _ = view.config
+
+    assert "config.toml:1" in str(caught.value)
+
+
+def test_a_folder_without_a_run_and_a_run_of_the_future_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no run in this folder"):
+        RunView(tmp_path)
+
+    (tmp_path / "run.json").write_text('{"format": 99}')
+    with pytest.raises(RecordError, match="format 99"):
+        RunView(tmp_path)
+
+
+def test_a_metric_that_was_only_nan_is_there(project: Project) -> None:
+    view = RunView(make_run(project, points={"loss": [math.nan]}))
+
+    assert math.isnan(view.summaries["loss"].last)
+    assert isinstance(view.file, RunFile)
