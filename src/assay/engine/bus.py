@@ -1,0 +1,126 @@
+"""The event bus of an engine: who is called at which moment, at no cost where nobody listens."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from assay.core.errors import InputError, did_you_mean
+from assay.core.events import NEVER, Event, Handler, When
+from assay.core.ports import Bind
+
+
+@dataclass(slots=True)
+class _Listener:
+    handler: Handler
+    call: Callable[[], Any]
+    due: int
+
+
+class Point:
+    """One event. The loop asks `if point.due <= count: point.fire(count)`, one comparison when nothing is due."""
+
+    __slots__ = ("due", "event", "listeners")
+
+    def __init__(self, event: Event) -> None:
+        self.event = event
+        self.listeners: list[_Listener] = []
+        self.due = NEVER
+
+    def add(self, handler: Handler, call: Callable[[], Any]) -> None:
+        self.listeners.append(_Listener(handler, call, handler.when.next(0)))
+        self.listeners.sort(key=lambda listener: listener.handler.priority)  # stable: equal ones in order of adding
+        self.due = min(listener.due for listener in self.listeners)
+
+    def start_at(self, count: int) -> None:
+        """The run goes on from `count`: what was due before it has been done."""
+        for listener in self.listeners:
+            listener.due = listener.handler.when.next(count)
+        self.due = min((listener.due for listener in self.listeners), default=NEVER)
+
+    def fire(self, count: int) -> None:
+        """Call all that are due, in order. An exception gains a note that names handler and event."""
+        due = NEVER
+        for listener in self.listeners:
+            if listener.due <= count:
+                listener.due = listener.handler.when.next(count + 1)
+                try:
+                    listener.call()
+                except BaseException as error:
+                    error.add_note(f"in handler {listener.handler.name} at {self.event} {count}")
+                    raise
+            due = min(due, listener.due)
+        self.due = due
+
+
+class Bus:
+    """All points of one engine."""
+
+    def __init__(self, bind: Bind) -> None:
+        self._bind = bind
+        self.points = {event: Point(event) for event in Event}
+
+    def add(self, handler: Handler) -> None:
+        self.points[handler.event].add(handler, self._bind(handler.fn))
+
+    def extend(self, handlers: Iterable[Handler]) -> None:
+        for handler in handlers:
+            self.add(handler)
+
+    def order(self) -> list[Handler]:
+        """Every handler, in the order in which those of one event are called."""
+        return [listener.handler for point in self.points.values() for listener in point.listeners]
+
+    def counting(self, event: Event) -> Callable[[], None]:
+        """A call that fires `event` and counts how often it did."""
+        point, count = self.points[event], 0
+
+        def fire() -> None:
+            nonlocal count
+            if point.due <= count:
+                point.fire(count)
+            count += 1
+
+        return fire
+
+
+def on(event: str, *, when: When | None = None, priority: int = 0) -> Callable[[Callable[..., Any]], Handler]:
+    """Make a handler of a function: `@on("step_end", when=Every(100))`."""
+
+    def wrap(fn: Callable[..., Any]) -> Handler:
+        kind = event_named(event)
+        return Handler(event=kind, fn=fn, priority=priority) if when is None else Handler(
+            event=kind, fn=fn, when=when, priority=priority
+        )
+
+    return wrap
+
+
+def event_named(name: str) -> Event:
+    """The event of that name; InputError with the nearest one otherwise."""
+    try:
+        return Event(name)
+    except ValueError:
+        fix = did_you_mean(name, list(Event)) or f"Events: {', '.join(Event)}."
+        raise InputError(f"There is no event {name!r}.", fix=fix) from None
+
+
+def bind_by_name(roles: Mapping[str, Any]) -> Bind:
+    """A `Bind` that fills parameters from `roles` by name; one with a default may be left out."""
+
+    def bind(fn: Callable[..., Any]) -> Callable[[], Any]:
+        filled: dict[str, Any] = {}
+        for parameter in inspect.signature(fn).parameters.values():
+            if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+                continue
+            if parameter.name in roles:
+                filled[parameter.name] = roles[parameter.name]
+            elif parameter.default is parameter.empty:
+                name = getattr(fn, "__qualname__", repr(fn))
+                fix = did_you_mean(parameter.name, roles) or f"There are: {', '.join(roles)}."
+                raise InputError(f"The handler {name} asks for {parameter.name!r}, which nothing provides.", fix=fix)
+        return (lambda: fn(**filled)) if filled else fn
+
+    return bind

@@ -1,0 +1,181 @@
+"""Samples at positions of a plan, each loaded under its own key, collated to batches."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence, Sized
+from typing import Any, Literal, Protocol
+from zlib import crc32
+
+import numpy as np
+import torch
+from torch.utils.data import TensorDataset, default_collate
+
+from assay.core.errors import InputError
+from assay.engine.data.plan import Plan
+from assay.engine.data.source import Window
+from assay.engine.seed import SAMPLE, key, seed_all, undisturbed
+
+Randomness = Literal["sample", "batch", "none"]
+
+
+class MapDataset(Protocol):
+    """Anything with a length and items by index; `__getitems__(indices)` is used where it exists."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> Any: ...
+
+
+class Loader:
+    """Batches of a map-style data set, for training (`windows`) and evaluation (iteration, in order).
+
+    `batch_size` is the number of samples per optimizer step; `micro_batch_size` or `accumulate` splits it. The order
+    depends on (seed, epoch) alone, the randomness of a sample on (seed, split, epoch, position): where a run is in its
+    data is one integer.
+
+    `randomness` says how loading draws: "sample" keys torch, numpy and `random` before each sample, "batch" before each
+    batch, "none" promises that nothing is drawn (it is checked on the first batch). The default is "none" for a
+    `TensorDataset`, "batch" for data sets with `__getitems__`, else "sample"; a data set may say so itself by an
+    attribute `randomness`.
+    """
+
+    exactness = "exact (plan)"
+
+    def __init__(
+        self,
+        dataset: MapDataset,
+        *,
+        batch_size: int,
+        seed: int = 0,
+        split: str = "train",
+        shuffle: bool = False,
+        accumulate: int | None = None,
+        micro_batch_size: int | None = None,
+        drop_last: bool = False,
+        randomness: Randomness | None = None,
+        collate: Callable[[list[Any]], Any] | None = None,
+    ) -> None:
+        if not isinstance(dataset, Sized) or not hasattr(dataset, "__getitem__"):
+            raise InputError(
+                f"data.{split}: {type(dataset).__name__} has no length or no items by index.",
+                fix="Give a map-style data set (__len__ and __getitem__).",
+            )
+        if batch_size < 1:
+            raise InputError(f"data.{split}.batch_size is {batch_size}; it must be at least 1.")
+        self.dataset = dataset
+        self.batch_size = batch_size
+        self.micro_batch_size = _micro(batch_size, accumulate, micro_batch_size, split)
+        self.seed = seed
+        self.split = split
+        self.drop_last = drop_last
+        self.randomness: Randomness = randomness or _randomness_of(dataset)
+        self.collate = collate or getattr(dataset, "collate_fn", None) or default_collate
+        self.plan = Plan(len(dataset), seed=seed, shuffle=shuffle)
+        self._split_key = crc32(split.encode("utf-8"))
+        self._checked = False
+
+    @property
+    def steps_per_epoch(self) -> int:
+        full, rest = divmod(len(self.dataset), self.batch_size)
+        return full + bool(rest and not self.drop_last)
+
+    def __len__(self) -> int:
+        return self.steps_per_epoch
+
+    @property
+    def arithmetic(self) -> str:
+        """`64 = 4 accumulate x 16`, for the start of a run."""
+        return f"{self.batch_size} = {self.batch_size // self.micro_batch_size} accumulate x {self.micro_batch_size}"
+
+    def windows(self, epoch: int, start: int) -> Iterator[Window]:
+        """The windows of one epoch from number `start` on; the last may be smaller."""
+        micro = self.micro_batch_size
+        for position, indices in self.plan.blocks(epoch, start * self.batch_size, self.batch_size):
+            if self.drop_last and len(indices) < self.batch_size:
+                return
+            if len(indices) <= micro:
+                yield Window((self._load(epoch, position, indices),), len(indices))
+            else:
+                parts = [indices[i : i + micro] for i in range(0, len(indices), micro)]
+                batches = [self._load(epoch, position + i * micro, part) for i, part in enumerate(parts)]
+                yield Window(batches, len(indices), [len(part) for part in parts])
+
+    def __iter__(self) -> Iterator[Any]:
+        """The batches of epoch 0, whole."""
+        for window in self.windows(0, 0):
+            yield from window.batches
+
+    def _load(self, epoch: int, position: int, indices: Sequence[int]) -> Any:
+        if isinstance(self.dataset, TensorDataset):
+            where = torch.tensor(indices)
+            return [tensor.index_select(0, where) for tensor in self.dataset.tensors]
+        if self.randomness == "none":
+            return self._fetch(indices) if self._checked else self._check_draws_nothing(indices)
+        with undisturbed():
+            if self.randomness == "batch":
+                seed_all(key(self.seed, SAMPLE, self._split_key, epoch, position))
+                return self._fetch(indices)
+            samples = []
+            for offset, index in enumerate(indices):
+                seed_all(key(self.seed, SAMPLE, self._split_key, epoch, position + offset))
+                samples.append(self.dataset[index])
+            return self.collate(samples)
+
+    def _fetch(self, indices: Sequence[int]) -> Any:
+        if hasattr(self.dataset, "__getitems__"):
+            batch = self.dataset.__getitems__(list(indices))
+            return self.collate(batch) if isinstance(batch, list) else batch
+        return self.collate([self.dataset[index] for index in indices])
+
+    def _check_draws_nothing(self, indices: Sequence[int]) -> Any:
+        before = _generators()
+        batch = self._fetch(indices)
+        self._checked = True
+        if _generators() != before:
+            raise InputError(
+                f'data.{self.split} says randomness = "none", but loading a batch draws random numbers.',
+                fix='Set randomness = "sample", which makes the draws a function of seed and position.',
+            )
+        return batch
+
+
+def _generators() -> tuple[Any, ...]:
+    numpy_state = np.random.get_state(legacy=False)
+    return torch.get_rng_state().numpy().tobytes(), repr(numpy_state), random.getstate()
+
+
+def _randomness_of(dataset: MapDataset) -> Randomness:
+    own = getattr(dataset, "randomness", None)
+    if own in ("sample", "batch", "none"):
+        return own  # type: ignore[no-any-return]
+    if isinstance(dataset, TensorDataset):
+        return "none"
+    return "batch" if hasattr(dataset, "__getitems__") else "sample"
+
+
+def _micro(batch_size: int, accumulate: int | None, micro: int | None, split: str) -> int:
+    if micro is not None and micro < 1:
+        raise InputError(f"data.{split}.micro_batch_size is {micro}; it must be at least 1.")
+    if accumulate is not None and accumulate < 1:
+        raise InputError(f"accumulate is {accumulate}; it must be at least 1.")
+    if micro is None:
+        micro, rest = divmod(batch_size, accumulate or 1)
+        if rest or not micro:
+            choices = [n for n in range(1, batch_size + 1) if batch_size % n == 0]
+            raise InputError(
+                f"A batch of {batch_size} cannot be split into {accumulate} equal micro-batches.",
+                fix=f"accumulate can be {', '.join(map(str, choices))}.",
+            )
+    elif accumulate is not None and micro * accumulate != batch_size and accumulate != 1:
+        raise InputError(
+            f"batch_size {batch_size} is not accumulate {accumulate} x micro_batch_size {micro}.",
+            fix="Give one of the two; the other follows.",
+        )
+    if batch_size % micro:
+        choices = [n for n in range(1, batch_size + 1) if batch_size % n == 0]
+        raise InputError(
+            f"A batch of {batch_size} cannot be split into micro-batches of {micro}.",
+            fix=f"micro_batch_size can be {', '.join(map(str, choices))}.",
+        )
+    return micro

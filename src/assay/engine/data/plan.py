@@ -1,0 +1,75 @@
+"""The order of samples as a keyed bijection: the index at a position costs the same anywhere, and needs no state.
+
+A balanced Feistel network over the next even power of two, walked until it lands inside the data (cycle walking:
+Black & Rogaway, "Ciphers with Arbitrary Finite Domains", CT-RSA 2002). Each epoch has its own keys.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from hashlib import blake2b
+
+import numpy as np
+import numpy.typing as npt
+
+from assay.engine.seed import ORDER
+
+_ROUNDS = 6
+_BLOCK = 8192
+
+
+class Plan:
+    """Which index stands at which position of an epoch, for `n` samples."""
+
+    def __init__(self, n: int, *, seed: int, shuffle: bool) -> None:
+        if n < 0:
+            raise ValueError(f"n is {n}")
+        self.n = n
+        self.seed = seed
+        self.shuffle = shuffle
+        bits = max(2, (n - 1).bit_length())
+        self._half_bits = (bits + 1) // 2
+
+    def indices(self, epoch: int, start: int, count: int) -> npt.NDArray[np.int64]:
+        """The indices at positions `start` to `start + count` (fewer at the end of the epoch)."""
+        positions = np.arange(start, min(start + count, self.n), dtype=np.uint64)
+        if not self.shuffle or self.n < 2:
+            return positions.astype(np.int64)
+        keys = _round_keys(self.seed, epoch)
+        inside = self._permute(positions, keys)
+        outside = np.flatnonzero(inside >= self.n)
+        while len(outside):
+            walked = self._permute(inside[outside], keys)
+            inside[outside] = walked
+            outside = outside[walked >= self.n]
+        return inside.astype(np.int64)
+
+    def blocks(self, epoch: int, start: int, size: int) -> Iterator[tuple[int, list[int]]]:
+        """(position of the first, indices) of each batch of `size` from position `start` on; the last may be short."""
+        per_block = max(1, _BLOCK // size) * size
+        for first in range(start, self.n, per_block):
+            indices = self.indices(epoch, first, per_block).tolist()
+            for i in range(0, len(indices), size):
+                yield first + i, indices[i : i + size]
+
+    def _permute(self, values: npt.NDArray[np.uint64], keys: tuple[int, ...]) -> npt.NDArray[np.uint64]:
+        half, mask = np.uint64(self._half_bits), np.uint64((1 << self._half_bits) - 1)
+        left, right = values >> half, values & mask
+        for each in keys:
+            left, right = right, left ^ (_mix(right ^ np.uint64(each)) & mask)
+        return (left << half) | right
+
+
+def _round_keys(seed: int, epoch: int) -> tuple[int, ...]:
+    digest = blake2b(struct.pack("<3q", seed, ORDER, epoch), digest_size=4 * _ROUNDS).digest()
+    return struct.unpack(f"<{_ROUNDS}I", digest)
+
+
+def _mix(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """The 32-bit finaliser "lowbias32" (Wellons, 2018): every input bit reaches every output bit."""
+    low = np.uint64(0xFFFFFFFF)
+    x = x & low
+    x = ((x ^ (x >> np.uint64(16))) * np.uint64(0x7FEB352D)) & low
+    x = ((x ^ (x >> np.uint64(15))) * np.uint64(0x846CA68B)) & low
+    return x ^ (x >> np.uint64(16))

@@ -1,0 +1,232 @@
+"""The training loop. It owns the order of things and nothing else: no config, no files, no ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from assay.core.errors import InputError
+from assay.core.events import Event, Every, Handler
+from assay.core.ports import Bind, NullRecorder, Recorder
+from assay.engine.bus import Bus, bind_by_name, event_named
+from assay.engine.data.source import Window, as_source
+from assay.engine.metrics import to_device
+from assay.engine.process import Process
+from assay.engine.seed import STEP, key, seed_torch
+from assay.engine.state import State
+
+
+class Engine:
+    """Runs a process over training data until the first bound is reached.
+
+    `train` is a `Loader` or any iterable of batches. Bounds: `epochs`, `steps` (optimizer updates), `samples`,
+    `seconds`; without any, one epoch. Randomness of forward and backward is keyed by (seed, step, micro-step), so a run
+    that goes on from a checkpoint draws what the uninterrupted one would have drawn.
+    """
+
+    def __init__(
+        self,
+        process: Process,
+        train: Iterable[Any],
+        *,
+        epochs: int | None = None,
+        steps: int | None = None,
+        samples: int | None = None,
+        seconds: float | None = None,
+        accumulate: int = 1,
+        seed: int = 0,
+        device: str | torch.device = "cpu",
+        recorder: Recorder | None = None,
+        handlers: Iterable[Handler] = (),
+        bind: Bind | None = None,
+    ) -> None:
+        self.process = process
+        self.source = as_source(train, accumulate=accumulate)
+        self.seed = seed
+        self.device = torch.device(device)
+        self.recorder: Recorder = recorder if recorder is not None else NullRecorder()
+        self.state = State()
+        self.seconds: dict[str, float] = {}
+        self._bound(epochs, steps)
+        roles = {"engine": self, "process": process, "model": getattr(process, "model", None), "state": self.state}
+        roles |= {"recorder": self.recorder, "backward": getattr(process, "backward", None)}
+        self.bus = Bus(bind or bind_by_name(roles))
+        self.bus.extend(handlers)
+        self._bound_by_use(samples, seconds)
+        if epochs is None and steps is None and samples is None and seconds is None:
+            self._bound(1, None)
+
+    def run(self) -> State:
+        """Train to the bound, or until something calls `stop`; returns the state.
+
+        Whatever is raised inside is raised here, after the handlers of `exception` were called.
+        """
+        state = self.state
+        try:
+            self._begin()
+            while not self._is_done():
+                self._train_epoch()
+            self._fire(Event.RUN_END, 0)
+        except BaseException as error:
+            state.error = error
+            self._fire(Event.EXCEPTION, 0)
+            raise
+        return state
+
+    def _train_epoch(self) -> None:
+        """One pass over the data, or what is left of it; ends early at a bound or when asked to stop."""
+        state, recorder = self.state, self.recorder
+        step_begin, step_end = self.bus.points[Event.STEP_BEGIN], self.bus.points[Event.STEP_END]
+        log = None if isinstance(recorder, NullRecorder) else recorder.log
+        waiting = computing = telling = 0.0
+        windows = self.source.windows(state.epoch, state.epoch_step)
+        self._fire(Event.EPOCH_BEGIN, state.epoch)
+        now = perf_counter()
+        for window in windows:
+            loaded = perf_counter()
+            waiting += loaded - now
+            if step_begin.due <= state.step:
+                step_begin.fire(state.step)
+            self._train_window(window)
+            computed = perf_counter()
+            computing += computed - loaded
+            if log is not None:
+                log(self._points(), state.step)
+            if step_end.due <= state.step:
+                step_end.fire(state.step)
+            now = perf_counter()
+            telling += now - computed
+            if state.stop_reason or state.step == state.max_steps:
+                break
+        self._count({"data": waiting, "compute": computing, "handlers": telling})
+        if state.epoch_step == state.epoch_length or not (state.stop_reason or state.step == state.max_steps):
+            self._end_epoch()
+
+    def _train_window(self, window: Window) -> None:
+        """One optimizer step: forward and backward of each micro-batch, then one update."""
+        state, process = self.state, self.process
+        begin, end = self.bus.points[Event.BACKWARD_BEGIN], self.bus.points[Event.BACKWARD_END]
+        process.backward.begin(window.sizes)
+        for i, batch in enumerate(window.batches):
+            if self.device.type != "cpu":
+                batch = to_device(batch, self.device)
+            seed_torch(key(self.seed, STEP, state.step, i))
+            state.batch = batch
+            if begin.due <= state.micro_step:
+                begin.fire(state.micro_step)
+            state.output = process.training_step(batch)
+            if end.due <= state.micro_step:
+                end.fire(state.micro_step)
+            state.micro_step += 1
+        process.update(state.step)
+        state.loss = process.backward.loss
+        state.step += 1
+        state.epoch_step += 1
+        state.samples += window.samples
+
+    def _points(self) -> dict[str, float]:
+        """What is recorded of every step."""
+        backward = self.process.backward
+        points = {"train/loss": self.state.loss, "train/lr": backward.rate.current}
+        if backward.grad_norm is not None:
+            points["train/grad_norm"] = backward.grad_norm
+        return points
+
+    def _end_epoch(self) -> None:
+        state = self.state
+        if state.epoch_step == 0:
+            raise InputError("The training data is empty: an epoch has no batch.", fix="Look at [data.train].")
+        state.epoch_length = state.epoch_step
+        state.epoch += 1
+        state.epoch_step = 0
+        self._fire(Event.EPOCH_END, state.epoch)
+
+    def _begin(self) -> None:
+        state, backward = self.state, self.process.backward
+        backward.rate.total = state.max_steps
+        backward.rate.set(state.step)
+        self.process.train()
+        for event, count in (
+            (Event.STEP_BEGIN, state.step),
+            (Event.STEP_END, state.step + 1),
+            (Event.EPOCH_BEGIN, state.epoch),
+            (Event.EPOCH_END, state.epoch + 1),
+            (Event.BACKWARD_BEGIN, state.micro_step),
+            (Event.BACKWARD_END, state.micro_step),
+        ):
+            self.bus.points[event].start_at(count)
+        self._fire(Event.RUN_BEGIN, 0)
+
+    def _is_done(self) -> bool:
+        state = self.state
+        return bool(
+            state.stop_reason
+            or (state.max_epochs is not None and state.epoch >= state.max_epochs)
+            or (state.max_steps is not None and state.step >= state.max_steps)
+        )
+
+    def stop(self, reason: str) -> None:
+        """End the run after the current step, as if its bound had been reached; handlers of `run_end` still run."""
+        self.state.stop_reason = self.state.stop_reason or reason
+
+    def on(
+        self, event: str, *, every: int = 0, priority: int = 0
+    ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        """Call a function at an event: `@engine.on("step_end", every=100)`. It may ask for `state`, `model`, ..."""
+
+        def add(fn: Callable[..., Any]) -> Callable[..., Any]:
+            kind = event_named(event)
+            handler = Handler(event=kind, fn=fn, priority=priority)
+            self.bus.add(handler if not every else Handler(event=kind, fn=fn, priority=priority, when=Every(every)))
+            return fn
+
+        return add
+
+    def _fire(self, event: Event, count: int) -> None:
+        point = self.bus.points[event]
+        if point.due <= count:
+            point.fire(count)
+
+    def _count(self, seconds: Mapping[str, float]) -> None:
+        for name, value in seconds.items():
+            self.seconds[name] = self.seconds.get(name, 0.0) + value
+
+    def finish(self) -> None:
+        """The bound is reached with the current step."""
+        self.state.max_steps = self.state.step
+
+    def _bound(self, epochs: int | None, steps: int | None) -> None:
+        for name, bound in {"epochs": epochs, "steps": steps}.items():
+            if bound is not None and bound <= 0:
+                raise InputError(f"{name} is {bound}; it must be greater than 0.")
+        state = self.state
+        state.epoch_length = self.source.steps_per_epoch
+        state.max_epochs = epochs
+        known = [steps] if steps is not None else []
+        if epochs is not None and state.epoch_length is not None:
+            known.append(epochs * state.epoch_length)
+        state.max_steps = min(known) if known else None
+
+    def _bound_by_use(self, samples: int | None, seconds: float | None) -> None:
+        state, begun = self.state, perf_counter()
+        if samples is not None:
+            if samples <= 0:
+                raise InputError(f"samples is {samples}; it must be greater than 0.")
+
+            def enough_samples() -> None:
+                if state.samples >= samples:
+                    self.finish()
+
+            self.bus.add(Handler(event=Event.STEP_END, fn=enough_samples, priority=-100))
+        if seconds is not None:
+            if seconds <= 0:
+                raise InputError(f"seconds is {seconds}; it must be greater than 0.")
+
+            def enough_time() -> None:
+                if perf_counter() - begun >= seconds:
+                    self.finish()
+
+            self.bus.add(Handler(event=Event.STEP_END, fn=enough_time, priority=-100))

@@ -1,0 +1,51 @@
+"""Where a training run is: the counters and results that handlers, users and checkpoints share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+SAVED = ("epoch", "epoch_step", "step", "micro_step", "samples", "metrics", "best")
+
+
+@dataclass(slots=True, kw_only=True)
+class State:
+    """All counters say what is completed, start at 0 and never count evaluation.
+
+    `step` counts optimizer updates, `micro_step` forward/backward passes, `epoch_step` updates within the epoch,
+    `samples` training samples. `loss` is the mean loss of the newest step. `max_steps` is what the run will do in all,
+    None when nobody can know. `metrics` holds the newest evaluation, by name (`valid/acc`).
+    """
+
+    epoch: int = 0
+    epoch_step: int = 0
+    step: int = 0
+    micro_step: int = 0
+    samples: int = 0
+    max_epochs: int | None = None
+    max_steps: int | None = None
+    epoch_length: int | None = None
+    loss: float = float("nan")
+    batch: Any = None
+    output: Any = None
+    metrics: dict[str, float] = field(default_factory=dict)
+    best: dict[str, Any] | None = None
+    stop_reason: str = ""
+    error: BaseException | None = None
+
+    @property
+    def local_iteration(self) -> int:
+        return self.epoch_step
+
+    @property
+    def global_iteration(self) -> int:
+        return self.step
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint keeps; batch, output and bounds are not part of it."""
+        return {name: getattr(self, name) for name in SAVED}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        for name in SAVED:
+            setattr(self, name, state[name])
