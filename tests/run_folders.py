@@ -1,0 +1,117 @@
+"""Run folders for tests that look at runs: written with the functions of core, as any recorder would."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from assay.core import frames, lease, manifest, metrics_file, run_file
+from assay.core.facts import Edit, RunFact, edit_line, event_line
+from assay.core.ids import folder_name, new_run_id
+from assay.core.manifest import File, Manifest
+from assay.core.metrics_file import KeySet
+from assay.core.plain import write_json
+from assay.core.run_file import Attempt, RunFile, Summary
+from assay.store.layout import Project, open_project
+from assay.store.series import summaries
+
+SECOND = 10**9
+Points = Mapping[str, Sequence[float]]
+
+
+def make_project(root: Path) -> Project:
+    root.mkdir(parents=True, exist_ok=True)
+    return open_project(root, create=True)
+
+
+def make_run(
+    project: Project,
+    *,
+    tag: str = "digits",
+    age_s: float = 3600,
+    points: Points | None = None,
+    config: str = "",
+    ran_s: float | None = 72,
+    attempt: Mapping[str, Any] | None = None,
+    **fields: Any,
+) -> Path:
+    """A run that began `age_s` ago and ended after `ran_s` (None: it wrote no end); its curves begin at step 1."""
+    created_ns = time.time_ns() - int(age_s * SECOND)
+    run_id = fields.pop("id", None) or new_run_id()
+    folder = project.runs_dir / folder_name(datetime.fromtimestamp(created_ns / SECOND), run_id, tag)
+    folder.mkdir(parents=True)
+    status = fields.pop("status", "running" if ran_s is None else "finished")
+    one = Attempt(number=1, started_ns=created_ns, status=status, host=lease.mine(1).host, **(attempt or {}))
+    if ran_s is not None:
+        one = replace(one, ended_ns=created_ns + int(ran_s * SECOND))
+    (folder / "metrics.bin").write_bytes(metrics(points or {}))
+    (folder / "config.toml").write_text(config, encoding="utf-8")
+    run = RunFile(
+        **{
+            "id": run_id,
+            "kind": "train",
+            "tag": tag,
+            "created_ns": created_ns,
+            "project": str(project.root),
+            "status": status,
+            "sealed": status != "running",
+            "attempts": (one,),
+            "summaries": summaries(folder / "metrics.bin") if status != "running" else {},
+            **fields,
+        }
+    )
+    run_file.write(folder, run)
+    return folder
+
+
+def metrics(points: Points) -> bytes:
+    """A `metrics.bin` with one column a metric, from step 1 on."""
+    data = frames.file_head(metrics_file.KIND, metrics_file.VERSION)
+    data += frames.pack_extent(sequence=0, attempt=1, base_ns=SECOND, end=0)
+    for i, (name, values) in enumerate(points.items()):
+        data += metrics_file.pack_keys(KeySet(i, (name,)))
+        data += b"".join(metrics_file.pack_wide(i, step, step, [value]) for step, value in enumerate(values, 1))
+    return data
+
+
+def summary(value: float) -> Summary:
+    return Summary(last=value, step=3, count=3, min=value / 2, at_min=1, max=value * 2, at_max=2, mean=value)
+
+
+def hold_lease(folder: Path, **changes: Any) -> None:
+    """Let this process hold the run, or whoever `changes` make of it."""
+    write_json(folder / lease.FILE_NAME, replace(lease.mine(1), **changes))
+
+
+def tell(folder: Path, *facts: RunFact) -> None:
+    with open(folder / "events.jsonl", "a", encoding="utf-8") as file:
+        file.writelines(event_line(fact, 1_700_000_000 * SECOND) + "\n" for fact in facts)
+
+
+def edit(folder: Path, edits: Iterable[Edit]) -> None:
+    with open(folder / "edits.jsonl", "a", encoding="utf-8") as file:
+        file.writelines(edit_line(each) + "\n" for each in edits)
+
+
+def make_checkpoint(folder: Path, step: int, *, name: str = "", kind: manifest.Kind = "checkpoint") -> Path:
+    path = folder / "checkpoints" / (name or manifest.folder_of_step(step))
+    path.mkdir(parents=True)
+    (path / "model.json").write_bytes(b"{}")
+    written = Manifest(
+        kind=kind,
+        name=path.name,
+        step=step,
+        epoch=0,
+        samples=0,
+        run="",
+        attempt=1,
+        created_ns=time.time_ns(),
+        files=(File(name="model.json", size_bytes=2, sha256=""),),
+        parts=(),
+    )
+    manifest.write(path, written)
+    return path
