@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from time import perf_counter
 from typing import Any
 
@@ -101,7 +101,9 @@ class Engine:
             telling += now - computed
             if state.stop_reason or state.step == state.max_steps:
                 break
-        self._count({"data": waiting, "compute": computing, "handlers": telling})
+        self.add_seconds("data", waiting)
+        self.add_seconds("compute", computing)
+        self.add_seconds("telling", telling)
         if state.epoch_step == state.epoch_length or not (state.stop_reason or state.step == state.max_steps):
             self._end_epoch()
 
@@ -190,9 +192,9 @@ class Engine:
         if point.due <= count:
             point.fire(count)
 
-    def _count(self, seconds: Mapping[str, float]) -> None:
-        for name, value in seconds.items():
-            self.seconds[name] = self.seconds.get(name, 0.0) + value
+    def add_seconds(self, name: str, seconds: float) -> None:
+        """Count time by what it was spent on."""
+        self.seconds[name] = self.seconds.get(name, 0.0) + seconds
 
     def finish(self) -> None:
         """The bound is reached with the current step."""

@@ -1,0 +1,151 @@
+"""Saving: what a run needs to go on exactly, at a period, at the best evaluation and at the end."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from time import perf_counter
+from typing import Any, Literal
+
+from assay.core.errors import CheckpointError, InputError, did_you_mean
+from assay.core.events import Event, Handler
+from assay.core.facts import Saved, Warned
+from assay.core.manifest import Kind, Manifest
+from assay.engine.checkpoint.codec import decode, encode
+from assay.engine.checkpoint.saver import Saver, Where
+from assay.engine.engine import Engine
+from assay.engine.optim import load_optimizer_state, optimizer_state
+from assay.engine.when import every as each
+
+Mode = Literal["min", "max"]
+PARTS = ("model", "optimizer", "state")
+
+
+class Save:
+    """Writes checkpoints. A save that fails is reported and never ends the training.
+
+    `best`: the metric and mode that decide which evaluation was best; `evaluate_every` is when it can change.
+    `on_best` hears (metric, mode, value, step, checkpoint).
+    """
+
+    def __init__(
+        self,
+        saver: Saver,
+        *,
+        every: str = "1 epoch",
+        best: tuple[str, Mode] | None = None,
+        evaluate_every: str = "never",
+        on_best: Callable[[str, Mode, float, int, str], None] | None = None,
+    ) -> None:
+        self.saver = saver
+        self.every = every
+        self.best = best
+        self.evaluate_every = evaluate_every
+        self.on_best = on_best
+        self.last_step: int | None = None
+        self._improved = False
+
+    def handlers(self) -> list[Handler]:
+        out = [
+            each(self.every, self.save, priority=10, name="Save"),
+            Handler(event=Event.RUN_BEGIN, fn=self.rehearse, name="Save.rehearse"),
+        ]
+        if self.every != "never":
+            out.append(Handler(event=Event.RUN_END, fn=self.save, priority=10, name="Save"))
+        if self.best is not None:
+            out.append(Handler(event=Event.EVAL_END, fn=self.judge, priority=10, name="Save.judge"))
+            out.append(each(self.evaluate_every, self.save_best, priority=11, name="Save.best"))
+            out.append(Handler(event=Event.RUN_END, fn=self.save_best, priority=11, name="Save.best"))
+        return [handler for handler in out if handler is not None]
+
+    def rehearse(self, engine: Engine) -> None:
+        """Encode and decode the whole state in memory, so that what cannot be kept is known before the first step."""
+        for state in capture(engine).values():
+            encoded = encode(state)
+            decode(encoded.tree, encoded.tensors)
+
+    def save(self, engine: Engine) -> None:
+        """A checkpoint of this step."""
+        self._write(engine, "checkpoint")
+
+    def judge(self, engine: Engine) -> None:
+        """Remember whether the newest evaluation is the best so far; nan never is."""
+        assert self.best is not None
+        metric, mode = self.best
+        state = engine.state
+        if metric not in state.metrics:
+            split = metric.split("/")[0]
+            if any(name.startswith(f"{split}/") for name in state.metrics):
+                fix = did_you_mean(metric, state.metrics) or f"there are: {', '.join(state.metrics)}"
+                raise InputError(f"[checkpoint] best names {metric!r}, which the evaluation does not give.", fix=fix)
+            return
+        value = state.metrics[metric]
+        known = math.inf if mode == "min" else -math.inf
+        if state.best is not None:
+            known = state.best["value"]
+        if (value < known) if mode == "min" else (value > known):
+            state.best = {"metric": metric, "mode": mode, "value": value, "step": state.step}
+            self._improved = True
+
+    def save_best(self, engine: Engine) -> None:
+        """Keep the checkpoint of this step as the best one, if it just became that."""
+        best = engine.state.best
+        if not self._improved or best is None:
+            return
+        self._improved = False
+        manifest = self._write(engine, "best")
+        if manifest is None:
+            return
+        self.saver.set_best(manifest.name, metric=best["metric"], mode=best["mode"], value=best["value"])
+        if self.on_best is not None:
+            self.on_best(best["metric"], best["mode"], best["value"], best["step"], manifest.name)
+
+    def keypoint(self, engine: Engine) -> None:
+        """A checkpoint that rotation never deletes."""
+        self._write(engine, "keypoint")
+
+    def _write(self, engine: Engine, kind: Kind) -> Manifest | None:
+        state, begun = engine.state, perf_counter()
+        known = self.last_step == state.step
+        points = engine.bus.points
+        try:
+            points[Event.CHECKPOINT_BEGIN].fire(state.step)
+            where = Where(step=state.step, epoch=state.epoch, samples=state.samples)
+            manifest = self.saver.save(capture(engine), where, kind=kind, info=dict(state.metrics))
+            points[Event.CHECKPOINT_END].fire(state.step)
+        except CheckpointError as error:
+            engine.recorder.tell(Warned(message=str(error), step=state.step))
+            return None
+        self.last_step = state.step
+        seconds = perf_counter() - begun
+        if not known:
+            size = sum(file.size_bytes for file in manifest.files)
+            fact = Saved(name=manifest.name, kind=kind, step=state.step, size_bytes=size, seconds=seconds)
+            engine.recorder.tell(fact)
+        engine.add_seconds("checkpoint", seconds)
+        return manifest
+
+
+def capture(engine: Engine) -> dict[str, Any]:
+    """Everything a checkpoint keeps, by part."""
+    model = engine.process.model
+    return {
+        "model": model.state_dict(),
+        "optimizer": optimizer_state(engine.process.backward.optimizer, model),
+        "state": engine.state.state_dict(),
+    }
+
+
+def restore(engine: Engine, parts: Mapping[str, Any]) -> None:
+    """Put a loaded checkpoint into an engine that has not run yet."""
+    load_model_state(engine.process.model, parts["model"])
+    load_optimizer_state(engine.process.backward.optimizer, engine.process.model, parts["optimizer"])
+    engine.state.load_state_dict(parts["state"])
+
+
+def load_model_state(model: Any, state: Mapping[str, Any]) -> None:
+    """Load weights strictly; CheckpointError names what does not fit."""
+    try:
+        model.load_state_dict(state)
+    except (RuntimeError, KeyError) as error:
+        raise CheckpointError(f"The checkpoint does not fit the model: {error}") from error
