@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any
 
 from assay.core.errors import InputError
 from assay.core.events import Event, Every, Handler
-
-_PERIOD = re.compile(r"\s*(\d+)\s*(epochs?|steps?)\s*")
+from assay.core.schema import parse_period
 
 
 def every(period: str, fn: Callable[..., Any], *, priority: int = 0, name: str = "") -> Handler | None:
@@ -18,10 +16,11 @@ def every(period: str, fn: Callable[..., Any], *, priority: int = 0, name: str =
     >>> every("2 epochs", print).event
     <Event.EPOCH_END: 'epoch_end'>
     """
-    if period.strip() == "never":
+    try:
+        parsed = parse_period(period)
+    except ValueError as error:
+        raise InputError(f"{error}.") from None
+    if not parsed.count:
         return None
-    match = _PERIOD.fullmatch(period)
-    if match is None or int(match[1]) < 1:
-        raise InputError(f"{period!r} is no period.", fix='Write "1 epoch", "100 steps" or "never".')
-    event = Event.EPOCH_END if match[2].startswith("epoch") else Event.STEP_END
-    return Handler(event=event, fn=fn, when=Every(int(match[1])), priority=priority, name=name)
+    event = Event.EPOCH_END if parsed.unit == "epoch" else Event.STEP_END
+    return Handler(event=event, fn=fn, when=Every(parsed.count), priority=priority, name=name)

@@ -1,0 +1,27 @@
+"""`assay resume`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from assay.cli.launch import given, launch_of, launch_options, told
+from assay.core.errors import InputError
+
+
+@click.command(
+    name="resume",
+    help="Go on with a run that was stopped, failed or killed, from its newest checkpoint.",
+    context_settings={"ignore_unknown_options": True},
+)
+@click.argument("arguments", metavar="RUN[@CKPT] [KEY=VALUE ...]", nargs=-1, type=click.UNPROCESSED)
+@launch_options
+@click.option("--take-over", is_flag=True, help="Even if another process seems to be writing this run.")
+def command(arguments: tuple[str, ...], take_over: bool, **options: Any) -> int:
+    runs, overrides = given(arguments)
+    if len(runs) != 1:
+        raise InputError("`assay resume` goes on with one run.", fix="assay resume last")
+    from assay.compose import resume
+
+    return told(resume(runs[0], overrides, launch_of(**options), take_over=take_over))

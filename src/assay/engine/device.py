@@ -1,0 +1,42 @@
+"""The device and the number of threads that a run uses."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+from torch import nn
+
+from assay.core.errors import InputError, did_you_mean
+
+SMALL_MODEL = 5_000_000
+"""Parameters up to which one CPU thread is the better choice: more of them wait for each other."""
+
+
+def pick_device(name: str | None) -> torch.device:
+    """The device of that name; None: the accelerator if there is one, else the CPU. InputError when it is not here."""
+    if name is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    kind = name.split(":")[0]
+    if kind not in ("cpu", "cuda", "mps"):
+        fix = did_you_mean(kind, ["cpu", "cuda", "mps"]) or "devices are cpu, cuda, cuda:1, mps"
+        raise InputError(f"There is no device {name!r}.", fix=fix)
+    available = {
+        "cpu": lambda: True,
+        "cuda": torch.cuda.is_available,
+        "mps": torch.backends.mps.is_available,
+    }
+    if not available[kind]():
+        raise InputError(f"This machine has no {kind} device that torch can use.", fix="Use --device cpu.")
+    try:
+        return torch.device(name)
+    except RuntimeError as error:
+        raise InputError(f"There is no device {name!r}: {error}") from error
+
+
+def pick_threads(wanted: int | str, model: nn.Module) -> int:
+    """CPU threads of one process; "auto": one for a small model, else all cores."""
+    if isinstance(wanted, int):
+        return wanted
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    return 1 if parameters <= SMALL_MODEL else os.cpu_count() or 1
