@@ -141,7 +141,9 @@ def train(config: Config, launch: Launch) -> RunResult:
         return _train(assembled, recorder, config, launch)
 
 
-def resume(address: str, overrides: Sequence[str] = (), launch: Launch | None = None, *, take_over: bool = False) -> RunResult:
+def resume(
+    address: str, overrides: Sequence[str] = (), launch: Launch | None = None, *, take_over: bool = False
+) -> RunResult:
     """Go on with a recorded run from its newest (or the named) checkpoint, under the same id, as a new attempt."""
     from assay.config import changed_keys
     from assay.engine.checkpoint.saver import load as load_checkpoint
@@ -218,11 +220,11 @@ def test(address: str, launch: Launch | None = None, *, split: str = "test") -> 
             fix = did_you_mean(split, splits) or f"It has: {', '.join(splits)}."
             raise InputError(f"The config of {view.id} has no [data.{split}].", fix=fix)
         loader = _loader(house, split)
-        recorder = _new_record(config, launch, None, kind="test", parent=f"{view.id}@{folder.name}", device=house.device)
+        recorder = _new_record(
+            config, launch, None, kind="test", parent=f"{view.id}@{folder.name}", device=house.device
+        )
         try:
-            results, samples = evaluate(
-                process, loader, split=split, seed=house.seed, device=house.device
-            )
+            results, samples = evaluate(process, loader, split=split, seed=house.seed, device=house.device)
         except BaseException as error:
             return _failed(recorder, config, error, step=0)
         step = _step_of(folder)
@@ -503,9 +505,7 @@ def _outside(folders: Sequence[Path], project: Project) -> list[Path]:
     return [path for path in folders if path.is_dir() and not path.resolve().is_relative_to(root)]
 
 
-def _train(
-    assembled: _Assembled, recorder: RunRecorder | NullRecorder, config: Config, launch: Launch
-) -> RunResult:
+def _train(assembled: _Assembled, recorder: RunRecorder | NullRecorder, config: Config, launch: Launch) -> RunResult:
     from assay.engine.handlers.interrupt import stopping_on_signals
 
     engine = assembled.engine
@@ -537,14 +537,10 @@ def _ended(
     if isinstance(recorder, RunRecorder):
         recorder.finish(status, reason, step=step)
         folder, run_id = recorder.folder.path, recorder.id
-    return RunResult(
-        record_dir=folder, config=config, status=status, value=dict(value), id=run_id, step=step
-    )
+    return RunResult(record_dir=folder, config=config, status=status, value=dict(value), id=run_id, step=step)
 
 
-def _failed(
-    recorder: RunRecorder | NullRecorder, config: Config, error: BaseException, *, step: int
-) -> RunResult:
+def _failed(recorder: RunRecorder | NullRecorder, config: Config, error: BaseException, *, step: int) -> RunResult:
     """End the record with what was raised; interrupts end as stopped."""
     status, reason, traceback = ending(error)
     folder, run_id = None, ""

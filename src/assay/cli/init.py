@@ -116,7 +116,9 @@ def test_splits_differ() -> None:
 FILES = {"config.toml": _CONFIG, "model.py": _MODEL, "data.py": _DATA, "test_project.py": _TEST}
 
 
-@click.command(name="init", help="Make a project to begin with: a config, a model, data and a test that run as they are.")
+@click.command(
+    name="init", help="Make a project to begin with: a config, a model, data and a test that run as they are."
+)
 @click.argument("folder", metavar="[DIR]", default=".", type=click.Path(path_type=Path))
 def command(folder: Path) -> int:
     from assay.store.layout import open_project, refusal

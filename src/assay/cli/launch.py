@@ -64,7 +64,8 @@ def given(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     """Config files and overrides among positional arguments; `--a.b=v` is answered with how to write it."""
     from assay.config import is_override
 
-    files, overrides = [], []
+    files: list[str] = []
+    overrides: list[str] = []
     for argument in arguments:
         if argument.startswith("--") and "=" in argument and "." in argument.split("=")[0]:
             raise InputError(f"There is no option `{argument}`.", fix=f"write `{argument.lstrip('-')}`")

@@ -1,4 +1,4 @@
-"""The workshop: the loop and all that needs torch. What is listed here is what a config may name under `assay.engine`."""
+"""The workshop: the loop and all that needs torch. A config may name what is listed here as `assay.engine.NAME`."""
 
 from assay.core.events import At, Event, Every, Handler
 from assay.engine.backward import Backward, NonFiniteError

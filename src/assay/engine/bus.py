@@ -91,8 +91,10 @@ def on(event: str, *, when: When | None = None, priority: int = 0) -> Callable[[
 
     def wrap(fn: Callable[..., Any]) -> Handler:
         kind = event_named(event)
-        return Handler(event=kind, fn=fn, priority=priority) if when is None else Handler(
-            event=kind, fn=fn, when=when, priority=priority
+        return (
+            Handler(event=kind, fn=fn, priority=priority)
+            if when is None
+            else Handler(event=kind, fn=fn, when=when, priority=priority)
         )
 
     return wrap

@@ -21,7 +21,7 @@ def clip_norm_(parameters: Iterable[Tensor], max_norm: float) -> float:
     if any(grad.is_sparse or grad.device != grads[0].device for grad in grads):
         return float(torch.nn.utils.clip_grad_norm_([p for p in parameters if p.grad is not None], max_norm))
     total = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads)))
-    norm = total.item()
+    norm = float(total)
     # Same condition and same arithmetic as torch's: coefficient clamped at 1, so nothing to do below the limit.
     if math.isfinite(norm) and norm + 1e-6 > max_norm:
         torch._foreach_mul_(grads, (max_norm / (total + 1e-6)).clamp_(max=1.0))

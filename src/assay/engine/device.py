@@ -21,12 +21,8 @@ def pick_device(name: str | None) -> torch.device:
     if kind not in ("cpu", "cuda", "mps"):
         fix = did_you_mean(kind, ["cpu", "cuda", "mps"]) or "devices are cpu, cuda, cuda:1, mps"
         raise InputError(f"There is no device {name!r}.", fix=fix)
-    available = {
-        "cpu": lambda: True,
-        "cuda": torch.cuda.is_available,
-        "mps": torch.backends.mps.is_available,
-    }
-    if not available[kind]():
+    available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if not available[kind]:
         raise InputError(f"This machine has no {kind} device that torch can use.", fix="Use --device cpu.")
     try:
         return torch.device(name)

@@ -17,7 +17,9 @@ def optimizer_state(optimizer: Optimizer, model: nn.Module) -> dict[str, Any]:
     packed = optimizer.state_dict()
     return {
         "state": {names[index]: state for index, state in packed["state"].items()},
-        "groups": [{**group, "params": [names[index] for index in group["params"]]} for group in packed["param_groups"]],
+        "groups": [
+            {**group, "params": [names[index] for index in group["params"]]} for group in packed["param_groups"]
+        ],
     }
 
 

@@ -33,7 +33,7 @@ def seed_torch(value: int) -> None:
     """Key torch's generators: the CPU's, and those of the accelerators in use."""
     # torch.manual_seed costs 70 times this, for bookkeeping of devices that are not there.
     torch.default_generator.manual_seed(value)
-    if torch.cuda.is_initialized():
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.manual_seed_all(value)
 
 
@@ -48,7 +48,7 @@ def seed_all(value: int) -> None:
 def undisturbed() -> Iterator[None]:
     """Whatever happens inside draws as it likes; outside, the global generators go on as if it had not been."""
     torch_state, numpy_state, python_state = torch.get_rng_state(), np.random.get_state(), random.getstate()
-    cuda_states = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    cuda_states = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
     try:
         yield
     finally:

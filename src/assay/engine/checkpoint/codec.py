@@ -3,8 +3,8 @@
 JSON keeps dict (with text keys), list, str, bool, int, finite float and None as they are. Everything else is an object
 with the single key `$`, whose value is a list: the tag, then its parts.
 
-    tensor NAME | tuple ITEMS | set ITEMS | frozenset ITEMS | dict PAIRS | odict PAIRS | counter PAIRS | deque MAXLEN ITEMS
-    bytes BASE64 | float TEXT | complex REAL IMAG | path TEXT | dtype TEXT | device TEXT | size INTS | array NAME
+    tensor NAME | tuple ITEMS | set ITEMS | frozenset ITEMS | dict PAIRS | odict PAIRS | counter PAIRS
+    deque MAXLEN ITEMS | bytes BASE64 | float TEXT | complex REAL IMAG | path TEXT | dtype TEXT | device TEXT | size INTS | array NAME
     scalar DTYPE VALUE
 
 Nothing read from a file is ever imported or called: a tag outside this list is refused.
@@ -71,7 +71,7 @@ def as_bytes(tensor: Tensor) -> memoryview:
     flat = tensor.detach().cpu().contiguous().reshape(-1)
     if flat.numel() == 0:
         return memoryview(b"")
-    return memoryview(flat.view(torch.uint8).numpy()).cast("B")
+    return flat.view(torch.uint8).numpy().data.cast("B")
 
 
 class _Encoder:
@@ -81,7 +81,7 @@ class _Encoder:
         self._kept: list[Tensor] = []  # keeps storages alive, so that addresses stay unique while encoding
 
     def value(self, value: Any, path: str) -> Any:
-        if value is None or isinstance(value, bool | str) and type(value) in (bool, str):
+        if value is None or (isinstance(value, bool | str) and type(value) in (bool, str)):
             return value
         encode = _ENCODERS.get(type(value))
         if encode is not None:
@@ -102,9 +102,11 @@ class _Encoder:
         return value
 
     def number(self, value: float, path: str) -> Any:
-        return value if math.isfinite(value) and not (value == 0.0 and math.copysign(1.0, value) < 0) else {
-            _MARK: ["float", repr(value)]
-        }
+        return (
+            value
+            if math.isfinite(value) and not (value == 0.0 and math.copysign(1.0, value) < 0)
+            else {_MARK: ["float", repr(value)]}
+        )
 
     def mapping(self, value: dict[Any, Any], path: str) -> Any:
         if all(type(key) is str for key in value) and _MARK not in value:
@@ -126,10 +128,19 @@ class _Encoder:
             )
         if value.is_sparse or value.is_quantized or value.device.type == "meta":
             raise CheckpointError(
-                "A checkpoint keeps dense tensors that hold data.", where=path.removeprefix("."), fix="Call .to_dense()."
+                "A checkpoint keeps dense tensors that hold data.",
+                where=path.removeprefix("."),
+                fix="Call .to_dense().",
             )
         storage = value.untyped_storage()
-        place = (storage.data_ptr(), value.storage_offset(), value.dtype, tuple(value.shape), value.stride(), value.device)
+        place = (
+            storage.data_ptr(),
+            value.storage_offset(),
+            value.dtype,
+            tuple(value.shape),
+            value.stride(),
+            value.device,
+        )
         name = self._names.get(place) if value.numel() else None
         if name is None:
             name = path.removeprefix(".") or "value"

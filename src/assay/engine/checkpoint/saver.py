@@ -58,7 +58,12 @@ class Saver:
         self.attempt = attempt
 
     def save(
-        self, parts: Mapping[str, Any], where: Where, *, kind: Kind = "checkpoint", info: Mapping[str, Any] | None = None
+        self,
+        parts: Mapping[str, Any],
+        where: Where,
+        *,
+        kind: Kind = "checkpoint",
+        info: Mapping[str, Any] | None = None,
     ) -> Manifest:
         """Write one checkpoint; when this returns it survives power loss. A complete one of that step is kept as it is.
 
@@ -130,7 +135,9 @@ class Saver:
         lost = "".join(f" {each.name} is no checkpoint: {each.why}." for each in skipped)
         raise CheckpointError(f"There is no checkpoint {name!r}.{lost}", where=str(self.folder), fix=f"Steps: {there}.")
 
-    def load(self, name: str = "latest", *, parts: tuple[str, ...] | None = None, verify: bool = True) -> dict[str, Any]:
+    def load(
+        self, name: str = "latest", *, parts: tuple[str, ...] | None = None, verify: bool = True
+    ) -> dict[str, Any]:
         """The parts of a checkpoint by name. `verify` compares every file with its digest first.
 
         Raises CheckpointError naming the damaged file.

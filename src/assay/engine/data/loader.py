@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, Protocol
 from zlib import crc32
 
@@ -56,7 +56,7 @@ class Loader:
         randomness: Randomness | None = None,
         collate: Callable[[list[Any]], Any] | None = None,
     ) -> None:
-        if not isinstance(dataset, Sized) or not hasattr(dataset, "__getitem__"):
+        if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
             raise InputError(
                 f"data.{split}: {type(dataset).__name__} has no length or no items by index.",
                 fix="Give a map-style data set (__len__ and __getitem__).",

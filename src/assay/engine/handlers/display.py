@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TextIO
 
-from assay.core.events import NEVER, Event, Handler
+from assay.core.events import Event, Handler
 from assay.engine.engine import Engine
 
 if TYPE_CHECKING:
@@ -20,7 +20,13 @@ _REFRESH_S = 0.1
 class Display:
     """Follows an engine. The bar is drawn ten times a second at most; lines are also logged, for `log.txt`."""
 
-    def __init__(self, *, logger: logging.Logger, quiet: bool = False, stream: TextIO | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        logger: logging.Logger | logging.LoggerAdapter[logging.Logger],
+        quiet: bool = False,
+        stream: TextIO | None = None,
+    ) -> None:
         self.logger = logger
         self.quiet = quiet
         self.stream = stream or sys.stderr
@@ -32,7 +38,7 @@ class Display:
         self._epoch_begun = 0.0
 
     def handlers(self) -> list[Handler]:
-        pairs = [
+        pairs: list[tuple[Event, Callable[..., None]]] = [
             (Event.RUN_BEGIN, self.begin),
             (Event.EPOCH_BEGIN, self.begin_epoch),
             (Event.EPOCH_END, self.end_epoch),
@@ -46,7 +52,7 @@ class Display:
 
     def next(self, count: int) -> int:
         """When the bar is drawn again: a step that should come about a tenth of a second later."""
-        return max(count, self._due) if self._due else count if count < NEVER else NEVER
+        return max(count, self._due)
 
     def begin(self, engine: Engine) -> None:
         self._begun = self._epoch_begun = time.perf_counter()
