@@ -10,16 +10,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from assay.compose import load_model as load_model
+    from assay.compose import run as run
     from assay.record.start import start as start
 
     __version__: str
 
 _HOMES = {
+    "load_model": "assay.compose",
+    "run": "assay.compose",
     "start": "assay.record.start",
 }
 """Public name -> the module that defines it."""
 
-__all__ = ["__version__", "start"]
+__all__ = ["__version__", "load_model", "run", "start"]
 
 
 def __getattr__(name: str) -> Any:

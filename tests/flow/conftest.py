@@ -1,0 +1,128 @@
+"""A small project with all that makes resuming hard: dropout, batch norm, random augmentation by three generators."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+SRC = Path(__file__).resolve().parents[2] / "src"
+
+CONFIG = """\
+tag = "toy"
+seed = 3
+
+[model]
+type = "net.Net"
+width = 8
+
+[data.train]
+source = { type = "points.Points", split = 0, noisy = true }
+batch_size = 8
+[data.valid]
+source = { type = "points.Points", split = 1 }
+batch_size = 16
+[data.test]
+source = { type = "points.Points", split = 2 }
+batch_size = 16
+
+[process]
+type = "assay.engine.Supervised"
+criterion = { type = "torch.nn.CrossEntropyLoss" }
+metrics = { acc = { type = "assay.engine.Accuracy" } }
+
+[optimizer]
+type = "torch.optim.AdamW"
+lr = 1e-2
+
+[schedule]
+type = "assay.engine.WarmupCosine"
+warmup_ratio = 0.1
+
+[train]
+epochs = 4
+clip_norm = 1.0
+
+[checkpoint]
+every = "3 steps"
+keep = 2
+best = { metric = "valid/acc", mode = "max" }
+"""
+
+NET = """\
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Linear(4, width), nn.BatchNorm1d(width), nn.ReLU(), nn.Dropout(0.3), nn.Linear(width, 2)
+        )
+
+    def forward(self, x):
+        return self.layers(x)
+"""
+
+POINTS = """\
+import os
+import random
+import signal
+import time
+
+import numpy as np
+import torch
+
+class Points:
+    def __init__(self, split, noisy=False, size=60):
+        draw = torch.Generator().manual_seed(split)
+        self.points = torch.randn(size, 4, generator=draw)
+        self.labels = (self.points.sum(1) > 0).long()
+        self.noisy = noisy
+        self.loaded = 0
+
+    def __len__(self):
+        return len(self.labels)
+
+    def __getitem__(self, i):
+        x = self.points[i]
+        if self.noisy:
+            self.loaded += 1
+            if self.loaded == int(os.environ.get("DIE_AT", 0)):
+                os.kill(os.getpid(), getattr(signal, os.environ.get("DIE_BY", "SIGKILL")))
+            x = x + 0.1 * torch.randn(4) + 0.1 * random.random() + 0.1 * float(np.random.rand())
+        return x, self.labels[i]
+"""
+
+Assay = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def toy(tmp_path: Path) -> Path:
+    """The folder of the toy project; its config is `toy.toml`."""
+    folder = tmp_path / "toy project"
+    folder.mkdir()
+    for name, text in {"toy.toml": CONFIG, "net.py": NET, "points.py": POINTS}.items():
+        (folder / name).write_text(text)
+    return folder
+
+
+@pytest.fixture
+def assay(toy: Path) -> Assay:
+    """Runs a command as a process of its own, in the toy project."""
+
+    def call(*arguments: str, cwd: Path = toy, **variables: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "assay", *arguments],
+            cwd=cwd,
+            env={**os.environ, "PYTHONPATH": str(SRC), "NO_COLOR": "1", **variables},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+    return call

@@ -1,0 +1,90 @@
+"""A run that was stopped, failed or killed goes on under its id and ends with the same bits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from assay.core import run_file
+from assay.store.series import read_series
+from flow.test_train import last_digest, only_run
+
+
+@pytest.fixture
+def uninterrupted(assay, toy: Path) -> str:
+    """The digest of everything at the end of a run that nothing disturbed."""
+    assert assay("run", "toy.toml").returncode == 0
+    run = only_run(toy)
+    digest = last_digest(run)
+    run.rename(toy.parent / "reference")
+    return digest
+
+
+@pytest.mark.row("A37")
+@pytest.mark.parametrize("sample", [5, 100, 151])
+def test_a_killed_run_resumes_to_the_same_bits(assay, toy: Path, uninterrupted: str, sample: int) -> None:
+    killed = assay("run", "toy.toml", DIE_AT=str(sample))
+    assert killed.returncode == -9
+    run = only_run(toy)
+    assert "killed" in assay("ls").stdout
+
+    resumed = assay("resume", "last")
+
+    assert resumed.returncode == 0, resumed.stderr
+    assert only_run(toy) == run
+    assert last_digest(run) == uninterrupted
+    file = run_file.read(run)
+    assert (file.status, len(file.attempts)) == ("finished", 2)
+    curves = read_series(run / "metrics.bin")
+    assert list(curves["train/loss"].steps) == list(range(1, 33))
+    assert list(curves["valid/acc"].steps) == [8, 16, 24, 32]
+
+
+@pytest.mark.parametrize(("signal", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
+def test_a_signal_ends_after_the_step_with_a_checkpoint(
+    assay, toy: Path, uninterrupted: str, signal: str, code: int
+) -> None:
+    stopped = assay("run", "toy.toml", DIE_AT="100", DIE_BY=signal)
+    assert stopped.returncode == code
+    assert "assay resume" in stopped.stderr
+    run = only_run(toy)
+    assert run_file.read(run).status == "stopped"
+
+    assert assay("resume", "last").returncode == 0
+    assert last_digest(run) == uninterrupted
+
+
+def test_a_finished_run_can_be_trained_longer_but_not_again(assay, toy: Path) -> None:
+    assert assay("run", "toy.toml").returncode == 0
+    again = assay("resume", "last")
+    assert again.returncode == 2
+    assert "finished" in again.stderr
+
+    longer = assay("resume", "last", "train.epochs=5")
+    assert longer.returncode == 0, longer.stderr
+    assert run_file.read(only_run(toy)).newest.to_step == 40
+
+
+def test_nan_ends_the_run_with_the_weights_of_before(assay, toy: Path) -> None:
+    failed = assay("run", "toy.toml", "optimizer.lr=1e30", "train.clip_norm=1e30")
+    assert failed.returncode == 1
+    assert "at step" in failed.stderr and "Traceback" not in failed.stderr
+    assert run_file.read(only_run(toy)).status == "failed"
+
+
+def test_an_error_in_the_users_code_is_shown_from_their_frames(assay, toy: Path) -> None:
+    net = (toy / "net.py").read_text()
+    (toy / "net.py").write_text(net.replace("return self.layers(x)", "return self.leyers(x)"))
+    failed = assay("run", "toy.toml")
+    assert failed.returncode == 1
+    assert "net.py" in failed.stderr and "leyers" in failed.stderr
+    assert run_file.read(only_run(toy)).status == "failed"
+
+
+def test_an_import_error_in_the_users_module_is_an_input_error_with_their_line(assay, toy: Path) -> None:
+    (toy / "net.py").write_text("import nothing_like_this\n\nclass Net: pass\n")
+    wrong = assay("run", "toy.toml")
+    assert wrong.returncode == 2
+    assert "nothing_like_this" in wrong.stderr and "net.py" in wrong.stderr
+    assert not (toy / "runs").exists()
