@@ -252,7 +252,9 @@ def listeners(config: Config) -> list[Handler]:
     """Who listens to what while the config runs, in order. Builds everything and runs nothing."""
     sound(config)
     with _house(config) as house:
-        return _assemble(house, Launch(quiet=True)).engine.bus.order()
+        assembled = _assemble(house, Launch(), saver_folder=Path("checkpoints"))
+        _listen(assembled, NullRecorder(), Launch(), saving=True)
+        return assembled.engine.bus.order()
 
 
 # ----------------------------------------------------------------------------------------------------------- assembly
@@ -413,7 +415,9 @@ def _splits(root: Table) -> list[str]:
     return list(node.items) if isinstance(node, Table) else []
 
 
-def _listen(assembled: _Assembled, recorder: RunRecorder | NullRecorder, launch: Launch) -> None:
+def _listen(
+    assembled: _Assembled, recorder: RunRecorder | NullRecorder, launch: Launch, *, saving: bool
+) -> None:
     """Everything that listens to a run, in the order of their priorities."""
     import logging
 
@@ -427,16 +431,17 @@ def _listen(assembled: _Assembled, recorder: RunRecorder | NullRecorder, launch:
         if name not in _splits(house.root):
             raise InputError(f"[evaluate] names the split {name!r}, which [data] does not have.")
     engine.bus.extend(Evaluate({s: _loader(house, s) for s in splits}, every=period, seed=house.seed).handlers())
-    saving = house.values("checkpoint")
-    if isinstance(recorder, RunRecorder):
+    if saving:
+        settings = house.values("checkpoint")
 
         def remember(metric: str, mode: Any, value: float, step: int, checkpoint: str) -> None:
+            assert isinstance(recorder, RunRecorder)
             recorder.set_best(Best(metric=metric, mode=mode, value=value, step=step, checkpoint=checkpoint))
 
-        best = saving.get("best")
+        best = settings.get("best")
         save = Save(
             assembled.saver(),
-            every=saving.get("every", "1 epoch"),
+            every=settings.get("every", "1 epoch"),
             best=(best["metric"], best["mode"]) if best else None,
             evaluate_every=period,
             on_best=remember,
@@ -513,7 +518,7 @@ def _train(assembled: _Assembled, recorder: RunRecorder | NullRecorder, config: 
     assembled.house.context.set("recorder", recorder)
     with stopping_on_signals(engine) as caught:
         try:
-            _listen(assembled, recorder, launch)
+            _listen(assembled, recorder, launch, saving=isinstance(recorder, RunRecorder))
             state = engine.run()
         except BaseException as error:
             return _failed(recorder, config, error, step=engine.state.step)

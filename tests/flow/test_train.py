@@ -74,7 +74,7 @@ def test_three_mistakes_of_shape_are_told_at_once_before_torch_is_imported(assay
 
     assert wrong.returncode == 2
     assert "3 errors" in wrong.stderr
-    assert "bad.toml:33:2" in wrong.stderr and "did you mean `train`?" in wrong.stderr
+    assert "bad.toml:31:2" in wrong.stderr and "did you mean `train`?" in wrong.stderr
     assert "torch was imported" not in wrong.stderr
     assert not (toy / "runs").exists()
 

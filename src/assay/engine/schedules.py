@@ -82,9 +82,9 @@ class LearningRate:
     """Applies a schedule to an optimizer: each group's rate is its own base rate times the factor."""
 
     def __init__(self, optimizer: Optimizer, schedule: Schedule | None = None) -> None:
-        self.groups = optimizer.param_groups
+        self.optimizer = optimizer  # not its groups: loading a state replaces their list
         self.schedule = schedule
-        self.bases = [float(group.setdefault("initial_lr", group["lr"])) for group in self.groups]
+        self.bases = [float(group.setdefault("initial_lr", group["lr"])) for group in optimizer.param_groups]
         self.total: int | None = None
 
     def set(self, step: int) -> None:
@@ -92,10 +92,10 @@ class LearningRate:
         if self.schedule is None:
             return
         factor = self.schedule.factor(step, self.total)
-        for group, base in zip(self.groups, self.bases, strict=True):
+        for group, base in zip(self.optimizer.param_groups, self.bases, strict=True):
             group["lr"] = base * factor
 
     @property
     def current(self) -> float:
         """The rate of the first group."""
-        return float(self.groups[0]["lr"])
+        return float(self.optimizer.param_groups[0]["lr"])
