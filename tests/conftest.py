@@ -26,7 +26,13 @@ settings.register_profile("ci", deadline=None, derandomize=True, database=None, 
 settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
 # Set once by other packages when they are imported, or by pytest itself.
-VARIABLES_OF_OTHERS = {"PYTEST_CURRENT_TEST", "KMP_INIT_AT_FORK", "KMP_DUPLICATE_LIB_OK", "CRC32C_SW_MODE"}
+VARIABLES_OF_OTHERS = {
+    "PYTEST_CURRENT_TEST",
+    "KMP_INIT_AT_FORK",
+    "KMP_DUPLICATE_LIB_OK",
+    "CRC32C_SW_MODE",
+    "TORCHINDUCTOR_CACHE_DIR",
+}
 FILES_OF_OTHERS = (".coverage", ".hypothesis")
 THREAD_GRACE_S = 2.0
 

@@ -28,12 +28,11 @@ from assay.record.recorder import RunRecorder, ending
 from assay.store.layout import Project, find_project, open_project
 
 if TYPE_CHECKING:
-    import torch
-    from torch import nn
-
     from assay.build import Context
     from assay.core.diagnostics import Problem
     from assay.engine import Engine, Loader, Process
+    from assay.engine.device import Device
+    from assay.engine.process import Model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +134,7 @@ def train(config: Config, launch: Launch) -> RunResult:
     """
     sound(config)
     _require(config, "optimizer", "data", "train")
-    with _house(config) as house:
+    with _house(config, launch) as house:
         assembled = _assemble(house, launch)
         recorder = _new_record(config, launch, assembled)
         return _train(assembled, recorder, config, launch)
@@ -159,7 +158,7 @@ def resume(
     config = replace(config, user_dirs=_user_dirs_of(view.file, config))
     sound(config)
     changed = [change.key for change in changed_keys(old.root, config.root)]
-    with _house(config) as house:
+    with _house(config, launch) as house:
         assembled = _assemble(house, launch, saver_folder=view.folder.checkpoints)
         found, skipped = assembled.saver().complete()
         step, checkpoint = 0, ""
@@ -212,8 +211,8 @@ def test(address: str, launch: Launch | None = None, *, split: str = "test") -> 
     view, folder = find_checkpoint(f"{view.id}@{name}")
     config = load(view.folder.config_toml)
     config = replace(config, user_dirs=_user_dirs_of(view.file, config))
-    with _house(config) as house:
-        process = _process(house, launch, training=False)
+    with _house(config, launch) as house:
+        process = _process(house, training=False)
         load_model_state(process.model, load_checkpoint(folder, parts=("model",))["model"])
         splits = _splits(config.root)
         if split not in splits:
@@ -233,7 +232,7 @@ def test(address: str, launch: Launch | None = None, *, split: str = "test") -> 
         return _ended(recorder, config, "finished", "", results, step=step)
 
 
-def load_model(address: str, checkpoint: str = "best") -> nn.Module:
+def load_model(address: str, checkpoint: str = "best") -> Model:
     """The model of a recorded run, built from its record, with the weights of a checkpoint, in eval mode."""
     from assay.engine.checkpoint.saver import load as load_checkpoint
     from assay.engine.handlers.save import load_model_state
@@ -241,7 +240,7 @@ def load_model(address: str, checkpoint: str = "best") -> nn.Module:
     view, folder = find_checkpoint(address if "@" in address else f"{address}@{checkpoint}")
     config = load(view.folder.config_toml)
     config = replace(config, user_dirs=_user_dirs_of(view.file, config))
-    with _house(config) as house:
+    with _house(config, Launch(device="cpu")) as house:
         model = house.build("model")
         load_model_state(model, load_checkpoint(folder, parts=("model",))["model"])
     model.eval()
@@ -251,7 +250,7 @@ def load_model(address: str, checkpoint: str = "best") -> nn.Module:
 def listeners(config: Config) -> list[Handler]:
     """Who listens to what while the config runs, in order. Builds everything and runs nothing."""
     sound(config)
-    with _house(config) as house:
+    with _house(config, Launch()) as house:
         assembled = _assemble(house, Launch(), saver_folder=Path("checkpoints"))
         _listen(assembled, NullRecorder(), Launch(), saving=True)
         return assembled.engine.bus.order()
@@ -268,7 +267,7 @@ class _House:
     root: Table
     context: Context
     seed: int
-    device: torch.device
+    device: Device
 
     def build(self, section: str) -> Any:
         return self.build_at((section,))
@@ -305,10 +304,9 @@ class _Assembled:
 
 
 @contextlib.contextmanager
-def _house(config: Config) -> Iterator[_House]:
-    import torch
-
+def _house(config: Config, launch: Launch) -> Iterator[_House]:
     from assay.build import Context, user_code
+    from assay.engine.device import pick_device
 
     root = _environed(config.root)
     seed = int(plain(root).get("seed", 0))
@@ -317,7 +315,7 @@ def _house(config: Config) -> Iterator[_House]:
         context = Context()
         stack.callback(context.close)
         stack.enter_context(context.use())
-        yield _House(config, root, context, seed, torch.device("cpu"))
+        yield _House(config, root, context, seed, pick_device(launch.device))
 
 
 def _environed(root: Table) -> Table:
@@ -327,20 +325,18 @@ def _environed(root: Table) -> Table:
     return environed
 
 
-def _process(house: _House, launch: Launch, *, training: bool) -> Process:
+def _process(house: _House, *, training: bool) -> Process:
     """Model, optimizer, backward and process, in the order in which they need each other."""
-    import torch
-
     from assay.engine import Backward, seed_all
-    from assay.engine.device import pick_device, pick_threads
+    from assay.engine.device import place, use_threads
+    from assay.engine.optim import idle_optimizer
     from assay.engine.precision import in_precision
     from assay.engine.seed import INIT, key
 
-    house.device = pick_device(launch.device)
     context, settings = house.context, house.values("train")
     seed_all(key(house.seed, INIT))
     model = house.build("model")
-    torch.set_num_threads(pick_threads(plain(house.root).get("threads", "auto"), model))
+    use_threads(plain(house.root).get("threads", "auto"), model)
     model.to(house.device)
     context.set("model", model)
     context.set("params", list(model.parameters()))
@@ -361,11 +357,9 @@ def _process(house: _House, launch: Launch, *, training: bool) -> Process:
         )
         context.set("backward", backward)
     else:
-        context.set("optimizer", torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.0))
+        context.set("optimizer", idle_optimizer())
     process: Process = house.build("process")
-    criterion = getattr(process, "criterion", None)
-    if isinstance(criterion, torch.nn.Module):
-        criterion.to(house.device)
+    place(process, house.device)
     forward = in_precision(settings.get("precision", "fp32"), house.device, process.forward_step)
     process.forward_step = forward  # type: ignore[method-assign]
     return process
@@ -374,7 +368,7 @@ def _process(house: _House, launch: Launch, *, training: bool) -> Process:
 def _assemble(house: _House, launch: Launch, *, saver_folder: Path | None = None) -> _Assembled:
     from assay.engine import Engine
 
-    process = _process(house, launch, training=True)
+    process = _process(house, training=True)
     settings = house.values("train")
     train = _loader(house, "train")
     steps = settings.get("steps")
@@ -415,9 +409,7 @@ def _splits(root: Table) -> list[str]:
     return list(node.items) if isinstance(node, Table) else []
 
 
-def _listen(
-    assembled: _Assembled, recorder: RunRecorder | NullRecorder, launch: Launch, *, saving: bool
-) -> None:
+def _listen(assembled: _Assembled, recorder: RunRecorder | NullRecorder, launch: Launch, *, saving: bool) -> None:
     """Everything that listens to a run, in the order of their priorities."""
     import logging
 

@@ -391,6 +391,19 @@ def test_damage_in_the_middle_is_not_taken_for_a_torn_tail(path: Path) -> None:
     assert not compact(path), "what may be saved by hand is not thrown away"
 
 
+@pytest.mark.parametrize("damaged", ["the extent", "its key set"])
+def test_damage_to_the_head_of_an_extent_costs_no_other_extent(path: Path, damaged: str) -> None:
+    write(path, [({"loss": float(step)}, step) for step in range(30_000)], preallocate=True)
+    data = bytearray(path.read_bytes())
+    data[frames.FILE_HEAD_BYTES + (0 if damaged == "the extent" else frames.EXTENT_FRAME_BYTES) + 20] ^= 1
+
+    rows = [item for item in metrics_file.read(bytes(data)) if isinstance(item, Row)]
+
+    first = rows[0].step
+    assert 0 < first <= EXTENT_BYTES // 24
+    assert [row.step for row in rows] == list(range(first, 30_000))
+
+
 def test_another_kind_of_file_is_refused_and_left_alone(path: Path) -> None:
     path.write_bytes(b"my thesis, chapter one")
 

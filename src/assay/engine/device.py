@@ -9,6 +9,8 @@ from torch import nn
 
 from assay.core.errors import InputError, did_you_mean
 
+Device = torch.device
+
 SMALL_MODEL = 5_000_000
 """Parameters up to which one CPU thread is the better choice: more of them wait for each other."""
 
@@ -36,3 +38,15 @@ def pick_threads(wanted: int | str, model: nn.Module) -> int:
         return wanted
     parameters = sum(parameter.numel() for parameter in model.parameters())
     return 1 if parameters <= SMALL_MODEL else os.cpu_count() or 1
+
+
+def use_threads(wanted: int | str, model: nn.Module) -> None:
+    """Give torch the threads of `pick_threads`."""
+    torch.set_num_threads(pick_threads(wanted, model))
+
+
+def place(owner: object, device: torch.device) -> None:
+    """Move every module that is an attribute of `owner` (a process: its model, its criterion) to the device."""
+    for part in vars(owner).values():
+        if isinstance(part, nn.Module):
+            part.to(device)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import nn
 from torch.optim import Optimizer
 
@@ -47,3 +48,8 @@ def _names(optimizer: Optimizer, model: nn.Module) -> dict[int, str]:
         for place, parameter in enumerate(group["params"]):
             names[len(names)] = name_of.get(id(parameter), f"group{number}.{place}")
     return names
+
+
+def idle_optimizer() -> Optimizer:
+    """An optimizer of nothing, for a process that wants one and is only evaluated."""
+    return torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.0)

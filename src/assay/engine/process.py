@@ -14,6 +14,8 @@ from assay.core.errors import InputError
 from assay.engine.backward import Backward, Loss
 from assay.engine.metrics import Metric
 
+Model = nn.Module
+
 
 class Process(ABC):
     """Write `forward_step`; everything else is a template that may be replaced.

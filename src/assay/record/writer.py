@@ -61,7 +61,8 @@ class MetricsWriter:
         self.lost_points = 0
         self._on_problem = on_problem
         self._lock = threading.RLock()
-        self._sets: dict[tuple[str, ...], tuple[Callable[..., bytes], int, int]] = {}
+        self._keys: dict[tuple[str, ...], tuple[int, bytes]] = {}  # id and frames of every key set of the file
+        self._sets: dict[tuple[str, ...], tuple[Callable[..., bytes], int, int]] = {}  # those of this extent
         self._out: tuple[Write, int] = (_no_room, 0)
         self._closed = ""
         self._map: mmap.mmap | None = None
@@ -95,7 +96,7 @@ class MetricsWriter:
     def log(self, values: Mapping[str, float], step: int) -> None:
         """Points of several metrics at one step. RecordError names the metric whose value is no number."""
         try:
-            # The set before the map: a set that is known was defined in this map or in an earlier one.
+            # The set before the map: a set that is known was defined in this extent or in an earlier one.
             pack, words, set_id = self._sets[tuple(values)]
             write, zero_ns = self._out
             body = pack(words, set_id, step, (monotonic_ns() - zero_ns) >> 14, *values.values())
@@ -176,9 +177,9 @@ class MetricsWriter:
                     self._lose(len(part), step)
 
     def _put_row(self, names: tuple[str, ...], numbers: list[float], step: int) -> None:
-        pack, words, set_id = self._sets.get(names) or self._define(names)
         wide = not 0 <= step <= metrics_file.MAX_STEP
         while True:  # another thread may fill what was grown before we come to use it
+            pack, words, set_id = self._sets.get(names) or self._define(names)
             write, zero_ns = self._out
             tick = (monotonic_ns() - zero_ns) >> 14
             if wide:
@@ -193,7 +194,7 @@ class MetricsWriter:
                 write(frame)
                 return
             except ValueError:
-                self._grow(len(frame))
+                self._grow(len(self._keys[names][1]) + len(frame))
 
     def _put(self, frame: bytes) -> None:
         while True:
@@ -204,26 +205,31 @@ class MetricsWriter:
                 self._grow(len(frame))
 
     def _define(self, names: tuple[str, ...]) -> tuple[Callable[..., bytes], int, int]:
-        if self._next_id > metrics_file.MAX_SET_ID:
+        """Write the key set into this extent. Each has its own, so that damage to one costs no other."""
+        set_id, frames_of_keys = self._keys.get(names) or self._number_keys(names, self._next_id)
+        row_bytes = 8 * metrics_file.values_words(len(names))
+        while True:
+            if self._map is not None and len(self._map) - self._map.tell() < len(frames_of_keys) + row_bytes:
+                self._grow(len(frames_of_keys) + row_bytes)
+            try:
+                self._out[0](frames_of_keys)
+                break
+            except ValueError:
+                self._grow(len(frames_of_keys) + row_bytes)
+        entry = (metrics_file.values_struct(len(names)).pack, metrics_file.values_words(len(names)), set_id)
+        self._sets[names] = entry
+        return entry
+
+    def _number_keys(self, names: tuple[str, ...], set_id: int) -> tuple[int, bytes]:
+        if set_id > metrics_file.MAX_SET_ID:
             raise RecordError(
                 f"There are more than {metrics_file.MAX_SET_ID} different sets of metrics that were logged together.",
                 where=str(self.path),
                 fix="Log the same metrics in the same order every time; a changing part belongs into the value.",
             )
-        frames_of_keys = metrics_file.pack_keys(KeySet(self._next_id, names))
-        view = memoryview(frames_of_keys)
-        while view:
-            size = int.from_bytes(view[4:6], "little") * 8
-            self._put(bytes(view[:size]))
-            view = view[size:]
-        known = self._known(names, self._next_id)
-        self._next_id += 1
-        return known
-
-    def _known(self, names: tuple[str, ...], set_id: int) -> tuple[Callable[..., bytes], int, int]:
-        entry = (metrics_file.values_struct(len(names)).pack, metrics_file.values_words(len(names)), set_id)
-        self._sets[names] = entry
-        return entry
+        self._next_id = set_id + 1
+        self._keys[names] = numbered = set_id, metrics_file.pack_keys(KeySet(set_id, names))
+        return numbered
 
     # ------------------------------------------------------------------------------------------------------ extents
 
@@ -238,8 +244,8 @@ class MetricsWriter:
         if self._preallocate:
             self._begin_mapped(need, base_ns, now)
         else:
-            head = self._extent(base_ns, end=0)
-            self._append(head)
+            self._append(self._extent(base_ns, end=0))
+            self._sets = {}
             self._out = (self._append, now)
         self._base_ns, self._zero_ns = base_ns, now
         self._sequence += 1
@@ -258,6 +264,7 @@ class MetricsWriter:
         fresh.seek(start - offset)
         fresh.write(self._extent(base_ns, end=end))
         # The old map is not closed: another thread may be about to write into what is left of it, and it may.
+        self._sets = {}
         self._map, self._end = fresh, end
         self._out = (fresh.write, zero_ns)
 
@@ -333,12 +340,11 @@ class MetricsWriter:
         return self._begin_file()
 
     def _learn(self, data: bytes) -> None:
-        """The key sets that the file has, and the latest time in it."""
+        """The numbers of the key sets that the file has, and the latest time in it."""
         blocks = read_contents(data).blocks
         self._base_ns = max((max(block.times_ns) for block in blocks), default=0)
         for keys in sorted((block.keys for block in blocks), key=lambda each: each.id):
-            self._known(keys.names, keys.id)
-            self._next_id = keys.id + 1
+            self._number_keys(keys.names, keys.id)
 
 
 def _checked(values: Mapping[str, float], step: int) -> tuple[tuple[str, ...], list[float], int]:

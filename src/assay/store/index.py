@@ -28,7 +28,6 @@ from assay.core.lease import read as read_lease
 from assay.core.plain import dumps, from_plain
 from assay.core.run_file import RunFile, Summary
 from assay.store.layout import Project, RunFolder, scan_runs
-from assay.store.series import summaries
 
 SCHEMA = 1
 """To be raised whenever a column or its meaning changes: an index of another schema is made anew."""
@@ -128,11 +127,13 @@ def delete_index(project: Project) -> None:
 
 
 def _current(entry: os.DirEntry[str], old: IndexRow | None) -> IndexRow | None:
-    folder = RunFolder(Path(entry.path))
     try:
         mtime_ns = entry.stat().st_mtime_ns
     except OSError:
         return None
+    if old is not None and old.sealed and old.folder_mtime_ns == mtime_ns and not old.edits_size:
+        return old  # thousands of runs are like this: no path is made for them
+    folder = RunFolder(Path(entry.path))
     if old is None or old.folder_mtime_ns != mtime_ns or _edits_grew(folder, old):
         # Looked at before it is read: what changes meanwhile is seen as a change the next time.
         fresh = 0 if time.time_ns() - mtime_ns < _RACY_NS else mtime_ns
@@ -199,6 +200,8 @@ def _read(folder: RunFolder, mtime_ns: int) -> IndexRow:
 
 
 def _live_summaries(folder: RunFolder) -> str:
+    from assay.store.series import summaries  # here: a list of ended runs must not pay for it
+
     try:
         return dumps(summaries(folder.metrics))
     except (OSError, AssayError):
