@@ -72,6 +72,7 @@ def tree(value: dict[str, Any]) -> Table:
     return node
 
 
+@pytest.mark.slow
 @pytest.mark.row("A07")
 @settings(max_examples=400, deadline=None)
 @given(TREES)
@@ -81,6 +82,7 @@ def test_a_tree_written_down_reads_back_equal(value: dict[str, Any]) -> None:
     assert same(read(dump(root), "<dump>"), root)
 
 
+@pytest.mark.slow
 @pytest.mark.row("A08")
 @settings(max_examples=500, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 50), KEYS, VALUES, st.sampled_from(["set", "add", "delete"])), max_size=6))

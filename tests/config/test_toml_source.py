@@ -159,12 +159,14 @@ def check_every_place(text: str) -> None:
                 assert list(tomllib.loads(f"{sliced(bare, origin)} = 1")) == [key]
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(DOCUMENTS)
 def test_what_a_recorded_place_holds_reads_as_the_value_in_documents_of_tomli_w(given: dict[str, Any]) -> None:
     check_every_place(tomli_w.dumps(given))
 
 
+@pytest.mark.slow
 @settings(max_examples=500, deadline=None)
 @given(DOCUMENTS, st.integers(0, 2**32))
 @example({"a": {"b": {"c": 1}}, "d": [{"x": 1}, {"x": 2}]}, 3)
@@ -274,6 +276,7 @@ def test_read_raises_with_every_mistake() -> None:
     assert [problem.origin.line for problem in caught.value.problems] == [1, 2]
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(DOCUMENTS, st.integers(0, 2**32), st.data())
 def test_a_broken_document_gives_problems_inside_it_and_never_an_error(

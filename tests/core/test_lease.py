@@ -125,6 +125,7 @@ def test_another_process_with_the_same_number_is_not_the_holder(tmp_path: Path) 
     assert lease.liveness(reused) == "dead"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("left_behind", ["nothing", "a dead lease"])
 def test_of_processes_that_try_at_once_exactly_one_holds(tmp_path: Path, start: Start, left_behind: str) -> None:
     for attempt in range(8):

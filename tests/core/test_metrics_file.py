@@ -185,6 +185,7 @@ def test_a_file_cut_at_every_byte_of_its_last_row_keeps_all_rows_before_it(spare
         assert facts(file.data[:cut]) == [*file.said[:2], ("damage", last, cut, True)]
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_rows_come_back() -> None:
     file = File()
     keys = KeySet(0, ("loss",))

@@ -10,6 +10,8 @@ from assay.core import run_file
 from assay.store.series import read_series
 from flow.test_train import last_digest, only_run
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def uninterrupted(assay, toy: Path) -> str:

@@ -13,6 +13,8 @@ from assay.store.series import read_series
 
 Assay = Callable[..., "object"]
 
+pytestmark = pytest.mark.slow
+
 
 def only_run(folder: Path) -> Path:
     (run,) = (folder / "runs").iterdir()

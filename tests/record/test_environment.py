@@ -74,6 +74,7 @@ def test_a_loaded_torch_tells_its_version_threads_and_flags(monkeypatch: pytest.
     assert "devices" not in found
 
 
+@pytest.mark.slow
 def test_the_real_torch_answers_too() -> None:
     torch = pytest.importorskip("torch")
 
