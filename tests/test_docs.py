@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +30,23 @@ def test_the_examples_of_a_page_run(page: Path, tmp_path: Path, monkeypatch: pyt
     monkeypatch.chdir(tmp_path)
 
     assert run(page) > 0
+
+
+def test_the_mistake_in_the_readme_is_answered_as_shown_there() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    (shown,) = re.findall(r"^\$ assay (run \S+ trian\S+)\n(error: .*?)```", readme, re.MULTILINE | re.DOTALL)
+    command, answer = shown
+
+    said = subprocess.run(
+        [sys.executable, "-m", "assay", *command.split()],
+        cwd=ROOT,
+        env=os.environ | {"COLUMNS": "80", "PYTHONPATH": str(ROOT / "src")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert (said.returncode, said.stderr.rstrip()) == (2, answer.rstrip())
 
 
 def test_a_broken_example_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
