@@ -352,6 +352,7 @@ def test_coverage_is_counted_by_room_with_branches(dev: ModuleType) -> None:
     assert found == {"compose": 25.0, "core": 80.0}
 
 
+@pytest.mark.row("C80")
 @pytest.mark.parametrize(("percent", "code"), [(95, 0), (85, 1)])
 def test_the_gate_closes_below_its_percentage(dev: ModuleType, percent: int, code: int) -> None:
     summary = {"covered_lines": percent, "num_statements": 100, "covered_branches": 0, "num_branches": 0}
@@ -403,6 +404,7 @@ def without_comments(text: str) -> Iterator[str]:
     yield from (line for line in text.splitlines() if line.strip() and not line.startswith("#"))
 
 
+@pytest.mark.row("D26")
 def test_the_ci_script_is_sound_and_runs_the_test_command_of_the_readme() -> None:
     script = ROOT / ".ci" / "run"
 

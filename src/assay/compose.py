@@ -6,6 +6,7 @@ What is heavy (torch above all) is imported when it is used, so that a mistake i
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -81,7 +82,17 @@ def problems_of_shape(config: Config) -> list[Problem]:
 def problems_of_signatures(config: Config) -> list[Problem]:
     """Everything wrong with the calls of a config; imports what it names."""
     from assay.build import check_signatures
+    from assay.core.diagnostics import Origin, Problem
 
+    if importlib.util.find_spec("torch") is None:
+        return [
+            Problem(
+                kind="missing-package",
+                message="PyTorch is not installed: nothing can be trained, and the calls of a config cannot be checked",
+                origin=Origin(source=str(config.path or "<string>")),
+                fix="pip install torch   (pytorch.org says which build fits your machine)",
+            )
+        ]
     return check_signatures(_environed(config.root), user_dirs=config.user_dirs)
 
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
+import os
+import runpy
 import shutil
+import struct
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +17,17 @@ from assay.core import run_file
 from assay.store.series import read_series
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+SRC = EXAMPLES.parent / "src"
+OFFLINE = """\
+import socket
+import sys
+
+def refuse(event, arguments):
+    if event in ("socket.connect", "socket.getaddrinfo", "urllib.Request"):
+        raise OSError("the network was asked for")
+
+sys.addaudithook(refuse)
+"""
 Assay = Callable[..., "object"]
 
 
@@ -26,16 +41,44 @@ def test_the_digits_are_five_thousand_balanced_and_split_without_overlap() -> No
 
 
 @pytest.mark.slow
-def test_the_digits_train_from_another_folder(assay, tmp_path: Path) -> None:
+@pytest.mark.row("E27")
+def test_the_digits_train_from_another_folder_and_without_a_network(assay, tmp_path: Path) -> None:
     shutil.copytree(EXAMPLES / "01_digits", tmp_path / "a folder" / "digits")
+    (tmp_path / "offline").mkdir()
+    (tmp_path / "offline" / "sitecustomize.py").write_text(OFFLINE)
 
-    ran = assay("run", "a folder/digits/digits.toml", "--max-steps", "8", cwd=tmp_path)
+    ran = assay(
+        *("run", "a folder/digits/digits.toml", "--max-steps", "8"),
+        cwd=tmp_path,
+        PYTHONPATH=f"{tmp_path / 'offline'}{os.pathsep}{SRC}",
+    )
 
     assert ran.returncode == 0, ran.stderr
     (run,) = (tmp_path / "runs").iterdir()
     assert run_file.read(run).status == "finished"
     losses = read_series(run / "metrics.bin")["train/loss"]
     assert losses.steps.tolist() == list(range(1, 9)) and losses.values[-1] < losses.values[0]
+
+
+@pytest.mark.slow
+@pytest.mark.row("E27")
+@pytest.mark.parametrize("packed", [True, False])
+def test_all_of_mnist_can_be_read_where_it_lies(tmp_path: Path, packed: bool) -> None:
+    draw = np.random.default_rng(0)
+    for name, count in {"train": 5008, "t10k": 16}.items():
+        images = draw.integers(256, size=(count, 28, 28), dtype=np.uint8)
+        labels = (images[:, 0, 0] % 10).astype(np.uint8)
+        for kind, array in {"images-idx3": images, "labels-idx1": labels}.items():
+            data = struct.pack(f">BBBB{array.ndim}I", 0, 0, 8, array.ndim, *array.shape) + array.tobytes()
+            path = tmp_path / f"{name}-{kind}-ubyte{'.gz' if packed else ''}"
+            path.write_bytes(gzip.compress(data) if packed else data)
+
+    digits = runpy.run_path(str(EXAMPLES / "01_digits" / "data.py"))["Digits"]
+
+    for split, count in {"train": 8, "valid": 5000, "test": 16}.items():
+        data = digits(split, folder=str(tmp_path))
+        assert len(data) == count
+        assert all(round(float(image[0, 0, 0]) * 255) % 10 == label for image, label in (data[0], data[count - 1]))
 
 
 @pytest.mark.slow

@@ -52,7 +52,7 @@ def test_a_run_is_trained_recorded_listed_shown_tested_and_compared(assay, toy: 
     assert "optimizer.lr" in compared.stdout and "train.epochs" in compared.stdout
 
 
-@pytest.mark.row("A04", "E13")
+@pytest.mark.row("E13")
 def test_an_override_changes_what_is_trained_and_a_mistyped_one_is_refused(assay, toy: Path) -> None:
     ran = assay("run", "toy.toml", "train.epochs=1", "model.width=16")
     assert ran.returncode == 0, ran.stderr
@@ -134,6 +134,7 @@ def test_the_model_of_a_run_comes_back_in_eval_mode(assay, toy: Path, monkeypatc
     assert model(torch.zeros(2, 4)).shape == (2, 2)
 
 
+@pytest.mark.row("C54")
 def test_a_config_from_init_trains_and_its_test_passes(assay, tmp_path: Path) -> None:
     assert assay("init", str(tmp_path / "new")).returncode == 0
     ran = assay("run", "config.toml", cwd=tmp_path / "new")

@@ -1,5 +1,15 @@
 """The workshop: the loop and all that needs torch. A config may name what is listed here as `assay.engine.NAME`."""
 
+try:
+    import torch  # noqa: F401
+except ModuleNotFoundError as error:
+    if error.name != "torch":
+        raise
+    raise ModuleNotFoundError(
+        "assay.engine needs PyTorch, which is not installed: pip install torch (pytorch.org says which build fits).",
+        name="torch",
+    ) from None
+
 from assay.core.events import At, Event, Every, Handler
 from assay.engine.backward import Backward, NonFiniteError
 from assay.engine.bus import on
