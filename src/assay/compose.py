@@ -103,6 +103,7 @@ def sound(config: Config) -> Config:
         if problems:
             raise ConfigError(problems)
     _require(config, "model", "process")
+    _evaluation(config.root)
     return config
 
 
@@ -420,6 +421,26 @@ def _splits(root: Table) -> list[str]:
     return list(node.items) if isinstance(node, Table) else []
 
 
+def _evaluation(root: Table) -> tuple[str, list[str]]:
+    """How often which splits are evaluated. InputError when a name leads nowhere, or the best is never measured."""
+    settings = plain(root)
+    evaluate, there = settings.get("evaluate", {}), _splits(root)
+    period = evaluate.get("every", "1 epoch")
+    splits = evaluate.get("splits", [split for split in there if split not in ("train", "test")])
+    for name in splits:
+        if name not in there:
+            fix = did_you_mean(name, there) or f"It has {', '.join(there)}."
+            raise InputError(f"[evaluate] names the split {name!r}, which [data] does not have.", fix=fix)
+    best = settings.get("checkpoint", {}).get("best")
+    measured = splits if period != "never" else []
+    if best and best["metric"].split("/")[0] not in measured:
+        raise InputError(
+            f"[checkpoint] best looks at {best['metric']!r}, which is never measured.",
+            fix=f"Splits that are evaluated: {', '.join(measured) or 'none'}.",
+        )
+    return period, splits
+
+
 def _listen(assembled: _Assembled, recorder: RunRecorder | NullRecorder, launch: Launch, *, saving: bool) -> None:
     """Everything that listens to a run, in the order of their priorities."""
     import logging
@@ -427,12 +448,7 @@ def _listen(assembled: _Assembled, recorder: RunRecorder | NullRecorder, launch:
     from assay.engine import Display, Evaluate, Save
 
     house, engine = assembled.house, assembled.engine
-    period = house.values("evaluate").get("every", "1 epoch")
-    names = house.values("evaluate").get("splits")
-    splits = [s for s in _splits(house.root) if s not in ("train", "test")] if names is None else names
-    for name in splits:
-        if name not in _splits(house.root):
-            raise InputError(f"[evaluate] names the split {name!r}, which [data] does not have.")
+    period, splits = _evaluation(house.root)
     engine.bus.extend(Evaluate({s: _loader(house, s) for s in splits}, every=period, seed=house.seed).handlers())
     if saving:
         settings = house.values("checkpoint")
@@ -450,9 +466,10 @@ def _listen(assembled: _Assembled, recorder: RunRecorder | NullRecorder, launch:
             on_best=remember,
         )
         engine.bus.extend(save.handlers())
-    quiet = launch.quiet or bool(house.values("display").get("quiet", False))
+    shown = house.values("display")
+    quiet = launch.quiet or bool(shown.get("quiet", False))
     logger = recorder.logger if isinstance(recorder, RunRecorder) else logging.getLogger("assay")
-    engine.bus.extend(Display(logger=logger, quiet=quiet).handlers())
+    engine.bus.extend(Display(logger=logger, quiet=quiet, every=shown.get("every", "1 epoch")).handlers())
 
 
 # ----------------------------------------------------------------------------------------------------------- recording

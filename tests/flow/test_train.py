@@ -87,6 +87,20 @@ def test_a_wrong_argument_is_named_with_its_nearest_neighbour(assay, toy: Path) 
     assert "lrr" in wrong.stderr and "did you mean `lr`?" in wrong.stderr
 
 
+@pytest.mark.parametrize(
+    ("metric", "evaluate"), [("vaild/acc", ""), ("valid/acc", 'every = "never"'), ("valid/acc", 'splits = ["test"]')]
+)
+def test_a_best_that_can_never_be_judged_is_refused(assay, toy: Path, metric: str, evaluate: str) -> None:
+    text = (toy / "toy.toml").read_text().replace('metric = "valid/acc"', f'metric = "{metric}"')
+    (toy / "toy.toml").write_text(f"{text}\n[evaluate]\n{evaluate}\n")
+
+    wrong = assay("run", "toy.toml")
+
+    assert wrong.returncode == 2
+    assert "[checkpoint] best looks at" in wrong.stderr and "never measured" in wrong.stderr
+    assert not list((toy / "runs").glob("*"))
+
+
 @pytest.mark.row("A13", "A15")
 def test_launch_settings_stay_out_of_the_config_and_no_file_leaves_nothing(assay, toy: Path) -> None:
     before = sorted(path.name for path in toy.iterdir())

@@ -31,8 +31,10 @@ Handlers may evaluate and save; while they do, these happen inside the event tha
     write
     checkpoint_end
 
-`step_begin` and `step_end` count optimizer steps, `epoch_*` epochs, the others how often they happened; all count what
-is completed, from 0 (so the first `step_end` has count 1, the first `step_begin` count 0).
+`step_*` count optimizer steps, `epoch_*` epochs and `backward_*` micro-batches, and go on counting when a run is
+resumed; the others count how often they happened since it was started or resumed. All count what is completed, from 0
+(so the first `step_end` has count 1, the first `step_begin` count 0). An epoch that is cut short has no `epoch_end`; a
+run that goes on within an epoch has its `epoch_begin` again.
 """
 
 from __future__ import annotations

@@ -146,7 +146,12 @@ SECTIONS: tuple[Key, ...] = (
         doc="What a person sees while it runs.",
         weights=False,
         keys=(
-            Key(name="every", kind="period", doc="How often a line is printed where there is no terminal."),
+            Key(
+                name="every",
+                kind="period",
+                doc="How often a line is printed where there is no terminal; on one it is a bar and a line an epoch.",
+                default="1 epoch",
+            ),
             Key(name="quiet", kind="bool", doc="Print nothing but problems and the end.", default=False),
         ),
     ),

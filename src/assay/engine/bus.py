@@ -30,8 +30,9 @@ class Point:
         self.due = NEVER
 
     def add(self, handler: Handler, call: Callable[[], Any]) -> None:
-        self.listeners.append(_Listener(handler, call, handler.when.next(0)))
-        self.listeners.sort(key=lambda listener: listener.handler.priority)  # stable: equal ones in order of adding
+        # Stable: equal ones in order of adding. A new list: one that is being called stays as it is.
+        added = [*self.listeners, _Listener(handler, call, handler.when.next(0))]
+        self.listeners = sorted(added, key=lambda listener: listener.handler.priority)
         self.due = min(listener.due for listener in self.listeners)
 
     def start_at(self, count: int) -> None:
@@ -42,9 +43,11 @@ class Point:
 
     def fire(self, count: int) -> None:
         """Call all that are due, in order. An exception gains a note that names handler and event."""
-        due = NEVER
-        for listener in self.listeners:
-            if listener.due <= count:
+        listeners, due = self.listeners, NEVER
+        for listener in listeners:
+            if listener.due < count:  # added while the run was under way
+                listener.due = listener.handler.when.next(count)
+            if listener.due == count:
                 listener.due = listener.handler.when.next(count + 1)
                 try:
                     listener.call()
@@ -52,7 +55,7 @@ class Point:
                     error.add_note(f"in handler {listener.handler.name} at {self.event} {count}")
                     raise
             due = min(due, listener.due)
-        self.due = due
+        self.due = due if self.listeners is listeners else 0  # 0: ask those that were just added
 
 
 class Bus:
@@ -72,18 +75,6 @@ class Bus:
     def order(self) -> list[Handler]:
         """Every handler, in the order in which those of one event are called."""
         return [listener.handler for point in self.points.values() for listener in point.listeners]
-
-    def counting(self, event: Event) -> Callable[[], None]:
-        """A call that fires `event` and counts how often it did."""
-        point, count = self.points[event], 0
-
-        def fire() -> None:
-            nonlocal count
-            if point.due <= count:
-                point.fire(count)
-            count += 1
-
-        return fire
 
 
 def on(event: str, *, when: When | None = None, priority: int = 0) -> Callable[[Callable[..., Any]], Handler]:

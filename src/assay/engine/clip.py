@@ -8,21 +8,36 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
+from assay.core.errors import InputError
+
 
 def clip_norm_(parameters: Iterable[Tensor], max_norm: float) -> float:
     """Scale gradients in place so that their global 2-norm is at most `max_norm`; returns the norm before.
 
     A norm that is not finite leaves the gradients as they are: whoever asked decides what to do. On a device other
-    than the CPU reading the norm waits for the device.
+    than the CPU reading the norm waits for the device. InputError for sparse gradients.
     """
+    parameters = [parameter for parameter in parameters if parameter.grad is not None]
     grads = [parameter.grad for parameter in parameters if parameter.grad is not None]
     if not grads:
         return 0.0
-    if any(grad.is_sparse or grad.device != grads[0].device for grad in grads):
-        return float(torch.nn.utils.clip_grad_norm_([p for p in parameters if p.grad is not None], max_norm))
+    if any(grad.is_sparse for grad in grads):
+        raise InputError("Sparse gradients cannot be clipped.", fix="Leave out clip_norm, or use dense embeddings.")
+    device, dtype = grads[0].device, grads[0].dtype
+    if any(grad.device != device or grad.dtype != dtype for grad in grads):
+        return _clip_mixed(parameters, grads, max_norm)
     total = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads)))
     norm = float(total)
-    # Same condition and same arithmetic as torch's: coefficient clamped at 1, so nothing to do below the limit.
-    if math.isfinite(norm) and norm + 1e-6 > max_norm:
+    # The coefficient is clamped at 1: clearly below the limit nothing is to be done, near it torch's rounding decides.
+    if math.isfinite(norm) and norm * 1.01 + 1e-6 > max_norm:
         torch._foreach_mul_(grads, (max_norm / (total + 1e-6)).clamp_(max=1.0))
+    return norm
+
+
+def _clip_mixed(parameters: list[Tensor], grads: list[Tensor], max_norm: float) -> float:
+    """Gradients of several devices or dtypes: torch sums them group by group."""
+    total = torch.nn.utils.get_total_norm(grads)
+    norm = float(total)
+    if math.isfinite(norm):
+        torch.nn.utils.clip_grads_with_norm_(parameters, max_norm, total)
     return norm

@@ -27,9 +27,12 @@ def pick_device(name: str | None) -> torch.device:
     if not available[kind]:
         raise InputError(f"This machine has no {kind} device that torch can use.", fix="Use --device cpu.")
     try:
-        return torch.device(name)
+        device = torch.device(name)
     except RuntimeError as error:
         raise InputError(f"There is no device {name!r}: {error}") from error
+    if kind == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise InputError(f"There is no device {name!r}: this machine has {torch.cuda.device_count()}.")
+    return device
 
 
 def pick_threads(wanted: int | str, model: nn.Module) -> int:

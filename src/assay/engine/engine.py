@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from time import perf_counter
 from typing import Any
 
 import torch
+from torch import nn
 
 from assay.core.errors import InputError
 from assay.core.events import Event, Every, Handler
 from assay.core.ports import Bind, NullRecorder, Recorder
 from assay.engine.bus import Bus, bind_by_name, event_named
 from assay.engine.data.source import Window, as_source
-from assay.engine.metrics import to_device
+from assay.engine.metrics import blame_device, to_device
 from assay.engine.process import Process
 from assay.engine.seed import STEP, key, seed_torch
 from assay.engine.state import State
+
+KEYS_AHEAD = 64
 
 
 class Engine:
@@ -50,6 +54,9 @@ class Engine:
         self.recorder: Recorder = recorder if recorder is not None else NullRecorder()
         self.state = State()
         self.seconds: dict[str, float] = {}
+        self._happened: Counter[Event] = Counter()
+        self._begun = 0.0
+        self._keys: dict[int, int] = {}
         self._bound(epochs, steps)
         roles = {"engine": self, "process": process, "model": getattr(process, "model", None), "state": self.state}
         roles |= {"recorder": self.recorder, "backward": getattr(process, "backward", None)}
@@ -69,10 +76,10 @@ class Engine:
             self._begin()
             while not self._is_done():
                 self._train_epoch()
-            self._fire(Event.RUN_END, 0)
+            self.fire(Event.RUN_END)
         except BaseException as error:
             state.error = error
-            self._fire(Event.EXCEPTION, 0)
+            self.fire(Event.EXCEPTION)
             raise
         return state
 
@@ -83,7 +90,7 @@ class Engine:
         log = None if isinstance(recorder, NullRecorder) else recorder.log
         waiting = computing = telling = 0.0
         windows = self.source.windows(state.epoch, state.epoch_step)
-        self._fire(Event.EPOCH_BEGIN, state.epoch)
+        self._fire_at(Event.EPOCH_BEGIN, state.epoch)
         now = perf_counter()
         for window in windows:
             loaded = perf_counter()
@@ -104,35 +111,48 @@ class Engine:
         self.add_seconds("data", waiting)
         self.add_seconds("compute", computing)
         self.add_seconds("telling", telling)
-        if state.epoch_step == state.epoch_length or not (state.stop_reason or state.step == state.max_steps):
+        whole = state.epoch_step == state.epoch_length or not (state.stop_reason or state.step == state.max_steps)
+        if whole and not state.hurry:
             self._end_epoch()
 
     def _train_window(self, window: Window) -> None:
-        """One optimizer step: forward and backward of each micro-batch, then one update."""
+        """One optimizer step: forward and backward of each micro-batch, then one update. If it fails nothing counts."""
         state, process = self.state, self.process
         begin, end = self.bus.points[Event.BACKWARD_BEGIN], self.bus.points[Event.BACKWARD_END]
-        process.backward.begin(window.sizes)
-        for i, batch in enumerate(window.batches):
-            if self.device.type != "cpu":
-                batch = to_device(batch, self.device)
-            seed_torch(key(self.seed, STEP, state.step, i))
-            state.batch = batch
-            if begin.due <= state.micro_step:
-                begin.fire(state.micro_step)
-            state.output = process.training_step(batch)
-            if end.due <= state.micro_step:
-                end.fire(state.micro_step)
-            state.micro_step += 1
-        process.update(state.step)
+        before = state.micro_step
+        try:
+            process.backward.begin(window.sizes)
+            for i, batch in enumerate(window.batches):
+                if self.device.type != "cpu":
+                    batch = to_device(batch, self.device)
+                seed_torch(key(self.seed, STEP, state.step, i) if i else self._key_of(state.step))
+                state.batch = batch
+                if begin.due <= state.micro_step:
+                    begin.fire(state.micro_step)
+                state.output = process.training_step(batch)
+                state.micro_step += 1
+                if end.due <= state.micro_step:
+                    end.fire(state.micro_step)
+            process.update(state.step)
+        except BaseException as error:
+            state.micro_step = before
+            blame_device(state.batch, self.device, error)
+            raise
         state.loss = process.backward.loss
         state.step += 1
         state.epoch_step += 1
         state.samples += window.samples
 
+    def _key_of(self, step: int) -> int:
+        """The key of the first micro-batch of a step. Made one by one they would take several times as long."""
+        if step not in self._keys:
+            self._keys = {each: key(self.seed, STEP, each, 0) for each in range(step, step + KEYS_AHEAD)}
+        return self._keys[step]
+
     def _points(self) -> dict[str, float]:
         """What is recorded of every step."""
         backward = self.process.backward
-        points = {"train/loss": self.state.loss, "train/lr": backward.rate.current}
+        points = {"train/loss": self.state.loss, "train/lr": backward.lr}
         if backward.grad_norm is not None:
             points["train/grad_norm"] = backward.grad_norm
         return points
@@ -140,13 +160,15 @@ class Engine:
     def _end_epoch(self) -> None:
         state = self.state
         if state.epoch_step == 0:
-            raise InputError("The training data is empty: an epoch has no batch.", fix="Look at [data.train].")
+            raise _empty()
         state.epoch_length = state.epoch_step
         state.epoch += 1
         state.epoch_step = 0
-        self._fire(Event.EPOCH_END, state.epoch)
+        self._fire_at(Event.EPOCH_END, state.epoch)
 
     def _begin(self) -> None:
+        self._check()
+        self._begun = perf_counter()
         state, backward = self.state, self.process.backward
         backward.rate.total = state.max_steps
         backward.rate.set(state.step)
@@ -157,22 +179,46 @@ class Engine:
             (Event.EPOCH_BEGIN, state.epoch),
             (Event.EPOCH_END, state.epoch + 1),
             (Event.BACKWARD_BEGIN, state.micro_step),
-            (Event.BACKWARD_END, state.micro_step),
+            (Event.BACKWARD_END, state.micro_step + 1),
         ):
             self.bus.points[event].start_at(count)
-        self._fire(Event.RUN_BEGIN, 0)
+        self.fire(Event.RUN_BEGIN)
+
+    def _check(self) -> None:
+        """InputError for what cannot train."""
+        if getattr(self.process, "backward", None) is None:
+            raise InputError(
+                f"{type(self.process).__name__} cannot train: it has no `backward`.",
+                fix="Set process.backward = Backward(optimizer), or give Supervised an optimizer.",
+            )
+        if self.state.epoch_length == 0:
+            raise _empty()
+        model = getattr(self.process, "model", None)
+        homes = {parameter.device for parameter in model.parameters()} if isinstance(model, nn.Module) else set()
+        if homes and self.device.type not in {home.type for home in homes}:
+            there = ", ".join(sorted(map(str, homes)))
+            raise InputError(
+                f"The model is on {there}, the engine on {self.device}.",
+                fix=f'Give Engine(..., device="{there}"), or move the model before its optimizer is made.',
+            )
 
     def _is_done(self) -> bool:
         state = self.state
+        if state.epoch_step and state.epoch_step == state.epoch_length and not state.stop_reason:
+            return False  # it goes on from between the last step of an epoch and its end
         return bool(
             state.stop_reason
             or (state.max_epochs is not None and state.epoch >= state.max_epochs)
             or (state.max_steps is not None and state.step >= state.max_steps)
         )
 
-    def stop(self, reason: str) -> None:
-        """End the run after the current step, as if its bound had been reached; handlers of `run_end` still run."""
+    def stop(self, reason: str, *, hurry: bool = False) -> None:
+        """End the run after the current step, as if its bound had been reached; handlers of `run_end` still run.
+
+        `hurry`: the process is about to be ended. What can be done when the run goes on is left until then.
+        """
         self.state.stop_reason = self.state.stop_reason or reason
+        self.state.hurry = self.state.hurry or hurry
 
     def on(
         self, event: str, *, every: int = 0, priority: int = 0
@@ -187,7 +233,13 @@ class Engine:
 
         return add
 
-    def _fire(self, event: Event, count: int) -> None:
+    def fire(self, event: Event) -> None:
+        """Let `event` happen, which is counted by how often it did."""
+        before = self._happened[event]
+        self._happened[event] += 1
+        self._fire_at(event, before if event.endswith("_begin") else before + 1)
+
+    def _fire_at(self, event: Event, count: int) -> None:
         point = self.bus.points[event]
         if point.due <= count:
             point.fire(count)
@@ -213,22 +265,35 @@ class Engine:
         state.max_steps = min(known) if known else None
 
     def _bound_by_use(self, samples: int | None, seconds: float | None) -> None:
-        state, begun = self.state, perf_counter()
+        state = self.state
         if samples is not None:
             if samples <= 0:
                 raise InputError(f"samples is {samples}; it must be greater than 0.")
 
             def enough_samples() -> None:
+                if state.step and not state.samples:
+                    raise InputError(
+                        f"The run is bounded by samples, but how many a {type(state.batch).__name__} holds is unknown.",
+                        fix="Give batches of tensors, or bound the run by steps.",
+                    )
                 if state.samples >= samples:
                     self.finish()
 
-            self.bus.add(Handler(event=Event.STEP_END, fn=enough_samples, priority=-100))
+            for event in (Event.RUN_BEGIN, Event.STEP_END):  # a run that goes on may have had enough
+                self.bus.add(Handler(event=event, fn=enough_samples, priority=-100))
         if seconds is not None:
             if seconds <= 0:
                 raise InputError(f"seconds is {seconds}; it must be greater than 0.")
 
             def enough_time() -> None:
-                if perf_counter() - begun >= seconds:
+                if perf_counter() - self._begun >= seconds:
                     self.finish()
 
             self.bus.add(Handler(event=Event.STEP_END, fn=enough_time, priority=-100))
+
+
+def _empty() -> InputError:
+    return InputError(
+        "The training data is empty: an epoch has no batch.",
+        fix="Look at [data.train]; drop_last wants one full batch.",
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sized
 from typing import Any, Protocol
 
 import torch
@@ -51,6 +51,8 @@ class Accuracy:
     """
 
     def __init__(self, *, top: int = 1, ignore_index: int = -100) -> None:
+        if top < 1:
+            raise InputError(f"Accuracy(top={top}): it must be at least 1.")
         self.top = top
         self.ignore_index = ignore_index
         self.reset()
@@ -67,7 +69,18 @@ class Accuracy:
                 "Accuracy needs `pred` and `target` in what the process returns.",
                 fix='Return {"pred": ..., "target": ...} as the output of forward_step.',
             ) from None
-        if pred.dim() == target.dim() and self.top == 1:
+        classes = _classes(pred.shape, target.shape)
+        if classes is None and (self.top > 1 or pred.shape != target.shape or pred.is_floating_point()):
+            raise InputError(
+                f"Accuracy cannot compare pred {tuple(pred.shape)} {pred.dtype} with target {tuple(target.shape)}.",
+                fix="Give pred as (batch, classes, ...) scores or as class indices, target as (batch, ...) indices.",
+            )
+        if classes is not None and classes < max(self.top, 2):
+            raise InputError(
+                f"Accuracy(top={self.top}) needs at least {max(self.top, 2)} classes; pred has {classes}.",
+                fix="With one score a sample, give its class instead: (score > 0).long() of the target's shape.",
+            )
+        if classes is None:
             hits = pred == target
         elif self.top == 1:
             hits = pred.argmax(dim=1) == target
@@ -82,18 +95,36 @@ class Accuracy:
         return int(self.right) / count if count else float("nan")
 
 
+def _classes(pred: torch.Size, target: torch.Size) -> int | None:
+    """The number of classes when `pred` has the target's shape with a dim of scores after the first; else None."""
+    return pred[1] if len(pred) > 1 and pred[:1] + pred[2:] == target else None
+
+
 def size_of(batch: Any) -> int:
-    """Number of samples in a batch: the first dim of the first tensor found in it."""
+    """Number of samples in a batch: the first dim of the first tensor or array in it; 0 when nobody can tell.
+
+    A list of plain values counts as an array, a lone number in a tensor as one sample.
+    """
     if isinstance(batch, Tensor):
         return batch.shape[0] if batch.dim() else 1
-    if isinstance(batch, Mapping):
-        batch = list(batch.values())
     if isinstance(batch, list | tuple):
-        for item in batch:
-            size = size_of(item)
-            if size:
-                return size
-    return 0
+        items = batch
+    elif isinstance(batch, Mapping):
+        items = list(batch.values())
+    else:
+        shape = getattr(batch, "shape", None)
+        if shape is not None:
+            return int(shape[0]) if len(shape) else 1
+        return len(batch) if isinstance(batch, Sized) and not isinstance(batch, str | bytes) else 0
+    alone = 0
+    for item in items:
+        size = size_of(item)
+        if size == 1 and getattr(item, "shape", None) == ():
+            alone = 1
+        elif size:
+            return size
+    plain = items is batch and all(isinstance(item, str | bytes | int | float) for item in items)
+    return alone or (len(items) if plain else 0)
 
 
 def to_device(batch: Any, device: torch.device) -> Any:
@@ -107,3 +138,22 @@ def to_device(batch: Any, device: torch.device) -> Any:
     if isinstance(batch, list | tuple):
         return type(batch)(to_device(value, device) for value in batch)
     return batch
+
+
+def blame_device(batch: Any, device: torch.device, error: BaseException) -> None:
+    """Raise InputError if `error` is torch's about devices, and the batch has tensors elsewhere than on `device`."""
+    if isinstance(error, RuntimeError) and "device" in str(error):
+        strays = {str(tensor.device) for tensor in _tensors(batch) if tensor.device.type != device.type}
+        if strays:
+            raise InputError(
+                f"The batch is on {', '.join(sorted(strays))}, the model on {device}.",
+                fix="Leave the data on the CPU: the engine moves it to where the model is.",
+            ) from error
+
+
+def _tensors(batch: Any) -> Iterator[Tensor]:
+    if isinstance(batch, Tensor):
+        yield batch
+    elif isinstance(batch, Mapping | list | tuple):
+        for item in batch.values() if isinstance(batch, Mapping) else batch:
+            yield from _tensors(item)

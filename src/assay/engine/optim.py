@@ -25,19 +25,43 @@ def optimizer_state(optimizer: Optimizer, model: nn.Module) -> dict[str, Any]:
 
 
 def load_optimizer_state(optimizer: Optimizer, model: nn.Module, saved: Mapping[str, Any]) -> None:
-    """Put a saved state back. CheckpointError when the parameters are others than those that were saved."""
+    """Put a saved state back. CheckpointError when the parameters, or their groups, are others than were saved."""
     names = _names(optimizer, model)
     index_of = {name: index for index, name in names.items()}
     there = {name for group in saved["groups"] for name in group["params"]}
     if there != set(index_of):
         odd = ", ".join(sorted(there ^ set(index_of))[:5])
         raise CheckpointError(f"The optimizer of the checkpoint trains other parameters: {odd}.")
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     optimizer.load_state_dict(
         {
-            "state": {index_of[name]: state for name, state in saved["state"].items()},
-            "param_groups": [{**g, "params": [index_of[name] for name in g["params"]]} for g in saved["groups"]],
+            "state": {
+                index_of[name]: {key: _laid_out_as(parameters[index_of[name]], value) for key, value in state.items()}
+                for name, state in saved["state"].items()
+            },
+            "param_groups": [
+                _group_of(group, names, saved["groups"]) for group in optimizer.state_dict()["param_groups"]
+            ],
         }
     )
+
+
+def _group_of(group: Mapping[str, Any], names: Mapping[int, str], saved: list[Mapping[str, Any]]) -> dict[str, Any]:
+    """The saved settings of a group. Its parameters stay in their order, by which torch tells them from each other."""
+    members = {names[index] for index in group["params"]}
+    own = {key: group[key] for key in ("params", "param_names") if key in group}
+    for each in saved:
+        if set(each["params"]) == members:
+            return {**each, **own}
+    some = ", ".join(sorted(members)[:5])
+    raise CheckpointError(f"The optimizer of the checkpoint has no group of these parameters: {some}.")
+
+
+def _laid_out_as(parameter: torch.Tensor, value: Any) -> Any:
+    """State in the memory layout of its parameter: fused updates walk through both as they lie there."""
+    if not isinstance(value, torch.Tensor) or value.shape != parameter.shape or value.stride() == parameter.stride():
+        return value
+    return torch.empty_like(parameter, dtype=value.dtype, device=value.device, requires_grad=False).copy_(value)
 
 
 def _names(optimizer: Optimizer, model: nn.Module) -> dict[int, str]:

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from assay.core.errors import InputError
-from assay.engine.backward import Backward, Loss
+from assay.engine.backward import Backward, Loss, NonFiniteError
 from assay.engine.metrics import Metric
 
 Model = nn.Module
@@ -34,25 +34,38 @@ class Process(ABC):
 
     def training_step(self, batch: Any) -> Any:
         """Forward and backward of one micro-batch; no update."""
-        loss, output = self.forward_step(batch)
+        loss, output = self._forward(batch)
         self.backward(loss)
         return output
 
     def validation_step(self, batch: Any) -> Any:
         """Forward only; what comes back carries no graph."""
         with torch.no_grad():
-            _, output = self.forward_step(batch)
+            _, output = self._forward(batch)
         return output
 
     def update(self, step: int) -> bool:
         """One optimizer update after `step` completed ones; False when it was left out."""
-        return self.backward.update(step)
+        try:
+            return self.backward.update(step)
+        except NonFiniteError as error:
+            raise NonFiniteError(error.what, where=_bad_gradients(self.model), fix=error.fix) from None
 
     def train(self, mode: bool = True) -> None:
         self.model.train(mode)
 
     def eval(self) -> None:
         self.train(False)
+
+    def _forward(self, batch: Any) -> tuple[Loss, Any]:
+        returned: Any = self.forward_step(batch)  # users write it
+        if isinstance(returned, tuple) and len(returned) == 2:
+            return returned
+        raise InputError(
+            f"forward_step returned {_shape_of(returned)}; it must return the pair (loss, output).",
+            where=f"{type(self).__name__}.forward_step",
+            fix='Write `return loss, {"pred": pred, "target": target, "loss": loss.detach()}`.',
+        )
 
 
 class Supervised(Process):
@@ -79,16 +92,33 @@ class Supervised(Process):
             self.backward = Backward(optimizer)
 
     def forward_step(self, batch: Any) -> tuple[Loss, Any]:
-        try:
-            inputs, target = batch
-        except (TypeError, ValueError):
+        if not isinstance(batch, list | tuple) or len(batch) != 2:
             raise InputError(
                 f"Supervised takes batches of (input, target); this one is {_shape_of(batch)}.",
                 fix="Return such pairs from the data set, or write your own Process.",
-            ) from None
+            )
+        inputs, target = batch
         pred = self.model(inputs)
+        if not isinstance(pred, Tensor):
+            raise InputError(
+                f"Supervised takes a model that returns a tensor; {type(self.model).__name__} gave {_shape_of(pred)}.",
+                fix="Return the tensor alone from forward, or write your own Process.",
+            )
         loss = self.criterion(pred, target)
-        return loss, {"pred": pred.detach(), "target": target, "loss": loss.detach()}
+        return loss, {"pred": pred.detach(), "target": target, "loss": _detached(loss)}
+
+
+def _detached(loss: Any) -> Any:
+    if isinstance(loss, tuple):
+        return tuple(_detached(part) for part in loss)
+    return loss.detach() if isinstance(loss, Tensor) else loss
+
+
+def _bad_gradients(model: nn.Module) -> str:
+    grads = {name: parameter.grad for name, parameter in model.named_parameters()}
+    bad = [name for name, grad in grads.items() if grad is not None and not grad.isfinite().all()]
+    more = f" and {len(bad) - 3} more" if len(bad) > 3 else ""
+    return f"gradients that are not finite: {', '.join(bad[:3])}{more}" if bad else ""
 
 
 def _shape_of(batch: Any) -> str:

@@ -53,7 +53,8 @@ class _Warmup:
             raise InputError(
                 f"{type(self).__name__} needs to know how long the run is.", fix="Set [train] steps (or epochs)."
             )
-        warmup = math.ceil(self.warmup_ratio * total) if self.warmup_steps is None else self.warmup_steps
+        # Rounded first: 0.07 * 100 is a little more than 7.
+        warmup = math.ceil(round(self.warmup_ratio * total, 9)) if self.warmup_steps is None else self.warmup_steps
         if step < warmup:
             return self.start + (1.0 - self.start) * step / warmup
         share = min(1.0, (step - warmup) / max(1, total - warmup))

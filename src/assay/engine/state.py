@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +16,7 @@ class State:
 
     `step` counts optimizer updates, `micro_step` forward/backward passes, `epoch_step` updates within the epoch,
     `samples` training samples. `loss` is the mean loss of the newest step. `max_steps` is what the run will do in all,
-    None when nobody can know. `metrics` holds the newest evaluation, by name (`valid/acc`).
+    None when nobody can know. `metrics` holds the newest evaluation, by name (`valid/acc`). `hurry`: see `Engine.stop`.
     """
 
     epoch: int = 0
@@ -32,6 +33,7 @@ class State:
     metrics: dict[str, float] = field(default_factory=dict)
     best: dict[str, Any] | None = None
     stop_reason: str = ""
+    hurry: bool = False
     error: BaseException | None = None
 
     @property
@@ -44,8 +46,8 @@ class State:
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps; batch, output and bounds are not part of it."""
-        return {name: getattr(self, name) for name in SAVED}
+        return {name: copy(getattr(self, name)) for name in SAVED}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         for name in SAVED:
-            setattr(self, name, state[name])
+            setattr(self, name, copy(state[name]))

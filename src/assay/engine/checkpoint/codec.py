@@ -3,9 +3,12 @@
 JSON keeps dict (with text keys), list, str, bool, int, finite float and None as they are. Everything else is an object
 with the single key `$`, whose value is a list: the tag, then its parts.
 
-    tensor NAME | tuple ITEMS | set ITEMS | frozenset ITEMS | dict PAIRS | odict PAIRS | counter PAIRS
-    deque MAXLEN ITEMS | bytes BASE64 | float TEXT | complex REAL IMAG | path TEXT | dtype TEXT | device TEXT | size INTS | array NAME
-    scalar DTYPE VALUE
+    tensor NAME [complex] | array NAME [complex] | tuple ITEMS | set ITEMS | frozenset ITEMS | dict PAIRS | odict PAIRS
+    modules METADATA PAIRS | counter PAIRS | deque MAXLEN ITEMS | bytes BASE64 | int HEX | float TEXT
+    complex REAL IMAG | path TEXT | dtype TEXT | device TEXT | size INTS | scalar DTYPE VALUE
+
+A complex tensor lies in its file as pairs of real numbers. `modules` is what `Module.state_dict` returns, with the
+versions of its modules.
 
 Nothing read from a file is ever imported or called: a tag outside this list is refused.
 """
@@ -29,6 +32,7 @@ from torch import Tensor
 from assay.core.errors import CheckpointError
 
 _MARK = "$"
+_PAIRED = {"dict", "odict", "modules", "counter"}
 
 
 @dataclass(slots=True)
@@ -42,13 +46,19 @@ class Encoded:
 def encode(state: Any) -> Encoded:
     """Encode a tree of state. CheckpointError names the path of the first value that cannot be kept, with the fix."""
     encoder = _Encoder()
-    tree = encoder.value(state, "")
+    try:
+        tree = encoder.value(state, "")
+    except RecursionError:
+        raise CheckpointError("A checkpoint cannot keep what contains itself, or is nested this deep.") from None
     return Encoded(tree, encoder.tensors)
 
 
 def decode(tree: Any, tensors: Mapping[str, Tensor]) -> Any:
     """The state of an encoded tree. CheckpointError for a tag or a tensor that is not there."""
-    return _decode(tree, tensors, "")
+    try:
+        return _decode(tree, tensors, "")
+    except RecursionError:
+        raise CheckpointError("The checkpoint is nested too deep.") from None
 
 
 def digest(state: Any) -> str:
@@ -58,12 +68,33 @@ def digest(state: Any) -> str:
 
 def digest_encoded(encoded: Encoded) -> str:
     """`digest` of a state that is encoded already."""
-    hasher = blake2b(digest_size=16)
-    hasher.update(json.dumps(encoded.tree, sort_keys=True).encode("utf-8"))
-    for name, tensor in sorted(encoded.tensors.items()):
-        hasher.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        hasher.update(as_bytes(tensor))
+    contents = {name: _digest_tensor(tensor) for name, tensor in encoded.tensors.items()}
+    return blake2b(_text(_unordered(encoded.tree, contents)).encode("ascii"), digest_size=16).hexdigest()
+
+
+def _digest_tensor(tensor: Tensor) -> str:
+    hasher = blake2b(f"{tensor.dtype} {tuple(tensor.shape)}\n".encode(), digest_size=16)
+    hasher.update(as_bytes(tensor))
     return hasher.hexdigest()
+
+
+def _unordered(tree: Any, contents: Mapping[str, str]) -> Any:
+    """The tree with the contents of tensors for their names and pairs in one order: equal for equal values."""
+    if isinstance(tree, list):
+        return [_unordered(item, contents) for item in tree]
+    if not isinstance(tree, dict):
+        return tree
+    if _MARK not in tree:
+        return {key: _unordered(item, contents) for key, item in tree.items()}
+    tag, *parts = tree[_MARK]
+    if tag in ("tensor", "array"):
+        return {_MARK: [tag, contents[parts[0]], *parts[1:]]}
+    parts = _unordered(parts, contents)
+    return {_MARK: [tag, *(sorted(parts, key=_text) if tag in _PAIRED else parts)]}
+
+
+def _text(tree: Any) -> str:
+    return json.dumps(tree, sort_keys=True)
 
 
 def as_bytes(tensor: Tensor) -> memoryview:
@@ -99,25 +130,31 @@ class _Encoder:
         )
 
     def integer(self, value: int, path: str) -> Any:
-        return value
+        return value if -(1 << 63) <= value < 1 << 64 else {_MARK: ["int", hex(value)]}
 
     def number(self, value: float, path: str) -> Any:
-        return (
-            value
-            if math.isfinite(value) and not (value == 0.0 and math.copysign(1.0, value) < 0)
-            else {_MARK: ["float", repr(value)]}
-        )
+        return value if math.isfinite(value) else {_MARK: ["float", repr(value)]}
 
     def mapping(self, value: dict[Any, Any], path: str) -> Any:
         if all(type(key) is str for key in value) and _MARK not in value:
             return {key: self.value(item, f"{path}.{key}") for key, item in value.items()}
         return {_MARK: ["dict", *self.pairs(value, path)]}
 
+    def ordered(self, value: OrderedDict[Any, Any], path: str) -> Any:
+        metadata = getattr(value, "_metadata", None)
+        if metadata is None:
+            return {_MARK: ["odict", *self.pairs(value, path)]}
+        return {_MARK: ["modules", self.value(metadata, f"{path}._metadata"), *self.pairs(value, path)]}
+
     def pairs(self, value: Mapping[Any, Any], path: str) -> list[Any]:
         return [[self.value(k, f"{path}.{k!r}"), self.value(v, f"{path}.{k}")] for k, v in value.items()]
 
     def items(self, value: Any, path: str) -> list[Any]:
         return [self.value(item, f"{path}[{i}]") for i, item in enumerate(value)]
+
+    def members(self, value: Any, path: str) -> list[Any]:
+        """Sets have no order of their own: sorting by the text of each item makes equal sets equal bytes."""
+        return sorted((self.value(item, f"{path}[{i}]") for i, item in enumerate(value)), key=_text)
 
     def tensor(self, value: Tensor, path: str) -> Any:
         if type(value) not in (Tensor, torch.nn.Parameter, torch.nn.Buffer):
@@ -126,12 +163,19 @@ class _Encoder:
                 where=path.removeprefix("."),
                 fix="Return a plain tensor from state_dict.",
             )
-        if value.is_sparse or value.is_quantized or value.device.type == "meta":
+        if value.layout is not torch.strided or value.is_nested or value.is_quantized or value.device.type == "meta":
             raise CheckpointError(
                 "A checkpoint keeps dense tensors that hold data.",
                 where=path.removeprefix("."),
                 fix="Call .to_dense().",
             )
+        value = value.detach().resolve_conj().resolve_neg()
+        if value.is_complex():
+            return {_MARK: ["tensor", self.named(torch.view_as_real(value), path), "complex"]}
+        return {_MARK: ["tensor", self.named(value, path)]}
+
+    def named(self, value: Tensor, path: str) -> str:
+        """The name under which a tensor is kept, once for all that are the same piece of memory."""
         storage = value.untyped_storage()
         place = (
             storage.data_ptr(),
@@ -143,25 +187,27 @@ class _Encoder:
         )
         name = self._names.get(place) if value.numel() else None
         if name is None:
-            name = path.removeprefix(".") or "value"
-            while name in self.tensors:
+            name = (path.removeprefix(".") or "value").encode("utf-8", "backslashreplace").decode("utf-8")
+            while name in self.tensors or name == "__metadata__":  # which safetensors keeps for itself
                 name += "'"
-            self.tensors[name] = value.detach()
+            self.tensors[name] = value
             self._names[place] = name
             self._kept.append(value)
-        return {_MARK: ["tensor", name]}
+        return name
 
     def array(self, value: np.ndarray[Any, Any], path: str) -> Any:
-        if value.dtype.hasobject or value.dtype.kind not in "biufc":
+        dtype = np.dtype(value.dtype.newbyteorder("=").str)
+        try:
+            tensor = torch.from_numpy(value.astype(dtype))
+        except TypeError:
             raise CheckpointError(
                 f"A checkpoint keeps arrays of numbers, not of {value.dtype}.", where=path.removeprefix(".")
-            )
-        native = value.astype(value.dtype.newbyteorder("="), copy=True)
-        return {_MARK: ["array", self.tensor(torch.from_numpy(native), path)[_MARK][1]]}
+            ) from None
+        return {_MARK: ["array", *self.tensor(tensor, path)[_MARK][1:]]}
 
 
 def _plain_scalar(value: np.generic, path: str) -> Any:
-    if value.dtype.kind not in "biuf":
+    if value.dtype.kind not in "biuf" or value.dtype.itemsize > 8:
         raise CheckpointError(f"A checkpoint cannot keep a numpy {value.dtype}.", where=path.removeprefix("."))
     item = value.item()
     return repr(item) if isinstance(item, float) else item
@@ -173,12 +219,11 @@ _ENCODERS: dict[type, Callable[[_Encoder, Any, str], Any]] = {
     dict: _Encoder.mapping,
     list: lambda e, v, p: e.items(v, p),
     tuple: lambda e, v, p: {_MARK: ["tuple", *e.items(v, p)]},
-    # Sets have no order of their own: sorting by the text of each item makes equal sets equal bytes.
-    set: lambda e, v, p: {_MARK: ["set", *e.items(sorted(v, key=repr), p)]},
-    frozenset: lambda e, v, p: {_MARK: ["frozenset", *e.items(sorted(v, key=repr), p)]},
+    set: lambda e, v, p: {_MARK: ["set", *e.members(v, p)]},
+    frozenset: lambda e, v, p: {_MARK: ["frozenset", *e.members(v, p)]},
     bytes: lambda e, v, p: {_MARK: ["bytes", base64.b64encode(v).decode("ascii")]},
     complex: lambda e, v, p: {_MARK: ["complex", repr(v.real), repr(v.imag)]},
-    OrderedDict: lambda e, v, p: {_MARK: ["odict", *e.pairs(v, p)]},
+    OrderedDict: _Encoder.ordered,
     Counter: lambda e, v, p: {_MARK: ["counter", *e.pairs(v, p)]},
     deque: lambda e, v, p: {_MARK: ["deque", v.maxlen, *e.items(v, p)]},
     torch.dtype: lambda e, v, p: {_MARK: ["dtype", str(v).removeprefix("torch.")]},
@@ -196,28 +241,37 @@ def _decode(tree: Any, tensors: Mapping[str, Tensor], path: str) -> Any:
     if _MARK not in tree:
         return {key: _decode(item, tensors, f"{path}.{key}") for key, item in tree.items()}
     tagged = tree[_MARK]
-    if len(tree) != 1 or not isinstance(tagged, list) or not tagged or tagged[0] not in _DECODERS:
-        raise CheckpointError(f"The checkpoint has a value of an unknown kind: {str(tree)[:80]}.", where=path)
+    where = path.removeprefix(".")
+    if len(tree) != 1 or not isinstance(tagged, list) or not tagged or str(tagged[0]) not in _DECODERS:
+        raise CheckpointError(f"The checkpoint has a value of an unknown kind: {str(tree)[:80]}.", where=where)
     try:
         return _DECODERS[tagged[0]](tagged[1:], lambda item: _decode(item, tensors, path), tensors)
     except CheckpointError:
         raise
     except Exception as error:  # whatever a damaged or hostile file makes of it is one thing: unreadable
-        raise CheckpointError(f"The checkpoint has a bad {tagged[0]}: {error}.", where=path) from error
+        reason = str(error).partition("\n")[0].removesuffix(".")
+        raise CheckpointError(f"The checkpoint has a bad {tagged[0]}: {reason}.", where=where) from error
 
 
 def _pairs(parts: list[Any], decode: Callable[[Any], Any]) -> Iterator[tuple[Any, Any]]:
     return ((decode(k), decode(v)) for k, v in parts)
 
 
-def _named(name: Any, tensors: Mapping[str, Tensor]) -> Tensor:
+def _tensor(parts: list[Any], tensors: Mapping[str, Tensor]) -> Tensor:
+    name, *form = parts
     if name not in tensors:
         raise CheckpointError(f"The checkpoint names a tensor that it does not hold: {name!r}.")
-    return tensors[name]
+    return torch.view_as_complex(tensors[name]) if form == ["complex"] else tensors[name]
+
+
+def _modules(metadata: Any, pairs: Iterator[tuple[Any, Any]]) -> OrderedDict[Any, Any]:
+    state = OrderedDict(pairs)
+    state._metadata = metadata  # type: ignore[attr-defined]
+    return state
 
 
 def _dtype(name: Any) -> torch.dtype:
-    found = getattr(torch, name, None) if isinstance(name, str) else None
+    found = vars(torch).get(name)  # not getattr, which imports what torch loads late
     if not isinstance(found, torch.dtype):
         raise CheckpointError(f"There is no dtype {name!r}.")
     return found
@@ -232,16 +286,18 @@ def _scalar(dtype: str, value: Any) -> Any:
 
 _Decoder = Callable[[list[Any], Callable[[Any], Any], Mapping[str, Tensor]], Any]
 _DECODERS: dict[str, _Decoder] = {
-    "tensor": lambda parts, decode, tensors: _named(parts[0], tensors),
-    "array": lambda parts, decode, tensors: _named(parts[0], tensors).numpy(),
+    "tensor": lambda parts, decode, tensors: _tensor(parts, tensors),
+    "array": lambda parts, decode, tensors: _tensor(parts, tensors).numpy(),
     "tuple": lambda parts, decode, tensors: tuple(map(decode, parts)),
     "set": lambda parts, decode, tensors: set(map(decode, parts)),
     "frozenset": lambda parts, decode, tensors: frozenset(map(decode, parts)),
     "dict": lambda parts, decode, tensors: dict(_pairs(parts, decode)),
     "odict": lambda parts, decode, tensors: OrderedDict(_pairs(parts, decode)),
+    "modules": lambda parts, decode, tensors: _modules(decode(parts[0]), _pairs(parts[1:], decode)),
     "counter": lambda parts, decode, tensors: Counter(dict(_pairs(parts, decode))),
     "deque": lambda parts, decode, tensors: deque(map(decode, parts[1:]), maxlen=parts[0]),
     "bytes": lambda parts, decode, tensors: base64.b64decode(parts[0], validate=True),
+    "int": lambda parts, decode, tensors: int(parts[0], 16),
     "float": lambda parts, decode, tensors: float(parts[0]),
     "complex": lambda parts, decode, tensors: complex(float(parts[0]), float(parts[1])),
     "path": lambda parts, decode, tensors: Path(parts[0]),

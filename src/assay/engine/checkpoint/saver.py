@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal
@@ -24,6 +25,8 @@ from assay.core.plain import write_atomic
 from assay.engine.checkpoint.codec import Encoded, decode, digest_encoded, encode
 
 _BEST = "best.json"
+_ROTATED = ("checkpoint", "best")
+_SAFE_PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,26 +68,35 @@ class Saver:
         kind: Kind = "checkpoint",
         info: Mapping[str, Any] | None = None,
     ) -> Manifest:
-        """Write one checkpoint; when this returns it survives power loss. A complete one of that step is kept as it is.
+        """Write one checkpoint; when this returns it survives power loss.
 
-        Raises CheckpointError when a value cannot be kept or the disk refuses; nothing half-made stays.
+        A complete one of that step is kept as it is; only its kind changes when rotation is to leave it alone from now
+        on. Anything else of that name is renamed. Raises CheckpointError when a value cannot be kept or the disk
+        refuses; nothing half-made stays.
         """
         final = self.folder / folder_of_step(where.step)
-        with contextlib.suppress(CheckpointError):
-            return manifests.read(final)
+        there = _complete(final)
+        if there is not None:
+            return self._keep(there, kind)
+        for name in parts:
+            if not _SAFE_PART.fullmatch(name) or name == "manifest":
+                raise CheckpointError(f"A part cannot be called {name!r}.", fix="Use letters, digits and _.")
         encoded = {name: encode(state) for name, state in parts.items()}
         temporary = final.with_name(final.name + ".tmp")
         try:
-            shutil.rmtree(temporary, ignore_errors=True)
-            shutil.rmtree(final, ignore_errors=True)  # it has no manifest, so it is none
+            for stale in self.folder.glob("step-*.tmp"):  # of a process that was killed
+                shutil.rmtree(stale, ignore_errors=True)
+            if final.exists():
+                _rename_aside(final)
             temporary.mkdir(parents=True)
             manifest = self._write(temporary, encoded, where, kind, info or {})
             os.replace(temporary, final)
             _sync_folder(self.folder)
         except OSError as error:
-            shutil.rmtree(temporary, ignore_errors=True)
             raise CheckpointError(f"The checkpoint of step {where.step} was not written: {error}.") from error
-        self._rotate()
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+        self._rotate(spare=manifest.name)
         return manifest
 
     def set_best(self, name: str, *, metric: str, mode: Literal["min", "max"], value: float) -> None:
@@ -112,9 +124,9 @@ class Saver:
             try:
                 manifest = manifests.read(path)
             except CheckpointError as error:
-                skipped.append(Skipped(path.name, error.what))
+                skipped.append(Skipped(path.name, error.what.removesuffix(".")))
                 continue
-            why = manifests.missing_files(path, manifest.files)
+            why = _flaw(manifest, path)
             if why:
                 skipped.append(Skipped(path.name, why))
             else:
@@ -150,11 +162,7 @@ class Saver:
         for path in sorted(self.folder.glob("step-*")):
             step = step_of_folder(path.name)
             if step is not None and step > after_step:
-                number = 1
-                while (aside := path.with_name(f"{path.name}.left-{number}")).exists():
-                    number += 1
-                path.rename(aside)
-                moved.append(aside.name)
+                moved.append(_rename_aside(path).name)
         best = self.best()
         if best is not None and not (self.folder / best).is_dir():
             (self.folder / _BEST).unlink(missing_ok=True)
@@ -166,7 +174,7 @@ class Saver:
         files: list[File] = []
         listed: list[Part] = []
         for name, part in encoded.items():
-            tensors = {key: _on_host(tensor) for key, tensor in part.tensors.items()}
+            tensors = _on_host(part.tensors)
             files.append(_write_file(folder, f"{name}.json", _json(part.tree)))
             if tensors:
                 files.append(_write_file(folder, f"{name}.safetensors", save(tensors)))
@@ -190,14 +198,25 @@ class Saver:
         _sync_folder(folder)
         return manifest
 
-    def _rotate(self) -> None:
+    def _keep(self, manifest: Manifest, kind: Kind) -> Manifest:
+        """What is there already; from now on not rotated if that is asked for."""
+        if kind in _ROTATED or manifest.kind not in _ROTATED:
+            return manifest
+        manifest = replace(manifest, kind=kind)
+        try:
+            manifests.write(self.folder / manifest.name, manifest)
+        except OSError as error:
+            raise CheckpointError(f"{manifest.name} was not made a {kind}: {error}.") from error
+        return manifest
+
+    def _rotate(self, spare: str = "") -> None:
+        """Delete what is too many; `spare` was just written, and may be about to become the best."""
         found, _ = self.complete()
-        best = self.best()
-        rotated = [m for m in found if m.kind in ("checkpoint", "best") and m.name != best]
-        newest = [m for m in found if m.kind == "checkpoint"][-self.keep :]
-        for manifest in rotated:
-            if manifest not in newest:
-                shutil.rmtree(self.folder / manifest.name, ignore_errors=True)
+        kept = {manifest.name for manifest in [m for m in found if m.kind == "checkpoint"][-self.keep :]}
+        kept |= {spare, self.best() or ""}
+        for manifest in found:
+            if manifest.kind in _ROTATED and manifest.name not in kept:
+                _delete(self.folder / manifest.name)
 
 
 def load(folder: Path, *, parts: tuple[str, ...] | None = None, verify: bool = True) -> dict[str, Any]:
@@ -205,20 +224,39 @@ def load(folder: Path, *, parts: tuple[str, ...] | None = None, verify: bool = T
     manifest = manifests.read(folder)
     why = manifests.missing_files(folder, manifest.files)
     if why:
-        raise CheckpointError(f"The checkpoint is damaged: {why}.", where=str(folder))
+        raise _damage(why, folder)
     wanted = [part for part in manifest.parts if parts is None or part.name in parts]
     for name in parts or ():
         manifest.part(name)
     used = {name for part in wanted for name in (part.tree, *part.files)}
     if verify:
         for file in manifest.files:
-            if file.name in used and sha256((folder / file.name).read_bytes()).hexdigest() != file.sha256:
-                raise CheckpointError(
-                    f"The checkpoint is damaged: {file.name} is not what was written.",
-                    where=str(folder),
-                    fix="Take an older one, or load it without verification.",
-                )
-    return {part.name: _load_part(folder, part) for part in wanted}
+            if file.name in used and _sha256_of(folder / file.name) != file.sha256:
+                raise _damage(f"{file.name} is not what was written", folder)
+    loaded = {part.name: _load_part(folder, part) for part in wanted}
+    if verify and parts is None and manifest.digest not in ("", _digest({k: encode(v) for k, v in loaded.items()})):
+        raise _damage("its parts are not those that were written", folder)
+    return loaded
+
+
+def _complete(folder: Path) -> Manifest | None:
+    try:
+        manifest = manifests.read(folder)
+    except CheckpointError:
+        return None
+    return None if _flaw(manifest, folder) else manifest
+
+
+def _flaw(manifest: Manifest, folder: Path) -> str:
+    """Why the manifest is not that of its folder, or "" when it is and every file is there."""
+    if not folder.name == manifest.name == folder_of_step(manifest.step):
+        return f"its manifest is that of {manifest.name!r}, step {manifest.step}"
+    return manifests.missing_files(folder, manifest.files)
+
+
+def _damage(what: str, folder: Path) -> CheckpointError:
+    fix = "Take an older one, or load it without verification."
+    return CheckpointError(f"The checkpoint is damaged: {what}.", where=str(folder), fix=fix)
 
 
 def _load_part(folder: Path, part: Part) -> Any:
@@ -226,8 +264,9 @@ def _load_part(folder: Path, part: Part) -> Any:
         tree = json.loads((folder / part.tree).read_text(encoding="utf-8"))
         tensors: dict[str, torch.Tensor] = {}
         for name in part.files:
-            tensors |= load_file(folder / name)
-    except (OSError, ValueError, SafetensorError) as error:
+            # Copied out of the mapped file: sums over memory that is not aligned differ in their last bits.
+            tensors |= {key: tensor.clone() for key, tensor in load_file(folder / name).items()}
+    except (OSError, ValueError, RecursionError, SafetensorError) as error:
         raise CheckpointError(f"Part {part.name} cannot be read: {error}.", where=str(folder)) from error
     return decode(tree, tensors)
 
@@ -239,12 +278,43 @@ def _digest(encoded: Mapping[str, Encoded]) -> str:
     return hasher.hexdigest()
 
 
-def _on_host(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().cpu().contiguous()
+def _on_host(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Contiguous and in host memory, each in a storage of its own: safetensors refuses what overlaps."""
+    on_host: dict[str, torch.Tensor] = {}
+    storages = set()
+    for name, tensor in tensors.items():
+        tensor = tensor.detach().cpu().contiguous()
+        if tensor.untyped_storage().data_ptr() in storages:
+            tensor = tensor.clone()
+        storages.add(tensor.untyped_storage().data_ptr())
+        on_host[name] = tensor
+    return on_host
 
 
 def _json(tree: Any) -> bytes:
-    return (json.dumps(tree, ensure_ascii=False, separators=(",", ":"), allow_nan=False) + "\n").encode("utf-8")
+    return (json.dumps(tree, separators=(",", ":"), allow_nan=False) + "\n").encode("ascii")
+
+
+def _sha256_of(path: Path) -> str:
+    try:
+        return sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise CheckpointError(f"{path.name} cannot be read: {error}.", where=str(path.parent)) from error
+
+
+def _delete(folder: Path) -> None:
+    """Half a checkpoint is none: renamed first, it is not taken for one by whoever is killed, or looks, meanwhile."""
+    going = folder.with_name(folder.name + ".tmp")
+    with contextlib.suppress(OSError):
+        os.replace(folder, going)
+        shutil.rmtree(going, ignore_errors=True)
+
+
+def _rename_aside(path: Path) -> Path:
+    number = 1
+    while (aside := path.with_name(f"{path.name}.left-{number}")).exists():
+        number += 1
+    return path.rename(aside)
 
 
 def _write_file(folder: Path, name: str, data: bytes) -> File:

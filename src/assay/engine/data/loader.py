@@ -72,6 +72,7 @@ class Loader:
         self.randomness: Randomness = randomness or _randomness_of(dataset)
         self.collate = collate or getattr(dataset, "collate_fn", None) or default_collate
         self.plan = Plan(len(dataset), seed=seed, shuffle=shuffle)
+        self._is_plain = type(dataset) is TensorDataset and self.collate is default_collate
         self._split_key = crc32(split.encode("utf-8"))
         self._checked = False
 
@@ -102,14 +103,15 @@ class Loader:
                 yield Window(batches, len(indices), [len(part) for part in parts])
 
     def __iter__(self) -> Iterator[Any]:
-        """The batches of epoch 0, whole."""
-        for window in self.windows(0, 0):
-            yield from window.batches
+        """The batches of epoch 0, whole: not split into micro-batches."""
+        for position, indices in self.plan.blocks(0, 0, self.batch_size):
+            if len(indices) == self.batch_size or not self.drop_last:
+                yield self._load(0, position, indices)
 
     def _load(self, epoch: int, position: int, indices: Sequence[int]) -> Any:
-        if isinstance(self.dataset, TensorDataset):
+        if self._is_plain:
             where = torch.tensor(indices)
-            return [tensor.index_select(0, where) for tensor in self.dataset.tensors]
+            return [tensor.index_select(0, where) for tensor in self.dataset.tensors]  # type: ignore[attr-defined]
         if self.randomness == "none":
             return self._fetch(indices) if self._checked else self._check_draws_nothing(indices)
         with undisturbed():
@@ -119,24 +121,35 @@ class Loader:
             samples = []
             for offset, index in enumerate(indices):
                 seed_all(key(self.seed, SAMPLE, self._split_key, epoch, position + offset))
-                samples.append(self.dataset[index])
+                samples.append(self._item(index))
             return self.collate(samples)
 
     def _fetch(self, indices: Sequence[int]) -> Any:
         if hasattr(self.dataset, "__getitems__"):
-            batch = self.dataset.__getitems__(list(indices))
+            try:
+                batch = self.dataset.__getitems__(list(indices))
+            except Exception as error:
+                error.add_note(f"while loading the samples {', '.join(map(str, indices))} of data.{self.split}")
+                raise
             return self.collate(batch) if isinstance(batch, list) else batch
-        return self.collate([self.dataset[index] for index in indices])
+        return self.collate([self._item(index) for index in indices])
+
+    def _item(self, index: int) -> Any:
+        try:
+            return self.dataset[index]
+        except Exception as error:
+            error.add_note(f"while loading the sample {index} of data.{self.split}")
+            raise
 
     def _check_draws_nothing(self, indices: Sequence[int]) -> Any:
         before = _generators()
         batch = self._fetch(indices)
-        self._checked = True
         if _generators() != before:
             raise InputError(
                 f'data.{self.split} says randomness = "none", but loading a batch draws random numbers.',
                 fix='Set randomness = "sample", which makes the draws a function of seed and position.',
             )
+        self._checked = True
         return batch
 
 
@@ -149,7 +162,7 @@ def _randomness_of(dataset: MapDataset) -> Randomness:
     own = getattr(dataset, "randomness", None)
     if own in ("sample", "batch", "none"):
         return own  # type: ignore[no-any-return]
-    if isinstance(dataset, TensorDataset):
+    if type(dataset) is TensorDataset:
         return "none"
     return "batch" if hasattr(dataset, "__getitems__") else "sample"
 

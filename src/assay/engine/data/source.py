@@ -51,9 +51,11 @@ class Replayed:
 
     @property
     def steps_per_epoch(self) -> int | None:
-        if not isinstance(self.batches, Sized):
-            return None
-        return -(-len(self.batches) // self.accumulate)
+        try:
+            length = len(self.batches) if isinstance(self.batches, Sized) else None
+        except TypeError:  # a DataLoader of a stream has the method, but no length
+            length = None
+        return None if length is None else -(-length // self.accumulate)
 
     def windows(self, epoch: int, start: int) -> Iterator[Window]:
         if hasattr(self.batches, "set_epoch"):

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from time import perf_counter
 from typing import Any
 from zlib import crc32
 
 import torch
+from torch import nn
 
 from assay.core.errors import InputError
 from assay.core.events import Event, Handler
 from assay.core.facts import Evaluated
 from assay.engine.engine import Engine
-from assay.engine.metrics import Mean, size_of, to_device
+from assay.engine.metrics import Mean, blame_device, size_of, to_device
 from assay.engine.process import Process
 from assay.engine.seed import EVALUATE, key, seed_all, undisturbed
 from assay.engine.when import every as each
@@ -32,7 +34,12 @@ class Evaluate:
         periodic = each(self.every, self.run, name="Evaluate")
         if periodic is None or not self.splits:
             return []
-        return [periodic, Handler(event=Event.RUN_END, fn=self.run, name="Evaluate")]
+        return [periodic, Handler(event=Event.RUN_END, fn=self.finish, name="Evaluate")]
+
+    def finish(self, engine: Engine) -> None:
+        """The last evaluation, unless the run goes on later: then it is not the last."""
+        if not engine.state.hurry:
+            self.run(engine)
 
     def run(self, engine: Engine) -> None:
         """Evaluate every split, once for each step."""
@@ -41,29 +48,41 @@ class Evaluate:
             return
         self.done_at = state.step
         begun = perf_counter()
-        points = engine.bus.points
-        for split, batches in self.splits.items():
-            points[Event.EVAL_BEGIN].fire(state.step)
-            split_begun = perf_counter()
-            results, samples = evaluate(
-                engine.process,
-                batches,
-                split=split,
-                seed=self.seed,
-                step=state.step,
-                device=engine.device,
-                before=lambda: points[Event.EVAL_STEP_BEGIN].fire(state.step),
-                after=lambda: points[Event.EVAL_STEP_END].fire(state.step),
-            )
-            state.metrics.update(results)
-            engine.recorder.log(results, state.step)
-            seconds = perf_counter() - split_begun
-            engine.recorder.tell(
-                Evaluated(split=split, step=state.step, metrics=results, samples=samples, seconds=seconds)
-            )
-            points[Event.EVAL_END].fire(state.step)
-        engine.process.train()
+        with _modes_kept(engine.process):
+            for split, batches in self.splits.items():
+                self._split(engine, split, batches)
         engine.add_seconds("evaluation", perf_counter() - begun)
+
+    def _split(self, engine: Engine, split: str, batches: Iterable[Any]) -> None:
+        engine.fire(Event.EVAL_BEGIN)
+        state, begun = engine.state, perf_counter()
+        results, samples = evaluate(
+            engine.process,
+            batches,
+            split=split,
+            seed=self.seed,
+            device=engine.device,
+            before=lambda: engine.fire(Event.EVAL_STEP_BEGIN),
+            after=lambda: engine.fire(Event.EVAL_STEP_END),
+        )
+        state.metrics.update(results)
+        engine.recorder.log(results, state.step)
+        seconds = perf_counter() - begun
+        engine.recorder.tell(Evaluated(split=split, step=state.step, metrics=results, samples=samples, seconds=seconds))
+        engine.fire(Event.EVAL_END)
+
+
+@contextmanager
+def _modes_kept(process: Process) -> Iterator[None]:
+    """Afterwards training goes on, with every module in the mode in which it was."""
+    model = getattr(process, "model", None)
+    modes = [(module, module.training) for module in model.modules()] if isinstance(model, nn.Module) else []
+    try:
+        yield
+    finally:
+        process.train()
+        for module, mode in modes:
+            module.training = mode
 
 
 def evaluate(
@@ -72,7 +91,6 @@ def evaluate(
     *,
     split: str,
     seed: int = 0,
-    step: int = 0,
     device: torch.device | str = "cpu",
     before: Callable[[], None] | None = None,
     after: Callable[[], None] | None = None,
@@ -94,8 +112,17 @@ def evaluate(
             if device.type != "cpu":
                 batch = to_device(batch, device)
             seed_all(key(seed, EVALUATE, crc32(split.encode()), number))
-            output = process.validation_step(batch)
+            try:
+                output = process.validation_step(batch)
+            except RuntimeError as error:
+                blame_device(batch, device, error)
+                raise
             count = size_of(batch)
+            if not count:
+                raise InputError(
+                    f"How many samples a batch of the split {split} holds is unknown; it is a {type(batch).__name__}.",
+                    fix="Give batches of tensors, or of something with a length.",
+                )
             samples += count
             if isinstance(output, Mapping) and output.get("loss") is not None:
                 _add_loss(loss, output["loss"], count)

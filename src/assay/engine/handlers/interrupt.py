@@ -36,11 +36,11 @@ def stopping_on_signals(engine: Engine) -> Iterator[Interrupts]:
         if caught.signal is not None:
             raise KeyboardInterrupt
         caught.signal = number
-        engine.stop(signal.Signals(number).name)
+        engine.stop(signal.Signals(number).name, hurry=True)
 
     before: dict[int, Any] = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield caught
     finally:
         for number, handler in before.items():
-            signal.signal(number, handler)
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)  # None: it was not set from Python

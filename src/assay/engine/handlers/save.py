@@ -7,10 +7,13 @@ from collections.abc import Callable, Mapping
 from time import perf_counter
 from typing import Any, Literal
 
+from torch import nn
+
 from assay.core.errors import CheckpointError, InputError, did_you_mean
 from assay.core.events import Event, Handler
 from assay.core.facts import Saved, Warned
 from assay.core.manifest import Kind, Manifest
+from assay.engine.backward import NonFiniteError
 from assay.engine.checkpoint.codec import decode, encode
 from assay.engine.checkpoint.saver import Saver, Where
 from assay.engine.engine import Engine
@@ -52,6 +55,7 @@ class Save:
         ]
         if self.every != "never":
             out.append(Handler(event=Event.RUN_END, fn=self.save, priority=10, name="Save"))
+            out.append(Handler(event=Event.EXCEPTION, fn=self.rescue, priority=10, name="Save.rescue"))
         if self.best is not None:
             out.append(Handler(event=Event.EVAL_END, fn=self.judge, priority=10, name="Save.judge"))
             out.append(each(self.evaluate_every, self.save_best, priority=11, name="Save.best"))
@@ -73,30 +77,37 @@ class Save:
         assert self.best is not None
         metric, mode = self.best
         state = engine.state
-        if metric not in state.metrics:
-            split = metric.split("/")[0]
-            if any(name.startswith(f"{split}/") for name in state.metrics):
-                fix = did_you_mean(metric, state.metrics) or f"there are: {', '.join(state.metrics)}"
-                raise InputError(f"[checkpoint] best names {metric!r}, which the evaluation does not give.", fix=fix)
-            return
-        value = state.metrics[metric]
+        value = state.metrics.get(metric, math.nan)  # nan: its split comes later, or the name is wrong
         known = math.inf if mode == "min" else -math.inf
-        if state.best is not None:
+        if state.best is not None and (state.best["metric"], state.best["mode"]) == self.best:
             known = state.best["value"]
         if (value < known) if mode == "min" else (value > known):
             state.best = {"metric": metric, "mode": mode, "value": value, "step": state.step}
             self._improved = True
 
     def save_best(self, engine: Engine) -> None:
-        """Keep the checkpoint of this step as the best one, if it just became that."""
-        best = engine.state.best
+        """Keep the checkpoint of this step as the best one, if it just became that.
+
+        InputError when all was evaluated, and the metric that decides is not there.
+        """
+        assert self.best is not None
+        metric, metrics, best = self.best[0], engine.state.metrics, engine.state.best
+        if metrics and metric not in metrics:
+            fix = did_you_mean(metric, metrics) or f"there are: {', '.join(metrics)}"
+            raise InputError(f"[checkpoint] best names {metric!r}, which the evaluation does not give.", fix=fix)
         if not self._improved or best is None:
             return
         self._improved = False
         manifest = self._write(engine, "best")
         if manifest is None:
             return
-        self.saver.set_best(manifest.name, metric=best["metric"], mode=best["mode"], value=best["value"])
+        try:
+            self.saver.set_best(manifest.name, metric=best["metric"], mode=best["mode"], value=best["value"])
+        except OSError as error:
+            engine.recorder.tell(
+                Warned(message=f"{manifest.name} was not marked as the best: {error}.", step=best["step"])
+            )
+            return
         if self.on_best is not None:
             self.on_best(best["metric"], best["mode"], best["value"], best["step"], manifest.name)
 
@@ -104,15 +115,27 @@ class Save:
         """A checkpoint that rotation never deletes."""
         self._write(engine, "keypoint")
 
+    def rescue(self, engine: Engine) -> None:
+        """After a step that was not finite, a keypoint of the state before it: there the run can go on."""
+        if not isinstance(engine.state.error, NonFiniteError):
+            return
+        spoilt = _spoilt(engine.process.model)
+        if spoilt:
+            message = f"No checkpoint of step {engine.state.step} was written: {spoilt[0]} is not finite."
+            engine.recorder.tell(Warned(message=message, step=engine.state.step))
+        else:
+            self.keypoint(engine)
+
     def _write(self, engine: Engine, kind: Kind) -> Manifest | None:
         state, begun = engine.state, perf_counter()
         known = self.last_step == state.step
-        points = engine.bus.points
         try:
-            points[Event.CHECKPOINT_BEGIN].fire(state.step)
+            if not known:
+                engine.fire(Event.CHECKPOINT_BEGIN)
             where = Where(step=state.step, epoch=state.epoch, samples=state.samples)
             manifest = self.saver.save(capture(engine), where, kind=kind, info=dict(state.metrics))
-            points[Event.CHECKPOINT_END].fire(state.step)
+            if not known:
+                engine.fire(Event.CHECKPOINT_END)
         except CheckpointError as error:
             engine.recorder.tell(Warned(message=str(error), step=state.step))
             return None
@@ -120,10 +143,18 @@ class Save:
         seconds = perf_counter() - begun
         if not known:
             size = sum(file.size_bytes for file in manifest.files)
-            fact = Saved(name=manifest.name, kind=kind, step=state.step, size_bytes=size, seconds=seconds)
-            engine.recorder.tell(fact)
+            best = state.best is not None and state.best["step"] == state.step
+            engine.recorder.tell(
+                Saved(name=manifest.name, kind=kind, step=state.step, size_bytes=size, seconds=seconds, best=best)
+            )
         engine.add_seconds("checkpoint", seconds)
         return manifest
+
+
+def _spoilt(model: nn.Module) -> list[str]:
+    """Names of weights and running statistics from which training cannot go on; a buffer may well be infinite."""
+    weights = [name for name, weight in model.named_parameters() if not weight.isfinite().all()]
+    return weights + [name for name, buffer in model.named_buffers() if buffer.isnan().any()]
 
 
 def capture(engine: Engine) -> dict[str, Any]:

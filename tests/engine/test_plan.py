@@ -1,0 +1,108 @@
+"""The order of samples: every index once an epoch, the same from wherever one starts to look."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from assay.engine.data import plan as plan_module
+from assay.engine.data.plan import Plan
+
+sizes = st.integers(0, 3000)
+seeds = st.integers(-(1 << 63), (1 << 63) - 1)
+epochs = st.integers(0, 1 << 40)
+
+
+def order(n: int, *, seed: int = 0, epoch: int = 0) -> list[int]:
+    return Plan(n, seed=seed, shuffle=True).indices(epoch, 0, n).tolist()
+
+
+@given(sizes, seeds, epochs)
+def test_an_epoch_holds_every_index_exactly_once(n: int, seed: int, epoch: int) -> None:
+    assert sorted(order(n, seed=seed, epoch=epoch)) == list(range(n))
+
+
+@given(sizes, seeds, epochs, st.integers(0, 3100), st.integers(0, 3100))
+def test_starting_anywhere_gives_what_running_there_would_have_given(
+    n: int, seed: int, epoch: int, start: int, count: int
+) -> None:
+    part = Plan(n, seed=seed, shuffle=True).indices(epoch, start, count)
+
+    assert part.tolist() == order(n, seed=seed, epoch=epoch)[start : start + count]
+
+
+@given(sizes, st.integers(1, 70), st.integers(0, 50), st.booleans())
+def test_blocks_are_the_batches_from_a_position_on_with_their_positions(
+    n: int, size: int, number: int, shuffle: bool
+) -> None:
+    plan = Plan(n, seed=3, shuffle=shuffle)
+    start = number * size
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plan_module, "_BLOCK", 64)  # so that an epoch is many of them
+        blocks = list(plan.blocks(2, start, size))
+
+    assert [position for position, _ in blocks] == list(range(start, n, size))
+    assert [len(indices) for _, indices in blocks[:-1]] == [size] * (len(blocks) - 1)
+    assert [index for _, indices in blocks for index in indices] == plan.indices(2, start, n).tolist()
+
+
+def test_without_shuffling_the_order_is_that_of_the_data() -> None:
+    plan = Plan(10, seed=5, shuffle=False)
+
+    assert plan.indices(0, 0, 10).tolist() == plan.indices(7, 0, 10).tolist() == list(range(10))
+    assert plan.indices(0, 8, 10).tolist() == [8, 9]
+
+
+@given(st.integers(50, 3000), st.integers(0, 1 << 40), st.integers(0, 1 << 40))
+def test_every_epoch_and_every_seed_has_an_order_of_its_own(n: int, first: int, second: int) -> None:
+    same = first == second
+
+    assert (order(n, epoch=first) == order(n, epoch=second)) is same
+    assert (order(n, seed=first) == order(n, seed=second)) is same
+    assert (order(n, seed=first, epoch=second) == order(n, seed=second, epoch=first)) is same
+
+
+def test_an_order_that_was_once_recorded_stays_what_it_was() -> None:
+    assert order(10) == [7, 4, 9, 6, 2, 3, 1, 5, 8, 0]
+    assert order(10, seed=1234, epoch=5) == [1, 9, 2, 6, 0, 5, 4, 8, 7, 3]
+    last = Plan(60_000, seed=0, shuffle=True).indices(3, 59_995, 5).tolist()
+    assert last == [58456, 55312, 7246, 41293, 3095]
+
+
+def test_every_index_stands_at_every_position_about_equally_often() -> None:
+    n, num_epochs = 9, 3000
+    counts = np.zeros((n, n))
+    for epoch in range(num_epochs):
+        counts[np.arange(n), order(n, epoch=epoch)] += 1
+
+    expected = num_epochs / n
+    chi_squared = ((counts - expected) ** 2 / expected).sum()
+
+    assert chi_squared < 2 * (n - 1) ** 2  # 64 on average, 128 is 5.7 deviations away
+
+
+def test_orders_of_neighbouring_epochs_have_nothing_to_do_with_each_other() -> None:
+    n = 500
+    agreeing = [np.equal(order(n, epoch=epoch), order(n, epoch=epoch + 1)).sum() for epoch in range(200)]
+    neighbours = [np.equal(np.diff(order(n, epoch=epoch)), 1).sum() for epoch in range(200)]
+
+    assert 0.7 < np.mean(agreeing) < 1.3  # two orders by chance agree at one position
+    assert 0.7 < np.mean(neighbours) < 1.3  # and one index follows its predecessor
+
+
+def test_the_end_of_a_very_long_epoch_is_as_near_as_its_beginning() -> None:
+    plan = Plan(10**12, seed=0, shuffle=True)
+
+    last = plan.indices(1, 10**12 - 3, 10).tolist()
+
+    assert len(set(last)) == 3
+    assert all(0 <= index < 10**12 for index in last)
+    assert max(plan.indices(1, 0, 1000).tolist()) > 10**11
+
+
+def test_a_negative_number_of_samples_is_refused() -> None:
+    with pytest.raises(ValueError, match="n is -1"):
+        Plan(-1, seed=0, shuffle=True)

@@ -1,0 +1,256 @@
+"""What a batch means: the templates of a process, and what is said when one is filled in wrongly."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from assay.core.errors import InputError
+from assay.engine import Accuracy, Backward, Process, Supervised, evaluate
+from engine.toys import engine, hard_net, loader, net, points, same_bits, supervised, weights_of
+
+
+def batch(size: int = 4) -> list[Tensor]:
+    return list(points(size).tensors)
+
+
+# ----------------------------------------------------------------------------------------------------------- templates
+
+
+@pytest.mark.row("D13")
+def test_a_training_step_gives_gradients_and_changes_no_weight() -> None:
+    process = supervised()
+    before = weights_of(process.model)
+    process.backward.begin(None)
+
+    output = process.training_step(batch())
+
+    assert same_bits(weights_of(process.model), before)
+    assert all(parameter.grad is not None for parameter in process.model.parameters())
+    assert output.keys() == {"pred", "target", "loss"}
+
+
+@pytest.mark.row("D14")
+def test_a_validation_step_gives_an_output_without_graph_and_no_gradients() -> None:
+    class Attached(Supervised):
+        def forward_step(self, batch: Any) -> Any:
+            inputs, target = batch
+            pred = self.model(inputs)
+            return self.criterion(pred, target), {"pred": pred}
+
+    model = net()
+    process = Attached(model, nn.MSELoss(), torch.optim.SGD(model.parameters()))
+    process.eval()
+
+    output = process.validation_step(batch())
+
+    assert not output["pred"].requires_grad and output["pred"].grad_fn is None
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert torch.is_grad_enabled()
+
+
+def test_eval_is_train_of_false() -> None:
+    process = supervised(hard_net())
+
+    process.eval()
+    after_eval = [module.training for module in process.model.modules()]
+    process.train()
+    after_train = [module.training for module in process.model.modules()]
+    process.train(False)
+
+    assert not any(after_eval) and all(after_train)
+    assert [module.training for module in process.model.modules()] == after_eval
+
+
+def test_what_a_process_declares_about_its_modes_is_kept_to() -> None:
+    """Running statistics frozen for good: training begins, and goes on after an evaluation, without them."""
+
+    class Frozen(Supervised):
+        def train(self, mode: bool = True) -> None:
+            super().train(mode)
+            self.model[1].eval()  # type: ignore[operator, index]
+
+    model = hard_net()
+    process = Frozen(model, nn.MSELoss(), torch.optim.SGD(model.parameters(), lr=0.1))
+    before = model[1].running_mean.clone()  # type: ignore[operator, union-attr]
+
+    engine(process).run()
+
+    assert torch.equal(model[1].running_mean, before)  # type: ignore[arg-type]
+    assert model[0].training
+
+
+class Told(Process):
+    """Writes down what is asked of it."""
+
+    def __init__(self) -> None:
+        self.model = net()
+        self.backward = Backward(torch.optim.SGD(self.model.parameters(), lr=0.1))
+        self.told: list[str] = []
+
+    def forward_step(self, batch: Any) -> Any:
+        self.told.append("forward_step")
+        loss = nn.functional.mse_loss(self.model(batch[0]), batch[1])
+        return loss, (loss.detach(),)
+
+    def training_step(self, batch: Any) -> Any:
+        self.told.append("training_step")
+        return super().training_step(batch)
+
+    def validation_step(self, batch: Any) -> Any:
+        self.told.append("validation_step")
+        return super().validation_step(batch)
+
+    def update(self, step: int) -> bool:
+        self.told.append(f"update {step}")
+        return super().update(step)
+
+    def train(self, mode: bool = True) -> None:
+        self.told.append(f"train {mode}")
+        super().train(mode)
+
+
+def test_training_calls_train_then_a_step_for_each_micro_batch_then_one_update() -> None:
+    process = Told()
+
+    state = engine(process, loader(10, 8, accumulate=2), epochs=1).run()
+
+    two = ["training_step", "forward_step"] * 2
+    assert process.told == ["train True", *two, "update 0", "training_step", "forward_step", "update 1"]
+    assert isinstance(state.output, tuple)
+
+
+def test_evaluation_calls_eval_then_a_validation_step_for_each_batch() -> None:
+    process = Told()
+
+    results, samples = evaluate(process, loader(6, 4), split="valid")
+
+    assert process.told == ["train False", *(["validation_step", "forward_step"] * 2)]
+    assert (results, samples) == ({}, 6)  # a tuple has no `loss` by name, and there are no metrics
+
+
+class Pair(nn.Module):
+    """A criterion that gives a sum and its weight."""
+
+    def forward(self, pred: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        error = (pred - target).square()
+        return error.sum(), torch.tensor(error.numel())
+
+
+def test_a_criterion_may_give_a_sum_and_its_weight() -> None:
+    def trained(criterion: nn.Module) -> tuple[dict[str, Any], dict[str, float]]:
+        model = net(dtype=torch.float64)
+        process = Supervised(model, criterion, torch.optim.SGD(model.parameters(), lr=0.1))
+        data = points(20, dtype=torch.float64).tensors
+        train = [[part[:8] for part in data], [part[8:] for part in data]]
+        output = engine(process, train, accumulate=2, epochs=3).run().output
+        loss = output["loss"] if isinstance(output["loss"], tuple) else (output["loss"],)
+        assert not any(part.requires_grad for part in loss)
+        results, _ = evaluate(process, [data], split="valid")
+        return weights_of(model), results
+
+    (pair, measured), (mean, expected) = trained(Pair()), trained(nn.MSELoss())
+
+    assert all(torch.allclose(pair[name], mean[name], rtol=0, atol=1e-12) for name in mean)
+    assert measured == pytest.approx(expected, rel=1e-12)
+
+
+def test_supervised_without_an_optimizer_is_enough_to_evaluate() -> None:
+    process = Supervised(net(), nn.CrossEntropyLoss(), metrics={"acc": Accuracy()})
+    inputs, _ = points(6).tensors
+
+    results, _ = evaluate(process, [(inputs, torch.tensor([0, 1, 0, 1, 0, 1]))], split="test")
+
+    assert results.keys() == {"test/loss", "test/acc"}
+
+
+def test_any_pair_of_input_and_target_will_do() -> None:
+    Named = namedtuple("Named", ["x", "y"])
+    inputs, target = batch()
+
+    outputs = [
+        supervised().forward_step(kind)[1] for kind in ((inputs, target), [inputs, target], Named(inputs, target))
+    ]
+
+    assert all(same_bits(output, outputs[0]) for output in outputs)
+
+
+# ------------------------------------------------------------------------------------------------------------- mistakes
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        (None, "a NoneType"),
+        (torch.zeros(2, 3), "a Tensor"),
+        ({"image": 1, "label": 2}, "a mapping of image, label"),
+        ((1, 2, 3), "a tuple of 3"),
+        ([1], "a list of 1"),
+    ],
+)
+def test_a_batch_that_is_no_pair_is_told_by_what_it_is(given: Any, shown: str) -> None:
+    with pytest.raises(InputError, match="batches of \\(input, target\\); this one is") as caught:
+        supervised().forward_step(given)
+
+    assert caught.value.what.endswith(f"{shown}.")
+    assert "Process" in caught.value.fix
+
+
+def test_a_model_that_gives_more_than_a_tensor_is_named() -> None:
+    class Two(nn.Module):
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            return x, x
+
+    with pytest.raises(InputError, match="Two gave a tuple of 2") as caught:
+        Supervised(Two(), nn.MSELoss()).forward_step(batch())
+
+    assert "tensor alone" in caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("returned", "shown"),
+    [
+        (None, "a NoneType"),
+        (torch.ones(2), "a Tensor"),
+        ({"loss": 1.0}, "a mapping of loss"),
+        ((1, 2, 3), "a tuple of 3"),
+        ([1.0, {}], "a list of 2"),
+    ],
+)
+@pytest.mark.parametrize("step", ["training_step", "validation_step"])
+def test_a_forward_step_that_returns_no_pair_is_told_what_it_returned(returned: Any, shown: str, step: str) -> None:
+    class Wrong(Supervised):
+        def forward_step(self, batch: Any) -> Any:
+            return returned
+
+    with pytest.raises(InputError, match="it must return the pair \\(loss, output\\)") as caught:
+        getattr(Wrong(net(), nn.MSELoss()), step)(batch())
+
+    assert f"forward_step returned {shown};" in caught.value.what
+    assert caught.value.where == "Wrong.forward_step"
+    assert "return loss, {" in caught.value.fix
+
+
+def test_a_forward_step_that_detaches_its_loss_is_told_in_its_first_step() -> None:
+    class Detached(Supervised):
+        def forward_step(self, batch: Any) -> Any:
+            loss, output = super().forward_step(batch)
+            return loss.detach(), output  # type: ignore[union-attr]
+
+    model = net()
+
+    with pytest.raises(InputError, match="The loss has no gradient") as caught:
+        engine(Detached(model, nn.MSELoss(), torch.optim.SGD(model.parameters()))).run()
+
+    assert "detached" in caught.value.fix
+
+
+def test_a_criterion_that_keeps_every_sample_apart_is_told_the_shape() -> None:
+    model = net()
+
+    with pytest.raises(InputError, match=r"The loss has the shape \(8, 2\)"):
+        engine(Supervised(model, nn.MSELoss(reduction="none"), torch.optim.SGD(model.parameters()))).run()

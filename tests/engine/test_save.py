@@ -1,0 +1,438 @@
+"""Saving: when, which one is the best, which ones stay, and that nothing is lost when it goes wrong."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from assay.core.errors import CheckpointError, InputError
+from assay.core.facts import Saved, Warned
+from assay.core.ports import MemoryRecorder
+from assay.engine import Backward, Engine, Evaluate, Loader, NonFiniteError, Save, Saver, WarmupCosine, Where
+from assay.engine.checkpoint.saver import load
+from assay.engine.handlers.save import capture, restore
+from engine.toys import Noisy, engine, hard_net, heard, loader, net, points, same_bits, supervised, weights_of
+
+
+class Scripted:
+    """A metric that says what it was told to say, one value an evaluation."""
+
+    def __init__(self, values: Sequence[float]) -> None:
+        self.values = iter(values)
+
+    def reset(self) -> None: ...
+
+    def update(self, output: Any) -> None: ...
+
+    def value(self) -> float:
+        return next(self.values)
+
+
+def steps_in(folder: Path) -> list[int]:
+    return [manifest.step for manifest in Saver(folder).complete()[0]]
+
+
+def saving(folder: Path, *, keep: int = 3, process: Any = None, **given: Any) -> tuple[Engine, MemoryRecorder]:
+    """Two epochs of three steps, saved as given."""
+    recorder = MemoryRecorder()
+    runs = engine(
+        process, recorder=recorder, **{name: given.pop(name) for name in ("epochs", "steps") if name in given}
+    )
+    runs.bus.extend(Save(Saver(folder, keep=keep), **given).handlers())
+    return runs, recorder
+
+
+def judged(
+    folder: Path, values: Sequence[float], *, mode: Any = "max", keep: int = 1, **given: Any
+) -> tuple[Engine, list[tuple[Any, ...]]]:
+    """One step an epoch, `values` as its metric, all of what Save does; and what it told about the best."""
+    told: list[tuple[Any, ...]] = []
+    recorder = MemoryRecorder()
+    runs = engine(supervised(metrics={"acc": Scripted(values)}), loader(8), epochs=len(values), recorder=recorder)
+    runs.bus.extend(Evaluate({"valid": loader(4)}).handlers())
+    save = Save(
+        Saver(folder, keep=keep),
+        **{
+            "best": ("valid/acc", mode),
+            "evaluate_every": "1 epoch",
+            "on_best": lambda *heard: told.append(heard),
+            **given,
+        },
+    )
+    runs.bus.extend(save.handlers())
+    return runs, told
+
+
+# --------------------------------------------------------------------------------------------------------------- when
+
+
+@pytest.mark.parametrize(
+    ("every", "steps"),
+    [
+        ("1 epoch", [3, 6]),
+        ("2 epochs", [6]),
+        ("1 step", [1, 2, 3, 4, 5, 6]),
+        ("4 steps", [4, 6]),
+        ("6 steps", [6]),
+        ("99 steps", [6]),
+        ("never", []),
+    ],
+)
+def test_it_saves_at_its_period_and_once_at_the_end(every: str, steps: list[int], tmp_path: Path) -> None:
+    runs, recorder = saving(tmp_path, keep=99, every=every)
+    told = heard(runs)
+
+    runs.run()
+
+    assert steps_in(tmp_path) == steps
+    facts = [fact for fact in recorder.facts if isinstance(fact, Saved)]
+    assert [(fact.step, fact.kind, fact.best) for fact in facts] == [(step, "checkpoint", False) for step in steps]
+    assert [fact.name for fact in facts] == [f"step-{step:09d}" for step in steps]
+    assert all(fact.size_bytes > 0 for fact in facts)
+    assert told.count("checkpoint_begin") == told.count("checkpoint_end") == len(steps)
+
+
+def test_rotation_keeps_the_newest_and_with_them_the_best(tmp_path: Path) -> None:
+    values = [0.1, 0.9, *([0.2] * 19)]  # after every fifth step and at the end: the best is that of step 10
+    runs = engine(supervised(metrics={"acc": Scripted(values)}), loader(8), steps=104)
+    runs.bus.extend(Evaluate({"valid": loader(4)}, every="5 steps").handlers())
+    saver = Saver(tmp_path, keep=3)
+    save = Save(saver, every="10 steps", best=("valid/acc", "max"), evaluate_every="5 steps")
+    runs.bus.extend(save.handlers())
+
+    runs.run()
+
+    assert steps_in(tmp_path) == [10, 90, 100, 104]
+    assert saver.best() == "step-000000010"
+    assert saver.find("latest").step == 104
+
+
+def test_the_end_of_a_run_that_was_stopped_is_saved(tmp_path: Path) -> None:
+    runs, _ = saving(tmp_path)
+    runs.on("step_end", every=2)(lambda: runs.stop("SIGINT", hurry=True))
+
+    runs.run()
+
+    assert steps_in(tmp_path) == [2]
+
+
+def test_where_it_was_and_how_good_stand_in_the_manifest(tmp_path: Path) -> None:
+    runs, _ = judged(tmp_path, [0.25])
+
+    runs.run()
+
+    manifest = Saver(tmp_path).find()
+    assert (manifest.step, manifest.epoch, manifest.samples) == (1, 1, 8)
+    assert manifest.info["valid/acc"] == 0.25
+
+
+# --------------------------------------------------------------------------------------------------------------- best
+
+
+@pytest.mark.row("C66")
+@pytest.mark.parametrize(
+    ("mode", "values", "best"),
+    [
+        ("max", [0.1, 0.3, 0.2], [1, 2]),
+        ("min", [0.3, 0.1, 0.2], [1, 2]),
+        ("max", [0.5, 0.5, 0.5], [1]),
+        ("min", [0.5, 0.5, 0.4], [1, 3]),
+        ("max", [math.nan, 0.1, math.nan, 0.2], [2, 4]),
+        ("min", [math.nan, 0.2, math.nan, 0.1], [2, 4]),
+        ("max", [math.nan, math.nan], []),
+        ("max", [-math.inf, -5.0], [2]),
+        ("min", [0.0, -1.0, math.inf], [1, 2]),
+    ],
+)
+def test_only_what_improves_is_the_best_and_nan_never_is(
+    mode: str, values: list[float], best: list[int], tmp_path: Path
+) -> None:
+    runs, told = judged(tmp_path, values, mode=mode)
+
+    runs.run()
+
+    assert told == [("valid/acc", mode, values[step - 1], step, f"step-{step:09d}") for step in best]
+    assert Saver(tmp_path).best() == (f"step-{best[-1]:09d}" if best else None)
+    if best:
+        last = best[-1]
+        assert runs.state.best == {"metric": "valid/acc", "mode": mode, "value": values[last - 1], "step": last}
+    else:
+        assert runs.state.best is None
+
+
+def test_the_best_stays_beside_the_newest_and_its_predecessor_goes(tmp_path: Path) -> None:
+    runs, _ = judged(tmp_path, [0.1, 0.9, 0.2, 0.3, 0.4])
+    kept: list[list[int]] = []
+    runs.on("epoch_end", priority=100)(lambda: kept.append(steps_in(tmp_path)))
+
+    runs.run()
+
+    assert kept == [[1], [2], [2, 3], [2, 4], [2, 5]]
+
+
+def test_the_best_is_kept_where_nothing_else_is_saved(tmp_path: Path) -> None:
+    runs, _ = judged(tmp_path, [0.1, 0.9, 0.2], every="never")
+
+    runs.run()
+
+    assert steps_in(tmp_path) == [2]
+    assert Saver(tmp_path).find("best").kind == "best"
+
+
+def test_the_weights_of_the_best_are_those_that_were_measured(tmp_path: Path) -> None:
+    runs, _ = judged(tmp_path, [0.1, 0.9, 0.2])
+    weights: dict[int, Any] = {}
+    runs.on("eval_end")(lambda state, model: weights.update({state.step: weights_of(model)}))
+
+    runs.run()
+
+    best = load(tmp_path / Saver(tmp_path).find("best").name)
+    assert same_bits(best["model"], weights[2])
+    assert best["state"]["best"]["value"] == 0.9
+
+
+def test_the_metric_of_any_of_several_splits_can_decide(tmp_path: Path) -> None:
+    values = {"valid": [0.9, 0.1, 0.1], "other": [0.1, 0.2, 0.15]}
+    script = [value for pair in zip(*values.values(), strict=True) for value in pair]
+    runs = engine(supervised(metrics={"acc": Scripted(script)}), loader(8), epochs=3)
+    runs.bus.extend(Evaluate({"valid": loader(4), "other": loader(4)}).handlers())
+    save = Save(Saver(tmp_path), best=("other/acc", "max"), evaluate_every="1 epoch")
+    runs.bus.extend(save.handlers())
+
+    runs.run()
+
+    assert Saver(tmp_path).best() == "step-000000002"
+
+
+def test_the_evaluation_at_the_end_can_be_the_best(tmp_path: Path) -> None:
+    runs = engine(supervised(metrics={"acc": Scripted([0.1, 0.5])}), loader(8), steps=5)
+    runs.bus.extend(Evaluate({"valid": loader(4)}, every="3 steps").handlers())
+    save = Save(Saver(tmp_path), every="2 steps", best=("valid/acc", "max"), evaluate_every="3 steps")
+    runs.bus.extend(save.handlers())
+
+    runs.run()
+
+    assert Saver(tmp_path).best() == "step-000000005"
+
+
+def test_a_resumed_run_still_knows_what_was_best(tmp_path: Path) -> None:
+    first, _ = judged(tmp_path, [0.1, 0.9])
+    first.run()
+    second, told = judged(tmp_path, [0.5, 0.95, 0.7, 0.8])
+    second.process.metrics["acc"].values = iter([0.5, 0.95])  # type: ignore[attr-defined]
+    restore(second, load(tmp_path / Saver(tmp_path).find().name))
+
+    second.run()
+
+    assert [(value, step) for _, _, value, step, _ in told] == [(0.95, 4)]
+    assert Saver(tmp_path).best() == "step-000000004"
+
+
+def test_another_criterion_starts_anew(tmp_path: Path) -> None:
+    first, _ = judged(tmp_path, [0.9])
+    first.run()
+    second, told = judged(tmp_path, [0.9, 0.8], mode="min")
+    second.process.metrics["acc"].values = iter([0.95])  # type: ignore[attr-defined]
+    restore(second, load(tmp_path / Saver(tmp_path).find().name))
+
+    second.run()
+
+    assert [(mode, value, step) for _, mode, value, step, _ in told] == [("min", 0.95, 2)]
+
+
+def test_a_checkpoint_that_is_the_best_is_told_to_be(tmp_path: Path) -> None:
+    runs, _ = judged(tmp_path, [0.1, 0.9, 0.2])
+
+    runs.run()
+
+    facts = [fact for fact in runs.recorder.facts if isinstance(fact, Saved)]  # type: ignore[attr-defined]
+    assert [(fact.step, fact.best) for fact in facts] == [(1, True), (2, True), (3, False)]
+
+
+@pytest.mark.parametrize(
+    ("metric", "fix"), [("valid/ac", "did you mean `valid/acc`?"), ("vaild/acc", "valid/acc"), ("x", "there are: ")]
+)
+def test_a_metric_that_is_not_measured_is_named_at_the_first_evaluation(metric: str, fix: str, tmp_path: Path) -> None:
+    runs, _ = judged(tmp_path, [0.1, 0.2], best=(metric, "max"))
+
+    with pytest.raises(InputError, match=f"best names '{metric}'") as caught:
+        runs.run()
+
+    assert fix in caught.value.fix
+    assert runs.state.step == 1
+
+
+# ------------------------------------------------------------------------------------------------------------- going on
+
+
+def hard(folder: Path, every: str) -> Engine:
+    model = hard_net()
+    backward = Backward(
+        torch.optim.AdamW(model.parameters(), lr=0.01), schedule=WarmupCosine(warmup_steps=2), clip_norm=1.0
+    )
+    process = supervised(model, backward=backward)
+    runs = engine(process, Loader(Noisy(), batch_size=8, shuffle=True, micro_batch_size=4))
+    runs.bus.extend(Evaluate({"valid": loader(4)}).handlers())
+    save = Save(Saver(folder, keep=99), every=every, best=("valid/loss", "min"), evaluate_every="1 epoch")
+    runs.bus.extend(save.handlers())
+    return runs
+
+
+@pytest.mark.parametrize("step", [1, 2, 3, 4, 5, 6])
+def test_going_on_from_the_files_of_any_step_ends_with_the_same_bits(step: int, tmp_path: Path) -> None:
+    whole = hard(tmp_path / "whole", "1 step")
+    whole.run()
+    resumed = hard(tmp_path / "resumed", "1 step")
+    restore(resumed, load(tmp_path / "whole" / f"step-{step:09d}"))
+
+    resumed.run()
+
+    assert same_bits(capture(resumed), capture(whole))
+    if step < 6:
+        names = [Saver(tmp_path / name).find("latest").digest for name in ("whole", "resumed")]
+        assert names[0] == names[1]
+
+
+def test_a_checkpoint_of_another_model_says_what_does_not_fit(tmp_path: Path) -> None:
+    runs, _ = saving(tmp_path)
+    runs.run()
+    other = engine(supervised(hard_net()))
+
+    with pytest.raises(CheckpointError, match=r"does not fit the model[\s\S]*1.running_mean"):
+        restore(other, load(tmp_path / Saver(tmp_path).find().name))
+
+
+# ------------------------------------------------------------------------------------------------------- when it fails
+
+
+def test_a_save_that_fails_is_reported_and_training_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    runs, recorder = saving(tmp_path / "file", every="1 epoch", epochs=2)
+
+    state = runs.run()
+
+    assert state.step == 6
+    warned = [fact for fact in recorder.facts if isinstance(fact, Warned)]
+    assert {fact.step for fact in warned} == {3, 6}
+    assert all("was not written" in fact.message for fact in warned)
+    assert not [fact for fact in recorder.facts if isinstance(fact, Saved)]
+
+
+def test_a_best_that_cannot_be_marked_is_reported_and_training_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "best.json").mkdir()
+    runs, told = judged(tmp_path, [0.1, 0.2])
+
+    state = runs.run()
+
+    assert state.step == 2
+    messages = [fact.message for fact in runs.recorder.facts if isinstance(fact, Warned)]  # type: ignore[attr-defined]
+    assert [message.split(":")[0] for message in messages] == [
+        "step-000000001 was not marked as the best",
+        "step-000000002 was not marked as the best",
+    ]
+    assert told == []
+
+
+def test_what_cannot_be_kept_is_named_before_the_first_step(tmp_path: Path) -> None:
+    class Odd(nn.Linear):
+        def get_extra_state(self) -> object:
+            return object()
+
+        def set_extra_state(self, state: object) -> None: ...
+
+    torch.manual_seed(0)
+    runs, _ = saving(tmp_path, process=supervised(nn.Sequential(Odd(4, 2))))
+    told = heard(runs)
+
+    with pytest.raises(CheckpointError, match="_extra_state"):
+        runs.run()
+
+    assert told == ["run_begin", "exception"]
+
+
+# ----------------------------------------------------------------------------------------------------------- not finite
+
+
+def spoilt(batches: int = 3) -> Iterable[Any]:
+    """The last of the batches holds a NaN."""
+    out = [tuple(part.clone() for part in points(8, seed=number).tensors) for number in range(batches)]
+    out[-1][0][0, 0] = math.nan
+    return out
+
+
+def failing(folder: Path, model: nn.Module, **given: Any) -> tuple[Engine, MemoryRecorder]:
+    recorder = MemoryRecorder()
+    runs = engine(supervised(model), spoilt(), recorder=recorder)
+    runs.bus.extend(Save(Saver(folder, keep=1), **given).handlers())
+    return runs, recorder
+
+
+@pytest.mark.parametrize("every", ["1 epoch", "2 steps", "1 step"])
+def test_a_non_finite_stop_leaves_a_keypoint_of_the_state_before_the_step(every: str, tmp_path: Path) -> None:
+    runs, _ = failing(tmp_path, net(), every=every)
+    good = engine(supervised(net()), spoilt(), steps=2)
+    good.run()
+
+    with pytest.raises(NonFiniteError):
+        runs.run()
+
+    saver = Saver(tmp_path, keep=1)
+    manifest = saver.find("latest")
+    assert (manifest.step, manifest.kind) == (2, "keypoint")
+    assert same_bits(load(tmp_path / manifest.name), capture(good))
+    for step in (5, 6, 7):
+        saver.save({"model": {}}, Where(step=step))
+    assert steps_in(tmp_path) == [2, 7]
+
+
+def test_who_saves_never_gets_no_keypoint_either(tmp_path: Path) -> None:
+    runs, _ = failing(tmp_path, net(), every="never")
+
+    with pytest.raises(NonFiniteError):
+        runs.run()
+
+    assert steps_in(tmp_path) == []
+
+
+def test_running_statistics_that_are_spoilt_are_not_kept_and_that_is_said(tmp_path: Path) -> None:
+    runs, recorder = failing(tmp_path, hard_net(), every="1 epoch")
+
+    with pytest.raises(NonFiniteError):
+        runs.run()
+
+    assert steps_in(tmp_path) == []
+    (warned,) = [fact for fact in recorder.facts if isinstance(fact, Warned)]
+    assert warned.message == "No checkpoint of step 2 was written: 1.running_mean is not finite."
+
+
+def test_weights_that_are_broken_are_not_kept_but_an_infinite_buffer_is(tmp_path: Path) -> None:
+    def masked() -> nn.Module:
+        model = net()
+        model.register_buffer("mask", torch.full((2,), -math.inf))
+        return model
+
+    for name, value in {"broken": math.inf, "whole": 0.5}.items():
+        model = masked()
+        runs, _ = failing(tmp_path / name, model)
+        runs.on("step_end", every=2)(lambda m=model, v=value: nn.init.constant_(m[2].bias, v))
+        with pytest.raises(NonFiniteError):
+            runs.run()
+
+    assert steps_in(tmp_path / "broken") == []
+    assert steps_in(tmp_path / "whole") == [2]
+
+
+def test_other_failures_leave_no_checkpoint(tmp_path: Path) -> None:
+    runs, _ = saving(tmp_path)
+    runs.on("step_end", every=2)(lambda: 1 / 0)
+
+    with pytest.raises(ZeroDivisionError):
+        runs.run()
+
+    assert steps_in(tmp_path) == []

@@ -1,0 +1,580 @@
+"""Checkpoints on disk: nothing half-written counts, nothing damaged is believed, nothing wanted is deleted."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import pickle
+import shutil
+import struct
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+from assay.core import manifest as manifests
+from assay.core.errors import CheckpointError
+from assay.engine.checkpoint.codec import digest
+from assay.engine.checkpoint.saver import Saver, Where, load
+
+SRC = Path(__file__).resolve().parents[2] / "src"
+
+
+@pytest.fixture
+def saver(tmp_path: Path) -> Saver:
+    return Saver(tmp_path / "checkpoints")
+
+
+def state(step: int) -> dict[str, Any]:
+    """Two parts that say which step they are of."""
+    return {"model": {"w": torch.arange(4.0) + step, "b": torch.tensor(step)}, "state": {"step": step, "seen": (1, 2)}}
+
+
+def save(saver: Saver, *steps: int, **options: Any) -> None:
+    for step in steps:
+        saver.save(state(step), Where(step=step, epoch=step // 10, samples=8 * step), **options)
+
+
+def steps(saver: Saver) -> list[int]:
+    return [manifest.step for manifest in saver.complete()[0]]
+
+
+def edit_manifest(folder: Path, **fields: Any) -> None:
+    path = folder / "manifest.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
+
+
+# -------------------------------------------------------------------------------------------------- what is written
+
+
+def test_what_was_saved_is_loaded(saver: Saver) -> None:
+    saver.save(state(12), Where(step=12, epoch=1, samples=96), info={"valid/acc": 0.5})
+
+    assert digest(saver.load()) == digest(state(12))
+    (manifest,) = saver.complete()[0]
+    assert (manifest.name, manifest.step, manifest.epoch, manifest.samples) == ("step-000000012", 12, 1, 96)
+    assert manifest.info == {"valid/acc": 0.5}
+    assert manifest.kind == "checkpoint"
+
+
+def test_any_state_goes_in(saver: Saver) -> None:
+    base = torch.arange(8.0)
+    net = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
+    parts: dict[str, Any] = {
+        "number": 7,
+        "nothing": None,
+        "tensor": torch.eye(2, dtype=torch.bfloat16),
+        "module": net.state_dict(),
+        "odd": {"__metadata__": base, "a\udc80": torch.ones(1), "\n": torch.zeros(()), "": torch.empty(0, 3), 5: base},
+        "overlapping": [base[:5], base[3:], base.reshape(2, 4), base.view(torch.int32), base],
+        "complex": [torch.tensor([1 + 2j]), torch.tensor([1 + 2j], dtype=torch.complex128).conj()],
+    }
+
+    saver.save(parts, Where(step=1))
+    back = saver.load()
+
+    assert digest(back) == digest(parts)
+    assert back["odd"][5] is back["odd"]["__metadata__"]
+    back["overlapping"][0][4] = -1.0
+    assert back["overlapping"][1].tolist() == [3.0, 4.0, 5.0, 6.0, 7.0]
+
+
+def test_weights_can_be_read_by_others(saver: Saver) -> None:
+    weight = torch.randn(2, 3, 4, 4).to(memory_format=torch.channels_last)
+    saver.save({"model": {"layer.weight": weight}}, Where(step=1))
+
+    read = load_file(saver.folder / "step-000000001" / "model.safetensors")
+
+    assert torch.equal(read["layer.weight"], weight)
+
+
+def test_a_part_can_be_loaded_alone_whatever_happened_to_the_others(saver: Saver) -> None:
+    save(saver, 1)
+    other = saver.folder / "step-000000001" / "state.json"
+    other.write_bytes(other.read_bytes().replace(b"1", b"9"))
+
+    assert digest(saver.load(parts=("model",))) == digest({"model": state(1)["model"]})
+    with pytest.raises(CheckpointError, match=r"state\.json is not what was written"):
+        saver.load()
+    with pytest.raises(CheckpointError, match="has no part 'modle'") as caught:
+        saver.load(parts=("modle",))
+    assert caught.value.fix == "It has: model, state."
+
+
+def test_training_on_from_a_checkpoint_leaves_its_files_alone(saver: Saver) -> None:
+    model = nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    model(torch.randn(5, 3)).sum().backward()
+    optimizer.step()
+    parts = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+    saver.save(parts, Where(step=1))
+    before = digest(parts)
+
+    loaded = saver.load()
+    model.load_state_dict(loaded["model"])
+    optimizer.load_state_dict(loaded["optimizer"])
+    for _ in range(2):
+        model(torch.randn(5, 3)).sum().backward()
+        optimizer.step()
+
+    assert digest(loaded["model"]) != digest(model.state_dict())
+    assert digest(saver.load()) == before
+
+
+def test_what_is_loaded_lies_in_memory_as_torch_lays_it_out(saver: Saver) -> None:
+    odd = [torch.ones(n) for n in range(1, 20)]
+    saver.save({"model": odd}, Where(step=1))
+
+    loaded = saver.load()["model"]
+
+    assert {tensor.data_ptr() % 64 for tensor in loaded} == {0}  # sums depend on it in their last bits
+
+
+@pytest.mark.parametrize("name", ["../model", "/model", "a/b", "", "ü", ".hidden", "manifest", "a b"])
+def test_a_part_needs_a_name_that_a_file_can_have(saver: Saver, name: str) -> None:
+    with pytest.raises(CheckpointError, match="cannot be called"):
+        saver.save({name: 1}, Where(step=1))
+
+    assert not saver.folder.exists()
+
+
+def test_what_cannot_be_kept_leaves_nothing_behind(saver: Saver) -> None:
+    save(saver, 1)
+
+    with pytest.raises(CheckpointError, match=r"cannot keep builtins\.object"):
+        saver.save({"model": 1, "state": {"x": object()}}, Where(step=2))
+    with pytest.raises(TypeError, match="not JSON serializable"):
+        saver.save(state(2), Where(step=2), info={"acc": object()})
+
+    assert [path.name for path in saver.folder.iterdir()] == ["step-000000001"]
+
+
+@pytest.mark.parametrize("call", ["fsync", "replace", "mkdir"])
+def test_a_disk_that_refuses_costs_this_checkpoint_and_no_other(
+    saver: Saver, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    save(saver, 1)
+
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, call, full)
+    with pytest.raises(CheckpointError, match=r"step 2 was not written: .*No space left on device"):
+        save(saver, 2)
+    monkeypatch.undo()
+
+    assert [path.name for path in saver.folder.iterdir()] == ["step-000000001"]
+    save(saver, 2)
+    assert steps(saver) == [1, 2]
+
+
+def test_a_complete_checkpoint_of_a_step_is_kept_as_it_is(saver: Saver) -> None:
+    save(saver, 5)
+    files = {path.name: path.read_bytes() for path in (saver.folder / "step-000000005").iterdir()}
+
+    manifest = saver.save(state(99), Where(step=5))
+
+    assert manifest.samples == 40
+    assert {path.name: path.read_bytes() for path in (saver.folder / "step-000000005").iterdir()} == files
+
+
+@pytest.mark.parametrize("damage", ["no manifest", "a file is gone", "newer format"])
+def test_what_is_no_usable_checkpoint_of_a_step_makes_way_without_being_deleted(saver: Saver, damage: str) -> None:
+    save(saver, 5)
+    folder = saver.folder / "step-000000005"
+    match damage:
+        case "no manifest":
+            (folder / "manifest.json").unlink()
+        case "a file is gone":
+            (folder / "model.json").unlink()
+        case _:
+            edit_manifest(folder, format=2)
+    weights = (folder / "model.safetensors").read_bytes()
+
+    save(saver, 5)
+
+    assert digest(saver.load("5")) == digest(state(5))
+    assert (saver.folder / "step-000000005.left-1" / "model.safetensors").read_bytes() == weights
+
+
+# ------------------------------------------------------------------------------------------------------- what stays
+
+
+@pytest.mark.row("C32")
+def test_the_newest_three_stay_by_step_and_not_by_time(saver: Saver) -> None:
+    there = []
+    for step in range(1, 11):
+        save(saver, step)
+        there.append(steps(saver))
+        os.utime(saver.folder / f"step-{step:09d}", (1000 - step, 1000 - step))
+
+    assert there == [[1], [1, 2], *([step - 2, step - 1, step] for step in range(3, 11))]
+
+
+@pytest.mark.row("C33")
+def test_keypoints_and_models_stay(saver: Saver) -> None:
+    save(saver, *range(1, 11), kind="keypoint")
+    save(saver, 11, kind="model")
+    save(saver, 12, 13, 14, 15)
+
+    assert steps(saver) == [*range(1, 12), 13, 14, 15]
+
+
+def test_the_best_stays_until_another_one_is_better(tmp_path: Path) -> None:
+    saver = Saver(tmp_path, keep=1)
+    save(saver, 1)
+    saver.set_best("step-000000001", metric="acc", mode="max", value=0.5)
+    save(saver, 2, 3)
+    assert steps(saver) == [1, 3]
+
+    saver.set_best("step-000000003", metric="acc", mode="max", value=0.6)
+
+    assert steps(saver) == [3]
+    assert saver.find("best").step == 3
+    assert json.loads((tmp_path / "best.json").read_text())["value"] == 0.6
+
+
+def test_a_checkpoint_saved_to_be_the_best_is_there_when_it_becomes_that(tmp_path: Path) -> None:
+    saver = Saver(tmp_path, keep=2)
+    save(saver, 1, 2)
+    for step in (3, 4):
+        save(saver, step, kind="best")
+        assert step in steps(saver)
+        saver.set_best(f"step-{step:09d}", metric="acc", mode="max", value=step)
+
+        assert steps(saver) == [1, 2, step]  # the one it replaces is gone, and it takes no other's place
+
+    assert digest(saver.load("best")) == digest(state(4))
+
+
+def test_a_checkpoint_that_is_saved_again_as_a_keypoint_is_one(saver: Saver) -> None:
+    save(saver, 1)
+    save(saver, 1, kind="keypoint")
+    save(saver, 1)
+    save(saver, 2, 3, 4, 5)
+
+    assert steps(saver) == [1, 3, 4, 5]
+    assert digest(saver.load("1")) == digest(state(1))
+
+
+def test_fewer_than_one_checkpoint_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="keep is 0"):
+        Saver(tmp_path, keep=0)
+
+
+def test_later_checkpoints_are_set_aside_and_never_found_again(saver: Saver) -> None:
+    save(saver, 1, 2, 3)
+    saver.set_best("step-000000003", metric="acc", mode="max", value=1.0)
+
+    assert saver.set_aside(after_step=1) == ["step-000000002.left-1", "step-000000003.left-1"]
+    assert (steps(saver), saver.best()) == ([1], None)
+    assert saver.complete()[1] == []
+    save(saver, 2)
+    assert saver.set_aside(after_step=1) == ["step-000000002.left-2"]
+    assert saver.set_aside(after_step=1) == []
+    assert digest(load(saver.folder / "step-000000003.left-1")) == digest(state(3))
+
+
+def test_a_best_before_the_others_stays_the_best(saver: Saver) -> None:
+    save(saver, 1, 2)
+    saver.set_best("step-000000001", metric="acc", mode="max", value=1.0)
+
+    saver.set_aside(after_step=1)
+
+    assert saver.find("best").step == 1
+
+
+# ------------------------------------------------------------------------------------------------------ what is found
+
+
+def test_a_checkpoint_is_found_by_what_people_call_it(saver: Saver) -> None:
+    save(saver, 1, 20, 3)
+    saver.set_best("step-000000003", metric="acc", mode="max", value=1.0)
+
+    assert {name: saver.find(name).step for name in ("latest", "best", "1", "step-000000020")} == {
+        "latest": 20,
+        "best": 3,
+        "1": 1,
+        "step-000000020": 20,
+    }
+
+
+def test_what_is_not_found_is_answered_with_what_there_is(saver: Saver) -> None:
+    with pytest.raises(CheckpointError, match="no checkpoint 'latest'") as caught:
+        saver.load()
+    assert caught.value.fix == "Steps: none."
+
+    save(saver, 1, 2)
+    for name in ("3", "best", "step-000000003", "../step-000000001", ""):
+        with pytest.raises(CheckpointError) as caught:
+            saver.find(name)
+        assert caught.value.fix == "Steps: 1, 2."
+
+
+def test_what_is_no_checkpoint_is_skipped_with_the_reason(saver: Saver) -> None:
+    save(saver, 1, 2, 3)
+    (saver.folder / "step-000000002" / "manifest.json").unlink()
+    weights = saver.folder / "step-000000003" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1])
+    (saver.folder / "step-000000004.tmp").mkdir()
+    (saver.folder / "step-000000005").write_text("a file")
+    (saver.folder / "notes").mkdir()
+
+    found, skipped = saver.complete()
+
+    assert [manifest.step for manifest in found] == [1]
+    reasons = {each.name: each.why for each in skipped}
+    assert reasons.keys() == {"step-000000002", "step-000000003", "step-000000004.tmp", "step-000000005"}
+    assert "no manifest" in reasons["step-000000002"]
+    assert "model.safetensors has" in reasons["step-000000003"]
+    assert "still being written" in reasons["step-000000004.tmp"]
+    with pytest.raises(CheckpointError, match=r"step-000000002 is no checkpoint: .*no manifest\."):
+        saver.find("2")
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"name": 5}', '{"name": "../../elsewhere"}', "{", '"x"'])
+def test_a_damaged_note_of_the_best_is_none(saver: Saver, text: str) -> None:
+    save(saver, 1)
+    (saver.folder / "best.json").write_text(text)
+
+    assert saver.best() is None
+    save(saver, 2)
+    assert saver.find().step == 2
+
+
+# --------------------------------------------------------------------------------------------------------- damage
+
+
+def test_a_bit_that_flipped_anywhere_is_found_and_the_checkpoint_before_can_be_taken(saver: Saver) -> None:
+    save(saver, 1, 2)
+    folder = saver.folder / "step-000000002"
+
+    for path in (folder / "model.safetensors", folder / "model.json", folder / "state.json"):
+        whole = path.read_bytes()
+        for at in range(len(whole)):
+            path.write_bytes(whole[:at] + bytes([whole[at] ^ (1 << at % 8)]) + whole[at + 1 :])
+            with pytest.raises(CheckpointError, match=rf"{path.name} is not what was written") as caught:
+                saver.load()
+        path.write_bytes(whole)
+
+    assert "older one" in caught.value.fix
+    assert digest(saver.load("1")) == digest(state(1))
+    assert digest(saver.load()) == digest(state(2))
+
+
+def test_a_manifest_with_a_flipped_bit_is_refused_or_makes_no_difference(saver: Saver) -> None:
+    save(saver, 7)
+    path = saver.folder / "step-000000007" / "manifest.json"
+    whole, expected, num_refused = path.read_bytes(), digest(state(7)), 0
+
+    for at in range(0, len(whole), 2):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ (1 << at % 7)]) + whole[at + 1 :])
+        try:
+            loaded = saver.load()
+        except CheckpointError:
+            num_refused += 1
+        else:
+            assert digest(loaded) == expected
+            assert saver.find().step == 7
+
+    assert num_refused > len(whole) / 4
+
+
+def test_parts_that_changed_names_are_found(saver: Saver) -> None:
+    save(saver, 1)
+    path = saver.folder / "step-000000001" / "manifest.json"
+    path.write_text(path.read_text().replace('"name": "model"', '"name": "modem"'))
+
+    with pytest.raises(CheckpointError, match="its parts are not those that were written"):
+        saver.load()
+
+
+def cut(data: bytes) -> bytes:
+    return data[: len(data) // 2]
+
+
+HOSTILE: dict[str, tuple[str, Callable[[bytes], bytes]]] = {
+    "empty tensors": ("model.safetensors", lambda data: b""),
+    "truncated tensors": ("model.safetensors", cut),
+    "no header": ("model.safetensors", lambda data: data[:8]),
+    "huge header": ("model.safetensors", lambda data: struct.pack("<Q", 1 << 62) + data[8:]),
+    "header past the end": ("model.safetensors", lambda data: struct.pack("<Q", len(data)) + data[8:]),
+    "header that is no JSON": ("model.safetensors", lambda data: data[:8] + b"\xff" * (len(data) - 8)),
+    "tensor past the end": ("model.safetensors", lambda data: data.replace(b"[0,8]", b"[0,9]")),
+    "a pickle": ("model.safetensors", lambda data: pickle.dumps(Bomb())),
+    "a longer file": ("model.safetensors", lambda data: data + b"more"),
+    "no tree": ("model.json", lambda data: b""),
+    "half a tree": ("model.json", cut),
+    "tree that is no text": ("model.json", lambda data: b"\xff\xfe\x00"),
+    "tree without end": ("model.json", lambda data: b"[" * 1_000_000),
+    "unknown tag": ("model.json", lambda data: b'{"$": ["call", "os.system", "true"]}'),
+    "tensor that is not there": ("model.json", lambda data: b'{"$": ["tensor", "other"]}'),
+    "a number without end": ("model.json", lambda data: b"1" * 100_000),
+}
+
+
+class Bomb:
+    """Writes a file when it is unpickled."""
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, ("exploded",)
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_a_file_made_by_a_stranger_is_refused_in_one_sentence(
+    saver: Saver, what: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    save(saver, 1)
+    name, forge = HOSTILE[what]
+    folder = saver.folder / "step-000000001"
+    forged = forge((folder / name).read_bytes())
+    assert forged != (folder / name).read_bytes()
+    (folder / name).write_bytes(forged)
+    files = json.loads((folder / "manifest.json").read_text())["files"]
+
+    with pytest.raises(CheckpointError):
+        saver.load()
+    # A stranger knows how to make a manifest fit.
+    edit_manifest(
+        folder,
+        files=[{**file, "size_bytes": len(forged)} if file["name"] == name else file for file in files],
+    )
+    with pytest.raises(CheckpointError) as caught:
+        saver.load(verify=False)
+
+    assert "\n" not in caught.value.what
+    assert len(caught.value.what) < 300
+    assert not (tmp_path / "exploded").exists()
+
+
+def test_files_that_nobody_listed_do_no_harm(saver: Saver) -> None:
+    save(saver, 1)
+    (saver.folder / "step-000000001" / "model.pkl").write_bytes(pickle.dumps(Bomb()))
+
+    assert digest(saver.load()) == digest(state(1))
+
+
+def test_a_manifest_cannot_point_at_another_folder(saver: Saver, tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    save(saver, 1, 2, 3, 4)
+    shutil.copytree(saver.folder / "step-000000004", victim)
+    for name in ("../victim", str(victim), "step-000000003"):
+        edit_manifest(saver.folder / "step-000000002", name=name)
+        save(saver, 5)
+
+        assert victim.is_dir()
+        assert 2 not in steps(saver)
+        assert "manifest is that of" in next(each.why for each in saver.complete()[1])
+
+
+def test_a_checkpoint_that_lies_about_its_step_is_skipped(saver: Saver) -> None:
+    save(saver, 1, 2)
+    edit_manifest(saver.folder / "step-000000001", step=9)
+
+    assert steps(saver) == [2]
+
+
+def test_a_checkpoint_that_was_copied_elsewhere_can_be_loaded(saver: Saver, tmp_path: Path) -> None:
+    save(saver, 1)
+    shutil.copytree(saver.folder / "step-000000001", tmp_path / "kept")
+
+    assert digest(load(tmp_path / "kept")) == digest(state(1))
+
+
+@pytest.mark.parametrize("kind", ["no folder", "no manifest", "missing", "short"])
+def test_loading_what_is_no_checkpoint_says_what_is_wrong(saver: Saver, kind: str) -> None:
+    save(saver, 1)
+    folder = saver.folder / "step-000000001"
+    match kind:
+        case "no folder":
+            shutil.rmtree(folder)
+        case "no manifest":
+            (folder / manifests.FILE_NAME).unlink()
+        case "missing":
+            (folder / "state.json").unlink()
+        case _:
+            (folder / "state.json").write_text("{}")
+    expected = {"missing": "state.json is missing", "short": "state.json has 2 bytes"}.get(kind, "no manifest")
+
+    with pytest.raises(CheckpointError, match=expected):
+        load(folder)
+
+
+# --------------------------------------------------------------------------------------------------------- kill -9
+
+KILLED_PROGRAM = """
+import os, shutil, signal, sys
+import torch
+from assay.engine.checkpoint.saver import Saver, Where
+
+def state(step):
+    return {"model": {"w": torch.full((3000,), float(step))}, "state": {"step": step}}
+
+def save_until(cut, folder):
+    seen = 0
+    def count(*_):
+        nonlocal seen
+        seen += 1
+        if seen == cut:
+            os.kill(os.getpid(), signal.SIGKILL)
+    sync = os.fsync
+    os.fsync = lambda file: (count(), sync(file), count())
+    sys.addaudithook(lambda event, _: event in ("open", "os.mkdir", "os.rename", "os.remove", "os.rmdir") and count())
+    Saver(folder).save(state(4), Where(step=4))
+    os._exit(0)
+
+base = sys.argv[1]
+torch.set_num_threads(1)
+for step in (1, 2, 3):
+    Saver(base).save(state(step), Where(step=step))
+for cut in range(1, 1000):
+    folder = f"{base}-{cut}"
+    shutil.copytree(base, folder)
+    pid = os.fork()
+    if pid == 0:
+        save_until(cut, folder)
+    if os.waitpid(pid, 0)[1] == 0:
+        print(cut - 1)
+        break
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.row("C39")
+@pytest.mark.skipif(sys.platform == "win32", reason="no fork")
+def test_a_process_killed_at_any_moment_of_a_save_leaves_whole_checkpoints_and_nothing_that_looks_like_one(
+    tmp_path: Path,
+) -> None:
+    base = tmp_path / "checkpoints"
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED_PROGRAM, str(base)],
+        env={**os.environ, "PYTHONPATH": str(SRC)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    num_cuts = int(done.stdout)
+    newest = []
+
+    for number in range(1, num_cuts + 1):
+        saver = Saver(f"{base}-{number}")
+        for manifest in saver.complete()[0]:
+            loaded = saver.load(manifest.name)
+            assert loaded["state"] == {"step": manifest.step}
+            assert torch.equal(loaded["model"]["w"], torch.full((3000,), float(manifest.step)))
+        newest.append(saver.find().step)
+        assert all(each.name.endswith(".tmp") for each in saver.complete()[1])
+        save(saver, 4, 5)
+        assert sorted(path.name for path in saver.folder.iterdir()) == [f"step-00000000{step}" for step in (3, 4, 5)]
+
+    assert num_cuts > 15
+    assert newest == sorted(newest)
+    assert set(newest) == {3, 4}
