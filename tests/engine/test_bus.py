@@ -69,6 +69,7 @@ def test_only_the_event_that_a_handler_asked_for_calls_it(bus: Bus) -> None:
 # ---------------------------------------------------------------------------------------------------------------- when
 
 
+@pytest.mark.row("D23")
 @pytest.mark.parametrize(
     ("when", "counts"),
     [

@@ -183,6 +183,7 @@ def test_every_1_hears_of_the_first_that_is_completed(event: str, tmp_path: Any)
     assert told[:1] == [event]
 
 
+@pytest.mark.row("D21")
 def test_a_handler_is_called_at_its_period_and_gets_what_it_asks_for() -> None:
     runs = engine()
     told: list[Any] = []
@@ -207,6 +208,7 @@ def test_an_event_that_does_not_exist_is_named_with_its_neighbour() -> None:
 # ------------------------------------------------------------------------------------------------------------ bounds
 
 
+@pytest.mark.row("D22")
 @pytest.mark.parametrize(
     ("given", "steps", "epochs"),
     [

@@ -221,6 +221,7 @@ def test_the_evaluation_at_the_end_can_be_the_best(tmp_path: Path) -> None:
     assert Saver(tmp_path).best() == "step-000000005"
 
 
+@pytest.mark.row("A77")
 def test_a_resumed_run_still_knows_what_was_best(tmp_path: Path) -> None:
     first, _ = judged(tmp_path, [0.1, 0.9])
     first.run()
