@@ -279,17 +279,17 @@ def test_what_is_allowed_is_fine(project: Path, text: str) -> None:
         ("[trian]\nsteps = 1", "unknown-key", "unknown key `trian`", "did you mean `train`?"),
         ("zzz = 1", "unknown-key", "unknown key `zzz`", "top-level keys are tag, desc"),
         ("[zzz]\nx = 1", "unused-section", "nothing uses the section `zzz`", 'refer to it as "@zzz", or remove it'),
-        ("[sweep]\nx = 1", "not-supported", "`sweep` is a standard section that does nothing yet", "remove it"),
+        ("[trace]\nx = 1", "not-supported", "`trace` is a standard section that does nothing yet", "remove it"),
         ("debug = true", "launch-setting", "`debug` is a setting of one launch, not of the config", "--debug"),
         ("[model]\ntype = 3", "wrong-type", "`model.type` must be a target, not 3", 'write "package.module.Name"'),
-        ("[model]\ntype = 'a..B'", "unknown-target", "`a..B` is no target: it names no module", "write"),
+        ("[model]\ntype = 'a..B'", "unknown-target", "`a..B` is no target", "write"),
         (
             "[model]\ntype = 'Net'",
             "unknown-target",
-            "`Net` is no target: it names no module",
+            "nothing is registered as `Net`, and it names no module",
             "did you mean `model.Net`?",
         ),
-        ("[model]\ntype = 'Foo'", "unknown-target", "`Foo` is no target: it names no module", "write"),
+        ("[model]\ntype = 'Foo'", "unknown-target", "nothing is registered as `Foo`", "write"),
         ("[model]\ntype = 'model.Nett'", "unknown-target", "model.py has no `Nett`", "did you mean `Net`?"),
         ("[model]\ntype = 'model.Zzz'", "unknown-target", "model.py has no `Zzz`", "it has: Block, Net, torch"),
         (
@@ -326,14 +326,14 @@ def test_what_is_allowed_is_fine(project: Path, text: str) -> None:
         (
             "[model]\ntype = 'torch.os.system'",
             "target-not-allowed",
-            "`torch.os.system` is not allowed as a target",
-            "of torch, only",
+            "`torch.os.system` is a part of torch that a config may not call",
+            "of torch, configs call what lies under",
         ),
         (
             "[model]\ntype = 'torch.hub:load'",
             "target-not-allowed",
-            "`torch.hub:load` is not allowed as a target",
-            "of torch, only",
+            "`torch.hub:load` is a part of torch that a config may not call",
+            "of torch, configs call what lies under",
         ),
         (
             "[model]\ntype = 'torch.nn.L'\nargs = 3",
@@ -381,10 +381,47 @@ def test_a_trusted_package_may_be_named(project: Path) -> None:
     assert check_shape(config, trusted={"timm"}) == []
 
 
+@pytest.mark.row("A10")
+def test_a_key_that_is_there_to_be_copied_and_never_is_gets_a_warning(project: Path) -> None:
+    text = """\
+[sizes]
+width = 3
+hieght = 4
+deep = { a = 1, b = 2 }
+[model]
+type = "model.Net"
+width = "${sizes.width}"
+depth = "${sizes.deep.a}"
+"""
+    problems = check_shape(open_text(text, ["sizes.widht=5"]))
+
+    assert [(p.kind, p.severity, p.message, p.fix) for p in problems] == [
+        ("unused-key", "warning", "nothing uses `sizes.hieght`", "refer to it, or remove it"),
+        ("unused-key", "warning", "nothing uses `sizes.deep.b`", "refer to it, or remove it"),
+        ("unused-key", "warning", "nothing uses `sizes.widht`", "did you mean `width`?"),
+    ]
+
+
+@pytest.mark.row("E09")
+def test_a_model_under_another_name_is_told_which_name_a_run_looks_for(project: Path) -> None:
+    (problem,) = check_shape(open_text('[bert_model]\ntype = "model.Net"\n'))
+
+    assert problem.message == "nothing uses the section `bert_model`"
+    assert problem.fix == 'a run looks for `model`: call it that, or write model = "@bert_model"'
+    assert check_shape(open_text('model = "@bert_model"\n[bert_model]\ntype = "model.Net"\n')) == []
+
+
+def test_a_section_that_is_copied_as_a_whole_has_no_unused_key(project: Path) -> None:
+    text = '[base]\nwidth = 3\nheight = 4\ntype = "model.Net"\n[model]\ntype = "model.Net"\na = "${base}"\n'
+
+    assert check_shape(open_text(text)) == []
+
+
 def test_without_a_user_folder_the_message_names_none(tmp_path: Path) -> None:
     config = Config(
         root=open_text("[model]\ntype = 'modle.Net'\n[optimizer]\ntype = 'assai.X'").root,
         written=open_text("").root,
+        given=open_text("").root,
         path=None,
         files={},
         user_dirs=(tmp_path / "nowhere",),

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assay.config.freeze import canonical, config_hash, dump, seedless_hash
-from assay.config.load import loads
+from assay.config.load import loads, open_text
 from assay.config.references import resolved
-from assay.config.toml_source import read
+from assay.config.sources.toml import read
 from assay.config.tree import Leaf, List, Node, Table, delete_at, from_plain, same, set_at, walk
 from assay.core.diagnostics import Origin
 from assay.core.errors import AssayError
@@ -83,7 +83,7 @@ def test_a_tree_written_down_reads_back_equal(value: dict[str, Any]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.row("A08")
+@pytest.mark.row("A08", "F07")
 @settings(max_examples=500, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 50), KEYS, VALUES, st.sampled_from(["set", "add", "delete"])), max_size=6))
 def test_a_config_can_be_written_and_read_after_any_edits(edits: list[tuple[int, str, Any, str]]) -> None:
@@ -99,6 +99,21 @@ def test_a_config_can_be_written_and_read_after_any_edits(edits: list[tuple[int,
             root = delete_at(root, places[choice % len(places)][0])
 
     assert same(read(dump(root), "<dump>"), root)
+
+
+@pytest.mark.slow
+@pytest.mark.row("A08")
+@settings(max_examples=500, deadline=None)
+@given(st.dictionaries(KEYS, VALUES, max_size=4), st.lists(st.tuples(KEYS, VALUES), max_size=3))
+def test_a_saved_config_is_loaded_as_what_it_was_saved_from(value: dict[str, Any], more: list[tuple[str, Any]]) -> None:
+    first = open_text(dump(tree({**value, **dict(more), "calls": [[{"type": "a.B", "args": [value]}]]})))
+    if first.problems:
+        return  # no run is made of such a config
+
+    again = loads(dump(first.root))
+
+    assert same(again.root, first.root)
+    assert config_hash(again.root) == config_hash(first.root)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from assay.config import load, loads, open_config, open_text, plain
-from assay.config.toml_source import MAX_BYTES
+from assay.config.sources.places import MAX_BYTES
 from assay.core.errors import ConfigError, InputError
 
 
@@ -48,19 +48,44 @@ def test_a_missing_file_names_its_neighbours(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"The folder .* does not exist"):
         load(tmp_path / "no" / "x.toml")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(InputError, match="There is no TOML file in"):
+    with pytest.raises(InputError, match="There is no config in"):
         load(tmp_path / "empty" / "x.toml")
     with pytest.raises(InputError, match="cannot be read"):
         load("a\x00b.toml")
 
 
 @pytest.mark.parametrize(
-    ("name", "language"),
-    [("a.yaml", "YAML"), ("a.YML", "YAML"), ("a.json", "JSON"), ("a.py", "Python"), ("a.ini", "INI")],
+    ("name", "text"),
+    [
+        ("a.yaml", "seed: 1"),
+        ("a.YML", "seed: 1"),
+        ("a.json", '{"seed": 1}'),
+        ("a.py", "seed = 1"),
+        ("a.ini", "seed = 1"),
+        ("a", "seed = 1"),
+    ],
 )
-def test_other_languages_are_told_apart(name: str, language: str) -> None:
-    with pytest.raises(InputError, match=f"looks like {language}; a config is read from TOML only"):
-        load(name)
+def test_the_suffix_says_how_a_file_is_written(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(text)
+
+    config = load(tmp_path / name)
+
+    assert plain(config.root) == {"seed": 1}
+    assert dict(config.files) == {str(tmp_path / name): text}
+
+
+@pytest.mark.row("A87")
+def test_a_mapping_is_copied_and_a_path_is_read(tmp_path: Path) -> None:
+    given = {"model": {"type": "model.Net", "widths": [1, 2]}, "seed": 1}
+    (tmp_path / "a.toml").write_text("seed = 1\n")
+
+    copy = plain(load(given).root)
+    copy["model"]["widths"].append(3)
+    copy["seed"] = 2
+
+    assert given == {"model": {"type": "model.Net", "widths": [1, 2]}, "seed": 1}
+    assert plain(load(given).root) == given
+    assert plain(load(tmp_path / "a.toml").root) == {"seed": 1}
 
 
 def test_bytes_that_are_no_text_are_told_with_their_place(tmp_path: Path) -> None:

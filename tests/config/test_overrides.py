@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from assay.config.overrides import apply, is_override, typed_text
-from assay.config.toml_source import read
+from assay.config.sources.toml import read
 from assay.config.tree import Table, get_at, key_origin_at, plain
 from assay.config.values import value_of
 from assay.core.diagnostics import Problem
@@ -131,6 +131,7 @@ def test_nan_is_a_number() -> None:
     assert isnan(value_of("nan"))
 
 
+@pytest.mark.row("E13")
 @pytest.mark.parametrize(
     ("argument", "path", "value"),
     [
@@ -145,6 +146,10 @@ def test_nan_is_a_number() -> None:
         ("seed=3", ("seed",), 3),
         ("checkpoint.best.metric=valid/acc", ("checkpoint", "best", "metric"), "valid/acc"),
         ("tag=123", ("tag",), "123"),
+        ("evaluate.splits=valid,test", ("evaluate", "splits"), ["valid", "test"]),
+        ("evaluate.splits=valid", ("evaluate", "splits"), ["valid"]),
+        ("+ema={type = 'a.B'}", ("ema",), {"type": "a.B"}),
+        ("sweep.model.width=[1, 2]", ("sweep", "model.width"), [1, 2]),
         ("tag=1e5", ("tag",), "1e5"),
         ("train.clip_norm=none", ("train", "clip_norm"), None),
         ("optimizer={type = 'torch.optim.SGD', lr = 1}", ("optimizer", "lr"), 1),

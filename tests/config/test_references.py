@@ -8,15 +8,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assay.config.references import (
+    Draws,
+    drawn,
     escaped,
     literal,
     names_used,
     objects_used,
+    outside_used,
     reference_of,
     resolved,
-    with_environment,
+    run_of,
+    with_outside,
 )
-from assay.config.toml_source import read
+from assay.config.sources.toml import read
 from assay.config.tree import Leaf, Table, dotted, from_plain, get_at, plain, same
 from assay.core.diagnostics import Origin, Problem
 
@@ -130,15 +134,11 @@ def test_a_value_remembers_where_it_was_asked_for_and_where_it_came_from() -> No
         ),
         ("a = [1]\nx = '${a[3]}'", "`${a[3]}` refers to nothing: there is no `3` in `a`", ""),
         ("a = 1\nx = '${a.b}'", "`${a.b}` refers to nothing: there is no `b` in `a`", ""),
-        (
-            "x = '${random:int:0:9}'",
-            "`${random:int:0:9}` is no reference",
-            "write ${path.to.a.key} or ${env:NAME}, or $${ for the two characters",
-        ),
+        ("x = '${glob:datasets}'", "`${glob:datasets}` is no reference", "did you mean `${global:datasets}`?"),
         (
             "x = 'a ${} b'",
             "`${}` is no reference",
-            "write ${path.to.a.key} or ${env:NAME}, or $${ for the two characters",
+            "write ${path.to.a.key}, ${env:NAME}, ${global:NAME} or ${random:int:0:9}, or $${ for the two characters",
         ),
         ("x = '${a'", "`${` is not closed", "write $${ for the two characters"),
         ("[model]\n[x]\ny = '@modle'", "`@modle` refers to nothing: there is no `modle`", "did you mean `model`?"),
@@ -233,7 +233,7 @@ def test_the_environment_is_read_like_an_override_and_is_never_a_reference() -> 
     )
     environ = {"N": "8", "S": "/data", "L": "[1, 2]", "AT": "@model"}
 
-    made, problems = with_environment(root, environ)
+    made, problems = with_outside(root, environ, {})
 
     assert problems == []
     values = plain(made)
@@ -245,15 +245,91 @@ def test_the_environment_is_read_like_an_override_and_is_never_a_reference() -> 
         "k": [8],
     }
     assert literal(values["at"]) == "@model"
-    assert literal(plain(with_environment(tree({"a": "${env:AT}!"}), environ)[0])["a"]) == "@model!"
+    assert literal(plain(with_outside(tree({"a": "${env:AT}!"}), environ, {})[0])["a"]) == "@model!"
     assert plain(resolved(root)[0]) == plain(root)
-    assert plain(with_environment(tree({"a": "${b} $${env:N}${env:N}"}), environ)[0])["a"] == "${b} $${env:N}8"
+    assert plain(with_outside(tree({"a": "${b} $${env:N}${env:N}"}), environ, {})[0])["a"] == "${b} $${env:N}8"
 
 
 def test_a_missing_environment_variable_is_named() -> None:
-    _, problems = with_environment(tree({"a": "${env:DATAS}", "b": "x${env:Q}"}), {"DATA": "x"})
+    _, problems = with_outside(tree({"a": "${env:DATAS}", "b": "x${env:Q}"}), {"DATA": "x"}, {})
 
     assert [(problem.message, problem.fix) for problem in problems] == [
         ("the environment variable `DATAS` is not set", "did you mean `DATA`?"),
         ("the environment variable `Q` is not set", "export Q=..."),
     ]
+
+
+def test_a_global_keeps_its_type_and_is_never_a_reference() -> None:
+    variables = {"n": 8, "root": "/data", "at": "@model", "rows": ["a", "${x}"], "when": {"b": "@c"}}
+    root = tree(
+        {
+            "n": "${global:n}",
+            "p": "${ global:root }/x",
+            "at": "${global:at}",
+            "rows": "${global:rows}",
+            "when": "${global:when}",
+            "in": "x${global:n}",
+        }
+    )
+
+    made, problems = with_outside(root, {}, variables)
+
+    assert problems == []
+    values = plain(made)
+    assert (values["n"], values["p"], values["in"]) == (8, "/data/x", "x8")
+    assert literal(values["at"]) == "@model"
+    assert [literal(each) for each in values["rows"]] == ["a", "${x}"]
+    assert literal(values["when"]["b"]) == "@c"
+    assert resolved(made)[1] == []
+    assert outside_used(root) == ["global:n", "global:root", "global:at", "global:rows", "global:when"]
+
+
+def test_a_global_that_is_not_set_says_how_to_set_it() -> None:
+    root = tree({"a": "${global:datasets}", "b": "${global:rot}", "c": "x${global:rows}"})
+
+    _, problems = with_outside(root, {}, {"root": 1, "rows": []})
+
+    assert [(problem.message, problem.fix) for problem in problems] == [
+        ("the global `datasets` is not set", "assay config set --global datasets VALUE"),
+        ("the global `rot` is not set", "did you mean `root`?"),
+        ("the global `rows` is a list or table and cannot stand inside text", ""),
+    ]
+
+
+def test_a_random_number_lies_between_its_ends_and_is_drawn_once_for_each_place() -> None:
+    spec = {"a": "${random:int:3:5}", "b": ["${random:float:0.5:1}"], "t": "run-${random:int:0:9}", "c": "${a}"}
+    draws = Draws()
+
+    first, problems = drawn(tree(spec), draws)
+    again, _ = drawn(tree(spec), draws)
+
+    assert problems == []
+    assert same(first, again)
+    values = plain(resolved(first)[0])
+    assert values["a"] in (3, 4, 5) and isinstance(values["a"], int)
+    assert 0.5 <= values["b"][0] <= 1 and isinstance(values["b"][0], float)
+    assert values["t"] in {f"run-{i}" for i in range(10)}
+    assert values["c"] == values["a"]
+    assert {plain(drawn(tree(spec), Draws())[0])["a"] for _ in range(200)} == {3, 4, 5}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("${random:int:5:3}", "`${random:int:5:3}` has its least above its greatest"),
+        ("${random:int:0:1.5}", "`${random:int:0:1.5}` does not stand between two whole numbers"),
+        ("${random:float:0:inf}", "`${random:float:0:inf}` has its least above its greatest"),
+        ("x${random:choice:a:b}", "`${random:choice:a:b}` asks for no random number"),
+    ],
+)
+def test_a_random_number_that_cannot_be_drawn_is_told_once(text: str, message: str) -> None:
+    root, problems = drawn(tree({"a": text}), Draws())
+
+    assert [problem.message for problem in problems] == [message]
+    assert resolved(root)[1] == []
+
+
+def test_the_address_of_a_run_is_data() -> None:
+    assert run_of("run:last@best") == "last@best"
+    assert run_of("@run") is run_of("last") is run_of(3) is None
+    assert made({"weights": "run:best:valid/acc"}) == {"weights": "run:best:valid/acc"}

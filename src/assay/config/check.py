@@ -2,44 +2,93 @@
 
 from __future__ import annotations
 
+import importlib.util
+import json
 import os
 import re
+import sys
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import date, time
 from difflib import SequenceMatcher
+from typing import Any
 
+from assay.config.allowed import FORM, WRAP, is_target, parts_of, refused_by_name, trust_command
 from assay.config.load import Config
 from assay.config.overrides import CLI
-from assay.config.references import is_unresolved, names_used, objects_used, reference_of, with_environment
-from assay.config.tree import KeyPath, Leaf, List, Node, Table, dotted, walk
+from assay.config.references import is_unresolved, names_used, objects_used, reference_of, values_used, with_outside
+from assay.config.tree import KeyPath, Leaf, List, Node, Table, dotted, get_at, walk
 from assay.config.user_modules import Found, UserModules, modules_in
 from assay.core import schema
 from assay.core.diagnostics import Origin, Problem
-from assay.core.errors import did_you_mean, nearest
+from assay.core.errors import did_you_mean, nearest, suggested
 from assay.core.schema import Key
-
-TORCH = ("torch.nn.", "torch.optim.", "torch.utils.data.")
-"""Where torch's allowed classes lie. By name only; the builder looks at the object as well."""
-
-_TARGET = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*(?::[^\W\d]\w*(?:\.[^\W\d]\w*)*)?")
 
 
 def check_shape(
-    config: Config, *, trusted: Collection[str] = (), environ: Mapping[str, str] | None = None
+    config: Config,
+    *,
+    trusted: Collection[str] | None = None,
+    environ: Mapping[str, str] | None = None,
+    variables: Mapping[str, Any] | None = None,
 ) -> list[Problem]:
     """Every problem of the shape stage, in source order: what could not be read, references, keys, types, targets.
 
-    No user module is imported, and no torch. `trusted` are the packages this project allows as targets.
+    No user module is imported, and no torch. `trusted` are the packages that are allowed as targets, `variables` the
+    globals that `${global:...}` names; both are those of the config's project, unless given.
     """
-    root, problems = with_environment(config.root, os.environ if environ is None else environ)
-    problems = [*config.problems, *problems]
+    settings = config.settings
+    trusted = settings.trusted if trusted is None else trusted
+    variables = settings.variables if variables is None else variables
+    root, problems = with_outside(config.root, os.environ if environ is None else environ, variables)
+    problems = [*config.problems, *config.notes, *problems]
     is_whole = not any(problem.kind in ("syntax", "duplicate-key", "too-large", "too-deep") for problem in problems)
     problems += _top_level(config, root, is_whole=is_whole)
+    if is_whole:
+        problems += _unused_keys(config)
     for key in schema.SECTIONS:
         if key.name in root.items:
             problems += _value(key, root.items[key.name], root.key_origin(key.name), (key.name,), is_whole=is_whole)
+    if is_whole:
+        problems += _evaluation(root)
     problems += _targets(root, UserModules(config.user_dirs), trusted)
     return _in_order(config, problems)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Default:
+    """A key that is not given: what is taken instead, and for whom. `origin` is the place it would belong to."""
+
+    key: str
+    value: str
+    owner: str
+    origin: Origin
+
+    def __str__(self) -> str:
+        return f"{self.key} = {self.value}"
+
+
+def standard_defaults(root: Table) -> list[Default]:
+    """What the standard sections take where nothing is given, as it would be written."""
+    found: list[Default] = []
+
+    def look(key: Key, node: Node | None, path: KeyPath, origin: Origin) -> None:
+        if node is None and key.default not in (None, ""):
+            owner = f"[{dotted(path[:-1])}]" if path[1:] else "the config"
+            value = json.dumps(key.default)
+            found.append(Default(key=dotted(path), value=value, owner=owner, origin=origin))
+        elif key.kind == "tables" and isinstance(node, Table):
+            for name, item in node.items.items():
+                look(Key(name=name, kind="table", doc="", keys=key.keys), item, (*path, name), node.key_origin(name))
+        elif key.kind == "table" and (node is None or isinstance(node, Table)):
+            for inner in key.keys:
+                look(inner, node.items.get(inner.name) if node is not None else None, (*path, inner.name), origin)
+
+    nowhere = Origin(source="<default>")
+    for key in schema.SECTIONS:
+        is_given = key.name in root.items
+        look(key, root.items.get(key.name), (key.name,), root.key_origin(key.name) if is_given else nowhere)
+    return found
 
 
 def _in_order(config: Config, problems: list[Problem]) -> list[Problem]:
@@ -90,23 +139,66 @@ def _top_level(config: Config, root: Table, *, is_whole: bool) -> Iterator[Probl
                 fix="remove it",
             )
         elif name not in used:
-            near = _meant(name, root, standard)
+            near = _meant(name, root, [*standard, *schema.MAKERS])
             if near or isinstance(node, Leaf):
                 fix = near or f"top-level keys are {', '.join(standard)}"
                 yield Problem(kind="unknown-key", message=f"unknown key `{name}`", origin=origin, key=name, fix=fix)
             elif is_whole:
                 near = did_you_mean(name, used - set(root.items))
-                fix = near or f'refer to it as "@{name}", or remove it'
+                fix = near or _renamed(name, root) or f'refer to it as "@{name}", or remove it'
                 message = f"nothing uses the section `{name}`"
                 yield Problem(kind="unused-section", message=message, origin=origin, key=name, fix=fix)
+
+
+def _unused_keys(config: Config) -> Iterator[Problem]:
+    """Keys of a section to copy from that nobody copies. In a file with variants, some variant may be who does."""
+    used = values_used(config.written) | values_used(config.given)
+    used |= {target for tree in (config.written, config.given) for _, target, _ in objects_used(tree)}
+    above = {path[:length] for path in used for length in range(1, len(path))}
+    standard = {key.name for key in schema.SECTIONS} | schema.RESERVED | set(schema.LAUNCH) | set(schema.MAKERS)
+    for name, node in config.written.items.items():
+        if name in standard or (name,) not in above:
+            continue
+        todo: list[tuple[KeyPath, Node, Origin]] = [((name,), node, config.written.key_origin(name))]
+        while todo:
+            path, node, origin = todo.pop()
+            if path in used:
+                continue
+            if isinstance(node, Table) and path in above:
+                todo += [((*path, key), item, node.key_origin(key)) for key, item in node.items.items()]
+            else:
+                near = [str(other[-1]) for other in used if other[:-1] == path[:-1]]
+                yield Problem(
+                    kind="unused-key",
+                    severity="warning",
+                    message=f"nothing uses `{dotted(path)}`",
+                    origin=origin,
+                    key=dotted(path),
+                    fix=did_you_mean(str(path[-1]), near) or "refer to it, or remove it",
+                )
 
 
 def _meant(name: str, root: Table, standard: list[str]) -> str:
     """Which standard name was meant. One that is there already was meant again only if it looks very much alike."""
     near = nearest(name, standard)
-    if near and near[0] in root.items and SequenceMatcher(None, name, near[0]).ratio() < 0.7:
-        return ""
+    if near and SequenceMatcher(None, name, near[0]).ratio() < 0.7:
+        is_shortened = _is_shortened(name, near[0])
+        if near[0] in root.items or (not is_shortened and isinstance(root.items.get(name), Table)):
+            return ""
     return did_you_mean(name, standard)
+
+
+def _renamed(name: str, root: Table) -> str:
+    """`bert_model` where no `model` is: the sections of a run have fixed names."""
+    calls = [key.name for key in schema.SECTIONS if key.kind == "call" and key.name not in root.items]
+    same = next((call for call in calls if call in name.split("_")), "")
+    return f'a run looks for `{same}`: call it that, or write {same} = "@{name}"' if same else ""
+
+
+def _is_shortened(short: str, name: str) -> bool:
+    """`optm` for `optimizer`: its letters, in their order."""
+    letters = iter(name)
+    return all(letter in letters for letter in short)
 
 
 # --- standard keys ---------------------------------------------------------------------------------------------------
@@ -119,6 +211,12 @@ def _value(key: Key, node: Node, key_origin: Origin, path: KeyPath, *, is_whole:
     match key.kind:
         case "call":
             yield from _call(node, key_origin, path, is_whole=is_whole)
+        case "calls":
+            if not isinstance(node, List):
+                yield _wrong(node, path, f'a list of calls, as in {key.name} = [{{ type = "module.Name" }}]')
+                return
+            for i, item in enumerate(node.items):
+                yield from _call(item, item.origin, (*path, i), is_whole=is_whole)
         case "table":
             yield from _table(key, node, key_origin, path, is_whole=is_whole)
         case "tables":
@@ -196,6 +294,41 @@ def _call(node: Node, key_origin: Origin, path: KeyPath, *, is_whole: bool) -> I
         near = nearest("type", node.items)
         fix = f"did you mean `type` by `{near[0]}`?" if near else 'add type = "module.Name"'
         yield _missing(f"`{dotted(path)}` has no `type`", key_origin, path, fix)
+
+
+def _evaluation(root: Table) -> Iterator[Problem]:
+    """Splits that are named and not there, and a best that is never measured."""
+    data, evaluate, checkpoint = (root.items.get(name) for name in ("data", "evaluate", "checkpoint"))
+    if not isinstance(data, Table):
+        return
+    there = list(data.items)
+    splits = [name for name in there if name not in ("train", "test")]
+    named = evaluate.items.get("splits") if isinstance(evaluate, Table) else None
+    if isinstance(named, List):
+        splits = [leaf.value for leaf in named.items if isinstance(leaf, Leaf) and isinstance(leaf.value, str)]
+        for i, leaf in enumerate(named.items):
+            if isinstance(leaf, Leaf) and isinstance(leaf.value, str) and leaf.value not in there:
+                fix = did_you_mean(leaf.value, there) or f"there is {', '.join(there)}"
+                path: KeyPath = ("evaluate", "splits", i)
+                yield _problem("unknown-split", f"[data] has no split `{leaf.value}`", leaf, path, fix)
+    metric = get_at(root, ("checkpoint", "best", "metric"))
+    if not isinstance(metric, Leaf) or not isinstance(metric.value, str) or is_unresolved(metric):
+        return
+    if _scalar_at(evaluate, "enabled") is False or _scalar_at(checkpoint, "enabled") is False:
+        return  # switched off for once: the rest of the section may stay as it is
+    measured = [] if _scalar_at(evaluate, "every") == "never" else splits
+    split, _, rest = metric.value.partition("/")
+    if split not in measured:
+        near = nearest(split, measured)
+        fix = f"splits that are evaluated: {', '.join(measured) or 'none'}"
+        fix = f"did you mean `{near[0]}/{rest}`?" if near else fix
+        message = f"`{metric.value}` is never measured, so nothing can be the best"
+        yield _problem("never-measured", message, metric, ("checkpoint", "best", "metric"), fix)
+
+
+def _scalar_at(table: Node | None, name: str) -> object:
+    leaf = table.items.get(name) if isinstance(table, Table) else None
+    return leaf.value if isinstance(leaf, Leaf) else None
 
 
 def _scalar(key: Key, node: Node, path: KeyPath) -> Iterator[Problem]:
@@ -313,7 +446,7 @@ def _targets(root: Table, modules: UserModules, trusted: Collection[str]) -> Ite
             continue
         leaf, here = node.items["type"], (*path, "type")
         if not isinstance(leaf, Leaf) or not isinstance(leaf.value, str):
-            yield _problem("wrong-type", f"`{dotted(here)}` must be a target, not {_shown(leaf)}", leaf, here, _FORM)
+            yield _problem("wrong-type", f"`{dotted(here)}` must be a target, not {_shown(leaf)}", leaf, here, FORM)
         elif not is_unresolved(leaf):
             yield from _target(leaf, leaf.value, here, modules, trusted)
         args = node.items.get("args")
@@ -328,40 +461,80 @@ def _is_data(path: KeyPath) -> bool:
     return not path or is_split or (key is not None and key.kind in ("table", "tables"))
 
 
-_FORM = 'write "package.module.Name"'
-
-
 def _target(
     leaf: Leaf, target: str, path: KeyPath, modules: UserModules, trusted: Collection[str]
 ) -> Iterator[Problem]:
-    if not _TARGET.fullmatch(target) or not ("." in target or ":" in target):
-        message = f"`{target}` is no target: it names no module"
-        known = [f"{name}.{inner}" for name in modules.names() for inner in _names(modules.find(name))]
-        same = [name for name in known if name.rpartition(".")[2] == target]
-        fix = f"did you mean `{same[0]}`?" if same else _FORM
-        yield _problem("unknown-target", message, leaf, path, fix)
+    if not is_target(target):
+        yield _problem("unknown-target", f"`{target}` is no target", leaf, path, FORM)
         return
-    package = re.split(r"[.:]", target)[0]
-    if package == "torch":
-        if not target.replace(":", ".").startswith(TORCH):
-            message = f"`{target}` is not allowed as a target"
-            fix = "of torch, only what lies under torch.nn, torch.optim and torch.utils.data can be named"
-            yield _problem("target-not-allowed", message, leaf, path, fix)
+    package = parts_of(target)[0]
+    if package == target:
+        yield from _short_name(leaf, target, path, modules)
         return
-    if package == "assay" or package in trusted:
+    refusal = refused_by_name(target)
+    if refusal is not None:
+        yield _problem("target-not-allowed", refusal.message, leaf, path, refusal.fix)
+        return
+    if package in ("assay", "torch") or package in trusted:
+        return
+    if package in sys.stdlib_module_names:
+        yield _of_python(leaf, target, package, path, modules)
         return
     found = modules.find(target)
     if found is not None:
         yield from _inside(found, leaf, target, path)
         return
-    near = did_you_mean(package, [*modules.names(), "torch", "assay"])
+    # torchvision is not torch misspelt: what is installed, or not very much alike, is meant as it is written.
+    near = did_you_mean(package, [*modules.names(), "torch", "assay", *trusted], cutoff=0.75)
     folders = " and ".join(dict.fromkeys(str(folder) for folder in modules.folders if folder.is_dir()))
-    if near:
+    if near and not _is_installed(package):
         message = f"there is no module `{package}` in {folders}" if folders else f"there is no module `{package}`"
         yield _problem("unknown-target", message, leaf, path, near)
         return
     message = f"`{package}` is neither a module in {folders or 'the user folder'} nor a trusted package"
-    yield _problem("target-not-allowed", message, leaf, path, f"assay config trust {package}")
+    yield _problem("target-not-allowed", message, leaf, path, trust_command(package))
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        return importlib.util.find_spec(package) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def _of_python(leaf: Leaf, target: str, package: str, path: KeyPath, modules: UserModules) -> Problem:
+    if package in modules.names():
+        message, fix = f"`{target}`: Python's own module `{package}` hides your `{package}.py`", "give it another name"
+    else:
+        message, fix = f"`{target}` is Python's own, which a config may not call", WRAP
+    return _problem("target-not-allowed", message, leaf, path, fix)
+
+
+def _short_name(leaf: Leaf, name: str, path: KeyPath, modules: UserModules) -> Iterator[Problem]:
+    """A target without a module: a registered name, or a mistake."""
+    found = modules.registered.get(name, [])
+    if len(found) == 1:
+        return
+    if found:
+        both = " and ".join(str(one.origin) for one in found)
+        notes = tuple(
+            Problem(kind="duplicate-name", severity="note", message=f"`{name}` is registered here", origin=one.origin)
+            for one in found
+        )
+        yield Problem(
+            kind="duplicate-name",
+            message=f"`{name}` is registered {'twice' if len(found) == 2 else f'{len(found)} times'}: {both}",
+            origin=leaf.origin,
+            key=dotted(path),
+            fix=f'write "{found[0].target}" or "{found[1].target}"',
+            related=notes,
+        )
+        return
+    classes = [f"{module}.{inner}" for module in modules.names() for inner in _names(modules.find(module))]
+    same = [target for target in classes if target.rpartition(".")[2] == name]
+    fix = suggested(same[:3]) or did_you_mean(name, modules.registered, 3) or FORM
+    message = f"nothing is registered as `{name}`, and it names no module"
+    yield _problem("unknown-target", message, leaf, path, fix)
 
 
 def _names(found: Found | None) -> frozenset[str]:
@@ -384,7 +557,7 @@ def _inside(found: Found, leaf: Leaf, target: str, path: KeyPath) -> Iterator[Pr
         names.update(modules_in(found.folder))
     if not rest:
         fix = did_you_mean(target, [f"{target}.{name}" for name in names if name[:1].isupper()])
-        yield _problem("unknown-target", f"`{target}` is a module, not a class or function", leaf, path, fix or _FORM)
+        yield _problem("unknown-target", f"`{target}` is a module, not a class or function", leaf, path, fix or FORM)
     elif rest[0] not in names:
         where = module.path if module is not None else found.folder
         fix = did_you_mean(rest[0], names)

@@ -8,7 +8,7 @@ from datetime import date, time
 from typing import Any
 
 from assay.config.references import objects_used
-from assay.config.toml_source import read
+from assay.config.sources.toml import read
 from assay.config.tree import NONE, Leaf, List, Node, Scalar, Table, same
 from assay.core import schema
 from assay.core.errors import AssayError

@@ -4,19 +4,36 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
-from assay.config import overrides as cli
-from assay.config import references, toml_source
-from assay.config.tree import Table
-from assay.core import schema
+from assay.config.aliases import applied
+from assay.config.merge import merged
+from assay.config.references import Draws
+from assay.config.settings import Settings
+from assay.config.sources import ini, json, objects, python, toml, yaml
+from assay.config.sources.places import MAX_BYTES
+from assay.config.tree import Node, Table
 from assay.core.diagnostics import Origin, Problem
 from assay.core.errors import ConfigError, InputError
 
-NOT_YET = {".yaml": "YAML", ".yml": "YAML", ".json": "JSON", ".py": "Python", ".ini": "INI", ".cfg": "INI"}
+READERS: Mapping[str, Callable[..., tuple[Table, list[Problem]]]] = MappingProxyType(
+    {
+        ".toml": toml.read_all,
+        ".json": json.read_all,
+        ".jsonc": json.read_all,
+        ".yaml": yaml.read_all,
+        ".yml": yaml.read_all,
+        ".ini": ini.read_all,
+        ".cfg": ini.read_all,
+    }
+)
+"""The text front ends by suffix. What has none of these is TOML; a `.py` is run."""
+
+PYTHON = ".py"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -24,34 +41,56 @@ class Config:
     """What was asked for.
 
     `root` is the tree to build and to keep: merged, with value references replaced and without the sections that were
-    only there to be copied from. `written` is the merged tree before that. `files` holds every source exactly as given.
-    `user_dirs` is where user modules are looked for, first match wins. `problems` is what went wrong while reading;
-    `check_shape` tells these and everything else.
+    only there to be copied from. `written` is the merged tree before that, `given` the file before anything was merged
+    into it, with its variants and its sweep: see `expand`. `variant` and `point` ("2/6") say which of them this is,
+    `assigned` what the point set. `files` holds every source exactly as given. `user_dirs` is where user modules are
+    looked for, first match wins; `settings` are those of the project. `problems` is what went wrong so far, of which
+    `read_problems` concern the text alone, and `notes` what was read as something else; `check_shape` tells these and
+    everything else. `named` is `root` with every target under its one name, once the signature stage has looked at it:
+    the tree that is hashed.
     """
 
     root: Table
     written: Table
+    given: Table
     path: Path | None
     files: Mapping[str, str]
     user_dirs: tuple[Path, ...]
     overrides: tuple[str, ...] = ()
     problems: tuple[Problem, ...] = ()
+    read_problems: tuple[Problem, ...] = ()
+    notes: tuple[Problem, ...] = ()
+    named: Table | None = None
+    variant: str = ""
+    point: str = ""
+    assigned: tuple[tuple[str, Node], ...] = ()
+    draws: Draws = field(default_factory=Draws)
+    settings: Settings = field(default_factory=lambda: Settings(Path.cwd()))
 
     @property
     def user_dir(self) -> Path:
         """The first of `user_dirs`."""
         return self.user_dirs[0]
 
+    @property
+    def name(self) -> str:
+        """Which config of its file this is, for people; "" for the only one."""
+        return " ".join(filter(None, [self.variant, f"point {self.point}" if self.point else ""]))
+
 
 def load(
-    path: str | os.PathLike[str], overrides: Sequence[str] = (), *, user_dir: str | os.PathLike[str] | None = None
+    given: str | os.PathLike[str] | Mapping[str, Any] | object,
+    overrides: Sequence[str] = (),
+    *,
+    user_dir: str | os.PathLike[str] | None = None,
 ) -> Config:
-    """The config in the file `path`; ConfigError with everything that could not be read or referred to.
+    """The config in a file, a mapping, a `Params` or a dataclass; ConfigError with everything that could not be read.
 
-    Whether its keys and values make sense is for `check_shape` to tell. Without `user_dir`, user modules are looked
-    for in the folder of the config and then in `src/` there.
+    The suffix says how a file is written: .toml, .py, .json, .yaml or .ini. What is not a file is copied. Whether its
+    keys and values make sense is for `check_shape` to tell. Without `user_dir`, user modules are looked for in the
+    folder of the config and then in `src/` there.
     """
-    return _sound(open_config(path, overrides, user_dir=user_dir))
+    return _sound(open_config(given, overrides, user_dir=user_dir))
 
 
 def loads(
@@ -61,17 +100,34 @@ def loads(
     source: str = "<string>",
     user_dir: str | os.PathLike[str] | None = None,
 ) -> Config:
-    """The config in a string; like `load`. Without `user_dir`, user modules are looked for in the working directory."""
+    """The config in a string, TOML unless `source` ends in another suffix; like `load`.
+
+    Without `user_dir`, user modules are looked for in the working directory.
+    """
     return _sound(open_text(text, overrides, source=source, user_dir=user_dir))
 
 
 def open_config(
-    path: str | os.PathLike[str], overrides: Sequence[str] = (), *, user_dir: str | os.PathLike[str] | None = None
+    given: str | os.PathLike[str] | Mapping[str, Any] | object,
+    overrides: Sequence[str] = (),
+    *,
+    user_dir: str | os.PathLike[str] | None = None,
 ) -> Config:
     """Like `load`, but what is wrong inside the file is kept in `Config.problems`: for `check_shape` to tell it all."""
-    file = Path(path)
+    if not isinstance(given, str | os.PathLike):
+        root, problems = objects.read(given, "<python>")
+        return _config(root, problems, {}, overrides, None, _user_dirs(user_dir, Path()))
+    file, source = Path(given), os.fspath(given)
+    user_dirs = _user_dirs(user_dir, file.parent)
     text, problems = _text_of(file)
-    return _config(text, overrides, str(path), file, _user_dirs(user_dir, file.parent), problems)
+    files = {source: text}
+    if problems:
+        root = Table({}, Origin(source=source))
+    elif file.suffix.lower() == PYTHON:
+        root, problems, files = python.read_all(text, source, path=file, user_dirs=user_dirs)
+    else:
+        root, problems = READERS.get(file.suffix.lower(), toml.read_all)(text, source)
+    return _config(root, problems, files, overrides, file, user_dirs)
 
 
 def open_text(
@@ -82,7 +138,9 @@ def open_text(
     user_dir: str | os.PathLike[str] | None = None,
 ) -> Config:
     """Like `loads`, but keeps what is wrong in `Config.problems`."""
-    return _config(text, overrides, source, None, _user_dirs(user_dir, Path()), [])
+    read = READERS.get(Path(source).suffix.lower(), toml.read_all)
+    root, problems = read(text, source, excerpt=True)
+    return _config(root, problems, {source: text}, overrides, None, _user_dirs(user_dir, Path()))
 
 
 def _sound(config: Config) -> Config:
@@ -92,46 +150,29 @@ def _sound(config: Config) -> Config:
 
 
 def _config(
-    text: str,
+    root: Table,
+    read_problems: list[Problem],
+    files: Mapping[str, str],
     overrides: Sequence[str],
-    source: str,
     path: Path | None,
     user_dirs: tuple[Path, ...],
-    problems: list[Problem],
 ) -> Config:
-    if problems:
-        root, read_problems = Table({}, Origin(source=source)), problems
-    else:
-        root, read_problems = toml_source.read_all(text, source, excerpt=path is None)
-    written, override_problems = cli.apply(root, overrides)
-    resolved, reference_problems = references.resolved(written)
-    resolved = _without_templates(written, resolved)
-    if read_problems:
-        # A part of the file is missing from the tree: whether a name leads somewhere cannot be judged.
-        reference_problems = [problem for problem in reference_problems if problem.kind != "unknown-reference"]
-        override_problems = [problem for problem in override_problems if problem.kind != "unknown-key"]
+    root, notes = applied(root)
+    draws = Draws()
+    made = merged(root, overrides, draws, is_whole=not read_problems)
     return Config(
-        root=resolved,
-        written=written,
+        root=made.root,
+        written=made.written,
+        given=root,
         path=path,
-        files=MappingProxyType({source: text}),
+        files=MappingProxyType(dict(files)),
         user_dirs=user_dirs,
         overrides=tuple(overrides),
-        problems=(*read_problems, *override_problems, *reference_problems),
-    )
-
-
-def _without_templates(written: Table, resolved: Table) -> Table:
-    """`resolved` without sections of the user's own that only value references mention: their values are in place."""
-    standard = {key.name for key in schema.SECTIONS}
-    objects = {str(target[0]) for _, target, _ in references.objects_used(resolved) if target}
-    gone = references.names_used(written) - standard - objects
-    if not gone:
-        return resolved
-    return Table(
-        {key: node for key, node in resolved.items.items() if key not in gone},
-        resolved.origin,
-        {key: origin for key, origin in resolved.key_origins.items() if key not in gone},
+        problems=(*read_problems, *made.problems),
+        read_problems=tuple(read_problems),
+        notes=tuple(notes),
+        draws=draws,
+        settings=Settings(path.resolve().parent if path is not None else Path.cwd()),
     )
 
 
@@ -145,14 +186,9 @@ def _user_dirs(given: str | os.PathLike[str] | None, folder: Path) -> tuple[Path
 
 
 def _text_of(file: Path) -> tuple[str, list[Problem]]:
-    language = NOT_YET.get(file.suffix.lower())
-    if language is not None:
-        raise InputError(
-            f"{file} looks like {language}; a config is read from TOML only, for now.", fix=f"Write {file.stem}.toml."
-        )
     try:
         with file.open("rb") as stream:
-            raw = stream.read(toml_source.MAX_BYTES + 1)
+            raw = stream.read(MAX_BYTES + 1)
     except FileNotFoundError:
         raise InputError(f"There is no config file {file}.", fix=_near_files(file)) from None
     except IsADirectoryError:
@@ -163,7 +199,7 @@ def _text_of(file: Path) -> tuple[str, list[Problem]]:
         return raw.decode("utf-8"), []
     except UnicodeDecodeError as error:
         good = raw[: error.start].decode("utf-8").removeprefix("\ufeff")
-        if len(raw) > toml_source.MAX_BYTES:
+        if len(raw) > MAX_BYTES:
             return good, []  # cut in the middle of a character; its size is refused next
         column = len(good) - (good.rfind("\n") + 1) + 1
         origin = Origin(source=str(file), line=good.count("\n") + 1, column=column)
@@ -173,10 +209,10 @@ def _text_of(file: Path) -> tuple[str, list[Problem]]:
 
 def _near_files(file: Path) -> str:
     try:
-        stems = sorted(path.stem for path in file.parent.iterdir() if path.suffix == ".toml")
+        names = sorted(path.name for path in file.parent.iterdir() if path.suffix in READERS)
     except (OSError, ValueError):
         return f"The folder {file.parent} does not exist."
-    near = difflib.get_close_matches(file.stem, stems, n=3) or stems[:3]
+    near = difflib.get_close_matches(file.name, names, n=3) or names[:3]
     if not near:
-        return f"There is no TOML file in {file.parent.resolve()}."
-    return f"Near it there is: {', '.join(str(file.parent / f'{stem}.toml') for stem in near)}."
+        return f"There is no config in {file.parent.resolve()}."
+    return f"Near it there is: {', '.join(str(file.parent / name) for name in near)}."

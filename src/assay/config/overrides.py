@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from assay.config.tree import KeyPath, List, Node, Table, delete_at, dotted, fitted, from_plain, get_at, set_at
+from assay.config.tree import KeyPath, Leaf, List, Node, Table, delete_at, dotted, fitted, from_plain, get_at, set_at
 from assay.config.values import value_of
 from assay.core import schema
 from assay.core.diagnostics import Origin, Problem
@@ -37,8 +37,8 @@ def apply(root: Table, arguments: Sequence[str]) -> tuple[Table, list[Problem]]:
     problems: list[Problem] = []
     for argument in arguments:
         try:
-            root = _applied(root, _read(argument))
-        except _Refused as refused:
+            root = put(root, setting_of(argument))
+        except RefusedError as refused:
             problems.append(refused.problem)
     return root, problems
 
@@ -51,99 +51,126 @@ def typed_text(node: Node) -> str | None:
     return origin.text[origin.column - 1 :]
 
 
+def value_for(path: KeyPath, text: str, origin: Origin | None = None) -> Node:
+    """What `text`, typed without quotes, means as the value at `path`."""
+    origin = origin or Origin(source=CLI, text=text, line=1, column=1)
+    value = from_plain(value_of(text), origin)
+    standard = schema.find(path)
+    if standard is None or not isinstance(value, Leaf) or value.value is None:
+        return value
+    match standard.kind:
+        case "text" | "period" | "duration" | "choice":
+            return from_plain(text, value.origin)
+        case "names" if isinstance(value.value, str) and text.strip():
+            return from_plain([name.strip() for name in text.split(",")], value.origin)
+        case _:
+            return value
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Override:
-    argument: str
-    creates: bool
-    parts: tuple[str, ...]
-    key_start: int
-    value_start: int
+class Setting:
+    """One key to set, asked for by an argument, a variant or a point of a sweep. `value` None deletes what is there.
 
-    @property
-    def value(self) -> str:
-        return self.argument[self.value_start :]
+    `origins` are the places of the parts of the key. `creates`: a table or list item that is not there is meant.
+    `to_create` is how that would be written. `text` is the value as typed, where it was typed without quotes.
+    """
 
-    @property
-    def value_origin(self) -> Origin:
-        return _origin(self.argument, self.value_start, len(self.argument))
+    parts: KeyPath
+    value: Node | None
+    origins: tuple[Origin, ...]
+    creates: bool = False
+    to_create: str = ""
+    text: str | None = None
 
     def key_origin(self, first: int = 0, last: int | None = None) -> Origin:
         """Where the parts `first` up to `last` of the key stand."""
-        last = len(self.parts) if last is None else last
-        start = self.key_start + sum(len(part) + 1 for part in self.parts[:first])
-        return _origin(self.argument, start, start + len(".".join(self.parts[first:last])))
+        start, end = self.origins[first], self.origins[(len(self.parts) if last is None else last) - 1]
+        return replace(start, end_line=end.end_line, end_column=end.end_column)
 
 
-class _Refused(Exception):
+class RefusedError(Exception):
+    """A setting that cannot be done."""
+
     def __init__(self, kind: str, message: str, origin: Origin, *, key: str = "", fix: str = "") -> None:
         super().__init__(message)
         self.problem = Problem(kind=kind, message=message, origin=origin, key=key, fix=fix)
+
+
+def setting_of(argument: str) -> Setting:
+    """What an override asks for; RefusedError when it is none."""
+    found = _OVERRIDE.match(argument)
+    if found is None:
+        whole = _origin(argument, 0, len(argument))
+        bare = argument.lstrip("-")
+        if argument.startswith("-") and _OVERRIDE.match(bare):
+            raise RefusedError("syntax", f"`{argument}` is no option of assay", whole, fix=f"write {bare}")
+        if re.fullmatch(r"~[A-Za-z_][\w.-]*", argument):
+            raise RefusedError("syntax", f"`{argument}` is no override", whole, fix=f"write {argument[1:]}={DELETE}")
+        fix = "write key=value, as in optimizer.lr=0.01"
+        raise RefusedError("syntax", f"`{argument}` is no override", whole, fix=fix)
+    parts = tuple(found["key"].split("."))
+    if "" in parts:
+        whole = _origin(argument, found.start("key"), found.end("key"))
+        raise RefusedError("syntax", f"`{found['key']}` has an empty part", whole, fix="write a.b=value")
+    origins, start = [], found.start("key")
+    for part in parts:
+        origins.append(_origin(argument, start, start + len(part)))
+        start += len(part) + 1
+    text = argument[found.end() :]
+    is_deleted = text.strip() == DELETE
+    return Setting(
+        parts=parts,
+        value=None if is_deleted else from_plain(value_of(text), _origin(argument, found.end(), len(argument))),
+        origins=tuple(origins),
+        creates=bool(found["plus"]),
+        to_create=f"+{argument.removeprefix('+')}",
+        text=text,
+    )
+
+
+def put(root: Table, setting: Setting) -> Table:
+    """`root` with one setting done; RefusedError when it names what is not there and cannot be."""
+    path = _axis(setting) or fitted(root, setting.parts)
+    old = get_at(root, path)
+    if setting.value is None:
+        if old is None:
+            raise _not_there(root, setting, path)
+        return delete_at(root, path)
+    if setting.creates:
+        if isinstance(old, List):
+            path = (*path, len(old.items))
+        elif old is not None:
+            message = f"`{dotted(path)}` is there already"
+            fix = f"write {setting.to_create.removeprefix('+')}"
+            raise RefusedError("duplicate-key", message, setting.key_origin(), key=dotted(path), fix=fix)
+        elif len(path) == 1 and not isinstance(setting.value, Table):
+            raise _not_there(root, setting, path)
+    elif old is None:
+        _check_new(root, setting, path)
+    node = setting.value if setting.text is None else value_for(path, setting.text, setting.value.origin)
+    if old is not None and not setting.creates:
+        node = replace(node, origin=replace(node.origin, replaced=old.origin))
+    try:
+        return set_at(root, path, node, setting.key_origin())
+    except KeyError:
+        raise _not_there(root, setting, path) from None
 
 
 def _origin(argument: str, start: int, end: int) -> Origin:
     return Origin(source=CLI, line=1, column=start + 1, end_line=1, end_column=end + 1, text=argument)
 
 
-def _read(argument: str) -> _Override:
-    found = _OVERRIDE.match(argument)
-    if found is None:
-        whole = _origin(argument, 0, len(argument))
-        bare = argument.lstrip("-")
-        if argument.startswith("-") and _OVERRIDE.match(bare):
-            raise _Refused("syntax", f"`{argument}` is no option of assay", whole, fix=f"write {bare}")
-        if re.fullmatch(r"~[A-Za-z_][\w.-]*", argument):
-            raise _Refused("syntax", f"`{argument}` is no override", whole, fix=f"write {argument[1:]}={DELETE}")
-        raise _Refused("syntax", f"`{argument}` is no override", whole, fix="write key=value, as in optimizer.lr=0.01")
-    override = _Override(
-        argument=argument,
-        creates=bool(found["plus"]),
-        parts=tuple(found["key"].split(".")),
-        key_start=found.start("key"),
-        value_start=found.end(),
-    )
-    if "" in override.parts:
-        raise _Refused("syntax", f"`{found['key']}` has an empty part", override.key_origin(), fix="write a.b=value")
-    return override
+def _axis(setting: Setting) -> KeyPath | None:
+    """`sweep.optimizer.lr=[1, 2]` sets the axis "optimizer.lr", which is one key of the section."""
+    if setting.parts[0] != "sweep" or len(setting.parts) < 3:
+        return None
+    return "sweep", ".".join(map(str, setting.parts[1:]))
 
 
-def _applied(root: Table, override: _Override) -> Table:
-    path = fitted(root, override.parts)
-    old = get_at(root, path)
-    if override.value.strip() == DELETE:
-        if old is None:
-            raise _not_there(root, override, path)
-        return delete_at(root, path)
-    if override.creates:
-        if isinstance(old, List):
-            path = (*path, len(old.items))
-        elif old is not None:
-            fix = f"write {override.argument[1:]}"
-            raise _Refused(
-                "duplicate-key", f"`{dotted(path)}` is there already", override.key_origin(), key=dotted(path), fix=fix
-            )
-        elif len(path) == 1:
-            raise _not_there(root, override, path)
-    elif old is None:
-        _check_new(root, override, path)
-    node = _node(path, override)
-    if old is not None and not override.creates:
-        node = replace(node, origin=replace(node.origin, replaced=old.origin))
-    try:
-        return set_at(root, path, node, override.key_origin())
-    except KeyError:
-        raise _not_there(root, override, path) from None
-
-
-def _node(path: KeyPath, override: _Override) -> Node:
-    value = value_of(override.value)
-    standard = schema.find(path)
-    if standard is not None and standard.kind in ("text", "period", "duration", "choice") and value is not None:
-        value = override.value
-    return from_plain(value, override.value_origin)
-
-
-def _check_new(root: Table, override: _Override, path: KeyPath) -> None:
+def _check_new(root: Table, setting: Setting, path: KeyPath) -> None:
     """Refuses a key that is neither in the file nor possible in the table it would stand in."""
+    if path[0] == "sweep" and len(path) == 2:
+        return
     parent = get_at(root, path[:-1])
     is_new_split = path[0] == "data" and get_at(root, path[:2]) is None
     if schema.find(path) is not None and not is_new_split:
@@ -151,45 +178,45 @@ def _check_new(root: Table, override: _Override, path: KeyPath) -> None:
     standard = schema.find(path[:-1])
     is_closed = _is_split(path[:-1]) or (standard is not None and standard.kind in ("table", "tables"))
     if len(path) == 1 or not isinstance(parent, Table) or is_closed:
-        raise _not_there(root, override, path)
+        raise _not_there(root, setting, path)
 
 
 def _is_split(path: KeyPath) -> bool:
     return len(path) == 2 and path[0] == "data"
 
 
-def _not_there(root: Table, override: _Override, path: KeyPath) -> _Refused:
+def _not_there(root: Table, setting: Setting, path: KeyPath) -> RefusedError:
     """The first part of the key that leads nowhere, and what was probably meant."""
     length = 0
-    while length < len(path) - 1 and _exists(root, path[: length + 1]):
+    while length < len(setting.parts) - 1 and _exists(root, path[: length + 1]):
         length += 1
-    word = override.parts[length]
+    word = str(setting.parts[length])
     above, key = path[:length], dotted(path[: length + 1])
-    origin = override.key_origin(length, length + 1)
+    origin = setting.key_origin(length, length + 1)
     parent = get_at(root, above)
     if not above and word in schema.LAUNCH:
         message = f"`{word}` is a setting of one launch, not of the config"
         fix = f"give it on the command line: {schema.LAUNCH[word]}"
-        return _Refused("launch-setting", message, origin, key=key, fix=fix)
+        return RefusedError("launch-setting", message, origin, key=key, fix=fix)
     if isinstance(parent, List):
         count = len(parent.items)
         fix = f"its items are 0 to {count - 1}; " if count else ""
         fix += f"+{dotted(above)}=... adds one"
-        return _Refused("unknown-key", f"`{dotted(above)}` has no item `{word}`", origin, key=key, fix=fix)
+        return RefusedError("unknown-key", f"`{dotted(above)}` has no item `{word}`", origin, key=key, fix=fix)
     if parent is not None and not isinstance(parent, Table):
         message = f"`{dotted(above)}` is one value, so it has no `{word}`"
-        return _Refused("unknown-key", message, origin, key=key)
+        return RefusedError("unknown-key", message, origin, key=key)
     choices = _choices(root, above)
     fix = did_you_mean(word, choices)
     standard = schema.find(above)
     is_open = bool(above) and not _is_split(above) and (standard is None or standard.kind in ("call", "tables"))
-    if is_open and not override.creates and override.value.strip() != DELETE:
+    if is_open and not setting.creates and setting.value is not None:
         fix = f"{fix[:-1]}, or" if fix else "write"
-        fix += f" +{override.argument} to make it"
+        fix += f" {setting.to_create} to make it"
         fix += "?" if fix.startswith("did") else ""
     elif not fix and above:
         fix = f"it takes: {', '.join(dict.fromkeys(choices))}"
-    return _Refused("unknown-key", f"unknown key `{key}`", origin, key=key, fix=fix)
+    return RefusedError("unknown-key", f"unknown key `{key}`", origin, key=key, fix=fix)
 
 
 def _exists(root: Table, path: KeyPath) -> bool:

@@ -1,27 +1,51 @@
-"""Strings with a meaning: `"@model"` is an object, `"${a.b}"` a value, `"${env:X}"` comes from outside. Never code.
+"""Strings with a meaning. Never code.
 
-A tree keeps the written form of what is decided later: object references, environment references and the escapes
-`"@@text"` and `"$${"`. So resolving twice is resolving once, and a saved tree reads back as it was.
+`"@model"` is an object, `"${a.b}"` a value, `"${env:X}"` and `"${global:X}"` come from outside, `"${random:int:0:9}"`
+is drawn, `"run:last@best"` is a run. A tree keeps the written form of what is decided later: object references,
+references to the outside, runs and the escapes `"@@text"` and `"$${"`. So resolving twice is resolving once, and a
+saved tree reads back as it was.
 """
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import date, time
+from typing import Any
 
-from assay.config.tree import NONE, KeyPath, Leaf, List, Node, Scalar, Table, dotted, fitted, get_at, parse_dotted, walk
+from assay.config.tree import (
+    NONE,
+    KeyPath,
+    Leaf,
+    List,
+    Node,
+    Scalar,
+    Table,
+    dotted,
+    fitted,
+    from_plain,
+    get_at,
+    parse_dotted,
+    walk,
+)
 from assay.config.values import value_of
 from assay.core.diagnostics import Origin, Problem
-from assay.core.errors import did_you_mean
+from assay.core.errors import did_you_mean, nearest
 
 MAX_NODES = 100_000  # values that references may add to a tree: ten lines can otherwise ask for a billion
 MAX_TEXT = 1_000_000  # characters of one string put together from others
 MAX_CHAIN = 100  # references to references
 
 _IN_TEXT = re.compile(r"\$\$\{|\$\{(?P<inside>[^{}]*)\}|\$\{")
-_ENV = re.compile(r"env:(?P<name>[A-Za-z_]\w*)")
+_OUTSIDE = re.compile(r"(?P<kind>env|global):(?P<name>[A-Za-z_][\w-]*)", re.ASCII)
+_RANDOM = re.compile(r"random:(?P<kind>int|float):(?P<low>[^:]+):(?P<high>[^:]+)")
+_FORMS = "write ${path.to.a.key}, ${env:NAME}, ${global:NAME} or ${random:int:0:9}, or $${ for the two characters"
+
+RUN = "run:"
+"""What an address of a run starts with in a config."""
 
 
 def reference_of(node: Node) -> KeyPath | None:
@@ -42,8 +66,17 @@ def literal(value: Scalar) -> Scalar:
     return value.removeprefix("@" if value.startswith("@@") else "").replace("$${", "${")
 
 
+def run_of(value: object) -> str | None:
+    """The address in `"run:last@best"`; None for everything else.
+
+    >>> run_of("run:last@best"), run_of("last")
+    ('last@best', None)
+    """
+    return value.removeprefix(RUN).strip() if isinstance(value, str) and value.startswith(RUN) else None
+
+
 def is_unresolved(leaf: Leaf) -> bool:
-    """Whether a value still waits for a reference, because that could not be followed or comes from the environment."""
+    """Whether a value still waits for a reference, because that could not be followed or comes from outside."""
     value = leaf.value
     return isinstance(value, str) and any(found[0] != "$${" for found in _IN_TEXT.finditer(value))
 
@@ -53,11 +86,67 @@ def escaped(text: str) -> str:
     return ("@" if text.startswith("@") else "") + text.replace("${", "$${")
 
 
+class Draws:
+    """What `${random:...}` became. Each place where one is written is drawn once, however often the tree is made."""
+
+    def __init__(self) -> None:
+        self._values: dict[tuple[object, ...], int | float] = {}
+
+    def value(self, path: KeyPath, origin: Origin, at: int, spec: re.Match[str]) -> int | float:
+        """The number at character `at` of the string at `path`. ValueError when `spec` asks for none."""
+        place = (path, origin.source, origin.line, origin.column, origin.text, at)
+        if place not in self._values:
+            self._values[place] = _draw(spec)
+        return self._values[place]
+
+
+def drawn(root: Table, draws: Draws) -> tuple[Table, list[Problem]]:
+    """`root` with a number in place of every `${random:int:LOW:HIGH}` (both included) and `${random:float:LOW:HIGH}`.
+
+    The numbers come from the operating system: no generator of the program is touched.
+    """
+    problems: list[Problem] = []
+
+    def number_at(leaf: Leaf, path: KeyPath, found: re.Match[str]) -> int | float | None:
+        inside = (found["inside"] or "").strip()
+        if not inside.startswith("random:"):
+            return None
+        try:
+            spec = _RANDOM.fullmatch(inside)
+            if spec is None:
+                raise ValueError(f"`${{{inside}}}` asks for no random number")
+            return draws.value(path, leaf.origin, found.start(), spec)
+        except ValueError as error:
+            fix = "write ${random:int:0:9} or ${random:float:0.1:0.5}: the least and the greatest"
+            problems.append(
+                Problem(kind="unknown-reference", message=str(error), origin=leaf.origin, key=dotted(path), fix=fix)
+            )
+            return None
+
+    def leaf_of(leaf: Leaf, text: str, path: KeyPath) -> Leaf:
+        if "random:" not in text:
+            return leaf
+        origin = replace(leaf.origin, note=", ".join(filter(None, [leaf.origin.note, f"drawn by {text}"])))
+        whole = _IN_TEXT.fullmatch(text)
+        if whole is not None:
+            number = number_at(leaf, path, whole)
+            return leaf if number is None else Leaf(number, origin)
+
+        def put_in(found: re.Match[str]) -> str:
+            number = number_at(leaf, path, found)
+            return found[0] if number is None else str(number)
+
+        filled = _IN_TEXT.sub(put_in, text)
+        return leaf if filled == text else Leaf(filled, origin)
+
+    return _each_text(root, leaf_of), problems
+
+
 def resolved(root: Table) -> tuple[Table, list[Problem]]:
     """`root` with every `${a.b}` replaced by what stands there, and what is wrong with references of both kinds.
 
     A string that is one reference and nothing else takes the value with its type, be it a table; inside a longer
-    string the value becomes text. `${env:X}` and `@path` stay: see `with_environment` and the builder.
+    string the value becomes text. `${env:X}`, `${global:X}` and `@path` stay: see `with_outside` and the builder.
     """
     work = _Resolver(root)
     changed = work.node(root, ())
@@ -66,38 +155,68 @@ def resolved(root: Table) -> tuple[Table, list[Problem]]:
     return changed, problems
 
 
-def with_environment(root: Table, environ: Mapping[str, str]) -> tuple[Table, list[Problem]]:
-    """`root` with every `${env:X}` replaced. Alone in its string it is read like an override: `8` is a number."""
-    problems: list[Problem] = []
+def with_outside(root: Table, environ: Mapping[str, str], variables: Mapping[str, Any]) -> tuple[Table, list[Problem]]:
+    """`root` with every `${env:X}` and `${global:X}` replaced.
 
-    def node_of(node: Node, path: KeyPath) -> Node:
-        match node:
-            case Leaf(str() as text) if "${env:" in text:
-                return _from_environment(node, text, path, environ, problems)
-            case Table():
-                items = {key: node_of(item, (*path, key)) for key, item in node.items.items()}
-                return replace(node, items=items) if _differ(items.values(), node.items.values()) else node
-            case List():
-                row = tuple(node_of(item, (*path, i)) for i, item in enumerate(node.items))
-                return replace(node, items=row) if _differ(row, node.items) else node
-            case _:
-                return node
+    Alone in its string a variable of the environment is read like an override (`8` is a number), a global keeps its
+    type. What comes from outside is never a reference itself.
+    """
+    outside = _Outside(environ, variables)
+    return _each_text(root, outside.node), outside.problems
 
-    changed = node_of(root, ())
-    assert isinstance(changed, Table)
-    return changed, problems
+
+def outside_used(root: Table) -> list[str]:
+    """Every `env:X` and `global:X` that `root` mentions, each once, in order."""
+    texts = (node.value for _, node in walk(root) if isinstance(node, Leaf) and isinstance(node.value, str))
+    return list(dict.fromkeys(f"{kind}:{name}" for text in texts for kind, name in outside_named(text)))
+
+
+def outside_named(text: str) -> list[tuple[str, str]]:
+    """The kind and name of each variable that a string takes from outside.
+
+    >>> outside_named("${env:HOME}/${global:sets}")
+    [('env', 'HOME'), ('global', 'sets')]
+    """
+    found = (_OUTSIDE.fullmatch(inside.strip()) for inside in _insides(text))
+    return [(each["kind"], each["name"]) for each in found if each is not None]
+
+
+def value_named(text: str) -> list[KeyPath]:
+    """The path of each value that a string copies.
+
+    >>> value_named("${model.width} of ${env:HOME}")
+    [('model', 'width')]
+    """
+    return [target for target in map(_target, _insides(text)) if target]
+
+
+def _insides(text: str) -> list[str]:
+    return [found["inside"] for found in _IN_TEXT.finditer(text) if found["inside"] is not None]
+
+
+def values_used(root: Table) -> frozenset[KeyPath]:
+    """Paths that some `${path}` of `root` mentions from another section."""
+    used: set[KeyPath] = set()
+    for path, node in walk(root):
+        if isinstance(node, Leaf) and isinstance(node.value, str) and "${" in node.value:
+            used.update(target for target in value_named(node.value) if target[:1] != path[:1])
+    return frozenset(used)
 
 
 def names_used(root: Table) -> frozenset[str]:
-    """Top-level names that some `${name...}` of `root` mentions."""
-    names: set[str] = set()
-    for path, node in walk(root):
-        if isinstance(node, Leaf) and isinstance(node.value, str) and "${" in node.value:
-            for found in _IN_TEXT.finditer(node.value):
-                target = _target(found["inside"])
-                if target and target[:1] != path[:1]:
-                    names.add(str(target[0]))
-    return frozenset(names)
+    """Top-level names that some `${name...}` of `root` mentions from another section."""
+    return frozenset(str(path[0]) for path in values_used(root))
+
+
+def is_plain(node: Node) -> bool:
+    """Whether nothing in a value stands for something else: no call, no reference of any kind."""
+    return all(
+        not (isinstance(part, Table) and "type" in part.items)
+        and not (
+            isinstance(part, Leaf) and isinstance(part.value, str) and (part.value[:1] == "@" or is_unresolved(part))
+        )
+        for _, part in walk(node)
+    )
 
 
 def objects_used(root: Node, *, path: KeyPath = ()) -> Iterator[tuple[KeyPath, KeyPath, Origin]]:
@@ -111,12 +230,46 @@ def objects_used(root: Node, *, path: KeyPath = ()) -> Iterator[tuple[KeyPath, K
             yield here, target, node.origin
 
 
+def _each_text(root: Table, change: Callable[[Leaf, str, KeyPath], Node]) -> Table:
+    """`root` with every string that holds `${` changed; parts in which nothing changes stay the same objects."""
+
+    def node_of(node: Node, path: KeyPath) -> Node:
+        match node:
+            case Leaf(str() as text) if "${" in text:
+                return change(node, text, path)
+            case Table():
+                items = {key: node_of(item, (*path, key)) for key, item in node.items.items()}
+                return replace(node, items=items) if _differ(items.values(), node.items.values()) else node
+            case List():
+                row = tuple(node_of(item, (*path, i)) for i, item in enumerate(node.items))
+                return replace(node, items=row) if _differ(row, node.items) else node
+            case _:
+                return node
+
+    changed = node_of(root, ())
+    assert isinstance(changed, Table)
+    return changed
+
+
+def _draw(spec: re.Match[str]) -> int | float:
+    convert = int if spec["kind"] == "int" else float
+    try:
+        low, high = convert(spec["low"].strip()), convert(spec["high"].strip())
+    except ValueError:
+        what = "whole numbers" if convert is int else "numbers"
+        raise ValueError(f"`${{{spec[0]}}}` does not stand between two {what}") from None
+    if not (low <= high and math.isfinite(low) and math.isfinite(high)):
+        raise ValueError(f"`${{{spec[0]}}}` has its least above its greatest")
+    source = secrets.SystemRandom()
+    return source.randint(int(low), int(high)) if convert is int else source.uniform(low, high)
+
+
 def _differ(a: Iterable[object], b: Iterable[object]) -> bool:
     return any(x is not y for x, y in zip(a, b, strict=True))
 
 
 def _target(inside: str | None) -> KeyPath | None:
-    """The path of a value reference; None when it is malformed or comes from the environment."""
+    """The path of a value reference; None when it is malformed or comes from outside."""
     if inside is None or ":" in inside:
         return None
     try:
@@ -166,7 +319,7 @@ class _Resolver:
     def leaf(self, leaf: Leaf, text: str, path: KeyPath) -> Node:
         try:
             whole = _IN_TEXT.fullmatch(text)
-            if whole is not None and whole["inside"] is not None and not _ENV.fullmatch(whole["inside"].strip()):
+            if whole is not None and whole["inside"] is not None and not _is_kept(whole["inside"]):
                 target = self.checked(whole["inside"], leaf, path)
                 found = self.follow(target, leaf, path)
                 return replace(found, origin=replace(leaf.origin, note=f"from {dotted(target)}"))
@@ -193,7 +346,7 @@ class _Resolver:
                 parts.append("$${")
                 continue
             inside = found["inside"]
-            if inside is not None and _ENV.fullmatch(inside.strip()):
+            if inside is not None and _is_kept(inside):
                 parts.append(found[0])
                 continue
             target = self.checked(inside, leaf, path)
@@ -218,7 +371,9 @@ class _Resolver:
             raise self.stop(leaf, path, "unknown-reference", "`${` is not closed", "write $${ for the two characters")
         target = _target(inside)
         if target is None:
-            fix = "write ${path.to.a.key} or ${env:NAME}, or $${ for the two characters"
+            kind, colon, rest = inside.strip().partition(":")
+            near = nearest(kind, ("env", "global", "random")) if colon else []
+            fix = f"did you mean `${{{near[0]}:{rest}}}`?" if near else _FORMS
             raise self.stop(leaf, path, "unknown-reference", f"`${{{inside}}}` is no reference", fix)
         target = fitted(self.root, target)
         if get_at(self.root, target) is None:
@@ -360,42 +515,78 @@ def _circle(root: Table, circle: list[KeyPath], edges: Mapping[KeyPath, KeyPath]
     )
 
 
-def _from_environment(
-    leaf: Leaf, text: str, path: KeyPath, environ: Mapping[str, str], problems: list[Problem]
-) -> Leaf:
-    def missing(name: str) -> None:
-        problems.append(
-            Problem(
-                kind="unknown-reference",
-                message=f"the environment variable `{name}` is not set",
-                origin=leaf.origin,
-                key=dotted(path),
-                fix=did_you_mean(name, environ) or f"export {name}=...",
-            )
-        )
+def _is_kept(inside: str) -> bool:
+    """Whether `${inside}` is for others to replace: it comes from outside, or is random and was told to be wrong."""
+    return bool(_OUTSIDE.fullmatch(inside.strip())) or inside.strip().startswith("random:")
 
-    whole = re.fullmatch(r"\$\{\s*env:([A-Za-z_]\w*)\s*\}", text)
-    if whole is not None:
-        name = whole[1]
-        if name not in environ:
-            missing(name)
+
+@dataclass
+class _Outside:
+    environ: Mapping[str, str]
+    variables: Mapping[str, Any]
+    problems: list[Problem] = field(default_factory=list)
+
+    def node(self, leaf: Leaf, text: str, path: KeyPath) -> Node:
+        whole = _IN_TEXT.fullmatch(text)
+        named = _OUTSIDE.fullmatch((whole["inside"] or "").strip()) if whole is not None else None
+        if named is not None:
+            return self.whole(leaf, named, path)
+
+        def put_in(found: re.Match[str]) -> str:
+            named = _OUTSIDE.fullmatch((found["inside"] or "").strip())
+            if named is None or not self.is_there(named, leaf, path):
+                return found[0]
+            value = self.value(named)
+            if isinstance(value, Mapping | list):
+                message = f"the global `{named['name']}` is a list or table and cannot stand inside text"
+                self.problems.append(Problem(kind="wrong-type", message=message, origin=leaf.origin, key=dotted(path)))
+                return found[0]
+            return (value if isinstance(value, str) else _text_of(value)).replace("${", "$${")
+
+        filled = _IN_TEXT.sub(put_in, text)
+        # What comes from outside is never a reference to an object.
+        return replace(leaf, value=f"@{filled}" if filled.startswith("@") and not text.startswith("@") else filled)
+
+    def whole(self, leaf: Leaf, named: re.Match[str], path: KeyPath) -> Node:
+        if not self.is_there(named, leaf, path):
             return leaf
-        value = value_of(environ[name])
+        name = named["name"]
+        if named["kind"] == "global":
+            origin = replace(leaf.origin, note=f"from the global {name}")
+            return from_plain(_escaped_all(self.variables[name]), origin)
+        value = value_of(self.environ[name])
+        if not isinstance(value, bool | int | float | str | date | time | None):
+            value = self.environ[name]
         plain = escaped(value) if isinstance(value, str) else value
-        if not isinstance(plain, bool | int | float | str | date | time | None):
-            plain = escaped(environ[name])
         return Leaf(plain, replace(leaf.origin, note=f"from the environment variable {name}"))
 
-    def put_in(found: re.Match[str]) -> str:
-        inside = found["inside"]
-        named = _ENV.fullmatch(inside.strip()) if inside is not None else None
-        if named is None:
-            return found[0]
-        if named["name"] not in environ:
-            missing(named["name"])
-            return found[0]
-        return environ[named["name"]].replace("${", "$${")
+    def value(self, named: re.Match[str]) -> Any:
+        return (self.variables if named["kind"] == "global" else self.environ)[named["name"]]
 
-    filled = _IN_TEXT.sub(put_in, text)
-    # What comes from outside is never a reference to an object.
-    return replace(leaf, value=f"@{filled}" if filled.startswith("@") and not text.startswith("@") else filled)
+    def is_there(self, named: re.Match[str], leaf: Leaf, path: KeyPath) -> bool:
+        name = named["name"]
+        if named["kind"] == "global":
+            known: Iterable[str] = self.variables
+            message, fix = f"the global `{name}` is not set", f"assay config set --global {name} VALUE"
+        else:
+            known = self.environ
+            message, fix = f"the environment variable `{name}` is not set", f"export {name}=..."
+        if name in known:
+            return True
+        fix = did_you_mean(name, known) or fix
+        self.problems.append(
+            Problem(kind="unknown-reference", message=message, origin=leaf.origin, key=dotted(path), fix=fix)
+        )
+        return False
+
+
+def _escaped_all(value: Any) -> Any:
+    match value:
+        case str():
+            return escaped(value)
+        case Mapping():
+            return {key: _escaped_all(item) for key, item in value.items()}
+        case list():
+            return [_escaped_all(item) for item in value]
+        case _:
+            return value

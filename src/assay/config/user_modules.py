@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import ast
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from pathlib import Path
 
+from assay.core.diagnostics import Origin
+
 MAX_BYTES = 8 * 1024 * 1024
+MAX_FILES = 20_000  # looked at for registered names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,12 +38,37 @@ class Found:
     rest: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registered:
+    """A class or function under `@register`: the short name, the kind it was given (or ""), and where it stands."""
+
+    name: str
+    kind: str
+    module: str
+    qualname: str
+    origin: Origin
+
+    @property
+    def target(self) -> str:
+        """What names it without being registered."""
+        return f"{self.module}:{self.qualname}" if "." in self.qualname else f"{self.module}.{self.qualname}"
+
+
 class UserModules:
     """The modules below some folders, each file parsed once."""
 
     def __init__(self, folders: Sequence[Path]) -> None:
         self.folders = folders
         self._parsed: dict[Path, UserModule] = {}
+
+    @cached_property
+    def registered(self) -> dict[str, list[Registered]]:
+        """Everything under `@register` by its name. Looked for when a config uses a short name, and only then."""
+        found: dict[str, list[Registered]] = {}
+        for file, module in _files_below(self.folders):
+            for each in _registered_in(file, module):
+                found.setdefault(each.name, []).append(each)
+        return found
 
     def names(self) -> list[str]:
         """Modules and packages right below the folders."""
@@ -160,3 +190,122 @@ def _bound(target: ast.expr) -> Iterator[str]:
             yield from _bound(target.value)
         case ast.Subscript(value=ast.Call(func=ast.Name(id="globals"))):
             yield "*"
+
+
+# --- registered names ------------------------------------------------------------------------------------------------
+
+
+def _files_below(folders: Sequence[Path]) -> Iterator[tuple[Path, str]]:
+    """Every file that can be imported from `folders`, with the name of its module; an environment is not entered."""
+    own = {os.path.realpath(folder) for folder in folders}
+    count = 0
+    for root in folders:
+        todo = [(str(root), "")]
+        while todo:
+            folder, package = todo.pop()
+            try:
+                entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+            except OSError:
+                continue
+            for entry in entries:
+                stem, suffix = os.path.splitext(entry.name)
+                if suffix == ".py" and stem.isidentifier():
+                    count += 1
+                    if count > MAX_FILES:
+                        return
+                    yield Path(entry.path), package.rstrip(".") if stem == "__init__" else package + stem
+                elif entry.name.isidentifier() and entry.name != "__pycache__" and _may_enter(entry, own):
+                    todo.append((entry.path, f"{package}{entry.name}."))
+
+
+def _may_enter(entry: os.DirEntry[str], own: set[str]) -> bool:
+    try:
+        is_inside = entry.is_dir(follow_symlinks=False) and os.path.realpath(entry.path) not in own
+    except OSError:
+        return False
+    return is_inside and not os.path.exists(os.path.join(entry.path, "pyvenv.cfg"))
+
+
+def _registered_in(file: Path, module: str) -> tuple[Registered, ...]:
+    try:
+        state = file.stat()
+    except OSError:
+        return ()
+    return () if state.st_size > MAX_BYTES else _registered_as_of(file, module, state.st_mtime_ns, state.st_size)
+
+
+@lru_cache(maxsize=2000)
+def _registered_as_of(file: Path, module: str, _mtime_ns: int, _size: int) -> tuple[Registered, ...]:
+    return tuple(_read_registered(file, module))
+
+
+def _read_registered(file: Path, module: str) -> Iterator[Registered]:
+    try:
+        raw = file.read_bytes()
+        if b"register" not in raw:
+            return
+        tree = ast.parse(raw)
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return  # told when something in it is named
+    marks = _names_of_register(tree)
+    lines = raw.decode("utf-8", "replace").split("\n")
+    for qualname, statement in _definitions(tree.body, ""):
+        for decorator in statement.decorator_list:
+            mark = decorator.func if isinstance(decorator, ast.Call) else decorator
+            if ast.unparse(mark) in marks:
+                name, kind = _registration(decorator, statement.name)
+                yield Registered(
+                    name=name, kind=kind, module=module, qualname=qualname, origin=_at_name(file, statement, lines)
+                )
+
+
+def _names_of_register(tree: ast.Module) -> set[str]:
+    """How this file may write assay's `register`: as imported, whatever it was called."""
+    names = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "assay" and not node.level:
+            for alias in node.names:
+                name = alias.asname or alias.name
+                names.add(name if alias.name == "register" else f"{name}.register")
+        elif isinstance(node, ast.Import):
+            for alias in node.names:
+                if alias.name.partition(".")[0] == "assay":
+                    names.add(f"{alias.asname or alias.name}.register")
+    return names
+
+
+def _definitions(
+    body: Iterable[ast.stmt], outer: str
+) -> Iterator[tuple[str, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef]]:
+    """Classes and functions that can be named from outside, those in branches and in classes included."""
+    for statement in body:
+        match statement:
+            case ast.ClassDef():
+                yield outer + statement.name, statement
+                yield from _definitions(statement.body, f"{outer}{statement.name}.")
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                yield outer + statement.name, statement
+            case _:
+                for part in ("body", "orelse", "finalbody"):
+                    yield from _definitions(getattr(statement, part, ()), outer)
+                for handler in getattr(statement, "handlers", ()):
+                    yield from _definitions(handler.body, outer)
+
+
+def _registration(decorator: ast.expr, own_name: str) -> tuple[str, str]:
+    """The name and the kind that a decorator gives: `register`, `register("name")`, `register(Kind, name="name")`."""
+    if not isinstance(decorator, ast.Call):
+        return own_name, ""
+    given = [*decorator.args, *(keyword.value for keyword in decorator.keywords if keyword.arg in ("name", "kind"))]
+    names = [part.value for part in given if isinstance(part, ast.Constant) and isinstance(part.value, str)]
+    kinds = [part for part in given if isinstance(part, ast.Name | ast.Attribute)]
+    kind = ast.unparse(kinds[0]).rpartition(".")[2] if kinds else ""
+    return (names[0] if names else own_name), kind
+
+
+def _at_name(file: Path, statement: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef, lines: list[str]) -> Origin:
+    """The place of the name in `class Name`."""
+    line = lines[statement.lineno - 1]
+    start = line.find(statement.name, len(line.encode()[: statement.col_offset].decode(errors="replace")))
+    column = max(start, 0) + 1
+    return Origin(source=str(file), line=statement.lineno, column=column, end_column=column + len(statement.name))

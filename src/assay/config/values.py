@@ -6,7 +6,7 @@ import re
 import tomllib
 from typing import Any
 
-from assay.config.toml_source import excess
+from assay.config.sources.toml import excess
 
 MAX_VALUE = 100_000  # characters; longer ones stay text
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)

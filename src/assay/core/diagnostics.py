@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -108,11 +109,16 @@ def _lines(problem: Problem, sources: dict[str, list[str]], color: bool, width: 
     def paint(code: str, text: str) -> str:
         return f"{code}{text}{_RESET}" if color else text
 
-    head = f"{problem.severity}: {visible(problem.message)}"
-    gap = " " * max(2, width - _cells(head) - len(problem.kind) - 2)
-    tail = f"{gap}[{problem.kind}]" if _cells(head) + len(problem.kind) + 4 <= width else f"  [{problem.kind}]"
-    colored = paint(_COLORS[problem.severity], problem.severity) + paint(_BOLD, head[len(problem.severity) :])
-    out = [colored + tail]
+    head = _wrapped(f"{problem.severity}: {visible(problem.message)}", width, indent=len(problem.severity) + 2)
+    label = f"[{problem.kind}]"
+    room = width - _cells(head[-1]) - len(label)
+    if room < 2:
+        head.append("")
+        room = width - len(label)
+    out = [paint(_BOLD, line) if line else "" for line in head]
+    start = len(problem.severity)
+    out[0] = paint(_COLORS[problem.severity], problem.severity) + paint(_BOLD, head[0][start:])
+    out[-1] += f"{' ' * room}{label}"
     gutter = len(str(problem.origin.line or 0))
     out.append(f"{' ' * gutter}{paint(_BLUE, '-->')} {visible(str(problem.origin))}")
     excerpt = _excerpt(problem.origin, sources)
@@ -123,13 +129,28 @@ def _lines(problem: Problem, sources: dict[str, list[str]], color: bool, width: 
         out.append(f"{paint(_BLUE, str(problem.origin.line))} {bar} {text}".rstrip())
         carets = paint(_COLORS[problem.severity], "^" * length)
         out.append(f"{' ' * gutter} {bar} {' ' * start}{carets}")
-    for link in problem.origin.chain()[1:]:
-        out.append(f"{' ' * gutter} {paint(_BLUE, '=')} replaces the value from {visible(str(link))}")
-    if problem.fix:
-        out.append(f"{' ' * gutter} {paint(_BLUE, '=')} {visible(problem.fix)}")
+    said = [f"replaces the value from {visible(str(link))}" for link in problem.origin.chain()[1:]]
+    for text in [*said, visible(problem.fix)] if problem.fix else said:
+        first, *rest = _wrapped(text, width - gutter - 3, indent=0)
+        out.append(f"{' ' * gutter} {paint(_BLUE, '=')} {first}")
+        out.extend(f"{' ' * gutter}   {line}" for line in rest)
     for other in problem.related:
         out.extend(_lines(other, sources, color, width))
     return out
+
+
+def _wrapped(text: str, width: int, *, indent: int) -> list[str]:
+    """`text` in lines of that many columns; a word that is longer stays whole, so that a path can be copied."""
+    lines = textwrap.wrap(
+        text,
+        max(width, 20),
+        subsequent_indent=" " * indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+        replace_whitespace=False,
+        expand_tabs=False,
+    )
+    return lines or [text]
 
 
 def _excerpt(origin: Origin, sources: dict[str, list[str]]) -> str | None:

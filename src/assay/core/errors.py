@@ -59,8 +59,8 @@ class LeaseError(InputError):
     """Somebody else holds the right to write this record."""
 
 
-def nearest(word: str, choices: Iterable[str], n: int = 1) -> list[str]:
-    """The up to `n` choices a person who typed `word` most likely meant, best first.
+def nearest(word: str, choices: Iterable[str], n: int = 1, *, cutoff: float = 0.6) -> list[str]:
+    """The up to `n` choices a person who typed `word` most likely meant, best first; `cutoff` 1 is the same word.
 
     >>> nearest("trian", ["train", "tag", "data"])
     ['train']
@@ -68,14 +68,26 @@ def nearest(word: str, choices: Iterable[str], n: int = 1) -> list[str]:
     []
     """
     by_lower = {choice.lower(): choice for choice in choices}
-    return [by_lower[near] for near in difflib.get_close_matches(word.lower(), by_lower, n=n, cutoff=0.6)]
+    return [by_lower[near] for near in difflib.get_close_matches(word.lower(), by_lower, n=n, cutoff=cutoff)]
 
 
-def did_you_mean(word: str, choices: Iterable[str]) -> str:
-    """`did you mean `x`?`, or "" when nothing is near.
+def did_you_mean(word: str, choices: Iterable[str], n: int = 1, *, cutoff: float = 0.6) -> str:
+    """`did you mean `x`?`, with up to `n` names, or "" when nothing is near.
 
     >>> did_you_mean("optimiser", ["optimizer", "model"])
     'did you mean `optimizer`?'
+    >>> did_you_mean("resnet10", ["resnet18", "resnet101", "vgg"], 3)
+    'did you mean `resnet101` or `resnet18`?'
     """
-    near = nearest(word, choices)
-    return f"did you mean `{near[0]}`?" if near else ""
+    return suggested(nearest(word, choices, n, cutoff=cutoff))
+
+
+def suggested(names: Sequence[str]) -> str:
+    """The question that offers `names`, or "" when there are none.
+
+    >>> suggested(["a", "b", "c"])
+    'did you mean `a`, `b` or `c`?'
+    """
+    quoted = [f"`{name}`" for name in names]
+    listed = " or ".join([", ".join(quoted[:-1]), quoted[-1]] if quoted[1:] else quoted)
+    return f"did you mean {listed}?" if names else ""

@@ -17,6 +17,7 @@ Kind = Literal[
     "duration",  # "90 s", "5 min", "2 h"
     "names",  # a list of strings
     "call",  # type = target plus its arguments, or "@path" of one
+    "calls",  # a list of calls
     "table",  # exactly `keys`
     "tables",  # tables of free names, each with exactly `keys`
 ]
@@ -43,6 +44,9 @@ class Key:
         return next((key for key in self.keys if key.name == name), None)
 
 
+ENABLED = Key(name="enabled", kind="bool", doc="false switches the section off and leaves it in place.", default=True)
+"""The one switch of every section that can be done without."""
+
 SECTIONS: tuple[Key, ...] = (
     Key(name="tag", kind="text", doc="The one title of a run.", default="", weights=False),
     Key(name="desc", kind="text", doc="What the run is for; the body of its README.", default="", weights=False),
@@ -55,6 +59,9 @@ SECTIONS: tuple[Key, ...] = (
         minimum=1,
         choices=("auto",),
         weights=False,
+    ),
+    Key(
+        name="plugins", kind="calls", doc="Context managers around the run, entered in this order and left in reverse."
     ),
     Key(name="model", kind="call", doc="What is trained."),
     Key(
@@ -119,6 +126,7 @@ SECTIONS: tuple[Key, ...] = (
         keys=(
             Key(name="every", kind="period", doc="How often.", default="1 epoch"),
             Key(name="splits", kind="names", doc="Which splits. Left out: all but train and test."),
+            ENABLED,
         ),
     ),
     Key(
@@ -138,6 +146,7 @@ SECTIONS: tuple[Key, ...] = (
                     Key(name="mode", kind="choice", doc="What is better.", choices=("min", "max"), required=True),
                 ),
             ),
+            ENABLED,
         ),
     ),
     Key(
@@ -153,6 +162,7 @@ SECTIONS: tuple[Key, ...] = (
                 default="1 epoch",
             ),
             Key(name="quiet", kind="bool", doc="Print nothing but problems and the end.", default=False),
+            ENABLED,
         ),
     ),
 )
@@ -166,7 +176,13 @@ LAUNCH: Mapping[str, str] = {
 }
 """Settings of one launch, which are given on the command line and never stand in a file."""
 
-RESERVED: frozenset[str] = frozenset({"backward", "trace", "parallel", "plugins", "sweep", "variants"})
+MAKERS: Mapping[str, str] = {
+    "variants": "Named overrides: [variants.big] and under it keys of the file with other values.",
+    "sweep": "Keys with a list of values each: one run for every point.",
+}
+"""Sections that say which configs to make of a file. No single config has them."""
+
+RESERVED: frozenset[str] = frozenset({"backward", "trace", "parallel"})
 """Sections whose names are taken and which do nothing yet: using one is an error, not a silent no-op."""
 
 

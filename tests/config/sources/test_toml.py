@@ -13,7 +13,8 @@ import tomli_w
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from assay.config.toml_source import MAX_BYTES, read, read_all
+from assay.config.sources.places import MAX_BYTES
+from assay.config.sources.toml import read, read_all
 from assay.config.tree import Leaf, List, Node, Table, from_plain, get_at, plain, same, walk
 from assay.core.diagnostics import Origin
 from assay.core.errors import ConfigError

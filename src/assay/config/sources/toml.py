@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import re
 import tomllib
-from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from assay.config.sources.places import (
+    MAX_BYTES,
+    MAX_MISTAKES,
+    MAX_VALUES,
+    MAX_WORD,
+    Places,
+    by_place,
+    too_deep,
+    too_large,
+    too_long,
+    too_many,
+)
 from assay.config.tree import MAX_DEPTH, NONE, KeyPath, Leaf, List, Node, Table, dotted, get_at, key_origin_at
 from assay.core.diagnostics import Origin, Problem
 from assay.core.errors import ConfigError
-
-MAX_BYTES = 8 * 1024 * 1024
-MAX_WORD = 1000  # characters of one bare key or number: int() refuses 4,300 digits, and far fewer are a mistake
-MAX_MISTAKES = 20  # syntax errors listed for one file; more help nobody
 
 
 def read(text: str, source: str, *, excerpt: bool = False) -> Table:
@@ -31,7 +38,7 @@ def read(text: str, source: str, *, excerpt: bool = False) -> Table:
 
 def read_all(text: str, source: str, *, excerpt: bool = False) -> tuple[Table, list[Problem]]:
     """The tree of what could be read, and what could not: a statement with a mistake is left out, the rest is there."""
-    places = _Places(text.removeprefix("\ufeff"), source, keep=excerpt)
+    places = Places(text.removeprefix("\ufeff"), source, keep=excerpt)
     text = places.text
     refused = _refusal(places)
     if refused is not None:
@@ -55,29 +62,7 @@ def read_all(text: str, source: str, *, excerpt: bool = False) -> tuple[Table, l
                 root = Table({}, Origin(source=source))
                 break
             text = smaller
-    return root, sorted((_explained(found, root) for found in problems), key=_by_place)
-
-
-class _Places:
-    """Offsets in a text turned into origins."""
-
-    def __init__(self, text: str, source: str, *, keep: bool) -> None:
-        self.text = text
-        self.source = source
-        self.kept = text if keep else None
-        self.line_starts = [0, *(found.end() for found in re.finditer("\n", text))]
-
-    def origin(self, start: int, end: int) -> Origin:
-        first = bisect_right(self.line_starts, start)
-        last = bisect_right(self.line_starts, end)
-        return Origin(
-            source=self.source,
-            line=first,
-            column=start - self.line_starts[first - 1] + 1,
-            end_line=last,
-            end_column=end - self.line_starts[last - 1] + 1,
-            text=self.kept,
-        )
+    return root, sorted((_explained(found, root) for found in problems), key=by_place)
 
 
 class _TooDeep(Exception):
@@ -98,37 +83,38 @@ _LEXEME = re.compile(
 )
 
 
-def _refusal(places: _Places) -> Problem | None:
+def _refusal(places: Places) -> Problem | None:
     """The problem of a text that would take a parser too long or too deep."""
-    if len(places.text) > MAX_BYTES or len(places.text.encode("utf-8", "surrogatepass")) > MAX_BYTES:
-        return Problem(
-            kind="too-large",
-            message=f"the config is larger than {MAX_BYTES // 2**20} MB",
-            origin=Origin(source=places.source),
-            fix="keep data in files of its own and give their paths",
-        )
+    large = too_large(places.text, places.source)
+    if large is not None:
+        return large
     beyond = excess(places.text)
     if beyond is None:
         return None
-    if beyond.lastgroup != "word":
-        return _too_deep(places, beyond.start())
-    message = f"a name or number of more than {MAX_WORD} characters"
-    return Problem(kind="syntax", message=message, origin=places.origin(beyond.start(), beyond.end()))
+    if beyond.lastgroup == "word":
+        return too_long(places.origin(beyond.start(), beyond.end()))
+    if beyond.lastgroup == "break":
+        return too_many(places.source)
+    return _too_deep(places, beyond.start())
 
 
 def excess(text: str) -> re.Match[str] | None:
-    """Where a text nests too deep or has too long a word for the parser to be asked; None when it may be.
+    """Where a text has too much (depth, values, one word) for the parser to be asked; None when it may be.
 
     Takes time in proportion to the text, whatever is in it.
     """
-    depth = dots = 0
+    depth = dots = breaks = 0
     for found in _LEXEME.finditer(text):
         match found.lastgroup:
             case "open":
                 depth, dots = depth + 1, 0
             case "close":
                 depth, dots = max(0, depth - 1), 0
-            case "newline" | "break":
+            case "break":
+                dots, breaks = 0, breaks + 1
+                if breaks > 2 * MAX_VALUES:
+                    return found
+            case "newline":
                 dots = 0
             case "dot":
                 dots += 1
@@ -139,18 +125,14 @@ def excess(text: str) -> re.Match[str] | None:
     return None
 
 
-def _too_deep(places: _Places, at: int) -> Problem:
-    return Problem(
-        kind="too-deep",
-        message=f"tables and lists nest more than {MAX_DEPTH} levels deep",
-        origin=places.origin(at, at + 1),
-    )
+def _too_deep(places: Places, at: int) -> Problem:
+    return too_deep(places.origin(at, at + 1))
 
 
 # --- positions in a text known to be valid ---------------------------------------------------------------------------
 
 _SPACE = re.compile(r"[ \t]*")
-_BLANK = re.compile(r"(?:[ \t\r\n]+|#[^\n]*)*")
+_BLANK = re.compile(r"(?:[ \t\r\n]++|#[^\n]*+)*+")  # possessive: a way back for every comment takes gigabytes
 _KEY = re.compile(r'"(?:[^"\\\n]|\\.)*"|\'[^\'\n]*\'|[A-Za-z0-9_-]+')
 _STRING = re.compile(
     r'"""(?:[^\\]|\\.)*?"{3,5}' + r"|'''.*?'{3,5}" + r'|"(?:[^"\\\n]|\\.)*"' + r"|'[^'\n]*'", re.DOTALL
@@ -187,7 +169,7 @@ class _Rows:
 class _Scanner:
     """Follows the statements of a valid text and puts what tomllib read at the places where it stands."""
 
-    def __init__(self, places: _Places, text: str) -> None:
+    def __init__(self, places: Places, text: str) -> None:
         self.origin: Callable[[int, int], Origin] = places.origin
         self.text = text
         self.at = 0
@@ -333,7 +315,7 @@ _INLINE_KEY = re.compile(rf"(?<![A-Za-z0-9_-])({_KEY.pattern})[ \t]*=")
 _HEADER_LIKE = re.compile(r"[ \t]*\[")
 
 
-def _mistake(places: _Places, text: str, message: str) -> _Mistake:
+def _mistake(places: Places, text: str, message: str) -> _Mistake:
     """What tomllib complains about, at the place where a person would look."""
     found = _AT.search(message)
     what = message[: found.start()] if found else message
@@ -376,7 +358,7 @@ def _duplicate(origin: Origin, path: KeyPath, first: Origin | None = None) -> Pr
     )
 
 
-def _syntax(places: _Places, text: str, what: str, at: int, start: int) -> Problem:
+def _syntax(places: Places, text: str, what: str, at: int, start: int) -> Problem:
     end = at + 1
     line_end = text.find("\n", at)
     line_end = len(text) if line_end < 0 else line_end
@@ -410,10 +392,11 @@ def _syntax(places: _Places, text: str, what: str, at: int, start: int) -> Probl
                 related = (noticed,)
             at, end = opened, opened + 1
             fix = f"add the closing `{']' if thing == 'list' else '}'}`"
-        case "Unterminated string":
-            at = _long_string_start(text, start)
-            end = at + 3
-            message, fix = "this string is not closed", f"add the closing `{text[at:end]}`"
+        case "Unterminated string" | 'Expected "\'"' | "Expected \"'''\"":
+            at = _last_string(text, start)
+            quotes = text[at : at + 3] if text.startswith(('"""', "'''"), at) else text[at]
+            end = at + len(quotes)
+            message, fix = "this string is not closed", f"add the closing `{quotes}`"
         case _ if what.startswith("Illegal character '\\n'"):
             message, fix = "this string is not closed", "close it before the end of the line"
             end = at
@@ -457,10 +440,6 @@ def _explained(found: _Mistake, root: Table) -> Problem:
         message = found.problem.message if whole else f"`{dotted(path)}` has a value already, so it cannot hold more"
         return replace(found.problem, message=message, related=(first,))
     return found.problem
-
-
-def _by_place(problem: Problem) -> tuple[int, int]:
-    return problem.origin.line, problem.origin.column
 
 
 def _statements(text: str) -> Iterator[int]:
@@ -554,10 +533,11 @@ def _opened(text: str, start: int, at: int) -> int | None:
     return opened[-1] if opened else None
 
 
-def _long_string_start(text: str, start: int) -> int:
+def _last_string(text: str, start: int) -> int:
+    """Where the last string begins: the one that the end of the text interrupts."""
     last = start
     for found in _LEXEME.finditer(text, start):
-        if found.lastgroup == "string" and found[0].startswith(('"""', "'''")):
+        if found.lastgroup == "string":
             last = found.start()
     return last
 

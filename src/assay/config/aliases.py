@@ -1,0 +1,99 @@
+"""Keys that other systems use for what has a name here: they are taken, with a note that says the name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from assay.config.tree import (
+    Leaf,
+    List,
+    Node,
+    Table,
+    delete_at,
+    from_plain,
+    get_at,
+    key_origin_at,
+    parse_dotted,
+    set_at,
+)
+from assay.core.diagnostics import Problem
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alias:
+    """`old` means `new`. `value` turns the one value into the other; None says that nothing is to be set."""
+
+    old: str
+    new: str
+    note: str
+    value: Callable[[Node], Node | None]
+
+
+def _as_it_is(node: Node) -> Node | None:
+    return node
+
+
+def _count(node: Node) -> Node | None:
+    """A number of epochs or steps, 0 for "the other one counts"."""
+    return None if isinstance(node, Leaf) and node.value == 0 else node
+
+
+def _steps(node: Node) -> Node | None:
+    if isinstance(node, Leaf) and isinstance(node.value, int) and not isinstance(node.value, bool):
+        return Leaf(f"{node.value} steps" if node.value > 0 else "never", node.origin)
+    return node
+
+
+def _precision(node: Node) -> Node | None:
+    enabled = get_at(node, ("enabled",)) if isinstance(node, Table) else node
+    if isinstance(enabled, Leaf) and isinstance(enabled.value, bool):
+        return Leaf("bf16" if enabled.value else "fp32", enabled.origin)
+    return node
+
+
+def _accuracies(node: Node) -> Node | None:
+    tops = node.items if isinstance(node, List) else (node,)
+    metrics = {
+        "acc" if top.value == 1 else f"acc{top.value}": {"type": "assay.engine.Accuracy", "top": top.value}
+        for top in tops
+        if isinstance(top, Leaf)
+    }
+    return from_plain(metrics, node.origin)
+
+
+ALIASES: Sequence[Alias] = (
+    Alias(old="train.eval_period", new="evaluate.every", note="in steps", value=_steps),
+    Alias(old="train.topk", new="process.metrics", note="one Accuracy for each", value=_accuracies),
+    Alias(old="train.recompute_grad", new="train.activation_checkpoint", note="the switch", value=_as_it_is),
+    Alias(old="train.train_epoch", new="train.epochs", note="0 is left out", value=_count),
+    Alias(old="train.train_iter", new="train.steps", note="0 is left out", value=_count),
+    Alias(old="train.log_period", new="display.every", note="in steps", value=_steps),
+    Alias(old="train.warmup_ratio", new="schedule.warmup_ratio", note="a part of the schedule", value=_as_it_is),
+    Alias(old="train.amp", new="train.precision", note="bf16 when it is enabled", value=_precision),
+)
+
+
+def applied(root: Table) -> tuple[Table, list[Problem]]:
+    """`root` with every alias under its name here, and a note for each. A name that is there already wins."""
+    notes: list[Problem] = []
+    for alias in ALIASES:
+        path, to = parse_dotted(alias.old), parse_dotted(alias.new)
+        node = get_at(root, path)
+        if node is None:
+            continue
+        origin = key_origin_at(root, path)
+        value = alias.value(node)
+        root = delete_at(root, path)
+        is_there = get_at(root, to) is not None
+        message = f"`{alias.old}` is `{alias.new}` here: {alias.note}"
+        if is_there and value is not None:
+            message = f"`{alias.old}` is `{alias.new}` here, which is given too and counts"
+        notes.append(Problem(kind="alias", severity="note", message=message, origin=origin, key=alias.old))
+        if value is None or is_there:
+            continue
+        try:
+            root = set_at(root, to, value, origin)
+        except KeyError:  # something that is no table stands in the way, and is told as such
+            continue
+    return root, notes

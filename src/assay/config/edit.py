@@ -1,0 +1,275 @@
+"""One key of somebody's TOML text set or removed: their comments, order and spelling stay.
+
+The text is cut and filled where the parser saw the key; what cannot be done so is left to tomlkit, which keeps comments
+but not every blank. Whichever: what is written reads back as the old tree with this one change, or nothing is written.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from datetime import date, time
+from typing import Any
+
+from assay.config.sources.toml import read
+from assay.config.tree import NONE, KeyPath, Leaf, List, Node, Table, delete_at, dotted, get_at, plain, same, set_at
+from assay.core.diagnostics import Origin
+from assay.core.errors import InputError
+
+
+def with_key(text: str, path: KeyPath, value: Node, *, source: str = "<string>") -> str:
+    """`text` with `value` at `path`, whether something stood there or not.
+
+    >>> print(with_key("lr = 0.1  # too much?\\n", ("lr",), read("x = 0.01", "").items["x"]), end="")
+    lr = 0.01  # too much?
+    """
+    page = _Page.of(text, source)
+    try:
+        wanted = set_at(page.root, path, value)
+    except KeyError as error:
+        raise InputError(f"`{error.args[0]}` cannot hold `{dotted(path)}`.", where=source) from None
+    return page.first_that_says((wanted,), path, page.with_key(path, value), lambda holder: _put(holder, path, value))
+
+
+def without_key(text: str, path: KeyPath, *, source: str = "<string>") -> str:
+    """`text` without what is at `path`. InputError when nothing is there."""
+    page = _Page.of(text, source)
+    if get_at(page.root, path) is None:
+        raise InputError(f"There is no `{dotted(path)}` to remove.", where=source)
+    wanted = delete_at(page.root, path)
+    # [data.train] alone makes `data`: when it goes, so does what it stood in.
+    without_parents, above = wanted, path[:-1]
+    while above and isinstance(above[-1], str) and _is_empty(get_at(without_parents, above)):
+        without_parents = delete_at(without_parents, above)
+        above = above[:-1]
+
+    def remove(holder: Any) -> None:
+        del holder[path[-1]]
+
+    return page.first_that_says((wanted, without_parents), path, page.without_key(path), remove)
+
+
+def inline(node: Node) -> str:
+    """A value as TOML writes it on one line.
+
+    >>> inline(read("x = { a = [1, inf], 'b c' = 2020-01-01 }", "").items["x"])
+    '{ a = [1, inf], "b c" = 2020-01-01 }'
+    """
+    match node:
+        case Leaf(None):
+            return _quoted(NONE)
+        case Leaf(bool() as value):
+            return "true" if value else "false"
+        case Leaf(str() as value):
+            return _quoted(value)
+        case Leaf(float() as value) if not math.isfinite(value):
+            return str(value)
+        case Leaf(date() | time() as value):
+            return value.isoformat()
+        case Leaf(value):
+            return repr(value)
+        case List(items):
+            return f"[{', '.join(map(inline, items))}]"
+        case Table(items):
+            pairs = ", ".join(f"{_key(key)} = {inline(item)}" for key, item in items.items())
+            return f"{{ {pairs} }}" if pairs else "{}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Page:
+    """A text, what it says, and where its lines begin."""
+
+    text: str
+    root: Table
+    source: str
+    mark: str
+    line_starts: tuple[int, ...]
+
+    @classmethod
+    def of(cls, text: str, source: str) -> _Page:
+        mark = "\ufeff" if text.startswith("\ufeff") else ""
+        bare = text.removeprefix(mark)
+        starts = (0, *(i + 1 for i, letter in enumerate(bare) if letter == "\n"))
+        return cls(bare, read(bare, source, excerpt=True), source, mark, starts)
+
+    def first_that_says(
+        self, wanted: tuple[Table, ...], path: KeyPath, texts: Iterator[str], change: Callable[[Any], None]
+    ) -> str:
+        """The first text that reads as the first of the wanted trees, else as the next."""
+        said = [(text, self._said(text)) for text in (*texts, self._by_tomlkit(path, change)) if text is not None]
+        for tree in wanted:
+            for text, root in said:
+                if root is not None and same(root, tree):
+                    return self.mark + text
+        raise InputError(
+            f"`{dotted(path)}` cannot be changed here without changing something else too.",
+            where=self.source,
+            fix="Change it in an editor.",
+        )
+
+    def with_key(self, path: KeyPath, value: Node) -> Iterator[str]:
+        """Texts that may have `value` at `path`, the most careful first."""
+        old = get_at(self.root, path)
+        if old is not None:
+            start, end = self._span(old.origin)
+            yield self._with(start, end, inline(value))
+            return
+        holder, last = get_at(self.root, path[:-1]), path[-1]
+        said = inline(value) if isinstance(last, int) else f"{_key(last)} = {inline(value)}"
+        if holder is None:
+            yield self._with_new_table(path, said)
+            return
+        inside = [self._span(node.origin)[1] for node in _children(holder)]
+        start, end = self._span(holder.origin)
+        if self.text[start:end].endswith(("}", "]")) and not self._is_header(start):
+            if inside:
+                yield self._with(max(inside), max(inside), f", {said}")
+            else:
+                yield self._with(end - 1, end - 1, f" {said} " if isinstance(holder, Table) else said)
+            return
+        ends = sorted({self._end_of_line(at) for at in inside}, reverse=True)
+        if path[:-1]:
+            ends.append(self._end_of_line(end))
+        for at in ends:
+            yield self._with(at, at, f"{self._newline}{said}")
+        if not path[:-1]:
+            yield f"{said}{self._newline}{self.text}"
+
+    def without_key(self, path: KeyPath) -> Iterator[str]:
+        """Texts that may have nothing at `path`, the most careful first."""
+        holder, last, node = get_at(self.root, path[:-1]), path[-1], get_at(self.root, path)
+        assert holder is not None and node is not None
+        start, end = self._span(node.origin)
+        if isinstance(holder, Table) and isinstance(last, str):
+            start = self._span(holder.key_origin(last))[0]
+        line = self.line_starts[node.origin.line - 1] if isinstance(last, int) else self._start_of_line(start)
+        yield self._with(line, min(self._end_of_line(end) + len(self._newline), len(self.text)), "")
+        siblings = [self._span(each.origin) for each in _children(holder)]
+        before = [stop for _, stop in siblings if stop <= start]
+        if before:
+            yield self._with(max(before), end, "")
+        after = [self._start_of_item(holder, each) for each in _children(holder)]
+        following = [at for at in after if at > end]
+        if following:
+            yield self._with(start, min(following), "")
+        rest = self.text[end:].lstrip()
+        yield self._with(start, len(self.text) - len(rest) + rest.startswith(","), "")
+
+    def _said(self, text: str) -> Table | None:
+        try:
+            return read(text, self.source, excerpt=True)
+        except InputError:
+            return None
+
+    def _by_tomlkit(self, path: KeyPath, change: Callable[[Any], None]) -> str | None:
+        import tomlkit
+        from tomlkit.exceptions import TOMLKitError
+
+        try:
+            document = tomlkit.parse(self.text)
+            change(_holder(document, path))
+            return tomlkit.dumps(document)
+        except (TOMLKitError, ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError):
+            return None
+
+    def _with_new_table(self, path: KeyPath, said: str) -> str:
+        header = ".".join(_key(str(part)) for part in path[:-1])
+        gap = "" if not self.text else self._newline if self.text.endswith("\n") else self._newline * 2
+        return f"{self.text}{gap}[{header}]{self._newline}{said}{self._newline}"
+
+    def _start_of_item(self, holder: Node, node: Node) -> int:
+        if isinstance(holder, Table):
+            key = next(key for key, item in holder.items.items() if item is node)
+            return self._span(holder.key_origin(key))[0]
+        return self._span(node.origin)[0]
+
+    def _span(self, origin: Origin) -> tuple[int, int]:
+        if not origin.line:
+            return 0, 0
+        start = self.line_starts[origin.line - 1] + origin.column - 1
+        return start, self.line_starts[origin.end_line - 1] + origin.end_column - 1
+
+    def _with(self, start: int, end: int, new: str) -> str:
+        return f"{self.text[:start]}{new}{self.text[end:]}"
+
+    def _is_header(self, at: int) -> bool:
+        return self.text[self._start_of_line(at) : at + 1].strip().startswith("[")
+
+    def _start_of_line(self, at: int) -> int:
+        return self.text.rfind("\n", 0, at) + 1
+
+    def _end_of_line(self, at: int) -> int:
+        """Where the line of `at` ends, before its line feed."""
+        end = self.text.find("\n", at)
+        end = len(self.text) if end < 0 else end
+        return end - 1 if self.text[end - 1 : end] == "\r" else end
+
+    @property
+    def _newline(self) -> str:
+        return "\r\n" if "\r\n" in self.text else "\n"
+
+
+def _children(node: Node) -> list[Node]:
+    match node:
+        case Table():
+            return list(node.items.values())
+        case List():
+            return list(node.items)
+        case Leaf():
+            return []
+
+
+def _is_empty(node: Node | None) -> bool:
+    return isinstance(node, Table | List) and not node.items
+
+
+def _key(key: str) -> str:
+    is_bare = key.isascii() and key.replace("-", "_").isidentifier()
+    return key if is_bare else _quoted(key)
+
+
+def _quoted(text: str) -> str:
+    # The escapes of JSON are escapes of TOML; DEL alone is free there and forbidden here.
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _holder(document: Any, path: KeyPath) -> Any:
+    """The table or list of tomlkit that holds the last key of `path`; missing tables are made."""
+    import tomlkit
+
+    holder = document
+    for i, part in enumerate(path[:-1]):
+        if isinstance(part, str) and part not in holder:
+            # Above it there is nothing but tables: the header of the last one says it all.
+            holder[part] = tomlkit.table(is_super_table=i < len(path) - 2)
+        holder = holder[part]
+    return holder
+
+
+def _put(holder: Any, path: KeyPath, value: Node) -> None:
+    import tomlkit
+
+    given = plain(_spelled(value))
+    item = tomlkit.item(given)
+    if isinstance(value, Table):
+        item = tomlkit.inline_table()
+        item.update(given)
+    if path[-1] == len(holder) and isinstance(path[-1], int):
+        holder.append(item)
+    else:
+        holder[path[-1]] = item
+
+
+def _spelled(node: Node) -> Node:
+    """`node` with None as TOML spells it."""
+    match node:
+        case Leaf(None):
+            return replace(node, value=NONE)
+        case List():
+            return replace(node, items=tuple(map(_spelled, node.items)))
+        case Table():
+            return replace(node, items={key: _spelled(item) for key, item in node.items.items()})
+        case _:
+            return node

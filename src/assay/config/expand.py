@@ -1,0 +1,114 @@
+"""Every config that one file asks for: its variants, and the points of its sweep."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from assay.config.load import Config
+from assay.config.merge import Change, merged
+from assay.config.overrides import RefusedError, setting_of
+from assay.config.sweep import SECTION, Point, Sweep, assignments, sweep_of
+from assay.config.tree import KeyPath
+from assay.config.variants import ALL, Variant, variants_of
+from assay.core.diagnostics import Origin, Problem
+from assay.core.errors import ConfigError, InputError, did_you_mean
+
+
+def expand(config: Config, variants: Sequence[str] = (), *, sweep: bool = True) -> list[Config]:
+    """The configs to run, in order: the base or the named variants ("all" is every one), each at every point of the
+    sweep if there is one.
+
+    Each keeps its own `problems`. InputError for a variant that is not there, ConfigError when the sections that say
+    what to make of the file cannot be understood. A key given on the command line is fixed: it no longer varies.
+    """
+    known, problems = variants_of(config.written)
+    plan, wrong = sweep_of(config.written) if sweep else (None, [])
+    if problems or wrong:
+        raise ConfigError([*problems, *wrong])
+    names: list[str] = []
+    for name in variants:
+        names += known if name == ALL and known else [_checked(name, known, config)]
+    plan = plan.without(_fixed(config)) if plan is not None else None
+    chosen = [known[name] for name in dict.fromkeys(names)] if variants else [None]
+    return [made for variant in chosen for made in _at_points(config, variant, plan)]
+
+
+def variations(config: Config) -> Iterator[Config]:
+    """The base, every variant, and every value of the sweep by itself: what has to make sense for all to do so."""
+    yield config
+    if config.read_problems:
+        return
+    for variant in variants_of(config.written)[0].values():
+        yield _made(config, variant, ())
+    plan, _ = sweep_of(config.written)
+    for axis, value in plan.without(_fixed(config)).single() if plan is not None else ():
+        yield _made(config, None, ((axis, value),))
+
+
+def problems_of_sections(config: Config) -> list[Problem]:
+    """What is wrong with `[variants]` and `[sweep]` themselves."""
+    return [*variants_of(config.written)[1], *sweep_of(config.written)[1]]
+
+
+def _at_points(config: Config, variant: Variant | None, plan: Sweep | None) -> Iterator[Config]:
+    count = plan.size() if plan is not None else 0
+    if plan is None or not count:
+        yield _made(config, variant, ()) if variant is not None else config
+        return
+    for i, point in enumerate(plan.points(), 1):
+        yield replace(_made(config, variant, point), point=f"{i}/{count}")
+
+
+def _made(config: Config, variant: Variant | None, point: Point) -> Config:
+    changes: list[Change] = [variant.settings] if variant is not None else []
+    changes.append(lambda _: ([axis.with_value(value, SECTION) for axis, value in point], []))
+    made = merged(config.given, config.overrides, config.draws, changes, is_whole=not config.read_problems)
+    return replace(
+        config,
+        root=made.root,
+        written=made.written,
+        problems=(*config.read_problems, *made.problems),
+        named=None,
+        variant=variant.name if variant is not None else "",
+        assigned=assignments(point),
+    )
+
+
+def _checked(name: str, known: Collection[str], config: Config) -> str:
+    if name in known:
+        return name
+    where = str(config.path) if config.path else "the config"
+    if not known:
+        raise InputError(f"{where} has no variants.", fix='Write [variants.big] and under it "model.hidden" = 512.')
+    fix = did_you_mean(name, known) or f"It has: {', '.join(known)}."
+    raise InputError(f"There is no variant `{name}` in {where}.", fix=fix)
+
+
+def _fixed(config: Config) -> list[KeyPath]:
+    """The keys that the command line sets."""
+    paths = []
+    for argument in config.overrides:
+        try:
+            paths.append(setting_of(argument).parts)
+        except RefusedError:
+            continue
+    return paths
+
+
+def told_once(configs: Iterable[Config], stage: Callable[[Config], Iterable[Problem]]) -> list[Problem]:
+    """What one stage of a check says about several configs of one file, each problem once."""
+    problems: dict[tuple[str, Origin], Problem] = {}
+    for config in configs:
+        for problem in stage(config):
+            problems.setdefault((problem.message, problem.origin), _said_of(problem, config))
+    return list(problems.values())
+
+
+def _said_of(problem: Problem, config: Config) -> Problem:
+    """A line that is right by itself may be wrong in one variation: then the problem says in which."""
+    if problem.origin.note:
+        return problem
+    where = f" in the variant {config.variant}" if config.variant else ""
+    where += f" when the sweep sets {' and '.join(key for key, _ in config.assigned)}" if config.assigned else ""
+    return replace(problem, message=f"{problem.message},{where}") if where else problem

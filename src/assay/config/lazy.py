@@ -1,0 +1,220 @@
+"""Calls written down instead of made: `L(Net)(width=32)` in a config that is a Python file.
+
+>>> model = L("model.Net")(width=32)
+>>> model.width = 64
+>>> model
+L('model.Net')(width=64)
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import CodeType, FrameType
+from typing import Any
+
+from assay.core.errors import did_you_mean
+
+_HOUSES = ("torch", "assay")
+"""Packages whose classes are named by where people import them from, not by the file they happen to lie in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """The part of a Python file that wrote something; columns are bytes, as Python counts them."""
+
+    file: str
+    line: int
+    column: int
+    end_line: int
+    end_column: int
+
+
+class Section(dict[str, Any]):
+    """A table of a config in Python: a dictionary whose keys are attributes too, and which knows who wrote them.
+
+    >>> train = Section(epochs=1)
+    >>> train.epochs += 1
+    >>> train.update(dict(clip_norm=1.0))
+    >>> train
+    Section(epochs=2, clip_norm=1.0)
+    """
+
+    _spot: Spot | None
+    _spots: dict[str, Spot | None]
+
+    def __init__(self, given: Mapping[str, Any] | Iterable[tuple[str, Any]] = (), /, **more: Any) -> None:
+        super().__init__(given, **more)
+        self.__dict__["_spot"] = _caller()
+        self.__dict__["_spots"] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self:
+            return self[name]
+        raise AttributeError(f"no `{name}` here; {did_you_mean(name, self) or 'there is: ' + (', '.join(self) or '-')}")
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if hasattr(type(self), name) or name in self.__dict__:
+            raise AttributeError(f"`{name}` is a method of every section; write [{name!r}] for the key")
+        self._put(name, value, _caller())
+
+    def __delattr__(self, name: str) -> None:
+        if name not in self:
+            raise AttributeError(f"no `{name}` here; {did_you_mean(name, self)}")
+        del self[name]
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self._put(name, value, _caller())
+
+    def update(self, given: Any = (), /, **more: Any) -> None:
+        spot = _caller()
+        for name, value in dict(given, **more).items():
+            self._put(name, value, spot)
+
+    def setdefault(self, name: str, value: Any = None) -> Any:
+        if name not in self:
+            self._put(name, value, _caller())
+        return self[name]
+
+    def __ior__(self, given: Any) -> Section:  # type: ignore[override,misc]
+        spot = _caller()
+        for name, value in dict(given).items():
+            self._put(name, value, spot)
+        return self
+
+    def copy(self) -> Section:
+        return self.__copy__()
+
+    def __copy__(self) -> Section:
+        return self._like(self)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Section:
+        from copy import deepcopy
+
+        made = self._like({})
+        memo[id(self)] = made
+        for name, value in self.items():
+            dict.__setitem__(made, name, deepcopy(value, memo))
+        return made
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restored, (type(self), dict(self))
+
+    def __repr__(self) -> str:
+        return f"Section({_arguments(self)})"
+
+    def _like(self, items: Mapping[str, Any]) -> Section:
+        made = _restored(type(self), items)
+        made.__dict__.update(_spot=self._spot, _spots=dict(self._spots))
+        return made
+
+    def _put(self, name: str, value: Any, spot: Spot | None) -> None:
+        dict.__setitem__(self, name, value)
+        self.__dict__["_spots"][name] = spot
+
+
+class Call(Section):
+    """A call that has not happened: its target under `type`, its arguments by name, positional ones under `args`."""
+
+    def __repr__(self) -> str:
+        arguments = {name: value for name, value in self.items() if name not in ("type", "args")}
+        positional = [_shown(value) for value in self.get("args", ())]
+        return f"L({self['type']!r})({', '.join([*positional, *([_arguments(arguments)] if arguments else [])])})"
+
+
+class LazyCall:
+    """`L(Net)(width=32)` is a `Call` of Net, which is built later; `L("model.Net")` does not even import it."""
+
+    def __init__(self, target: Any) -> None:
+        self.target = target if isinstance(target, str) else target_of(target)
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Call:
+        for name in ("type", "args"):
+            if name in kwargs:
+                raise TypeError(f"`{name}` cannot be written as an argument: in a config it has a meaning of its own")
+        made = Call({"type": self.target, **({"args": list(args)} if args else {}), **kwargs})
+        made.__dict__["_spot"] = _caller()
+        return made
+
+
+L = LazyCall
+
+
+def target_of(thing: Any) -> str:
+    """The text that names a class or function in a config; for what has no name, what it looks like."""
+    module = getattr(thing, "__module__", None)
+    name = getattr(thing, "__qualname__", None)
+    if not isinstance(module, str) or not isinstance(name, str):
+        return repr(thing)
+    if not isinstance(thing, type) and isinstance(getattr(thing, "__self__", None), type):
+        name = f"{thing.__self__.__qualname__}.{thing.__name__}"  # a classmethod, by the class it was taken from
+        module = thing.__self__.__module__
+        thing = thing.__self__
+    return f"{_public(module, name.partition('.')[0])}.{name}"
+
+
+def _public(module: str, name: str) -> str:
+    """The shortest package that offers `name` from `module`: torch.nn for torch.nn.modules.linear."""
+    parts = module.split(".")
+    home = sys.modules.get(module)
+    thing = getattr(home, name, None)
+    if parts[0] not in _HOUSES or thing is None:
+        return module
+    for end in range(1, len(parts)):
+        package = ".".join(parts[:end])
+        if getattr(sys.modules.get(package), name, None) is thing:
+            return package
+    return module
+
+
+def _restored(kind: type[Section], items: Mapping[str, Any]) -> Section:
+    made = kind.__new__(kind)
+    made.__dict__.update(_spot=None, _spots={})
+    for name, value in items.items():
+        dict.__setitem__(made, name, value)
+    return made
+
+
+def _arguments(given: Mapping[str, Any]) -> str:
+    if all(str(name).isidentifier() for name in given):
+        return ", ".join(f"{name}={_shown(value)}" for name, value in given.items())
+    return repr(dict(given))
+
+
+def _shown(value: Any) -> str:
+    return target_of(value) if callable(value) else repr(value)
+
+
+def calling_frame() -> FrameType | None:
+    """The frame of whoever uses this module."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename == __file__:
+        frame = frame.f_back
+    return frame
+
+
+def _caller() -> Spot | None:
+    frame = calling_frame()
+    if frame is None:
+        return None
+    code = frame.f_code
+    positions, index = _positions(code), frame.f_lasti // 2
+    found = positions[index] if 0 <= index < len(positions) else (None,) * 4
+    if None in found:
+        return Spot(code.co_filename, frame.f_lineno or 0, 0, 0, 0)
+    line, end_line, column, end_column = found
+    return Spot(code.co_filename, line or 0, column or 0, end_line or 0, end_column or 0)
+
+
+_known_positions: dict[int, tuple[CodeType, list[tuple[int | None, int | None, int | None, int | None]]]] = {}
+
+
+def _positions(code: CodeType) -> list[tuple[int | None, int | None, int | None, int | None]]:
+    """Where each instruction comes from, kept for a few codes: a long config would ask for it at every call."""
+    known = _known_positions.get(id(code))
+    if known is None or known[0] is not code:
+        if len(_known_positions) >= 8:
+            _known_positions.clear()
+        known = _known_positions[id(code)] = (code, list(code.co_positions()))
+    return known[1]

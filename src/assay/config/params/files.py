@@ -1,0 +1,165 @@
+"""Parameters as plain data for JSON, YAML and TOML, and back: tuples, dates and other keys than strings survive.
+
+What these languages have no word for is a table with one key: `{"@tuple": [1, 2]}`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from datetime import date, datetime, time
+from pathlib import Path, PurePath
+from typing import Any
+
+from assay.config.sources import json as json_source
+from assay.config.sources import toml as toml_source
+from assay.config.sources import yaml as yaml_source
+from assay.config.tree import NONE, Table, plain
+from assay.core.errors import ConfigError, InputError, MissingExtraError
+
+SUFFIXES = (".json", ".yaml", ".yml", ".toml")
+FORMS = ".json, .yaml or .toml"
+_WORD = re.compile(r"[A-Za-z_]{2,}[\w./-]*", re.ASCII)
+_MARKS = ("@tuple", "@path", "@date", "@datetime", "@time", "@text", "@items")
+
+
+def encoded(value: Any, where: str = "") -> Any:
+    """`value` out of dictionaries with string keys, lists and what every front end can write."""
+    match value:
+        case bool() | None:
+            return value
+        case str():
+            return {"@text": value[1:]} if value == NONE else str(value)
+        case int():
+            return int(value)
+        case float():
+            return float(value)
+        case datetime():
+            return {"@datetime": value.isoformat()}
+        case date():
+            return {"@date": value.isoformat()}
+        case time():
+            return {"@time": value.isoformat()}
+        case PurePath():
+            return {"@path": str(value)}
+        case tuple():
+            return {"@tuple": [encoded(item, f"{where}[{i}]") for i, item in enumerate(value)]}
+        case list():
+            return [encoded(item, f"{where}[{i}]") for i, item in enumerate(value)]
+        case Mapping():
+            if all(isinstance(key, str) for key in value) and not (len(value) == 1 and next(iter(value)) in _MARKS):
+                return {str(key): encoded(item, f"{where}.{key}".lstrip(".")) for key, item in value.items()}
+            return {"@items": [[encoded(key, where), encoded(item, where)] for key, item in value.items()]}
+        case _:
+            raise InputError(
+                f"`{where}` is of type {type(value).__name__}, which no file can hold.",
+                fix="Keep numbers, strings, true/false, None, dates, paths, tuples, lists and dictionaries.",
+            )
+
+
+def decoded(value: Any) -> Any:
+    """What `encoded` was given."""
+    match value:
+        case {"@text": str(text), **rest} if not rest:
+            return f"@{text}"
+        case {"@tuple": list(items), **rest} if not rest:
+            return tuple(map(decoded, items))
+        case {"@items": list(items), **rest} if not rest:
+            return {decoded(key): decoded(item) for key, item in items}
+        case dict() if len(value) == 1 and isinstance(text := next(iter(value.values())), str):
+            (mark,) = value
+            return _READERS[mark](text) if mark in _READERS else {mark: text}
+        case dict():
+            return {key: decoded(item) for key, item in value.items()}
+        case list():
+            return list(map(decoded, value))
+        case _:
+            return value
+
+
+_READERS: dict[str, Callable[[str], Any]] = {
+    "@path": Path,
+    "@date": date.fromisoformat,
+    "@datetime": datetime.fromisoformat,
+    "@time": time.fromisoformat,
+}
+
+
+def write(values: Mapping[str, Any], path: Path) -> None:
+    """Write `values` to the file `path` in the language of its ending."""
+    try:
+        path.write_text(text_of(values, path.suffix), encoding="utf-8")
+    except (OSError, UnicodeEncodeError) as error:
+        raise InputError(f"The parameters cannot be written to {path}: {error}") from error
+
+
+def text_of(values: Mapping[str, Any], suffix: str) -> str:
+    """The text of a file with that ending."""
+    data = encoded(values)
+    match _known(suffix):
+        case ".json":
+            return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
+        case ".toml":
+            import tomli_w  # reading parameters does not pay for writing them
+
+            return tomli_w.dumps(_without_none(data))
+        case _:
+            return _yaml_text(data)
+
+
+def read(path: Path) -> Table:
+    """The tree in a file, with the place of every value; ConfigError with every mistake."""
+    suffix = _known(path.suffix)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"The parameters in {path} cannot be read: {error}") from error
+    read_all = {".json": json_source.read_all, ".toml": toml_source.read_all}.get(suffix, yaml_source.read_all)
+    root, problems = read_all(text, str(path))
+    if problems:
+        raise ConfigError(problems)
+    return root
+
+
+def values_of(root: Table) -> dict[str, Any]:
+    """The values in a tree that `read` made."""
+    try:
+        return {key: decoded(plain(node)) for key, node in root.items.items()}
+    except (ValueError, TypeError) as error:
+        raise InputError(f"A value in {root.origin.source} is no date, time or table: {error}") from error
+
+
+def _known(suffix: str) -> str:
+    if suffix.lower() not in SUFFIXES:
+        raise InputError(f"Parameters are not kept in {suffix or 'a file without an ending'}.", fix=f"Use {FORMS}.")
+    return suffix.lower()
+
+
+def _without_none(value: Any) -> Any:
+    match value:
+        case None:
+            return NONE
+        case dict():
+            return {key: _without_none(item) for key, item in value.items()}
+        case list():
+            return [_without_none(item) for item in value]
+        case _:
+            return value
+
+
+def _yaml_text(data: Any) -> str:
+    try:
+        import yaml
+    except ImportError:
+        raise MissingExtraError("Writing YAML", extra="yaml") from None
+
+    class Dumper(yaml.SafeDumper):
+        """Quotes every string that is no plain word: what is a number differs between YAML 1.1 and 1.2."""
+
+        def represent_str(self, text: str) -> Any:
+            style = None if _WORD.fullmatch(text) else '"'
+            return self.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+    Dumper.add_representer(str, Dumper.represent_str)
+    return str(yaml.dump(data, Dumper=Dumper, sort_keys=False, allow_unicode=True))

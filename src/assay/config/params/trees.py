@@ -1,0 +1,94 @@
+"""Parameters and dataclasses as the tree that every front end makes, each value with the place where it was set."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import os
+from collections.abc import Iterable, Mapping
+from datetime import date, time
+from enum import Enum
+from pathlib import PurePath
+from typing import Any
+
+from assay.config.params.declared import lines_of
+from assay.config.tree import List, Node, Table, from_plain
+from assay.core.diagnostics import Origin
+from assay.core.errors import InputError
+
+PYTHON = "<python>"
+
+
+def tree_of(settings: object) -> Table:
+    """The tree of a Params or a dataclass, or of a class of either whose parameters all have a default."""
+    if isinstance(settings, type):
+        kind = settings
+        try:
+            settings = kind()
+        except TypeError as error:
+            raise InputError(f"A config cannot be made of {kind.__name__} alone: {error}.") from error
+    node = node_of(settings, Origin(source=PYTHON))
+    if not isinstance(node, Table) or isinstance(settings, Mapping):
+        raise InputError(f"{settings!r} is no config.", fix="Give a Params or a dataclass.")
+    return node
+
+
+def node_of(value: Any, origin: Origin, where: str = "") -> Node:
+    """The node for a value that Python code holds."""
+    if hasattr(type(value), "tree"):
+        node: Node = value.tree()
+        return node
+    match value:
+        case Enum():
+            return from_plain(value.value, origin)
+        case PurePath():
+            return from_plain(os.fspath(value), origin)
+        case list() | tuple():
+            return List(tuple(node_of(item, origin, f"{where}[{i}]") for i, item in enumerate(value)), origin)
+        case Mapping():
+            notes = getattr(value, "_notes", None)  # of a group
+            return table_of(value.items(), notes.origins if notes else {}, origin, where)
+        case _ if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            return _dataclass_tree(value, origin, where)
+        case _ if hasattr(type(value), "keys") and hasattr(type(value), "__getitem__"):
+            names = list(value.keys())
+            return table_of(((name, value[name]) for name in names), {}, origin, where)
+        case bool() | None | int() | float() | str() | date() | time():
+            return from_plain(value, origin)
+        case _:
+            raise InputError(
+                f"`{where}` is of type {type(value).__name__}, which no config can hold.",
+                where=str(origin),
+                fix='Write the call down instead: L(Name)(...) or {"type": "package.module.Name", ...}.',
+            )
+
+
+def table_of(items: Iterable[tuple[Any, Any]], origins: Mapping[str, Origin], origin: Origin, where: str = "") -> Table:
+    """The table of these values. `origins` tells where each was set; without one it was at `origin`."""
+    nodes: dict[str, Node] = {}
+    for name, value in items:
+        if not isinstance(name, str):
+            raise InputError(f"The key {name!r} of `{where}` is no string.", where=str(origin))
+        nodes[name] = node_of(value, origins.get(name, origin), f"{where}.{name}".lstrip("."))
+    return Table(nodes, origin, {name: origins.get(name, origin) for name in nodes})
+
+
+def _dataclass_tree(value: Any, origin: Origin, where: str) -> Table:
+    """A value that is the default of its field was set where the field is, any other where the object was made."""
+    kind = type(value)
+    fields = [each for each in dataclasses.fields(value) if each.init]
+    lines: dict[str, int] = {}
+    source = PYTHON
+    try:
+        source = inspect.getsourcefile(kind) or PYTHON
+        lines = lines_of(kind.__name__, Origin(source=source, line=inspect.getsourcelines(kind)[1]))
+    except (OSError, TypeError):
+        pass  # made where there is no file
+
+    origins = {
+        each.name: Origin(source=source, line=lines[each.name])
+        for each in fields
+        if each.name in lines
+        and (getattr(value, each.name) is each.default or each.default_factory is not dataclasses.MISSING)
+    }
+    return table_of(((each.name, getattr(value, each.name)) for each in fields), origins, origin, where)

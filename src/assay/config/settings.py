@@ -1,0 +1,301 @@
+"""What holds for more than one config: a project's settings, and variables of this project or of this machine.
+
+A project's file is `.assay/settings.toml`, the user's own lies in their config folder. `[globals]` holds the variables
+that a config names as `${global:NAME}`; the project's win. Everything else is read from the project's file only.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from assay.config.allowed import can_trust
+from assay.config.edit import with_key, without_key
+from assay.config.sources.toml import read_all
+from assay.config.tree import KeyPath, Leaf, List, Node, Table, from_plain, get_at, plain
+from assay.core.diagnostics import Origin, Problem
+from assay.core.errors import ConfigError, InputError, did_you_mean
+from assay.core.plain import write_atomic
+from assay.core.project import SETTINGS_NAME, project_root, settings_file
+
+Scope = Literal["local", "global"]
+SCOPES: tuple[Scope, ...] = ("local", "global")
+
+GLOBALS = "globals"
+RUNS_DIR, TRUSTED = "runs_dir", "trusted"
+SETTINGS: Mapping[str, str] = {
+    RUNS_DIR: "Where runs are kept: a path, from the project's folder on.",
+    TRUSTED: "Packages whose classes and functions configs may name; `assay config trust` adds one.",
+}
+"""Every setting of a project, and what it is for."""
+
+_NAME = re.compile(r"[A-Za-z_][\w-]*", re.ASCII)
+_MAX_BYTES = 1_000_000
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings that a config in the folder `start` sees. Files are read when something is asked for, and once."""
+
+    start: Path
+
+    @cached_property
+    def local_file(self) -> Path | None:
+        """The project's file; None where there is no project."""
+        root = project_root(self.start)
+        return None if root is None else settings_file(root)
+
+    @cached_property
+    def global_file(self) -> Path:
+        """The user's own."""
+        return global_file()
+
+    @cached_property
+    def local(self) -> Table:
+        return _read(self.local_file, "local") if self.local_file is not None else _nothing("<no project>")
+
+    @cached_property
+    def globally(self) -> Table:
+        return _read(self.global_file, "global")
+
+    @cached_property
+    def trusted(self) -> frozenset[str]:
+        """Packages that this project allows as targets."""
+        node = self.local.items.get(TRUSTED)
+        return frozenset(str(plain(item)) for item in node.items) if isinstance(node, List) else frozenset()
+
+    @cached_property
+    def variables(self) -> Mapping[str, Any]:
+        """What `${global:NAME}` stands for, by name."""
+        return {**_variables(self.globally), **_variables(self.local)}
+
+    def of(self, scope: Scope) -> Table:
+        """The file of a scope as it is written."""
+        return self.local if scope == "local" else self.globally
+
+    def origin_of(self, variable: str) -> Origin | None:
+        """Where a variable was set: by the project if it is there, else by the user."""
+        for scope in SCOPES:
+            node = get_at(self.of(scope), (GLOBALS, variable))
+            if node is not None:
+                return node.origin
+        return None
+
+
+class Globals(Mapping[str, Any]):
+    """The variables of this machine and project, from code: `globs["datasets"]`.
+
+    >>> from pathlib import Path
+    >>> sorted(Globals(Path("/nowhere")))
+    []
+
+    The project is the one around `start`, by default around the working directory. Read anew each time.
+    """
+
+    def __init__(self, start: Path | None = None) -> None:
+        self._start = start
+
+    @property
+    def settings(self) -> Settings:
+        return Settings(self._start or Path.cwd())
+
+    @property
+    def glob_fn(self) -> Path:
+        """The file of the variables that hold for all projects."""
+        return global_file()
+
+    def __getitem__(self, name: str) -> Any:
+        variables = self.settings.variables
+        if name not in variables:
+            raise UnknownVariableError(name, variables)
+        return variables[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.settings.variables)
+
+    def __len__(self) -> int:
+        return len(self.settings.variables)
+
+    def update(self, scope: Scope, name: str, value: object) -> None:
+        """Set a variable, of this project ("local") or of all ("global")."""
+        write(file_of(self.settings, scope), variable_path(name), value)
+
+    def list_config(self, globa: bool = True, local: bool = True) -> dict[str, Any]:
+        """The variables of the given scopes by name; the project's win."""
+        settings = self.settings
+        return {
+            **(_variables(settings.globally) if globa else {}),
+            **(_variables(settings.local) if local else {}),
+        }
+
+
+class UnknownVariableError(InputError, KeyError):
+    """A variable that is not set."""
+
+    def __init__(self, name: str, known: Mapping[str, Any]) -> None:
+        fix = did_you_mean(name, known)
+        how = f"assay config set --global {name} VALUE"
+        super().__init__(f"The variable `{name}` is not set.", fix=f"{fix} Else: {how}" if fix else how)
+
+    __str__ = Exception.__str__  # KeyError would show the text in quotes
+
+
+globs = Globals()
+
+
+def global_file() -> Path:
+    """Where the user's own settings lie."""
+    from platformdirs import user_config_path
+
+    return user_config_path("assay", appauthor=False) / SETTINGS_NAME
+
+
+def file_of(settings: Settings, scope: Scope) -> Path:
+    """The file of a scope; InputError where there is no project."""
+    if scope == "global":
+        return settings.global_file
+    if settings.local_file is None:
+        fix = "Go into a project, make one with `assay init`, or use --global."
+        raise InputError(f"There is no project in {settings.start.absolute()} or above it.", fix=fix)
+    return settings.local_file
+
+
+def path_of(name: str) -> KeyPath:
+    """Where a name given to `assay config` lies in a file: settings at the top, all else is a variable."""
+    return (name,) if name in SETTINGS else variable_path(name)
+
+
+def variable_path(name: str) -> KeyPath:
+    """Where a variable lies. InputError when the name cannot be one."""
+    if name in SETTINGS:
+        raise InputError(f"`{name}` is a setting, not a variable.", fix=f"assay config set {name} VALUE")
+    if not _NAME.fullmatch(name):
+        fix = "Use letters, digits, - and _; begin with a letter."
+        raise InputError(f"`{name}` cannot be the name of a variable.", fix=fix)
+    return (GLOBALS, name)
+
+
+def write(file: Path, path: KeyPath, value: object) -> None:
+    """Set one key of a settings file, which keeps its comments. What the file could not mean is refused."""
+    text = _text(file)
+    node = from_plain(value, Origin(source="<cli>"))
+    _replace(file, with_key(text, path, node, source=str(file)))
+
+
+def remove(file: Path, path: KeyPath) -> None:
+    """Remove one key of a settings file; InputError when it is not there."""
+    _replace(file, without_key(_text(file), path, source=str(file)))
+
+
+def trust(settings: Settings, package: str) -> bool:
+    """Allow the targets of a package in this project; False when they were allowed already."""
+    why = _untrustable(package)
+    if why:
+        raise InputError(why, fix="Call it in a function of your own code and name that function in the config.")
+    if package in settings.trusted:
+        return False
+    write(file_of(settings, "local"), (TRUSTED,), sorted({*settings.trusted, package}))
+    return True
+
+
+def distrust(settings: Settings, package: str) -> None:
+    """Take a package off the list; InputError when it is not on it."""
+    if package not in settings.trusted:
+        fix = did_you_mean(package, settings.trusted)
+        raise InputError(f"`{package}` is not trusted here.", fix=fix)
+    write(file_of(settings, "local"), (TRUSTED,), sorted(settings.trusted - {package}))
+
+
+def _untrustable(package: str) -> str:
+    if not all(part.isidentifier() for part in package.split(".")):
+        return f"`{package}` is no name of a package."
+    if not can_trust(package.split(".")[0]):
+        owner = {"assay": "assay itself", "torch": "torch, of which configs may name a part anyway"}
+        return f"`{package}` cannot be trusted: it is {owner.get(package.split('.')[0], 'Python itself')}."
+    return ""
+
+
+def _nothing(source: str) -> Table:
+    return Table({}, Origin(source=source))
+
+
+def _variables(file: Table) -> dict[str, Any]:
+    node = file.items.get(GLOBALS)
+    return dict(plain(node)) if node is not None else {}
+
+
+def _read(file: Path, scope: Scope) -> Table:
+    """A file of settings; ConfigError with everything in it that means nothing."""
+    root, problems = read_all(_text(file), str(file))
+    problems += _wrong(root, scope)
+    if problems:
+        raise ConfigError(problems)
+    return root
+
+
+def _text(file: Path) -> str:
+    try:
+        with file.open("rb") as stream:
+            raw = stream.read(_MAX_BYTES + 1)
+        if len(raw) > _MAX_BYTES:
+            raise InputError("The settings are too large to be settings.", where=str(file))
+        return raw.decode("utf-8")
+    except FileNotFoundError:
+        return ""
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"The settings cannot be read: {error}", where=str(file)) from error
+
+
+def _replace(file: Path, text: str) -> None:
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        # A settings file that is a link stays one.
+        write_atomic(Path(os.path.realpath(file)), text.encode("utf-8"))
+    except OSError as error:
+        raise InputError(f"The settings cannot be written: {error.strerror or error}.", where=str(file)) from error
+
+
+def _wrong(root: Table, scope: Scope) -> Iterator[Problem]:
+    for name, node in root.items.items():
+        origin = root.key_origin(name)
+        if name == GLOBALS:
+            if not isinstance(node, Table):
+                yield _problem("wrong-type", f"`{GLOBALS}` must be a table of variables", node.origin, name)
+                continue
+            for key in node.items:
+                if not _NAME.fullmatch(key):
+                    message = f"`{key}` cannot be the name of a variable"
+                    yield _problem("unknown-key", message, node.key_origin(key), f"{GLOBALS}.{key}")
+        elif name not in SETTINGS:
+            known = [GLOBALS, *SETTINGS] if scope == "local" else [GLOBALS]
+            fix = did_you_mean(name, known) or f"variables of your own stand under [{GLOBALS}]"
+            yield _problem("unknown-key", f"there is no setting `{name}`", origin, name, fix)
+        elif scope == "global":
+            fix = f"write it into .assay/{SETTINGS_NAME} of the project"
+            yield _problem("unknown-key", f"`{name}` is a setting of one project", origin, name, fix)
+        else:
+            yield from _wrong_setting(name, node)
+
+
+def _wrong_setting(name: str, node: Node) -> Iterator[Problem]:
+    if name == RUNS_DIR and not (isinstance(node, Leaf) and isinstance(node.value, str) and node.value):
+        yield _problem("wrong-type", f"`{name}` must be a path in quotes", node.origin, name)
+    if name != TRUSTED:
+        return
+    if not isinstance(node, List):
+        yield _problem("wrong-type", f'`{name}` must be a list of packages, as in ["timm"]', node.origin, name)
+        return
+    for item in node.items:
+        value = plain(item)
+        why = _untrustable(value) if isinstance(value, str) else "a package is named by a string"
+        if why:
+            yield _problem("wrong-value", why.rstrip("."), item.origin, name)
+
+
+def _problem(kind: str, message: str, origin: Origin, key: str, fix: str = "") -> Problem:
+    return Problem(kind=kind, message=message, origin=origin, key=key, fix=fix)

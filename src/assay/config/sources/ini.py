@@ -1,0 +1,371 @@
+"""INI as `configparser` reads it, with the places of everything; values are typed as on the command line.
+
+`[data.train]` is a table in a table, and so is `best.metric = ...`. Keys above the first section stand at the top.
+`%(name)s` is the value of `name` in the same section or in `[DEFAULT]`, which is there for nothing else.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from assay.config.sources import toml
+from assay.config.sources.places import (
+    MAX_BYTES,
+    MAX_MISTAKES,
+    MAX_VALUES,
+    MAX_WORD,
+    Places,
+    by_place,
+    duplicate,
+    too_deep,
+    too_large,
+    too_long,
+    too_many,
+)
+from assay.config.tree import MAX_DEPTH, KeyPath, Leaf, List, Node, Table, dotted, from_plain, parse_dotted
+from assay.config.values import value_of
+from assay.core.diagnostics import Origin, Problem
+from assay.core.errors import did_you_mean
+
+DEFAULT = "DEFAULT"
+MAX_TEXT = 1_000_000  # characters of one value after interpolation
+_HEADER = re.compile(r"\[(?P<name>.+)\]\s*(?P<rest>.*)")
+_OPTION = re.compile(r'(?P<key>(?:"(?:[^"\\]|\\.)*+"|[^=:"]++)*+)[=:]\s*(?P<value>.*)')
+_BAD_OPTION = re.compile(r"(?P<key>[^=:]*+)[=:]")
+_COMMENT = re.compile(r"\s[#;]")
+_PERCENT = re.compile(r"%%|%\((?P<name>[^()]+)\)s|%")
+
+
+def read_all(text: str, source: str, *, excerpt: bool = False) -> tuple[Table, list[Problem]]:
+    """The tree of what could be read, and every mistake."""
+    places = Places(text.removeprefix("\ufeff"), source, keep=excerpt)
+    empty = Table({}, Origin(source=source))
+    refused = too_large(places.text, source)
+    if refused is not None:
+        return empty, [refused]
+    reader = _Reader(places)
+    try:
+        reader.lines()
+        root = reader.tree()
+    except _Refused as stop:
+        return empty, [stop.problem]
+    return root, sorted(reader.problems[:MAX_MISTAKES], key=by_place)
+
+
+class _Refused(Exception):
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem.message)
+        self.problem = problem
+
+
+@dataclass(slots=True)
+class _Option:
+    """`key = value`, with where each line of the value starts."""
+
+    name: str
+    key_origin: Origin
+    lines: list[tuple[int, str]]
+
+    def raw(self) -> str:
+        return "\n".join(text for _, text in self.lines).rstrip()
+
+    def place(self, index: int) -> int:
+        """Where the character `index` of the value stands in the file."""
+        for start, text in self.lines:
+            if index <= len(text):
+                return start + index
+            index -= len(text) + 1
+        return self.lines[-1][0]
+
+
+@dataclass(slots=True)
+class _Section:
+    name: str
+    origin: Origin
+    path: KeyPath = ()
+    options: dict[str, _Option] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Box:
+    """A table being filled."""
+
+    origin: Origin
+    items: dict[str, _Box | Node] = field(default_factory=dict)
+    key_origins: dict[str, Origin] = field(default_factory=dict)
+
+    def frozen(self) -> Table:
+        items = {key: item.frozen() if isinstance(item, _Box) else item for key, item in self.items.items()}
+        return Table(items, self.origin, self.key_origins)
+
+
+class _Reader:
+    def __init__(self, places: Places) -> None:
+        self.places = places
+        self.problems: list[Problem] = []
+        self.top = _Section("", places.origin(0, 0))
+        self.sections = {"": self.top}
+        self.interpolated: dict[tuple[str, str], str | None] = {}
+        self.added = 0
+
+    def wrong(self, message: str, start: int, end: int, fix: str = "") -> None:
+        origin = self.places.origin(start, end)
+        self.problems.append(Problem(kind="syntax", message=message, origin=origin, fix=fix))
+
+    # --- lines, by the rules of configparser
+
+    def lines(self) -> None:
+        section, option = self.top, None
+        indent = at = values = 0
+        for line in self.places.text.split("\n"):
+            start, at = at, at + len(line) + 1
+            bare = line.strip()
+            here = start + len(line) - len(line.lstrip())
+            if not bare:
+                if option is not None:
+                    option.lines.append((start, ""))
+                continue
+            if bare[0] in "#;":
+                continue
+            if option is not None and here - start > indent:
+                option.lines.append((here, bare))
+                continue
+            indent, option = here - start, None
+            if bare[0] == "[":
+                section = self.header(bare, here)
+                continue
+            option = self.option(section, bare, here)
+            values += 1
+            if values > MAX_VALUES:
+                raise _Refused(too_many(self.places.source))
+
+    def header(self, text: str, at: int) -> _Section:
+        found = _HEADER.fullmatch(text)
+        unread = _Section("", self.top.origin)  # its options are read too, for their mistakes
+        if found is None:
+            self.wrong("this header is not closed", at, at + len(text), "write [section]")
+            return unread
+        name, start, end = found["name"], at + 1, at + 1 + len(found["name"])
+        if found["rest"] and found["rest"][0] not in "#;":
+            self.wrong("this is too much after the header", at + found.start("rest"), at + len(text))
+        origin = self.places.origin(start, end)
+        path = self.path(name, start)
+        if path is None:
+            return unread
+        section = _Section(name.strip(), origin, path)
+        first = self.sections.setdefault(section.name, section)
+        if first is not section:
+            self.problems.append(duplicate(section.name, origin, first.origin))
+        return first
+
+    def option(self, section: _Section, text: str, at: int) -> _Option | None:
+        found = _OPTION.fullmatch(text)
+        name = found["key"].rstrip() if found else ""
+        if found is None or not name:
+            broken = _BAD_OPTION.match(text)
+            if broken is None:
+                self.wrong("`=` is missing after the key", at, at + len(text), "write key = value")
+            else:
+                fix = 'write key = value, or "any text" = value'
+                self.wrong("this is no key", at, at + max(1, len(broken["key"].rstrip())), fix)
+            return None
+        origin = self.places.origin(at, at + len(name))
+        option = _Option(name, origin, [(at + found.start("value"), found["value"])])
+        first = section.options.setdefault(option.name, option)
+        if first is not option:
+            key = f"{section.name}.{option.name}".removeprefix(".")
+            self.problems.append(duplicate(key, origin, first.key_origin))
+        return option
+
+    def path(self, name: str, at: int) -> KeyPath | None:
+        """The keys that a dotted name stands for."""
+        if len(name) > MAX_WORD * 4:
+            self.problems.append(too_long(self.places.origin(at, at + len(name))))
+            return None
+        try:
+            path = parse_dotted(name.strip())
+        except ValueError:
+            path = ()
+        if not path or not all(isinstance(part, str) for part in path):
+            self.wrong(f"`{name}` is no name", at, at + len(name), 'write a.b, or "any text"')
+            return None
+        if len(path) > MAX_DEPTH:
+            raise _Refused(too_deep(self.places.origin(at, at + len(name))))
+        return path
+
+    # --- the tree
+
+    def tree(self) -> Table:
+        root = _Box(self.top.origin)
+        for section in self.sections.values():
+            if section.name == DEFAULT:
+                for option in section.options.values():
+                    self.text(section, option.name)
+                continue
+            box = self.descend(root, section.path, section.origin) if section.path else root
+            if box is None:
+                continue
+            if section.path:
+                box.origin = section.origin
+            for option in section.options.values():
+                self.put(box, section, option)
+        return root.frozen()
+
+    def descend(self, box: _Box, path: KeyPath, origin: Origin, *, above: KeyPath = ()) -> _Box | None:
+        """The table at `path` in `box`, made when it is not there; None, which is told, when a value is in its way."""
+        for i, part in enumerate(path):
+            assert isinstance(part, str)
+            inner = box.items.setdefault(part, _Box(origin))
+            if not isinstance(inner, _Box):
+                key = dotted((*above, *path[: i + 1]))
+                self.problems.append(
+                    replace(
+                        duplicate(key, origin, box.key_origins[part]),
+                        message=f"`{key}` has a value already, so it cannot hold more",
+                    )
+                )
+                return None
+            box.key_origins.setdefault(part, origin)
+            box = inner
+        return box
+
+    def put(self, box: _Box, section: _Section, option: _Option) -> None:
+        path = self.path(option.name, self.offset(option.key_origin))
+        node = self.node(section, option)
+        if path is None or node is None:
+            return
+        inner = self.descend(box, path[:-1], option.key_origin, above=section.path)
+        key = path[-1]
+        assert isinstance(key, str)
+        if inner is None:
+            return
+        if key in inner.items:
+            first = inner.key_origins[key]
+            self.problems.append(duplicate(dotted((*section.path, *path)), option.key_origin, first))
+            return
+        if len(section.path) + len(path) > MAX_DEPTH:
+            raise _Refused(too_deep(option.key_origin))
+        inner.items[key], inner.key_origins[key] = node, option.key_origin
+
+    def offset(self, origin: Origin) -> int:
+        return self.places.line_starts[origin.line - 1] + origin.column - 1
+
+    def node(self, section: _Section, option: _Option) -> Node | None:
+        """The value of an option, typed; None when it is none, which is told."""
+        raw = option.raw()
+        text = self.text(section, option.name)
+        if text is None:
+            return None
+        first, last = option.lines[0], option.lines[raw.count("\n")]
+        origin = self.places.origin(first[0], last[0] + len(last[1]))
+        comment = _COMMENT.search(raw)
+        before = raw[: comment.start()] if comment else ""
+        if comment and raw[0] not in "[{\"'" and before.count('"') % 2 == before.count("'") % 2 == 0:
+            at = option.place(comment.start() + 1)
+            fix = "give a comment a line of its own, or put the whole text in quotes"
+            self.wrong("this may be a comment or a part of the value", at, at + 1, fix)
+            return None
+        if text[:1] and text[0] in "[{\"'":
+            return self.written_as_toml(text, option, origin, is_raw=text == raw)
+        if len(text) > MAX_WORD and re.fullmatch(r"[+-]?[\d_.eE+-]+", text):
+            self.problems.append(too_long(origin))
+            return None
+        return from_plain(value_of(text), origin)
+
+    def written_as_toml(self, text: str, option: _Option, origin: Origin, *, is_raw: bool) -> Node | None:
+        """A list, an inline table or a string in quotes; its parts get their own places unless it was interpolated."""
+        lead = "value = "
+
+        def moved(inner: Origin) -> Origin:
+            if not is_raw:
+                return origin
+            start, end = (
+                option.lines[min(line, len(option.lines)) - 1][0] + column - 1 - (len(lead) if line == 1 else 0)
+                for line, column in ((inner.line, inner.column), (inner.end_line, inner.end_column))
+            )
+            return self.places.origin(start, end)
+
+        root, problems = toml.read_all(lead + text, self.places.source)
+        for problem in problems:
+            if problem.kind in ("too-large", "too-deep"):
+                raise _Refused(replace(problem, origin=origin))
+            related = tuple(replace(each, origin=moved(each.origin)) for each in problem.related)
+            self.problems.append(replace(problem, origin=moved(problem.origin), related=related))
+        if problems:
+            return None
+        if len(root.items) > 1:
+            self.problems.append(Problem(kind="syntax", message="this is more than one value", origin=origin))
+            return None
+        return _with_origins(root.items["value"], moved)
+
+    # --- interpolation
+
+    def text(self, section: _Section, name: str, trail: tuple[str, ...] = ()) -> str | None:
+        """The value of an option with its %(...)s replaced; None when it cannot be, which is told once."""
+        known = (section.name, name)
+        if known in self.interpolated:
+            return self.interpolated[known]
+        option = section.options.get(name) or self.sections.get(DEFAULT, self.top).options[name]
+        self.interpolated[known] = None
+        text = self.replaced(section, option, (*trail, name))
+        self.interpolated[known] = text
+        return text
+
+    def replaced(self, section: _Section, option: _Option, trail: tuple[str, ...]) -> str | None:
+        raw = option.raw()
+        if "%" not in raw:
+            return raw
+        default = self.sections.get(DEFAULT)
+        names = {**(default.options if default else {}), **section.options}
+        parts: list[str] = []
+        end = length = 0
+        is_whole = True
+        for found in _PERCENT.finditer(raw):
+            name = found["name"]
+            piece: str | None = None
+            message = fix = ""
+            if found[0] == "%%":
+                piece = "%"
+            elif name is None:
+                message, fix = "`%` starts a `%(name)s`, and this is none", "write %% for a percent sign"
+            elif name in trail:
+                message = f"this value needs itself: {' -> '.join((*trail[trail.index(name) :], name))}"
+            elif name not in names or len(trail) > MAX_DEPTH // 2:
+                message = f"`{found[0]}` names no value of this section or of [{DEFAULT}]"
+                fix = did_you_mean(name, names) or "write %% for a percent sign"
+            else:
+                piece = self.text(section, name, trail)  # what is wrong with that one is told there
+            if piece is None:
+                is_whole = False
+                if message:
+                    at = option.place(found.start())
+                    self.wrong(message, at, at + len(found[0]), fix)
+                if len(self.problems) > MAX_MISTAKES:
+                    break
+                continue
+            parts += [raw[end : found.start()], piece]
+            end = found.end()
+            length += len(parts[-2]) + len(piece)
+            if length > MAX_TEXT or self.added + length > MAX_BYTES:
+                at = option.place(found.start())
+                what = "the values that %(...)s puts together are too long"
+                origin = self.places.origin(at, at + len(found[0]))
+                raise _Refused(Problem(kind="too-large", message=what, origin=origin))
+        self.added += length
+        return "".join([*parts, raw[end:]]) if is_whole else None
+
+
+def _with_origins(node: Node, moved: Callable[[Origin], Origin]) -> Node:
+    match node:
+        case Leaf():
+            return Leaf(node.value, moved(node.origin))
+        case List():
+            return List(tuple(_with_origins(item, moved) for item in node.items), moved(node.origin))
+        case Table():
+            return Table(
+                {key: _with_origins(item, moved) for key, item in node.items.items()},
+                moved(node.origin),
+                {key: moved(origin) for key, origin in node.key_origins.items()},
+            )

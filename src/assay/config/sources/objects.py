@@ -1,0 +1,324 @@
+"""What a Python config leaves behind, dictionaries, calls and objects that look like them, as a tree."""
+
+from __future__ import annotations
+
+import os
+import re
+import types
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import date, time
+from enum import Enum
+from typing import Any
+
+from assay.config.lazy import Call, Section, Spot, target_of
+from assay.config.params.trees import tree_of
+from assay.config.sources.places import MAX_VALUES, too_deep, too_many
+from assay.config.sources.written import Expression, SourceFile
+from assay.config.tree import MAX_DEPTH, NONE, KeyPath, Leaf, List, Node, Table, dotted
+from assay.core.diagnostics import Origin, Problem
+from assay.core.errors import AssayError
+
+FACTORY = "_partial_"
+_NAMED = re.compile(r"[^\W\d]\w*(?:[.:][^\W\d]\w*)*")
+
+
+def read(value: object, source: str) -> tuple[Table, list[Problem]]:
+    """The tree of a mapping, a Params or a dataclass, and what in it cannot be written down."""
+    origin = Origin(source=source)
+    maker = TreeMaker({}, origin)
+    try:
+        if not is_holder(value) and hasattr(value, "keys") and hasattr(value, "__getitem__"):
+            given: Any = lifted(value, None, {})
+            names = {key: given[key] for key in given.keys()}  # noqa: SIM118  mapping-like is enough
+            return maker.root(names, {}), maker.problems
+        return tree_of(value), []
+    except Refused as stop:
+        return Table({}, origin), [stop.problem]
+
+
+def is_holder(value: Any) -> bool:
+    """Whether this is a Params or a dataclass, or a class of either: it makes a tree of itself."""
+    return not isinstance(value, Section) and (hasattr(value, "__dataclass_fields__") or hasattr(value, "tree"))
+
+
+class Refused(Exception):
+    """A config that is too large to be read."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem.message)
+        self.problem = problem
+
+
+def lifted(value: Any, expression: Expression | None, memo: dict[int, Any]) -> Any:
+    """`value` with every plain dictionary in it turned into a Section that knows where its keys stand.
+
+    What was one object stays one object. Sections and calls are kept, and filled in place.
+    """
+    if id(value) in memo:
+        return memo[id(value)][1]
+    if type(value) not in (dict, list, tuple) and not isinstance(value, Section):
+        return value
+    if len(memo) > MAX_VALUES:
+        return value  # refused when the tree is made
+    made: Any
+    if isinstance(value, dict):
+        made = value if isinstance(value, Section) else Section()
+        memo[id(value)] = value, made
+        if made is not value:
+            made.__dict__["_spot"] = expression.file.spot(expression.node) if expression is not None else None
+        for key, item in list(value.items()):
+            entry = expression.entry(key) if expression is not None and isinstance(key, str) else None
+            dict.__setitem__(made, key, lifted(item, entry.value if entry is not None else None, memo))
+        return made
+    memo[id(value)] = value, value  # for a list that holds itself
+    items = [lifted(item, expression.item(i) if expression else None, memo) for i, item in enumerate(value)]
+    made = items if isinstance(value, list) else tuple(items)
+    memo[id(value)] = value, made
+    return made
+
+
+def mark(values: Mapping[str, Any], file: SourceFile, memo: Mapping[int, Any]) -> None:
+    """Notes on what `lifted` made the assignments that a module did while they were plain dictionaries."""
+    fresh = {id(made) for given, made in memo.values() if made is not given}
+    for edit in reversed(file.edits):
+        here: Any = values.get(edit.names[0])
+        for name in edit.names[1:]:
+            here = here.get(name) if isinstance(here, dict) else None
+        written = file.expression(edit.spot)
+        if id(here) not in fresh or not isinstance(here, Section) or written is None:
+            continue
+        for key in [edit.key] if edit.key is not None else [key for key in here if written.entry(key)]:
+            if key in here:
+                here._spots.setdefault(key, edit.spot)
+
+
+class TreeMaker:
+    """Makes one tree out of the names of a config. A call that is used twice is one object: `"@path"` the second time.
+
+    >>> TreeMaker({}, Origin(source="x")).root({"seed": 1}, {}).items["seed"].value
+    1
+    """
+
+    def __init__(self, files: Mapping[str, SourceFile], origin: Origin) -> None:
+        self.files = files
+        self.origin = origin
+        self.problems: list[Problem] = []
+        self.homes: dict[int, KeyPath] = {}
+        self.values = 0
+
+    def root(self, names: Mapping[str, Any], entries: Mapping[str, tuple[Origin, Expression | None]]) -> Table:
+        self.homes = _homes(names)
+        items: dict[str, Node] = {}
+        key_origins: dict[str, Origin] = {}
+        for name, value in names.items():
+            origin, expression = entries.get(name, (self.origin, None))
+            node = self.node(value, (name,), origin, expression)
+            if node is not None:
+                items[name], key_origins[name] = node, origin
+        return Table(items, self.origin, key_origins)
+
+    def node(self, value: Any, path: KeyPath, around: Origin, expression: Expression | None) -> Node | None:
+        """The node for `value`; None when there is none, which is told."""
+        self.values += 1
+        if self.values > MAX_VALUES:
+            raise Refused(too_many(self.origin.source))
+        origin = expression.origin() if expression is not None and expression.says(value) else around
+        if len(path) > MAX_DEPTH:
+            raise Refused(too_deep(origin))
+        if isinstance(value, Enum):
+            value = value.value
+        elif getattr(value, "ndim", None) == 0 and callable(getattr(value, "item", None)):
+            value = value.item()  # a number of numpy or torch
+        match value:
+            case bool() | None | date() | time():
+                return Leaf(value, origin)
+            case int():
+                return Leaf(int(value), origin)
+            case float():
+                return Leaf(float(value), origin)
+            case str():
+                text = str.__str__(value)
+                return Leaf(None if text == NONE else text, origin)
+            case os.PathLike():
+                return Leaf(str(os.fspath(value)), origin)
+            case Call() if self.homes.get(id(value), path) != path:
+                return Leaf(f"@{dotted(self.homes[id(value)])}", origin)
+            case Section():
+                return self.section(value, path, origin, expression)
+        if is_holder(value) and not isinstance(value, type):
+            return self.holder(value, path, origin)
+        if isinstance(value, Mapping) or (hasattr(value, "keys") and hasattr(value, "__getitem__")):
+            return self.mapping(value, path, origin, expression)
+        if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray | range):
+            return self.list(value, path, origin, expression)
+        return self.named(value, path, origin)
+
+    def section(self, value: Section, path: KeyPath, origin: Origin, expression: Expression | None) -> Node:
+        spot = value._spot
+        own = self.expression(spot) or (expression if spot is None else None)
+        if own is not None:
+            origin = own.origin()
+        elif spot is not None:
+            origin = self.at(spot) or origin
+        items: dict[str, Node] = {}
+        key_origins: dict[str, Origin] = {}
+        given: Mapping[Any, Any] = value
+        for key, item in given.items():
+            if not isinstance(key, str):
+                self.wrong(f"the key {key!r} of `{dotted(path)}` is no string", path, origin)
+                continue
+            key_origin, inner = self.entry(value, key, own, origin)
+            node = self.node(item, (*path, key), key_origin, inner)
+            if node is not None:
+                items[key], key_origins[key] = node, key_origin
+        if isinstance(value, Call):
+            self.check_target(value, path, origin)
+        return Table(items, origin, key_origins)
+
+    def entry(
+        self, section: Section, key: str, own: Expression | None, origin: Origin
+    ) -> tuple[Origin, Expression | None]:
+        """Where a key of a section stands, and the expression of its value."""
+        spot = section._spots.get(key)
+        if spot is not None:
+            found = self.expression(spot)
+            entry = found.entry(key) if found is not None else None
+            return (entry.origin, entry.value) if entry is not None else (self.at(spot) or origin, None)
+        entry = own.entry(key) if own is not None else None
+        if entry is not None:
+            return entry.origin, entry.value
+        return origin, None
+
+    def mapping(self, value: Any, path: KeyPath, origin: Origin, expression: Expression | None) -> Table:
+        """Anything with keys and values, such as what OmegaConf makes."""
+        items: dict[str, Node] = {}
+        key_origins: dict[str, Origin] = {}
+        for key in value.keys():  # noqa: SIM118  mapping-like is enough: iterating may mean something else
+            if isinstance(key, Enum):
+                key = key.name
+            if not isinstance(key, str):
+                self.wrong(f"the key {key!r} of `{dotted(path)}` is no string", path, origin)
+                continue
+            entry = expression.entry(key) if expression is not None else None
+            key_origin = entry.origin if entry is not None else origin
+            try:
+                item = value[key]
+            except Exception as error:  # a value that cannot be had: an interpolation that leads nowhere, or "???"
+                self.wrong(f"`{dotted((*path, key))}` cannot be read: {_first_line(error)}", (*path, key), key_origin)
+                continue
+            node = self.node(item, (*path, key), key_origin, entry.value if entry is not None else None)
+            if node is not None:
+                items[key], key_origins[key] = node, key_origin
+        return Table(items, origin, key_origins)
+
+    def list(self, value: Sequence[Any], path: KeyPath, origin: Origin, expression: Expression | None) -> List:
+        items: list[Node] = []
+        for i, item in enumerate(value):
+            node = self.node(item, (*path, i), origin, expression.item(i) if expression is not None else None)
+            if node is not None:
+                items.append(node)
+        return List(tuple(items), origin)
+
+    def holder(self, value: Any, path: KeyPath, origin: Origin) -> Node | None:
+        """A Params or a dataclass, which makes a tree of itself."""
+        try:
+            return tree_of(value)
+        except AssayError as error:
+            self.wrong(error.what, path, origin)
+            return None
+
+    def named(self, value: Any, path: KeyPath, origin: Origin) -> Node | None:
+        """A class or function that stands as a value: the thing itself, by its name."""
+        if isinstance(value, type | types.FunctionType | types.BuiltinFunctionType | types.MethodType):
+            target = target_of(value)
+            if _NAMED.fullmatch(target):
+                return Table({"type": Leaf(target, origin), FACTORY: Leaf(True, origin)}, origin)
+            self.nameless(target, path, origin)
+        elif isinstance(value, set | frozenset):
+            self.wrong(f"`{dotted(path)}` is a set, which has no order", path, origin, "write a list")
+        else:
+            kind = type(value).__name__
+            message = f"`{dotted(path)}` is a {kind}, which cannot be written down"
+            self.wrong(message, path, origin, f"write L({kind})(...): the call, not what it makes")
+        return None
+
+    def check_target(self, call: Call, path: KeyPath, origin: Origin) -> None:
+        target = call.get("type")
+        if isinstance(target, str) and not _NAMED.fullmatch(target):
+            self.nameless(target, (*path, "type"), origin)
+
+    def nameless(self, target: str, path: KeyPath, origin: Origin) -> None:
+        what = "a lambda" if "<lambda>" in target else f"`{target}`"
+        fix = "define a function in a module of its own and name that"
+        self.wrong(f"{what} has no name that a config could keep", path, origin, fix)
+
+    def wrong(self, message: str, path: KeyPath, origin: Origin, fix: str = "") -> None:
+        self.problems.append(Problem(kind="wrong-type", message=message, origin=origin, key=dotted(path), fix=fix))
+
+    def expression(self, spot: Spot | None) -> Expression | None:
+        file = self.files.get(spot.file) if spot is not None else None
+        return file.expression(spot) if file is not None and spot is not None else None
+
+    def at(self, spot: Spot) -> Origin | None:
+        """The place of a spot whose expression is not known: in code that is no config, or in no file at all."""
+        file = self.files.get(spot.file)
+        if file is not None:
+            return file.origin((spot.line, spot.column, spot.end_line, spot.end_column))
+        return Origin(source=spot.file, line=spot.line) if os.path.exists(spot.file) else None
+
+
+def uses(names: Mapping[str, Any]) -> Counter[int]:
+    """How often each object is referred to: by a name, and from inside of tables and lists. By its id."""
+    counts: Counter[int] = Counter()
+    todo = list(names.values())
+    counts.update(map(id, todo))
+    seen: set[int] = set()
+    while todo and len(seen) <= MAX_VALUES:
+        here = todo.pop()
+        if id(here) not in seen:
+            seen.add(id(here))
+            inner = [item for _, item in _inside(here)]
+            counts.update(map(id, inner))
+            todo += inner
+    return counts
+
+
+def _homes(names: Mapping[str, Any]) -> dict[int, KeyPath]:
+    """Where each call is written: at the top if it stands there, else where it is met first."""
+    found: dict[int, KeyPath] = {}
+    for name, value in names.items():
+        if isinstance(value, Call):
+            found.setdefault(id(value), (name,))
+    todo: list[tuple[Any, KeyPath]] = [(value, (name,)) for name, value in reversed(list(names.items()))]
+    seen: set[int] = set()
+    while todo and len(seen) <= MAX_VALUES:
+        here, path = todo.pop()
+        if id(here) in seen or len(path) > MAX_DEPTH:
+            continue
+        seen.add(id(here))
+        if isinstance(here, Call):
+            path = found.setdefault(id(here), path)
+        todo.extend(reversed([(item, (*path, part)) for part, item in _inside(here)]))
+    return found
+
+
+def _inside(value: Any) -> list[tuple[str | int, Any]]:
+    """The containers in a table or list, with their keys or numbers."""
+    items: Iterable[tuple[Any, Any]] = ()
+    if isinstance(value, dict):
+        items = value.items()
+    elif isinstance(value, Mapping):
+        try:
+            items = [(key, value[key]) for key in value]
+        except Exception:  # told when the tree is made
+            return []
+    elif isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray | range):
+        items = enumerate(value)
+    plain = (str, int, float, type(None))
+    return [(key, item) for key, item in items if not isinstance(item, plain) and isinstance(key, str | int)]
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

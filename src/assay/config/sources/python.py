@@ -1,0 +1,445 @@
+"""Configs that are Python files: they are run, and their names become the tree.
+
+What a config imports from another is a fresh copy, so that editing it changes nobody else's. Modules of the user that
+were loaded on the way leave the process again.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import importlib
+import os
+import sys
+import threading
+import types
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from copy import deepcopy
+from dataclasses import replace
+from difflib import SequenceMatcher
+from pathlib import Path
+from typing import Any
+
+from assay.config.lazy import Section, calling_frame
+from assay.config.params.trees import tree_of
+from assay.config.sources.objects import Refused, TreeMaker, is_holder, lifted, mark, uses
+from assay.config.sources.places import MAX_BYTES, too_deep, too_large
+from assay.config.sources.written import Expression, SourceFile
+from assay.config.tree import Table
+from assay.config.user_modules import UserModules
+from assay.core import schema
+from assay.core.diagnostics import Origin, Problem
+from assay.core.errors import AssayError, ConfigError, InputError, did_you_mean
+
+DEFAULTS = Path(__file__).resolve().parents[1] / "defaults"
+WHOLE = "config"
+"""A name that is the whole config: a Params, a dataclass or a dictionary."""
+
+_SECTIONS = {*(key.name for key in schema.SECTIONS), *schema.RESERVED, *schema.MAKERS}
+_PLAIN = {key.name for key in schema.SECTIONS if key.kind not in ("call", "table", "tables")}
+
+
+def read_all(
+    text: str, source: str, *, path: Path, user_dirs: Sequence[Path]
+) -> tuple[Table, list[Problem], dict[str, str]]:
+    """The tree of a config file, its problems, and the text of every config file that it is made of."""
+    loading = _Loading(user_dirs)
+    empty = Table({}, Origin(source=source))
+    with loading.active():
+        try:
+            module = loading.run(path, source=source, text=text)
+            root, problems = _tree(loading, module, loading.files[str(path)])
+        except Refused as stop:
+            root, problems = empty, [stop.problem]
+        except ConfigError as error:
+            root, problems = empty, list(error.problems)
+        except RecursionError:
+            root, problems = empty, [too_deep(Origin(source=source))]
+    return root, problems, {source: text, **loading.texts()}
+
+
+def get_config(path: str | os.PathLike[str]) -> Section:
+    """The names of the Python config at `path`, as attributes: fresh copies at every call.
+
+    Looked for beside the file that asks, then in the working directory; "defaults/train.py" comes with assay.
+    """
+    frame = calling_frame()
+    while frame is not None and frame.f_code.co_filename == __file__:
+        frame = frame.f_back
+    asking = frame.f_globals.get("__file__") if frame is not None else None
+    file = _find(os.fspath(path), Path(asking).parent if isinstance(asking, str) else None)
+    loading = _current.get()
+    if loading is not None:
+        return _names(loading.view(loading.config(file)))
+    loading = _Loading((file.parent, file.parent / "src"))
+    with loading.active():
+        return _names(loading.view(loading.config(file)))
+
+
+def _find(path: str, beside: Path | None) -> Path:
+    given = Path(path)
+    places = [given] if given.is_absolute() else [*([beside / given] if beside else []), Path.cwd() / given]
+    if given.parts[:1] == ("defaults",):
+        places.append(DEFAULTS.joinpath(*given.parts[1:]))
+    for place in places:
+        if place.is_file():
+            return place
+    known = [f"defaults/{file.name}" for file in sorted(DEFAULTS.glob("[a-z]*.py"))]
+    fix = did_you_mean(path, known) or f"With assay come {', '.join(known)}."
+    raise InputError(f"There is no config {path} in {' or in '.join(str(place.parent) for place in places)}.", fix=fix)
+
+
+def _names(module: types.ModuleType) -> Section:
+    made = Section()
+    for name, value in vars(module).items():
+        if not name.startswith("_") and not isinstance(value, types.ModuleType):
+            dict.__setitem__(made, name, value)
+    return made
+
+
+# --- running ---------------------------------------------------------------------------------------------------------
+
+_current: ContextVar[_Loading | None] = ContextVar("assay_config_loading", default=None)
+_lock = threading.RLock()
+
+
+class _Loading:
+    """One config being read, with every config that it imports: each is run once, and handed out as copies."""
+
+    def __init__(self, user_dirs: Sequence[Path]) -> None:
+        self.user_dirs = [Path(os.path.abspath(folder)) for folder in user_dirs]
+        self.files: dict[str, SourceFile] = {}
+        self.modules: dict[Path, types.ModuleType] = {}
+        self.running: list[Path] = []
+
+    def texts(self) -> dict[str, str]:
+        """What was read, without what comes with assay."""
+        return {file.source: file.text for path, file in self.files.items() if not Path(path).is_relative_to(DEFAULTS)}
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """While open, this is what configs are loaded into, and the user's modules are found."""
+        with _lock, _user_modules(self.user_dirs):
+            token = _current.set(self)
+            try:
+                yield
+            finally:
+                _current.reset(token)
+
+    def run(self, path: Path, *, source: str, text: str, name: str = "") -> types.ModuleType:
+        """Executes a config file; ConfigError with what went wrong in it."""
+        refused = too_large(text, source)
+        if refused is not None:
+            raise Refused(refused)
+        try:
+            tree = ast.parse(text, filename=str(path))
+            code = compile(tree, str(path), "exec", dont_inherit=True)
+        except SyntaxError as error:
+            raise ConfigError([_syntax(error, source)]) from None
+        except (RecursionError, MemoryError):
+            raise Refused(too_deep(Origin(source=source))) from None
+        except ValueError as error:
+            raise ConfigError([Problem(kind="syntax", message=str(error), origin=Origin(source=source))]) from None
+        self.files[str(path)] = file = SourceFile(str(path), source, text, tree)
+        name = name or self.name_of(path)
+        module = types.ModuleType(name)
+        module.__file__ = str(path)
+
+        def import_here(
+            name: str,
+            globals: Mapping[str, Any] | None = None,
+            locals: Mapping[str, Any] | None = None,
+            fromlist: Sequence[str] | None = (),
+            level: int = 0,
+        ) -> types.ModuleType:
+            return self.imported(path, name, globals, locals, tuple(fromlist or ()), level)
+
+        module.__dict__["__builtins__"] = {**vars(builtins), "__import__": import_here}
+        before = sys.modules.get(name)
+        sys.modules[name] = module
+        self.running.append(path)
+        try:
+            exec(code, module.__dict__)
+        except (Refused, ConfigError, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # it is the user's program: whatever it raises is told where it was raised
+            raise ConfigError([self.raised(error, path)]) from error
+        finally:
+            self.running.pop()
+            del sys.modules[name]
+            if before is not None:
+                sys.modules[name] = before
+        memo: dict[int, Any] = {}
+        for key, value in list(vars(module).items()):
+            if not key.startswith("__"):
+                entry = file.name(key)
+                module.__dict__[key] = lifted(value, entry.value if entry is not None else None, memo)
+        mark(vars(module), file, memo)
+        return module
+
+    def config(self, path: Path, name: str = "") -> types.ModuleType:
+        """The config file at `path`, executed once."""
+        path = Path(os.path.abspath(path))
+        if path in self.running:
+            chain = " -> ".join(str(each) for each in [*self.running[self.running.index(path) :], path])
+            raise ImportError(f"configs import each other: {chain}")
+        if path not in self.modules:
+            with path.open("rb") as stream:
+                raw = stream.read(MAX_BYTES + 1)
+            try:
+                text = raw.decode("utf-8-sig")
+            except UnicodeDecodeError as error:
+                raise ImportError(f"{path} is no UTF-8: {error}") from None
+            self.modules[path] = self.run(path, source=_shown(path), text=text, name=name)
+        return self.modules[path]
+
+    def view(self, module: types.ModuleType, names: Sequence[str] = ("*",)) -> types.ModuleType:
+        """`module` with copies of its data, for one importer to edit."""
+        made = types.ModuleType(module.__name__)
+        memo: dict[int, Any] = {}
+        for name, value in vars(module).items():
+            wanted = "*" in names or name in names
+            made.__dict__[name] = deepcopy(value, memo) if wanted and _is_data(value) else value
+        return made
+
+    def name_of(self, path: Path) -> str:
+        """The name by which a config file can be imported."""
+        for folder in self.user_dirs:
+            if path.is_relative_to(folder):
+                return ".".join(path.relative_to(folder).with_suffix("").parts)
+        return path.stem
+
+    # --- imports of configs
+
+    def imported(
+        self,
+        path: Path,
+        name: str,
+        globals: Mapping[str, Any] | None,
+        locals: Mapping[str, Any] | None,
+        names: tuple[str, ...],
+        level: int,
+    ) -> types.ModuleType:
+        """What an import statement in the config at `path` gets."""
+        if level:
+            folder = path.parents[level - 1] if level <= len(path.parents) else path.parent
+            return self.relative(folder, name, names, "." * level)
+        if names and f"{name}.".startswith("assay.config.defaults."):
+            return self.relative(DEFAULTS, name.removeprefix("assay.config.defaults").lstrip("."), names, f"{name} ")
+        if names:
+            for folder in self.user_dirs:
+                found = folder.joinpath(*name.split("."))
+                if _is_config(found.with_suffix(".py")):
+                    return self.view(self.config(found.with_suffix(".py"), name), names)
+                if found.is_dir() and any(_is_config(found / f"{each}.py") for each in names):
+                    return self.relative(folder, name, names, "")
+        module = builtins.__import__(name, globals, locals, names, 0)
+        return _relaxed(module) if name == "omegaconf" else module
+
+    def relative(self, folder: Path, name: str, names: tuple[str, ...], shown: str) -> types.ModuleType:
+        """A config below `folder`; for a folder of configs, those of them that are asked for."""
+        place = folder.joinpath(*name.split(".")) if name else folder
+        file = place.with_suffix(".py") if name else place / "__init__.py"
+        if not file.is_file():
+            file = place / "__init__.py"
+        own = self.view(self.config(file), names) if file.is_file() else types.ModuleType(name or folder.name)
+        for each in names:
+            if not hasattr(own, each) and (place / f"{each}.py").is_file():
+                setattr(own, each, self.view(self.config(place / f"{each}.py")))
+        missing = [each for each in names if each != "*" and not hasattr(own, each)]
+        if not file.is_file() and missing:
+            known = [each.stem for each in (place if place.is_dir() else place.parent).glob("*.py")]
+            near = did_you_mean(missing[0] if place.is_dir() else place.name, known)
+            what = f"{place / missing[0]}.py" if place.is_dir() else f"{place}.py"
+            raise ModuleNotFoundError(f"there is no config {what}{'; ' if near else ''}{near}", name=f"{shown}{name}")
+        return own
+
+    # --- what a config raises
+
+    def raised(self, error: BaseException, path: Path) -> Problem:
+        """The error at the innermost line of a config, with a note where it was raised if that is elsewhere."""
+        frames = []
+        trace = error.__traceback__
+        while trace is not None:
+            frames.append((trace.tb_frame.f_code, trace.tb_lasti, trace.tb_lineno))
+            trace = trace.tb_next
+        inside = [i for i, (code, _, _) in enumerate(frames) if code.co_filename in self.files]
+        place = Origin(source=self.files[str(path)].source)
+        related: tuple[Problem, ...] = ()
+        if inside:
+            place = self.place_of(*frames[inside[-1]])
+            last = frames[-1]
+            if inside[-1] < len(frames) - 1 and "importlib" not in last[0].co_filename:
+                there = Origin(source=last[0].co_filename, line=last[2])
+                related = (Problem(kind="import-failed", severity="note", message="raised here", origin=there),)
+        lines = str(error).splitlines()
+        message = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+        kind, fix = "raised", ""
+        if isinstance(error, SyntaxError) and error.filename:
+            related = (replace(_syntax(error, error.filename), severity="note"),)
+        if isinstance(error, ImportError):
+            kind = "import-failed"
+            if isinstance(error, ModuleNotFoundError) and error.name and "." not in error.name[:1]:
+                top = error.name.partition(".")[0]
+                fix = did_you_mean(top, UserModules(self.user_dirs).names())
+                fix = fix or "give the folder your modules are in: --user-dir DIR"
+        if isinstance(error, AssayError) and hasattr(error, "fix"):
+            message, fix = error.what, error.fix
+        return Problem(kind=kind, message=message, origin=place, fix=fix, related=related)
+
+    def place_of(self, code: types.CodeType, instruction: int, line: int) -> Origin:
+        file = self.files[code.co_filename]
+        for i, (first, last, column, end) in enumerate(code.co_positions()):
+            if i == instruction // 2 and first and last and column is not None and end is not None:
+                return file.origin((first, column, last, end))
+        return Origin(source=file.source, line=line)
+
+
+def _shown(path: Path) -> str:
+    """A path as people would write it from here."""
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)
+
+
+def _is_data(value: Any) -> bool:
+    if isinstance(value, dict | list):
+        return True
+    return not isinstance(value, type | types.ModuleType) and hasattr(value, "keys") and hasattr(value, "__getitem__")
+
+
+def _is_config(file: Path) -> bool:
+    """Whether a file of the user's holds settings: a module that defines classes is code, and imported as such."""
+    try:
+        if file.stat().st_size > MAX_BYTES:
+            return False
+        tree = ast.parse(file.read_bytes())
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    return not any(isinstance(statement, ast.ClassDef) for statement in tree.body)
+
+
+def _relaxed(module: types.ModuleType) -> types.ModuleType:
+    """omegaconf for a config: what `OmegaConf.create` makes takes calls too, as it takes numbers."""
+
+    class OmegaConf(module.OmegaConf):  # type: ignore[misc, name-defined]
+        @staticmethod
+        def create(obj: Any = None, parent: Any = None, flags: Mapping[str, bool] | None = None) -> Any:
+            obj = {} if obj is None else obj
+            return module.OmegaConf.create(obj, parent, flags={"allow_objects": True, **(flags or {})})
+
+    made = types.ModuleType(module.__name__)
+    made.__dict__.update(vars(module), OmegaConf=OmegaConf)
+    return made
+
+
+@contextmanager
+def _user_modules(folders: Sequence[Path]) -> Iterator[None]:
+    """While open, imports look into `folders` first; what they loaded from there is forgotten at the end."""
+    roots = [os.path.realpath(folder) for folder in folders]
+    names = set(UserModules(folders).names()) - sys.stdlib_module_names - {"assay", "torch", "numpy", "__main__"}
+
+    def is_theirs(name: str) -> bool:
+        if name.partition(".")[0] not in names:
+            return False
+        module = sys.modules[name]
+        places = [getattr(module, "__file__", None), *(getattr(module, "__path__", None) or ())]
+        return any(isinstance(each, str) and os.path.realpath(each).startswith(tuple(roots)) for each in places)
+
+    hidden = {name: sys.modules.pop(name) for name in list(sys.modules) if name.partition(".")[0] in names}
+    sys.path[:0] = [str(folder) for folder in folders]
+    importlib.invalidate_caches()
+    try:
+        yield
+    finally:
+        for folder in folders:
+            if str(folder) in sys.path:  # unless the config took it out
+                sys.path.remove(str(folder))
+        for name in [name for name in list(sys.modules) if is_theirs(name)]:
+            del sys.modules[name]
+        sys.modules.update(hidden)
+
+
+def _syntax(error: SyntaxError, source: str) -> Problem:
+    line, column = error.lineno or 1, max(1, error.offset or 1)
+    origin = Origin(
+        source=source, line=line, column=column, end_line=error.end_lineno or 0, end_column=error.end_offset or 0
+    )
+    return Problem(kind="syntax", message=error.msg, origin=origin)
+
+
+# --- from names to sections ------------------------------------------------------------------------------------------
+
+
+def _tree(loading: _Loading, module: types.ModuleType, file: SourceFile) -> tuple[Table, list[Problem]]:
+    values = {
+        name: value
+        for name, value in vars(module).items()
+        if not name.startswith("_") and not isinstance(value, types.ModuleType)
+    }
+    start = Origin(source=file.source)
+    maker = TreeMaker(loading.files, start)
+    whole = values.get(WHOLE)
+    if whole is not None and (_is_table(whole) or is_holder(whole)):
+        try:
+            root = tree_of(whole) if is_holder(whole) else maker.root(dict(whole), {})
+        except AssayError as error:
+            return Table({}, start), [Problem(kind="wrong-type", message=str(error), origin=_entry(file, WHOLE)[0])]
+        return Table(root.items, start, root.key_origins), maker.problems
+    chosen, problems = _chosen(values, file)
+    root = maker.root(chosen, {name: _entry(file, name) for name in chosen})
+    return root, [*problems, *maker.problems]
+
+
+def _entry(file: SourceFile, name: str) -> tuple[Origin, Expression | None]:
+    found = file.name(name)
+    return (found.origin, found.value) if found is not None else (Origin(source=file.source), None)
+
+
+def _is_table(value: Any) -> bool:
+    return not isinstance(value, type) and hasattr(value, "keys") and hasattr(value, "__getitem__")
+
+
+def _chosen(values: Mapping[str, Any], file: SourceFile) -> tuple[dict[str, Any], list[Problem]]:
+    """The names that are sections, and what looks like one but is none.
+
+    Standard names always are. Other tables are when they were made here and stand nowhere else in the config; numbers,
+    text, classes and functions are what a program needs on its way. A leading underscore says the same of anything.
+    """
+    problems: list[Problem] = []
+    chosen = {name: value for name, value in values.items() if name in _SECTIONS or name in schema.LAUNCH}
+    chosen = {name: value for name, value in chosen.items() if _can_be_value(value)}
+    others = {name: value for name, value in values.items() if name not in chosen}
+    counts = uses(values)
+    for name in others:
+        value = others[name]
+        if not isinstance(value, type) and (_is_table(value) or is_holder(value)):
+            wanted = _meant(name, chosen)
+            others_use = counts[id(value)] - 1
+            if others_use == 0 and wanted:
+                message = f"`{name}` is no section, and the config has no `{wanted}`"
+                origin, fix = _entry(file, name)[0], f"write {wanted} = {name}"
+                problems.append(Problem(kind="unknown-key", message=message, origin=origin, key=name, fix=fix))
+            elif others_use > 1 or (others_use == 0 and not file.is_imported(name)):
+                chosen[name] = value
+        elif isinstance(value, bool | int | float | str) and not file.is_imported(name):
+            near = max(_PLAIN - values.keys(), key=lambda key: SequenceMatcher(None, name, key).ratio(), default="")
+            if near and SequenceMatcher(None, name, near).ratio() > 0.75:
+                message, fix = f"unknown key `{name}`", f"did you mean `{near}`? A leading `_` says that it is no key"
+                origin = _entry(file, name)[0]
+                problems.append(Problem(kind="unknown-key", message=message, origin=origin, key=name, fix=fix))
+    return {name: chosen[name] for name in values if name in chosen}, problems
+
+
+def _can_be_value(value: Any) -> bool:
+    """Not a class, a function: those share a name with a section by accident, as in `from train import train`."""
+    return not isinstance(value, types.FunctionType | types.BuiltinFunctionType | type | types.ModuleType)
+
+
+def _meant(name: str, chosen: Mapping[str, Any]) -> str:
+    """The required section that was bound to another name: `model` for `bert_model`."""
+    parts = name.lower().split("_")
+    return next((part for part in reversed(parts) if part in _SECTIONS - _PLAIN and part not in chosen), "")

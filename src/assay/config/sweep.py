@@ -1,0 +1,360 @@
+"""`[sweep] "optimizer.lr" = [1e-3, 1e-4]`: many runs from one config, as data.
+
+`mode = "grid"` (every combination, the last axis fastest), "zip" (first with first, second with second) or "random"
+(`points` of them, the same ones each time; another `draw` gives others). An axis is a list of values, or a range
+`{ low = 1e-5, high = 1e-1, scale = "log" }`: random draws from it, grid and zip take `count` values from end to end.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from assay.config.overrides import Setting
+from assay.config.tree import KeyPath, Leaf, List, Node, Table, dotted
+from assay.config.variants import key_setting, noted
+from assay.core.diagnostics import Origin, Problem
+from assay.core.errors import did_you_mean
+
+SECTION = "sweep"
+MODES = ("grid", "zip", "random")
+MAX_POINTS = 10_000
+MANY = 100  # values of one axis that are all looked at by a check
+OPTIONS = ("mode", "points", "draw")
+RANGE = ("low", "high", "scale", "count")
+_FORM = 'write "optimizer.lr" = [1e-3, 1e-4], or { low = 1e-5, high = 1e-1, scale = "log" }'
+
+Mode = Literal["grid", "zip", "random"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Range:
+    """Numbers from `low` to `high`, both included; whole ones when both ends are."""
+
+    low: int | float
+    high: int | float
+    is_log: bool
+    count: int | None
+    origin: Origin
+
+    def spaced(self) -> list[int | float]:
+        """`count` numbers from end to end."""
+        count = self.count or 1
+        shares = [i / (count - 1) if count > 1 else 0.0 for i in range(count)]
+        return list(dict.fromkeys(self.at(share) for share in shares))
+
+    def at(self, share: float) -> int | float:
+        """The number at a share of the way. Six digits: neither people nor results need more."""
+        if share in (0.0, 1.0):
+            return self.high if share else self.low
+        if self.is_log:
+            value = math.exp(math.log(self.low) + share * (math.log(self.high) - math.log(self.low)))
+        else:
+            value = self.low + share * (self.high - self.low)
+        if isinstance(self.low, int) and isinstance(self.high, int):
+            return min(max(round(value), self.low), self.high)
+        return min(max(float(f"{value:.6g}"), self.low), self.high)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Axis:
+    """One key that varies. `setting` is what it sets, with the first value."""
+
+    setting: Setting
+    values: tuple[Node, ...] = ()
+    range: Range | None = None
+
+    @property
+    def key(self) -> str:
+        return dotted(self.setting.parts)
+
+    def is_in(self, path: KeyPath) -> bool:
+        """Whether whoever sets `path` sets this key too; `0` on the command line is `[0]`."""
+        return tuple(map(str, self.setting.parts[: len(path)])) == tuple(map(str, path))
+
+    def with_value(self, value: Node, note: str) -> Setting:
+        """What one point sets."""
+        return replace(self.setting, value=noted(value, note))
+
+
+Point = tuple[tuple[Axis, Node], ...]
+"""One value for every axis."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sweep:
+    """What varies, and how the values are put together."""
+
+    mode: Mode
+    axes: tuple[Axis, ...]
+    origin: Origin
+    count: int = 0
+    draw: int = 0
+
+    def without(self, fixed: Sequence[KeyPath]) -> Sweep:
+        """The sweep that is left when the command line has fixed some of its keys."""
+        return replace(self, axes=tuple(axis for axis in self.axes if not any(map(axis.is_in, fixed))))
+
+    def size(self) -> int:
+        """How many points there are."""
+        match self.mode:
+            case _ if not self.axes:
+                return 0
+            case "grid":
+                return math.prod(len(axis.values) for axis in self.axes)
+            case "zip":
+                return min(len(axis.values) for axis in self.axes)
+            case "random":
+                total = self._combinations()
+                return self.count if total is None else min(self.count, total)
+
+    def points(self) -> Iterator[Point]:
+        """Every point, in order."""
+        if not self.axes:
+            return
+        match self.mode:
+            case "grid":
+                rows: Iterator[tuple[Node, ...]] = itertools.product(*(axis.values for axis in self.axes))
+            case "zip":
+                rows = zip(*(axis.values for axis in self.axes), strict=False)
+            case "random":
+                rows = self._drawn()
+        for row in rows:
+            yield tuple(zip(self.axes, row, strict=True))
+
+    def single(self) -> Iterator[tuple[Axis, Node]]:
+        """Every value of every axis once: what has to make sense by itself. Of a range its ends."""
+        for axis in self.axes:
+            if axis.range is not None:
+                yield from ((axis, Leaf(value, axis.range.origin)) for value in (axis.range.low, axis.range.high))
+            else:
+                yield from ((axis, value) for value in _telling(axis.values))
+
+    def _combinations(self) -> int | None:
+        if any(axis.range is not None for axis in self.axes):
+            return None
+        return math.prod(len(axis.values) for axis in self.axes)
+
+    def _drawn(self) -> Iterator[tuple[Node, ...]]:
+        """Without ranges no combination comes twice."""
+        total = self._combinations()
+        if total is not None:
+            for index in random.Random(f"{self.draw}").sample(range(total), min(self.count, total)):
+                row = []
+                for axis in reversed(self.axes):
+                    index, at = divmod(index, len(axis.values))
+                    row.append(axis.values[at])
+                yield tuple(reversed(row))
+            return
+        # One stream for each axis: another axis more changes nothing in those that were there.
+        streams = [random.Random(f"{self.draw}:{axis.key}") for axis in self.axes]
+        for _ in range(self.count):
+            yield tuple(_value(axis, stream) for axis, stream in zip(self.axes, streams, strict=True))
+
+
+def assignments(point: Point) -> tuple[tuple[str, Node], ...]:
+    """The keys and values of a point."""
+    return tuple((axis.key, value) for axis, value in point)
+
+
+def _telling(values: Sequence[Node]) -> Sequence[Node]:
+    """Of very many values those that may be wrong: of numbers the ends."""
+    if len(values) <= MANY:
+        return values
+    numbers: dict[type, list[Leaf]] = {}
+    others = []
+    for node in values:
+        if isinstance(node, Leaf) and isinstance(node.value, int | float):
+            numbers.setdefault(type(node.value), []).append(node)
+        else:
+            others.append(node)
+    ends = [end for same in numbers.values() for end in (min(same, key=_number), max(same, key=_number))]
+    return [*ends, *others]
+
+
+def _number(leaf: Leaf) -> float:
+    assert isinstance(leaf.value, int | float)
+    return leaf.value
+
+
+def sweep_of(root: Table) -> tuple[Sweep | None, list[Problem]]:
+    """The sweep of a file, and what is wrong with the section."""
+    section = root.items.get(SECTION)
+    if section is None:
+        return None, []
+    if not isinstance(section, Table):
+        return None, [_problem("wrong-type", f"`{SECTION}` must be a table", section.origin, SECTION, _FORM)]
+    problems: list[Problem] = []
+    origin = root.key_origin(SECTION)
+    options = {name: node for name, node in section.items.items() if name in OPTIONS and not _is_axis(node)}
+    mode = _mode(options.get("mode"), problems)
+    count = _whole(options, "points", 1, problems)
+    draw = _whole(options, "draw", 0, problems)
+    axes = tuple(_axes(section, (), (), mode, tuple(options), problems))
+    if not axes and not problems:
+        problems.append(_problem("missing-key", f"`{SECTION}` varies nothing", origin, SECTION, _FORM))
+    if mode == "random" and count is None and "points" not in options:
+        fix = "write points = 20 under [sweep]"
+        problems.append(_problem("missing-key", "a random sweep needs `points`", origin, SECTION, fix))
+    if mode != "random":
+        for name in ("points", "draw"):
+            if name in options:
+                message = f"`{name}` is for a random sweep; this one is {mode}"
+                fix = 'write mode = "random", or remove it'
+                problems.append(_problem("unknown-key", message, section.key_origin(name), f"{SECTION}.{name}", fix))
+    if mode == "zip":
+        problems += _uneven(axes)
+    if problems:
+        return None, problems
+    sweep = Sweep(mode=mode, axes=axes, origin=origin, count=count or 0, draw=draw or 0)
+    if sweep.size() > MAX_POINTS:
+        message = f"the sweep has {sweep.size():,} points; more than {MAX_POINTS:,} are none anybody runs"
+        return None, [_problem("too-large", message, origin, SECTION, 'write mode = "random" and points = 100')]
+    return sweep, []
+
+
+def _is_axis(node: Node) -> bool:
+    return isinstance(node, List) or _is_range(node)
+
+
+def _is_range(node: Node) -> bool:
+    """A table of numbers from `low` to `high`, and not one of further axes."""
+    if not isinstance(node, Table) or "type" in node.items:
+        return False
+    return bool({"low", "high"} & node.items.keys()) and all(isinstance(item, Leaf) for item in node.items.values())
+
+
+def _axes(
+    table: Table,
+    above: KeyPath,
+    origins: tuple[Origin, ...],
+    mode: Mode,
+    options: tuple[str, ...],
+    problems: list[Problem],
+) -> Iterator[Axis]:
+    for key, node in table.items.items():
+        if key in options and not above:
+            continue
+        origin = table.key_origin(key)
+        shown = dotted((SECTION, *above, key))
+        try:
+            setting = key_setting(table, key, node, above, origins)
+        except ValueError:
+            problems.append(_problem("syntax", f"`{key}` is no path of keys", origin, shown, _FORM))
+            continue
+        if setting.creates:
+            message = f"`{key}` in a sweep makes nothing new"
+            problems.append(_problem("syntax", message, origin, shown, "put the key into the file, then vary it"))
+        elif isinstance(node, List) and not node.items:
+            problems.append(_problem("wrong-value", f"`{shown}` has no values", node.origin, shown, _FORM))
+        elif isinstance(node, List):
+            yield Axis(setting=setting, values=node.items)
+        elif _is_range(node):
+            assert isinstance(node, Table)
+            found = _range(node, shown, mode, problems)
+            if found is not None:
+                spaced = () if mode == "random" else tuple(Leaf(value, node.origin) for value in found.spaced())
+                yield Axis(setting=setting, values=spaced, range=found if mode == "random" else None)
+        elif isinstance(node, Table) and "type" not in node.items:
+            yield from _axes(node, setting.parts, setting.origins, mode, (), problems)
+        else:
+            near = "" if above else did_you_mean(key, OPTIONS)
+            message = f"`{shown}` must be a list of values or a range"
+            problems.append(_problem("wrong-type", message, node.origin, shown, near or _FORM))
+
+
+def _range(node: Table, shown: str, mode: Mode, problems: list[Problem]) -> Range | None:
+    before = len(problems)
+    for key in node.items:
+        if key not in RANGE:
+            fix = did_you_mean(key, RANGE) or f"a range has {', '.join(RANGE)}"
+            message = f"unknown key `{key}` of a range"
+            problems.append(_problem("unknown-key", message, node.key_origin(key), f"{shown}.{key}", fix))
+    ends = []
+    for name in ("low", "high"):
+        end = node.items.get(name)
+        value = end.value if isinstance(end, Leaf) else None
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            place = end.origin if end is not None else node.origin
+            problems.append(_problem("wrong-type", f"`{shown}.{name}` must be a number", place, f"{shown}.{name}"))
+        else:
+            ends.append(value)
+    scale = _plain(node.items.get("scale"), "linear")
+    if scale not in ("linear", "log"):
+        message = f'`{shown}.scale` must be "linear" or "log"'
+        problems.append(_problem("wrong-value", message, node.items["scale"].origin, f"{shown}.scale"))
+    count = _whole(node.items, "count", 1, problems, shown)
+    if len(problems) > before or len(ends) < 2:
+        return None
+    low, high = ends
+    if low > high or (scale == "log" and low <= 0):
+        why = "its `low` is above its `high`" if low > high else "a log scale begins above 0"
+        problems.append(_problem("wrong-value", f"`{shown}` is no range: {why}", node.origin, shown))
+        return None
+    if mode != "random" and count is None:
+        message = f"`{shown}` needs a `count`: how many values from low to high"
+        problems.append(_problem("missing-key", message, node.origin, shown, 'write count = 5, or mode = "random"'))
+        return None
+    return Range(low=low, high=high, is_log=scale == "log", count=count, origin=node.origin)
+
+
+def _mode(node: Node | None, problems: list[Problem]) -> Mode:
+    value = _plain(node, "grid")
+    match value:
+        case "grid" | "zip" | "random":
+            return value
+        case _:
+            assert node is not None
+            fix = did_you_mean(str(value), MODES) or f"it is one of {', '.join(MODES)}"
+            problems.append(_problem("wrong-value", f"a sweep has no mode `{value}`", node.origin, "sweep.mode", fix))
+            return "grid"
+
+
+def _plain(node: Node | None, default: object) -> object:
+    return default if node is None else node.value if isinstance(node, Leaf) else node
+
+
+def _whole(
+    items: Mapping[str, Node], name: str, minimum: int, problems: list[Problem], above: str = SECTION
+) -> int | None:
+    node = items.get(name)
+    if node is None:
+        return None
+    value = _plain(node, None)
+    if (
+        isinstance(value, int)
+        and not isinstance(value, bool)
+        and value >= minimum
+        and not (minimum and value > MAX_POINTS)
+    ):
+        return value
+    limit = f"from {minimum} to {MAX_POINTS:,}" if minimum else "of at least 0"
+    message = f"`{above}.{name}` must be a whole number {limit}"
+    problems.append(_problem("wrong-value", message, node.origin, f"{above}.{name}"))
+    return None
+
+
+def _uneven(axes: Sequence[Axis]) -> Iterator[Problem]:
+    """Axes of a zip that are longer or shorter than the first."""
+    for axis in axes[1:]:
+        if len(axis.values) != len(axes[0].values):
+            message = (
+                f"`{axis.key}` has {len(axis.values)} values and `{axes[0].key}` {len(axes[0].values)}:"
+                " in a zip they go together"
+            )
+            yield _problem("wrong-value", message, axis.setting.key_origin(), f"{SECTION}.{axis.key}")
+
+
+def _value(axis: Axis, stream: random.Random) -> Node:
+    share = stream.random()
+    if axis.range is not None:
+        return Leaf(axis.range.at(share), axis.range.origin)
+    return axis.values[int(share * len(axis.values))]
+
+
+def _problem(kind: str, message: str, origin: Origin, key: str, fix: str = "") -> Problem:
+    return Problem(kind=kind, message=message, origin=origin, key=key, fix=fix)

@@ -1,0 +1,107 @@
+"""`[variants.big] "model.hidden" = 512`: named overrides inside one file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from assay.config.overrides import DELETE, Setting
+from assay.config.tree import KeyPath, Leaf, List, Node, Table, dotted, fitted, get_at, parse_dotted
+from assay.core import schema
+from assay.core.diagnostics import Origin, Problem
+
+SECTION = "variants"
+ALL = "all"
+"""What stands for every variant on the command line, and so names none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """What one variant changes, as it is written."""
+
+    name: str
+    table: Table
+
+    def settings(self, root: Table) -> tuple[list[Setting], list[Problem]]:
+        """Its overrides of `root` in order, and the keys that are none."""
+        problems: list[Problem] = []
+        return list(_settings(root, (), self.table, (), f"variant {self.name}", problems)), problems
+
+
+def variants_of(root: Table) -> tuple[Mapping[str, Variant], list[Problem]]:
+    """The variants of a file by name, and what is wrong with the section."""
+    section = root.items.get(SECTION)
+    if section is None:
+        return {}, []
+    if not isinstance(section, Table):
+        return {}, [_problem("wrong-type", f"`{SECTION}` must be a table of variants", section.origin, SECTION, _FORM)]
+    found: dict[str, Variant] = {}
+    problems = []
+    for name, node in section.items.items():
+        key = dotted((SECTION, name))
+        if name == ALL:
+            message = f"no variant can be called `{ALL}`: `--variant {ALL}` means every one"
+            problems.append(_problem("wrong-value", message, section.key_origin(name), key, "give it another name"))
+        elif not isinstance(node, Table):
+            problems.append(_problem("wrong-type", f"the variant `{name}` must be a table", node.origin, key, _FORM))
+        else:
+            found[name] = Variant(name=name, table=node)
+    return found, problems
+
+
+_FORM = 'write [variants.big] and under it "model.hidden" = 512'
+
+
+def key_setting(table: Table, key: str, value: Node, above: KeyPath, origins: tuple[Origin, ...]) -> Setting:
+    """What `"+a.b" = value` in a table asks for. ValueError when the key is no path."""
+    parts = parse_dotted(key.removeprefix("+"))
+    origin = table.key_origin(key)
+    path = (*above, *parts)
+    return Setting(
+        parts=path,
+        value=None if isinstance(value, Leaf) and value.value == DELETE else value,
+        origins=(*origins, *(origin for _ in parts)),
+        creates=key.startswith("+"),
+        to_create=f'"+{dotted(path)}" = ...',
+    )
+
+
+def noted(node: Node, note: str) -> Node:
+    """`node` with a note on where all of it comes from."""
+    origin = replace(node.origin, note=note)
+    match node:
+        case Leaf():
+            return Leaf(node.value, origin)
+        case List():
+            return List(tuple(noted(item, note) for item in node.items), origin)
+        case Table():
+            origins = {key: replace(place, note=note) for key, place in node.key_origins.items()}
+            return Table({key: noted(item, note) for key, item in node.items.items()}, origin, origins)
+
+
+def _settings(
+    root: Table, above: KeyPath, table: Table, origins: tuple[Origin, ...], note: str, problems: list[Problem]
+) -> Iterator[Setting]:
+    """A table without `type` is merged key by key into the one that is there; everything else replaces."""
+    for key, node in table.items.items():
+        try:
+            setting = key_setting(table, key, node, above, origins)
+        except ValueError:
+            where = table.key_origin(key)
+            problems.append(_problem("syntax", f"`{key}` is no path of keys", where, key, 'write "a.b" = value'))
+            continue
+        setting = replace(setting, origins=tuple(replace(origin, note=note) for origin in setting.origins))
+        path = fitted(root, setting.parts)
+        old, standard = get_at(root, path), schema.find(path)
+        is_merged = isinstance(old, Table) or (old is None and standard is not None and standard.kind == "table")
+        if isinstance(node, Table) and "type" not in node.items and node.items and is_merged and not setting.creates:
+            yield from _settings(root, setting.parts, node, setting.origins, note, problems)
+            continue
+        if setting.value is not None:
+            is_section = len(path) == 1 and old is None and isinstance(setting.value, Table)
+            setting = replace(setting, value=noted(setting.value, note), creates=setting.creates or is_section)
+        yield setting
+
+
+def _problem(kind: str, message: str, origin: Origin, key: str, fix: str = "") -> Problem:
+    return Problem(kind=kind, message=message, origin=origin, key=key, fix=fix)

@@ -1,0 +1,151 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from assay.config.sources.json import read_all
+from assay.config.tree import Leaf, get_at, key_origin_at, plain, walk
+from languages import to_json
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=10,
+)
+
+
+@given(st.dictionaries(st.text(max_size=5), VALUES, max_size=4), st.sampled_from([None, 0, 2, "\t"]))
+def test_what_standard_json_writes_is_read_as_standard_json_reads_it(content: dict[str, Any], indent: Any) -> None:
+    text = json.dumps(content, indent=indent)
+
+    root, problems = read_all(text, "a.json")
+
+    assert problems == []
+    assert repr(plain(root)) == repr(json.loads(text)).replace("'@none'", "None")
+
+
+@given(st.dictionaries(st.text(max_size=5), VALUES, max_size=4))
+@example({"é": ["語", {"a": "\n"}]})
+def test_a_slice_at_the_recorded_place_reads_as_the_value(content: dict[str, Any]) -> None:
+    text = to_json(content)
+    lines = text.split("\n")
+
+    root, _ = read_all(text, "a.json")
+
+    for path, node in walk(root):
+        if isinstance(node, Leaf):
+            origin = node.origin
+            assert origin.line == origin.end_line
+            piece = lines[origin.line - 1][origin.column - 1 : origin.end_column - 1]
+            assert repr(json.loads(piece)) == repr(node.value)
+            if isinstance(path[-1], str):
+                key = key_origin_at(root, path)
+                assert json.loads(lines[key.line - 1][key.column - 1 : key.end_column - 1]) == path[-1]
+
+
+def test_comments_trailing_commas_and_bare_dates_are_read() -> None:
+    text = '{ // one\n "a": 2024-01-31, /* two\n */ "b": [07:32:00, 2024-01-31T07:32:00Z,],\n}\n'
+
+    root, problems = read_all(text, "a.json")
+
+    assert problems == []
+    assert [str(value) for value in plain(root)["b"]] == ["07:32:00", "2024-01-31 07:32:00+00:00"]
+    assert str(plain(root)["a"]) == "2024-01-31"
+
+
+MISTAKES = """{
+ "a": tru,
+ "b" 2,
+ c: 3,
+ "d": [1, 2
+ "e": 5,
+ "f": 'x',
+ "g": "unclosed,
+ "h": "a\\qb",
+ "i": , "j": 1
+ "k": +1, "k": 2, "l": ],
+ "m" = 1, "n": 01, # no
+ "o": {"p": 1
+}
+"""
+
+
+def test_all_mistakes_are_told_each_at_its_place() -> None:
+    root, problems = read_all(MISTAKES, "a.json", excerpt=True)
+
+    assert [(problem.origin.line, problem.origin.column, problem.message) for problem in problems] == [
+        (1, 1, "this table is not closed"),
+        (2, 7, "`tru` is no JSON value"),
+        (3, 5, "`:` is missing after the key"),
+        (4, 2, "a key needs double quotes"),
+        (5, 7, "this list is not closed"),
+        (7, 7, "strings need double quotes"),
+        (8, 7, "this string is not closed"),
+        (8, 17, "a comma is missing"),
+        (9, 9, "`\\` starts an escape, and this is none"),
+        (10, 6, "a value is missing"),
+        (10, 15, "a comma is missing"),
+        (11, 7, "`+1` is no JSON value"),
+        (11, 11, "`k` is given twice"),
+        (11, 23, "a value is missing"),
+        (11, 24, "`]` closes nothing"),
+        (12, 6, "`:` is missing after the key"),
+        (12, 16, "`01` is no JSON value"),
+        (12, 20, "`#` starts no comment in JSON"),
+    ]
+    assert plain(root)["j"] == 1
+    assert get_at(root, ("o", "p")) is not None
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "a config is a table, and here is nothing"),
+        ("[1]", "a config is a table: it starts with `{`"),
+        ('{"a": 1} x', "this is too much after the closing `}`"),
+        ('{"a": 1}}', "`}` closes nothing"),
+        ('{"a": /* x', "this comment is not closed"),
+        ('{"a": "\\ud800"}', "half of a surrogate pair is no text"),
+        ('{"a": "\t"}', "a control character in a string"),
+        ("{,}", "a key is missing before the comma"),
+        ('{"a"}', "`:` is missing after the key"),
+        ('{"a": [1,,2]}', "a value is missing before the comma"),
+        ('{"a": 1 "b": 2}', "a comma is missing"),
+        ('{"a": ' + "9" * 1001 + "}", "a name or number of more than 1000 characters"),
+        ('{"a": 2024-13-01}', "`2024-13-01` is no JSON value"),
+        ('{"a": None}', "`None` is no JSON value"),
+    ],
+)
+def test_a_mistake_alone_is_told_alone(text: str, message: str) -> None:
+    assert [problem.message for problem in read_all(text, "a.json")[1]] == [message]
+
+
+@pytest.mark.parametrize(
+    ("raw", "fix"),
+    [
+        ("None", "null"),
+        ("True", "true"),
+        ("nan", "NaN"),
+        ("-inf", "-Infinity"),
+        (".5", "0.5"),
+        ("1.", "1.0"),
+        ("+3", "3"),
+    ],
+)
+def test_a_value_of_another_language_is_answered_with_what_json_writes(raw: str, fix: str) -> None:
+    assert read_all(f'{{"a": {raw}}}', "a.json")[1][0].fix == f"write {fix}"
+
+
+@given(st.text(alphabet="{}[]:,\"\\/*-019.eEtruefalsn \n'#", max_size=60))
+def test_no_text_at_all_makes_the_reader_fall(text: str) -> None:
+    root, problems = read_all(text, "a.json")
+
+    try:
+        fine = json.loads(text)
+    except ValueError:
+        return
+    assert not isinstance(fine, dict) or problems or plain(root).keys() == fine.keys()

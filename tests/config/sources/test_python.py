@@ -1,0 +1,378 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from assay.config import Config, check_shape, config_hash, get_config, load, loads, open_config, plain
+from assay.config.tree import dotted, get_at, key_origin_at, parse_dotted, walk
+from assay.core.errors import ConfigError, InputError
+
+
+def write(folder: Path, **files: str) -> None:
+    for name, text in files.items():
+        path = folder / (name.replace("__", "/") + ".py")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(textwrap.dedent(text), encoding="utf-8")
+
+
+def opened(folder: Path, text: str, **files: str) -> Config:
+    write(folder, config=text, **files)
+    return open_config(folder / "config.py", user_dir=folder)
+
+
+def told(config: Config) -> list[tuple[int, int, str]]:
+    return [(problem.origin.line, problem.origin.column, problem.message) for problem in config.problems]
+
+
+MODEL = """
+    import sys
+    LOADED = sys.modules.setdefault("loaded_by_tests", type(sys)("loaded_by_tests"))
+
+    class Net:
+        def __init__(self, width, tok=None): ...
+
+        @classmethod
+        def small(cls): ...
+
+    def make(): ...
+"""
+
+
+@pytest.mark.row("E02", "B03")
+def test_a_config_is_a_program(tmp_path: Path) -> None:
+    text = """
+        import math
+        from assay.config import L
+        from model import Net
+
+        base = 2 ** 4
+        model = L(Net)(width=base * 2)
+        optimizer = L("torch.optim.AdamW")(lr=1e-3 * math.sqrt(4))
+        train = dict(epochs=[i for i in range(3)][-1])
+        if base > 10:
+            train["precision"] = "bf16"
+        seed = 1
+    """
+
+    config = opened(tmp_path, text, model=MODEL)
+
+    same = loads(
+        """
+        seed = 1
+        model = { type = "model.Net", width = 32 }
+        optimizer = { type = "torch.optim.AdamW", lr = 2e-3 }
+        train = { epochs = 2, precision = "bf16" }
+        """
+    )
+    assert config.problems == ()
+    assert plain(config.root) == plain(same.root)
+    assert config_hash(config.root) == config_hash(same.root)
+    assert "model" not in sys.modules
+
+
+@pytest.mark.row("E03")
+def test_another_config_is_imported_and_edited_without_changing_it(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        configs__train="train = dict(epochs=1, clip=dict(enabled=False), steps=[1])\n",
+        configs__deep__more="from ..train import train\nmore = train\nmore.epochs = 7\n",
+        model=MODEL,
+    )
+    first = """
+        from .train import train
+        from .deep.more import more
+        from configs.train import train as absolute
+
+        train.update(dict(epochs=5))
+        train.clip.enabled = True
+        train.steps.append(2)
+        evaluate = dict(a=train.epochs, b=more.epochs, c=absolute.epochs, d=absolute.steps)
+    """
+    write(tmp_path, configs__first=first, configs__second="from .train import train\n")
+
+    one = load(tmp_path / "configs" / "first.py", user_dir=tmp_path)
+    two = load(tmp_path / "configs" / "second.py", user_dir=tmp_path)
+
+    assert plain(one.root)["train"] == {"epochs": 5, "clip": {"enabled": True}, "steps": [1, 2]}
+    assert plain(one.root)["evaluate"] == {"a": 5, "b": 7, "c": 1, "d": [1]}
+    assert plain(two.root) == {"train": {"epochs": 1, "clip": {"enabled": False}, "steps": [1]}}
+    assert len(one.files) == 3
+    assert not [name for name in sys.modules if name.partition(".")[0] in ("configs", "first", "train")]
+
+
+@pytest.mark.row("E04")
+def test_a_config_is_taken_by_its_path_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, parts__train="from .lr import lr\ntrain = dict(epochs=3, lr=lr)\n", parts__lr="lr = 0.5\n")
+    text = """
+        from assay.config import get_config
+        train = get_config("parts/train.py").train
+        optimizer = get_config("defaults/optim.py").SGD
+        optimizer.lr = 0.25
+    """
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+
+    config = opened(tmp_path, text)
+
+    assert config.problems == ()
+    assert plain(config.root)["train"] == {"epochs": 3, "lr": 0.5}
+    assert plain(config.root)["optimizer"]["lr"] == 0.25
+    assert get_config(str(tmp_path / "parts" / "train.py")).train == {"epochs": 3, "lr": 0.5}
+    assert get_config("defaults/optim.py").SGD.lr == 0.1
+    with pytest.raises(InputError, match=r"did you mean `defaults/optim.py`"):
+        get_config("defaults/optm.py")
+
+
+@pytest.mark.row("E09")
+def test_a_section_is_bound_to_its_name_whatever_it_was_imported_as(tmp_path: Path) -> None:
+    parts = """
+        from assay.config import L
+        bert_model = L("model.Net")(width=1)
+        other = L("model.Net")(width=2)
+    """
+    write(tmp_path, parts=parts, model=MODEL)
+
+    bound = opened(tmp_path, "from parts import bert_model, other\nmodel = bert_model\n")
+    unbound = opened(tmp_path, "from parts import bert_model\n")
+
+    assert plain(bound.root) == {"model": {"type": "model.Net", "width": 1}}
+    assert bound.problems == ()
+    (problem,) = unbound.problems
+    assert problem.message == "`bert_model` is no section, and the config has no `model`"
+    assert problem.fix == "write model = bert_model"
+    assert (problem.origin.line, problem.origin.column) == (1, 19)
+
+
+@pytest.mark.row("E10")
+def test_omegaconf_is_read_like_any_mapping(tmp_path: Path) -> None:
+    text = """
+        from omegaconf import OmegaConf
+        from assay.config import LazyCall
+        from model import Net
+
+        data = OmegaConf.create()
+        data.train = dict(source=LazyCall(Net)(width=1), batch_size=4)
+        data.test = dict(source=[LazyCall(Net)(width=2)], batch_size="${.n}", n=8)
+        train = OmegaConf.create({"epochs": "${seed}"})
+    """
+
+    config = opened(tmp_path, text, model=MODEL)
+
+    (problem,) = config.problems
+    assert (problem.key, problem.origin.line) == ("train.epochs", 9)
+    assert "InterpolationKeyError" in problem.message
+    assert plain(config.root)["data"]["train"] == {"source": {"type": "model.Net", "width": 1}, "batch_size": 4}
+    assert plain(config.root)["data"]["test"]["batch_size"] == 8
+
+
+ORIGINS = """from assay.config import L
+from common import train
+é = "ü"; model = L("a.B")(é="ö", width=[1,
+    (2, 3)], head={"x": 1, **dict(y=2)})
+model.width[1] = 4
+model.drop = 0.5
+model["keep"] = \\
+    True
+train.update(dict(epochs=2), steps=3)
+train.clip.enabled = True
+def grow(model):
+    model.depth = 7
+grow(model)
+seed = 5
+process = dict(type="a.C", a=1)
+process["b"] = seed
+process.update(c=3)
+"""
+
+
+def test_every_value_knows_its_line_and_column(tmp_path: Path) -> None:
+    config = opened(tmp_path, ORIGINS, common="train = {\n  'clip': dict(enabled=False),\n  'non_finite': 'stop'}\n")
+
+    assert config.problems == ()
+    places = {
+        dotted(path): (place(config, key_origin_at(config.root, path)), place(config, node.origin))
+        for path, node in walk(config.root)
+        if path
+    }
+    assert places["model"] == ("3:10", "3:18")
+    assert places['model."é"'] == ("3:27", "3:29")
+    assert places["model.width[0]"][1] == "3:41"
+    assert places["model.head.x"] == ("4:20", "4:25")
+    assert places["model.head.y"] == ("4:35", "4:37")
+    assert places["model.drop"] == ("6:1", "6:14")
+    assert places["model.keep"] == ("7:1", "8:5")
+    assert places["train.epochs"] == ("9:19", "9:26")
+    assert places["train.steps"] == ("9:30", "9:36")
+    assert places["train.clip.enabled"] == ("10:1", "10:22")
+    assert places["train.non_finite"] == ("common.py 3:3", "common.py 3:17")
+    assert places["model.depth"] == ("12:5", "12:19")
+    assert places["seed"] == ("14:1", "14:8")
+    assert places["process.a"] == ("15:28", "15:30")
+    assert places["process.b"] == ("16:1", "16:16")
+    assert places["process.c"] == ("17:16", "17:18")
+
+
+def place(config: Config, origin: object) -> str:
+    name, line, column = str(origin).rsplit(":", 2)
+    return f"{line}:{column}" if Path(name).name == "config.py" else f"{Path(name).name} {line}:{column}"
+
+
+def test_a_call_used_twice_is_one_object(tmp_path: Path) -> None:
+    text = """
+        from assay.config import L
+        tok = L("model.Tok")()
+        once = L("model.Once")()
+        inner = L("model.Inner")()
+        model = L("model.Net")(tok=tok, once=once, a=inner, b=[inner])
+        process = L("model.P")(tok=tok)
+    """
+
+    root = plain(opened(tmp_path, text).root)
+
+    assert root["tok"] == {"type": "model.Tok"}
+    assert root["model"] == {
+        "type": "model.Net",
+        "tok": "@tok",
+        "once": {"type": "model.Once"},
+        "a": "@inner",
+        "b": ["@inner"],
+    }
+    assert root["process"] == {"type": "model.P", "tok": "@tok"}
+    assert "once" not in root
+
+
+def test_objects_become_what_a_config_can_hold(tmp_path: Path) -> None:
+    text = """
+        import enum, pathlib, dataclasses
+        import numpy
+        from model import Net, make
+        from assay.config import L
+
+        class Mode(enum.Enum):
+            FAST = "fast"
+
+        @dataclasses.dataclass
+        class Head:
+            size: int = 3
+
+        model = L(Net.small)(mode=Mode.FAST, path=pathlib.PurePosixPath("/x/y"), number=numpy.float32(0.5),
+            count=numpy.int64(3), pair=(1, 2), cls=Net, function=make, head=Head())
+    """
+
+    config = opened(tmp_path, text, model=MODEL)
+
+    assert config.problems == ()
+    assert plain(config.root)["model"] == {
+        "type": "model.Net.small",
+        "mode": "fast",
+        "path": "/x/y",
+        "number": 0.5,
+        "count": 3,
+        "pair": [1, 2],
+        "cls": {"type": "model.Net", "_partial_": True},
+        "function": {"type": "model.make", "_partial_": True},
+        "head": {"size": 3},
+    }
+
+
+def test_all_that_cannot_be_kept_is_told_with_its_place(tmp_path: Path) -> None:
+    text = """\
+        from assay.config import L
+        import threading
+        model = L(lambda: 1)(a={1}, b=threading.Lock(), c=lambda x: x)
+        def outer():
+            class Local: ...
+            return L(Local)()
+        process = outer()
+        train = {1: 2, "x": b"bytes"}
+        sed = 3
+        tgs = [1]
+    """
+
+    config = opened(tmp_path, text)
+
+    assert sorted(told(config)) == [
+        (3, 9, "a lambda has no name that a config could keep"),
+        (3, 24, "`model.a` is a set, which has no order"),
+        (3, 31, "`model.b` is a lock, which cannot be written down"),
+        (3, 51, "a lambda has no name that a config could keep"),
+        (6, 12, "`config.outer.<locals>.Local` has no name that a config could keep"),
+        (8, 9, "the key 1 of `train` is no string"),
+        (8, 21, "`train.x` is a bytes, which cannot be written down"),
+        (9, 1, "unknown key `sed`"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "message"),
+    [
+        ("seed = 1\ntrain = dict(\n", (2, 13), "'(' was never closed"),
+        ("seed = 1\nx = {}['no']\n", (2, 5), "KeyError: 'no'"),
+        ("import modle\n", (1, 1), "ModuleNotFoundError: No module named 'modle'"),
+        ("from .nowhere import x\n", (1, 1), "ModuleNotFoundError: there is no config"),
+        ("from model import Nte\n", (1, 1), "ImportError: cannot import name 'Nte'"),
+        ("from config import x\n", (1, 1), "ImportError: configs import each other"),
+        ("def f():\n    raise ValueError('é')\nf()\n", (2, 5), "ValueError: é"),
+        ("import sys; sys.exit(3)\n", (1, 13), "SystemExit: 3"),
+        ("seed = 1\x00\n", (1, 1), "source code string cannot contain null bytes"),
+        ("from broken import x\n", (1, 1), "SyntaxError: invalid syntax"),
+    ],
+)
+def test_what_a_program_raises_is_told_where_it_was_raised(
+    tmp_path: Path, text: str, place: tuple[int, int], message: str
+) -> None:
+    (problem,) = opened(tmp_path, text, model=MODEL, broken="class A: ...\nx = = 1\n").problems
+
+    assert problem.message.startswith(message)
+    assert (problem.origin.line, problem.origin.column) == place or problem.origin.line == 0
+    with pytest.raises(ConfigError):
+        load(tmp_path / "config.py", user_dir=tmp_path)
+
+
+def test_a_near_module_or_the_folder_of_modules_is_offered(tmp_path: Path) -> None:
+    assert opened(tmp_path, "import modle\n", model=MODEL).problems[0].fix == "did you mean `model`?"
+    assert "--user-dir" in opened(tmp_path, "import quite_another_thing\n").problems[0].fix
+
+
+def test_two_configs_with_modules_of_one_name_do_not_mix(tmp_path: Path) -> None:
+    text = "from model import Net\nfrom assay.config import L\nmodel = L(Net)(width=Net.width)\n"
+    for width in (1, 2):
+        write(tmp_path / str(width), config=text, model=f"class Net:\n    width = {width}\n")
+
+    widths = [plain(load(tmp_path / str(width) / "config.py").root)["model"]["width"] for width in (1, 2)]
+
+    assert widths == [1, 2]
+
+
+def test_a_name_called_config_is_the_whole_config(tmp_path: Path) -> None:
+    config = opened(tmp_path, "config = {'seed': 3, 'train': {'epochs': 1}}\nother = {'a': 1}\n")
+
+    assert plain(config.root) == {"seed": 3, "train": {"epochs": 1}}
+
+
+def test_a_section_that_nothing_uses_is_told_by_the_check(tmp_path: Path) -> None:
+    config = opened(tmp_path, "trian = dict(epochs=1)\n_mine = dict(a=1)\n")
+
+    (problem,) = check_shape(config)
+    assert problem.message == "unknown key `trian`"
+    assert str(problem.origin).endswith("config.py:1:1")
+    assert get_at(config.root, parse_dotted("trian.epochs")) is not None
+
+
+@pytest.mark.row("E16")
+def test_explain_says_where_a_value_of_a_program_comes_from(tmp_path: Path) -> None:
+    write(tmp_path, train="train = dict(epochs=1, steps=5)\n", config="from .train import train\ntrain.epochs = 2\n")
+
+    def explained(*arguments: str) -> str:
+        command = [sys.executable, "-m", "assay", "config", "explain", *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path).stdout
+
+    assert "config.py:2:" in explained("train.epochs", "config.py")
+    assert "train.py:1:" in explained("train.steps", "config.py")
+    assert "<cli>" in (chain := explained("train.epochs", "config.py", "train.epochs=3")) and "config.py:2:" in chain
+    assert "default" in explained("train.accumulate", "config.py")
