@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from assay.config.toml_source import read
+from assay.config.sources.toml import read
 from assay.config.tree import Table
 
 

@@ -3,18 +3,33 @@ from __future__ import annotations
 import copy
 import functools
 import gc
+import json
+import os
 import pickle
+import subprocess
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NewType, Protocol
 
 import pytest
+import torch
+from torch.utils.data import DataLoader
 
-from assay.build.context import Context, ContextError, context_here, current
+from assay.build.context import Context, ContextError, Promise, context_here, current
+from assay.build.marks import inject, provides
 from assay.build.parameters import Parameter, signature_of
-from assay.build.register import inject, provides
+from assay.core.errors import InputError
+from assay.core.events import Event, Handler
+from assay.engine import Supervised
+from assay.engine.bus import Bus
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(EXAMPLES.parent / "src")}
 
 Config = NewType("Config", dict)  # type: ignore[type-arg]
 Args = NewType("Args", dict)  # type: ignore[type-arg]
@@ -570,3 +585,255 @@ def test_provides_and_inject_leave_the_function_as_it_is() -> None:
 
     assert isinstance(net(), Net)
     assert hook() == 1 and hook(3) == 3
+
+
+# --- injection as a whole --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.row("D02", "D05", "D06")
+def test_inject_on_a_class_and_on_its_init_give_the_same_and_nothing_needs_to_be_bound() -> None:
+    calls: list[str] = []
+
+    class Module:
+        @provides
+        def configure_args(self) -> Args:
+            calls.append("args")
+            return Args({"batch_size": 16})
+
+        @provides
+        def configure_config(self, args: Args) -> Config:
+            calls.append("config")
+            return Config({"train_batch_size": args["batch_size"], "val_batch_size": args["batch_size"]})
+
+    @inject
+    class OnClass:
+        def __init__(self, cfg: Config) -> None:
+            self.cfg = cfg
+
+    class OnInit:
+        @inject
+        def __init__(self, cfg: Config) -> None:
+            self.cfg = cfg
+
+    container = Context(Module)
+
+    assert container.get(OnClass).cfg == container.get(OnInit).cfg == {"train_batch_size": 16, "val_batch_size": 16}
+    assert container.get(OnClass) is container.get(OnClass)
+    assert container.get(Config) is container.get(OnClass).cfg
+    assert calls == ["args", "config"]
+
+
+@pytest.mark.row("D02", "D06", "S-D1")
+def test_the_snippet_on_dependency_injection_prints_what_it_should() -> None:
+    script = EXAMPLES / "seeds" / "dependency_injection.py"
+
+    ran = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, env=ENVIRONMENT, check=False)
+
+    assert (ran.returncode, ran.stdout) == (0, "{'train_batch_size': 16, 'val_batch_size': 16}\n"), ran.stderr
+
+
+@pytest.mark.row("D10")
+def test_an_event_with_an_injected_handler_calls_what_one_with_a_plain_function_calls() -> None:
+    context = Context()
+    context.set("model", Net())
+    context.set("state", Optimizer())
+    heard = []
+
+    def plain() -> None:
+        heard.append(1)
+
+    def injected(state: Optimizer, model: Net) -> None:
+        heard.append(1)
+
+    injected.__annotations__ = {"state": Optimizer, "model": Net}
+
+    def calls(function: Callable[..., None], events: int) -> dict[str, int]:
+        """How often each function written in Python is called while an event happens `events` times."""
+        bus = Bus(context.bind)
+        bus.add(Handler(event=Event.STEP_END, fn=function))
+        point = bus.points[Event.STEP_END]
+        counts: dict[str, int] = {}
+
+        def count(frame: Any, what: str, _: Any) -> None:
+            if what == "call":
+                counts[frame.f_code.co_name] = counts.get(frame.f_code.co_name, 0) + 1
+
+        sys.setprofile(count)
+        try:
+            for number in range(events):
+                point.fire(number)
+        finally:
+            sys.setprofile(None)
+        return counts
+
+    events = 100_000
+    by_hand = calls(plain, events)
+    assert by_hand.pop("plain") == events
+    filled = calls(injected, events)
+    assert filled.pop("injected") == events
+    assert filled == by_hand and not filled.keys() & {"source", "arguments", "get", "value"}
+    assert len(heard) == 2 * events
+
+
+@pytest.mark.row("D07")
+def test_a_class_is_made_by_hand_with_fakes_and_no_container() -> None:
+    class Fake:
+        def __init__(self) -> None:
+            self.calls: list[Any] = []
+            self.param_groups = [{"params": [], "lr": 1.0}]
+
+        def __call__(self, *arguments: Any) -> torch.Tensor:
+            self.calls.append(arguments)
+            return torch.tensor(2.0)
+
+        def train(self, mode: bool) -> None:
+            self.calls.append(mode)
+
+    model, criterion, optimizer = Fake(), Fake(), Fake()
+
+    process = Supervised(model, criterion, optimizer)  # type: ignore[arg-type]
+    loss, output = process.forward_step(("input", "target"))
+    process.eval()
+
+    assert model.calls == [("input",), False] and criterion.calls == [(torch.tensor(2.0), "target")]
+    assert loss == output["loss"] == 2.0
+    assert context_here() is None
+
+
+@pytest.mark.slow
+def test_the_benchmark_of_the_context_measures_every_way_to_ask() -> None:
+    script = EXAMPLES.parent / "benchmarks" / "context.py"
+
+    ran = subprocess.run(
+        [sys.executable, str(script), "--quick", "--json"], capture_output=True, text=True, env=ENVIRONMENT, check=False
+    )
+
+    assert ran.returncode == 0, ran.stderr
+    assert {"by type", "by alias", "by name", "event, injected function"} <= json.loads(ran.stdout).keys()
+
+
+def test_without_singleton_each_one_gets_an_object_of_its_own() -> None:
+    @provides(singleton=False)
+    def net() -> Net:
+        return Net()
+
+    context = Context()
+    context.provide(net)
+    context.provide(Writer, name="one")
+
+    assert context.get(Net) is not context.get(Net)
+    assert context.get("one").net is context.get("one").net is not context.get(Net)
+    assert "net" in context
+
+
+def test_one_name_provided_by_two_is_told_with_both() -> None:
+    class One:
+        @provides
+        def net(self) -> Net:
+            return Net()
+
+    class Two(One): ...
+
+    context = Context(One)
+
+    with pytest.raises(ContextError, match="`net` is provided twice") as caught:
+        context.install(Two)
+    assert caught.value.where.count("test_context.py") == 2
+
+
+# --- promises --------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_promised_is_known_but_cannot_be_had_yet() -> None:
+    context = Context()
+    context.promise("optimizer", Promise(type=Optimizer, paths=(("optimizer",),), names=("params",)))
+    context.provide(lambda optimizer: optimizer, name="writer", type=Writer)
+
+    def hook(optimizer: Optimizer) -> None: ...
+
+    hook.__annotations__ = {"optimizer": Optimizer}
+    for ask in (lambda: context.get("optimizer"), lambda: context.get(Optimizer), lambda: context.bind(hook)):
+        with pytest.raises(ContextError, match="not there yet: it is made from `params` and `optimizer`"):
+            ask()
+    assert "optimizer" not in context and context.try_get("optimizer", 3) == 3
+    assert context.promised() == ["optimizer"]
+    context.validate()
+
+    optimizer = Optimizer()
+    context.set("optimizer", optimizer)
+
+    assert context.get(Optimizer) is optimizer and context.promised() == []
+
+
+def test_what_will_never_be_there_says_why_and_fills_nothing() -> None:
+    context = Context()
+    context.promise("optimizer", Promise(type=Optimizer, never="this is a test"))
+
+    with pytest.raises(ContextError, match="no `optimizer` here: this is a test"):
+        context.get("optimizer")
+    with pytest.raises(ContextError, match="Nothing provides `optimizer`"):
+        context.bind(lambda optimizer: None)
+    assert context.try_get(Optimizer) is None and context.names() == []
+
+
+# --- scopes in use, and other processes ------------------------------------------------------------------------------
+
+
+def test_a_scope_that_is_left_takes_what_it_holds_with_it() -> None:
+    run, net = Context(), Net()
+    gone = weakref.ref(net)
+
+    with run.use(), run.opened("epoch") as epoch:
+        epoch.set("net", net)
+        assert current() is epoch and epoch.get(Net) is net
+        with epoch.opened("step"):
+            assert current().get(Net) is net
+        del net
+
+    gc.collect()
+    assert gone() is None and run.try_get(Net) is None and epoch.run is run
+
+
+class Pipe:
+    """A data set that holds more than it should."""
+
+    def __init__(self, **held: Any) -> None:
+        self.stage = SimpleNamespace(**held)
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+@pytest.mark.row("A26")
+def test_a_pipe_that_holds_the_context_is_stopped_before_it_reaches_worker_processes() -> None:
+    context, model = Context(), torch.nn.Linear(1, 1)
+    context.set("model", model)
+
+    loader = DataLoader(Pipe(ctx=context), num_workers=2, multiprocessing_context="spawn")
+    with pytest.raises(ContextError, match="cannot be copied or sent to another process") as caught:
+        iter(loader)
+    assert caught.value.where.endswith(".stage.ctx")
+
+    # A forked process copies nothing by name, so it must be asked before; the model would be sent without a word.
+    for name, held in {"ctx": context, "task": SimpleNamespace(net=model)}.items():
+        with pytest.raises(InputError) as told:
+            context.check_for_workers(Pipe(**{name: held}), "data.train.source")
+        assert f"`data.train.source.stage.{name}" in str(told.value)
+    assert "data.train.source.stage.task.net` holds the model of the run" in str(told.value)
+    context.check_for_workers(Pipe(number=3), "data.train.source")
+
+
+class Asks(Pipe):
+    def __getitem__(self, index: int) -> bool:
+        return context_here() is None
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="workers are forked")
+def test_a_forked_worker_begins_without_a_run() -> None:
+    with Context().use():
+        loader = DataLoader(Asks(), num_workers=1, multiprocessing_context="fork")
+        assert all(bool(each) for batch in loader for each in batch)
+        assert context_here() is not None

@@ -1,23 +1,45 @@
 """Asked for -> objects: targets are found, calls checked and made, and everything made lives in one context per run."""
 
 from assay.build.builder import build, instantiate
-from assay.build.context import ROLES, Context, ContextError, current
+from assay.build.context import ROLES, Context, ContextError, Promise, current
+from assay.build.graph import check_graph, planned, plugin_paths, promise_run, promised_types
 from assay.build.isolation import user_code
-from assay.build.register import inject, provides
-from assay.build.signatures import check_signatures
+from assay.build.marks import configurable, inject, provides
+from assay.build.plugins import Plugin, as_plugin, entered
+from assay.build.registry import RegistryError, register
+from assay.build.signatures import Examined, check_signatures, examine
+from assay.build.symbols import AbsentError, NoFrameError, SymbolTable, sym_tbl
 from assay.build.targets import TargetError, resolve
 
 __all__ = [
     "ROLES",
+    "AbsentError",
     "Context",
     "ContextError",
+    "Examined",
+    "NoFrameError",
+    "Plugin",
+    "Promise",
+    "RegistryError",
+    "SymbolTable",
     "TargetError",
+    "as_plugin",
     "build",
+    "check_graph",
     "check_signatures",
+    "configurable",
     "current",
+    "entered",
+    "examine",
     "inject",
     "instantiate",
+    "planned",
+    "plugin_paths",
+    "promise_run",
+    "promised_types",
     "provides",
+    "register",
     "resolve",
+    "sym_tbl",
     "user_code",
 ]

@@ -1,39 +1,76 @@
 """Does a value of the config fit a parameter's type, and what does it become: pydantic, asked as strictly as JSON is.
 
-A list becomes the tuple, a string the Path or Enum that the hint asks for; `"3"` is no int and true no number. A hint
+A list becomes the tuple, a string the Path or Enum that the hint asks for; `"3"` is no int and true no number. What is
+typed on the command line has no quotes: there the type decides whether `123` is text and `0.9,0.99` two numbers. A hint
 that pydantic cannot handle is not checked. pydantic is imported by the first call, not by this module.
 """
 
 from __future__ import annotations
 
+import functools
+import inspect
 import json
+import re
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from assay.build.parameters import UNKNOWN, Parameter
-from assay.config.references import is_unresolved, literal
-from assay.config.tree import NONE, Leaf, List, Node, Table, get_at
+from assay.build.parameters import UNKNOWN, Parameter, injectable
+from assay.config.overrides import typed_text
+from assay.config.references import escaped, is_unresolved, literal
+from assay.config.tree import NONE, KeyPath, Leaf, List, Node, Table, from_plain, get_at, set_at
+from assay.config.values import value_of
 from assay.core.diagnostics import Origin
+from assay.core.errors import did_you_mean
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter, ValidationError
 
 _adapters: weakref.WeakKeyDictionary[Any, dict[str, TypeAdapter[Any] | None]] = weakref.WeakKeyDictionary()
 
-
-_OBJECT = "Input should be an object (a call, or a reference to one)"
+_OBJECT = "be an object (a call, or a reference to one)"
+_PHRASES = {
+    "int_type": "be a whole number",
+    "int_parsing": "be a whole number",
+    "int_from_float": "be a whole number",
+    "float_type": "be a number",
+    "float_parsing": "be a number",
+    "string_type": "be a string",
+    "bool_type": "be true or false",
+    "list_type": "be a list",
+    "tuple_type": "be a list",
+    "set_type": "be a list",
+    "frozen_set_type": "be a list",
+    "iterable_type": "be a list",
+    "dict_type": "be a table",
+    "mapping_type": "be a table",
+    "dataclass_type": "be a table",
+    "model_type": "be a table",
+    "none_required": "be none",
+    "bytes_type": "be a string",
+    "complex_type": "be a complex number",
+    "complex_str_parsing": "be a complex number",
+    "callable_type": _OBJECT,
+    "needs_python_object": _OBJECT,
+    "is_instance_of": _OBJECT,
+    "is_subclass_of": _OBJECT,
+}
+"""What pydantic finds wrong, in the words of the shape stage."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Misfit:
-    """One part of a value that does not fit: where it is written, what it is, what was wanted."""
+    """One part of a value that does not fit: where it is written, what is wrong ("must be ..."), how to mend it.
+
+    `inside` is its path in the value.
+    """
 
     origin: Origin
-    written: str
-    wanted: str
+    said: str
+    fix: str = ""
+    inside: KeyPath = ()
 
 
 def is_data(node: Node) -> bool:
@@ -69,27 +106,111 @@ def data(node: Node) -> Any:
             return {key: data(item) for key, item in node.items.items()}
 
 
-def misfits(target: Callable[..., Any], parameter: Parameter, node: Node) -> list[Misfit]:
-    """What is wrong with a value given to `parameter`; nothing when it fits or cannot be judged."""
-    return converted(target, parameter, node)[1]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """A value held against the type of a parameter.
+
+    `node` is the value as it reads best (other than it was given only if it was typed on the command line), `value`
+    what the called code gets. `why_not` says why there was no judgement, "" when there was one.
+    """
+
+    node: Node
+    value: Any
+    misfits: tuple[Misfit, ...] = ()
+    why_not: str = ""
 
 
-def converted(target: Callable[..., Any], parameter: Parameter, node: Node) -> tuple[Any, list[Misfit]]:
-    """The value as the parameter's type wants it, and what does not fit."""
+def judged(target: Callable[..., Any], parameter: Parameter, node: Node) -> Judged:
+    """What `node` becomes as the value of `parameter`, and what does not fit."""
+    first = _judged(target, parameter, node)
+    if not first.misfits:
+        return first
+    others = (_judged(target, parameter, other) for other in _other_readings(node))
+    found = next((other for other in others if not other.misfits), None)
+    if found is not None:
+        return found
+    if len(first.misfits) == 1 and not first.misfits[0].fix:
+        inside = first.misfits[0].inside
+        mended = ((say, _with_part(node, inside, part)) for say, part in _mended(get_at(node, inside) or node))
+        fix = next((say for say, other in mended if not _judged(target, parameter, other).misfits), "")
+        return replace(first, misfits=(replace(first.misfits[0], fix=fix),))
+    return first
+
+
+def _with_part(node: Node, inside: KeyPath, part: Node) -> Node:
+    whole = set_at(Table({"": node}, node.origin), ("", *inside), part)
+    return whole.items[""]
+
+
+def _mended(node: Node) -> Iterator[tuple[str, Node]]:
+    """Small slips that may explain a value that does not fit: how to mend each, and what comes out."""
+    match node:
+        case Leaf(str() as text):
+            other = value_of(text)
+            if not isinstance(other, str):
+                yield f"write it without quotes: {text}", from_plain(other, node.origin)
+        case Leaf(bool() as value):
+            yield f'write it in quotes: "{str(value).lower()}"', Leaf(str(value), node.origin)
+        case Leaf(0 | 1 as value):
+            yield f"write {str(bool(value)).lower()}", Leaf(bool(value), node.origin)
+            yield f'write it in quotes: "{value}"', Leaf(str(value), node.origin)
+        case Leaf(float() as value) if value.is_integer():
+            yield f"write {int(value)}", Leaf(int(value), node.origin)
+        case Leaf(int() | float() as value):
+            yield f'write it in quotes: "{value}"', Leaf(str(value), node.origin)
+        case List((only,)):
+            yield f"write {_short(only)}, without brackets", only
+    if not isinstance(node, List):
+        yield f"write a list: [{_short(node)}]", List((node,), node.origin)
+
+
+def _other_readings(node: Node) -> Iterator[Node]:
+    """What else may be meant by a value typed without quotes and brackets."""
+    text = typed_text(node)
+    if text is None:
+        return
+    if not isinstance(node, Leaf) or not isinstance(node.value, str):
+        yield from_plain(escaped(text), node.origin)
+    if "," in text:
+        yield from_plain([value_of(part) for part in text.strip().removesuffix(",").split(",")], node.origin)
+
+
+def _judged(target: Callable[..., Any], parameter: Parameter, node: Node) -> Judged:
     value = data(node)
     adapter = _adapter(target, parameter)
     if adapter is None:
-        return value, []
+        return Judged(node=node, value=value, why_not=_why_not(parameter))
     from pydantic import ValidationError
 
     try:
-        better = adapter.validate_json(json.dumps(value, default=_iso), strict=True)
+        better = adapter.validate_json(json.dumps(value, default=_iso), strict=True, **_no_extra(parameter.hint))
     except ValidationError as error:
-        return value, _read(error, node)
-    except Exception:  # types may bring their own validators, which raise what they like: then there is no judgement
-        return value, []
+        return Judged(node=node, value=value, misfits=tuple(_read(error, node)))
+    except Exception as error:  # types may bring their own validators, which raise what they like: then no judgement
+        return Judged(node=node, value=value, why_not=f"its type raised {type(error).__name__}")
     # For an Iterable pydantic gives an iterator that is empty after one pass.
-    return (value if isinstance(better, Iterator) else better), []
+    return Judged(node=node, value=value if isinstance(better, Iterator) else better)
+
+
+def _no_extra(hint: Any) -> dict[str, Any]:
+    """Refuse keys that a dataclass has no field for, unless it says itself that it takes any."""
+    own = getattr(injectable(hint), "model_config", None) or {}
+    return {"extra": "forbid"} if _knows_extra() and own.get("extra") != "allow" else {}
+
+
+@functools.cache
+def _knows_extra() -> bool:
+    from pydantic import TypeAdapter
+
+    return "extra" in inspect.signature(TypeAdapter.validate_json).parameters  # since 2.12
+
+
+def _why_not(parameter: Parameter) -> str:
+    if not parameter.written or parameter.hint is Any:
+        return ""
+    if parameter.hint is UNKNOWN:
+        return f"its type `{parameter.written}` cannot be resolved"
+    return f"its type `{parameter.written}` cannot be checked"
 
 
 def forget() -> None:
@@ -124,19 +245,56 @@ def _new_adapter(hint: Any) -> TypeAdapter[Any] | None:
 
 
 def _read(error: ValidationError, node: Node) -> list[Misfit]:
-    """One misfit for each wrong part; the members of a union that all refuse it are joined by "or"."""
+    """One misfit for each wrong part; what the members of a union want of it is joined by "or"."""
     wanted: dict[tuple[str | int, ...], list[str]] = {}
-    for one in error.errors(include_url=False, include_context=False, include_input=False):
-        needs_object = one["type"] == "needs_python_object"
-        wanted.setdefault(_inside(node, one["loc"]), []).append(_OBJECT if needs_object else one["msg"])
+    choices: dict[tuple[str | int, ...], list[str]] = {}
+    found: list[Misfit] = []
+    for one in _whole_tuples(error.errors(include_url=False, include_input=False)):
+        path, kind, context = _inside(node, one["loc"]), one["type"], one.get("ctx", {})
+        if kind in ("extra_forbidden", "unexpected_keyword_argument"):
+            found.append(_extra(node, path))
+            continue
+        phrase = _PHRASES.get(kind, "")
+        match kind:
+            case "literal_error" | "enum":
+                choices.setdefault(path, []).extend(re.findall(r"'([^']*)'", context.get("expected", "")))
+                phrase = f"be {context.get('expected', '')}".replace("'", '"')
+            case "missing":
+                key = one["loc"][-1]
+                phrase = f"have {key} item{'s' * (key != 1)}" if isinstance(key, int) else f"have a `{key}`"
+            case "too_long" if context.get("max_length") is not None:
+                phrase = f"have at most {context['max_length']} items"
+        phrase = phrase or one["msg"].replace("Input should be", "be").replace("Input should", "")
+        wanted.setdefault(path, []).append(phrase)
     # A union refuses the whole and its parts: where a part is named, that says more only if every member went so far.
     if () in wanted and len(wanted) > 1:
-        wanted = {(): [message for messages in wanted.values() for message in messages]}
-    found = []
-    for path, messages in wanted.items():
+        wanted = {(): [phrase for phrases in wanted.values() for phrase in phrases]}
+    for path, phrases in wanted.items():
         part = get_at(node, path) or node
-        found.append(Misfit(origin=part.origin, written=_short(part), wanted=_joined(messages)))
+        is_text = isinstance(part, Leaf) and isinstance(part.value, str)
+        fix = did_you_mean(str(scalar(part)), choices.get(path, ())) if isinstance(part, Leaf) and is_text else ""
+        said = f"must {_joined(phrases)}, not {_short(part)}"
+        found.append(Misfit(origin=part.origin, said=said, fix=fix, inside=path))
     return found
+
+
+def _whole_tuples(errors: Iterable[Any]) -> Iterator[Any]:
+    """Of the items that a tuple lacks, only the last: it says how many there have to be."""
+    lacking: dict[Any, Any] = {}
+    for one in errors:
+        if one["type"] == "missing" and isinstance(one["loc"][-1], int):
+            index = one["loc"][-1] + 1
+            lacking[one["loc"][:-1]] = {**one, "loc": (*one["loc"][:-1], index)}
+        else:
+            yield one
+    yield from lacking.values()
+
+
+def _extra(node: Node, path: tuple[str | int, ...]) -> Misfit:
+    parent, key = get_at(node, path[:-1]), path[-1] if path else ""
+    if not isinstance(parent, Table) or not isinstance(key, str) or key not in parent.items:
+        return Misfit(origin=node.origin, said=f"must not have a key `{key}`")
+    return Misfit(origin=parent.key_origin(key), said=f"must not have a key `{key}`", inside=path[:-1])
 
 
 def _inside(node: Node, loc: tuple[str | int, ...]) -> tuple[str | int, ...]:
@@ -148,13 +306,12 @@ def _inside(node: Node, loc: tuple[str | int, ...]) -> tuple[str | int, ...]:
     return path
 
 
-def _joined(messages: list[str]) -> str:
-    texts = list(dict.fromkeys(messages))
-    shorter = [text.removeprefix("Input should be ") for text in texts]
-    if len(texts) > 1 and all(text.startswith("Input should be ") for text in texts):
-        return f"should be {' or '.join(shorter)}"
-    first = texts[0].removeprefix("Input ")
-    return "; ".join([first[:1].lower() + first[1:], *texts[1:]])
+def _joined(phrases: list[str]) -> str:
+    """`be a number` and `be none` -> `be a number or none`."""
+    phrases = list(dict.fromkeys(phrases))
+    if all(phrase.startswith("be ") for phrase in phrases):
+        return f"be {' or '.join(phrase.removeprefix('be ') for phrase in phrases)}"
+    return " or ".join(phrases)
 
 
 def _short(node: Node) -> str:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from assay.build.adapters import converted, is_data, is_reference, scalar
+from assay.build.adapters import is_data, is_reference, judged, scalar
 from assay.build.context import NOT_BY_NAME, ROLES, Context, context_here
+from assay.build.marks import is_configurable
 from assay.build.parameters import Parameter, Signature, signature_of
-from assay.build.signatures import RESERVED
+from assay.build.signatures import RESERVED, is_factory, mapping_given
 from assay.build.targets import TargetError, find, owner_of
 from assay.config.tree import (
     KeyPath,
@@ -58,20 +60,39 @@ def instantiate(target: str | Node | Mapping[str, Any] | Callable[..., Any], /, 
     >>> instantiate({"type": "torch.nn.Linear", "in_features": 2}, out_features=3).weight.shape
     torch.Size([3, 2])
 
-    Required parameters that are not given come from the context in use, if there is one.
+    What is given here wins over what is written in the tree. Required parameters that are in neither come from the
+    context in use, if there is one.
     """
-    tree = target if isinstance(target, Leaf | List | Table) else Table({}, _PYTHON)
-    if isinstance(target, Mapping):
-        tree = from_plain(target, _PYTHON)
     here = (Path.cwd(), Path(sys.path[0] or "."))
-    builder = _Builder(tree, context_here() or Context(), here, (), ROLES, {}, [])
-    if isinstance(target, str):
-        return builder.made(find(target, user_dirs=here), list(args), kwargs, (), _PYTHON, target)
-    if not isinstance(target, Mapping | Leaf | List | Table):
+    context = context_here() or Context()
+    tree = _as_tree(target)
+    if tree is None:
+        builder = _Builder(Table({}, _PYTHON), context, here, (), ROLES, {}, [])
+        if isinstance(target, str):
+            return builder.made(find(target, user_dirs=here), list(args), kwargs, (), _PYTHON, target)
         return builder.made(target, list(args), kwargs, (), _PYTHON)
     if args:
         raise TypeError("positional arguments of a tree are written in it: args = [...]")
-    return builder.node(tree, (), kwargs)
+    if kwargs:
+        if not isinstance(tree, Table) or tree.target is None:
+            raise TypeError("only a call takes arguments: there is no `type` in this tree")
+        tree = replace(tree, items={key: node for key, node in tree.items.items() if key not in kwargs})
+    return _Builder(tree, context, here, (), ROLES, {}, []).node(tree, (), kwargs)
+
+
+def _as_tree(target: object) -> Node | None:
+    """The tree that was given, in whatever form; None for a callable or the name of one."""
+    match target:
+        case Leaf() | List() | Table():
+            return target
+        case Mapping():
+            return from_plain(target, _PYTHON)
+        case str() | type():
+            return None
+        case _:
+            tree = getattr(target, "tree", None)  # of Params, and of calls that have not happened yet
+            made = tree() if callable(tree) else None
+            return made if isinstance(made, Leaf | List | Table) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,32 +160,35 @@ class _Builder:
             raise ConfigError([error.problem(node.items["type"].origin, dotted((*path, "type")))]) from error.__cause__
         signature = signature_of(target) or Signature(named=())
         known = signature.by_keyword()
-        args = [self.argument(item, (*path, "args", i), target, signature.at(i)) for i, item in enumerate(node.args)]
+        at = signature.at if mapping_given(target, node) is None else lambda _: None
+        args = [self.argument(item, (*path, "args", i), target, at(i)) for i, item in enumerate(node.args)]
         kwargs = {
             key: self.argument(item, (*path, key), target, known.get(key))
             for key, item in node.items.items()
             if key not in RESERVED
         }
+        if is_factory(node):
+            return functools.partial(target, *args, **{**extra, **kwargs})
         return self.made(target, args, {**extra, **kwargs}, path, node.origin, name)
 
     def argument(self, node: Node, path: KeyPath, target: Any, parameter: Parameter | None) -> Any:
         """One argument: data as the parameter's type wants it, anything else as it is built."""
         if parameter is None or not is_data(node):
             return self.node(node, path, {})
-        value, misfits = converted(target, parameter, node)
-        if misfits:
+        found = judged(target, parameter, node)
+        if found.misfits:
             raise ConfigError(
                 [
                     Problem(
                         kind="wrong-type",
-                        message=f"`{parameter.name}` {misfit.wanted}, not {misfit.written}",
+                        message=f"`{dotted((parameter.name, *misfit.inside))}` {misfit.said}",
                         origin=misfit.origin,
                         key=dotted(path),
                     )
-                    for misfit in misfits
+                    for misfit in found.misfits
                 ]
             )
-        return value
+        return found.value
 
     def made(
         self, target: Any, args: list[Any], kwargs: dict[str, Any], path: KeyPath, origin: Origin, name: str = ""
@@ -172,6 +196,8 @@ class _Builder:
         """The call itself, with what is not given taken from the context."""
         label = name or getattr(target, "__qualname__", repr(target))
         signature = signature_of(target) or Signature(named=())
+        if is_configurable(target) and len(args) == 1 and isinstance(args[0], Mapping):
+            signature = Signature(named=())  # the mapping says the rest
         taken = {parameter.name for i in range(len(args)) if (parameter := signature.at(i)) is not None}
         given = {*taken, *kwargs}
         is_foreign = owner_of(target, user_dirs=self.user_dirs) not in ("user", "assay")

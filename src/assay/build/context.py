@@ -7,16 +7,20 @@ anybody's; a NewType alias can be declared and found.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
+import os
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any, Final, Literal, NewType, NoReturn, TypeVar, overload
 
+from assay.build.marks import Provision, is_injected, provision_of
 from assay.build.parameters import Parameter, Signature, from_assay, injectable, signature_of
-from assay.build.register import Provision, is_injected, provision_of
+from assay.core import reach
 from assay.core.errors import InputError, nearest
 
 T = TypeVar("T")
@@ -35,32 +39,77 @@ class ContextError(InputError):
     """Something was asked for that is not there, that is there twice, or that needs itself."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Promise:
+    """What is known of something before it is there.
+
+    `type`: what it will be an instance of, None when nobody can tell. It is made from what is at `paths` of the config
+    and from what has one of `names`, or by `provider`. `never`: why it will not come at all.
+    """
+
+    type: Any = None
+    provider: Callable[..., Any] | None = None
+    paths: tuple[tuple[str | int, ...], ...] = ()
+    names: tuple[str, ...] = ()
+    never: str = ""
+
+
 class Entry:
-    """Something that is in a context, or that a provider will make once somebody asks."""
+    """Something that is in a context, that a provider will make once somebody asks, or that is promised."""
 
-    __slots__ = ("is_ready", "name", "owner", "provider", "type", "value")
+    __slots__ = ("is_ready", "is_single", "name", "owner", "promise", "provider", "type", "value")
 
-    def __init__(self, owner: Context, name: str, type: Any, value: Any, provider: Callable[..., Any] | None) -> None:
+    def __init__(
+        self,
+        owner: Context,
+        name: str,
+        type: Any = None,
+        value: Any = None,
+        provider: Callable[..., Any] | None = None,
+        *,
+        is_single: bool = True,
+        promise: Promise | None = None,
+    ) -> None:
         self.owner = owner
         self.name = name
         self.type = type
         self.value = value
         self.provider = provider
-        self.is_ready = provider is None
+        self.promise = promise
+        self.is_single = is_single
+        self.is_ready = provider is None and promise is None
+
+    @property
+    def expected(self) -> Any:
+        """The type that is known before there is a value."""
+        return self.promise.type if self.promise else self.type
 
     def is_a(self, kind: Any) -> bool:
         """Whether this is found by a type it was not declared with."""
         if not isinstance(kind, type):
             return False
+        expected = self.expected
         try:
-            if isinstance(self.type, type) and issubclass(self.type, kind):
+            if isinstance(expected, type) and issubclass(expected, kind):
                 return True
             return self.is_ready and isinstance(self.value, kind)
         except TypeError:  # a Protocol that cannot be asked
             return False
 
+    def may_be(self, kind: Any) -> bool:
+        """Whether what is promised may turn out to be of this type: nothing, or only a base of it, is known."""
+        if self.promise is None or self.promise.never:
+            return False
+        expected = self.promise.type
+        if not isinstance(expected, type) or not isinstance(kind, type):
+            return expected is None
+        try:
+            return issubclass(kind, expected)
+        except TypeError:  # a Protocol that cannot be asked
+            return False
+
     def __str__(self) -> str:
-        return f"`{self.name}` ({_type_name(self.type or type(self.value))})"
+        return f"`{self.name}` ({_type_name(self.expected or type(self.value))})"
 
 
 class _Book:
@@ -78,9 +127,12 @@ class _Book:
 
 
 class Context:
-    """The objects of one run, or of one epoch or step inside it."""
+    """The objects of one run, or of one epoch or step inside it.
 
-    def __init__(self, scope: Scope = "run", parent: Context | None = None) -> None:
+    `modules` are classes, or objects, whose methods under `provides` say how things are made.
+    """
+
+    def __init__(self, *modules: object, scope: Scope = "run", parent: Context | None = None) -> None:
         if parent is not None and _SCOPES.index(scope) <= _SCOPES.index(parent.scope):
             raise ContextError(f"A scope `{scope}` cannot be in a scope `{parent.scope}`.", fix="run > epoch > step")
         self.scope: Scope = scope
@@ -90,28 +142,71 @@ class Context:
         self._entries: dict[str, Entry] = {}
         self._found: dict[Any, Entry] = {}
         self._found_at = -1
+        for module in modules:
+            self.install(module)
 
     def child(self, scope: Scope) -> Context:
         """A scope inside this one: sees everything here, and what is set in it is gone with it."""
-        return Context(scope, self)
+        return Context(scope=scope, parent=self)
+
+    @contextmanager
+    def opened(self, scope: Scope) -> Iterator[Context]:
+        """A scope inside this one, in use until it is left; then it is closed."""
+        inner = self.child(scope)
+        try:
+            with inner.use():
+                yield inner
+        finally:
+            inner.close()
+
+    @property
+    def run(self) -> Context:
+        """The outermost scope."""
+        return self._chain()[-1]
+
+    def promised(self) -> list[str]:
+        """Names of what is not there yet, or never will be."""
+        return [entry.name for entry in self.entries() if entry.promise is not None]
 
     def names(self) -> list[str]:
         """Everything that can be asked for by name, the innermost scope first."""
-        return list(dict.fromkeys(name for scope in self._chain() for name in scope._entries))
+        return [entry.name for entry in self.entries() if entry.promise is None or not entry.promise.never]
+
+    def entries(self) -> list[Entry]:
+        """What the scopes hold and are promised, the innermost first; an inner name hides an outer one."""
+        found: dict[str, Entry] = {}
+        for scope in self._chain():
+            for name, entry in list(scope._entries.items()):
+                found.setdefault(name, entry)
+        return list(found.values())
 
     def __contains__(self, key: object) -> bool:
-        return bool(self._candidates(key))
+        return any(entry.promise is None for entry in self._candidates(key))
 
     # --- putting in -----------------------------------------------------------------------------------------------
 
     def set(self, name: str, value: Any, type: Any = None) -> None:
         """Put `value` in under `name`, in place of what this scope had there. With `type`, that type finds this one."""
         old = self._entries.get(name)
-        is_alike = old and old.provider is None and old.type is type and old.value.__class__ is value.__class__
+        is_value = old is not None and old.provider is None and old.promise is None
+        is_alike = old and is_value and old.type is type and old.value.__class__ is value.__class__
         if old and is_alike and not any(one.value is old.value for one in self._entries.values() if one is not old):
             old.value = value  # found by the same lookups as before: what changes each step costs no new ones
             return
-        self._put(Entry(self, name, type, value, None))
+        self._put(Entry(self, name, type, value))
+
+    def add(self, name: str, value: Any, type: Any = None) -> bool:
+        """As `set`, but only when nothing is there by that name, here or further out; False when something is."""
+        with self._book.lock:
+            old = self._named(name)
+            if old is not None and not (old.promise and old.promise.never):
+                return False
+            self.set(name, value, type)
+        return True
+
+    def promise(self, name: str, promise: Promise) -> None:
+        """`name` will be set later, or never: asking for it now is an error that says so."""
+        self._put(Entry(self, name, promise=promise))
 
     def provide(self, provider: Callable[..., Any], *, type: Any = None, name: str | None = None) -> None:
         """Call `provider` once, when somebody asks for what it returns; its own parameters come from this context.
@@ -121,13 +216,21 @@ class Context:
         mark = provision_of(provider) or Provision()
         kind = type or mark.type or _returns(provider)
         label = name or mark.name or getattr(provider, "__name__", "") or repr(provider)
-        self._put(Entry(self, label, kind, None, provider))
+        old = self._entries.get(label)
+        if old is not None and old.provider is not None and not _is_redefined(old.provider, provider):
+            raise ContextError(
+                f"`{label}` is provided twice: by `{_callable_name(old.provider)}` and `{_callable_name(provider)}`.",
+                where=" and ".join(filter(None, (_place(old.provider), _place(provider)))),
+                fix="give one of them another name: @provides(name=...)",
+            )
+        self._put(Entry(self, label, kind, provider=provider, is_single=mark.singleton))
 
     def install(self, module: object) -> None:
-        """Take every method of `module` that is marked with `provides`."""
-        for name, _ in inspect.getmembers_static(module):
-            if not name.startswith("__") and provision_of(inspect.getattr_static(module, name)):
-                self.provide(getattr(module, name))
+        """Take every method of `module`, an object or a class to make one of, that is marked with `provides`."""
+        marked = [name for name, _ in inspect.getmembers_static(module) if _is_provider(module, name)]
+        source = module() if isinstance(module, type) else module
+        for name in marked:
+            self.provide(getattr(source, name))
 
     def close(self) -> None:
         """Let go of everything, so that what nobody else holds is freed."""
@@ -159,14 +262,16 @@ class Context:
     @overload
     def try_get(self, key: type[T], default: T | None = None) -> T | None: ...
     def try_get(self, key: Any, default: Any = None) -> Any:
-        """As `get`, but `default` when nothing is there. Two candidates are still an error."""
+        """As `get`, but `default` when nothing is there (yet). Two candidates are still an error."""
         found = self._entry(key)
-        return default if found is None else self._remember(key, found)
+        return default if found is None or found.promise else self._remember(key, found)
 
     def source(self, parameter: Parameter, *, roles: Collection[str] | None = None) -> Entry | None:
         """Who fills a parameter: by its annotation, then by its name (any that is set, or only `roles`)."""
         name = parameter.name
         by_name = self._named(name) if roles is None or name in roles else None
+        if by_name is not None and by_name.promise and by_name.promise.never:
+            by_name = None
         kind = injectable(parameter.hint)
         if kind is None:
             return by_name
@@ -201,19 +306,21 @@ class Context:
 
     def value(self, entry: Entry) -> Any:
         """The object of an entry, made now if nobody asked before."""
+        if entry.promise is not None:
+            self._not_there(entry.name, entry.promise)
         if not entry.is_ready:
             with self._book.lock:  # two threads that ask at once get one object
                 entry.owner._plan(entry, [])
-                entry.owner._make(entry)
+                return entry.owner._made(entry)
         return entry.value
 
-    def bind(self, function: Callable[..., T]) -> Callable[[], T]:
-        """`function` with everything it asks for, looked up once, now."""
-        sources = self._all_arguments(function, [])
+    def bind(self, fn: Callable[..., T]) -> Callable[[], T]:
+        """`fn` with everything it asks for, looked up once, now."""
+        sources = self._all_arguments(fn, [])
         if not sources:
-            return function
-        args, kwargs = self._call_arguments(function, sources)
-        return functools.partial(function, *args, **kwargs)
+            return fn
+        args, kwargs = self._call_arguments(fn, sources)
+        return functools.partial(fn, *args, **kwargs)
 
     def validate(self) -> None:
         """Everything that can be asked for can be made, without making it; else the error that asking would give."""
@@ -224,21 +331,37 @@ class Context:
 
     @contextmanager
     def use(self) -> Iterator[Context]:
-        """Make this the context that `current` returns, in this thread and what it starts."""
+        """Make this the context that `current` returns, in this thread and what it starts, but in no other process."""
+        _stay_here()
         token = _current.set(self)
-        root = self._chain()[-1]
+        root = self.run
         with _lock:
             _in_use.append(root)
         try:
             yield self
         finally:
-            with _lock:
+            with _lock, contextlib.suppress(ValueError):  # in a forked process it has left already
                 _in_use.remove(root)
             _current.reset(token)
 
+    def kept_here(self) -> dict[str, object]:
+        """What must not be copied to a loader's workers, by name: this context, and assay's own objects in it."""
+        kept: dict[str, object] = {"context": self.run}
+        for entry in self.entries():
+            if entry.name in _KEPT_HERE and entry.is_ready and entry.value is not None:
+                kept[entry.name] = entry.value
+        return kept
+
+    def check_for_workers(self, thing: object, where: str) -> None:
+        """InputError with the path of attributes when `thing`, which worker processes will get, holds any of these."""
+        reach.check_for_workers(thing, where, self.kept_here())
+
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        sent = reach.being_sent()
+        path = reach.path_to(sent, {"context": self}) if sent is not None else None
         raise ContextError(
             "A Context cannot be copied or sent to another process: it holds the whole run.",
+            where=path.text(type(sent).__name__) if path else "",
             fix="hand over the one thing that is needed, not the context",
         )
 
@@ -257,6 +380,8 @@ class Context:
 
     def _remember(self, key: Any, entry: Entry) -> Any:
         value = self.value(entry)
+        if not entry.is_single:
+            return value
         with self._book.lock:
             if self._found_at != self._book.version:
                 self._found.clear()
@@ -275,7 +400,7 @@ class Context:
         if injectable(key) is not key:
             return []
         for scope in self._chain():
-            entries = list(scope._entries.values())
+            entries = [e for e in list(scope._entries.values()) if not (e.promise and e.promise.never)]
             found = [entry for entry in entries if entry.type is key] or [e for e in entries if e.is_a(key)]
             if found:
                 distinct = {id(entry.value) if entry.is_ready else id(entry): entry for entry in reversed(found)}
@@ -324,16 +449,18 @@ class Context:
         for source in self._all_arguments(entry.provider, [*chain, entry]).values():
             source.owner._plan(source, [*chain, entry])
 
-    def _make(self, entry: Entry) -> None:
+    def _made(self, entry: Entry) -> Any:
         if entry.is_ready or entry.provider is None:
-            return  # another thread was first
+            return entry.value  # another thread was first
         self._book.making.append(entry)
         try:
             args, kwargs = self._call_arguments(entry.provider, self._all_arguments(entry.provider, []))
-            entry.value = entry.provider(*args, **kwargs)
+            value = entry.provider(*args, **kwargs)
         finally:
             self._book.making.pop()
-        entry.is_ready = True
+        if entry.is_single:
+            entry.value, entry.is_ready = value, True
+        return value
 
     def _call_arguments(
         self, function: Callable[..., Any], sources: dict[str, Entry]
@@ -341,12 +468,23 @@ class Context:
         """Objects for a call, by position where possible: a partial is faster that way."""
         signature = signature_of(function) or Signature(named=())
         args: list[Any] = []
-        kwargs = {name: self.value(entry) for name, entry in sources.items()}
+        kwargs = {}
+        for name, entry in sources.items():
+            if entry.promise is not None:
+                self._not_there(entry.name, entry.promise, f", which `{_callable_name(function)}` asks for,")
+            kwargs[name] = self.value(entry)
         for parameter in signature.named:
             if not parameter.by_position or parameter.name not in kwargs:
                 break
             args.append(kwargs.pop(parameter.name))
         return args, kwargs
+
+    def _not_there(self, name: str, promise: Promise, who: str = "") -> NoReturn:
+        if promise.never:
+            raise ContextError(f"There is no `{name}` here: {promise.never}.")
+        made = [*promise.names, *(".".join(map(str, path)) for path in promise.paths)]
+        made_from = f"it is made from {' and '.join(f'`{each}`' for each in made)}" if made else "it is made later"
+        raise ContextError(f"`{name}`{who} is not there yet: {made_from}.", fix="ask for it later, in a handler")
 
     def _missing(self, key: Any) -> NoReturn:
         word = key if isinstance(key, str) else _type_name(key)
@@ -377,9 +515,25 @@ class Context:
         return f"set are: {', '.join(names)}" if names else "nothing is set yet"
 
 
+_KEPT_HERE: Final = ("engine", "process", "model", "optimizer", "backward", "recorder")
+
 _current: ContextVar[Context | None] = ContextVar("assay_context", default=None)
 _in_use: list[Context] = []
 _lock = threading.Lock()
+
+
+@functools.cache
+def _stay_here() -> None:
+    """From now on a forked process (a loader's worker) begins without a run, as one that is started anew does."""
+
+    def begin_without() -> None:
+        global _lock
+        _lock = threading.Lock()  # another thread may have held it when the process was forked
+        _in_use.clear()
+        _current.set(None)
+
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=begin_without)
 
 
 def context_here() -> Context | None:
@@ -405,6 +559,16 @@ def current() -> Context:
     return context
 
 
+def _is_provider(module: object, name: str) -> bool:
+    return not name.startswith("__") and provision_of(inspect.getattr_static(module, name)) is not None
+
+
+def _is_redefined(old: Callable[..., Any], new: Callable[..., Any]) -> bool:
+    """The same function once more, as when a notebook cell is run again."""
+    names = [(getattr(one, "__module__", None), _callable_name(one)) for one in (old, new)]
+    return old == new or (names[0] == names[1] and not inspect.ismethod(new))
+
+
 def _returns(provider: Callable[..., Any]) -> Any:
     if isinstance(provider, type):
         return provider
@@ -419,7 +583,7 @@ def _type_name(kind: Any) -> str:
 
 
 def _label(entry: Entry) -> str:
-    return _type_name(entry.type) if entry.type else entry.name
+    return _type_name(entry.expected) if entry.expected else entry.name
 
 
 def _callable_name(function: Callable[..., Any]) -> str:

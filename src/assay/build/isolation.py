@@ -15,6 +15,7 @@ from pathlib import Path
 from types import ModuleType
 
 from assay.build import adapters, parameters
+from assay.build.registry import Names, registry
 from assay.config.user_modules import UserModules
 from assay.core.errors import InputError
 
@@ -66,8 +67,9 @@ def is_user_module(module: ModuleType, roots: Sequence[str]) -> bool:
 def user_code(user_dirs: Sequence[Path]) -> Iterator[None]:
     """While open, imports look into `user_dirs` first, and whatever was loaded under those names is set aside.
 
-    At the end the modules of these folders leave `sys.modules` and everything is as before. Opened again with the same
-    folders while open, it changes nothing. The standard library, torch, numpy and assay are never set aside.
+    At the end the modules of these folders leave `sys.modules`, the names they registered are forgotten, and everything
+    is as before. Opened again with the same folders while open, it changes nothing. The standard library, torch, numpy
+    and assay are never set aside.
     """
     opening = _open(user_dirs)
     try:
@@ -84,6 +86,7 @@ class _Opening:
         self.folders = [os.path.realpath(folder) for folder in user_dirs]
         self.names = frozenset(UserModules(user_dirs).names()) - sys.stdlib_module_names - _NEVER_AGAIN
         self.thread = threading.get_ident()
+        self.registered: Names | None = None
         self.hidden: dict[str, ModuleType] = {}
         self.uses = 1
 
@@ -110,6 +113,7 @@ def _open(user_dirs: Sequence[Path]) -> _Opening:
             if name.partition(".")[0] in wanted.names or _is_removable(name, module, wanted.roots):
                 wanted.hidden[name] = sys.modules.pop(name)
         sys.path[:0] = wanted.folders
+        wanted.registered = registry.open(lambda file: lies_under(file, wanted.roots))
         importlib.invalidate_caches()  # files written a moment ago are seen
         _openings.append(wanted)
         return wanted
@@ -125,6 +129,8 @@ def _close(opening: _Opening) -> None:
             if _is_removable(name, module, opening.roots):
                 del sys.modules[name]
         sys.modules.update(opening.hidden)
+        if opening.registered is not None:
+            registry.close(opening.registered)
         parameters.forget()  # what is known of the user's classes would keep them, and all they hold
         adapters.forget()
         for folder in opening.folders:

@@ -1,7 +1,12 @@
-"""What a callable takes: names, what is required, and each type hint that can be resolved, one by one."""
+"""What a callable takes: names, what is required, and each type hint that can be resolved, one by one.
+
+`**kwargs` are followed to the call that takes them, as long as the source makes it plain: then what that call takes
+belongs to what this one takes.
+"""
 
 from __future__ import annotations
 
+import collections.abc
 import functools
 import inspect
 import sys
@@ -9,8 +14,10 @@ import types
 import typing
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
+
+from assay.build.forwarding import Handover, callee, handover, inits_after, is_super_init
 
 UNKNOWN: Any = inspect.Parameter.empty
 """The hint of a parameter that has none, or one that cannot be resolved (a name imported for type checkers only)."""
@@ -21,12 +28,17 @@ _KEYWORD = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYW
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter:
-    """One parameter; `hint` is UNKNOWN or a real type."""
+    """One parameter; `hint` is UNKNOWN or a real type, `default` UNKNOWN when there is none, or none to be seen.
+
+    `written` is the hint as it stands in the source, also when it cannot be resolved.
+    """
 
     name: str
     kind: inspect._ParameterKind
     required: bool
     hint: Any
+    default: Any = UNKNOWN
+    written: str = ""
 
     @property
     def by_position(self) -> bool:
@@ -103,18 +115,37 @@ def from_assay(hint: Any) -> bool:
     return kind is not None and (kind.__module__ or "").partition(".")[0] == "assay"
 
 
-def _read(target: Callable[..., Any]) -> Signature | None:
+def _read(target: Callable[..., Any], seen: tuple[Any, ...] = ()) -> Signature | None:
+    own = _own(target, _namespaces(target))
+    if own is None or own.var_kwargs is None or target in seen:
+        return own
+    seen = (*seen, target)
+    if isinstance(target, functools.partial):
+        return own  # it gives some already: which is not worth the trouble
+    if isinstance(target, type):
+        maker = _maker(target)
+        if maker is not None and _takes_nothing(target, maker[0]):
+            return Signature(named=(), returns=own.returns)
+        return own if maker is None else _followed(own, *maker, cls=target, seen=seen)
+    if isinstance(target, types.MethodType):
+        inner = inspect.unwrap(target.__func__)
+        return _followed(own, None, inner, first=target.__self__, seen=seen)
+    return _followed(own, None, inspect.unwrap(target), seen=seen)
+
+
+def _own(target: Any, spaces: Sequence[_Space]) -> Signature | None:
     try:
         signature = inspect.signature(target)
     except (ValueError, TypeError, NameError):  # written in C, or an annotation that names nothing
         return None
-    spaces = _namespaces(target)
     read = [
         Parameter(
             name=parameter.name,
             kind=parameter.kind,
             required=parameter.default is inspect.Parameter.empty,
             hint=_resolved(parameter.annotation, spaces),
+            default=parameter.default,
+            written=_written(parameter.annotation),
         )
         for parameter in signature.parameters.values()
     ]
@@ -125,7 +156,117 @@ def _read(target: Callable[..., Any]) -> Signature | None:
     return Signature(named=named, var_args=var_args, var_kwargs=var_kwargs, returns=returns)
 
 
-def _namespaces(target: Callable[..., Any]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+def _written(annotation: Any) -> str:
+    if annotation is inspect.Parameter.empty:
+        return ""
+    return annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
+
+
+# --- following **kwargs ----------------------------------------------------------------------------------------------
+
+
+def _maker(cls: type) -> tuple[type, types.FunctionType] | None:
+    """The `__init__` that decides what `cls` takes, with the class it stands in; None when something else does."""
+    calls_init = inspect.getattr_static(type(cls), "__call__") is vars(type)["__call__"]
+    makes_plainly = inspect.getattr_static(cls, "__new__") is vars(object)["__new__"]
+    if not (calls_init and makes_plainly) or "__signature__" in vars(cls):
+        return None
+    defining = next(base for base in cls.__mro__ if "__init__" in vars(base))
+    init = inspect.unwrap(vars(defining)["__init__"])
+    return (defining, init) if isinstance(init, types.FunctionType) else None
+
+
+def _followed(
+    own: Signature,
+    defining: type | None,
+    function: Any,
+    *,
+    cls: type | None = None,
+    first: Any = None,
+    seen: tuple[Any, ...] = (),
+) -> Signature:
+    """`own`, the signature of `function`, with what its `**kwargs` may hold; as it is where they cannot be followed."""
+    hand = handover(function) if isinstance(function, types.FunctionType) else None
+    if hand is None:
+        return own
+    positional, inner = hand.positional, None
+    if is_super_init(hand.to):
+        if cls is not None and defining is not None:
+            inner = _init_after(cls, defining, seen)
+    elif _is_init_of(hand.to):
+        base = callee(hand.to.value, function, first)  # type: ignore[attr-defined]
+        positional -= 1  # self
+        if cls is not None and isinstance(base, type) and base in cls.__mro__ and positional >= 0:
+            inner = _init_at(cls, base, seen)
+    else:
+        target = callee(hand.to, function, first)
+        inner = _read(target, seen) if callable(target) and target not in seen else None
+    return own if inner is None else _joined(own, hand, inner, positional)
+
+
+def _is_init_of(to: Any) -> bool:
+    """Written `Base.__init__`."""
+    return getattr(to, "attr", "") == "__init__"
+
+
+def _init_after(cls: type, defining: type, seen: tuple[Any, ...]) -> Signature | None:
+    base, init = next(inits_after(cls, defining))
+    return _init(cls, base, init, seen)
+
+
+def _init_at(cls: type, base: type, seen: tuple[Any, ...]) -> Signature | None:
+    defining = next(one for one in base.__mro__ if "__init__" in vars(one))
+    return _init(cls, defining, vars(defining)["__init__"], seen)
+
+
+def _init(cls: type, defining: type, init: Any, seen: tuple[Any, ...]) -> Signature | None:
+    """What the `__init__` of `defining` takes after self when an object of `cls` is made."""
+    if _takes_nothing(cls, defining):
+        return Signature(named=())
+    own = _own(init, _namespaces(init))
+    if own is None or not own.named or not own.named[0].by_position or init in seen:
+        return None
+    own = replace(own, named=own.named[1:])
+    if own.var_kwargs is None:
+        return own
+    return _followed(own, defining, inspect.unwrap(init), cls=cls, seen=(*seen, init))
+
+
+def _takes_nothing(cls: type, defining: type) -> bool:
+    """Two that have *args and **kwargs, and raise when there are any: object and torch's Module."""
+    is_torchs = f"{defining.__module__}.{defining.__qualname__}" == "torch.nn.modules.module.Module"
+    return defining is object or (is_torchs and getattr(cls, "call_super_init", None) is False)
+
+
+def _joined(own: Signature, hand: Handover, inner: Signature, positional: int) -> Signature:
+    by_position = [parameter.name for parameter in inner.named if parameter.by_position]
+    filled = {*by_position[:positional], *hand.keywords}
+    named = {parameter.name: parameter for parameter in own.named}
+    for parameter in inner.named:
+        if parameter.name in hand.popped:
+            taken = replace(parameter, kind=inspect.Parameter.KEYWORD_ONLY, required=hand.popped[parameter.name])
+            named.setdefault(parameter.name, taken)
+        elif parameter.name not in filled and (hand.with_args or parameter.by_keyword):
+            kind = parameter.kind if hand.with_args else inspect.Parameter.KEYWORD_ONLY
+            required = parameter.required and parameter.name not in hand.put
+            named.setdefault(parameter.name, replace(parameter, kind=kind, required=required))
+    for name, required in hand.popped.items():
+        alone = Parameter(name=name, kind=inspect.Parameter.KEYWORD_ONLY, required=required, hint=UNKNOWN)
+        named.setdefault(name, alone)
+    return Signature(
+        named=tuple(named.values()),
+        var_args=inner.var_args if hand.with_args else own.var_args,
+        var_kwargs=inner.var_kwargs,
+        returns=own.returns,
+    )
+
+
+# --- hints -----------------------------------------------------------------------------------------------------------
+
+_Space = tuple[dict[str, Any], dict[str, Any]]
+
+
+def _namespaces(target: Callable[..., Any]) -> list[_Space]:
     """Where the names in the annotations may be found, the likeliest first."""
     while isinstance(target, functools.partial):
         target = target.func
@@ -140,10 +281,16 @@ def _namespaces(target: Callable[..., Any]) -> list[tuple[dict[str, Any], dict[s
         target = inspect.getattr_static(type(target), "__call__", target)
     own = getattr(inspect.unwrap(target), "__globals__", {})
     spaces = [own, *(vars(sys.modules[name]) for name in dict.fromkeys(modules) if name in sys.modules)]
-    return [(space, local) for space in spaces]
+    return [*((space, local) for space in spaces), ({**_usual_names(), **own}, local)]
 
 
-def _resolved(annotation: Any, spaces: Sequence[tuple[dict[str, Any], dict[str, Any]]]) -> Any:
+@functools.cache
+def _usual_names() -> dict[str, Any]:
+    """What annotations name most often without importing it when they run: it stands under TYPE_CHECKING."""
+    return {name: vars(place)[name] for place in (typing, collections.abc) for name in place.__all__}
+
+
+def _resolved(annotation: Any, spaces: Sequence[_Space]) -> Any:
     if annotation is inspect.Parameter.empty:
         return UNKNOWN
 

@@ -2,27 +2,86 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from assay.build.adapters import is_data, is_reference, misfits
+from assay.build.adapters import is_data, is_reference, judged
 from assay.build.context import NOT_BY_NAME, ROLES
 from assay.build.isolation import user_code
-from assay.build.parameters import Parameter, Signature, from_assay, injectable, signature_of
-from assay.build.register import is_injected
-from assay.build.targets import TargetError, find, owner_of
-from assay.config.tree import KeyPath, List, Node, Table, dotted, walk
+from assay.build.marks import is_configurable, is_injected
+from assay.build.parameters import UNKNOWN, Parameter, Signature, from_assay, injectable, signature_of
+from assay.build.targets import TargetError, canonical, find, owner_of
+from assay.config.check import Default
+from assay.config.tree import (
+    KeyPath,
+    Leaf,
+    List,
+    Node,
+    Table,
+    dotted,
+    get_at,
+    key_origin_at,
+    parse_dotted,
+    set_at,
+    walk,
+)
 from assay.core import schema
 from assay.core.diagnostics import Origin, Problem, Severity
-from assay.core.errors import did_you_mean
+from assay.core.errors import did_you_mean, nearest
 
-RESERVED = ("type", "args")
+FACTORY = "_partial_"
+"""A call with `_partial_ = true` is not made: what is built is a factory, which holds the arguments, to make it."""
+
+RESERVED = ("type", "args", FACTORY)
 """Keys of a call that are no arguments."""
 
 # Not objects yet: their keys are overrides of other sections, and are checked when they are in place.
 _NOT_BUILT = ("variants", "sweep")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Injected:
+    """A parameter that nobody gives and the run fills: its dotted path, what by, and the call it belongs to."""
+
+    key: str
+    by: str
+    owner: str
+    origin: Origin
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Examined:
+    """What the signature stage found out.
+
+    `typed` are the values that were typed on the command line and read otherwise once their type was known; `targets`
+    the one name of everything that is called. Both by path.
+    """
+
+    problems: tuple[Problem, ...] = ()
+    defaults: tuple[Default, ...] = ()
+    injected: tuple[Injected, ...] = ()
+    typed: Mapping[KeyPath, tuple[Node, Node]] = field(default_factory=dict)
+    targets: Mapping[KeyPath, str] = field(default_factory=dict)
+
+    def settled(self, root: Table) -> Table:
+        """`root` with every value as its type reads it: the tree to build and to keep."""
+        for path, (before, after) in self.typed.items():
+            if get_at(root, path) is before:
+                root = set_at(root, path, after, key_origin_at(root, path))
+        return root
+
+    def canonical(self, root: Table) -> Table:
+        """As `settled`, and with every target under its one name: the tree to hash."""
+        root = self.settled(root)
+        for path, target in self.targets.items():
+            node = get_at(root, (*path, "type"))
+            if isinstance(node, Leaf) and node.value != target:
+                here = (*path, "type")
+                root = set_at(root, here, replace(node, value=target), key_origin_at(root, here))
+        return root
 
 
 def check_signatures(
@@ -33,15 +92,41 @@ def check_signatures(
     types: Collection[Any] = (),
     given: Mapping[str, Collection[str]] | None = None,
     trusted: Collection[str] = (),
+    strict: bool = False,
 ) -> list[Problem]:
-    """Everything wrong with the calls in a config: target, names, missing arguments, types of values.
+    """Everything wrong with the calls in a config; see `examine`."""
+    how = {"roles": roles, "types": types, "given": given, "trusted": trusted, "strict": strict}
+    return list(examine(root, user_dirs=user_dirs, **how).problems)  # type: ignore[arg-type]
 
-    Injection will fill parameters by `roles` and `types`; the call at dotted path `p` gets `given[p]` by keyword when
-    it is built. Keys swallowed by `**kwargs` come back as notes of kind "unchecked".
+
+def examine(
+    root: Table,
+    *,
+    user_dirs: Sequence[Path],
+    roles: Collection[str] = ROLES,
+    types: Collection[Any] = (),
+    given: Mapping[str, Collection[str]] | None = None,
+    trusted: Collection[str] = (),
+    strict: bool = False,
+    is_whole: bool = True,
+) -> Examined:
+    """Hold every call of a config against what it calls: target, names, missing arguments, types of values.
+
+    Injection will fill parameters by `roles` and `types` (Any among them: by something of a type that is not known);
+    the call at dotted path `p` gets `given[p]` by keyword when it is built. What cannot be checked comes back as notes
+    of kind "unchecked"; `strict` makes errors of the keys among them and tells of the types too. Of a tree that is not
+    whole, nothing is said to be missing.
     """
-    check = _Check(user_dirs, roles, types, given or {}, trusted)
+    check = _Check(user_dirs, roles, types, given or {}, trusted, strict, is_whole)
     with user_code(user_dirs):
-        return [problem for path, table in calls(root) for problem in check.call(path, table, root)]
+        problems = tuple(problem for path, table in calls(root) for problem in check.call(path, table))
+    return Examined(
+        problems=problems,
+        defaults=tuple(check.defaults),
+        injected=tuple(check.injected),
+        typed=check.typed,
+        targets=check.targets,
+    )
 
 
 def calls(root: Table) -> Iterator[tuple[KeyPath, Table]]:
@@ -51,6 +136,26 @@ def calls(root: Table) -> Iterator[tuple[KeyPath, Table]]:
             yield path, node
 
 
+def mapping_given(target: Any, table: Table) -> Table | None:
+    """The mapping that stands for the keyword arguments of a class under `configurable`."""
+    given = table.args
+    is_mapping = len(given) == 1 and isinstance(given[0], Table) and given[0].target is None
+    return given[0] if is_mapping and is_configurable(target) else None  # type: ignore[return-value]
+
+
+def _spread(table: Table, mapping: Table) -> Table:
+    """The call with what the mapping holds as its own arguments."""
+    own = {key: node for key, node in table.items.items() if key != "args"}
+    origins = {**mapping.key_origins, **table.key_origins}
+    return replace(table, items={**mapping.items, **own}, key_origins=origins)
+
+
+def is_factory(table: Table) -> bool:
+    """Whether a call is to be made later, by whoever gets the factory."""
+    leaf = table.items.get(FACTORY)
+    return isinstance(leaf, Leaf) and leaf.value is True
+
+
 @dataclass(slots=True)
 class _Check:
     user_dirs: Sequence[Path]
@@ -58,9 +163,15 @@ class _Check:
     types: Collection[Any]
     given: Mapping[str, Collection[str]]
     trusted: Collection[str]
+    strict: bool
+    is_whole: bool
     resolved: dict[str, Any] = field(default_factory=dict)
+    defaults: list[Default] = field(default_factory=list)
+    injected: list[Injected] = field(default_factory=list)
+    typed: dict[KeyPath, tuple[Node, Node]] = field(default_factory=dict)
+    targets: dict[KeyPath, str] = field(default_factory=dict)
 
-    def call(self, path: KeyPath, table: Table, root: Table) -> Iterator[Problem]:
+    def call(self, path: KeyPath, table: Table) -> Iterator[Problem]:
         place = table.items["type"].origin
         if table.target is None:
             yield _problem("wrong-type", "`type` must be a string that names a target", place, (*path, "type"))
@@ -71,15 +182,38 @@ class _Check:
         if isinstance(target, TargetError):
             yield target.problem(place, dotted((*path, "type")))
             return
-        signature = signature_of(target)
+        self.targets[path] = canonical(target, table.target, user_dirs=self.user_dirs)
+        lacking = sorted(getattr(target, "__abstractmethods__", ()))
+        if lacking and inspect.isabstract(target):
+            message = f"`{table.target}` is abstract and cannot be made: it lacks {_and(lacking)}"
+            yield _problem("abstract-class", message, place, (*path, "type"), "name a class under it that can")
+            return
         positional = table.items.get("args")
         if positional is not None and not isinstance(positional, List):
             yield _problem("wrong-type", "`args` must be a list: `args = [...]`", positional.origin, (*path, "args"))
+        signature = signature_of(target)
         if signature is None:
+            message = f"Python cannot tell what `{table.target}` takes"
+            yield self.unchecked(message, place, (*path, "type"))
             return
+        mapping = mapping_given(target, table)
+        if mapping is not None and hasattr(target, "from_config"):
+            yield self.unchecked(f"`from_config` of `{table.target}` says what this means", mapping.origin, path)
+            return
+        if mapping is not None:
+            table = _spread(table, mapping)
         yield from self.positional(path, table, target, signature)
-        yield from self.named(path, table, target, signature)
-        yield from self.missing(path, table, target, signature)
+        meant: set[str] = set()
+        for problem in self.named(path, table, target, signature):
+            if problem.kind == "unknown-argument":
+                meant.update(nearest(str(parse_dotted(problem.key)[-1]), signature.by_keyword()))
+            yield problem
+        factory = table.items.get(FACTORY)
+        if factory is not None and not (isinstance(factory, Leaf) and isinstance(factory.value, bool)):
+            yield _problem("wrong-type", f"`{FACTORY}` must be true or false", factory.origin, (*path, FACTORY))
+        # Whoever calls a factory gives the rest; and without knowing `args`, too much would seem to be missing.
+        if not is_factory(table) and (positional is None or isinstance(positional, List)):
+            yield from self.unfilled(path, table, target, signature, meant)
 
     def resolve(self, target: str) -> Any:
         """The target, or why not; the frames of a module that fails are shown once."""
@@ -91,16 +225,20 @@ class _Check:
                 return error
         return self.resolved[target]
 
+    def unchecked(self, message: str, origin: Origin, path: KeyPath, fix: str = "") -> Problem:
+        severity: Severity = "error" if self.strict else "note"
+        return _problem("unchecked", f"{message}, so this is unchecked", origin, path, fix, severity)
+
     def positional(self, path: KeyPath, table: Table, target: Any, signature: Signature) -> Iterator[Problem]:
         for i, node in enumerate(table.args):
             here = (*path, "args", i)
             parameter = signature.at(i)
             if parameter is None:
                 count = sum(parameter.by_position for parameter in signature.named)
-                takes = f"takes {count} positional argument{'s' * (count != 1)}"
+                takes = f"takes {count or 'no'} positional argument{'s' * (count != 1)}"
                 yield _problem("unknown-argument", f"`{table.target}` {takes}, not {i + 1}", node.origin, here)
                 return
-            yield from _types(here, node, target, parameter, table)
+            yield from self.value(here, node, target, parameter, table)
 
     def named(self, path: KeyPath, table: Table, target: Any, signature: Signature) -> Iterator[Problem]:
         known = signature.by_keyword()
@@ -113,39 +251,69 @@ class _Check:
                 message = f"`{key}` of `{table.target}` is given twice: here and in `args`"
                 yield _problem("duplicate-argument", message, where, here, "leave one of them out")
             elif key in known:
-                yield from _types(here, node, target, known[key], table)
+                yield from self.value(here, node, target, known[key], table)
             elif signature.var_kwargs is not None:
-                message = f"`{key}` goes into `**{signature.var_kwargs.name}` of `{table.target}`, unchecked"
-                fix = did_you_mean(key, known)
-                yield _problem("unchecked", message, where, here, fix, severity="note")
+                message = f"`{key}` goes into `**{signature.var_kwargs.name}` of `{table.target}`"
+                yield self.unchecked(message, where, here, did_you_mean(key, known))
             else:
                 takes = ", ".join(known) or "no arguments"
                 fix = did_you_mean(key, known) or f"it takes: {takes}"
                 yield _problem("unknown-argument", f"`{table.target}` takes no argument `{key}`", where, here, fix)
 
-    def missing(self, path: KeyPath, table: Table, target: Any, signature: Signature) -> Iterator[Problem]:
+    def value(self, path: KeyPath, node: Node, target: Any, parameter: Parameter, table: Table) -> Iterator[Problem]:
+        if not is_data(node):
+            return
+        found = judged(target, parameter, node)
+        for misfit in found.misfits:
+            message = f"`{dotted((parameter.name, *misfit.inside))}` of `{table.target}` {misfit.said}"
+            yield _problem("wrong-type", message, misfit.origin, path, misfit.fix)
+        if found.node is not node:
+            self.typed[path] = node, found.node
+        if found.why_not and self.strict:
+            message = f"`{parameter.name}` of `{table.target}` is unchecked: {found.why_not}"
+            yield _problem("unchecked", message, node.origin, path, severity="note")
+
+    def unfilled(
+        self, path: KeyPath, table: Table, target: Any, signature: Signature, meant: Collection[str]
+    ) -> Iterator[Problem]:
+        """What is not given: injected, left at its default, or missing. What was `meant` by a mistyped key is told."""
         filled = {*table.items, *_taken(table, signature), *self.given.get(dotted(path), ())}
+        place = table.items["type"].origin
         owner = owner_of(target, user_dirs=self.user_dirs, trusted=self.trusted)
+        with_defaults = is_injected(target)
         for parameter in signature.named:
+            if parameter.name in filled:
+                continue
             is_foreign_device = parameter.name in NOT_BY_NAME and owner not in ("user", "assay")
-            roles = () if is_foreign_device else self.roles
-            if parameter.required and parameter.name not in filled and not self.fills(parameter, roles):
+            may_inject = parameter.required or with_defaults or from_assay(parameter.hint)
+            by = self.filler(parameter, () if is_foreign_device else self.roles) if may_inject else ""
+            key = dotted((*path, parameter.name))
+            if by:
+                self.injected.append(Injected(key=key, by=by, owner=str(table.target), origin=place))
+            elif not parameter.required:
+                if parameter.default is not UNKNOWN:
+                    value = _shown(parameter.default)
+                    self.defaults.append(Default(key=key, value=value, owner=str(table.target), origin=place))
+            elif self.is_whole and parameter.name not in meant:
                 message = f"`{table.target}` needs `{parameter.name}`"
                 fix = f"write `{parameter.name} = ...` in [{dotted(path)}]"
                 if not parameter.by_keyword:
                     fix = f"write `args = [...]` in [{dotted(path)}]: it is taken by position only"
-                yield _problem("missing-argument", message, table.items["type"].origin, path, fix)
+                yield _problem("missing-argument", message, place, path, fix)
 
-    def fills(self, parameter: Parameter, roles: Collection[str]) -> bool:
-        """Whether injection will fill a required parameter: as `Context.source`, for objects that are not there yet."""
-        if parameter.name in roles or from_assay(parameter.hint):
-            return True
+    def filler(self, parameter: Parameter, roles: Collection[str]) -> str:
+        """What injection will fill a parameter by, "" if by nothing: as `Context.source`, for what is not there yet."""
+        if parameter.name in roles:
+            return f"the role `{parameter.name}`"
         kind = injectable(parameter.hint)
+        by_type = f"the type `{getattr(kind, '__qualname__', kind)}`"
+        if from_assay(parameter.hint):
+            return by_type
         if kind is None or parameter.name in ROLES:
-            return False
+            return ""
         if isinstance(kind, type) and is_injected(kind):
-            return True
-        return any(one is kind or _is_subclass(one, kind) for one in self.types)
+            return by_type
+        return by_type if any(one in (kind, Any) or _is_subclass(one, kind) for one in self.types) else ""
 
 
 def _is_standard(path: KeyPath) -> bool:
@@ -153,14 +321,6 @@ def _is_standard(path: KeyPath) -> bool:
     key = schema.find(path)
     is_split = len(path) == 2 and path[0] == "data"
     return not path or is_split or (key is not None and key.kind in ("table", "tables"))
-
-
-def _types(path: KeyPath, node: Node, target: Any, parameter: Parameter, table: Table) -> Iterator[Problem]:
-    if not is_data(node):
-        return
-    for misfit in misfits(target, parameter, node):
-        message = f"`{parameter.name}` of `{table.target}` {misfit.wanted}, not {misfit.written}"
-        yield _problem("wrong-type", message, misfit.origin, path)
 
 
 def _taken(table: Table, signature: Signature) -> set[str]:
@@ -174,6 +334,20 @@ def _is_subclass(one: Any, kind: Any) -> bool:
         return isinstance(one, type) and isinstance(kind, type) and issubclass(one, kind)
     except TypeError:  # a Protocol that cannot be asked
         return False
+
+
+def _shown(value: Any) -> str:
+    """A default as its owner would write it, in one short line."""
+    try:
+        text = " ".join(repr(value).split())
+    except Exception as error:  # a repr is the user's code
+        text = f"<{type(value).__name__} whose repr raised {type(error).__name__}>"
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _and(names: Sequence[str]) -> str:
+    quoted = [f"`{name}`" for name in names]
+    return " and ".join([", ".join(quoted[:-1]), quoted[-1]] if quoted[1:] else quoted)
 
 
 def _problem(

@@ -11,8 +11,8 @@ import importlib
 import importlib.util
 import inspect
 import linecache
+import os
 import pkgutil
-import re
 import sys
 import traceback
 import types
@@ -22,22 +22,15 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn
 
 from assay.build.isolation import is_user_module, lies_under, roots_of, user_code
+from assay.config.allowed import FORM, OWN, TORCH, WRAP, can_trust, is_target, parts_of, refused_by_name, trust_command
 from assay.config.user_modules import UserModules
 from assay.core.diagnostics import Origin, Problem
-from assay.core.errors import InputError, did_you_mean
+from assay.core.errors import InputError, did_you_mean, suggested
 
 Owner = Literal["assay", "user", "torch", "trusted"]
 
-# Not assay.build and not the root: a config that could reach `instantiate` could choose its own allow-list.
-_OWN_PACKAGES = ("assay.engine",)
-_TORCH_CLASSES = ("torch.nn", "torch.optim", "torch.utils.data")
 _TORCH_FUNCTIONS = ("torch.nn.functional", "torch.nn.init")
 _TORCH_BUILTINS = ("torch", "torch._C._nn")
-
-_NAME = r"[^\W\d]\w*"
-_TARGET = re.compile(rf"{_NAME}(?:\.{_NAME})*(?::{_NAME}(?:\.{_NAME})*)?")
-
-_WRAP = "call it in a function of your own code and name that function here"
 
 
 class TargetError(InputError):
@@ -64,7 +57,53 @@ def resolve(target: str, *, user_dirs: Sequence[Path], trusted: Collection[str] 
 
 def find(target: str, *, user_dirs: Sequence[Path], trusted: Collection[str] = ()) -> Any:
     """As `resolve`, with imports as they are now."""
-    return _Search(target, tuple(user_dirs), roots_of(user_dirs), frozenset(trusted)).run()
+    search = _Search(unregistered(target, user_dirs), tuple(user_dirs), roots_of(user_dirs), frozenset(trusted))
+    return search.run()
+
+
+def unregistered(target: str, user_dirs: Sequence[Path]) -> str:
+    """What a registered short name stands for; any other target as it is."""
+    if not target.isidentifier():
+        return target
+    found = UserModules(user_dirs).registered.get(target, [])
+    return found[0].target if len(found) == 1 else target
+
+
+def canonical(thing: Any, target: str, *, user_dirs: Sequence[Path]) -> str:
+    """The one name of what `target` names: the module that defines it and its name there.
+
+    Torch and assay move things between modules nobody is to know: for those it is the shortest public name. Something
+    that cannot be found under its own name (a partial, an object) keeps the one it was asked for by.
+    """
+    written = unregistered(target, user_dirs).replace(":", ".")
+    owner = owner_of(thing, user_dirs=user_dirs)
+    module, qualname = _home(thing), str(getattr(thing, "__qualname__", ""))
+    if isinstance(thing, types.MethodType) and isinstance(thing.__self__, type):  # of this class, not of its parent
+        module, qualname = thing.__self__.__module__, f"{thing.__self__.__qualname__}.{thing.__name__}"
+    if isinstance(thing, functools.partial) or not qualname or "<" in qualname:
+        return written
+    parts = module.split(".")
+    places = [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
+    if owner == "torch":
+        # A function written in C does not know where it is shown: torch.nn.functional.conv2d says it is torch's.
+        places = [place for place in places if f"{place}.".startswith(tuple(f"{one}." for one in TORCH))]
+        places += _TORCH_FUNCTIONS
+    elif owner == "assay":
+        places = [place for place in places if place.startswith(OWN)]
+    else:
+        places = [module]
+    for place in places:
+        if _reaches(place, qualname, thing):
+            return f"{place}.{qualname}"
+    return written
+
+
+def _reaches(module: str, qualname: str, thing: Any) -> bool:
+    found: Any = sys.modules.get(module)
+    for name in qualname.split("."):
+        found = inspect.getattr_static(found, name, None)
+        found = found.__func__ if isinstance(found, classmethod | staticmethod) else found
+    return found is (thing.__func__ if isinstance(thing, types.MethodType) else thing)
 
 
 def owner_of(thing: Any, *, user_dirs: Sequence[Path], trusted: Collection[str] = ()) -> Owner | None:
@@ -94,36 +133,39 @@ class _Search:
         return found
 
     def _split(self) -> list[str]:
-        if not _TARGET.fullmatch(self.target):
-            raise TargetError(
-                "unknown-target",
-                f"`{self.target}` is no target",
-                fix="write `package.module.Name` or `package.module:Class.method`",
-            )
-        names = re.split("[.:]", self.target)
-        for name in names:
-            if name.startswith("__"):
-                raise TargetError("target-not-allowed", f"`{name}` in `{self.target}` is not for configs", fix=_WRAP)
+        if not is_target(self.target):
+            fix = "write `package.module.Name` or `package.module:Class.method`"
+            raise TargetError("unknown-target", f"`{self.target}` is no target", fix=fix)
+        refusal = refused_by_name(self.target)
+        if refusal is not None:
+            raise TargetError("target-not-allowed", refusal.message, fix=refusal.fix)
+        names = parts_of(self.target)
         if len(names) == 1:
-            places = [f"{module}.{self.target}" for module in self._modules_that_define(self.target)]
-            fix = f"did you mean `{places[0]}`?" if places else "write `package.module.Name`"
-            raise TargetError("unknown-target", f"`{self.target}` is no target: it names no module", fix=fix)
+            self._not_registered()
         self._check_top(names)
         return names
+
+    def _not_registered(self) -> NoReturn:
+        modules = UserModules(self.user_dirs)
+        same = modules.registered.get(self.target, [])
+        if same:
+            both = " and ".join(str(one.origin) for one in same)
+            fix = f'write "{same[0].target}" or "{same[1].target}"'
+            raise TargetError("duplicate-name", f"`{self.target}` is registered more than once: {both}", fix=fix)
+        found = {module: modules.find(module) for module in modules.names()}
+        places = [
+            f"{module}.{self.target}"
+            for module, it in found.items()
+            if it and it.module and it.module.names and self.target in it.module.names
+        ]
+        fix = suggested(places[:3]) or did_you_mean(self.target, modules.registered, 3) or FORM
+        what = f"nothing is registered as `{self.target}`, and it names no module"
+        raise TargetError("unknown-target", what, fix=fix)
 
     def _check_top(self, names: Sequence[str]) -> None:
         """Refuse by the first name what can never be allowed, so that it is not even imported."""
         top = names[0]
-        if top == "assay":
-            if ".".join(names[:2]) not in _OWN_PACKAGES:
-                what = f"`{self.target}` is not for configs"
-                raise TargetError("target-not-allowed", what, fix="what assay offers is in assay.engine")
-            return
-        is_private = any(name.startswith("_") for name in names)
-        if top == "torch":
-            dotted = self.target.replace(":", ".") + "."
-            if is_private or not dotted.startswith(tuple(f"{place}." for place in _TORCH_CLASSES)):
-                self._refuse(f"`{self.target}` is a part of torch that a config may not call", "torch")
+        if top in ("assay", "torch"):
             return
         spec = _spec(top)
         if spec is None:
@@ -137,11 +179,11 @@ class _Search:
                 raise TargetError(
                     "target-not-allowed",
                     f"`{self.target}`: Python's own module `{top}` hides your `{top}.py`",
-                    fix=f"give `{top}.py` another name",
+                    fix="give it another name",
                 )
             self._refuse(f"`{self.target}` is in `{top}`, which is not this project's code", top)
-        if is_private:
-            raise TargetError("target-not-allowed", f"`{self.target}` is private to `{top}`", fix=_WRAP)
+        if any(name.startswith("_") for name in names):
+            raise TargetError("target-not-allowed", f"`{self.target}` is private to `{top}`", fix=WRAP)
 
     def _import_longest(self, names: Sequence[str]) -> tuple[types.ModuleType, Sequence[str]]:
         before, colon, _ = self.target.partition(":")
@@ -173,8 +215,11 @@ class _Search:
             frames.append(_at_syntax(error))
         fix = ""
         if isinstance(error, ModuleNotFoundError) and error.name:
-            known = [*UserModules(self.user_dirs).names(), *sys.stdlib_module_names]
-            fix = did_you_mean(error.name, known) or f"install `{error.name.partition('.')[0]}`, or correct the import"
+            known = [*UserModules(self.user_dirs).names(), *(found.name for found in pkgutil.iter_modules())]
+            near = did_you_mean(error.name, known, cutoff=0.75)
+            fix = near or f"install `{error.name.partition('.')[0]}`, or correct the import"
+        elif isinstance(error, ImportError) and "relative import with no known parent" in said:
+            fix = f"`{name}` is in no package: import by the full name, as in `from model import Net`"
         place = f" ({frames[-1].origin.source}:{frames[-1].origin.line})" if frames else ""
         message = f"`{name}` cannot be imported: {type(error).__name__}{f': {said}' if said else ''}{place}"
         raise TargetError("import-failed", message, fix=fix, raised_at=frames) from error
@@ -218,16 +263,7 @@ class _Search:
         raise TargetError("unknown-target", message, fix=fix)
 
     def _refuse(self, what: str, home: str) -> NoReturn:
-        top = home.partition(".")[0]
-        raise TargetError("target-not-allowed", what, fix=f"assay config trust {top}" if can_trust(top) else _WRAP)
-
-    def _modules_that_define(self, name: str) -> list[str]:
-        """The user's modules that have this name, found without importing them."""
-        modules = UserModules(self.user_dirs)
-        found = {module: modules.find(module) for module in modules.names()}
-        return [
-            module for module, it in found.items() if it and it.module and it.module.names and name in it.module.names
-        ]
+        raise TargetError("target-not-allowed", what, fix=trust_command(home.partition(".")[0]) or WRAP)
 
 
 class _Missing:
@@ -235,11 +271,6 @@ class _Missing:
 
 
 _MISSING = _Missing()
-
-
-def can_trust(package: str) -> bool:
-    """Whether `assay config trust` helps: never for Python itself, torch as a whole, or assay."""
-    return bool(package) and package not in sys.stdlib_module_names and package not in ("assay", "torch", "__main__")
 
 
 def public_names(thing: Any) -> list[str]:
@@ -311,7 +342,7 @@ def _is_users(thing: Any, module: str, roots: tuple[str, ...]) -> bool:
 
 def _is_own(thing: Any, module: str) -> bool:
     """Listed by a package on the way to where it is defined: the package's `__all__` is what it offers."""
-    if not module.startswith(tuple(f"{package}." for package in _OWN_PACKAGES)) and module not in _OWN_PACKAGES:
+    if not module.startswith(tuple(f"{package}." for package in OWN)) and module not in OWN:
         return False
     names = getattr(thing, "__qualname__", "").split(".")
     parts = module.split(".")
@@ -332,7 +363,7 @@ def _is_own(thing: Any, module: str) -> bool:
 def _is_torchs(thing: Any, module: str) -> bool:
     name = str(getattr(thing, "__name__", "_"))
     if isinstance(thing, type):
-        return not name.startswith("_") and f"{module}.".startswith(tuple(f"{place}." for place in _TORCH_CLASSES))
+        return not name.startswith("_") and f"{module}.".startswith(tuple(f"{place}." for place in TORCH))
     if isinstance(thing, types.FunctionType):
         return not name.startswith("_") and module in _TORCH_FUNCTIONS
     functional = sys.modules.get("torch.nn.functional")
@@ -366,11 +397,17 @@ def _at_frame(frame: traceback.FrameSummary) -> Problem:
     if line and frame.colno is not None and frame.end_colno is not None:  # counted in bytes by Python
         column = len(line[: frame.colno].decode(errors="replace")) + 1
         end = len(line[: frame.end_colno].decode(errors="replace")) + 1 if frame.end_lineno == frame.lineno else 0
-    origin = Origin(source=frame.filename, line=frame.lineno or 0, column=column, end_column=end)
+    origin = Origin(source=_from_here(frame.filename), line=frame.lineno or 0, column=column, end_column=end)
     where = "while the module runs" if frame.name == "<module>" else f"in {frame.name}"
     return Problem(kind="import-failed", message=f"raised here, {where}", origin=origin, severity="note")
 
 
 def _at_syntax(error: SyntaxError) -> Problem:
-    origin = Origin(source=str(error.filename), line=error.lineno or 0, column=error.offset or 0)
+    origin = Origin(source=_from_here(str(error.filename)), line=error.lineno or 0, column=error.offset or 0)
     return Problem(kind="import-failed", message=error.msg, origin=origin, severity="note")
+
+
+def _from_here(file: str) -> str:
+    """A path as people read it: from the working directory on when it lies there."""
+    here = f"{os.getcwd()}{os.sep}"
+    return file.removeprefix(here)

@@ -1,0 +1,177 @@
+"""Where the `**kwargs` of a function end up, read from its source: mostly in the call of one other function.
+
+Only what is plain to see is followed: one call takes them, and else they are only looked into by constant names.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+import types
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handover:
+    """The one call that takes a function's `**kwargs`.
+
+    `positional` arguments and `keywords` are given there already. `with_args`: the function's `*args` go there too.
+    `popped` are the names taken out before, each with whether it has to be there; `put` those put in.
+    """
+
+    to: ast.expr
+    positional: int
+    keywords: frozenset[str]
+    with_args: bool
+    popped: Mapping[str, bool] = field(default_factory=dict)
+    put: frozenset[str] = frozenset()
+
+
+def handover(function: types.FunctionType) -> Handover | None:
+    """Who takes the `**kwargs` of `function`; None when its source is not there or does not make it plain."""
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    except (OSError, TypeError, SyntaxError, ValueError, RecursionError):
+        return None
+    made = tree.body[0] if len(tree.body) == 1 else None
+    if not isinstance(made, ast.FunctionDef) or made.args.kwarg is None:
+        return None
+    return _Reading(made.args.kwarg.arg, made.args.vararg.arg if made.args.vararg else "").run(made)
+
+
+def is_super_init(to: ast.expr) -> bool:
+    """Whether a callee is written `super().__init__` or `super(Net, self).__init__`."""
+    match to:
+        case ast.Attribute(value=ast.Call(func=ast.Name(id="super")), attr="__init__"):
+            return True
+        case _:
+            return False
+
+
+def callee(to: ast.expr, function: types.FunctionType, first: Any = None) -> Any:
+    """The object that `to` names inside `function`, found without running anything; None when that cannot be told.
+
+    `first` is what the first parameter is when that is known: the class of a classmethod.
+    """
+    match to:
+        case ast.Name(id=name):
+            code = function.__code__
+            if first is not None and code.co_varnames[:1] == (name,):
+                return first
+            if name in code.co_varnames:
+                return None
+            free = inspect.getclosurevars(function)
+            return free.nonlocals.get(name, function.__globals__.get(name, free.builtins.get(name)))
+        case ast.Attribute(value=inner, attr=name):
+            outer = callee(inner, function, first)
+            if isinstance(outer, types.ModuleType):
+                return vars(outer).get(name)
+            static = inspect.getattr_static(outer, name, None) if isinstance(outer, type) else None
+            is_safe = isinstance(static, types.FunctionType | classmethod | staticmethod | type)
+            return getattr(outer, name) if is_safe else None
+        case _:
+            return None
+
+
+class _Reading:
+    """One look through the body of a function for what is done with its `**kwargs`."""
+
+    def __init__(self, kwargs: str, args: str) -> None:
+        self.kwargs = kwargs
+        self.args = args
+        self.calls: list[ast.Call] = []
+        self.popped: list[tuple[int, str, bool]] = []
+        self.put: list[tuple[int, str]] = []
+        self.is_plain = True
+        self.num_args_uses = 0
+
+    def run(self, made: ast.FunctionDef) -> Handover | None:
+        for statement in made.body:
+            self.look(statement, is_certain=True)
+        if not self.is_plain or len(self.calls) != 1:
+            return None
+        call = self.calls[0]
+        starred = [part for part in call.args if isinstance(part, ast.Starred)]
+        with_args = bool(self.args) and len(starred) == 1 and self._is(starred[0].value, self.args)
+        if starred and (not with_args or call.args[-1] is not starred[0]):
+            return None
+        doubles = [keyword for keyword in call.keywords if keyword.arg is None and not self._is(keyword.value)]
+        if doubles:
+            return None
+        return Handover(
+            to=call.func,
+            positional=len(call.args) - len(starred),
+            keywords=frozenset(keyword.arg for keyword in call.keywords if keyword.arg is not None),
+            with_args=with_args and self.num_args_uses == 1,
+            popped={name: required for line, name, required in self.popped if line <= call.lineno},
+            put=frozenset(name for line, name in self.put if line <= call.lineno),
+        )
+
+    def look(self, node: ast.AST, *, is_certain: bool) -> None:
+        """Sort every use of the name; `is_certain`: this is reached whenever the function is called."""
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef):
+            # Called some other time, or never.
+            self.is_plain &= not any(self._is(inner) for inner in ast.walk(node))
+            return
+        if self._understood(node, is_certain):
+            return
+        if isinstance(node, ast.Name) and node.id == self.kwargs:
+            self.is_plain = False
+        if isinstance(node, ast.Name) and node.id == self.args:
+            self.num_args_uses += 1
+        is_branch = isinstance(node, ast.If | ast.For | ast.While | ast.Try | ast.IfExp | ast.BoolOp | ast.Match)
+        for child in ast.iter_child_nodes(node):
+            self.look(child, is_certain=is_certain and not is_branch)
+
+    def _understood(self, node: ast.AST, is_certain: bool) -> bool:
+        """Whether `node` is a use that leaves it plain where the arguments go."""
+        match node:
+            case ast.Call(keywords=keywords) if any(k.arg is None and self._is(k.value) for k in keywords):
+                self.calls.append(node)
+                rest = [node.func, *node.args, *(k.value for k in keywords if k.arg or not self._is(k.value))]
+                for part in rest:
+                    self.look(part, is_certain=is_certain)
+            case ast.Call(func=ast.Attribute(value=value, attr="pop"), args=[ast.Constant(value=str(name)), *default]):
+                if not self._is(value):
+                    return False
+                self.popped.append((node.lineno, name, is_certain and not default))
+                self._look_all(default, is_certain)
+            case ast.Call(func=ast.Attribute(value=value, attr="setdefault"), args=[ast.Constant(value=str(name)), *d]):
+                if not self._is(value):
+                    return False
+                self.put.append((node.lineno, name))
+                self._look_all(d, is_certain)
+            case ast.Call(func=ast.Attribute(value=value, attr=attr), args=[ast.Constant(), *default]):
+                if not (attr == "get" and self._is(value)):
+                    return False
+                self._look_all(default, is_certain)
+            case ast.Assign(targets=[ast.Subscript(value=value, slice=ast.Constant(value=str(name)))], value=given):
+                if not self._is(value):
+                    return False
+                self.put.append((node.lineno, name))
+                self.look(given, is_certain=is_certain)
+            case ast.Subscript(value=value, slice=ast.Constant(), ctx=ast.Load()) if self._is(value):
+                pass
+            case ast.Compare(left=ast.Constant(), ops=[ast.In() | ast.NotIn()], comparators=[value]) if self._is(value):
+                pass
+            case _:
+                return False
+        return True
+
+    def _look_all(self, nodes: list[ast.expr], is_certain: bool) -> None:
+        for node in nodes:
+            self.look(node, is_certain=is_certain)
+
+    def _is(self, node: ast.AST, name: str = "") -> bool:
+        return isinstance(node, ast.Name) and node.id == (name or self.kwargs)
+
+
+def inits_after(cls: type, defining: type) -> Iterator[tuple[type, Any]]:
+    """Whom `super().__init__` in `defining` asks, the next first, for an object of `cls`."""
+    order = cls.__mro__
+    for base in order[order.index(defining) + 1 :]:
+        if "__init__" in vars(base):
+            yield base, vars(base)["__init__"]

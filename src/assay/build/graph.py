@@ -1,0 +1,299 @@
+"""Who needs whom, found before anything is built: calls of the config, providers, and what is promised.
+
+Targets are imported and signatures read; nothing is called.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from assay.build.adapters import is_reference
+from assay.build.context import NOT_BY_NAME, ROLES, Context, ContextError, Entry, Promise
+from assay.build.marks import is_injected, provision_of
+from assay.build.parameters import Parameter, Signature, from_assay, injectable, signature_of
+from assay.build.targets import TargetError, find, owner_of
+from assay.config.tree import KeyPath, Leaf, List, Node, Table, dotted, fitted, get_at, parse_dotted
+from assay.core.diagnostics import Origin, Problem
+from assay.core.ports import Recorder
+
+
+class _NotLoaded:
+    """Stands for a type of the engine's as long as nothing has imported the engine: then nobody asks for it."""
+
+
+_NOT_BUILT = ("plugins", "variants", "sweep")
+"""Plugins come first and one by one; the others are no objects."""
+
+
+def expected(root: Table, path: KeyPath, *, user_dirs: Sequence[Path], trusted: Collection[str] = ()) -> Any:
+    """The type of what the node at `path` becomes: its class, or what its function says it returns; None: unknown."""
+    node = get_at(root, path)
+    for _ in range(len(root.items) + 1):  # references to references end, or are told elsewhere
+        if not (isinstance(node, Leaf) and is_reference(node)):
+            break
+        path = _referred(root, node)
+        node = get_at(root, path) if path else None
+    if not isinstance(node, Table) or node.target is None:
+        return None
+    try:
+        target = find(node.target, user_dirs=user_dirs, trusted=trusted)
+    except TargetError:
+        return None
+    if isinstance(target, type):
+        return target
+    signature = signature_of(target)
+    return injectable(signature.returns) if signature else None
+
+
+def provided_by(target: Any) -> Iterator[Any]:
+    """The functions under `provides` of a class, as they are written in it."""
+    for name in dir(target) if isinstance(target, type) else ():
+        function = vars(target).get(name) or getattr(target, name, None)
+        function = getattr(function, "__func__", function)
+        if not name.startswith("__") and callable(function) and provision_of(function):
+            yield function
+
+
+def promise_providers(context: Context, module: Any) -> None:
+    """Promise what the functions under `provides` of the class `module` will give once there is an object of it."""
+    for function in provided_by(module):
+        mark = provision_of(function)
+        signature = signature_of(function)
+        assert mark is not None
+        kind = mark.type or (injectable(signature.returns) if signature else None)
+        context.promise(mark.name or function.__name__, Promise(type=kind, provider=function))
+
+
+def promise_run(root: Table, context: Context, *, user_dirs: Sequence[Path], trusted: Collection[str] = ()) -> None:
+    """Promise everything that a training run of this config will hold. Call it inside `user_code(user_dirs)`."""
+
+    def kind(*path: str | int) -> Any:
+        return expected(root, path, user_dirs=user_dirs, trusted=trusted)
+
+    def engine(name: str) -> Any:
+        return getattr(sys.modules.get("assay.engine"), name, _NotLoaded)
+
+    def section(name: str) -> Promise:
+        if name not in root.items:
+            return Promise(never=f"this config has no [{name}]")
+        return Promise(type=kind(name), paths=((name,),))
+
+    for name in ("model", "optimizer", "schedule", "process"):
+        context.promise(name, section(name))
+    source: tuple[KeyPath, ...] = (("data", "train", "source"),)
+    context.promise("params", Promise(type=list, names=("model",)))
+    context.promise("backward", Promise(type=engine("Backward"), names=("optimizer", "schedule")))
+    context.promise("engine", Promise(type=engine("Engine"), names=("process",), paths=source))
+    context.promise("state", Promise(type=engine("State"), names=("process",), paths=source))
+    context.promise("recorder", Promise(type=Recorder, names=("engine",)))
+    context.promise("record_dir", Promise(type=Path, names=("recorder",)))
+    for path in plugin_paths(root):
+        promise_providers(context, kind(*path))
+
+
+def plugin_paths(root: Table) -> list[KeyPath]:
+    """Where the plugins of a config are written, in order."""
+    plugins = root.items.get("plugins")
+    return [("plugins", i) for i in range(len(plugins.items))] if isinstance(plugins, List) else []
+
+
+def planned(root: Table, *, user_dirs: Sequence[Path], trusted: Collection[str] = ()) -> Context:
+    """A context with nothing but promises of the run. Call it, and what takes it, inside one `user_code(user_dirs)`."""
+    context = Context()
+    promise_run(root, context, user_dirs=user_dirs, trusted=trusted)
+    return context
+
+
+def promised_types(context: Context) -> list[Any]:
+    """The types of what is promised; Any stands for those that nobody can know before."""
+    entries = [entry for entry in context.entries() if entry.promise is not None and not entry.promise.never]
+    return [Any if entry.expected is None else entry.expected for entry in entries]
+
+
+def check_graph(
+    root: Table,
+    context: Context,
+    *,
+    user_dirs: Sequence[Path],
+    trusted: Collection[str] = (),
+    roles: Collection[str] = ROLES,
+) -> list[Problem]:
+    """What will be missing, needed by itself, or there twice, when a run builds this config; nothing is built.
+
+    `context` holds what is there and what is promised. What a call lacks by itself is told by `check_signatures`.
+    Call it inside the `user_code` in which `context` was planned: imported anew, a class is another class.
+    """
+    plugins = plugin_paths(root)
+    graph = _Graph(root, context, user_dirs, trusted, roles, plugins)
+    graph.provided(plugins)
+    for path in (*plugins, *((name,) for name in root.items if name not in _NOT_BUILT)):
+        node = get_at(root, path)
+        if node is not None:
+            graph.visit(path, node)
+    return graph.problems
+
+
+@dataclass(slots=True)
+class _Graph:
+    root: Table
+    context: Context
+    user_dirs: Sequence[Path]
+    trusted: Collection[str]
+    roles: Collection[str]
+    first: Collection[KeyPath]
+    problems: list[Problem] = field(default_factory=list)
+    done: set[Any] = field(default_factory=set)
+    open: dict[Any, str] = field(default_factory=dict)
+    """What is being looked at, the outermost first, each with what it is called."""
+    places: list[Origin] = field(default_factory=list)
+    """Where the calls that are open are written."""
+
+    def provided(self, plugins: Sequence[KeyPath]) -> None:
+        """Tell of every name that two plugins provide."""
+        owners: dict[str, KeyPath] = {}
+        for path in plugins:
+            for name in _names_of(expected(self.root, path, user_dirs=self.user_dirs, trusted=self.trusted)):
+                first = owners.setdefault(name, path)
+                node = get_at(self.root, path)
+                if first != path and node is not None:
+                    message = f"`{name}` is provided twice: by `{dotted(first)}` and by `{dotted(path)}`"
+                    fix = "give one of them another name: @provides(name=...)"
+                    problem = Problem(
+                        kind="provided-twice", message=message, origin=node.origin, key=dotted(path), fix=fix
+                    )
+                    self.problems.append(problem)
+
+    def visit(self, path: KeyPath, node: Node) -> None:
+        if isinstance(node, Leaf):
+            if is_reference(node):
+                to = _referred(self.root, node)
+                found = get_at(self.root, to) if to else None
+                if found is not None:
+                    self.visit(to, found)
+            return
+        if not self.enter(path, dotted(path), node.origin):
+            return
+        match node:
+            case List():
+                for i, item in enumerate(node.items):
+                    self.visit((*path, i), item)
+            case Table():
+                for key, item in node.items.items():
+                    if key != "type" or node.target is None:
+                        self.visit((*path, key), item)
+                if node.target is not None:
+                    self.call(path, node)
+        self.leave(path)
+
+    def call(self, path: KeyPath, node: Table) -> None:
+        try:
+            target = find(str(node.target), user_dirs=self.user_dirs, trusted=self.trusted)
+        except TargetError:
+            return  # told by the signature stage
+        signature = signature_of(target) or Signature(named=())
+        by_position = {parameter.name for i in range(len(node.args)) if (parameter := signature.at(i))}
+        given = {*node.items, *by_position}
+        is_foreign = owner_of(target, user_dirs=self.user_dirs, trusted=self.trusted) not in ("user", "assay")
+        roles = [role for role in self.roles if not (is_foreign and role in NOT_BY_NAME)]
+        self.parameters(target, signature, given, roles, is_provider=False)
+
+    def parameters(
+        self,
+        target: Any,
+        signature: Signature,
+        given: Collection[str],
+        roles: Collection[str] | None,
+        *,
+        is_provider: bool,
+    ) -> None:
+        with_defaults = is_injected(target)
+        for parameter in signature.named:
+            if parameter.name in given or not (parameter.required or with_defaults or from_assay(parameter.hint)):
+                continue
+            try:
+                entry = self.context.source(parameter, roles=roles)
+            except ContextError as error:
+                self.tell("ambiguous", f"{error.what.rstrip('.')}", error.fix)
+                continue
+            if entry is not None:
+                self.entry(entry)
+            elif is_provider and parameter.required and not self.may_come(parameter):
+                hint = "" if injectable(parameter.hint) is None else f" ({_name(injectable(parameter.hint))})"
+                self.tell("missing-provider", f"nothing provides `{parameter.name}`{hint}")
+
+    def entry(self, entry: Entry) -> None:
+        """What fills a parameter, and what that is made from."""
+        maker = entry.provider or (entry.promise.provider if entry.promise else None)
+        if maker is None and entry.promise and next(iter(self.open)) in self.first:
+            self.tell("too-early", f"`{entry.name}` is made later than this", "ask for it in a handler")
+            return
+        if entry.is_ready or not self.enter((entry.owner, entry.name), entry.name, None):
+            return
+        if maker is not None:
+            signature = signature_of(maker) or Signature(named=())
+            given = ("self",) if entry.provider is None else ()
+            self.parameters(maker, signature, given, None, is_provider=True)
+        elif entry.promise is not None:
+            for name in entry.promise.names:
+                self.entry(next(each for each in self.context.entries() if each.name == name))
+            for path in entry.promise.paths:
+                node = get_at(self.root, path)
+                if node is not None:
+                    self.visit(path, node)
+        self.leave((entry.owner, entry.name))
+
+    def may_come(self, parameter: Parameter) -> bool:
+        """Whether something promised, of which too little is known, may turn out to be what is asked for."""
+        kind = injectable(parameter.hint)
+        return kind is not None and any(entry.may_be(kind) for entry in self.context.entries())
+
+    def enter(self, key: Any, label: str, origin: Origin | None) -> bool:
+        """Whether to look at this now: not when it was looked at before, or is being looked at, which is a cycle."""
+        if key in self.done:
+            return False
+        if key in self.open:
+            labels = list(self.open.values())
+            loop = [*labels[list(self.open).index(key) :], label]
+            names = [name for i, name in enumerate(loop) if i == 0 or name != loop[i - 1]]
+            chain = " -> ".join(f"`{name}`" for name in names)
+            self.tell("reference-cycle", f"these need each other to be built: {chain}", path=False)
+            return False
+        self.open[key] = label
+        if origin is not None:
+            self.places.append(origin)
+        return True
+
+    def leave(self, key: Any) -> None:
+        del self.open[key]
+        self.done.add(key)
+        if not isinstance(key[0] if key else "", Context):
+            self.places.pop()
+
+    def tell(self, kind: str, what: str, fix: str = "", *, path: bool = True) -> None:
+        labels = list(dict.fromkeys(self.open.values()))
+        message = f"{what}, needed by {' -> '.join(f'`{label}`' for label in labels)}" if path else what
+        origin = self.places[-1]
+        key = next((label for key, label in reversed(self.open.items()) if not isinstance(key[0], Context)), "")
+        if not any((one.kind, one.message) == (kind, message) for one in self.problems):
+            self.problems.append(Problem(kind=kind, message=message, origin=origin, key=key, fix=fix))
+
+
+def _names_of(module: Any) -> list[str]:
+    marked = [(function, provision_of(function)) for function in provided_by(module)]
+    return [mark.name or function.__name__ for function, mark in marked if mark is not None]
+
+
+def _referred(root: Table, leaf: Leaf) -> KeyPath:
+    """Where "@a.b" leads; () when nowhere."""
+    try:
+        return fitted(root, parse_dotted(str(leaf.value)[1:]))
+    except ValueError:
+        return ()
+
+
+def _name(kind: Any) -> str:
+    return str(getattr(kind, "__qualname__", kind))

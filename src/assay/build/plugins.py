@@ -1,0 +1,116 @@
+"""Plugins: ordered context managers around a run. Every one that was entered is left, whatever fails."""
+
+from __future__ import annotations
+
+import inspect
+import traceback
+import types
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from assay.build.marks import provision_of
+from assay.core.errors import InputError
+from assay.core.events import Handler
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plugin:
+    """A plugin of a config: where it is written (`plugins[1]`), and what was built."""
+
+    where: str
+    thing: Any
+
+    @property
+    def name(self) -> str:
+        return f"{self.where} ({type(self.thing).__qualname__})"
+
+    def handlers(self) -> list[Handler]:
+        """What it wants to be called for: its methods under `on`, in the order of the class, then `handlers()`."""
+        listed = getattr(self.thing, "handlers", None)
+        own = listed() if callable(listed) else []
+        marked = [value for value in _attributes(type(self.thing)).values() if isinstance(value, Handler)]
+        return [*(self._bound(handler) for handler in marked), *own]
+
+    def _bound(self, handler: Handler) -> Handler:
+        """A handler written in a class is called with its object."""
+        return replace(handler, fn=types.MethodType(handler.fn, self.thing), name="")
+
+
+def as_plugin(where: str, thing: Any) -> Plugin:
+    """InputError when it cannot be entered and left, provides nothing and listens to nothing."""
+    kind = type(thing)
+    is_manager = hasattr(kind, "__enter__") and hasattr(kind, "__exit__")
+    if not is_manager and not _is_marked(kind) and not callable(getattr(thing, "handlers", None)):
+        raise InputError(
+            f"`{where}` is a {kind.__qualname__}, which is no plugin.",
+            fix="give it __enter__ and __exit__, methods under `on` or `provides`, or a method handlers()",
+        )
+    return Plugin(where=where, thing=thing)
+
+
+@contextmanager
+def entered(plugins: Sequence[Plugin]) -> Iterator[None]:
+    """Enter them in order; leave in reverse those that were entered, also after an error.
+
+    What was raised first is raised, with a note for each plugin that failed after it. When only plugins failed while
+    they were left, that is raised: the one error, or all in an ExceptionGroup. No plugin can swallow an error.
+    """
+    inside: list[Plugin] = []
+    try:
+        for plugin in plugins:
+            try:
+                if hasattr(type(plugin.thing), "__enter__"):
+                    plugin.thing.__enter__()
+            except BaseException as error:
+                error.add_note(f"while entering the plugin {plugin.name}")
+                raise
+            inside.append(plugin)
+        yield
+    except BaseException as error:
+        for failed in _left(inside, error):
+            error.add_note(f"then another error: {_told(failed)}")
+        raise
+    failures = _left(inside, None)
+    if len(failures) == 1:
+        raise failures[0]
+    if failures:
+        raise BaseExceptionGroup("several plugins failed at the end of the run", failures)
+
+
+def _left(plugins: Sequence[Plugin], error: BaseException | None) -> list[BaseException]:
+    """Leave in reverse; what failed meanwhile, in that order."""
+    failures: list[BaseException] = []
+    for plugin in reversed(plugins):
+        leave = getattr(plugin.thing, "__exit__", None)
+        if leave is None:
+            continue
+        try:
+            leave(type(error) if error else None, error, error.__traceback__ if error else None)
+        except BaseException as failed:
+            if failed is error:  # a generator that let it pass through
+                continue
+            failed.add_note(f"while leaving the plugin {plugin.name}")
+            failures.append(failed)
+    return failures
+
+
+def _told(error: BaseException) -> str:
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+    notes = "".join(f", {note}" for note in getattr(error, "__notes__", ()))
+    return f"{''.join(traceback.format_exception_only(type(error), error)).splitlines()[0]}{place}{notes}"
+
+
+def _is_marked(kind: type) -> bool:
+    names = _attributes(kind)
+    return any(isinstance(value, Handler) or provision_of(value) is not None for value in names.values())
+
+
+def _attributes(kind: type) -> dict[str, Any]:
+    """What a class and its bases define, the bases first; nothing of it is run."""
+    found: dict[str, Any] = {}
+    for base in reversed(kind.__mro__):
+        found.update(vars(base))
+    return {name: inspect.getattr_static(kind, name) for name in found if not name.startswith("__")}

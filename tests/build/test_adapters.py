@@ -1,0 +1,187 @@
+"""What a value becomes for the type of its parameter, what does not fit, and how to mend it."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from pydantic import BaseModel, ConfigDict
+
+from assay.build.adapters import Judged, judged
+from assay.build.parameters import signature_of
+from assay.build.signatures import examine
+from assay.config import loads
+from assay.config.overrides import apply
+from assay.config.tree import Table, from_plain, get_at, plain
+from assay.core.diagnostics import Origin
+
+ORIGIN = Origin(source="a.toml", line=1, column=5)
+
+
+class Act(enum.Enum):
+    relu = "relu"
+    gelu = "gelu"
+
+
+@dataclass
+class Head:
+    size: int
+    name: str = "h"
+
+
+class Closed(BaseModel):
+    size: int = 1
+
+
+class Free(BaseModel):
+    model_config = ConfigDict(extra="allow")
+    size: int = 1
+
+
+def taking(
+    width: int = 1,
+    rate: float = 0.1,
+    on: bool = True,
+    name: str = "",
+    betas: tuple[float, float] = (0, 0),
+    names: list[str] = [],  # noqa: B006
+    act: Act = Act.relu,
+    norm: Literal["batch", "layer"] | None = None,
+    head: Head | None = None,
+    closed: Closed | None = None,
+    free: Free | None = None,
+    where: Path = Path(),
+    heads: Sequence[Head] = (),
+    anything: Any = None,
+    bare=None,  # type: ignore[no-untyped-def]
+) -> None: ...
+
+
+def judge(name: str, value: object) -> Judged:
+    signature = signature_of(taking)
+    assert signature is not None
+    return judged(taking, signature.by_keyword()[name], from_plain(value, ORIGIN))
+
+
+def typed(argument: str) -> Judged:
+    """As if it had been typed on the command line."""
+    root, problems = apply(loads('[taking]\ntype = "torch.nn.Linear"\n').root, [f"taking.{argument}"])
+    assert problems == []
+    name = argument.partition("=")[0]
+    signature, node = signature_of(taking), get_at(root, ("taking", name))
+    assert signature is not None
+    assert node is not None
+    return judged(taking, signature.by_keyword()[name], node)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "becomes"),
+    [
+        ("width", 3, 3),
+        ("rate", 3, 3.0),
+        ("rate", 1e-3, 1e-3),
+        ("betas", [0.9, 1], (0.9, 1.0)),
+        ("act", "gelu", Act.gelu),
+        ("norm", None, None),
+        ("head", {"size": 3}, Head(3)),
+        ("heads", [{"size": 3}], [Head(3)]),
+        ("where", "/tmp", Path("/tmp")),
+        ("free", {"more": 3}, Free(more=3)),  # type: ignore[call-arg]
+        ("anything", {"a": [1]}, {"a": [1]}),
+        ("bare", "3", "3"),
+    ],
+)
+def test_a_value_that_fits_becomes_what_the_type_asks_for(name: str, value: object, becomes: object) -> None:
+    found = judge(name, value)
+
+    assert found.misfits == ()
+    assert found.value == becomes
+    assert type(found.value) is type(becomes)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said", "fix"),
+    [
+        ("width", "3", 'must be a whole number, not "3"', "write it without quotes: 3"),
+        ("width", 3.0, "must be a whole number, not 3.0", "write 3"),
+        ("width", 3.5, "must be a whole number, not 3.5", ""),
+        ("width", True, "must be a whole number, not true", ""),
+        ("width", [3], "must be a whole number, not [3]", "write 3, without brackets"),
+        ("rate", "fast", 'must be a number, not "fast"', ""),
+        ("on", 1, "must be true or false, not 1", "write true"),
+        ("on", "true", 'must be true or false, not "true"', "write it without quotes: true"),
+        ("name", 3, "must be a string, not 3", 'write it in quotes: "3"'),
+        ("name", True, "must be a string, not true", 'write it in quotes: "true"'),
+        ("names", "a", 'must be a list, not "a"', 'write a list: ["a"]'),
+        ("betas", [0.9], "must have 2 items, not [0.9]", ""),
+        ("betas", [], "must have 2 items, not []", ""),
+        ("betas", [1, 2, 3], "must have at most 2 items, not [1, 2, 3]", ""),
+        ("act", "rleu", 'must be "relu" or "gelu", not "rleu"', "did you mean `relu`?"),
+        ("norm", "bach", 'must be "batch" or "layer", not "bach"', "did you mean `batch`?"),
+        ("head", {}, "must have a `size`, not {}", ""),
+        ("head", {"size": 1, "nmae": "x"}, "must not have a key `nmae`", ""),
+        ("closed", {"siez": 1}, "must not have a key `siez`", ""),
+        ("head", 3, "must be a table, not 3", ""),
+    ],
+)
+def test_what_does_not_fit_is_said_in_our_words_with_the_way_to_mend_it(
+    name: str, value: object, said: str, fix: str
+) -> None:
+    (misfit,) = judge(name, value).misfits
+
+    assert (misfit.said, misfit.fix) == (said, fix)
+
+
+def test_the_part_that_does_not_fit_is_named() -> None:
+    assert [misfit.inside for misfit in judge("betas", [0.9, "x"]).misfits] == [(1,)]
+    assert [misfit.inside for misfit in judge("heads", [{"size": 1}, {"size": "x"}]).misfits] == [(1, "size")]
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [
+        ("name=123", "123"),
+        ("name=true", "true"),
+        ("name=1.50", "1.50"),
+        ("name=none", "none"),
+        ("name=a,b", "a,b"),
+        ("betas=0.9,0.99", (0.9, 0.99)),
+        ("betas=1,2,", (1.0, 2.0)),
+        ("names=a,b", ["a", "b"]),
+        ("width=3", 3),
+        ("anything=1,2", "1,2"),
+        ("norm=none", None),
+    ],
+)
+def test_what_is_typed_is_read_by_the_type_of_its_parameter(argument: str, value: object) -> None:
+    found = typed(argument)
+
+    assert found.misfits == ()
+    assert found.value == value
+    assert type(found.value) is type(value)
+
+
+def test_what_is_typed_and_fits_in_no_reading_is_shown_as_it_was_typed() -> None:
+    (misfit,) = typed("betas=0.9").misfits
+
+    assert misfit.said == "must be a list, not 0.9"
+
+
+def test_the_settled_tree_holds_what_was_meant_and_needs_no_command_line() -> None:
+    config = loads(
+        '[a]\ntype = "torch.optim.AdamW"\nlr = 1\n[b]\ntype = "torch.nn.modules.pooling:MaxPool2d"\nkernel_size = 2\n'
+        '[model]\ntype = "torch.nn.Linear"\nx = ["@a", "@b"]\n',
+        ["a.betas=0.8,0.9"],
+    )
+
+    found = examine(config.root, user_dirs=[])
+
+    assert plain(found.settled(config.root))["a"]["betas"] == [0.8, 0.9]
+    assert plain(found.settled(config.root))["b"]["type"] == "torch.nn.modules.pooling:MaxPool2d"
+    assert plain(found.canonical(config.root))["b"]["type"] == "torch.nn.MaxPool2d"
+    assert isinstance(config.root, Table)
+    assert plain(config.root)["a"]["betas"] == "0.8,0.9"
