@@ -6,30 +6,38 @@ What is heavy (torch above all) is imported when it is used, so that a mistake i
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib.util
+import inspect
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from assay.config import check_shape, config_hash, dump, load, open_config, seedless_hash
+from assay.config import check_shape, config_hash, dump, expand, load, open_config, seedless_hash
+from assay.config.check import standard_defaults
+from assay.config.defaults import HOMES
 from assay.config.load import Config
-from assay.config.references import with_environment
-from assay.config.tree import Table, get_at, plain
+from assay.config.references import is_plain, outside_used, with_outside
+from assay.config.settings import Settings
+from assay.config.tree import KeyPath, Table, dotted, get_at, plain
 from assay.core.errors import AssayError, ConfigError, InputError, did_you_mean
-from assay.core.events import Handler
+from assay.core.events import Event, Handler
 from assay.core.facts import EndStatus, Evaluated, Warned
-from assay.core.ports import NullRecorder
+from assay.core.ports import Bind, NullRecorder
 from assay.core.run_file import Best, RunFile
 from assay.core.schema import parse_duration_s
+from assay.core.secret import redacted
 from assay.query.find import find, find_checkpoint
 from assay.record.recorder import RunRecorder, ending
 from assay.store.layout import Project, find_project, open_project
 
 if TYPE_CHECKING:
-    from assay.build import Context
+    from assay.build import Context, Examined, Plugin
     from assay.core.diagnostics import Problem
     from assay.engine import Engine, Loader, Process
     from assay.engine.device import Device
@@ -79,39 +87,93 @@ def problems_of_shape(config: Config) -> list[Problem]:
     return check_shape(config)
 
 
-def problems_of_signatures(config: Config) -> list[Problem]:
-    """Everything wrong with the calls of a config; imports what it names."""
-    from assay.build import check_signatures
-    from assay.core.diagnostics import Origin, Problem
+def examined(config: Config, *, strict: bool = False) -> Examined:
+    """What the signature stage finds out about the calls of a config; imports what it names."""
+    from assay.build import check_graph, examine, planned, promised_types, user_code
 
     if importlib.util.find_spec("torch") is None:
-        return [
-            Problem(
-                kind="missing-package",
-                message="PyTorch is not installed: nothing can be trained, and the calls of a config cannot be checked",
-                origin=Origin(source=str(config.path or "<string>")),
-                fix="pip install torch   (pytorch.org says which build fits your machine)",
-            )
-        ]
-    return check_signatures(_environed(config.root), user_dirs=config.user_dirs)
+        return _without_torch(config)
+    # What is wrong with references was told by the shape stage; the values they stand for are then not judged.
+    root, _ = with_outside(config.root, os.environ, config.settings.variables)
+    where: dict[str, Any] = {"user_dirs": config.user_dirs, "trusted": config.settings.trusted}
+    with user_code(config.user_dirs):  # one import for all that follows
+        types = promised_types(planned(root, **where))
+        found = examine(root, **where, types=types, strict=strict, is_whole=not config.read_problems)
+        if any(problem.severity == "error" for problem in found.problems):
+            return found
+        return replace(found, problems=(*found.problems, *check_graph(root, planned(root, **where), **where)))
+
+
+class Examiner:
+    """The signature stage for the configs of one file, each looked at once."""
+
+    def __init__(self, *, strict: bool = False) -> None:
+        self.strict = strict
+        self._found: dict[int, tuple[Config, Examined]] = {}
+        self._of_variant: dict[str, Examined] = {}
+
+    def examined(self, config: Config) -> Examined:
+        """What the signature stage finds out about `config`."""
+        if id(config) not in self._found:
+            found = examined(config, strict=self.strict)
+            self._found[id(config)] = config, found
+            if not config.assigned:
+                self._of_variant[config.variant] = found
+        return self._found[id(config)][1]
+
+    def canonical(self, config: Config) -> Table:
+        """The tree of `config` to hash. A point that sets plain values calls what its variant calls."""
+        calls_others = any(key.endswith(("type", "args")) or not is_plain(node) for key, node in config.assigned)
+        if calls_others or config.variant not in self._of_variant:
+            return self.examined(config).canonical(config.root)
+        return self._of_variant[config.variant].canonical(config.root)
+
+
+def _without_torch(config: Config) -> Examined:
+    from assay.build import Examined
+    from assay.core.diagnostics import Origin, Problem
+
+    problem = Problem(
+        kind="missing-package",
+        message="PyTorch is not installed: nothing can be trained, and the calls of a config cannot be checked",
+        origin=Origin(source=str(config.path or "<string>")),
+        fix="pip install torch   (pytorch.org says which build fits your machine)",
+    )
+    return Examined(problems=(problem,))
 
 
 def sound(config: Config) -> Config:
     """The config, if both stages of the check let it pass; ConfigError with the problems of the first that does not."""
-    for stage in (problems_of_shape, problems_of_signatures):
-        problems = [problem for problem in stage(config) if problem.severity == "error"]
-        if problems:
-            raise ConfigError(problems)
-    _require(config, "model", "process")
-    _evaluation(config.root)
-    return config
+    return _passed(config)[0]
+
+
+def _passed(config: Config, *sections: str) -> tuple[Config, Examined]:
+    """The config with every value as its type reads it, and what the signature stage found; it must have `sections`."""
+    _refuse(problems_of_shape(config))
+    found = examined(config)
+    _refuse(found.problems)
+    config = replace(config, root=found.settled(config.root), named=found.canonical(config.root))
+    _require(config, "model", "process", *sections)
+    return config, found
+
+
+def _refuse(problems: Iterable[Problem]) -> None:
+    errors = [problem for problem in problems if problem.severity == "error"]
+    if errors:
+        raise ConfigError(errors)
 
 
 def _require(config: Config, *sections: str) -> None:
-    for name in sections:
-        if name not in config.root.items:
-            where = str(config.path or "the config")
-            raise InputError(f"The config has no section [{name}], which a run needs.", where=where)
+    missing = [name for name in sections if name not in config.root.items]
+    if not missing:
+        return
+    names = ", ".join(f"[{name}]" for name in missing)
+    what = f"sections {names}" if len(missing) > 1 else f"section {names}"
+    source = os.fspath(config.path or "the config")
+    ready = [f"from assay.config.defaults.{HOMES[name]} import {name}" for name in missing if name in HOMES]
+    fix = f"Write it, or start from a default: {'; '.join(ready)}" if ready and source.endswith(".py") else ""
+    fix = fix or "Write it; assay.config.defaults has one to start from." if ready else fix
+    raise InputError(f"The config has no {what}, which a run needs.", where=source, fix=fix)
 
 
 # ------------------------------------------------------------------------------------------------------------ the runs
@@ -120,22 +182,65 @@ def _require(config: Config, *sections: str) -> None:
 def run(
     configs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     *,
+    variant: str | Sequence[str] = (),
+    sweep: bool = True,
     device: str | None = None,
     user_dir: str | os.PathLike[str] | None = None,
     desc: str = "",
     debug: bool = False,
     no_file: bool = False,
 ) -> list[RunResult]:
-    """Train one config after another; results come in their order. An exception is kept in its result, not raised."""
+    """Train one config after another; results come in their order. An exception is kept in its result, not raised.
+
+    Of a file with variants the base runs, or those named ("all" is every one); of a file with a sweep all its points.
+    """
     paths = [configs] if isinstance(configs, str | os.PathLike) else list(configs)
+    variants = [variant] if isinstance(variant, str) else list(variant)
     launch = Launch(device=device, desc=desc, debug=debug, no_file=no_file)
-    results = []
+    results: list[RunResult] = []
     for path in paths:
         try:
-            results.append(train(open_config(path, user_dir=user_dir), launch))
+            made = expand(open_config(path, user_dir=user_dir), variants, sweep=sweep)
         except AssayError as error:
-            results.append(RunResult(record_dir=None, config=None, status="failed", exception=error, exit_code=2))
+            results.append(_not_started(None, error))
+            continue
+        results += train_each(made, launch)
     return results
+
+
+def train_each(configs: Iterable[Config], launch: Launch) -> Iterator[RunResult]:
+    """Train one config after another, until one is stopped. An exception is kept in its result, not raised."""
+    for config in configs:
+        try:
+            result = train(config, launch)
+        except AssayError as error:
+            result = _not_started(config, error)
+        yield result
+        if result.status == "stopped":
+            return
+        _let_go(result.exception)
+
+
+def _not_started(config: Config | None, error: AssayError) -> RunResult:
+    return RunResult(record_dir=None, config=config, status="failed", exception=error, exit_code=error.exit_code)
+
+
+def _let_go(error: BaseException | None) -> None:
+    """Free what the run held, the memory of its device above all, before the next one needs it."""
+    while error is not None:
+        for frame, _ in traceback.walk_tb(error.__traceback__):
+            _forget_variables(frame)
+        error = error.__cause__ or error.__context__
+    gc.collect()
+
+
+def _forget_variables(frame: FrameType | None) -> None:
+    """What the calls that led to an error hold, the model among it, is let go of; the lines of its traceback stay."""
+    while frame is not None:
+        if not frame.f_code.co_flags & inspect.CO_GENERATOR:  # one that waits would be ended
+            with contextlib.suppress(RuntimeError):  # still running
+                frame.clear()
+        frame = frame.f_back
 
 
 def train(config: Config, launch: Launch) -> RunResult:
@@ -144,11 +249,11 @@ def train(config: Config, launch: Launch) -> RunResult:
     A wrong config raises before anything is written; once there is a record, what is raised inside ends up in the
     result (and in the record).
     """
-    sound(config)
-    _require(config, "optimizer", "data", "train")
+    config, found = _passed(config, "optimizer", "data", "train")
     with _house(config, launch) as house:
         assembled = _assemble(house, launch)
         recorder = _new_record(config, launch, assembled)
+        _tell_defaults(recorder, config, found)
         return _train(assembled, recorder, config, launch)
 
 
@@ -167,8 +272,8 @@ def resume(
     old = load(view.folder.config_toml)
     project = Project(Path(view.file.project)) if view.file.project else _project(None)
     config = open_config(view.folder.config_toml, overrides, user_dir=None)
-    config = replace(config, user_dirs=_user_dirs_of(view.file, config))
-    sound(config)
+    config = _at_home(config, view.file)
+    config = sound(config)
     changed = [change.key for change in changed_keys(old.root, config.root)]
     with _house(config, launch) as house:
         assembled = _assemble(house, launch, saver_folder=view.folder.checkpoints)
@@ -191,9 +296,9 @@ def resume(
             changed=changed,
             config_toml=dump(config.root) if changed else None,
             config_files=config.files,
-            config_hash=config_hash(config.root),
-            seedless_hash=seedless_hash(config.root),
-            launch=launch.recorded(),
+            config_hash=config_hash(config.named or config.root),
+            seedless_hash=seedless_hash(config.named or config.root),
+            launch={**launch.recorded(), **_recorded_of(config)},
             devices=[str(assembled.engine.device)],
             seeds={"seed": assembled.engine.seed},
             command=launch.command,
@@ -212,6 +317,7 @@ def test(address: str, launch: Launch | None = None, *, split: str = "test") -> 
 
     Makes a record of its own (kind test) whose parent is the checkpoint.
     """
+    from assay.build import entered
     from assay.engine.checkpoint.saver import load as load_checkpoint
     from assay.engine.handlers.evaluate import evaluate
     from assay.engine.handlers.save import load_model_state
@@ -222,8 +328,9 @@ def test(address: str, launch: Launch | None = None, *, split: str = "test") -> 
         name = "best" if view.best_checkpoint else "latest"
     view, folder = find_checkpoint(f"{view.id}@{name}")
     config = load(view.folder.config_toml)
-    config = replace(config, user_dirs=_user_dirs_of(view.file, config))
+    config = _at_home(config, view.file)
     with _house(config, launch) as house:
+        _promise_no_training(house.context)
         process = _process(house, training=False)
         load_model_state(process.model, load_checkpoint(folder, parts=("model",))["model"])
         splits = _splits(config.root)
@@ -234,14 +341,48 @@ def test(address: str, launch: Launch | None = None, *, split: str = "test") -> 
         recorder = _new_record(
             config, launch, None, kind="test", parent=f"{view.id}@{folder.name}", device=house.device
         )
+        _set_recorder(house, recorder)
+        step = _step_of(folder)
         try:
-            results, samples = evaluate(process, loader, split=split, seed=house.seed, device=house.device)
+            with entered(house.plugins):
+                fire = _evaluation_events(house, step)
+                fire(Event.EVAL_BEGIN)
+                results, samples = evaluate(
+                    process,
+                    loader,
+                    split=split,
+                    seed=house.seed,
+                    device=house.device,
+                    before=lambda: fire(Event.EVAL_STEP_BEGIN),
+                    after=lambda: fire(Event.EVAL_STEP_END),
+                )
+                fire(Event.EVAL_END)
         except BaseException as error:
             return _failed(recorder, config, error, step=0)
-        step = _step_of(folder)
         recorder.log(results, step)
         recorder.tell(Evaluated(split=split, step=step, metrics=results, samples=samples))
         return _ended(recorder, config, "finished", "", results, step=step)
+
+
+def _promise_no_training(context: Context) -> None:
+    """What a test does without; asking for it says so."""
+    from assay.build import Promise
+
+    for name in ("optimizer", "schedule", "backward", "engine", "state"):
+        context.promise(name, Promise(never="this is a test, which does not train"))
+
+
+def _evaluation_events(house: _House, step: int) -> Callable[[Event], None]:
+    """Calls what the plugins want to be called for while a split is looked at; there is no engine to do it."""
+    from assay.engine.bus import Bus
+
+    bus = Bus(house.context.bind)
+    handlers = [handler for plugin in house.plugins for handler in plugin.handlers()]
+    bus.extend(handler for handler in handlers if handler.event in _EVALUATION)
+    return lambda event: bus.points[event].fire(step)
+
+
+_EVALUATION = (Event.EVAL_BEGIN, Event.EVAL_END, Event.EVAL_STEP_BEGIN, Event.EVAL_STEP_END)
 
 
 def load_model(address: str, checkpoint: str = "best") -> Model:
@@ -251,7 +392,7 @@ def load_model(address: str, checkpoint: str = "best") -> Model:
 
     view, folder = find_checkpoint(address if "@" in address else f"{address}@{checkpoint}")
     config = load(view.folder.config_toml)
-    config = replace(config, user_dirs=_user_dirs_of(view.file, config))
+    config = _at_home(config, view.file)
     with _house(config, Launch(device="cpu")) as house:
         model = house.build("model")
         load_model_state(model, load_checkpoint(folder, parts=("model",))["model"])
@@ -261,10 +402,12 @@ def load_model(address: str, checkpoint: str = "best") -> Model:
 
 def listeners(config: Config) -> list[Handler]:
     """Who listens to what while the config runs, in order. Builds everything and runs nothing."""
-    sound(config)
+    config = sound(config)
     with _house(config, Launch()) as house:
-        assembled = _assemble(house, Launch(), saver_folder=Path("checkpoints"))
+        # Not bound: what a handler asks for may be there only once the plugins are entered.
+        assembled = _assemble(house, Launch(), saver_folder=Path("checkpoints"), bind=lambda handler: handler)
         _listen(assembled, NullRecorder(), Launch(), saving=True)
+        assembled.engine.bus.extend(handler for plugin in house.plugins for handler in plugin.handlers())
         return assembled.engine.bus.order()
 
 
@@ -280,16 +423,28 @@ class _House:
     context: Context
     seed: int
     device: Device
+    plugins: list[Plugin] = field(default_factory=list)
 
     def build(self, section: str) -> Any:
         return self.build_at((section,))
 
-    def build_at(self, path: tuple[str, ...]) -> Any:
+    def build_at(self, path: KeyPath) -> Any:
         from assay.build import build
 
         node = get_at(self.root, path)
         assert node is not None
-        return build(node, self.context, root=self.root, path=path, user_dirs=self.config.user_dirs)
+        return build(
+            node,
+            self.context,
+            root=self.root,
+            path=path,
+            user_dirs=self.config.user_dirs,
+            trusted=self.config.settings.trusted,
+        )
+
+    def is_on(self, section: str) -> bool:
+        """Whether a section is not switched off: `enabled = false`."""
+        return bool(self.values(section).get("enabled", True))
 
     def values(self, *path: str) -> dict[str, Any]:
         """The plain values of a standard table; empty when it is not there."""
@@ -320,21 +475,48 @@ def _house(config: Config, launch: Launch) -> Iterator[_House]:
     from assay.build import Context, user_code
     from assay.engine.device import pick_device
 
-    root = _environed(config.root)
+    root = _with_outside(config)
     seed = int(plain(root).get("seed", 0))
     with ExitStack() as stack:
         stack.enter_context(user_code(config.user_dirs))
         context = Context()
         stack.callback(context.close)
         stack.enter_context(context.use())
-        yield _House(config, root, context, seed, pick_device(launch.device))
+        house = _House(config, root, context, seed, pick_device(launch.device))
+        _furnish(house)
+        yield house
 
 
-def _environed(root: Table) -> Table:
-    environed, problems = with_environment(root, os.environ)
+def _furnish(house: _House) -> None:
+    """Put in what is known from the start, promise the rest, make the plugins: they may say how the rest is made."""
+    from assay.build import as_plugin, plugin_paths, promise_run
+
+    context, config = house.context, house.config
+    context.set("context", context)
+    context.set("cfg", plain(house.root))
+    context.set("device", house.device)
+    context.set("device_info", {"name": str(house.device), "type": house.device.type, "index": house.device.index})
+    context.provide(_console, name="console")
+    promise_run(house.root, context, user_dirs=config.user_dirs, trusted=config.settings.trusted)
+    for path in plugin_paths(house.root):
+        plugin = as_plugin(dotted(path), house.build_at(path))
+        context.set(plugin.where, plugin.thing)
+        context.install(plugin.thing)
+        house.plugins.append(plugin)
+    context.set("plugins", [plugin.thing for plugin in house.plugins])
+
+
+def _console() -> Any:
+    from rich.console import Console
+
+    return Console()
+
+
+def _with_outside(config: Config) -> Table:
+    root, problems = with_outside(config.root, os.environ, config.settings.variables)
     if problems:
         raise ConfigError(problems)
-    return environed
+    return root
 
 
 def _process(house: _House, *, training: bool) -> Process:
@@ -361,6 +543,8 @@ def _process(house: _House, *, training: bool) -> Process:
                 f"[schedule] is a {type(schedule).__name__}; a schedule gives a factor for each step.",
                 fix='Use type = "assay.engine.WarmupCosine" or "assay.engine.WarmupLinear".',
             )
+        if schedule is not None:
+            context.set("schedule", schedule)
         backward = Backward(
             optimizer,
             schedule=schedule,
@@ -374,10 +558,15 @@ def _process(house: _House, *, training: bool) -> Process:
     place(process, house.device)
     forward = in_precision(settings.get("precision", "fp32"), house.device, process.forward_step)
     process.forward_step = forward  # type: ignore[method-assign]
+    context.set("process", process)
+    if not training:
+        _promise_no_training(context)
     return process
 
 
-def _assemble(house: _House, launch: Launch, *, saver_folder: Path | None = None) -> _Assembled:
+def _assemble(
+    house: _House, launch: Launch, *, saver_folder: Path | None = None, bind: Bind | None = None
+) -> _Assembled:
     from assay.engine import Engine
 
     process = _process(house, training=True)
@@ -395,6 +584,7 @@ def _assemble(house: _House, launch: Launch, *, saver_folder: Path | None = None
         seconds=parse_duration_s(settings["time"]) if "time" in settings else None,
         seed=house.seed,
         device=house.device,
+        bind=bind or house.context.bind,
     )
     house.context.set("state", engine.state)
     house.context.set("engine", engine)
@@ -406,6 +596,8 @@ def _loader(house: _House, split: str) -> Loader:
 
     settings = {key: value for key, value in house.values("data", split).items() if key != "source"}
     source = house.build_at(("data", split, "source"))
+    if settings.get("workers") or getattr(source, "num_workers", 0):
+        house.context.check_for_workers(source, f"data.{split}.source")
     if "batch_size" not in settings:
         raise InputError(f"[data.{split}] has no batch_size.", fix=f"Write batch_size = 64 under [data.{split}].")
     if split == "train":
@@ -413,7 +605,9 @@ def _loader(house: _House, split: str) -> Loader:
         accumulate = house.values("train").get("accumulate")
         if accumulate is not None and "micro_batch_size" not in settings:
             settings["accumulate"] = accumulate
-    return Loader(source, seed=house.seed, split=split, **settings)
+    loader = Loader(source, seed=house.seed, split=split, **settings)
+    house.context.set(f"{split}_loader", loader)
+    return loader
 
 
 def _splits(root: Table) -> list[str]:
@@ -421,24 +615,11 @@ def _splits(root: Table) -> list[str]:
     return list(node.items) if isinstance(node, Table) else []
 
 
-def _evaluation(root: Table) -> tuple[str, list[str]]:
-    """How often which splits are evaluated. InputError when a name leads nowhere, or the best is never measured."""
-    settings = plain(root)
-    evaluate, there = settings.get("evaluate", {}), _splits(root)
-    period = evaluate.get("every", "1 epoch")
-    splits = evaluate.get("splits", [split for split in there if split not in ("train", "test")])
-    for name in splits:
-        if name not in there:
-            fix = did_you_mean(name, there) or f"It has {', '.join(there)}."
-            raise InputError(f"[evaluate] names the split {name!r}, which [data] does not have.", fix=fix)
-    best = settings.get("checkpoint", {}).get("best")
-    measured = splits if period != "never" else []
-    if best and best["metric"].split("/")[0] not in measured:
-        raise InputError(
-            f"[checkpoint] best looks at {best['metric']!r}, which is never measured.",
-            fix=f"Splits that are evaluated: {', '.join(measured) or 'none'}.",
-        )
-    return period, splits
+def _evaluation(house: _House) -> tuple[str, list[str]]:
+    """How often which splits are evaluated."""
+    settings = house.values("evaluate")
+    period = settings.get("every", "1 epoch") if house.is_on("evaluate") else "never"
+    return period, settings.get("splits", [name for name in _splits(house.root) if name not in ("train", "test")])
 
 
 def _listen(assembled: _Assembled, recorder: RunRecorder | NullRecorder, launch: Launch, *, saving: bool) -> None:
@@ -448,16 +629,16 @@ def _listen(assembled: _Assembled, recorder: RunRecorder | NullRecorder, launch:
     from assay.engine import Display, Evaluate, Save
 
     house, engine = assembled.house, assembled.engine
-    period, splits = _evaluation(house.root)
+    period, splits = _evaluation(house)
     engine.bus.extend(Evaluate({s: _loader(house, s) for s in splits}, every=period, seed=house.seed).handlers())
-    if saving:
+    if saving and house.is_on("checkpoint"):
         settings = house.values("checkpoint")
 
         def remember(metric: str, mode: Any, value: float, step: int, checkpoint: str) -> None:
             assert isinstance(recorder, RunRecorder)
             recorder.set_best(Best(metric=metric, mode=mode, value=value, step=step, checkpoint=checkpoint))
 
-        best = settings.get("best")
+        best = settings.get("best") if house.is_on("evaluate") else None
         save = Save(
             assembled.saver(),
             every=settings.get("every", "1 epoch"),
@@ -467,7 +648,7 @@ def _listen(assembled: _Assembled, recorder: RunRecorder | NullRecorder, launch:
         )
         engine.bus.extend(save.handlers())
     shown = house.values("display")
-    quiet = launch.quiet or bool(shown.get("quiet", False))
+    quiet = launch.quiet or bool(shown.get("quiet", False)) or not house.is_on("display")
     logger = recorder.logger if isinstance(recorder, RunRecorder) else logging.getLogger("assay")
     engine.bus.extend(Display(logger=logger, quiet=quiet, every=shown.get("every", "1 epoch")).handlers())
 
@@ -497,9 +678,13 @@ def _new_record(
         config_files=config.files,
         config_path=str(config.path.resolve()) if config.path else "",
         parent=parent,
-        config_hash=config_hash(config.root),
-        seedless_hash=seedless_hash(config.root),
-        launch={**launch.recorded(), "user_dirs": [str(path.resolve()) for path in config.user_dirs]},
+        config_hash=config_hash(config.named or config.root),
+        seedless_hash=seedless_hash(config.named or config.root),
+        launch={
+            **launch.recorded(),
+            "user_dirs": [str(path.resolve()) for path in config.user_dirs],
+            **_recorded_of(config),
+        },
         seeds={"seed": int(values.get("seed", 0))},
         devices=[str(assembled.engine.device if assembled else device)],
         command=launch.command or None,
@@ -510,10 +695,37 @@ def _new_record(
     return recorder
 
 
+def _recorded_of(config: Config) -> dict[str, Any]:
+    """What stands beside the config of a run: which one of its file it is, and what it was given from outside."""
+    sources: dict[str, Mapping[str, Any]] = {"env": os.environ, "global": config.settings.variables}
+    outside = {}
+    for each in outside_used(config.root):
+        kind, _, name = each.partition(":")
+        outside[each] = redacted(name, sources[kind].get(name))
+    which = {"variant": config.variant, "point": config.point, "outside": outside}
+    return {key: value for key, value in which.items() if value}
+
+
+def _tell_defaults(recorder: RunRecorder | NullRecorder, config: Config, found: Examined) -> None:
+    """Nothing is taken silently: every default and everything injected gets a line in the log of the run."""
+    if not isinstance(recorder, RunRecorder):
+        return
+    for each in [*standard_defaults(config.root), *found.defaults]:
+        recorder.logger.info("default %s = %s (%s, %s)", each.key, each.value, each.owner, each.origin)
+    for one in found.injected:
+        recorder.logger.info("injected %s by %s (%s, %s)", one.key, one.by, one.owner, one.origin)
+
+
 def _project(path: Path | None) -> Project:
     """The project around a config, else around the working directory; else the working directory becomes one."""
     home = find_project(path.resolve().parent) if path is not None else None
     return home or find_project(Path.cwd()) or open_project(Path.cwd(), create=True)
+
+
+def _at_home(config: Config, run: RunFile) -> Config:
+    """A saved config with the modules and settings of the project that the run was started in."""
+    settings = Settings(Path(run.project)) if run.project else config.settings
+    return replace(config, user_dirs=_user_dirs_of(run, config), settings=settings)
 
 
 def _user_dirs_of(run: RunFile, config: Config) -> tuple[Path, ...]:
@@ -531,15 +743,18 @@ def _outside(folders: Sequence[Path], project: Project) -> list[Path]:
 
 
 def _train(assembled: _Assembled, recorder: RunRecorder | NullRecorder, config: Config, launch: Launch) -> RunResult:
+    from assay.build import entered
     from assay.engine.handlers.interrupt import stopping_on_signals
 
-    engine = assembled.engine
+    engine, house = assembled.engine, assembled.house
     engine.recorder = recorder
-    assembled.house.context.set("recorder", recorder)
+    _set_recorder(house, recorder)
     with stopping_on_signals(engine) as caught:
         try:
             _listen(assembled, recorder, launch, saving=isinstance(recorder, RunRecorder))
-            state = engine.run()
+            with entered(house.plugins):
+                engine.bus.extend(handler for plugin in house.plugins for handler in plugin.handlers())
+                state = engine.run()
         except BaseException as error:
             return _failed(recorder, config, error, step=engine.state.step)
     if caught.signal is not None:
@@ -547,6 +762,11 @@ def _train(assembled: _Assembled, recorder: RunRecorder | NullRecorder, config: 
         result = _ended(recorder, config, "stopped", reason, state.metrics, step=state.step)
         return replace(result, exit_code=caught.exit_code)
     return _ended(recorder, config, "finished", "", state.metrics, step=state.step)
+
+
+def _set_recorder(house: _House, recorder: RunRecorder | NullRecorder) -> None:
+    house.context.set("recorder", recorder)
+    house.context.set("record_dir", recorder.folder.path if isinstance(recorder, RunRecorder) else None)
 
 
 def _ended(

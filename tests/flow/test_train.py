@@ -65,7 +65,7 @@ def test_an_override_changes_what_is_trained_and_a_mistyped_one_is_refused(assay
     assert len(list((toy / "runs").iterdir())) == 1
 
 
-@pytest.mark.row("A10")
+@pytest.mark.row("A10", "F06")
 def test_three_mistakes_of_shape_are_told_at_once_before_torch_is_imported(assay, toy: Path) -> None:
     text = (toy / "toy.toml").read_text()
     text = text.replace("[train]", "[trian]").replace("keep = 2", 'keep = "two"').replace("3 steps", "3 stops")
@@ -97,7 +97,7 @@ def test_a_best_that_can_never_be_judged_is_refused(assay, toy: Path, metric: st
     wrong = assay("run", "toy.toml")
 
     assert wrong.returncode == 2
-    assert "[checkpoint] best looks at" in wrong.stderr and "never measured" in wrong.stderr
+    assert "toy.toml:38:19" in wrong.stderr and f"`{metric}` is never measured" in wrong.stderr
     assert not list((toy / "runs").glob("*"))
 
 

@@ -2,15 +2,36 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import json
 import sys
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from assay.cli.launch import given
-from assay.cli.terminal import paint, use_color
-from assay.core.diagnostics import render, summary, to_json
+from assay.cli.terminal import paint, use_color, width
+from assay.core.diagnostics import Problem, render, summary, to_json
 from assay.core.errors import InputError
+
+if TYPE_CHECKING:
+    from assay.build import Examined
+    from assay.cli.variations import Row
+    from assay.config import Config
+
+
+@contextlib.contextmanager
+def _uncollected() -> Iterator[None]:
+    """Nearly everything a check makes lives until it ends; looking for garbage in between takes a tenth of its time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 @click.command(
@@ -20,29 +41,124 @@ from assay.core.errors import InputError
 )
 @click.argument("arguments", metavar="CONFIG [KEY=VALUE ...]", nargs=-1, type=click.UNPROCESSED)
 @click.option("--shape", is_flag=True, help="Only what can be told without importing anything.")
+@click.option("--strict", is_flag=True, help="Refuse keys that nothing can check: those that vanish in **kwargs.")
+@click.option("--defaults", is_flag=True, help="List every default that is taken, and everything that is injected.")
+@click.option("--list", "listed", is_flag=True, help="List the configs of the file: variants, points of its sweep.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 @click.option("--user-dir", type=click.Path(), help="Where your modules are. Left out: beside the config, then src/.")
-def command(arguments: tuple[str, ...], shape: bool, as_json: bool, user_dir: str | None) -> int:
-    from assay.config import check_shape, config_hash, open_config
+@_uncollected()
+def command(
+    arguments: tuple[str, ...],
+    shape: bool,
+    strict: bool,
+    defaults: bool,
+    listed: bool,
+    as_json: bool,
+    user_dir: str | None,
+) -> int:
+    from assay.compose import Examiner, problems_of_shape
+    from assay.config import open_config
+    from assay.config.expand import problems_of_sections, told_once, variations
 
     files, overrides = given(arguments)
     if len(files) != 1:
         raise InputError("`assay check` looks at one config.", fix="assay check digits.toml")
+    if defaults and shape:
+        raise InputError("--defaults needs the signatures, which --shape leaves out.", fix="leave out one of the two")
     config = open_config(files[0], overrides, user_dir=user_dir)
-    problems = check_shape(config)
-    shape_is_bad = any(problem.severity == "error" for problem in problems)
-    if not shape and not config.problems:
-        from assay.compose import problems_of_signatures
+    configs = list(variations(config))
+    problems = [*told_once(configs, problems_of_shape), *problems_of_sections(config)]
+    if not as_json:
+        _show(problems)  # at once: the signatures take an import of torch
+    found = None
+    examiner = Examiner(strict=strict)
+    if not shape:
+        found = examiner.examined(config)
+        further = _not_told(problems, told_once(configs, lambda each: examiner.examined(each).problems))
+        if not as_json:
+            _show(further, after=bool(problems))
+        problems += further
+    bad = any(problem.severity == "error" for problem in problems)
+    rows = []
+    if listed and not bad:
+        from assay.cli.variations import rows as rows_of
 
-        told = {(str(problem.origin), problem.key) for problem in problems}
-        further = problems_of_signatures(config)
-        problems += [problem for problem in further if (str(problem.origin), problem.key) not in told]
-    bad = shape_is_bad or any(problem.severity == "error" for problem in problems)
-    color = use_color(sys.stdout)
+        rows = rows_of(config, examiner.canonical if not shape else lambda _: None)
     if as_json:
-        click.echo(json.dumps(to_json(problems), indent=1))
-    elif problems:
-        click.echo(render(problems, color=color) + f"\n\n{summary(problems)}")
-    if not bad and not as_json:
-        click.echo(f"{paint('fine', 'green bold', on=color)}  {files[0]}  {config_hash(config.root)[:16]}")
+        told = to_json(problems)
+        extra = {**(_taken(config, found) if defaults and found else {}), **_listed(rows, listed)}
+        click.echo(json.dumps({"problems": told, **extra} if extra else told, indent=1))
+        return 2 if bad else 0
+    if problems:
+        click.echo(f"\n{summary(problems)}")
+    if defaults and found:
+        _show_taken(_taken(config, found), after=bool(problems))
+    if rows:
+        from assay.cli.variations import lines
+
+        click.echo("\n".join(lines(rows, files[0], color=use_color(sys.stdout))))
+    elif not bad:
+        _show_fine(files[0], config, found)
     return 2 if bad else 0
+
+
+def _listed(rows: Sequence[Row], listed: bool) -> dict[str, Any]:
+    if not listed:
+        return {}
+    from assay.cli.variations import as_json
+
+    return {"configs": as_json(rows)}
+
+
+def _not_told(told: Sequence[Problem], further: Sequence[Problem]) -> list[Problem]:
+    """What the shape stage has not said already of the same place."""
+    places = {(str(problem.origin), problem.key) for problem in told}
+    return [problem for problem in further if (str(problem.origin), problem.key) not in places]
+
+
+def _show(problems: list[Problem], *, after: bool = False) -> None:
+    if problems:
+        text = render(problems, color=use_color(sys.stdout), width=width(sys.stdout) or 80)
+        click.echo(f"\n{text}" if after else text)
+
+
+def _show_fine(file: str, config: Config, found: Examined | None) -> None:
+    from assay.config import config_hash
+
+    hashed = f"  {config_hash(found.canonical(config.root))[:16]}" if found else ""
+    click.echo(f"{paint('fine', 'green bold', on=use_color(sys.stdout))}  {file}{hashed}")
+
+
+def _taken(config: Config, found: Examined) -> dict[str, list[dict[str, Any]]]:
+    """What nobody gave: defaults as they are taken, and what the run itself fills in."""
+    from assay.config.check import standard_defaults
+
+    defaults = [*standard_defaults(config.root), *found.defaults]
+    return {
+        "defaults": [
+            {"key": one.key, "value": one.value, "of": one.owner, "source": one.origin.source, "line": one.origin.line}
+            for one in defaults
+        ],
+        "injected": [
+            {"key": one.key, "by": one.by, "of": one.owner, "source": one.origin.source, "line": one.origin.line}
+            for one in found.injected
+        ],
+    }
+
+
+def _show_taken(taken: dict[str, list[dict[str, Any]]], *, after: bool) -> None:
+    bold = use_color(sys.stdout)
+    lines = [""] if after else []
+    for title, sign, what in (("defaults", "=", "value"), ("injected", "by", "by")):
+        rows = [(row["key"], f"{sign} {row[what]}", f"{row['of']}{_place(row)}") for row in taken[title]]
+        if rows:
+            lines.append(paint(title, "bold", on=bold))
+            longest = max(len(key) for key, _, _ in rows)
+            middle = max(len(value) for _, value, _ in rows)
+            lines += [f"  {key:{longest}}  {value:{middle}}  {paint(of, 'dim', on=bold)}" for key, value, of in rows]
+            lines.append("")
+    click.echo("\n".join(lines))
+
+
+def _place(row: dict[str, Any]) -> str:
+    return f", {row['source']}:{row['line']}" if row["line"] else ""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from assay.cli.terminal import paint, use_color
-from assay.core.errors import AssayError, InputError
+from assay.core.errors import AssayError, InputError, did_you_mean
 
 if TYPE_CHECKING:
     from assay.compose import Launch, RunResult
@@ -61,16 +61,51 @@ def told(result: RunResult) -> int:
 
 
 def given(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Config files and overrides among positional arguments; `--a.b=v` is answered with how to write it."""
+    """Config files and overrides among positional arguments; InputError for what is neither, and how to write it."""
     from assay.config import is_override
 
     files: list[str] = []
     overrides: list[str] = []
-    for argument in arguments:
-        if argument.startswith("--") and "=" in argument and "." in argument.split("=")[0]:
-            raise InputError(f"There is no option `{argument}`.", fix=f"write `{argument.lstrip('-')}`")
-        (overrides if is_override(argument) else files).append(argument)
+    for i, argument in enumerate(arguments):
+        if argument.startswith("-") and argument != "-":
+            raise _no_option(argument)
+        if is_override(argument):
+            overrides.append(argument)
+        else:
+            _refuse_torn(arguments, i)
+            files.append(argument)
     return files, overrides
+
+
+def _no_option(argument: str) -> InputError:
+    """`--lr=1` and `--strct`: neither click nor anybody else knows it."""
+    name, has_value, _ = argument.partition("=")
+    context = click.get_current_context(silent=True)
+    path = context.command_path if context is not None else "assay"
+    options = [option for parameter in context.command.params for option in parameter.opts] if context else []
+    near = "" if "." in name else did_you_mean(name, [option for option in options if option.startswith("-")])
+    written = f"write `{argument.lstrip('-')}`" if has_value else ""
+    fix = " or ".join(filter(None, [near.removesuffix("?"), written])) + ("?" if near else "")
+    return InputError(f"`{path}` has no option `{name}`.", fix=fix or f"`{path} --help` shows them")
+
+
+def _refuse_torn(arguments: Sequence[str], i: int) -> None:
+    """An override that the shell has torn apart at its spaces leaves pieces that look like files."""
+    before = next((j for j in range(i - 1, -1, -1) if "=" in arguments[j]), None)
+    if arguments[i].startswith("=") or (i + 1 < len(arguments) and arguments[i + 1].startswith("=")):
+        start = i - 1 if arguments[i].startswith("=") else i
+        whole = "".join(arguments[max(start, 0) : start + 3 if arguments[start + 1] == "=" else start + 2])
+        raise InputError(f"`{arguments[i]}` is no config file.", fix=f"write `{whole}`, without spaces")
+    if before is None:
+        return
+    opened = " ".join(arguments[before : i + 1])
+    value = arguments[before].partition("=")[2]
+    is_open = any(value.count(one) > value.count(other) for one, other in ("[]", "{}", "()")) or value == ""
+    if is_open:
+        end = next((k for k in range(i, len(arguments)) if arguments[k].endswith(("]", "}", ")"))), i)
+        opened = " ".join(arguments[before : end + 1])
+        fix = f"write '{opened}'" if value else f"write `{''.join(arguments[before : i + 1])}`, without spaces"
+        raise InputError(f"`{arguments[i]}` is no config file: the shell has cut `{opened}` at its spaces.", fix=fix)
 
 
 def _explain(error: BaseException | None, color: bool) -> None:

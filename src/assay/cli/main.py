@@ -23,6 +23,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "ls": ("assay.cli.ls", "List the runs of this project."),
     "show": ("assay.cli.show", "Everything about one run, on a page."),
     "log": ("assay.cli.log", "What a run logged; --follow to watch it."),
+    "config": ("assay.cli.config", "Settings and variables, and where a value of a config comes from."),
     "diff": ("assay.cli.diff", "What differs between two runs: config, metrics, environment, code."),
     "events": ("assay.cli.events", "Who listens to what while a config runs, in order."),
 }

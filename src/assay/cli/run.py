@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from assay.cli.launch import given, launch_of, launch_options, told
+from assay.cli.terminal import paint, use_color
 from assay.core.errors import ConfigError, InputError
+
+if TYPE_CHECKING:
+    from assay.config import Config
 
 
 @click.command(
@@ -17,27 +23,80 @@ from assay.core.errors import ConfigError, InputError
 )
 @click.argument("arguments", metavar="CONFIG... [KEY=VALUE ...]", nargs=-1, type=click.UNPROCESSED)
 @launch_options
+@click.option("--variant", "variants", multiple=True, help="A variant of the file, or all of them; may be repeated.")
+@click.option("--no-sweep", is_flag=True, help="Leave the sweep of the file aside: run its base once.")
 @click.option("--user-dir", type=click.Path(), help="Where your modules are. Left out: beside the config, then src/.")
 @click.option("--tag", help="Instead of the config's tag.")
 @click.option("--seed", type=click.IntRange(min=0), help="Instead of the config's seed.")
-def command(arguments: tuple[str, ...], user_dir: str | None, tag: str | None, seed: int | None, **options: Any) -> int:
-    from assay.config import check_shape, open_config
+def command(
+    arguments: tuple[str, ...],
+    variants: tuple[str, ...],
+    no_sweep: bool,
+    user_dir: str | None,
+    tag: str | None,
+    seed: int | None,
+    **options: Any,
+) -> int:
+    from assay.compose import problems_of_shape, train
+    from assay.config import expand, open_config
+    from assay.config.expand import told_once
 
     files, overrides = given(arguments)
     if not files:
         raise InputError("`assay run` needs a config file.", fix="assay run digits.toml")
     overrides += [f"tag={tag}"] if tag is not None else []
     overrides += [f"seed={seed}"] if seed is not None else []
-    unknown = [file for file in files if file.startswith("-")]
-    if unknown:
-        raise InputError(f"`assay run` has no option `{unknown[0]}`.", fix="`assay run --help` shows them")
-    configs = [open_config(file, overrides, user_dir=user_dir) for file in files]
-    # All shapes first: a typo in the last file must not come to light after a night of training the others.
-    problems = [p for config in configs for p in check_shape(config) if p.severity == "error"]
-    if problems:
-        raise ConfigError(problems)
-    from assay.compose import train
-
+    made = [expand(open_config(file, overrides, user_dir=user_dir), variants, sweep=not no_sweep) for file in files]
+    # All shapes first: a typo in the last config must not come to light after a night of training the others.
+    _refuse([problem for configs in made for problem in told_once(configs, problems_of_shape)])
     launch = launch_of(**options)
-    codes = [told(train(config, launch)) for config in configs]
+    if sum(map(len, made)) == 1:
+        return told(train(made[0][0], launch))
+    return _series(made, launch)
+
+
+def _series(made: Sequence[Sequence[Config]], launch: Any) -> int:
+    from assay.compose import Examiner, train_each
+    from assay.config.expand import told_once
+
+    examiner = Examiner()
+    _refuse([problem for configs in made for problem in told_once(configs, lambda c: examiner.examined(c).problems)])
+    configs = [config for same_file in made for config in same_file]
+    color = use_color(sys.stderr)
+    click.echo(f"{len(configs)} runs, one after another", err=True)
+    codes = []
+    results = train_each(configs, launch)
+    for i, config in enumerate(configs, 1):
+        click.echo(f"\n{paint(f'[{i}/{len(configs)}]', 'bold', on=color)} {_title(config)}", err=True)
+        result = next(results)
+        codes.append(told(result))
+        if result.status == "stopped":
+            if i < len(configs):
+                click.echo(f"not run: {len(configs) - i} of {len(configs)}", err=True)
+            break
+    failed = sum(code != 0 for code in codes)
+    if failed:
+        click.echo(f"\n{failed} of {len(codes)} did not finish", err=True)
     return max(codes)
+
+
+def _title(config: Config) -> str:
+    from assay.core.diagnostics import visible
+    from assay.query.diff import written
+    from assay.query.words import elided
+
+    assigned = "  ".join(f"{key}={written(node)}" for key, node in config.assigned)
+    file = str(config.path) if config.path is not None else ""
+    return elided(visible("  ".join(filter(None, [file, config.variant, assigned]))), 72)
+
+
+def _refuse(problems: Sequence[Any]) -> None:
+    """Stop at what is wrong; what only looks wrong is said, and the run goes on."""
+    errors = [problem for problem in problems if problem.severity == "error"]
+    if errors:
+        raise ConfigError(errors)
+    warnings = [problem for problem in problems if problem.severity == "warning"]
+    if warnings:
+        from assay.core.diagnostics import render
+
+        click.echo(render(warnings, color=use_color(sys.stderr)) + "\n", err=True)

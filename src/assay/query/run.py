@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from assay.config import toml_source
+from assay.config.sources import toml
 from assay.config.tree import Table
 from assay.core import lease as leases
 from assay.core import manifest as manifests
@@ -77,7 +77,7 @@ class RunView:
     def config(self) -> Table:
         """The saved config as a tree; its references stay as they were written. ConfigError when it is damaged."""
         source = str(self.folder.config_toml)
-        return toml_source.read(self.config_text, source) if self.config_text else Table({}, Origin(source=source))
+        return toml.read(self.config_text, source) if self.config_text else Table({}, Origin(source=source))
 
     @cached_property
     def desc(self) -> str:

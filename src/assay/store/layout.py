@@ -14,8 +14,8 @@ from assay.core import run_file
 from assay.core.errors import AssayError, InputError, RecordError
 from assay.core.ids import folder_name, id_of_folder
 from assay.core.lease import FILE_NAME as LEASE_NAME
+from assay.core.project import ASSAY_DIR, project_root, settings_file
 
-ASSAY_DIR = ".assay"
 RUNS_DIR_VARIABLE = "ASSAY_RUNS_DIR"
 
 _GITIGNORE = "# assay's own: everything here but the settings can be made again or belongs to this machine\n*\n"
@@ -108,7 +108,7 @@ class Project:
 
     @property
     def settings(self) -> Path:
-        return self.assay_dir / "settings.toml"
+        return settings_file(self.root)
 
     @property
     def code_dir(self) -> Path:
@@ -141,11 +141,8 @@ class Project:
 
 def find_project(start: Path) -> Project | None:
     """The project that `start` lies in: the nearest folder with `.assay/`, at `start` or above it."""
-    start = start.absolute()
-    for folder in (start, *start.parents):
-        if (folder / ASSAY_DIR).is_dir():
-            return Project(folder)
-    return None
+    root = project_root(start)
+    return None if root is None else Project(root)
 
 
 def open_project(start: Path, *, create: bool = False) -> Project:

@@ -1,0 +1,29 @@
+"""The model of the LiBai tutorial. Other than there: torch stands for oneflow."""
+
+from torch import nn
+
+from assay.build import configurable
+
+
+class NeuralNetwork(nn.Module):
+    @configurable
+    def __init__(self, num_classes=10):
+        super().__init__()
+        self.flatten = nn.Flatten()
+        self.linear_relu_stack = nn.Sequential(
+            nn.Linear(28 * 28, 512),
+            nn.ReLU(),
+            nn.Linear(512, 512),
+            nn.ReLU(),
+            nn.Linear(512, num_classes),
+        )
+        self.loss_func = nn.CrossEntropyLoss()
+
+    def forward(self, inputs, labels):
+        inputs = self.flatten(inputs)
+        logits = self.linear_relu_stack(inputs)
+        if labels is not None and self.training:
+            losses = self.loss_func(logits, labels)
+            return {"losses": losses}
+        else:
+            return {"prediction_scores": logits}

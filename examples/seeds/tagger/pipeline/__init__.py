@@ -1,0 +1,1 @@
+"""Stand-ins for the pipes that alchemy brings along."""

@@ -1,0 +1,13 @@
+"""Build the plugins and the pipes of tagger.toml, enter and leave the plugins, count what comes out of the pipes."""
+
+from pathlib import Path
+
+from assay.build import as_plugin, entered, instantiate
+from assay.config import get_at, load
+
+config = load(Path(__file__).parent / "tagger.toml")
+plugins = instantiate(get_at(config.root, ("plugins",)))
+source = instantiate(get_at(config.root, ("data", "train", "source")))
+
+with entered([as_plugin(f"plugins[{i}]", plugin) for i, plugin in enumerate(plugins)]):
+    print("batches of", *(len(targets) for inputs, targets in source))

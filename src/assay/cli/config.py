@@ -1,0 +1,372 @@
+"""`assay config`: settings of a project, variables of this machine, and where a value of a config comes from."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from assay.cli.launch import given
+from assay.cli.terminal import paint, use_color
+from assay.core.diagnostics import visible
+from assay.core.errors import InputError, did_you_mean
+from assay.core.plain import dumps
+
+if TYPE_CHECKING:
+    from assay.config import Config, Node
+    from assay.config.settings import Scope, Settings
+
+WIDTH = 80
+
+
+@click.group(name="config", help="Settings of this project, variables of this machine, and where a value comes from.")
+def command() -> None:
+    """The commands below it."""
+
+
+def scope_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`--global` and `--local`, which exclude each other."""
+    for option in (
+        click.option("--local", "is_local", is_flag=True, help="Of this project: .assay/settings.toml."),
+        click.option("--global", "is_global", is_flag=True, help="Of all your projects on this machine."),
+    ):
+        function = option(function)
+    return function
+
+
+@command.command(name="get", help="Print one setting or variable; the project's wins.")
+@click.argument("name")
+@scope_options
+@click.option("--file", "config", type=click.Path(), help="A key of this config instead.")
+def get(name: str, is_local: bool, is_global: bool, config: str | None) -> int:
+    from assay.config import get_at, plain
+    from assay.config.settings import SETTINGS, UnknownVariableError, path_of
+
+    scope = _scope(is_local, is_global)
+    if config is not None:
+        node = get_at(*_key_of_file(Path(config), name))
+        if node is None:
+            raise InputError(f"There is no `{name}` in {config}.")
+        click.echo(_text(plain(node)))
+        return 0
+    settings = _settings()
+    for each in (scope,) if scope else ("local", "global"):
+        node = get_at(settings.of(each), path_of(name))
+        if node is not None:
+            click.echo(_text(plain(node)))
+            return 0
+    if name in SETTINGS:
+        return 0  # not set, and so as it is by default
+    raise UnknownVariableError(name, settings.variables)
+
+
+@command.command(
+    name="set",
+    help="Set a setting or a variable, for this project unless --global. Configs name it as ${global:NAME}.",
+    context_settings={"ignore_unknown_options": True},
+)
+@click.argument("name")
+@click.argument("value")
+@scope_options
+@click.option("--file", "config", type=click.Path(), help="A key of this config instead; its comments stay.")
+def set_(name: str, value: str, is_local: bool, is_global: bool, config: str | None) -> int:
+    from assay.config.settings import SETTINGS, path_of, write
+    from assay.config.values import value_of
+
+    scope = _scope(is_local, is_global)
+    if config is not None:
+        _edit(Path(config), name, value)
+        return 0
+    path = path_of(name)
+    if name in SETTINGS and scope == "global":
+        raise InputError(f"`{name}` is a setting of one project.", fix="Leave out --global.")
+    near = did_you_mean(name, SETTINGS) if name not in SETTINGS else ""
+    write(_file(scope or "local"), path, value if name == "runs_dir" else value_of(value))
+    if near:
+        click.echo(f"`{name}` is a variable now; there is a setting with a name like it: {near}", err=True)
+    return 0
+
+
+@command.command(name="unset", help="Remove a setting or a variable, of this project unless --global.")
+@click.argument("name")
+@scope_options
+@click.option("--file", "config", type=click.Path(), help="A key of this config instead; its comments stay.")
+def unset(name: str, is_local: bool, is_global: bool, config: str | None) -> int:
+    from assay.config.settings import path_of, remove
+
+    scope = _scope(is_local, is_global)
+    if config is not None:
+        _edit(Path(config), name, None)
+        return 0
+    remove(_file(scope or "local"), path_of(name))
+    return 0
+
+
+@command.command(name="ls", help="List what is set, and in which file.")
+@scope_options
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def ls(is_local: bool, is_global: bool, as_json: bool) -> int:
+    from assay.config import plain
+
+    chosen = _scope(is_local, is_global)
+    settings = _settings()
+    scopes: tuple[Scope, ...] = (chosen,) if chosen else ("local", "global")
+    if as_json:
+        data = {scope: plain(settings.of(scope)) for scope in scopes}
+        click.echo(json.dumps(json.loads(dumps(data)), ensure_ascii=False, indent=1, default=str))
+    else:
+        click.echo("\n".join(_listing(settings, scopes)))
+    return 0
+
+
+@command.command(name="trust", help="Let configs of this project name the classes and functions of a package.")
+@click.argument("packages", nargs=-1)
+@click.option("--remove", is_flag=True, help="Trust it no longer.")
+@click.option("--local", is_flag=True, help="What it does anyway: trust is for one project.")
+@click.option("--global", "is_global", is_flag=True, hidden=True)
+def trust(packages: tuple[str, ...], remove: bool, local: bool, is_global: bool) -> int:
+    from assay.config import settings as own
+
+    if is_global:
+        fix = "Trust it in each project that needs it: its .assay/settings.toml is committed."
+        raise InputError("A package is trusted by one project, not by all.", fix=fix)
+    settings = _settings()
+    if not packages:
+        click.echo("\n".join(sorted(settings.trusted)) or "no packages are trusted here")
+    for package in packages:
+        settings = _settings()
+        if remove:
+            own.distrust(settings, package)
+        else:
+            _file("local")
+            own.trust(_settings(), package)
+            click.echo(f"configs of this project may name what is defined in {package}", err=True)
+    return 0
+
+
+@command.command(
+    name="explain",
+    help="Where the value of KEY comes from: what set it, and what that replaced.",
+    context_settings={"ignore_unknown_options": True},
+)
+@click.argument("key")
+@click.argument("arguments", metavar="CONFIG [KEY=VALUE ...]", nargs=-1, type=click.UNPROCESSED)
+@click.option("--variant", help="With this variant of the file.")
+@click.option("--user-dir", type=click.Path(), help="Where your modules are. Left out: beside the config, then src/.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def explain(key: str, arguments: tuple[str, ...], variant: str | None, user_dir: str | None, as_json: bool) -> int:
+    from assay.config import expand, open_config
+
+    files, overrides = given(arguments)
+    if len(files) != 1:
+        raise InputError("`assay config explain` looks at one config.", fix=f"assay config explain {key} digits.toml")
+    base = open_config(files[0], overrides, user_dir=user_dir)
+    (config,) = expand(base, [variant] if variant else [], sweep=False)
+    found = _explained(config, key)
+    if as_json:
+        click.echo(json.dumps(json.loads(dumps(found)), ensure_ascii=False, indent=1))
+    else:
+        click.echo("\n".join(_story(found, use_color(sys.stdout))))
+    return 0
+
+
+def _scope(is_local: bool, is_global: bool) -> Scope | None:
+    if is_local and is_global:
+        raise InputError("--local and --global exclude each other.")
+    return "local" if is_local else "global" if is_global else None
+
+
+def _settings() -> Settings:
+    from assay.config.settings import Settings
+
+    return Settings(Path.cwd())
+
+
+def _file(scope: Scope) -> Path:
+    """The file of a scope; the working directory becomes a project when it is in none."""
+    from assay.config.settings import file_of
+
+    settings = _settings()
+    if scope == "local" and settings.local_file is None:
+        from assay.store.layout import open_project
+
+        project = open_project(Path.cwd(), create=True)
+        click.echo(f"{project.root} is a project now: {project.assay_dir}", err=True)
+        settings = _settings()
+    return file_of(settings, scope)
+
+
+def _listing(settings: Settings, scopes: tuple[Scope, ...]) -> Iterator[str]:
+    from assay.config import plain
+    from assay.config.settings import GLOBALS
+
+    color = use_color(sys.stdout)
+    for scope in scopes:
+        file = settings.local_file if scope == "local" else settings.global_file
+        root = settings.of(scope)
+        yield f"{paint(scope, 'bold', on=color)}  {file or 'no project here'}"
+        values = dict(plain(root))
+        variables = values.pop(GLOBALS, {})
+        rows = [*values.items(), *variables.items()]
+        wide = max((len(name) for name, _ in rows), default=0)
+        for name, value in rows:
+            is_hidden = scope == "global" and len(scopes) > 1 and name in _local_names(settings)
+            yield f"  {name:{wide}}  {visible(_text(value))}{'  (the project has its own)' if is_hidden else ''}"
+        if not rows:
+            yield "  nothing is set"
+
+
+def _local_names(settings: Settings) -> set[str]:
+    from assay.config import Table
+    from assay.config.settings import GLOBALS
+
+    node = settings.local.items.get(GLOBALS)
+    return set(node.items) if isinstance(node, Table) else set()
+
+
+def _text(value: Any) -> str:
+    """A value for the shell: text bare, all else about as TOML writes it."""
+    from assay.config import from_plain
+    from assay.core.diagnostics import Origin
+    from assay.query.diff import written
+
+    return value if isinstance(value, str) else str(written(from_plain(value, Origin(source=""))))
+
+
+def _key_of_file(file: Path, key: str) -> tuple[Any, Any]:
+    """The tree of a config file as it is written, and the path that `key` means in it."""
+    from assay.config.sources.toml import read
+    from assay.config.tree import fitted
+
+    root = read(_read(file), str(file))
+    return root, fitted(root, _path(key))
+
+
+def _path(key: str) -> Any:
+    from assay.config import parse_dotted
+
+    try:
+        return parse_dotted(key)
+    except ValueError:
+        raise InputError(f"`{key}` is no path of keys.", fix="Write it as in optimizer.lr.") from None
+
+
+def _read(file: Path) -> str:
+    if file.suffix.lower() != ".toml":
+        raise InputError(f"{file} is no TOML file; only those are edited.")
+    try:
+        # Not read_text: it would turn the ends of lines into others.
+        return file.read_bytes().decode("utf-8")
+    except FileNotFoundError:
+        raise InputError(f"There is no config file {file}.") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"The config file {file} cannot be read: {error}") from error
+
+
+def _edit(file: Path, key: str, value: str | None) -> None:
+    """Set or remove one key of a config file, whose comments stay."""
+    import os
+
+    from assay.config.edit import with_key, without_key
+    from assay.config.overrides import value_for
+    from assay.core.plain import write_atomic
+
+    text = _read(file)
+    _, path = _key_of_file(file, key)
+    if value is None:
+        new = without_key(text, path, source=str(file))
+    else:
+        new = with_key(text, path, value_for(path, value), source=str(file))
+    real = Path(os.path.realpath(file))
+    mode = real.stat().st_mode & 0o7777
+    write_atomic(real, new.encode("utf-8"))
+    real.chmod(mode)
+
+
+def _explained(config: Config, key: str) -> dict[str, Any]:
+    """The value of a key and the way to it, as plain data."""
+    import os
+
+    from assay.config import get_at, plain
+    from assay.config.explain import steps
+    from assay.config.references import outside_named, with_outside
+    from assay.config.tree import dotted, fitted
+    from assay.core.secret import REDACTED, is_secret_name
+
+    path = fitted(config.root, _path(key))
+    raw = get_at(config.root, path) or get_at(config.written, path)
+    if raw is None:
+        return _not_given(config, dotted(path), key)
+    root, _ = with_outside(config.root, os.environ, config.settings.variables)
+    node: Node = get_at(root, path) or raw
+    value = plain(node)
+    text = plain(raw)
+    if isinstance(text, str) and any(is_secret_name(name) for _, name in outside_named(text)):
+        value = REDACTED
+    return {
+        "key": dotted(path),
+        "value": value,
+        "shown": _text(value),
+        "how": "given",
+        "steps": [
+            {
+                "how": step.how,
+                "source": step.origin.source,
+                "line": step.origin.line,
+                "column": step.origin.column,
+                "note": step.origin.note,
+                "text": step.text,
+            }
+            for step in steps(config, path)
+        ],
+    }
+
+
+def _not_given(config: Config, key: str, asked: str) -> dict[str, Any]:
+    """A key that nobody wrote: a default, something injected, or a mistake."""
+    from assay.compose import examined
+    from assay.config import dotted, walk
+    from assay.config.check import standard_defaults
+
+    standard = {each.key: each for each in standard_defaults(config.root)}
+    found = examined(config) if key not in standard else None
+    defaults = {**standard, **({each.key: each for each in found.defaults} if found else {})}
+    injected = {each.key: each for each in found.injected} if found else {}
+    if key in defaults:
+        one = defaults[key]
+        step = {"how": f"is the default of {one.owner}", "text": ""}
+        return {"key": key, "value": one.value, "shown": one.value, "how": "default", "steps": [_at(one.origin, step)]}
+    if key in injected:
+        by = injected[key]
+        step = {"how": f"is filled by {by.by} for {by.owner}", "text": ""}
+        return {"key": key, "value": None, "shown": "(injected)", "how": "injected", "steps": [_at(by.origin, step)]}
+    known = [*(dotted(path) for path, _ in walk(config.root) if path), *defaults, *injected]
+    raise InputError(f"There is no `{asked}` in {config.path}.", fix=did_you_mean(asked, known))
+
+
+def _at(origin: Any, step: dict[str, Any]) -> dict[str, Any]:
+    return {"source": origin.source, "line": origin.line, "column": origin.column, "note": origin.note, **step}
+
+
+def _story(found: dict[str, Any], color: bool) -> Iterator[str]:
+    from assay.query.words import elided
+
+    yield elided(visible(f"{found['key']} = {found['shown']}"), WIDTH)
+    rows = [(step["how"], _place(step), step["text"]) for step in found["steps"]]
+    how_wide = max((len(how) for how, _, _ in rows), default=0)
+    wide = max((len(place) for _, place, _ in rows), default=0)
+    for how, place, text in rows:
+        left = f"  {how:{how_wide}}  {place:{wide}}"
+        rest = elided(visible(text), max(WIDTH - len(left) - 2, 20)) if text else ""
+        yield f"{left}  {paint(rest, 'dim', on=color)}".rstrip() if rest else left.rstrip()
+
+
+def _place(step: dict[str, Any]) -> str:
+    place = str(step["source"])
+    if step["line"]:
+        place += f":{step['line']}:{step['column']}"
+    return f"{place} ({step['note']})" if step["note"] else place

@@ -1,0 +1,125 @@
+"""The configs that one file asks for, as `assay check --list` shows them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from assay.cli.terminal import paint
+from assay.config import Config, Node, Table, changed_keys, config_hash, expand, plain, seedless_hash
+from assay.config.sweep import sweep_of
+from assay.config.variants import ALL, variants_of
+from assay.core.diagnostics import visible
+from assay.core.plain import dumps
+from assay.query.diff import written
+from assay.query.words import elided
+
+WIDTH = 80
+_NAME_WIDTH = 24
+SHOWN_DIGITS = 16
+
+Hashed = Callable[[Config], Table | None]
+"""The tree of a config to hash; None when its targets were not looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One config: what it is called, its hashes ("" when its targets were not looked at), the keys it changes."""
+
+    config: Config
+    name: str
+    hash: str
+    seedless_hash: str
+    changes: tuple[tuple[str, Node | None, Node | None], ...]  # key, before, after
+
+    def to_json(self) -> dict[str, Any]:
+        """The same for programs."""
+        return {
+            "name": self.name,
+            "variant": self.config.variant,
+            "point": self.config.point,
+            "hash": self.hash,
+            "seedless_hash": self.seedless_hash,
+            "changes": [
+                {
+                    "key": key,
+                    "before": None if before is None else plain(before),
+                    "after": None if after is None else plain(after),
+                    **({"removed": True} if after is None else {}),
+                }
+                for key, before, after in self.changes
+            ],
+        }
+
+
+def rows(config: Config, hashed: Hashed) -> list[Row]:
+    """The base, the variants, then the points of the sweep."""
+    made = [config]
+    if variants_of(config.written)[0]:
+        made += expand(config, [ALL], sweep=False)
+    if sweep_of(config.written)[0] is not None:
+        made += [each for each in expand(config) if each.point]
+    return [_row(config, each, hashed(each)) for each in made]
+
+
+def as_json(found: Sequence[Row]) -> list[dict[str, Any]]:
+    """Plain data that any reader of JSON takes."""
+    data = json.loads(dumps([_dated(row.to_json()) for row in found]))
+    assert isinstance(data, list)
+    return data
+
+
+def lines(found: Sequence[Row], file: str, *, color: bool) -> Iterator[str]:
+    """One block for each config: its name and hash, and what it changes; at most 80 columns wide."""
+    wide = min(max(len(row.name) for row in found), _NAME_WIDTH)
+    for row in found:
+        name = elided(row.name, wide).ljust(wide)
+        digits = f"  {row.hash[:SHOWN_DIGITS]}" if row.hash else ""
+        head = f"{paint(name, 'bold', on=color)}{paint(digits, 'dim', on=color)}"
+        changes = [_change(*each) for each in row.changes]
+        room = WIDTH - wide - len(digits) - 2
+        if not changes:
+            yield head.rstrip()
+        elif len("  ".join(changes)) <= room:
+            yield f"{head}  {'  '.join(changes)}"
+        else:
+            yield head.rstrip()
+            yield from (f"  {elided(each, WIDTH - 2)}" for each in changes)
+    variants = sum(bool(row.config.variant) for row in found)
+    points = sum(bool(row.config.point) for row in found)
+    if variants:
+        yield f"\n{variants} variant{'s' * (variants > 1)}: assay run {file} --variant {ALL}"
+    if points:
+        yield f"{'' if variants else chr(10)}{points} point{'s' * (points > 1)}: assay run {file}"
+
+
+def _row(base: Config, config: Config, tree: Table | None) -> Row:
+    changes: tuple[tuple[str, Node | None, Node | None], ...]
+    if config.point:
+        changes = tuple((key, None, node) for key, node in config.assigned)
+    else:
+        changes = tuple((one.key, one.before, one.after) for one in changed_keys(base.root, config.root))
+    return Row(
+        config=config,
+        name=config.name or "base",
+        hash=config_hash(tree) if tree is not None else "",
+        seedless_hash=seedless_hash(tree) if tree is not None else "",
+        changes=changes,
+    )
+
+
+def _change(key: str, _before: Node | None, after: Node | None) -> str:
+    return visible(f"{key} removed" if after is None else f"{key} = {written(after)}")
+
+
+def _dated(value: Any) -> Any:
+    """Dates as text."""
+    match value:
+        case dict():
+            return {key: _dated(item) for key, item in value.items()}
+        case list():
+            return [_dated(item) for item in value]
+        case _:
+            return value.isoformat() if hasattr(value, "isoformat") else value

@@ -1,0 +1,33 @@
+"""A run takes nothing silently."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from assay.core import run_file
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.row("A09")
+def test_a_run_logs_every_default_and_everything_injected_once_with_its_place(assay, toy: Path) -> None:
+    ran = assay("run", "toy.toml", "train.epochs=1", "optimizer.betas=0.8,0.9")
+
+    assert ran.returncode == 0, ran.stderr
+    (run,) = (toy / "runs").iterdir()
+    lines = (run / "log.txt").read_text().splitlines()
+    line = 1 + (toy / "toy.toml").read_text().splitlines().index('type = "torch.optim.AdamW"')
+    (eps,) = [each for each in lines if "optimizer.eps" in each]
+    assert eps.endswith(f"default optimizer.eps = 1e-08 (torch.optim.AdamW, toy.toml:{line}:8)")
+    (params,) = [each for each in lines if "optimizer.params" in each]
+    assert params.endswith(f"injected optimizer.params by the role `params` (torch.optim.AdamW, toy.toml:{line}:8)")
+    assert not any("default optimizer.betas" in each for each in lines)
+    assert any("default display.quiet = false" in each for each in lines)
+
+    # What was typed is kept as what it means.
+    assert "betas = [\n    0.8,\n    0.9,\n]" in (run / "config.toml").read_text()
+    checked = assay("check", str(run / "config.toml"), "--user-dir", str(toy))
+    assert checked.returncode == 0, checked.stdout
+    assert checked.stdout.split()[-1] == run_file.read(run).newest.config_hash[:16]
