@@ -350,7 +350,7 @@ def test_every_default_and_everything_injected_is_listed(assay: Assay) -> None:
     assert taken["problems"] == []
     for key in [*defaults, "optimizer.params"]:
         assert f"  {key} " in said.out
-    assert "torch.optim.AdamW, a.toml:8" in said.out
+    assert "torch.optim.AdamW  a.toml:8" in said.out
 
 
 def test_defaults_need_the_signatures(assay: Assay) -> None:

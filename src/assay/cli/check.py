@@ -7,6 +7,7 @@ import gc
 import json
 import sys
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -147,18 +148,16 @@ def _taken(config: Config, found: Examined) -> dict[str, list[dict[str, Any]]]:
 
 
 def _show_taken(taken: dict[str, list[dict[str, Any]]], *, after: bool) -> None:
-    bold = use_color(sys.stdout)
+    on = use_color(sys.stdout)
     lines = [""] if after else []
     for title, sign, what in (("defaults", "=", "value"), ("injected", "by", "by")):
-        rows = [(row["key"], f"{sign} {row[what]}", f"{row['of']}{_place(row)}") for row in taken[title]]
-        if rows:
-            lines.append(paint(title, "bold", on=bold))
-            longest = max(len(key) for key, _, _ in rows)
-            middle = max(len(value) for _, value, _ in rows)
-            lines += [f"  {key:{longest}}  {value:{middle}}  {paint(of, 'dim', on=bold)}" for key, value, of in rows]
-            lines.append("")
+        lines += [paint(title, "bold", on=on)] if taken[title] else []
+        for owner, rows in groupby(taken[title], key=lambda row: f"{row['of']}  {_place(row)}".rstrip()):
+            lines.append(f"  {paint(owner, 'dim', on=on)}")
+            lines += [f"    {row['key']} {sign} {row[what]}" for row in rows]
+        lines += [""] if taken[title] else []
     click.echo("\n".join(lines))
 
 
 def _place(row: dict[str, Any]) -> str:
-    return f", {row['source']}:{row['line']}" if row["line"] else ""
+    return f"{row['source']}:{row['line']}" if row["line"] else ""
