@@ -6,13 +6,14 @@ So nothing of a schedule needs to be saved, and going on from any step is exact.
 from __future__ import annotations
 
 import math
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from torch.optim import Optimizer
 
 from assay.core.errors import InputError
 
 
+@runtime_checkable
 class Schedule(Protocol):
     """What the base learning rate is multiplied with."""
 
