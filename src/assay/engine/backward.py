@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import torch
@@ -49,8 +49,9 @@ class Backward:
         self.grad_norm: float | None = None
         self.skipped = 0
         own = getattr(optimizer, "zero_grad", None)
-        is_torchs = own is None or getattr(own, "__func__", None) is Optimizer.zero_grad
-        self._zero_grad = self._forget_gradients if is_torchs else own
+        if own is None or getattr(own, "__func__", None) is Optimizer.zero_grad:
+            own = self._forget_gradients
+        self._zero_grad: Callable[[], None] = own
         self._shares: Sequence[float] | None = None
         self._micro = 0
         self._weight: Tensor | float | None = None
