@@ -61,7 +61,7 @@ class Engine:
         roles = {"engine": self, "process": process, "model": getattr(process, "model", None), "state": self.state}
         roles |= {"recorder": self.recorder, "backward": getattr(process, "backward", None)}
         self.bus = Bus(bind or bind_by_name(roles))
-        # What each step needs: looking it up anew is a tenth of what a step of the engine costs.
+        # Looked up once: in every step it would be a seventh of all that the engine adds to one.
         self._backward_begin = self.bus.points[Event.BACKWARD_BEGIN]
         self._backward_end = self.bus.points[Event.BACKWARD_END]
         self._is_elsewhere = self.device.type != "cpu"
