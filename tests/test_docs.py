@@ -1,35 +1,92 @@
-"""The Python examples in the documentation and the README are run, each page in a folder of its own."""
+"""The examples in the documentation and the README are run, each page in a folder of its own, from top to bottom.
+
+A code block with a caption is a file of that name. Python blocks of a page share their names. What stands after `$` in
+a console block is typed and has to answer as shown, where `...` stands for anything.
+"""
 
 from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sybil import Sybil
+from sybil import Region, Sybil
+from sybil.document import Document
 from sybil.example import Example
 from sybil.parsers.myst import PythonCodeBlockParser, SkipParser
 
+from assay.core import schema
+
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = sorted(page for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")] if page.exists())
-SYBIL = Sybil(parsers=[PythonCodeBlockParser(), SkipParser()])
+DOCS = ROOT / "docs"
+PAGES = sorted(page for page in DOCS.rglob("*.md") if "_build" not in page.parts)
+
+FILE = re.compile(r"^```\{code-block\} \S+\n:caption: (?P<name>\S+)\n\n?(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
+CONSOLE = re.compile(r"^```console\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
+PROMPT = "$ "
+PROGRAMS = {"assay": [sys.executable, "-m", "assay"], "python": [sys.executable]}
+RUNS = re.compile(r"^```(python|console)$", re.MULTILINE)
+BLOCK = re.compile(r"^```\S.*?^```$", re.MULTILINE | re.DOTALL)
+NEEDS_TORCH = re.compile(r"\btorch\b|assay\.engine")
 
 
-def examples() -> list[Any]:
-    """One parameter for each page that holds Python; the examples of a page share their names, as a reader would."""
-    pages = [page for page in PAGES if "_build" not in page.parts and "```python" in page.read_text(encoding="utf-8")]
-    return [pytest.param(page, id=page.relative_to(ROOT).as_posix()) for page in pages]
+def pages() -> list[Any]:
+    """One parameter for each page that shows something to run."""
+    found = []
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        if RUNS.search(text):
+            marks = [pytest.mark.slow] if any(map(NEEDS_TORCH.search, BLOCK.findall(text))) else []
+            found.append(pytest.param(page, id=page.relative_to(ROOT).as_posix(), marks=marks))
+    return found
 
 
-@pytest.mark.parametrize("page", examples())
+@pytest.mark.timeout(300)  # a page may start torch half a dozen times
+@pytest.mark.parametrize("page", pages())
 def test_the_examples_of_a_page_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
     assert run(page) > 0
+
+
+def test_every_page_of_the_tour_and_the_reference_is_run() -> None:
+    books = [page for page in PAGES if page.parent.name in ("tour", "reference")]
+
+    silent = [page.name for page in books if not RUNS.search(page.read_text(encoding="utf-8"))]
+
+    assert len(books) > 10 and silent == []
+
+
+def test_every_key_of_a_standard_section_is_on_its_page() -> None:
+    text = (DOCS / "reference" / "config.md").read_text(encoding="utf-8")
+    todo = [*schema.SECTIONS]
+    names = {*schema.MAKERS, *schema.RESERVED}
+    while todo:
+        key = todo.pop()
+        names.add(key.name)
+        todo += key.keys
+
+    assert [name for name in sorted(names) if f"`{name}`" not in text] == []
+
+
+def test_every_page_is_in_the_table_of_contents() -> None:
+    tables = {page: page.read_text(encoding="utf-8") for page in PAGES if page.name == "index.md"}
+    listed = {
+        (index.parent / entry).resolve()
+        for index, text in tables.items()
+        for table in re.findall(r"^```\{toctree\}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+        for line in table.splitlines()
+        if line and not line.startswith(":")
+        for entry in ([found.name for found in index.parent.glob(f"{line}.md")] if "*" in line else [f"{line}.md"])
+    }
+
+    assert sorted(listed) == [page for page in PAGES if page != DOCS / "index.md"]
 
 
 def test_the_mistake_in_the_readme_is_answered_as_shown_there() -> None:
@@ -37,16 +94,23 @@ def test_the_mistake_in_the_readme_is_answered_as_shown_there() -> None:
     (shown,) = re.findall(r"^\$ assay (run \S+ trian\S+)\n(error: .*?)```", readme, re.MULTILINE | re.DOTALL)
     command, answer = shown
 
-    said = subprocess.run(
-        [sys.executable, "-m", "assay", *command.split()],
-        cwd=ROOT,
-        env=os.environ | {"COLUMNS": "80", "PYTHONPATH": str(ROOT / "src")},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    code, said = typed(f"assay {command}", ROOT)
 
-    assert (said.returncode, said.stderr.rstrip()) == (2, answer.rstrip())
+    assert (code, said.rstrip()) == (2, answer.rstrip())
+
+
+def test_the_tree_in_the_readme_has_every_folder_and_nothing_else() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    (tree,) = re.findall(r"^src/assay/\n(.*?)^```$", readme, re.MULTILINE | re.DOTALL)
+    house = ROOT / "src" / "assay"
+
+    rooms = re.findall(r"^[├└]── (\S+?)/? ", tree, re.MULTILINE)
+    others = re.findall(r"^(\w+)/ ", tree, re.MULTILINE)
+
+    folders = {each.parent.name for each in house.glob("*/__init__.py")}
+    assert {room for room in rooms if not room.endswith(".py")} == folders
+    assert all((house / room).exists() for room in rooms)
+    assert all((ROOT / other).is_dir() for other in others) and len(others) == 4
 
 
 def test_a_broken_example_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,8 +122,39 @@ def test_a_broken_example_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         run(page)
 
 
+CONSOLE_PAGE = """\
+```{code-block} toml
+:caption: a.toml
+
+[trian]
+```
+
+```console
+$ assay check --shape a.toml
+error: unknown key `trian`                                         [unknown-key]
+...
+1 error
+$ echo $?
+CODE
+```
+"""
+
+
+def test_a_console_block_is_typed_in_the_folder_with_the_files_of_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    right, wrong = tmp_path / "right.md", tmp_path / "wrong.md"
+    right.write_text(CONSOLE_PAGE.replace("CODE", "2"), encoding="utf-8")
+    wrong.write_text(CONSOLE_PAGE.replace("CODE", "0"), encoding="utf-8")
+
+    assert run(right) == 2
+    with pytest.raises(AssertionError, match=r"\$ echo \$\?\nsays:\n2\ninstead of:\n0"):
+        run(wrong)
+
+
 def test_every_decision_is_numbered_once_and_says_what_was_turned_down() -> None:
-    pages = sorted((ROOT / "docs" / "decisions").glob("0*.md"))
+    pages = sorted((DOCS / "decisions").glob("0*.md"))
 
     numbers = [page.name[:4] for page in pages]
     assert numbers == [f"{number:04}" for number in range(1, len(pages) + 1)]
@@ -78,3 +173,76 @@ def run(page: Path) -> int:
     for example in found:
         example.evaluate()
     return len(found)
+
+
+def files_of(document: Document) -> Iterator[Region]:
+    """Blocks with a caption: files of the page. Python ones say `py`, as those that say `python` are run."""
+    for found in FILE.finditer(document.text):
+        yield Region(found.start(), found.end(), (found["name"], found["text"]), write)
+
+
+def consoles_of(document: Document) -> Iterator[Region]:
+    for found in CONSOLE.finditer(document.text):
+        yield Region(found.start(), found.end(), found["text"], converse)
+
+
+def write(example: Example) -> None:
+    name, text = example.parsed
+    file = Path.cwd() / name
+    assert file.is_relative_to(Path.cwd())
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text, encoding="utf-8")
+
+
+def converse(example: Example) -> None:
+    """Type every command of a block; AssertionError where one answers otherwise than shown."""
+    said = example.parsed.removeprefix(PROMPT)
+    assert said != example.parsed, f"a console block begins with `{PROMPT}`: {example.parsed}"
+    code = 0
+    for turn in said.split(f"\n{PROMPT}"):
+        command, _, expected = turn.partition("\n")
+        if command == "echo $?":
+            answer = f"{code}\n"
+        else:
+            code, answer = typed(command, Path.cwd())
+        if not is_like(answer, expected):
+            raise AssertionError(f"{PROMPT}{command}\nsays:\n{answer.rstrip()}\ninstead of:\n{expected.rstrip()}")
+
+
+def typed(command: str, folder: Path) -> tuple[int, str]:
+    """The exit code of a command and all that it says."""
+    program, *arguments = shlex.split(command)
+    done = subprocess.run(
+        [*PROGRAMS[program], *arguments],
+        cwd=folder,
+        env={
+            **os.environ,
+            "COLUMNS": "80",
+            "NO_COLOR": "1",
+            "PYTHONPATH": str(ROOT / "src"),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "CUDA_VISIBLE_DEVICES": "",
+        },
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        encoding="utf-8",
+        check=False,
+    )
+    return done.returncode, done.stdout
+
+
+def is_like(answer: str, expected: str) -> bool:
+    """Whether they are equal but for blanks at the ends of lines and what stands for `...`.
+
+    >>> is_like("a 1\\nb\\n", "a ...\\nb"), is_like("a\\n", "b")
+    (True, False)
+    """
+    answer, expected = (
+        "\n".join(line.rstrip() for line in text.strip("\n").split("\n")) for text in (answer, expected)
+    )
+    pattern = ".*".join(map(re.escape, expected.split("...")))
+    return re.fullmatch(pattern, answer, re.DOTALL) is not None
+
+
+SYBIL = Sybil(parsers=[PythonCodeBlockParser(), SkipParser(), files_of, consoles_of])

@@ -22,7 +22,7 @@ from assay.config import check_shape, config_hash, dump, expand, load, open_conf
 from assay.config.check import standard_defaults
 from assay.config.defaults import HOMES
 from assay.config.load import Config
-from assay.config.references import is_plain, outside_used, with_outside
+from assay.config.references import asks_machine, is_plain, outside_used, with_machine, with_outside
 from assay.config.settings import Settings
 from assay.config.tree import KeyPath, Table, dotted, get_at, plain
 from assay.core.errors import ArgumentError, AssayError, ConfigError, InputError, did_you_mean
@@ -39,7 +39,7 @@ from assay.store.layout import Project, find_project, open_project
 if TYPE_CHECKING:
     from assay.build import Context, Examined, Plugin
     from assay.core.diagnostics import Problem
-    from assay.engine import Engine, Loader, Process
+    from assay.engine import Engine, Process
     from assay.engine.device import Device
     from assay.engine.process import Model
 
@@ -89,7 +89,7 @@ def problems_of_shape(config: Config) -> list[Problem]:
 
 def examined(config: Config, *, strict: bool = False) -> Examined:
     """What the signature stage finds out about the calls of a config; imports what it names."""
-    from assay.build import check_graph, examine, planned, promised_types, user_code
+    from assay.build import check_graph, check_sources, examine, planned, promised_types, user_code
 
     if importlib.util.find_spec("torch") is None:
         return _without_torch(config)
@@ -101,7 +101,8 @@ def examined(config: Config, *, strict: bool = False) -> Examined:
         found = examine(root, **where, types=types, strict=strict, is_whole=not config.read_problems)
         if any(problem.severity == "error" for problem in found.problems):
             return found
-        return replace(found, problems=(*found.problems, *check_graph(root, planned(root, **where), **where)))
+        further = (*check_sources(root, **where), *check_graph(root, planned(root, **where), **where))
+        return replace(found, problems=(*found.problems, *further))
 
 
 class Examiner:
@@ -109,24 +110,26 @@ class Examiner:
 
     def __init__(self, *, strict: bool = False) -> None:
         self.strict = strict
-        self._found: dict[int, tuple[Config, Examined]] = {}
+        self._found: dict[int, tuple[Config, Config, Examined]] = {}
         self._of_variant: dict[str, Examined] = {}
 
     def examined(self, config: Config) -> Examined:
         """What the signature stage finds out about `config`."""
         if id(config) not in self._found:
-            found = examined(config, strict=self.strict)
-            self._found[id(config)] = config, found
+            known = _known(config)
+            found = examined(known, strict=self.strict)
+            self._found[id(config)] = config, known, found
             if not config.assigned:
                 self._of_variant[config.variant] = found
-        return self._found[id(config)][1]
+        return self._found[id(config)][2]
 
     def canonical(self, config: Config) -> Table:
         """The tree of `config` to hash. A point that sets plain values calls what its variant calls."""
         calls_others = any(key.endswith(("type", "args")) or not is_plain(node) for key, node in config.assigned)
         if calls_others or config.variant not in self._of_variant:
-            return self.examined(config).canonical(config.root)
-        return self._of_variant[config.variant].canonical(config.root)
+            found = self.examined(config)
+            return found.canonical(self._found[id(config)][1].root)
+        return self._of_variant[config.variant].canonical(_known(config).root)
 
 
 def _without_torch(config: Config) -> Examined:
@@ -150,6 +153,7 @@ def sound(config: Config) -> Config:
 def _passed(config: Config, *sections: str) -> tuple[Config, Examined]:
     """The config with every value as its type reads it, and what the signature stage found; it must have `sections`."""
     _refuse(problems_of_shape(config))
+    config = _known(config)
     found = examined(config)
     _refuse(found.problems)
     config = replace(config, root=found.settled(config.root), named=found.canonical(config.root))
@@ -320,7 +324,7 @@ def test(address: str, launch: Launch | None = None, *, splits: Sequence[str] = 
     Without `splits` it is `test`, and each whose name begins with `test_`.
     Makes a record of its own (kind test) whose parent is the checkpoint.
     """
-    from assay.build import entered
+    from assay.build import Promise, entered
     from assay.engine.handlers.ema import evaluated_weights
     from assay.engine.handlers.evaluate import evaluate
     from assay.engine.handlers.save import load_model_state
@@ -334,6 +338,8 @@ def test(address: str, launch: Launch | None = None, *, splits: Sequence[str] = 
     config = _at_home(config, view.file)
     with _house(config, launch) as house:
         _promise_no_training(house.context)
+        for name in _splits(config.root):
+            house.context.promise(f"{name}_loader", Promise(never="this is a test, not a training"))
         process = _process(house, training=False)
         load_model_state(process.model, evaluated_weights(folder))
         known = _splits(config.root)
@@ -526,6 +532,15 @@ def _console() -> Any:
     return Console()
 
 
+def _known(config: Config) -> Config:
+    """The config with what only this machine knows written into it; torch is asked only if it is in there."""
+    if not asks_machine(config.root):
+        return config
+    from assay.engine.device import device_count
+
+    return replace(config, root=with_machine(config.root, {"device:count": device_count()}))
+
+
 def _with_outside(config: Config) -> Table:
     root, problems = with_outside(config.root, os.environ, config.settings.variables)
     if problems:
@@ -605,7 +620,7 @@ def _optimizer(house: _House, model: Model) -> Any:
 def _assemble(
     house: _House, launch: Launch, *, saver_folder: Path | None = None, bind: Bind | None = None
 ) -> _Assembled:
-    from assay.engine import Engine
+    from assay.engine import Engine, Loader
 
     process = _process(house, training=True)
     settings = house.values("train")
@@ -620,6 +635,7 @@ def _assemble(
         steps=steps,
         samples=settings.get("samples"),
         seconds=parse_duration_s(settings["time"]) if "time" in settings else None,
+        accumulate=1 if isinstance(train, Loader) else settings.get("accumulate", 1),
         seed=house.seed,
         device=house.device,
         bind=bind or house.context.bind,
@@ -632,13 +648,20 @@ def _assemble(
     return _Assembled(house, engine, saver_folder)
 
 
-def _loader(house: _House, split: str) -> Loader:
+def _loader(house: _House, split: str) -> Iterable[Any]:
+    """The batches of a split: those of its source, or made of its samples."""
     from assay.engine import Loader
+    from assay.engine.data.loader import is_dataset
+    from assay.engine.names import LOADERS
 
     settings = {key: value for key, value in house.values("data", split).items() if key != "source"}
     source = house.build_at(("data", split, "source"))
     if settings.get("workers") or getattr(source, "num_workers", 0):
         house.context.check_for_workers(source, f"data.{split}.source")
+    if not is_dataset(source):
+        _check_batches(house, split, source)
+        house.context.set(f"{split}_loader", source, type=LOADERS.get(split))
+        return source  # type: ignore[no-any-return]
     if "batch_size" not in settings:
         raise InputError(f"[data.{split}] has no batch_size.", fix=f"Write batch_size = 64 under [data.{split}].")
     if split == "train":
@@ -647,8 +670,31 @@ def _loader(house: _House, split: str) -> Loader:
         if accumulate is not None and "micro_batch_size" not in settings:
             settings["accumulate"] = accumulate
     loader = Loader(source, seed=house.seed, split=split, **settings)
-    house.context.set(f"{split}_loader", loader)
+    house.context.set(f"{split}_loader", loader, type=LOADERS.get(split))
     return loader
+
+
+def _check_batches(house: _House, split: str, source: Any) -> None:
+    """InputError when `source`, which is no data set, cannot give the batches of a split as the config asks for."""
+    from assay.build import loader_keys
+
+    table = get_at(house.root, ("data", split))
+    assert isinstance(table, Table)
+    name, where = type(source).__name__, str(table.items["source"].origin)
+    if not isinstance(source, Iterable) and not hasattr(source, "__getitem__"):
+        fix = "Give a data set (__len__ and __getitem__), or an iterable of batches."
+        raise InputError(f"data.{split}: a {name} can neither be iterated nor asked for an item.", where=where, fix=fix)
+    keys = loader_keys(table)
+    if keys:
+        raise InputError(
+            f"data.{split}: a {name} has no length or no items by index, so it gives batches itself; {keys[0]} would"
+            " have to make them.",
+            where=str(table.key_origin(keys[0])),
+            fix="Leave it out, or give a data set (__len__ and __getitem__).",
+        )
+    if split != "train" and isinstance(source, Iterator):
+        fix = "Give something that can be iterated again: a class with __iter__, a DataLoader."
+        raise InputError(f"data.{split}: a {name} can be gone through once only.", where=where, fix=fix)
 
 
 def _splits(root: Table) -> list[str]:

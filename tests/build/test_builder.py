@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 import torch
+from omegaconf import OmegaConf
 
 from assay.build import Context, ContextError, build, instantiate, user_code
+from assay.config import L
 from assay.config.tree import Table, get_at, parse_dotted
 from assay.core.errors import ConfigError
 
@@ -337,6 +339,29 @@ def test_instantiate_builds_from_python(project: Path, tree: Tree, monkeypatch: 
         instantiate(node, 3)
     with pytest.raises(ConfigError, match="may not call"):
         instantiate({"type": "torch.hub.load"})
+
+
+def test_instantiate_builds_lists_and_what_looks_like_one() -> None:
+    linear = L("torch.nn.Linear")(in_features=2, out_features=3)
+    plain = [linear, {"type": "torch.nn.ReLU"}]
+    config = OmegaConf.create(flags={"allow_objects": True})
+    config.test = plain
+    config.both = {"parts": [{"type": "torch.nn.Sequential", "args": plain}], "name": "torch.nn.ReLU"}
+
+    for given in (plain, tuple(plain), config.test):
+        first, second = instantiate(given)
+        assert (first.in_features, type(second).__name__) == (2, "ReLU")
+    both = instantiate(config.both)
+    assert len(both["parts"][0]) == 2 and both["name"] == "torch.nn.ReLU"
+    shared = instantiate([linear, {"type": "torch.nn.Sequential", "args": [linear]}])
+    assert shared[1][0] is shared[0]
+    with pytest.raises(TypeError, match="only a call takes arguments"):
+        instantiate(plain, bias=False)
+
+
+def test_instantiate_tells_what_cannot_be_written_down() -> None:
+    with pytest.raises(ConfigError, match="cannot be written down"):
+        instantiate({"type": "torch.nn.Linear", "in_features": object()})
 
 
 def test_instantiate_takes_what_is_missing_from_the_context_in_use() -> None:

@@ -3,7 +3,6 @@ from __future__ import annotations
 import copy
 import functools
 import gc
-import json
 import os
 import pickle
 import subprocess
@@ -698,18 +697,6 @@ def test_a_class_is_made_by_hand_with_fakes_and_no_container() -> None:
     assert model.calls == [("input",), False] and criterion.calls == [(torch.tensor(2.0), "target")]
     assert loss == output["loss"] == 2.0
     assert context_here() is None
-
-
-@pytest.mark.slow
-def test_the_benchmark_of_the_context_measures_every_way_to_ask() -> None:
-    script = EXAMPLES.parent / "benchmarks" / "context.py"
-
-    ran = subprocess.run(
-        [sys.executable, str(script), "--quick", "--json"], capture_output=True, text=True, env=ENVIRONMENT, check=False
-    )
-
-    assert ran.returncode == 0, ran.stderr
-    assert {"by type", "by alias", "by name", "event, injected function"} <= json.loads(ran.stdout).keys()
 
 
 def test_without_singleton_each_one_gets_an_object_of_its_own() -> None:

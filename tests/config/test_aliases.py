@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from assay.config import check_shape, load, loads, plain
+from assay.config import check_shape, expand, load, loads, plain
+from assay.core.errors import ConfigError
 
 TUTORIAL = """
 from assay.config import L
@@ -64,3 +65,76 @@ def test_what_has_its_own_name_already_counts() -> None:
     assert plain(config.root) == {"train": {"epochs": 1}}
     assert config.notes[0].message == "`train.train_epoch` is `train.epochs` here, which is given too and counts"
     assert loads("evaluate = 1\n[train]\neval_period = 3").root.items["train"].origin.line == 2
+
+
+def test_what_a_config_says_itself_wins_over_what_it_imports(tmp_path: Path) -> None:
+    (tmp_path / "common.py").write_text("train = dict(epochs=7, activation_checkpoint=dict(enabled=False))\n")
+    first = """
+from assay.config.defaults.train import train
+train.update(dict(train_epoch=20))
+"""
+    second = """
+from common import train
+train.update(dict(recompute_grad=dict(enabled=True)))
+"""
+    third = """
+from common import train
+train.train_epoch = 20
+train.epochs = 3
+"""
+    found = []
+    for text in (first, second, third):
+        (tmp_path / "config.py").write_text(text)
+        config = load(tmp_path / "config.py")
+        found.append((plain(config.root)["train"], config.notes[0].message))
+
+    assert found[0][0]["epochs"] == 20
+    assert "which is given too" not in found[0][1]
+    assert found[1][0] == {"epochs": 7, "activation_checkpoint": {"enabled": True}}
+    assert found[2][0]["epochs"] == 3
+    assert "which is given too and counts" in found[2][1]
+
+
+@pytest.mark.parametrize(
+    ("argument", "expected"),
+    [
+        ("train.amp.enabled=true", {"train": {"epochs": 1, "precision": "bf16"}}),
+        ("train.amp=false", {"train": {"epochs": 1, "precision": "fp32"}}),
+        ("train.train_epoch=5", {"train": {"epochs": 5}}),
+        ("train.train_iter=0", {"train": {"epochs": 1}}),
+        ("train.eval_period=100", {"train": {"epochs": 1}, "evaluate": {"every": "100 steps"}}),
+        ("train.train_epoch=@delete", {"train": {}}),
+    ],
+)
+def test_an_alias_is_taken_as_an_override_too(argument: str, expected: dict[str, object]) -> None:
+    config = loads("[train]\nepochs = 1\n", [argument])
+
+    assert plain(config.root) == expected
+    (note,) = config.notes
+    assert argument.startswith(note.key) and note.origin.source == "<cli>"
+    assert f"`{note.key}` is `" in note.message
+
+
+def test_an_alias_is_taken_in_a_variant_and_several_values_are_typed_without_brackets() -> None:
+    text = """
+[process]
+type = "assay.engine.Supervised"
+[variants.half]
+"train.amp.enabled" = true
+"""
+    base = loads(text, ["train.topk=1,5"])
+    (half,) = expand(base, ["half"])
+
+    tops = {"acc": 1, "acc5": 5}
+    metrics = {name: {"type": "assay.engine.Accuracy", "top": top} for name, top in tops.items()}
+    assert plain(base.root) == {"process": {"type": "assay.engine.Supervised", "metrics": metrics}}
+    assert plain(half.root) == {**plain(base.root), "train": {"precision": "bf16"}}
+    assert [note.key for note in half.notes] == ["train.amp", "train.topk"]
+
+
+def test_an_alias_whose_name_here_cannot_be_set_is_refused_by_that_name() -> None:
+    with pytest.raises(ConfigError) as caught:
+        loads("[train]\nepochs = 1\n", ["train.warmup_ratio=0.1"])
+
+    (problem,) = caught.value.problems
+    assert problem.message == "unknown key `schedule`"

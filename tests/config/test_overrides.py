@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assay.config.overrides import apply, is_override, typed_text
+from assay.config.merge import merged
+from assay.config.overrides import is_override, typed_text
+from assay.config.references import Draws
 from assay.config.sources.toml import read
 from assay.config.tree import Table, get_at, key_origin_at, plain
 from assay.config.values import value_of
@@ -31,6 +33,11 @@ epochs = 5
 
 def base() -> Table:
     return read(TEXT, "base.toml", excerpt=True)
+
+
+def apply(root: Table, arguments: list[str] | tuple[str, ...]) -> tuple[Table, list[Problem]]:
+    made = merged(root, arguments, Draws())
+    return made.written, list(made.problems)
 
 
 def applied(*arguments: str) -> dict[str, Any]:

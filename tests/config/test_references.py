@@ -7,8 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from assay.config.overrides import typed_text
 from assay.config.references import (
     Draws,
+    asks_machine,
     drawn,
     escaped,
     literal,
@@ -18,6 +20,7 @@ from assay.config.references import (
     reference_of,
     resolved,
     run_of,
+    with_machine,
     with_outside,
 )
 from assay.config.sources.toml import read
@@ -138,7 +141,8 @@ def test_a_value_remembers_where_it_was_asked_for_and_where_it_came_from() -> No
         (
             "x = 'a ${} b'",
             "`${}` is no reference",
-            "write ${path.to.a.key}, ${env:NAME}, ${global:NAME} or ${random:int:0:9}, or $${ for the two characters",
+            "write ${path.to.a.key}, ${env:NAME}, ${global:NAME}, ${random:int:0:9} or ${device:count},"
+            " or $${ for the two characters",
         ),
         ("x = '${a'", "`${` is not closed", "write $${ for the two characters"),
         ("[model]\n[x]\ny = '@modle'", "`@modle` refers to nothing: there is no `modle`", "did you mean `model`?"),
@@ -333,3 +337,32 @@ def test_the_address_of_a_run_is_data() -> None:
     assert run_of("run:last@best") == "last@best"
     assert run_of("@run") is run_of("last") is run_of(3) is None
     assert made({"weights": "run:best:valid/acc"}) == {"weights": "run:best:valid/acc"}
+
+
+def test_what_only_the_machine_knows_waits_for_it() -> None:
+    root = tree({"n": "${device:count}", "tag": "on-${device:count}$${device:count}", "copy": "${n}", "m": 1})
+
+    waiting, problems = resolved(root)
+    known = with_machine(waiting, {"device:count": 4})
+
+    assert problems == []
+    assert plain(waiting) == {**plain(root), "copy": "${device:count}"}
+    assert asks_machine(waiting) and not asks_machine(known) and not asks_machine(tree({"a": "$${device:count}"}))
+    assert plain(known) == {"n": 4, "tag": "on-4$${device:count}", "copy": 4, "m": 1}
+    assert known.items["n"].origin.note == "known by ${device:count}"
+    assert known.items["m"] is waiting.items["m"]
+    (problem,) = resolved(tree({"a": "${device:cout}"}))[1]
+    assert problem.message == "`${device:cout}` is no reference"
+    assert "${device:count}" in problem.fix
+
+
+def test_a_variable_is_text_where_text_is_wanted() -> None:
+    root = tree(
+        {"tag": "${env:N}", "evaluate": {"every": "${env:N}"}, "seed": "${env:N}", "model": {"name": "${env:N}"}}
+    )
+
+    made, _ = with_outside(root, {"N": "123"}, {})
+
+    assert plain(made) == {"tag": "123", "evaluate": {"every": "123"}, "seed": 123, "model": {"name": 123}}
+    name = get_at(made, ("model", "name"))
+    assert name is not None and typed_text(name) == "123"

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import os
 import runpy
 import shutil
 import struct
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,9 +18,11 @@ import numpy as np
 import pytest
 import torch
 
+import assay as house
 from assay.config import load, plain
 from assay.core import run_file
 from assay.store.series import read_series
+from languages import WRITERS
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 SRC = EXAMPLES.parent / "src"
@@ -172,3 +176,65 @@ def test_the_tags_of_a_line_do_not_depend_on_how_long_the_others_of_its_batch_ar
 
     with torch.no_grad():
         assert torch.allclose(tagger(line)[0], tagger(filled)[0, :, :3], atol=1e-12)
+
+
+LAZY = """
+from assay.config import L
+from assay.config.defaults.optim import AdamW
+from assay.config.defaults.process import process
+from assay.config.defaults.schedule import WarmupCosine as schedule
+from data import Digits
+from model import Net
+
+seed = 0
+model = L(Net)(width=8)
+data = {
+    split: dict(source=L(Digits)(split=split), batch_size=250) for split in ("train", "valid", "test")
+}
+data["train"].update(source=L(Digits)(split="train", shift=2), batch_size=64, shuffle=True)
+optimizer = L(AdamW.type)(lr=3e-3)
+train = dict(epochs=12, steps=20, precision="fp32", accumulate=1, clip_norm=1.0)
+"""
+
+PARAMS = """
+from assay import Params
+
+class Digits(Params):
+    def __init__(self):
+        super().__init__()
+        for name, value in GIVEN.items():
+            setattr(self, name, value)
+
+config = Digits()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.row("E02", "E27")
+def test_the_digits_in_every_language_are_one_config_and_train_to_the_same_bits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = shutil.copytree(EXAMPLES / "01_digits", tmp_path / "digits")
+    content = tomllib.loads((folder / "digits.toml").read_text(encoding="utf-8"))
+    content["train"]["steps"] = 20
+    content["model"]["width"] = 8
+    content["evaluate"] = {"every": "never"}
+    del content["checkpoint"]["best"]
+    files = [f"plain{suffix}" for suffix in WRITERS]
+    for file, write in zip(files, WRITERS.values(), strict=True):
+        (folder / file).write_text(write(content), encoding="utf-8")
+    (folder / "lazy.py").write_text(LAZY)
+    (folder / "params.py").write_text(f"GIVEN = {content!r}\n{PARAMS}")
+    monkeypatch.chdir(folder)
+
+    found = {}
+    for file in [*files, "lazy.py", "params.py"]:
+        (result,) = house.run(file)
+        assert result.exception is None, (file, result.exception)
+        assert result.record_dir is not None and result.step == 20
+        weights = house.load_model(f"{result.id}@latest").state_dict()
+        digest = hashlib.sha256(b"".join(value.numpy().tobytes() for value in weights.values())).hexdigest()
+        found[file] = (run_file.read(result.record_dir).newest.config_hash, digest)
+
+    assert [Path(file).suffix for file in found] == [".toml", ".json", ".yaml", ".ini", ".py", ".py", ".py"]
+    assert len(set(found.values())) == 1, found

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import tomllib
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -78,3 +79,51 @@ def test_a_shape_mistake_is_told_without_torch_too(tmp_path: Path) -> None:
 
     assert said.returncode == 2
     assert "did you mean `train`?" in said.stderr and "PyTorch" not in said.stderr
+
+
+ANYWHERE = """
+import assay
+from assay.config import get_config, load
+from assay.config.tree import plain
+
+assert "unpacked" in assay.__file__, assay.__file__
+print(get_config("defaults/train.py").train.epochs, get_config("defaults/optim.py").AdamW)
+print(get_config("beside/train.py").train.epochs, plain(load("config.py").root)["train"]["epochs"])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.row("E04")
+def test_configs_are_taken_by_their_path_from_a_wheel_and_any_folder(tmp_path: Path) -> None:
+    here = {**os.environ, "PYTHONPATH": ""}
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+    built = subprocess.run(build, cwd=ROOT, env=here, capture_output=True, text=True, check=False)
+    assert built.returncode == 0, built.stderr
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path / "unpacked")
+        packed = {name for name in archive.namelist() if name.startswith("assay/config/defaults/")}
+    there = ROOT / "src" / "assay" / "config" / "defaults"
+    assert packed == {f"assay/config/defaults/{path.name}" for path in there.glob("*.py")}
+    for folder in (tmp_path / "one", tmp_path / "two" / "deep"):
+        (folder / "beside").mkdir(parents=True)
+        (folder / "beside" / "train.py").write_text("train = dict(epochs=7)\n")
+        (folder / "config.py").write_text(
+            "from assay.config import get_config\n"
+            "train = get_config('defaults/train.py').train\n"
+            "train.epochs += get_config('beside/train.py').train.epochs\n"
+        )
+        ran = subprocess.run(
+            [sys.executable, "-c", ANYWHERE],
+            cwd=folder,
+            env={**here, "PYTHONPATH": str(tmp_path / "unpacked")},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+        assert ran.returncode == 0, ran.stderr
+        assert ran.stdout.splitlines() == [
+            "10 L('torch.optim.AdamW')(lr=0.001, betas=[0.9, 0.999], weight_decay=0.01)",
+            "7 17",
+        ]

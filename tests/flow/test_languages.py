@@ -52,6 +52,7 @@ config = Toy()
 """
 
 
+@pytest.mark.row("F05")
 def test_one_experiment_in_every_language_trains_to_the_same_bits(assay: Callable[..., object], toy: Path) -> None:
     content = tomllib.loads((toy / "toy.toml").read_text())
     files = ["toy.toml"]

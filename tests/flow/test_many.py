@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import assay as house
+from assay.cli.main import main
 from assay.config import changed_keys, load, plain
 from assay.core import run_file
 from assay.core.facts import Ended, read_events
@@ -109,6 +110,51 @@ def test_a_number_drawn_at_the_start_is_kept_and_never_drawn_again(assay, toy: P
     assert plain(load(runs(toy)[2] / "config.toml").root)["seed"] == first
     assert assay("resume", runs(toy)[1].name.split("-")[2], "train.steps=4").returncode == 0
     assert plain(load(runs(toy)[1] / "config.toml").root)["seed"] == second
+
+
+@pytest.mark.row("B05")
+def test_the_devices_of_a_machine_are_counted_at_the_start_and_kept(
+    assay, toy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    short(toy, "")
+    text = (toy / "many.toml").read_text()
+    (toy / "many.toml").write_text(text.replace("width = 8", 'width = "${device:count}"'))
+    monkeypatch.chdir(toy)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 4)
+
+    (result,) = house.run("many.toml", device="cpu")
+    main(["check", "many.toml"])
+
+    assert result.exception is None
+    (run,) = runs(toy)
+    newest = run_file.read(run).newest
+    assert plain(load(run / "config.toml").root)["model"]["width"] == 4
+    assert newest.config_hash[:16] == capsys.readouterr().out.split()[-1]
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    again = house.run(run / "config.toml", device="cpu", user_dir=".")[0]
+    assert again.config is not None and again.record_dir is not None
+    assert plain(again.config.root)["model"]["width"] == 4
+    assert run_file.read(again.record_dir).newest.config_hash == newest.config_hash
+    explained = assay("config", "explain", "model.width", "many.toml").stdout
+    assert "a run keeps the number it found" in explained
+
+
+@pytest.mark.parametrize("variable", ["123", "0x10", "true", "plain"])
+def test_a_variable_that_looks_like_a_number_is_text_for_a_parameter_that_wants_text(
+    toy: Path, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    net = (toy / "net.py").read_text().replace("width):", "width, name: str = ''):\n        self.name = name")
+    (toy / "net.py").write_text(net)
+    short(toy, "")
+    text = (toy / "many.toml").read_text().replace("width = 8", 'width = 8\nname = "${env:A_NAME}"')
+    (toy / "many.toml").write_text(text)
+    monkeypatch.chdir(toy)
+    monkeypatch.setenv("A_NAME", variable)
+
+    (result,) = house.run("many.toml")
+
+    assert result.exception is None
+    assert house.load_model(f"{result.id}@latest").name == variable
 
 
 @pytest.mark.row("C53")

@@ -365,3 +365,49 @@ def test_a_source_with_workers_that_holds_the_context_is_refused_with_its_path(
 
     assert "`data.train.source.stages[1].owner` holds the context of the run" in str(result.exception)
     assert result.exit_code == 2
+
+
+NAMED = """
+from assay.build import provides
+from assay.engine import on
+from assay.engine.names import *
+import seen
+
+class Named:
+    @provides
+    def sizes(self, first: TrainLoader, second: ValLoader) -> dict:
+        return {"train": first.batch_size, "valid": second.batch_size}
+
+    @on("run_end")
+    def look(self, sizes, a: TrainLoader, b: ValLoader, net: Model, o: Optimizer, s: Scheduler, d: Device, at: State):
+        seen.log.append((sizes, a.split, b.split))
+        seen.log.append([type(each).__name__ for each in (net, o, s, d)] + [at.step])
+
+    @on("run_end")
+    def by_name(self, train_loader, valid_loader):
+        seen.log.append([train_loader.split, valid_loader.split])
+"""
+
+
+@pytest.mark.row("D11")
+def test_standard_types_find_the_things_of_a_run(train, seen: ModuleType) -> None:
+    result = train(NAMED, '{ type = "mine.Named" }')
+
+    assert result.exception is None, result.exception
+    assert sorted(seen.log, key=len, reverse=True) == [
+        ["Net", "AdamW", "WarmupCosine", "device", 8],
+        ({"train": 8, "valid": 16}, "train", "valid"),
+        ["train", "valid"],
+    ]
+
+
+def test_a_loader_that_is_asked_for_before_it_is_there_is_told(train, seen: ModuleType) -> None:
+    source = """
+from assay.engine.names import TrainLoader
+
+class Early:
+    def __init__(self, batches: TrainLoader): ...
+"""
+    error = train(source, '{ type = "mine.Early" }').exception
+
+    assert "`train_loader` is made later than this" in str(error)

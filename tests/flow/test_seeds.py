@@ -143,16 +143,17 @@ def test_blocks_of_plugins_and_pipes_load_as_they_stand() -> None:
 @pytest.mark.row("S-A1", "S-A2")
 def test_plugins_and_pipes_are_checked_built_and_entered_in_order(tmp_path: Path) -> None:
     done = run("tagger/show.py", folder=tmp_path)
-    checked = subprocess.run(
-        [sys.executable, "-m", "assay", "check", str(SEEDS / "tagger" / "tagger.toml")],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(SRC), "PYTHONDONTWRITEBYTECODE": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    for command in (["check"], ["run", "--no-file"]):
+        ran = subprocess.run(
+            [sys.executable, "-m", "assay", *command, str(SEEDS / "tagger" / "tagger.toml")],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(SRC), "PYTHONDONTWRITEBYTECODE": "1", "CUDA_VISIBLE_DEVICES": ""},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert ran.returncode == 0, ran.stdout + ran.stderr
 
-    assert checked.returncode == 0, checked.stdout + checked.stderr
     lines = done.stdout.splitlines()
     assert [line.split()[:2] for line in lines[:6]] == [["enter", name] for name in PLUGIN_NAMES]
     assert lines[1] == "enter FileLogger records/weixin/tagger/train ['detail_log']"

@@ -221,6 +221,31 @@ def test_config_files_stay_inside_the_folder_whatever_they_are_called(project: P
     assert not (project.root / "evil.toml").exists()
 
 
+def test_two_config_files_of_one_name_keep_the_folders_that_tell_them_apart(project: Project) -> None:
+    files = {"main.py": "0", "configs/a/train.py": "1", str(project.root / "common" / "train.py"): "2", "Other.py": "3"}
+    files["configs/b/../b/train.py"] = "4"
+
+    with begin(project, config_files=files) as run:
+        folder = run.folder.config_dir
+        kept = {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
+
+    assert {name.rpartition("/")[2] for name in kept} == {"main.py", "Other.py", "train.py"}
+    assert kept.keys() >= {"main.py", "Other.py"}
+    assert {tuple(name.split("/")[-2:]): text for name, text in kept.items() if "/" in name} == {
+        ("a", "train.py"): "1",
+        ("common", "train.py"): "2",
+        ("b", "train.py"): "4",
+    }
+
+
+def test_two_imported_configs_of_one_name_lie_side_by_side(project: Project) -> None:
+    files = {"train.py": "0", "parts/train.py": "1"}
+
+    with begin(project, config_files=files) as run:
+        assert (run.folder.config_dir / "train.py").read_text() == "0"
+        assert (run.folder.config_dir / "parts" / "train.py").read_text() == "1"
+
+
 def test_the_project_becomes_known(project: Project) -> None:
     with begin(project), begin(project):
         pass

@@ -8,6 +8,7 @@ from assay.build.marks import configurable, inject, provides
 from assay.build.plugins import Plugin, as_plugin, entered
 from assay.build.registry import RegistryError, register
 from assay.build.signatures import Examined, check_signatures, examine
+from assay.build.sources import check_sources, loader_keys
 from assay.build.symbols import AbsentError, NoFrameError, SymbolTable, sym_tbl
 from assay.build.targets import TargetError, resolve
 
@@ -27,12 +28,14 @@ __all__ = [
     "build",
     "check_graph",
     "check_signatures",
+    "check_sources",
     "configurable",
     "current",
     "entered",
     "examine",
     "inject",
     "instantiate",
+    "loader_keys",
     "planned",
     "plugin_paths",
     "promise_run",

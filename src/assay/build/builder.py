@@ -15,6 +15,7 @@ from assay.build.marks import is_configurable
 from assay.build.parameters import Parameter, Signature, signature_of
 from assay.build.signatures import RESERVED, is_factory, mapping_given
 from assay.build.targets import TargetError, find, owner_of
+from assay.config.sources.objects import read
 from assay.config.tree import (
     KeyPath,
     Leaf,
@@ -23,7 +24,6 @@ from assay.config.tree import (
     Table,
     dotted,
     fitted,
-    from_plain,
     get_at,
     parse_dotted,
 )
@@ -54,15 +54,19 @@ def build(
     return builder.node(node, path, extra or {})
 
 
-def instantiate(target: str | Node | Mapping[str, Any] | Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+def instantiate(
+    target: str | Node | Mapping[str, Any] | Sequence[Any] | Callable[..., Any], /, *args: Any, **kwargs: Any
+) -> Any:
     """Build one thing from Python: a target, a callable, or a tree such as `{"type": "torch.nn.Linear", ...}`.
 
     >>> instantiate({"type": "torch.nn.Linear", "in_features": 2}, out_features=3).weight.shape
     torch.Size([3, 2])
 
-    What is given here wins over what is written in the tree. Required parameters that are in neither come from the
-    context in use, if there is one.
+    A list is built item by item. What is given here wins over what is written in the tree. Required parameters that
+    are in neither come from the context in use, if there is one.
     """
+    if isinstance(target, Sequence) and not isinstance(target, str):
+        return instantiate({"items": target}, *args, **kwargs)["items"]
     here = (Path.cwd(), Path(sys.path[0] or "."))
     context = context_here() or Context()
     tree = _as_tree(target)
@@ -97,7 +101,10 @@ def _as_tree(target: object) -> Node | None:
         case Leaf() | List() | Table():
             return target
         case Mapping():
-            return from_plain(target, _PYTHON)
+            root, problems = read(target, _PYTHON.source)
+            if problems:
+                raise ConfigError(problems)
+            return root
         case str() | type():
             return None
         case _:

@@ -86,8 +86,8 @@ class Entry:
 
     def is_a(self, kind: Any) -> bool:
         """Whether this is found by a type it was not declared with."""
-        if not isinstance(kind, type):
-            return False
+        if not isinstance(kind, type):  # an alias: only what was promised under it
+            return self.promise is not None and self.promise.type is kind
         expected = self.expected
         try:
             if isinstance(expected, type) and issubclass(expected, kind):

@@ -89,6 +89,11 @@ def promise_run(root: Table, context: Context, *, user_dirs: Sequence[Path], tru
     context.promise("backward", Promise(type=engine("Backward"), names=("optimizer", "schedule")))
     context.promise("engine", Promise(type=engine("Engine"), names=("process",), paths=source))
     context.promise("state", Promise(type=engine("State"), names=("process",), paths=source))
+    data = root.items.get("data")
+    loaders = getattr(sys.modules.get("assay.engine.names"), "LOADERS", {})
+    for split in data.items if isinstance(data, Table) else ():
+        kept = Promise(type=loaders.get(split, _NotLoaded), paths=(("data", split, "source"),))
+        context.promise(f"{split}_loader", kept)
     context.promise("recorder", Promise(type=Recorder, names=("engine",)))
     context.promise("record_dir", Promise(type=Path, names=("recorder",)))
     for path in plugin_paths(root):

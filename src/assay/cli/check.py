@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from assay.build import Examined
     from assay.cli.variations import Row
     from assay.config import Config
+    from assay.config.tree import Table
 
 
 @contextlib.contextmanager
@@ -99,7 +100,7 @@ def command(
 
         click.echo("\n".join(lines(rows, files[0], color=use_color(sys.stdout))))
     elif not bad:
-        _show_fine(files[0], config, found)
+        _show_fine(files[0], None if shape else examiner.canonical(config))
     return 2 if bad else 0
 
 
@@ -123,10 +124,10 @@ def _show(problems: list[Problem], *, after: bool = False) -> None:
         click.echo(f"\n{text}" if after else text)
 
 
-def _show_fine(file: str, config: Config, found: Examined | None) -> None:
+def _show_fine(file: str, named: Table | None) -> None:
     from assay.config import config_hash
 
-    hashed = f"  {config_hash(found.canonical(config.root))[:16]}" if found else ""
+    hashed = f"  {config_hash(named)[:16]}" if named is not None else ""
     click.echo(f"{paint('fine', 'green bold', on=use_color(sys.stdout))}  {file}{hashed}")
 
 

@@ -47,8 +47,8 @@ def told(result: RunResult) -> int:
     where = f"  {result.record_dir}" if result.record_dir is not None else ""
     error = result.exception
     if result.status == "finished":
-        values = "  ".join(f"{name} {value:.4f}" for name, value in result.value.items())
-        click.echo(f"{paint('finished', 'green bold', on=color)} {result.id}  step {result.step}  {values}", err=True)
+        values = "".join(f"  {name} {value:.4f}" for name, value in result.value.items())
+        click.echo(f"{paint('finished', 'green bold', on=color)} {result.id}  step {result.step}{values}", err=True)
     elif result.status == "stopped":
         click.echo(f"{paint('stopped', 'yellow bold', on=color)} {result.id}  at step {result.step}", err=True)
     else:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from assay.config.overrides import Setting
 from assay.config.tree import (
+    KeyPath,
     Leaf,
     List,
     Node,
@@ -17,7 +19,8 @@ from assay.config.tree import (
     parse_dotted,
     set_at,
 )
-from assay.core.diagnostics import Problem
+from assay.config.values import value_of
+from assay.core.diagnostics import Origin, Problem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +78,10 @@ ALIASES: Sequence[Alias] = (
 
 
 def applied(root: Table) -> tuple[Table, list[Problem]]:
-    """`root` with every alias under its name here, and a note for each. A name that is there already wins."""
+    """`root` with every alias under its name here, and a note for each.
+
+    Given under both names, the one that this file writes itself wins over one that it imports; else the name here.
+    """
     notes: list[Problem] = []
     for alias in ALIASES:
         path, to = parse_dotted(alias.old), parse_dotted(alias.new)
@@ -86,14 +92,43 @@ def applied(root: Table) -> tuple[Table, list[Problem]]:
         value = alias.value(node)
         root = delete_at(root, path)
         is_there = get_at(root, to) is not None
-        message = f"`{alias.old}` is `{alias.new}` here: {alias.note}"
-        if is_there and value is not None:
-            message = f"`{alias.old}` is `{alias.new}` here, which is given too and counts"
-        notes.append(Problem(kind="alias", severity="note", message=message, origin=origin, key=alias.old))
-        if value is None or is_there:
+        is_theirs = is_there and key_origin_at(root, to).source != root.origin.source == origin.source
+        counts = value is not None and is_there and not is_theirs
+        notes.append(_note(alias, origin, "which is given too and counts" if counts else ""))
+        if value is None or counts:
             continue
         try:
             root = set_at(root, to, value, origin)
         except KeyError:  # something that is no table stands in the way, and is told as such
             continue
     return root, notes
+
+
+def renamed(setting: Setting) -> tuple[Setting | None, list[Problem]]:
+    """A setting of an alias as one of its name here, with a note; None when it asks for nothing. Others stay."""
+    alias = next((each for each in ALIASES if _is_under(setting.parts, parse_dotted(each.old))), None)
+    if alias is None:
+        return setting, []
+    old, to = parse_dotted(alias.old), parse_dotted(alias.new)
+    notes = [_note(alias, setting.key_origin())]
+    origins = (setting.key_origin(),) * len(to)
+    if setting.value is None:
+        return replace(setting, parts=to, origins=origins), notes
+    given = setting.value
+    if setting.text is not None and "," in setting.text and isinstance(given, Leaf):
+        given = from_plain([value_of(part) for part in setting.text.split(",")], given.origin)
+    inside = set_at(Table({}, given.origin), setting.parts, given, setting.key_origin())
+    value = alias.value(get_at(inside, old) or given)
+    if value is None:
+        return None, notes
+    shown = f"{alias.new}={setting.text if setting.text is not None else '...'}"
+    return replace(setting, parts=to, value=value, origins=origins, text=None, to_create=f"+{shown}"), notes
+
+
+def _is_under(path: KeyPath, above: KeyPath) -> bool:
+    return path[: len(above)] == above
+
+
+def _note(alias: Alias, origin: Origin, why: str = "") -> Problem:
+    message = f"`{alias.old}` is `{alias.new}` here{f', {why}' if why else f': {alias.note}'}"
+    return Problem(kind="alias", severity="note", message=message, origin=origin, key=alias.old)

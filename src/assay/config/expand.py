@@ -69,6 +69,7 @@ def _made(config: Config, variant: Variant | None, point: Point) -> Config:
         root=made.root,
         written=made.written,
         problems=(*config.read_problems, *made.problems),
+        notes=(*config.file_notes, *made.notes),
         named=None,
         variant=variant.name if variant is not None else "",
         assigned=assignments(point),

@@ -41,6 +41,8 @@ def _steps(config: Config, path: KeyPath, how: str, seen: frozenset[KeyPath]) ->
             yield from _steps(config, target, f"copies {dotted(target)}", seen | {target})
     if "${random:" in text:
         yield Step(how="drawn anew at each start", origin=Origin(source="a run keeps the number it got"), text="")
+    if "${device:" in text:
+        yield Step(how="known when it starts", origin=Origin(source="a run keeps the number it found"), text="")
     for kind, name in outside_named(text):
         origin = config.settings.origin_of(name) if kind == "global" else Origin(source=f"the environment ({name})")
         if origin is not None:

@@ -45,9 +45,9 @@ class Config:
     into it, with its variants and its sweep: see `expand`. `variant` and `point` ("2/6") say which of them this is,
     `assigned` what the point set. `files` holds every source exactly as given. `user_dirs` is where user modules are
     looked for, first match wins; `settings` are those of the project. `problems` is what went wrong so far, of which
-    `read_problems` concern the text alone, and `notes` what was read as something else; `check_shape` tells these and
-    everything else. `named` is `root` with every target under its one name, once the signature stage has looked at it:
-    the tree that is hashed.
+    `read_problems` concern the text alone, and `notes` what was read as something else (`file_notes`: in the file);
+    `check_shape` tells these and everything else. `named` is `root` with every target under its one name, once the
+    signature stage has looked at it: the tree that is hashed.
     """
 
     root: Table
@@ -59,6 +59,7 @@ class Config:
     overrides: tuple[str, ...] = ()
     problems: tuple[Problem, ...] = ()
     read_problems: tuple[Problem, ...] = ()
+    file_notes: tuple[Problem, ...] = ()
     notes: tuple[Problem, ...] = ()
     named: Table | None = None
     variant: str = ""
@@ -170,7 +171,8 @@ def _config(
         overrides=tuple(overrides),
         problems=(*read_problems, *made.problems),
         read_problems=tuple(read_problems),
-        notes=tuple(notes),
+        file_notes=tuple(notes),
+        notes=(*notes, *made.notes),
         draws=draws,
         settings=Settings(path.resolve().parent if path is not None else Path.cwd()),
     )

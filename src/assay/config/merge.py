@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from assay.config import references
-from assay.config.overrides import RefusedError, Setting, apply, put
+from assay.config.aliases import renamed
+from assay.config.overrides import RefusedError, Setting, put, setting_of
 from assay.config.tree import Table
 from assay.core import schema
 from assay.core.diagnostics import Problem
@@ -17,11 +18,15 @@ Change = Callable[[Table], tuple[Sequence[Setting], Sequence[Problem]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Merged:
-    """`written` is everything put together, `root` the same with value references replaced and nothing left over."""
+    """`written` is everything put together, `root` the same with value references replaced and nothing left over.
+
+    `notes` tell which settings were taken under another name.
+    """
 
     root: Table
     written: Table
     problems: tuple[Problem, ...]
+    notes: tuple[Problem, ...] = ()
 
 
 def merged(
@@ -38,23 +43,38 @@ def merged(
     """
     written = given
     problems: list[Problem] = []
-    for change in changes:
+    notes: list[Problem] = []
+    typed: Change = lambda _: _typed(overrides)  # noqa: E731  a change like the others
+    for change in (*changes, typed):
         settings, wrong = change(written)
         problems += wrong
-        for setting in settings:
+        for given_setting in settings:
+            setting, said = renamed(given_setting)
+            notes += said
             try:
-                written = put(written, setting)
+                written = put(written, setting) if setting is not None else written
             except RefusedError as refused:
                 problems.append(refused.problem)
-    written, wrong = apply(written, overrides)
-    problems += wrong
     body, wrong = references.drawn(_without(written, schema.MAKERS), draws)
     problems += wrong
     root, wrong = references.resolved(body)
     problems += wrong
     if not is_whole:
         problems = [problem for problem in problems if problem.kind not in ("unknown-reference", "unknown-key")]
-    return Merged(root=_without(root, _templates(written, root)), written=written, problems=tuple(problems))
+    root = _without(root, _templates(written, root))
+    return Merged(root=root, written=written, problems=tuple(problems), notes=tuple(notes))
+
+
+def _typed(arguments: Sequence[str]) -> tuple[list[Setting], list[Problem]]:
+    """What the command line sets, and what there is no override."""
+    settings: list[Setting] = []
+    problems: list[Problem] = []
+    for argument in arguments:
+        try:
+            settings.append(setting_of(argument))
+        except RefusedError as refused:
+            problems.append(refused.problem)
+    return settings, problems
 
 
 def _templates(written: Table, resolved: Table) -> frozenset[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -32,19 +31,10 @@ def is_override(argument: str) -> bool:
         return True
 
 
-def apply(root: Table, arguments: Sequence[str]) -> tuple[Table, list[Problem]]:
-    """`root` with the overrides done one after another. A wrong one is told and changes nothing."""
-    problems: list[Problem] = []
-    for argument in arguments:
-        try:
-            root = put(root, setting_of(argument))
-        except RefusedError as refused:
-            problems.append(refused.problem)
-    return root, problems
-
-
 def typed_text(node: Node) -> str | None:
-    """The value of an override exactly as typed, for parameters that want text: `name=123` means "123" to a str."""
+    """A value exactly as typed, on the command line or in a variable: `name=123` means "123" to a str."""
+    if isinstance(node, Leaf) and node.typed is not None:
+        return node.typed
     origin = node.origin
     if origin.source != CLI or origin.text is None:
         return None

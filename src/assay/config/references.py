@@ -1,9 +1,9 @@
 """Strings with a meaning. Never code.
 
 `"@model"` is an object, `"${a.b}"` a value, `"${env:X}"` and `"${global:X}"` come from outside, `"${random:int:0:9}"`
-is drawn, `"run:last@best"` is a run. A tree keeps the written form of what is decided later: object references,
-references to the outside, runs and the escapes `"@@text"` and `"$${"`. So resolving twice is resolving once, and a
-saved tree reads back as it was.
+is drawn, `"${device:count}"` is known when a run starts, `"run:last@best"` is a run. A tree keeps the written form of
+what is decided later: object references, references to the outside and to the machine, runs and the escapes `"@@text"`
+and `"$${"`. So resolving twice is resolving once, and a saved tree reads back as it was.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from assay.config.tree import (
     walk,
 )
 from assay.config.values import value_of
+from assay.core import schema
 from assay.core.diagnostics import Origin, Problem
 from assay.core.errors import did_you_mean, nearest
 
@@ -42,7 +43,13 @@ MAX_CHAIN = 100  # references to references
 _IN_TEXT = re.compile(r"\$\$\{|\$\{(?P<inside>[^{}]*)\}|\$\{")
 _OUTSIDE = re.compile(r"(?P<kind>env|global):(?P<name>[A-Za-z_][\w-]*)", re.ASCII)
 _RANDOM = re.compile(r"random:(?P<kind>int|float):(?P<low>[^:]+):(?P<high>[^:]+)")
-_FORMS = "write ${path.to.a.key}, ${env:NAME}, ${global:NAME} or ${random:int:0:9}, or $${ for the two characters"
+_FORMS = (
+    "write ${path.to.a.key}, ${env:NAME}, ${global:NAME}, ${random:int:0:9} or ${device:count}, or $${ for the two"
+    " characters"
+)
+
+MACHINE = ("device:count",)
+"""What only the machine that runs a config knows: the devices it computes on. Written down when a run starts."""
 
 RUN = "run:"
 """What an address of a run starts with in a config."""
@@ -123,14 +130,41 @@ def drawn(root: Table, draws: Draws) -> tuple[Table, list[Problem]]:
             )
             return None
 
+    return _with_numbers(root, "random:", "drawn by", number_at), problems
+
+
+def asks_machine(root: Table) -> bool:
+    """Whether a value of `root` waits for the machine."""
+    return any(
+        inside.strip() in MACHINE
+        for _, node in walk(root)
+        if isinstance(node, Leaf) and isinstance(node.value, str)
+        for inside in _insides(node.value)
+    )
+
+
+def with_machine(root: Table, values: Mapping[str, int]) -> Table:
+    """`root` with what this machine says in place of `${device:count}`; `values` holds it by `device:count`."""
+
+    def number_at(leaf: Leaf, path: KeyPath, found: re.Match[str]) -> int | None:
+        return values.get((found["inside"] or "").strip())
+
+    return _with_numbers(root, "device:", "known by", number_at)
+
+
+def _with_numbers(
+    root: Table, kind: str, how: str, number_at: Callable[[Leaf, KeyPath, re.Match[str]], int | float | None]
+) -> Table:
+    """`root` with a number in place of every reference that has one; the origin says `how` it was written."""
+
     def leaf_of(leaf: Leaf, text: str, path: KeyPath) -> Leaf:
-        if "random:" not in text:
+        if kind not in text:
             return leaf
-        origin = replace(leaf.origin, note=", ".join(filter(None, [leaf.origin.note, f"drawn by {text}"])))
+        origin = replace(leaf.origin, note=", ".join(filter(None, [leaf.origin.note, f"{how} {text}"])))
         whole = _IN_TEXT.fullmatch(text)
         if whole is not None:
             number = number_at(leaf, path, whole)
-            return leaf if number is None else Leaf(number, origin)
+            return leaf if number is None else Leaf(number, origin, typed=str(number))
 
         def put_in(found: re.Match[str]) -> str:
             number = number_at(leaf, path, found)
@@ -139,7 +173,7 @@ def drawn(root: Table, draws: Draws) -> tuple[Table, list[Problem]]:
         filled = _IN_TEXT.sub(put_in, text)
         return leaf if filled == text else Leaf(filled, origin)
 
-    return _each_text(root, leaf_of), problems
+    return _each_text(root, leaf_of)
 
 
 def resolved(root: Table) -> tuple[Table, list[Problem]]:
@@ -158,8 +192,8 @@ def resolved(root: Table) -> tuple[Table, list[Problem]]:
 def with_outside(root: Table, environ: Mapping[str, str], variables: Mapping[str, Any]) -> tuple[Table, list[Problem]]:
     """`root` with every `${env:X}` and `${global:X}` replaced.
 
-    Alone in its string a variable of the environment is read like an override (`8` is a number), a global keeps its
-    type. What comes from outside is never a reference itself.
+    Alone in its string a variable of the environment is read like an override (`8` is a number, unless text is wanted),
+    a global keeps its type. What comes from outside is never a reference itself.
     """
     outside = _Outside(environ, variables)
     return _each_text(root, outside.node), outside.problems
@@ -373,7 +407,8 @@ class _Resolver:
         if target is None:
             kind, colon, rest = inside.strip().partition(":")
             near = nearest(kind, ("env", "global", "random")) if colon else []
-            fix = f"did you mean `${{{near[0]}:{rest}}}`?" if near else _FORMS
+            whole = [f"{near[0]}:{rest}"] if near else nearest(inside.strip(), MACHINE)
+            fix = f"did you mean `${{{whole[0]}}}`?" if whole else _FORMS
             raise self.stop(leaf, path, "unknown-reference", f"`${{{inside}}}` is no reference", fix)
         target = fitted(self.root, target)
         if get_at(self.root, target) is None:
@@ -516,8 +551,9 @@ def _circle(root: Table, circle: list[KeyPath], edges: Mapping[KeyPath, KeyPath]
 
 
 def _is_kept(inside: str) -> bool:
-    """Whether `${inside}` is for others to replace: it comes from outside, or is random and was told to be wrong."""
-    return bool(_OUTSIDE.fullmatch(inside.strip())) or inside.strip().startswith("random:")
+    """Whether `${inside}` is for others: from outside, of the machine, or random and already told to be wrong."""
+    inside = inside.strip()
+    return bool(_OUTSIDE.fullmatch(inside)) or inside in MACHINE or inside.startswith("random:")
 
 
 @dataclass
@@ -554,11 +590,14 @@ class _Outside:
         if named["kind"] == "global":
             origin = replace(leaf.origin, note=f"from the global {name}")
             return from_plain(_escaped_all(self.variables[name]), origin)
-        value = value_of(self.environ[name])
+        text = self.environ[name]
+        standard = schema.find(path)
+        is_text = standard is not None and standard.kind in ("text", "period", "duration", "choice")
+        value = text if is_text else value_of(text)
         if not isinstance(value, bool | int | float | str | date | time | None):
-            value = self.environ[name]
+            value = text
         plain = escaped(value) if isinstance(value, str) else value
-        return Leaf(plain, replace(leaf.origin, note=f"from the environment variable {name}"))
+        return Leaf(plain, replace(leaf.origin, note=f"from the environment variable {name}"), typed=text)
 
     def value(self, named: re.Match[str]) -> Any:
         return (self.variables if named["kind"] == "global" else self.environ)[named["name"]]

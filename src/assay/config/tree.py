@@ -24,10 +24,14 @@ MAX_DEPTH = 200
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Leaf:
-    """One scalar. Compared by identity; `same` compares what trees say."""
+    """One scalar. Compared by identity; `same` compares what trees say.
+
+    `typed` is the text it was read from, where that had no quotes to say whether `123` is a number or text.
+    """
 
     value: Scalar
     origin: Origin
+    typed: str | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

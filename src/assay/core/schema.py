@@ -69,7 +69,12 @@ SECTIONS: tuple[Key, ...] = (
         kind="tables",
         doc="The splits by name: data.train is trained on, the others are evaluated on.",
         keys=(
-            Key(name="source", kind="call", doc="The dataset, or any iterable of batches.", required=True),
+            Key(
+                name="source",
+                kind="call",
+                doc="The dataset; or, without the keys below, an iterable of batches.",
+                required=True,
+            ),
             Key(
                 name="batch_size",
                 kind="int",

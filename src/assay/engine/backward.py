@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import torch
@@ -48,12 +48,15 @@ class Backward:
         self.lr = self.rate.current
         self.grad_norm: float | None = None
         self.skipped = 0
-        own = getattr(optimizer.zero_grad, "__func__", None) is not Optimizer.zero_grad
-        self._zero_grad = optimizer.zero_grad if own else self._forget_gradients
+        own = getattr(optimizer, "zero_grad", None)
+        if own is None or getattr(own, "__func__", None) is Optimizer.zero_grad:
+            own = self._forget_gradients
+        self._zero_grad: Callable[[], None] = own
         self._shares: Sequence[float] | None = None
         self._micro = 0
         self._weight: Tensor | float | None = None
         self._scalars: list[tuple[Tensor, float]] = []
+        self._one: Tensor | None = None
         self._is_clean = False  # gradients may be there from before, or from a window that failed
         self._is_known_to_reach = False
         self._finder: tuple[Tensor, Tensor] | None = None  # what torch's own check of gradients needs, where it works
@@ -83,12 +86,12 @@ class Backward:
             if isinstance(loss, tuple):
                 self._backward_sum(*loss)
             elif self._shares is None:
-                loss.backward()  # type: ignore[no-untyped-call]
+                self._differentiate(loss)
                 self._scalars.append((loss, 1.0))
             else:
                 share = self._shares[self._micro]
                 self._micro += 1
-                (loss * share).backward()  # type: ignore[no-untyped-call]
+                self._differentiate(loss * share)
                 self._scalars.append((loss, share))
         except (AttributeError, RuntimeError, TypeError) as error:
             _blame_loss(loss, error)
@@ -141,7 +144,7 @@ class Backward:
         return math.isfinite(self.loss) and (self.non_finite == "ignore" or self._are_gradients_finite())
 
     def _are_gradients_finite(self) -> bool:
-        grads = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
+        grads = [grad for parameter in self.parameters if (grad := parameter.grad) is not None]
         if self._finder is None:
             return all(bool(_values(grad).isfinite().all()) for grad in grads)
         found, one = self._finder
@@ -182,12 +185,21 @@ class Backward:
     def _backward_sum(self, total: Tensor, weight: Tensor | float) -> None:
         if self._shares is None:
             loss = total / weight
-            loss.backward()  # type: ignore[no-untyped-call]
+            self._differentiate(loss)
             self._scalars.append((loss, 1.0))
             return
-        total.backward()  # type: ignore[no-untyped-call]
+        self._differentiate(total)
         self._weight = weight if self._weight is None else self._weight + weight
         self._scalars.append((total, 1.0))
+
+    def _differentiate(self, loss: Tensor) -> None:
+        """`loss.backward()`, from a 1 that is kept: torch would make a new one each time."""
+        if loss.dim():
+            loss.backward()  # type: ignore[no-untyped-call]
+            return
+        if self._one is None or self._one.get_device() != loss.get_device() or self._one.dtype != loss.dtype:
+            self._one = torch.ones_like(loss)
+        torch.autograd.backward(loss, self._one)
 
     def _read_loss(self) -> float:
         if len(self._scalars) == 1:

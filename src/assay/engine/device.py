@@ -35,6 +35,11 @@ def pick_device(name: str | None) -> torch.device:
     return device
 
 
+def device_count() -> int:
+    """Devices that this machine computes on: its accelerators, or the one CPU."""
+    return max(1, torch.cuda.device_count())
+
+
 def pick_threads(wanted: int | str, model: nn.Module) -> int:
     """CPU threads of one process; "auto": one for a small model, else all cores."""
     if isinstance(wanted, int):

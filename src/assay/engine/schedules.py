@@ -10,7 +10,7 @@ import copy
 import math
 import warnings
 from collections.abc import Sequence
-from typing import Any, Literal, Protocol, TypedDict, Unpack
+from typing import Any, Literal, Protocol, TypedDict, Unpack, runtime_checkable
 
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
@@ -20,6 +20,7 @@ from assay.core.errors import InputError
 Unit = Literal["step", "epoch"]
 
 
+@runtime_checkable
 class Factor(Protocol):
     """What the base learning rate is multiplied with.
 

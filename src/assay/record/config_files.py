@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path, PurePosixPath
 
 from assay.core.plain import write_atomic
 from assay.store.layout import RunFolder
@@ -19,17 +22,31 @@ def write_config(folder: RunFolder, text: str, files: Mapping[str, str], *, atte
         kept.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(folder.config_toml, kept / "config.toml")
     write_atomic(folder.config_toml, text.encode("utf-8", "surrogateescape"), durable=False)
+    names = _kept_names(files)
     for name, content in files.items():
-        path = folder.config_dir / _file_name(name)
+        path = folder.config_dir / names[name]
         data = content.encode("utf-8", "surrogateescape")
         if path.exists() and path.read_bytes() != data:
-            path = folder.config_dir / f"attempt-{attempt}" / path.name
+            path = folder.config_dir / f"attempt-{attempt}" / names[name]
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
 
 
 def _differs(folder: RunFolder, text: str) -> bool:
     return folder.config_toml.exists() and folder.config_toml.read_bytes() != text.encode("utf-8", "surrogateescape")
+
+
+def _kept_names(given: Iterable[str]) -> dict[str, PurePosixPath]:
+    """Where each file goes: its own name; two of one name go below the folders that tell them apart."""
+    names = {name: _file_name(name) for name in given}
+    counts = Counter(last.casefold() for last in names.values())
+    kept = {name: PurePosixPath(last) for name, last in names.items()}
+    alike = {name: Path(os.path.abspath(name)) for name, last in names.items() if counts[last.casefold()] > 1}
+    if alike:
+        shared = len(Path(os.path.commonpath([path.parent for path in alike.values()])).parts)
+        for name, path in alike.items():
+            kept[name] = PurePosixPath(*map(_file_name, path.parent.parts[shared:]), names[name])
+    return kept
 
 
 def _file_name(name: str) -> str:

@@ -18,14 +18,24 @@ VALUES = st.recursive(
 )
 
 
+def meant(value: Any) -> Any:
+    """`value` with None where the text "@none" stands for it; a key is only a key."""
+    if isinstance(value, dict):
+        return {key: meant(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [meant(item) for item in value]
+    return None if value == "@none" else value
+
+
 @given(st.dictionaries(st.text(max_size=5), VALUES, max_size=4), st.sampled_from([None, 0, 2, "\t"]))
+@example({"@none": ["@none"]}, None)
 def test_what_standard_json_writes_is_read_as_standard_json_reads_it(content: dict[str, Any], indent: Any) -> None:
     text = json.dumps(content, indent=indent)
 
     root, problems = read_all(text, "a.json")
 
     assert problems == []
-    assert repr(plain(root)) == repr(json.loads(text)).replace("'@none'", "None")
+    assert repr(plain(root)) == repr(meant(json.loads(text)))
 
 
 @given(st.dictionaries(st.text(max_size=5), VALUES, max_size=4))

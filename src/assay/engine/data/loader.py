@@ -9,7 +9,7 @@ from zlib import crc32
 
 import numpy as np
 import torch
-from torch.utils.data import TensorDataset, default_collate
+from torch.utils.data import IterableDataset, TensorDataset, default_collate
 
 from assay.core.errors import InputError
 from assay.engine.data.plan import Plan
@@ -25,6 +25,11 @@ class MapDataset(Protocol):
     def __len__(self) -> int: ...
 
     def __getitem__(self, index: int) -> Any: ...
+
+
+def is_dataset(source: object) -> bool:
+    """Whether this gives samples by index, for a `Loader` to make batches of."""
+    return hasattr(source, "__len__") and hasattr(source, "__getitem__") and not isinstance(source, IterableDataset)
 
 
 class Loader:
@@ -56,7 +61,7 @@ class Loader:
         randomness: Randomness | None = None,
         collate: Callable[[list[Any]], Any] | None = None,
     ) -> None:
-        if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
+        if not is_dataset(dataset):
             raise InputError(
                 f"data.{split}: {type(dataset).__name__} has no length or no items by index.",
                 fix="Give a map-style data set (__len__ and __getitem__).",

@@ -5,7 +5,6 @@
 3. `classes`  accuracy, the confusion matrix and what is counted from it
 """
 
-from assay.engine.batches import blame_device, size_of, to_device
 from assay.engine.metrics.classes import F1, Accuracy, Confusion, Precision, Recall
 from assay.engine.metrics.means import Mean, Perplexity
 from assay.engine.metrics.metric import Adapted, Metric, as_metric, numbers
@@ -21,8 +20,5 @@ __all__ = [
     "Precision",
     "Recall",
     "as_metric",
-    "blame_device",
     "numbers",
-    "size_of",
-    "to_device",
 ]

@@ -1,0 +1,74 @@
+"""What a benchmark prints: figures with their targets, as a table or as JSON."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import json
+import os
+import platform
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from assay.core.version import version
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """One measured number. `at_most` is what it is to stay under; None for a number that is told for information."""
+
+    name: str
+    value: float
+    unit: str = ""
+    at_most: float | None = None
+    note: str = ""
+
+    @property
+    def verdict(self) -> str:
+        if self.at_most is None:
+            return ""
+        return "ok" if self.value <= self.at_most else "MISSED"
+
+
+def options(about: str, argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """`quick` and `as_json`, from the command line."""
+    parser = argparse.ArgumentParser(description=about)
+    parser.add_argument("--quick", action="store_true", help="a few seconds: whether it works, not how fast it is")
+    parser.add_argument("--json", dest="as_json", action="store_true", help="print the figures as JSON")
+    return parser.parse_args(argv)
+
+
+def machine() -> dict[str, str | int]:
+    """Where the figures come from; torch's version without importing it."""
+    return {
+        "assay": version(),
+        "python": platform.python_version(),
+        "torch": importlib.metadata.version("torch"),
+        "system": f"{platform.system()} {platform.machine()}",
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+    }
+
+
+def show(title: str, figures: Iterable[Figure], where: dict[str, str | int], *, as_json: bool) -> None:
+    """Print everything that was measured."""
+    figures = list(figures)
+    if as_json:
+        measured = {figure.name: figure.value for figure in figures}
+        targets = {figure.name: figure.at_most for figure in figures if figure.at_most is not None}
+        notes = {figure.name: figure.note for figure in figures if figure.note}
+        print(json.dumps({"machine": where, "measured": measured, "targets": targets, "notes": notes}, indent=1))
+        return
+    width = max(len(figure.name) for figure in figures)
+    print(f"{title}\n{', '.join(f'{name} {value}' for name, value in where.items())}\n")
+    print(f"  {'':{width}}  {'measured':>10} {'':4}  target")
+    for figure in figures:
+        target = "" if figure.at_most is None else f"<= {figure.at_most:g}"
+        told = f"{_number(figure.value):>10} {figure.unit:4}  {target:10} {figure.verdict:6} {figure.note}"
+        print(f"  {figure.name:{width}}  {told}".rstrip())
+    print()
+
+
+def _number(value: float) -> str:
+    if value == int(value):
+        return f"{int(value)}"
+    return f"{value:.3f}" if abs(value) < 10 else f"{value:.1f}"

@@ -1,0 +1,178 @@
+"""What starting costs: commands and imports, each in a process of its own.
+
+Every command is run in turn with the others, round after round, beside `python -c pass` (the floor) and `import torch`
+(the ceiling). CPU time is user and system time of the process as the kernel counts it, in seconds; wall time is what
+somebody waits. Told are medians. `record` starts a run, logs once and ends it. `ls` lists real run folders, copies of
+one run, with the index that earlier calls have made; `first_cpu_s` is the call that makes it. `run_misspelt` is refused
+for a wrong section name, with exit code 2.
+
+Afterwards each command runs once more in an interpreter that tells which of the packages that take long were loaded;
+`startup.NAME.heavy` is how many, and none may be where only text goes in and out.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+
+from figures import Figure, machine, options, show
+
+from assay.core.ids import folder_name, new_run_id
+from assay.record.recorder import RunRecorder
+from assay.store.layout import open_project
+
+HEAVY = ("torch", "numpy", "pydantic", "rich", "fastapi", "starlette", "uvicorn")
+MINUTE_NS = 60 * 10**9
+MISSPELT = """\
+[model]
+type = "torch.nn.Linear"
+args = [4, 2]
+
+[trian]
+epochs = 1
+"""
+TELL = """\
+import atexit, json, sys
+atexit.register(lambda: print(json.dumps([name for name in {heavy} if name in sys.modules]), file=sys.stderr))
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """One thing to start, in `folder`: `code` for `python -c`, or `arguments` of assay; and how long it took."""
+
+    folder: Path
+    code: str = ""
+    arguments: Sequence[str] = ()
+    exit_code: int = 0
+    at_most_s: float | None = None
+    is_light: bool = True
+    cpu_s: list[float] = field(default_factory=list)
+    wall_s: list[float] = field(default_factory=list)
+
+    def run(self) -> None:
+        """Once, timed."""
+        command = ["-c", self.code] if self.code else ["-m", "assay", *self.arguments]
+        begun = perf_counter()
+        process = subprocess.Popen(
+            [sys.executable, *command], cwd=self.folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        _, status, used = os.wait4(process.pid, 0)
+        self.wall_s.append(perf_counter() - begun)
+        self.cpu_s.append(used.ru_utime + used.ru_stime)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode != self.exit_code:
+            raise SystemExit(f"error: {' '.join(command)} ended with {process.returncode}, not {self.exit_code}")
+
+    def heavy(self) -> list[str]:
+        """Which packages that take long to import it loads."""
+        call = f"sys.argv = {['assay', *self.arguments]!r}\nfrom assay.__main__ import main\nsys.exit(main())"
+        code = TELL.format(heavy=HEAVY) + (self.code or call)
+        done = subprocess.run(
+            [sys.executable, "-c", code], cwd=self.folder, capture_output=True, text=True, check=False
+        )
+        loaded: list[str] = json.loads(done.stderr.splitlines()[-1])
+        return loaded
+
+
+def starts(folder: Path, projects: dict[int, Path]) -> dict[str, Start]:
+    """Everything that is started, by name."""
+    config = folder / "misspelt.toml"
+    config.write_text(MISSPELT, encoding="utf-8")
+    scripts = folder / "scripts"
+    scripts.mkdir()
+    recording = "import assay\nwith assay.start() as run:\n    run.log({'loss': 1.0}, step=1)"
+    ls_at_most_s = {1_000: 0.12, 10_000: 0.3}
+    return {
+        "python": Start(folder=folder, code="pass"),
+        "torch": Start(folder=folder, code="import torch", is_light=False),
+        "import_assay": Start(folder=folder, code="import assay", at_most_s=0.05),
+        "import_config": Start(folder=folder, code="import assay.config"),
+        "import_record": Start(folder=folder, code="import assay.record.recorder"),
+        "import_engine": Start(folder=folder, code="import assay.engine", is_light=False),
+        "record": Start(folder=scripts, code=recording),
+        "help": Start(folder=folder, arguments=["--help"], at_most_s=0.10),
+        "run_misspelt": Start(folder=folder, arguments=["run", str(config)], exit_code=2),
+        **{
+            f"ls_{count}": Start(folder=project, arguments=["ls"], at_most_s=ls_at_most_s.get(count))
+            for count, project in projects.items()
+        },
+    }
+
+
+def project_with(count: int, folder: Path) -> Path:
+    """A project with that many runs: copies of one, each with an id and a time of its own."""
+    folder.mkdir()
+    project = open_project(folder, create=True)
+    if not count:
+        return folder
+    recorder = RunRecorder.start(project, tag="digits", config_toml="[optimizer]\nlr = 0.1\n", keep_code=False)
+    for step in range(50):
+        recorder.log({"train/loss": 1 / (step + 1), "train/lr": 0.1}, step)
+    recorder.finish()
+    one, text = recorder.run, recorder.folder.run_json.read_text(encoding="utf-8")
+    for i in range(1, count):
+        run_id, created_ns = new_run_id(), one.created_ns - i * MINUTE_NS
+        copy = project.runs_dir / folder_name(datetime.fromtimestamp(created_ns / 1e9), run_id, one.tag)
+        copy.mkdir()
+        run_json = text.replace(one.id, run_id).replace(str(one.created_ns), str(created_ns))
+        (copy / recorder.folder.run_json.name).write_text(run_json, encoding="utf-8")
+        for file in (recorder.folder.metrics, recorder.folder.events, recorder.folder.config_toml):
+            os.link(file, copy / file.name)
+    return folder
+
+
+def figures_of(all_starts: dict[str, Start], first_s: dict[str, float]) -> Iterator[Figure]:
+    for name, start in all_starts.items():
+        yield Figure(name=f"startup.{name}.cpu_s", value=median(start.cpu_s), unit="s", at_most=start.at_most_s)
+        yield Figure(name=f"startup.{name}.wall_s", value=median(start.wall_s), unit="s")
+        if name in first_s:
+            yield Figure(name=f"startup.{name}.first_cpu_s", value=first_s[name], unit="s")
+    torch_s = median(all_starts["torch"].cpu_s)
+    over_s = median(all_starts["import_engine"].cpu_s) - torch_s
+    yield Figure(name="startup.import_engine.over_torch_s", value=over_s, unit="s", at_most=0.1)
+    yield Figure(name="startup.help.of_torch", value=median(all_starts["help"].cpu_s) / torch_s)
+    for name, start in all_starts.items():
+        if start.is_light:
+            loaded = start.heavy()
+            yield Figure(name=f"startup.{name}.heavy", value=len(loaded), at_most=0, note=", ".join(loaded))
+
+
+def main() -> None:
+    asked = options("What starting costs.")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name).resolve()
+        for variable in ("HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"):
+            os.environ[variable] = str(folder)
+        for variable in [each for each in os.environ if each == "ASSAY" or each.startswith("ASSAY_")]:
+            del os.environ[variable]
+        counts = (0, 1_000) if asked.quick else (0, 1_000, 10_000)
+        projects = {count: project_with(count, folder / f"with-{count}-runs") for count in counts}
+        all_starts = starts(folder, projects)
+        first_s = {}
+        for name in (f"ls_{count}" for count in counts if count):
+            for _ in range(4):  # runs that have just come are looked at more than once
+                all_starts[name].run()
+            first_s[name] = all_starts[name].cpu_s[0]
+        for start in all_starts.values():
+            start.run()
+            start.cpu_s.clear()
+            start.wall_s.clear()
+        for _ in range(1 if asked.quick else 15):
+            for start in all_starts.values():
+                start.run()
+        figures = [*figures_of(all_starts, first_s)]
+    show("startup: commands and imports", figures, machine(), as_json=asked.as_json)
+
+
+if __name__ == "__main__":
+    main()

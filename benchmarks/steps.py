@@ -1,0 +1,356 @@
+"""What a training step and a log call cost.
+
+Every loop runs twice: written by hand in plain PyTorch, and by the engine. Both train the same small network (32-64-10,
+batches of 32, SGD) on the same list of batches, in one process, in turn, round after round; a round is one whole run of
+the loop. Counted is the median over the rounds: of the ratio engine to hand of one round, and of the difference for
+each step. Where a process happens to lie in memory moves both by a few per cent, so that several processes count in
+this way, one after another, and what is told is their median (and the range). Time is the CPU time of the training
+thread, in which nobody else on the machine has a share. At the end both sides must have trained to equal bits, else the
+comparison is void.
+
+    bare       Hand: forward, backward, step, zero. Engine: its defaults, which key the randomness of each step, read
+               the loss, check that it is finite and split the time; nothing is recorded.
+    idle       Hand: `clip_grad_norm_` with a limit that never bites, and `loss.item()` kept in a list.
+               Engine: clipping to the same bits, loss, norm and learning rate recorded on disk at each step, bar on.
+    working    The same with a limit that bites at every step.
+    careful    Hand: also a warm-up and cosine by `LambdaLR`, and a line of text for each step, flushed.
+               Engine: also `WarmupCosine`.
+
+The bar draws to a terminal that swallows everything; its start and end lie inside the round. No evaluation, no
+checkpoint. `steps.working.to_bare` compares the engine's working loop with the bare one written by hand.
+
+`log.*` is one call of `RunRecorder.log`, over and over, by the clock on the wall: the mean (of the median block of
+many calls) holds everything, growing the file included; percentiles are of calls timed one by one, less what the clock
+takes. `log.in_loop_us` is what recording loss and learning rate adds to a step of the engine, where torch has used the
+caches in between.
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported: several threads only make so small a network slower
+os.environ["TERM"] = "xterm-256color"  # else there is no bar
+
+import io
+import logging
+import math
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from multiprocessing import get_context
+from pathlib import Path
+from statistics import median
+from time import perf_counter_ns, thread_time
+from typing import TextIO
+
+import torch
+from figures import Figure, machine, options, show
+from torch import Tensor, nn
+from torch.optim import SGD
+from torch.optim.lr_scheduler import LambdaLR
+
+from assay.core.ports import Recorder
+from assay.engine import Backward, Display, Engine, Supervised, WarmupCosine
+from assay.engine.schedules import Schedule
+from assay.record.recorder import RunRecorder
+from assay.store.layout import open_project
+
+RATE = 0.01
+WARMUP = 0.1
+BLOCKS = 20
+NEVER_BITES, ALWAYS_BITES = 1e6, 1e-3
+
+Batches = Sequence[tuple[Tensor, Tensor]]
+Loop = Callable[[], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One way to train. `ready` makes the next round's loop; making it is not timed."""
+
+    model: nn.Module
+    ready: Callable[[], Loop]
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """The same training two ways, and the seconds of each round."""
+
+    hand: Side
+    engine: Side
+    hand_s: list[float] = field(default_factory=list)
+    engine_s: list[float] = field(default_factory=list)
+
+    def ratio(self) -> float:
+        return median(e / h for e, h in zip(self.engine_s, self.hand_s, strict=True))
+
+    def over_s(self) -> float:
+        return median(e - h for e, h in zip(self.engine_s, self.hand_s, strict=True))
+
+
+# -------------------------------------------------------------------------------------------------------------- by hand
+
+
+def bare_by_hand(batches: Batches) -> Side:
+    model, optimizer = network()
+    criterion = nn.CrossEntropyLoss()
+
+    def loop() -> None:
+        for inputs, target in batches:
+            loss = criterion(model(inputs), target)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    return Side(model, lambda: loop)
+
+
+def working_by_hand(batches: Batches, *, max_norm: float) -> Side:
+    model, optimizer = network()
+    criterion = nn.CrossEntropyLoss()
+
+    def ready() -> Loop:
+        losses: list[float] = []
+
+        def loop() -> None:
+            for inputs, target in batches:
+                loss = criterion(model(inputs), target)
+                loss.backward()
+                nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+                optimizer.step()
+                optimizer.zero_grad()
+                losses.append(loss.item())
+
+        return loop
+
+    return Side(model, ready)
+
+
+def careful_by_hand(batches: Batches, log: TextIO, *, max_norm: float) -> Side:
+    model, optimizer = network()
+    criterion = nn.CrossEntropyLoss()
+    total = len(batches)
+    warmup = math.ceil(WARMUP * total)
+
+    def factor(step: int) -> float:
+        if step < warmup:
+            return 0.001 + 0.999 * step / warmup
+        return 0.5 * (1.0 + math.cos(math.pi * (step - warmup) / (total - warmup)))
+
+    def ready() -> Loop:
+        scheduler = LambdaLR(optimizer, factor)
+        losses: list[float] = []
+
+        def loop() -> None:
+            for step, (inputs, target) in enumerate(batches):
+                loss = criterion(model(inputs), target)
+                loss.backward()
+                norm = nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+                rate = optimizer.param_groups[0]["lr"]
+                optimizer.step()
+                scheduler.step()
+                optimizer.zero_grad()
+                losses.append(loss.item())
+                log.write(f"{step + 1},{losses[-1]},{rate},{norm.item()}\n")
+                log.flush()
+
+        return loop
+
+    return Side(model, ready)
+
+
+# -------------------------------------------------------------------------------------------------------- by the engine
+
+
+def by_engine(
+    batches: Batches,
+    *,
+    recorder: Recorder | None = None,
+    max_norm: float | None = None,
+    schedule: Schedule | None = None,
+    bar: bool = False,
+) -> Side:
+    model, optimizer = network()
+    criterion = nn.CrossEntropyLoss()
+
+    def ready() -> Loop:
+        process = Supervised(model, criterion, backward=Backward(optimizer, schedule=schedule, clip_norm=max_norm))
+        display = Display(logger=logging.getLogger("benchmark"), stream=Terminal())
+        return Engine(process, batches, recorder=recorder, handlers=display.handlers() if bar else ()).run
+
+    return Side(model, ready)
+
+
+class Terminal(io.StringIO):
+    """A terminal that nobody looks at."""
+
+    def isatty(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        return len(text)
+
+
+def network() -> tuple[nn.Module, SGD]:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 10))
+    return model, SGD(model.parameters(), lr=RATE)
+
+
+# ------------------------------------------------------------------------------------------------------------ measuring
+
+
+def loops(steps: int, rounds: int, recorder: Recorder, log: TextIO) -> Iterator[Figure]:
+    torch.manual_seed(1)
+    batches = [(torch.randn(32, 32), torch.randint(10, (32,))) for _ in range(steps)]
+    working = {"recorder": recorder, "bar": True}
+    pairs = {
+        "bare": Pair(bare_by_hand(batches), by_engine(batches)),
+        "idle": Pair(
+            working_by_hand(batches, max_norm=NEVER_BITES), by_engine(batches, max_norm=NEVER_BITES, **working)
+        ),
+        "working": Pair(
+            working_by_hand(batches, max_norm=ALWAYS_BITES), by_engine(batches, max_norm=ALWAYS_BITES, **working)
+        ),
+        "careful": Pair(
+            careful_by_hand(batches, log, max_norm=ALWAYS_BITES),
+            by_engine(
+                batches, max_norm=ALWAYS_BITES, schedule=WarmupCosine(warmup_ratio=WARMUP, start=0.001), **working
+            ),
+        ),
+        "recorded": Pair(by_engine(batches), by_engine(batches, recorder=recorder)),
+    }
+    for i in range(-1, rounds):  # the round before the first warms up
+        for pair in pairs.values():
+            for side, seconds in turns(pair, i):
+                took = time_of(side.ready())
+                if i >= 0:
+                    seconds.append(took)
+    for name, pair in pairs.items():
+        check_equal(name, pair)
+    recorded = pairs.pop("recorded")
+    for name, pair in pairs.items():
+        yield Figure(name=f"steps.{name}.hand_us", value=median(pair.hand_s) / steps * 1e6, unit="us")
+        at_most = 8.0 if name == "bare" else None
+        yield Figure(name=f"steps.{name}.over_us", value=pair.over_s() / steps * 1e6, unit="us", at_most=at_most)
+        yield Figure(name=f"steps.{name}.ratio", value=pair.ratio(), at_most=1.08 if name == "bare" else 1.0)
+    to_bare = median(w / b for w, b in zip(pairs["working"].engine_s, pairs["bare"].hand_s, strict=True))
+    yield Figure(name="steps.working.to_bare", value=to_bare)
+    yield Figure(name="log.in_loop_us", value=recorded.over_s() / steps * 1e6, unit="us")
+
+
+def turns(pair: Pair, i: int) -> Sequence[tuple[Side, list[float]]]:
+    """Who goes first changes from round to round."""
+    both = (pair.hand, pair.hand_s), (pair.engine, pair.engine_s)
+    return both if i % 2 else both[::-1]
+
+
+def time_of(loop: Loop) -> float:
+    begun = thread_time()
+    loop()
+    return thread_time() - begun
+
+
+def check_equal(name: str, pair: Pair) -> None:
+    both = zip(pair.hand.model.parameters(), pair.engine.model.parameters(), strict=True)
+    if not all(torch.equal(mine, theirs) for mine, theirs in both):
+        raise SystemExit(f"error: the two sides of {name!r} did not train to the same weights: nothing was compared")
+
+
+def log_calls(recorder: RunRecorder, metrics: int, calls: int) -> Iterator[Figure]:
+    values = {f"train/metric_{i}": 1.0 / (i + 1) for i in range(metrics)}
+    log = recorder.log
+    for step in range(1000):
+        log(values, step)
+    used = size_of(recorder)
+    blocks = []
+    for _ in range(BLOCKS):
+        begun = perf_counter_ns()
+        for step in range(calls // BLOCKS):
+            log(values, step)
+        blocks.append((perf_counter_ns() - begun) / (calls // BLOCKS) / 1e3)
+    used = size_of(recorder) - used
+
+    took, empty = [], []
+    for step in range(calls):
+        begun = perf_counter_ns()
+        log(values, step)
+        took.append(perf_counter_ns() - begun)
+    for _ in range(calls):
+        begun = perf_counter_ns()
+        empty.append(perf_counter_ns() - begun)
+    took.sort()
+    clock = median(empty)
+    few = metrics == 1
+    yield Figure(name=f"log.{metrics}.mean_us", value=median(blocks), unit="us", at_most=1.0 if few else 2.5)
+    for name, share, at_most in (("p50", 0.5, None), ("p99", 0.99, None), ("p999", 0.999, 10.0)):
+        value = (took[min(calls - 1, int(share * calls))] - clock) / 1e3
+        yield Figure(name=f"log.{metrics}.{name}_us", value=value, unit="us", at_most=at_most)
+    yield Figure(name=f"log.{metrics}.longest_us", value=(took[-1] - clock) / 1e3, unit="us")
+    yield Figure(
+        name=f"log.{metrics}.bytes_a_point",
+        value=round(used / (calls * metrics), 1),
+        unit="B",
+        at_most=24.0 if few else 9.0,
+    )
+
+
+def size_of(recorder: RunRecorder) -> int:
+    """Bytes of the metrics so far, without the zeros that are still to be filled."""
+    return len(recorder.folder.metrics.read_bytes().rstrip(b"\0"))
+
+
+@contextmanager
+def recorded_in(folder: Path) -> Iterator[RunRecorder]:
+    """An open run whose every file, in the user's folders too, is under `folder`."""
+    for name in ("HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME"):
+        os.environ[name] = str(folder)
+    recorder = RunRecorder.start(open_project(folder, create=True), keep_code=False)
+    try:
+        yield recorder
+    finally:
+        recorder.finish()
+
+
+def in_a_process_of_its_own(steps: int, rounds: int) -> list[Figure]:
+    settle()
+    with tempfile.TemporaryDirectory() as folder:
+        home = Path(folder)
+        with recorded_in(home) as recorder, open(home / "by-hand.csv", "w", encoding="utf-8") as log:
+            return [*loops(steps, rounds, recorder, log)]
+
+
+def settle() -> None:
+    """One thread on one core: a loop that moves between cores is another loop."""
+    torch.set_num_threads(1)
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+
+
+def middle(samples: Sequence[Figure]) -> Figure:
+    """One figure from those of several processes."""
+    values = sorted(sample.value for sample in samples)
+    spread = f"{values[0]:.3f} to {values[-1]:.3f}" if len(values) > 1 else ""
+    return replace(samples[0], value=median(values), note=spread)
+
+
+def main() -> None:
+    asked = options("What a training step and a log call cost.")
+    where = machine()
+    processes, steps, rounds, calls = (1, 50, 2, 20_000) if asked.quick else (5, 500, 15, 500_000)
+    fresh = ProcessPoolExecutor(1, mp_context=get_context("spawn"), max_tasks_per_child=1)
+    with fresh:
+        runs = [fresh.submit(in_a_process_of_its_own, steps, rounds).result() for _ in range(processes)]
+    figures = [middle(samples) for samples in zip(*runs, strict=True)]
+    settle()
+    for metrics in (1, 20):
+        with tempfile.TemporaryDirectory() as folder, recorded_in(Path(folder)) as recorder:
+            figures += log_calls(recorder, metrics, calls)
+    show("steps: the engine against the same loop by hand", figures, where, as_json=asked.as_json)
+
+
+if __name__ == "__main__":
+    main()

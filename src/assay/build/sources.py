@@ -1,0 +1,56 @@
+"""Does what [data] says of a source fit its class: a data set is made into batches here, an iterable gives its own."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+
+from assay.build.graph import expected
+from assay.config.tree import Table
+from assay.core import schema
+from assay.core.diagnostics import Problem
+
+
+def check_sources(root: Table, *, user_dirs: Sequence[Path], trusted: Collection[str] = ()) -> list[Problem]:
+    """What is wrong with the splits whose source is of a known class. Call it inside `user_code(user_dirs)`."""
+    data = root.items.get("data")
+    splits = data.items if isinstance(data, Table) else {}
+    problems: list[Problem] = []
+    for split, table in splits.items():
+        kind = expected(root, ("data", split, "source"), user_dirs=user_dirs, trusted=trusted)
+        if isinstance(table, Table) and isinstance(kind, type):
+            problems += _problems(split, table, kind)
+    return problems
+
+
+def loader_keys(table: Table) -> list[str]:
+    """The keys of a split that say how batches are made."""
+    data = schema.section("data")
+    known = {key.name for key in data.keys} if data else set()
+    return [key for key in table.items if key in known and key != "source"]
+
+
+def _problems(split: str, table: Table, kind: type) -> Iterator[Problem]:
+    origin, key = table.items["source"].origin, f"data.{split}"
+    if _is_dataset(kind):
+        if "batch_size" not in table.items:
+            message, fix = f"[{key}] has no `batch_size`", f"write batch_size = 64 under [{key}]"
+            yield Problem(kind="missing-key", message=message, origin=origin, key=key, fix=fix)
+    elif not (hasattr(kind, "__iter__") or hasattr(kind, "__getitem__")):
+        message = f"a `{kind.__name__}` is no data: it can neither be iterated nor asked for an item"
+        fix = "give a data set (__len__ and __getitem__), or an iterable of batches"
+        yield Problem(kind="wrong-type", message=message, origin=origin, key=f"{key}.source", fix=fix)
+    else:
+        for name in loader_keys(table):
+            message = f"`{name}` says how to make batches, but a `{kind.__name__}` gives batches itself"
+            fix = "leave it out, or give a data set (__len__ and __getitem__)"
+            yield Problem(
+                kind="unused-key", message=message, origin=table.key_origin(name), key=f"{key}.{name}", fix=fix
+            )
+
+
+def _is_dataset(kind: type) -> bool:
+    """Whether it gives samples by index; an IterableDataset of torch inherits that and cannot do it."""
+    stream = getattr(sys.modules.get("torch.utils.data"), "IterableDataset", ())
+    return hasattr(kind, "__len__") and hasattr(kind, "__getitem__") and not issubclass(kind, stream)

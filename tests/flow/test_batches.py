@@ -1,0 +1,146 @@
+"""A source that gives batches itself: what the check says of it, and that it trains, goes on and is tested."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import assay
+from assay.cli.main import main
+from assay.core import run_file
+
+pytestmark = pytest.mark.slow
+
+STREAM = """
+import torch
+from torch.utils.data import DataLoader, IterableDataset
+
+from points import Points
+
+class Stream:
+    def __init__(self, split, size):
+        self.points, self.size = Points(split), size
+
+    def __iter__(self):
+        for i in range(0, len(self.points), self.size):
+            yield self.points.points[i : i + self.size], self.points.labels[i : i + self.size]
+
+class Flow(Stream, IterableDataset):
+    def __len__(self):
+        return 1
+
+class Nothing:
+    pass
+
+def loader(split):
+    return DataLoader(Points(split), batch_size=16)
+
+def unknown(split):
+    return Stream(split, 8)
+
+def once(split):
+    return iter(Stream(split, 8))
+
+def nothing():
+    return Nothing()
+"""
+
+CONFIG = """
+[model]
+type = "net.Net"
+width = 8
+[data.train]
+source = { type = "stream.Stream", split = 0, size = 8 }
+[data.valid]
+source = { type = "stream.loader", split = 1 }
+[process]
+type = "assay.engine.Supervised"
+criterion = { type = "torch.nn.CrossEntropyLoss" }
+[optimizer]
+type = "torch.optim.SGD"
+lr = 0.1
+[train]
+epochs = 2
+accumulate = 2
+[checkpoint]
+every = "3 steps"
+"""
+TRAIN = '"stream.Stream", split = 0, size = 8'
+VALID = '"stream.loader", split = 1'
+
+
+@pytest.fixture
+def batches(toy: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The toy project with sources that give batches, and a config that uses them."""
+    (toy / "stream.py").write_text(STREAM)
+    (toy / "stream.toml").write_text(CONFIG)
+    monkeypatch.chdir(toy)
+    return toy / "stream.toml"
+
+
+def test_batches_train_go_on_and_are_evaluated(batches: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "stream.toml"]) == 0
+    (result,) = assay.run("stream.toml")
+    assert result.exception is None
+    assert result.step == 8  # 60 points in 8 batches, two to a step, twice
+    assert "valid/loss" in result.value
+    assert result.record_dir is not None
+
+    assert main(["resume", result.id, "train.epochs=3"]) == 0
+    assert main(["test", result.id, "--split", "valid"]) == 0
+
+    assert run_file.read(result.record_dir).status == "finished"
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "message"),
+    [
+        (f"{{ type = {TRAIN} }}", f"{{ type = {TRAIN} }}\nbatch_size = 8", 7, "a `Stream` gives batches"),
+        (f"{{ type = {TRAIN} }}", f"{{ type = {TRAIN} }}\nshuffle = true", 7, "a `Stream` gives batches"),
+        (TRAIN, '"points.Points", split = 0', 6, "[data.train] has no `batch_size`"),
+        (TRAIN, '"stream.Nothing"', 6, "a `Nothing` is no data"),
+    ],
+)
+def test_what_does_not_fit_is_told_by_the_check_with_its_place(
+    batches: Path, capsys: pytest.CaptureFixture[str], old: str, new: str, line: int, message: str
+) -> None:
+    batches.write_text(CONFIG.replace(old, new))
+
+    assert main(["check", "stream.toml"]) == 2
+    told = capsys.readouterr().out
+    assert main(["run", "stream.toml"]) == 2
+
+    assert message in told and "1 error" in told
+    assert f"stream.toml:{line}:" in told
+    assert message in capsys.readouterr().err
+    assert not (batches.parent / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "message"),
+    [
+        (f"{{ type = {TRAIN} }}", '{ type = "stream.unknown", split = 0 }\nbatch_size = 8', 7, "gives batches itself"),
+        (TRAIN, '"stream.nothing"', 6, "a Nothing can neither be iterated nor asked for an item"),
+        (VALID, '"stream.once", split = 1', 8, "can be gone through once only"),
+    ],
+)
+def test_what_only_building_it_shows_is_told_with_its_place_too(
+    batches: Path, old: str, new: str, line: int, message: str
+) -> None:
+    batches.write_text(CONFIG.replace(old, new))
+
+    (result,) = assay.run("stream.toml")
+
+    assert message in str(result.exception)
+    assert f"stream.toml:{line}:" in str(result.exception)
+    assert result.exit_code == 2
+
+
+def test_an_iterable_data_set_of_torch_gives_batches_though_it_has_a_length(batches: Path) -> None:
+    batches.write_text(CONFIG.replace('"stream.Stream"', '"stream.Flow"').replace("epochs = 2", "steps = 3"))
+
+    (result,) = assay.run("stream.toml", no_file=True)
+
+    assert result.exception is None and result.step == 3

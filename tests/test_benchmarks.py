@@ -1,0 +1,58 @@
+"""The benchmarks run, and print every figure that their results name. How long anything takes is not tested."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDER = ROOT / "benchmarks"
+RESULTS = FOLDER / "RESULTS.md"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", ["steps", "startup", "config", "context"])
+def test_a_benchmark_prints_the_figures_that_the_results_name(name: str, tmp_path: Path) -> None:
+    named = named_in_results(name)
+
+    printed = figures_of(name, tmp_path)
+
+    assert named
+    assert named <= printed.keys()
+    assert all(isinstance(value, int | float) for value in printed.values())
+
+
+def figures_of(name: str, folder: Path) -> dict[str, float]:
+    done = subprocess.run(
+        [sys.executable, str(FOLDER / f"{name}.py"), "--quick", "--json"],
+        cwd=folder,
+        env={**os.environ, "TMPDIR": str(folder)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    printed = json.loads(done.stdout)
+    assert printed["machine"]["python"]
+    assert printed["measured"].keys() >= printed["targets"].keys()
+    measured: dict[str, float] = printed["measured"]
+    return measured
+
+
+def named_in_results(name: str) -> set[str]:
+    """What a table of the results has in its first column, without what a quick call leaves out."""
+    rows = re.findall(r"^\| `([\w.]+)` \|(.*)", results_by_benchmark()[name], re.MULTILINE)
+    return {figure for figure, rest in rows if "not with `--quick`" not in rest}
+
+
+def results_by_benchmark() -> dict[str, str]:
+    """The sections of the results whose heading names a benchmark."""
+    _, *parts = re.split(r"^## (\w+)\.py.*$", RESULTS.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return dict(zip(parts[::2], parts[1::2], strict=True))
