@@ -25,7 +25,7 @@ from assay.config.load import Config
 from assay.config.references import asks_machine, is_plain, outside_used, with_machine, with_outside
 from assay.config.settings import Settings
 from assay.config.tree import KeyPath, Table, dotted, get_at, plain
-from assay.core.errors import AssayError, ConfigError, InputError, did_you_mean
+from assay.core.errors import ArgumentError, AssayError, ConfigError, InputError, did_you_mean
 from assay.core.events import Event, Handler
 from assay.core.facts import EndStatus, Evaluated, Warned
 from assay.core.ports import Bind, NullRecorder
@@ -257,7 +257,7 @@ def train(config: Config, launch: Launch) -> RunResult:
     with _house(config, launch) as house:
         assembled = _assemble(house, launch)
         recorder = _new_record(config, launch, assembled)
-        _tell_defaults(recorder, config, found)
+        _tell_defaults(recorder, config, found, assembled)
         return _train(assembled, recorder, config, launch)
 
 
@@ -267,7 +267,7 @@ def resume(
     """Go on with a recorded run from its newest (or the named) checkpoint, under the same id, as a new attempt."""
     from assay.config import changed_keys
     from assay.engine.checkpoint.saver import load as load_checkpoint
-    from assay.engine.handlers.save import restore
+    from assay.engine.handlers.save import PARTS, restore
 
     view, name = find(address)
     launch = launch or Launch()
@@ -286,7 +286,9 @@ def resume(
         if found or name:
             manifest = assembled.saver().find(name or "latest")
             step, checkpoint = manifest.step, manifest.name
-            restore(assembled.engine, load_checkpoint(view.folder.checkpoints / manifest.name))
+            parts = load_checkpoint(view.folder.checkpoints / manifest.name)
+            restore(assembled.engine, parts)
+            assembled.loaded = {name: part for name, part in parts.items() if name not in PARTS}
         if view.status == "finished" and assembled.engine.state.step == (assembled.engine.state.max_steps or -1):
             raise InputError(
                 f"The run {view.id} finished at step {step}: there is nothing left to do.",
@@ -302,7 +304,7 @@ def resume(
             config_files=config.files,
             config_hash=config_hash(config.named or config.root),
             seedless_hash=seedless_hash(config.named or config.root),
-            launch={**launch.recorded(), **_recorded_of(config)},
+            launch={**launch.recorded(), **_recorded_of(config), "fused": _is_fused(assembled.engine)},
             devices=[str(assembled.engine.device)],
             seeds={"seed": assembled.engine.seed},
             command=launch.command,
@@ -316,13 +318,14 @@ def resume(
         return _train(assembled, recorder, config, launch)
 
 
-def test(address: str, launch: Launch | None = None, *, split: str = "test") -> RunResult:
-    """Evaluate a recorded run on a split; the weights are the best ones if it kept any, else the newest.
+def test(address: str, launch: Launch | None = None, *, splits: Sequence[str] = ()) -> RunResult:
+    """Evaluate a recorded run on splits; the weights are the best ones if it kept any, else the newest.
 
+    Without `splits` it is `test`, and each whose name begins with `test_`.
     Makes a record of its own (kind test) whose parent is the checkpoint.
     """
     from assay.build import Promise, entered
-    from assay.engine.checkpoint.saver import load as load_checkpoint
+    from assay.engine.handlers.ema import evaluated_weights
     from assay.engine.handlers.evaluate import evaluate
     from assay.engine.handlers.save import load_model_state
 
@@ -336,38 +339,43 @@ def test(address: str, launch: Launch | None = None, *, split: str = "test") -> 
     with _house(config, launch) as house:
         _promise_no_training(house.context)
         for name in _splits(config.root):
-            house.context.promise(f"{name}_loader", Promise(never=f"this is a test of {split}"))
+            house.context.promise(f"{name}_loader", Promise(never="this is a test, not a training"))
         process = _process(house, training=False)
-        load_model_state(process.model, load_checkpoint(folder, parts=("model",))["model"])
-        splits = _splits(config.root)
-        if split not in splits:
-            fix = did_you_mean(split, splits) or f"It has: {', '.join(splits)}."
-            raise InputError(f"The config of {view.id} has no [data.{split}].", fix=fix)
-        loader = _loader(house, split)
+        load_model_state(process.model, evaluated_weights(folder))
+        known = _splits(config.root)
+        wanted = list(splits) or [name for name in known if _is_for_tests(name)] or ["test"]
+        for split in wanted:
+            if split not in known:
+                fix = did_you_mean(split, known) or f"It has: {', '.join(known)}."
+                raise InputError(f"The config of {view.id} has no [data.{split}].", fix=fix)
+        loaders = {split: _loader(house, split) for split in wanted}
         recorder = _new_record(
             config, launch, None, kind="test", parent=f"{view.id}@{folder.name}", device=house.device
         )
         _set_recorder(house, recorder)
         step = _step_of(folder)
+        value: dict[str, float] = {}
         try:
             with entered(house.plugins):
                 fire = _evaluation_events(house, step)
-                fire(Event.EVAL_BEGIN)
-                results, samples = evaluate(
-                    process,
-                    loader,
-                    split=split,
-                    seed=house.seed,
-                    device=house.device,
-                    before=lambda: fire(Event.EVAL_STEP_BEGIN),
-                    after=lambda: fire(Event.EVAL_STEP_END),
-                )
-                fire(Event.EVAL_END)
+                for split, loader in loaders.items():
+                    fire(Event.EVAL_BEGIN)
+                    results, samples = evaluate(
+                        process,
+                        loader,
+                        split=split,
+                        seed=house.seed,
+                        device=house.device,
+                        before=lambda: fire(Event.EVAL_STEP_BEGIN),
+                        after=lambda: fire(Event.EVAL_STEP_END),
+                    )
+                    recorder.log(results, step)
+                    recorder.tell(Evaluated(split=split, step=step, metrics=results, samples=samples))
+                    value |= results
+                    fire(Event.EVAL_END)
         except BaseException as error:
             return _failed(recorder, config, error, step=0)
-        recorder.log(results, step)
-        recorder.tell(Evaluated(split=split, step=step, metrics=results, samples=samples))
-        return _ended(recorder, config, "finished", "", results, step=step)
+        return _ended(recorder, config, "finished", "", value, step=step)
 
 
 def _promise_no_training(context: Context) -> None:
@@ -393,7 +401,7 @@ _EVALUATION = (Event.EVAL_BEGIN, Event.EVAL_END, Event.EVAL_STEP_BEGIN, Event.EV
 
 def load_model(address: str, checkpoint: str = "best") -> Model:
     """The model of a recorded run, built from its record, with the weights of a checkpoint, in eval mode."""
-    from assay.engine.checkpoint.saver import load as load_checkpoint
+    from assay.engine.handlers.ema import evaluated_weights
     from assay.engine.handlers.save import load_model_state
 
     view, folder = find_checkpoint(address if "@" in address else f"{address}@{checkpoint}")
@@ -401,7 +409,7 @@ def load_model(address: str, checkpoint: str = "best") -> Model:
     config = _at_home(config, view.file)
     with _house(config, Launch(device="cpu")) as house:
         model = house.build("model")
-        load_model_state(model, load_checkpoint(folder, parts=("model",))["model"])
+        load_model_state(model, evaluated_weights(folder))
     model.eval()
     return model  # type: ignore[no-any-return]
 
@@ -434,7 +442,8 @@ class _House:
     def build(self, section: str) -> Any:
         return self.build_at((section,))
 
-    def build_at(self, path: KeyPath) -> Any:
+    def build_at(self, path: KeyPath, **extra: Any) -> Any:
+        """What is written at `path`; `extra` are arguments of its call where nothing else is written."""
         from assay.build import build
 
         node = get_at(self.root, path)
@@ -446,6 +455,7 @@ class _House:
             path=path,
             user_dirs=self.config.user_dirs,
             trusted=self.config.settings.trusted,
+            extra=extra,
         )
 
     def is_on(self, section: str) -> bool:
@@ -466,6 +476,7 @@ class _Assembled:
     engine: Engine
     saver_folder: Path | None = None
     attempt: int = 1
+    loaded: Mapping[str, Any] | None = None  # parts of a checkpoint for who is not there yet
 
     def saver(self, *, attempt: int | None = None) -> Any:
         from assay.engine import Saver
@@ -480,6 +491,7 @@ class _Assembled:
 def _house(config: Config, launch: Launch) -> Iterator[_House]:
     from assay.build import Context, user_code
     from assay.engine.device import pick_device
+    from assay.engine.precision import matmul_precision
 
     root = _with_outside(config)
     seed = int(plain(root).get("seed", 0))
@@ -488,6 +500,8 @@ def _house(config: Config, launch: Launch) -> Iterator[_House]:
         context = Context()
         stack.callback(context.close)
         stack.enter_context(context.use())
+        precision = get_at(root, ("train", "precision"))
+        stack.enter_context(matmul_precision(plain(precision) if precision is not None else "fp32"))
         house = _House(config, root, context, seed, pick_device(launch.device))
         _furnish(house)
         yield house
@@ -540,6 +554,7 @@ def _process(house: _House, *, training: bool) -> Process:
     from assay.engine.device import place, use_threads
     from assay.engine.optim import idle_optimizer
     from assay.engine.precision import in_precision
+    from assay.engine.scaler import ScaledBackward
     from assay.engine.seed import INIT, key
 
     context, settings = house.context, house.values("train")
@@ -550,17 +565,13 @@ def _process(house: _House, *, training: bool) -> Process:
     context.set("model", model)
     context.set("params", list(model.parameters()))
     if training:
-        optimizer = house.build("optimizer")
+        optimizer = _optimizer(house, model)
         context.set("optimizer", optimizer)
         schedule = house.build("schedule") if "schedule" in house.root.items else None
-        if schedule is not None and not hasattr(schedule, "factor"):
-            raise InputError(
-                f"[schedule] is a {type(schedule).__name__}; a schedule gives a factor for each step.",
-                fix='Use type = "assay.engine.WarmupCosine" or "assay.engine.WarmupLinear".',
-            )
         if schedule is not None:
             context.set("schedule", schedule)
-        backward = Backward(
+        how = ScaledBackward if settings.get("precision") == "fp16" else Backward
+        backward = how(
             optimizer,
             schedule=schedule,
             clip_norm=settings.get("clip_norm"),
@@ -571,12 +582,39 @@ def _process(house: _House, *, training: bool) -> Process:
         context.set("optimizer", idle_optimizer())
     process: Process = house.build("process")
     place(process, house.device)
-    forward = in_precision(settings.get("precision", "fp32"), house.device, process.forward_step)
+    evaluate = house.values("evaluate").get("precision", "fp32")
+    precision = settings.get("precision", "fp32")
+    forward = in_precision(precision, house.device, process.forward_step, evaluate=evaluate)
     process.forward_step = forward  # type: ignore[method-assign]
     context.set("process", process)
     if not training:
         _promise_no_training(context)
     return process
+
+
+def _optimizer(house: _House, model: Model) -> Any:
+    """The optimizer, in its fused form where there is one and nothing else is asked for."""
+    from assay.build.builder import problem_of
+    from assay.build.targets import find as find_target
+    from assay.engine.groups import Groups
+    from assay.engine.optim import may_fuse
+
+    node = get_at(house.root, ("optimizer",))
+    written = node.items if isinstance(node, Table) else {}
+    extra: dict[str, Any] = {}
+    if isinstance(node, Table) and node.target is not None:
+        trusted = house.config.settings.trusted
+        kind = find_target(node.target, user_dirs=house.config.user_dirs, trusted=trusted)
+        extra = {"fused": True} if may_fuse(kind, model, written) else {}
+    optimizer = house.build_at(("optimizer",), **extra)
+    if isinstance(params := written.get("params"), Table):
+        groups = house.build_at(("optimizer", "params"))  # built above: the same again
+        if isinstance(groups, Groups):
+            try:
+                groups.check(optimizer)
+            except ArgumentError as error:
+                raise ConfigError([problem_of(error, house.root, ("optimizer", "params"), params.origin)]) from error
+    return optimizer
 
 
 def _assemble(
@@ -602,6 +640,9 @@ def _assemble(
         device=house.device,
         bind=bind or house.context.bind,
     )
+    backward = getattr(process, "backward", None)
+    if backward is not None:  # without one the engine says so
+        backward.rate.epoch_length = engine.state.epoch_length
     house.context.set("state", engine.state)
     house.context.set("engine", engine)
     return _Assembled(house, engine, saver_folder)
@@ -665,18 +706,26 @@ def _evaluation(house: _House) -> tuple[str, list[str]]:
     """How often which splits are evaluated."""
     settings = house.values("evaluate")
     period = settings.get("every", "1 epoch") if house.is_on("evaluate") else "never"
-    return period, settings.get("splits", [name for name in _splits(house.root) if name not in ("train", "test")])
+    looked_at = [name for name in _splits(house.root) if name != "train" and not _is_for_tests(name)]
+    return period, settings.get("splits", looked_at)
+
+
+def _is_for_tests(split: str) -> bool:
+    """`test`, and `test_clean` or `test_noisy` where there are several."""
+    return split == "test" or split.startswith("test_")
 
 
 def _listen(assembled: _Assembled, recorder: RunRecorder | NullRecorder, launch: Launch, *, saving: bool) -> None:
     """Everything that listens to a run, in the order of their priorities."""
     import logging
 
-    from assay.engine import Display, Evaluate, Save
+    from assay.engine import Display, Evaluate, Save, Throughput
 
     house, engine = assembled.house, assembled.engine
     period, splits = _evaluation(house)
-    engine.bus.extend(Evaluate({s: _loader(house, s) for s in splits}, every=period, seed=house.seed).handlers())
+    loaders = {split: _loader(house, split) for split in splits}
+    limit = house.values("evaluate").get("limit")
+    engine.bus.extend(Evaluate(loaders, every=period, limit=limit, seed=house.seed).handlers())
     if saving and house.is_on("checkpoint"):
         settings = house.values("checkpoint")
 
@@ -696,7 +745,28 @@ def _listen(assembled: _Assembled, recorder: RunRecorder | NullRecorder, launch:
     shown = house.values("display")
     quiet = launch.quiet or bool(shown.get("quiet", False)) or not house.is_on("display")
     logger = recorder.logger if isinstance(recorder, RunRecorder) else logging.getLogger("assay")
-    engine.bus.extend(Display(logger=logger, quiet=quiet, every=shown.get("every", "1 epoch")).handlers())
+    engine.bus.extend(Throughput().handlers())
+    display = Display(logger=logger, quiet=quiet, every=shown.get("every", "1 epoch"))
+    engine.bus.extend(display.handlers())
+
+    def say_what_is_run() -> None:
+        for line in _opening(engine):
+            display.say(line)
+
+    engine.bus.add(Handler(event=Event.RUN_BEGIN, fn=say_what_is_run, priority=100, name="Display.opening"))
+
+
+def _opening(engine: Engine) -> list[str]:
+    """How long the run is and why; what the optimizer trains how, if not all alike."""
+    from assay.engine import Loader
+    from assay.engine.groups import described
+    from assay.engine.totals import arithmetic
+
+    state, source, lines = engine.state, engine.source, []
+    if isinstance(source, Loader):
+        lines = arithmetic(source, epochs=state.max_epochs, total=state.max_steps)
+    groups = described(engine.process.backward.optimizer, engine.process.model)
+    return lines + (groups if groups[1:] else [])
 
 
 # ----------------------------------------------------------------------------------------------------------- recording
@@ -730,6 +800,7 @@ def _new_record(
             **launch.recorded(),
             "user_dirs": [str(path.resolve()) for path in config.user_dirs],
             **_recorded_of(config),
+            **({"fused": _is_fused(assembled.engine)} if assembled is not None else {}),
         },
         seeds={"seed": int(values.get("seed", 0))},
         devices=[str(assembled.engine.device if assembled else device)],
@@ -752,11 +823,19 @@ def _recorded_of(config: Config) -> dict[str, Any]:
     return {key: value for key, value in which.items() if value}
 
 
-def _tell_defaults(recorder: RunRecorder | NullRecorder, config: Config, found: Examined) -> None:
+def _is_fused(engine: Engine) -> bool:
+    return any(group.get("fused") is True for group in engine.process.backward.optimizer.param_groups)
+
+
+def _tell_defaults(
+    recorder: RunRecorder | NullRecorder, config: Config, found: Examined, assembled: _Assembled
+) -> None:
     """Nothing is taken silently: every default and everything injected gets a line in the log of the run."""
     if not isinstance(recorder, RunRecorder):
         return
     for each in [*standard_defaults(config.root), *found.defaults]:
+        if each.key == "optimizer.fused":
+            each = replace(each, value=str(_is_fused(assembled.engine)))
         recorder.logger.info("default %s = %s (%s, %s)", each.key, each.value, each.owner, each.origin)
     for one in found.injected:
         recorder.logger.info("injected %s by %s (%s, %s)", one.key, one.by, one.owner, one.origin)
@@ -790,7 +869,9 @@ def _outside(folders: Sequence[Path], project: Project) -> list[Path]:
 
 def _train(assembled: _Assembled, recorder: RunRecorder | NullRecorder, config: Config, launch: Launch) -> RunResult:
     from assay.build import entered
+    from assay.engine.deterministic import deterministic
     from assay.engine.handlers.interrupt import stopping_on_signals
+    from assay.engine.handlers.save import restore_listeners
 
     engine, house = assembled.engine, assembled.house
     engine.recorder = recorder
@@ -798,8 +879,12 @@ def _train(assembled: _Assembled, recorder: RunRecorder | NullRecorder, config: 
     with stopping_on_signals(engine) as caught:
         try:
             _listen(assembled, recorder, launch, saving=isinstance(recorder, RunRecorder))
-            with entered(house.plugins):
+            on = house.values("train").get("deterministic", False)
+            with entered(house.plugins), deterministic(engine.process.model, enabled=on):
                 engine.bus.extend(handler for plugin in house.plugins for handler in plugin.handlers())
+                if assembled.loaded is not None:
+                    restore_listeners(engine, assembled.loaded)
+                    assembled.loaded = None
                 state = engine.run()
         except BaseException as error:
             return _failed(recorder, config, error, step=engine.state.step)
@@ -807,7 +892,7 @@ def _train(assembled: _Assembled, recorder: RunRecorder | NullRecorder, config: 
         reason = state.stop_reason
         result = _ended(recorder, config, "stopped", reason, state.metrics, step=state.step)
         return replace(result, exit_code=caught.exit_code)
-    return _ended(recorder, config, "finished", "", state.metrics, step=state.step)
+    return _ended(recorder, config, "finished", state.stop_reason, state.metrics, step=state.step)
 
 
 def _set_recorder(house: _House, recorder: RunRecorder | NullRecorder) -> None:

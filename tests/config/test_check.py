@@ -216,8 +216,18 @@ def test_what_is_allowed_is_fine(project: Path, text: str) -> None:
         (f"{TRAIN}clip_norm = 0", "wrong-value", "`train.clip_norm` must be more than 0, not 0", ""),
         (f"{TRAIN}clip_norm = nan", "wrong-value", "`train.clip_norm` must be more than 0, not nan", ""),
         (f"{TRAIN}precision = 'fp31'", "wrong-value", '`train.precision` cannot be "fp31"', "did you mean `fp32`?"),
-        (f"{TRAIN}precision = 'x'", "wrong-value", '`train.precision` cannot be "x"', 'it takes "fp32" or "bf16"'),
-        (f"{TRAIN}precision = 32", "wrong-type", '`train.precision` must be "fp32" or "bf16", not 32', ""),
+        (
+            f"{TRAIN}precision = 'x'",
+            "wrong-value",
+            '`train.precision` cannot be "x"',
+            'it takes "fp32", "tf32", "bf16" or "fp16"',
+        ),
+        (
+            f"{TRAIN}precision = 32",
+            "wrong-type",
+            '`train.precision` must be "fp32", "tf32", "bf16" or "fp16", not 32',
+            "",
+        ),
         (
             "[train]\ntime = 90",
             "wrong-unit",

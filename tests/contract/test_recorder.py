@@ -84,6 +84,13 @@ def test_facts_come_back_in_the_order_in_which_they_were_told(subject: Subject) 
         assert subject.facts() == told
 
 
+def test_bytes_are_kept_under_a_name(subject: Subject) -> None:
+    digest = subject.recorder.artifact(b"abc", "probe/step-1.bin")
+
+    known = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    assert digest == ("" if isinstance(subject.recorder, NullRecorder) else known)
+
+
 @keepers
 def test_a_value_that_is_no_number_is_refused_by_name_and_nothing_of_the_call_is_kept(subject: Subject) -> None:
     with pytest.raises(RecordError, match="'bad'"):

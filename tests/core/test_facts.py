@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from assay.core.facts import (
+    Changed,
     Edit,
     Ended,
     Evaluated,
@@ -38,6 +39,7 @@ run_facts = st.one_of(
         step=INT,
         best=st.booleans(),
     ),
+    st.builds(Changed, what=TEXT, step=INT, before=TEXT, after=TEXT),
     st.builds(Warned, message=TEXT, step=st.none() | INT),
     st.builds(Ended, status=st.sampled_from(["finished", "failed", "stopped"]), step=INT, reason=TEXT, traceback=TEXT),
 )

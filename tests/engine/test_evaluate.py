@@ -15,7 +15,7 @@ from torch.utils.data import TensorDataset
 from assay.core.errors import InputError
 from assay.core.facts import Evaluated
 from assay.core.ports import MemoryRecorder
-from assay.engine import Accuracy, Engine, Evaluate, Loader, Supervised, evaluate
+from assay.engine import F1, Accuracy, Engine, Evaluate, Loader, Supervised, evaluate
 from assay.engine.handlers.save import capture
 from engine.toys import Noisy, engine, hard_net, heard, loader, net, points, same_bits, supervised
 
@@ -293,7 +293,80 @@ def test_counters_of_training_do_not_move_during_an_evaluation() -> None:
     assert all(before == after for before, after in pairs)
 
 
+@pytest.mark.row("E40")
+@pytest.mark.parametrize(
+    ("limit", "partial", "samples"), [(20, "20 of 32 batches", 20), (32, "", 32), (99, "", 32), (None, "", 32)]
+)
+def test_what_comes_of_a_part_of_a_split_is_recorded_as_such(limit: int | None, partial: str, samples: int) -> None:
+    recorder = MemoryRecorder()
+    runs = engine(recorder=recorder, epochs=1)
+    runs.bus.extend(Evaluate({"valid": loader(32, 1)}, limit=limit).handlers())
+
+    runs.run()
+
+    (fact,) = (fact for fact in recorder.facts if isinstance(fact, Evaluated))
+    assert (fact.partial, fact.samples) == (partial, samples)
+
+
+def test_a_limit_counts_batches_of_what_has_no_length_too() -> None:
+    recorder = MemoryRecorder()
+    runs = engine(recorder=recorder, epochs=1)
+    taken: list[int] = []
+
+    class Stream:
+        def __iter__(self) -> Iterator[Any]:
+            for number in range(5):
+                taken.append(number)
+                yield points(2).tensors
+
+    runs.bus.extend(Evaluate({"valid": Stream()}, limit=2).handlers())
+
+    runs.run()
+
+    (fact,) = (fact for fact in recorder.facts if isinstance(fact, Evaluated))
+    assert (fact.partial, fact.samples, taken) == ("at most 2 batches", 4, [0, 1])
+
+
+def test_a_part_of_a_split_that_is_looked_at_changes_no_bit_of_the_training() -> None:
+    models = []
+    for limit in (None, 1):
+        runs = engine(supervised(hard_net()), Loader(Noisy(), batch_size=8, shuffle=True), epochs=2)
+        runs.bus.extend(Evaluate({"valid": Loader(Noisy(10), batch_size=4)}, every="1 step", limit=limit).handlers())
+        runs.run()
+        models.append(runs.process.model.state_dict())
+
+    assert same_bits(*models)
+
+
+class Right:
+    """A metric with the words of torchmetrics."""
+
+    def reset(self) -> None:
+        self.seen: list[Tensor] = []
+
+    def update(self, pred: Tensor, target: Tensor) -> None:
+        self.seen.append(pred.argmax(1) == target)
+
+    def compute(self) -> Tensor:
+        return torch.cat(self.seen).double().mean()
+
+
+def test_a_metric_of_another_library_stands_among_ours() -> None:
+    process = Supervised(net(), nn.CrossEntropyLoss(), metrics={"acc": Accuracy(), "theirs": Right(), "f1": F1()})
+
+    results, _ = evaluate(process, Loader(classes(10), batch_size=3), split="valid")
+
+    assert results["valid/theirs"] == results["valid/acc"]
+    assert results.keys() == {"valid/loss", "valid/acc", "valid/theirs", "valid/f1"}
+
+
 # ------------------------------------------------------------------------------------------------------------ mistakes
+
+
+@pytest.mark.parametrize("limit", [0, -1])
+def test_a_limit_of_nothing_is_refused(limit: int) -> None:
+    with pytest.raises(InputError, match="it must be at least 1"):
+        Evaluate({}, limit=limit)
 
 
 def test_an_empty_split_is_named() -> None:

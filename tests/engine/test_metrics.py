@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import math
 from collections import namedtuple
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
+from torch import Tensor, nn
 
 from assay.core.errors import InputError
-from assay.engine import Accuracy, Mean
-from assay.engine.metrics import blame_device, size_of, to_device
+from assay.engine import F1, Accuracy, Adapted, Confusion, Mean, Perplexity, Precision, Recall
+from assay.engine.batches import blame_device, size_of, to_device
+from assay.engine.metrics.classes import Average
+from assay.engine.metrics.metric import as_metric, numbers
 
 # ---------------------------------------------------------------------------------------------------------------- mean
 
@@ -38,6 +40,38 @@ def test_a_mean_of_nothing_is_nan_and_reset_forgets() -> None:
     mean.reset()
 
     assert math.isnan(mean.value())
+
+
+def test_a_mean_of_a_part_of_the_output_takes_pairs_values_and_means_of_batches() -> None:
+    pairs, values, means = Mean(), Mean("score"), Mean("loss")
+
+    for rows in (torch.tensor([1.0, 2.0, 6.0]), torch.tensor([3.0])):
+        pairs.update({"loss": (rows.sum(), torch.tensor(len(rows)))})
+        values.update({"score": rows})
+        means.update({"loss": rows.mean(), "target": rows})
+
+    assert pairs.value() == values.value() == means.value() == 3.0
+
+
+def test_a_mean_says_what_it_lacks() -> None:
+    with pytest.raises(InputError, match="Mean needs `loss`"):
+        Mean().update({"pred": 1})
+    with pytest.raises(InputError, match="how many samples a value stands for"):
+        Mean().update({"loss": torch.tensor(1.0)})
+
+
+def test_perplexity_is_that_of_all_tokens_however_they_are_batched() -> None:
+    scores, target = torch.randn(7, 5, generator=torch.Generator().manual_seed(0)), torch.arange(7) % 5
+    metric = Perplexity()
+
+    for rows, wanted in zip(scores.split([4, 1, 2]), target.split([4, 1, 2]), strict=True):
+        metric.update({"loss": (nn.functional.cross_entropy(rows, wanted, reduction="sum"), len(wanted))})
+
+    assert metric.value() == pytest.approx(math.exp(nn.functional.cross_entropy(scores, target).item()), rel=1e-6)
+    metric.reset()
+    assert math.isnan(metric.value())
+    metric.update({"loss": (torch.tensor(1e6), 1)})
+    assert metric.value() == math.inf
 
 
 # ------------------------------------------------------------------------------------------------------------ accuracy
@@ -148,6 +182,235 @@ def test_accuracy_needs_more_classes_than_one_and_no_fewer_than_its_top(classes:
 def test_accuracy_of_no_class_is_refused() -> None:
     with pytest.raises(InputError, match="top=0"):
         Accuracy(top=0)
+
+
+# ------------------------------------------------------------------------------------------- precision, recall and f1
+
+
+def counted(pairs: list[tuple[int, int]], classes: int, score: str) -> tuple[list[float], list[bool]]:
+    """A score of each class by its definition, and whether the class occurred."""
+    scores, occurred = [], []
+    for each in range(classes):
+        right = sum(true == pred == each for true, pred in pairs)
+        wrongly = sum(pred == each != true for true, pred in pairs)
+        missed = sum(true == each != pred for true, pred in pairs)
+        precision = right / (right + wrongly) if right + wrongly else 0.0
+        recall = right / (right + missed) if right + missed else 0.0
+        f1 = 2 * precision * recall / (precision + recall) if precision + recall else 0.0
+        scores.append({"precision": precision, "recall": recall, "f1": f1}[score])
+        occurred.append(right + wrongly + missed > 0)
+    return scores, occurred
+
+
+SCORES = {"precision": Precision, "recall": Recall, "f1": F1}
+
+
+@given(
+    seed=st.integers(0, 10**6),
+    sizes=st.lists(st.integers(1, 7), min_size=1, max_size=4),
+    classes=st.integers(2, 5),
+    score=st.sampled_from(sorted(SCORES)),
+)
+def test_scores_are_what_their_definitions_give_however_the_samples_are_batched(
+    seed: int, sizes: list[int], classes: int, score: str
+) -> None:
+    draw = torch.Generator().manual_seed(seed)
+    scores = torch.randn(sum(sizes), classes, generator=draw)
+    target = torch.randint(-1, classes, (sum(sizes),), generator=draw)
+    metrics = {average: SCORES[score](average=average, ignore_index=-1) for average in get_args(Average)}
+
+    for rows, wanted in zip(scores.split(sizes), target.split(sizes), strict=True):
+        for metric in metrics.values():
+            metric.update({"pred": rows, "target": wanted})
+
+    pairs = [(true, pred) for true, pred in zip(target.tolist(), scores.argmax(1).tolist(), strict=True) if true != -1]
+    each, occurred = counted(pairs, classes, score)
+    support = [sum(true == one for true, _ in pairs) for one in range(classes)]
+    seen = [value for value, is_there in zip(each, occurred, strict=True) if is_there]
+    right = sum(true == pred for true, pred in pairs)
+    weighted = sum(value * count for value, count in zip(each, support, strict=True))
+    close = lambda value: pytest.approx(value, nan_ok=True)  # noqa: E731
+    assert metrics["none"].value() == {
+        str(i): close(value if occurred[i] else math.nan) for i, value in enumerate(each)
+    }
+    assert metrics["macro"].value() == close(sum(seen) / len(seen) if seen else math.nan)
+    assert metrics["micro"].value() == close(right / len(pairs) if pairs else math.nan)
+    assert metrics["weighted"].value() == close(weighted / len(pairs) if pairs else math.nan)
+
+
+def test_a_class_left_out_of_the_average_still_costs_the_others_their_errors() -> None:
+    output = {"pred": torch.tensor([0, 1, 1, 0, 2]), "target": torch.tensor([0, 1, 0, 1, 2])}
+    names = ["outside", "name", "number"]
+    micro = F1(names, average="micro", without=["outside"])
+    each = F1(names, average="none", without=[0])
+
+    for metric in (micro, each):
+        metric.update(output)
+
+    assert each.value() == {"name": 0.5, "number": 1.0}
+    assert micro.value() == pytest.approx(2 * 2 / (2 * 2 + 1 + 1))
+
+
+def test_a_confusion_matrix_has_the_truth_in_its_rows_and_names_what_occurred() -> None:
+    metric = Confusion(["cat", "dog"])
+    assert metric.matrix().tolist() == [[0, 0], [0, 0]] and metric.value() == {}
+
+    metric.update({"pred": torch.tensor([[0, 1], [1, 1]]), "target": torch.tensor([[0, 0], [1, -100]])})
+    metric.update({"pred": torch.tensor([1]), "target": torch.tensor([0])})
+
+    assert metric.matrix().tolist() == [[1, 2], [0, 1]]
+    assert metric.value() == {"cat as cat": 1.0, "cat as dog": 2.0, "dog as dog": 1.0}
+    metric.reset()
+    assert metric.value() == {}
+
+
+def test_yes_and_no_are_two_classes() -> None:
+    recall = Recall(average="none")
+
+    recall.update({"pred": torch.tensor([True, False, True]), "target": torch.tensor([True, True, False])})
+
+    assert recall.value() == {"0": 0.0, "1": 0.5}
+
+
+@pytest.mark.parametrize("make", [Accuracy, Confusion, F1, Precision, Recall, Perplexity, Mean])
+def test_what_two_of_a_kind_have_counted_can_be_put_together(make: Any) -> None:
+    draw = torch.Generator().manual_seed(0)
+    outputs = [
+        {"pred": torch.randn(n, 3, generator=draw), "target": torch.randint(0, 3, (n,), generator=draw), "loss": loss}
+        for n, loss in [(4, (5.0, 4)), (1, (2.0, 1)), (3, (1.0, 3))]
+    ]
+    whole, first, second, idle = make(), make(), make(), make()
+
+    for output in outputs:
+        whole.update(output)
+    first.update(outputs[0]), second.update(outputs[1]), second.update(outputs[2])
+    first.merge(second), first.merge(idle)
+    idle.merge(second)
+
+    assert first.value() == pytest.approx(whole.value())
+    assert idle.value() == pytest.approx(second.value())
+
+
+@pytest.mark.parametrize("make", [Accuracy, Confusion, F1])
+def test_counts_stay_on_the_device_until_they_are_asked_for(make: Any) -> None:
+    """On the meta device nothing can be read at all."""
+    metric = make()
+
+    metric.update({"pred": torch.zeros(2, 3, device="meta"), "target": torch.zeros(2, device="meta").long()})
+
+    with pytest.raises((NotImplementedError, RuntimeError)):
+        metric.value()
+
+
+def test_sums_stay_on_the_device_until_they_are_asked_for() -> None:
+    metric = Mean()
+
+    metric.update({"loss": (torch.zeros((), device="meta"), torch.zeros((), device="meta"))})
+    metric.update({"loss": torch.zeros((), device="meta"), "target": torch.zeros(4)})
+
+    assert isinstance(metric.total, Tensor) and metric.total.dtype == torch.float64
+
+
+@pytest.mark.parametrize(
+    ("act", "said", "fix"),
+    [
+        (lambda: F1().update({"pred": torch.tensor([1]), "target": torch.tensor([1])}), "How many classes", "classes"),
+        (lambda: F1().update({"target": torch.tensor([1])}), "F1 needs `pred` and `target`", "forward_step"),
+        (lambda: F1().update({"pred": torch.zeros(2, 3), "target": torch.zeros(3)}), "F1 cannot compare", "indices"),
+        (lambda: F1(average="makro"), "average is 'makro'", "macro"),
+        (lambda: F1(["cat", "dog"], without=["dgo"]), "There is no class 'dgo'", "dog"),
+        (lambda: F1(1), "at least 2 classes", ""),
+        (
+            lambda: F1(4).update({"pred": torch.zeros(2, 3), "target": torch.zeros(2).long()}),
+            "There are 3 classes in pred, and 4",
+            "",
+        ),
+    ],
+)
+def test_scores_say_what_is_wrong(act: Any, said: str, fix: str) -> None:
+    with pytest.raises(InputError, match=said) as caught:
+        act()
+
+    assert fix in caught.value.fix
+
+
+def test_a_class_that_does_not_exist_is_told_when_the_value_is_asked_for() -> None:
+    metric = F1()
+
+    metric.update({"pred": torch.zeros(3, 2), "target": torch.tensor([0, 2, -1])})
+
+    with pytest.raises(InputError, match="2 targets or predictions are not among the classes 0 to 1"):
+        metric.value()
+
+
+# ------------------------------------------------------------------------------------------------ of other libraries
+
+
+class Theirs:
+    """A metric as torchmetrics has them."""
+
+    device = torch.device("cpu")
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        self.moved: list[str] = []
+        self.right, self.count = torch.zeros(2), 0
+
+    def to(self, device: torch.device) -> Theirs:
+        self.moved.append(str(device))
+        return self
+
+    def update(self, pred: Tensor, target: Tensor) -> None:
+        if pred.device.type == "cpu":
+            self.right += torch.stack([(pred == target).sum(), (pred != target).sum()])
+            self.count += len(target)
+
+    def compute(self) -> Any:
+        return self.right / self.count
+
+
+def test_a_metric_of_another_library_is_taken_as_it_is() -> None:
+    metric = as_metric("acc", Theirs())
+
+    metric.update({"pred": torch.tensor([1, 2, 3]), "target": torch.tensor([1, 2, 0])})
+    metric.update({"pred": torch.tensor([1]), "target": torch.tensor([1])})
+
+    assert metric.value() == {"0": 0.75, "1": 0.25}
+    assert numbers("valid/acc", metric.value()) == {"valid/acc/0": 0.75, "valid/acc/1": 0.25}
+
+
+def test_a_metric_of_another_library_follows_the_output_to_its_device_and_says_what_it_lacks() -> None:
+    theirs = Theirs()
+    metric = Adapted(theirs)
+
+    metric.update({"pred": torch.zeros(1, device="meta"), "target": torch.zeros(1, device="meta")})
+
+    assert theirs.moved == ["meta"]
+    with pytest.raises(InputError, match="Theirs needs `pred` and `target`"):
+        metric.update({"pred": torch.zeros(1)})
+
+
+@pytest.mark.parametrize(
+    ("value", "named"),
+    [
+        (0.5, {"m": 0.5}),
+        (torch.tensor(0.5), {"m": 0.5}),
+        (torch.tensor([0.5]), {"m": 0.5}),
+        (np.array([1, 2]), {"m/0": 1.0, "m/1": 2.0}),
+        ({"a": torch.tensor(1), "b": (2, {"c": 3})}, {"m/a": 1.0, "m/b/0": 2.0, "m/b/1/c": 3.0}),
+    ],
+)
+def test_whatever_a_metric_gives_becomes_numbers_by_name(value: Any, named: dict[str, float]) -> None:
+    assert numbers("m", value) == named
+
+
+def test_what_is_no_metric_is_refused() -> None:
+    with pytest.raises(InputError, match=r"metrics.acc is a Linear, which is no metric") as caught:
+        as_metric("acc", nn.Linear(1, 1))
+
+    assert "reset(), update(output) and value()" in caught.value.fix
 
 
 # ------------------------------------------------------------------------------------------------------------- batches

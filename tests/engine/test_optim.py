@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from assay.core.errors import CheckpointError
 from assay.engine.checkpoint.saver import Saver, Where
-from assay.engine.optim import idle_optimizer, load_optimizer_state, optimizer_state
+from assay.engine.optim import idle_optimizer, load_optimizer_state, may_fuse, optimizer_state
 
 Make = Callable[[nn.Module], Optimizer]
 
@@ -248,3 +248,21 @@ def test_an_idle_optimizer_can_be_stepped_and_does_nothing() -> None:
     optimizer.zero_grad()
 
     assert [group["lr"] for group in optimizer.param_groups] == [0.0]
+
+
+def test_an_update_is_fused_where_torch_can_and_nobody_says_otherwise() -> None:
+    class Own(torch.optim.AdamW):
+        """One that may do anything in its update."""
+
+    model, sparse = nn.Linear(1, 1), nn.Embedding(2, 2, sparse=True)
+    odd = nn.ParameterList([nn.Parameter(torch.zeros(1, dtype=torch.complex64))])
+    elsewhere = nn.Linear(1, 1, device="meta")
+
+    assert may_fuse(torch.optim.AdamW, model, {"type", "lr"})
+    assert may_fuse(torch.optim.SGD, model, ())
+    for kind in (torch.optim.NAdam, Own, torch.optim.Adam(model.parameters()), dict):
+        assert not may_fuse(kind, model, ())
+    for written in ("fused", "foreach", "capturable", "differentiable"):
+        assert not may_fuse(torch.optim.AdamW, model, {written})
+    for other in (sparse, odd, elsewhere):
+        assert not may_fuse(torch.optim.AdamW, other, ())

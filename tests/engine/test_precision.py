@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from assay.core.errors import InputError
-from assay.engine.precision import CHOICES, in_precision
+from assay.engine.precision import CHOICES, in_precision, matmul_precision
 
 CPU = torch.device("cpu")
 
@@ -18,6 +18,7 @@ def test_full_precision_costs_nothing() -> None:
     assert in_precision("fp32", CPU, forward) is forward
 
 
+@pytest.mark.row("E34")
 def test_bf16_is_used_inside_and_nowhere_else() -> None:
     linear = nn.Linear(2, 2)
 
@@ -52,4 +53,32 @@ def test_another_precision_is_refused_with_those_there_are() -> None:
     with pytest.raises(InputError, match="no precision 'fp4'") as caught:
         in_precision("fp4", CPU, torch.sin)
 
-    assert "fp32, bf16" in caught.value.fix
+    assert "fp32, tf32, bf16, fp16" in caught.value.fix
+
+
+@pytest.mark.row("E34")
+@pytest.mark.parametrize("name", ["bf16", "fp16"])
+def test_evaluation_keeps_its_own_precision(name: str) -> None:
+    forward, inputs = nn.Linear(2, 2).forward, torch.ones(1, 2)
+    trained = in_precision(name, CPU, forward)
+
+    with torch.no_grad():
+        assert torch.equal(trained(inputs), forward(inputs))
+        asked = in_precision("fp32", CPU, forward, evaluate=name)(inputs)
+    assert asked.dtype is trained(inputs).dtype is not torch.float32
+
+
+def test_products_are_in_tf32_only_inside_and_only_if_asked() -> None:
+    def allowed() -> tuple[bool, bool]:
+        return torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+
+    before = allowed()
+    with matmul_precision("tf32"):
+        assert allowed() == (True, True)
+        with matmul_precision("fp32"):
+            assert allowed() == (False, False)
+        assert allowed() == (True, True)
+    assert allowed() == before
+
+    with pytest.raises(InputError, match="no precision 'tf23'"), matmul_precision("tf23"):
+        pass

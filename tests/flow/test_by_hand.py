@@ -56,7 +56,7 @@ def modules(toy: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any, A
 def by_hand(net: Any, points: Any) -> nn.Module:
     seed_all(key(3, INIT))
     model: nn.Module = net.Net(width=8)
-    optimizer = AdamW(model.parameters(), lr=1e-2)
+    optimizer = AdamW(model.parameters(), lr=1e-2, fused=True)  # as a run makes it
     backward = Backward(optimizer, schedule=WarmupCosine(warmup_ratio=0.1), clip_norm=1.0)
     process = Supervised(model, nn.CrossEntropyLoss(), backward=backward, metrics={"acc": Accuracy()})
     data = Loader(points.Points(0, noisy=True), batch_size=8, shuffle=True, seed=3)
@@ -73,7 +73,7 @@ def by_injection(net: Any, points: Any) -> nn.Module:
 
         @provides
         def optimizer(self, model: nn.Module) -> Optimizer:
-            return AdamW(model.parameters(), lr=1e-2)
+            return AdamW(model.parameters(), lr=1e-2, fused=True)
 
         @provides
         def backward(self, optimizer: Optimizer) -> Backward:

@@ -8,14 +8,18 @@ import os
 import runpy
 import shutil
 import struct
+import subprocess
+import sys
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import assay as house
+from assay.config import load, plain
 from assay.core import run_file
 from assay.store.series import read_series
 from languages import WRITERS
@@ -92,6 +96,86 @@ def test_the_config_of_an_example_is_sound(assay, config: Path, tmp_path: Path) 
 
     assert checked.returncode == 0, checked.stdout
     assert "fine" in checked.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["03_gpt", "04_tagging"])
+def test_an_example_learns_in_a_few_steps_and_is_tested(assay, name: str, tmp_path: Path) -> None:
+    (config,) = (EXAMPLES / name).glob("*.toml")
+    best = load(config).root.items["checkpoint"]
+
+    ran = assay("run", str(config), "--max-steps", "30", "evaluate.limit=2", cwd=tmp_path)
+    tested = assay("test", "last", cwd=tmp_path)
+
+    assert ran.returncode == 0, ran.stderr
+    assert tested.returncode == 0, tested.stderr
+    (run,) = (run for run in (tmp_path / "runs").iterdir() if run_file.read(run).kind == "train")
+    losses = read_series(run / "metrics.bin")["train/loss"].values
+    assert len(losses) == 30 and losses[-5:].mean() < 0.8 * losses[:5].mean()
+    assert plain(best)["best"]["metric"] in run_file.read(run).summaries
+    assert (run / "checkpoints").exists() and "test/loss" in tested.stdout
+
+
+@pytest.mark.slow
+def test_the_gpt_writes_what_follows_a_beginning(assay, tmp_path: Path) -> None:
+    assert assay("run", str(EXAMPLES / "03_gpt" / "gpt.toml"), "--max-steps", "2", cwd=tmp_path).returncode == 0
+
+    wrote = subprocess.run(
+        [sys.executable, str(EXAMPLES / "03_gpt" / "write.py"), "last", "Names "],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(SRC)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert wrote.returncode == 0, wrote.stderr
+    assert wrote.stdout.startswith("Names ") and len(wrote.stdout) == len("Names ") + 300 + 1
+
+
+def test_a_letter_of_the_gpt_does_not_know_those_that_follow_it() -> None:
+    gpt = runpy.run_path(str(EXAMPLES / "03_gpt" / "model.py"))["GPT"](128, 16, width=16, layers=2, heads=2).eval()
+    letters = torch.randint(128, (1, 16), generator=torch.Generator().manual_seed(0))
+    changed = letters.clone()
+    changed[0, 9] = (letters[0, 9] + 1) % 128
+
+    with torch.no_grad():
+        before, after = gpt(letters), gpt(changed)
+
+    assert torch.allclose(before[..., :9], after[..., :9], atol=1e-6)
+    assert not torch.allclose(before[..., 9], after[..., 9], atol=1e-3)
+
+
+def test_the_words_of_a_program_are_tagged_with_what_they_are() -> None:
+    data = runpy.run_path(str(EXAMPLES / "04_tagging" / "data.py"))
+    source = "import os\nclass A(B):\n    def f(self, x=1):\n        y = os.path(x, key=self.g)  # z\n"
+
+    found = [(word, data["TAGS"][tag]) for line in data["tagged"](source) for word, tag in line if tag]
+
+    assert found == [
+        ("os", "module"),
+        ("A", "class"),
+        ("B", "used"),
+        ("f", "function"),
+        ("self", "parameter"),
+        ("x", "parameter"),
+        ("y", "set"),
+        ("os", "used"),
+        ("path", "attribute"),
+        ("x", "used"),
+        ("key", "keyword"),
+        ("self", "used"),
+        ("g", "attribute"),
+    ]
+
+
+def test_the_tags_of_a_line_do_not_depend_on_how_long_the_others_of_its_batch_are() -> None:
+    tagger = runpy.run_path(str(EXAMPLES / "04_tagging" / "model.py"))["Tagger"](words=50, width=8, tags=9).double()
+    line = torch.tensor([[5, 9, 2]])
+    filled = torch.tensor([[5, 9, 2, 0, 0, 0, 0], [1, 2, 3, 4, 5, 6, 7]])
+
+    with torch.no_grad():
+        assert torch.allclose(tagger(line)[0], tagger(filled)[0, :, :3], atol=1e-12)
 
 
 LAZY = """

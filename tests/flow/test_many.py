@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import gc
+import traceback
+import weakref
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 import assay as house
 from assay.cli.main import main
 from assay.config import changed_keys, load, plain
 from assay.core import run_file
+from assay.core.facts import Ended, read_events
 
 pytestmark = pytest.mark.slow
 
@@ -242,3 +248,153 @@ def test_python_runs_the_same_variants_and_points_in_order(toy: Path, monkeypatc
     ]
     assert [one.step for one in house.run("many.toml", sweep=False, no_file=True)] == [2]
     assert house.run("many.toml", variant="wdie", no_file=True)[0].exit_code == 2
+
+
+@pytest.fixture
+def three(toy: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Configs of which the middle one fails in its second step."""
+    short(toy, "")
+    net = (toy / "net.py").read_text() + BROKEN
+    (toy / "net.py").write_text(net)
+    text = (toy / "many.toml").read_text()
+    (toy / "bad.toml").write_text(text.replace("net.Net", "net.Broken"))
+    (toy / "other.toml").write_text(text.replace("width = 8", "width = 4"))
+    monkeypatch.chdir(toy)
+    return ["many.toml", "bad.toml", "other.toml"]
+
+
+BROKEN = """
+
+class Broken(Net):
+    times = 0
+
+    def forward(self, x):
+        self.times += 1
+        if self.times == 2:
+            raise ZeroDivisionError("planted")
+        return super().forward(x)
+"""
+
+
+@pytest.mark.row("A41", "A42")
+def test_results_come_in_the_order_of_the_configs_and_a_failure_is_kept_in_its_own(three: list[str]) -> None:
+    results = house.run(three, device="cpu", user_dir=".", desc="three", debug=False, no_file=False)
+
+    assert [one.status for one in results] == ["finished", "failed", "finished"]
+    assert [one.config.path.name for one in results if one.config and one.config.path] == three
+    assert [one.step for one in results] == [2, 1, 2]
+    first, failed, last = results
+    assert first.exception is None and last.exception is None and first.value.keys() == last.value.keys() != set()
+    assert isinstance(failed.exception, ZeroDivisionError) and failed.exit_code == 1
+    shown = "".join(traceback.format_exception(failed.exception))
+    assert 'raise ZeroDivisionError("planted")' in shown and "net.py" in shown
+    assert failed.record_dir is not None and first.record_dir is not None
+    ended = [event.fact for event in read_events(failed.record_dir / "events.jsonl") if isinstance(event.fact, Ended)]
+    assert 'raise ZeroDivisionError("planted")' in ended[0].traceback
+    assert "three" in (first.record_dir / "README.md").read_text()
+
+
+def test_a_config_that_is_wrong_or_not_there_is_a_result_among_the_others(three: list[str]) -> None:
+    Path("bad.toml").write_text("[modle]\n")
+
+    results = house.run([three[0], "bad.toml", "not there.toml", three[2]], no_file=True)
+
+    assert [(one.status, one.exit_code) for one in results] == [
+        ("finished", 0),
+        ("failed", 2),
+        ("failed", 2),
+        ("finished", 0),
+    ]
+    assert all(one.record_dir is None for one in results)
+    assert "modle" in str(results[1].exception) and "not there.toml" in str(results[2].exception)
+
+
+def test_what_a_run_held_is_freed_before_the_next_is_built(three: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a run that failed too: its exception is kept, and with it the frames that led there."""
+    alive: list[int] = []
+    kept: weakref.WeakSet[Any] = weakref.WeakSet()
+    begin = torch.nn.Module.__init__
+
+    def counted(module: Any, *given: Any, **named: Any) -> None:
+        begin(module, *given, **named)
+        if type(module).__name__ in ("Net", "Broken"):
+            gc.collect()
+            alive.append(len(kept))
+            kept.add(module)
+
+    monkeypatch.setattr(torch.nn.Module, "__init__", counted)
+
+    results = house.run([*three, *three], no_file=True)
+
+    assert [one.status for one in results] == ["finished", "failed", "finished"] * 2
+    assert alive == [0] * 6
+    gc.collect()
+    assert len(kept) == 0
+
+
+@pytest.mark.row("A41")
+def test_the_command_trains_all_that_can_be_and_says_in_the_end_that_one_was_not(assay, three: list[str]) -> None:
+    ran = assay("run", *three, "--no-file")
+
+    assert ran.returncode == 1
+    said = ran.stderr
+    places = [said.index(f"[{i}/3] {name}") for i, name in enumerate(three, 1)]
+    assert places == sorted(places)
+    assert "ZeroDivisionError: planted" in said and said.count("finished") == 2
+    assert said.rstrip().endswith("1 of 3 did not finish")
+
+
+@pytest.mark.row("E11")
+def test_sets_that_are_joined_are_trained_on_as_one_and_each_set_of_a_test_has_numbers_of_its_own(
+    assay, toy: Path
+) -> None:
+    one = '{ type = "points.Points", split = 0, noisy = true }'
+    short(toy, '[data.test_far]\nsource = { type = "points.Points", split = 7, size = 30 }\nbatch_size = 8\n')
+    text = (toy / "many.toml").read_text()
+    joined = f'{{ type = "torch.utils.data.ConcatDataset", datasets = [{one}, {one.replace("0", "5")}] }}'
+    (toy / "many.toml").write_text(
+        text.replace(f"source = {one}", f"source = {joined}").replace("steps = 2", "epochs = 1")
+    )
+
+    ran = assay("run", "many.toml")
+    tested = assay("test", "last")
+    alone = assay("test", runs(toy)[0].name.split("-")[2], "--split", "test_far")
+
+    assert ran.returncode == 0, ran.stderr
+    first, both, far = runs(toy)
+    assert run_file.read(first).summaries["train/loss"].count == 120 / 8
+    assert not any(name.startswith("test") for name in run_file.read(first).summaries)
+    names = {"test/loss", "test/acc", "test_far/loss", "test_far/acc"}
+    assert tested.returncode == 0 and {line.split()[0] for line in tested.stdout.splitlines()} == names
+    assert run_file.read(both).summaries.keys() == names
+    assert run_file.read(far).summaries.keys() == {"test_far/loss", "test_far/acc"}
+    assert alone.stdout in tested.stdout
+
+
+@pytest.mark.row("E40")
+def test_an_evaluation_of_a_part_says_so_in_the_log_of_the_run(assay, toy: Path) -> None:
+    short(toy, "")
+    text = (toy / "many.toml").read_text().replace("split = 1 }\nbatch_size = 16", "split = 1 }\nbatch_size = 2")
+    (toy / "many.toml").write_text(text)
+
+    ran = assay("run", "many.toml", "evaluate.limit=20")
+
+    assert ran.returncode == 0, ran.stderr
+    said = assay("log", "last", "--events")
+    assert "20 of 30 batches" in said.stdout
+    assert assay("run", "many.toml", "evaluate.limit=0").returncode == 2
+
+
+@pytest.mark.row("A82")
+def test_deterministic_names_the_op_and_the_module_that_cannot_be(assay, toy: Path) -> None:
+    short(toy, "")
+    put = "\n    def forward(self, x):\n        x = x.clone().put_(torch.arange(4), torch.ones(4))\n"
+    net = (toy / "net.py").read_text().replace("\n    def forward(self, x):\n", put)
+    (toy / "net.py").write_text("import torch\n" + net)
+
+    refused = assay("run", "many.toml", "train.deterministic=true")
+
+    assert refused.returncode == 2
+    assert "`put_` has no deterministic form here" in refused.stderr
+    assert "at:  the model (Net)" in refused.stderr
+    assert assay("run", "many.toml").returncode == 0

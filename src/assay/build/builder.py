@@ -28,7 +28,7 @@ from assay.config.tree import (
     parse_dotted,
 )
 from assay.core.diagnostics import Origin, Problem
-from assay.core.errors import ConfigError, did_you_mean
+from assay.core.errors import ArgumentError, ConfigError, did_you_mean
 
 _PYTHON = Origin(source="<python>")
 
@@ -82,6 +82,17 @@ def instantiate(
             raise TypeError("only a call takes arguments: there is no `type` in this tree")
         tree = replace(tree, items={key: node for key, node in tree.items.items() if key not in kwargs})
     return _Builder(tree, context, here, (), ROLES, {}, []).node(tree, (), kwargs)
+
+
+def problem_of(error: ArgumentError, root: Node, path: KeyPath, origin: Origin) -> Problem:
+    """What is wrong inside an argument of the call at `path`, at the nearest place that the config has for it."""
+    for depth in range(len(error.inside), 0, -1):
+        node = get_at(root, (*path, *error.inside[:depth]))
+        if node is not None:
+            origin = node.origin
+            break
+    key = dotted((*path, *error.inside))
+    return Problem(kind="wrong-argument", message=error.said, origin=origin, key=key, fix=error.fix)
 
 
 def _as_tree(target: object) -> Node | None:
@@ -232,6 +243,8 @@ class _Builder:
             raise ConfigError(missing)
         try:
             return target(*args, **kwargs, **injected)
+        except ArgumentError as error:
+            raise ConfigError([problem_of(error, self.root, path, origin)]) from error
         except Exception as error:
             error.add_note(note)
             raise

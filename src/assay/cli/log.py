@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from assay.core.diagnostics import visible
-from assay.core.facts import Ended, Evaluated, RunFact, Saved, Started, Timed, Warned, read_events
+from assay.core.facts import Changed, Ended, Evaluated, RunFact, Saved, Started, Timed, Warned, read_events
 from assay.query.find import find_run
 from assay.query.run import RunView
 from assay.query.words import duration, moment, number, size
@@ -21,7 +21,7 @@ POLL_S = 0.3
 @click.command(name="log", help="What a run logged, or its events: what happened when.")
 @click.argument("run")
 @click.option("-f", "--follow", is_flag=True, help="Go on until the run ends.")
-@click.option("--events", is_flag=True, help="Its events instead: started, evaluated, saved, warned, ended.")
+@click.option("--events", is_flag=True, help="Its events instead: started, evaluated, saved, warned, changed, ended.")
 @click.option("-n", "--lines", metavar="N", type=click.IntRange(min=0), help="Only the last N lines.")
 def command(run: str, follow: bool, events: bool, lines: int | None) -> int:
     view = find_run(run)
@@ -101,6 +101,9 @@ def _in_words(fact: RunFact) -> tuple[str, str]:
             return "saved", f"{name} ({', '.join(words)})"
         case Warned(message=message, step=step):
             return "warned", message if step is None else f"at step {step}: {message}"
+        case Changed(what=what, step=step, before=before, after=after):
+            values = f": {before} -> {after}" if before or after else ""
+            return "changed", f"at step {step}: {what}{values}"
         case Ended(status=status, step=step, reason=reason):
             return "ended", f"{status} at step {step}" + (f": {reason}" if reason else "")
 

@@ -302,7 +302,7 @@ def _evaluation(root: Table) -> Iterator[Problem]:
     if not isinstance(data, Table):
         return
     there = list(data.items)
-    splits = [name for name in there if name not in ("train", "test")]
+    splits = [name for name in there if name not in ("train", "test") and not name.startswith("test_")]
     named = evaluate.items.get("splits") if isinstance(evaluate, Table) else None
     if isinstance(named, List):
         splits = [leaf.value for leaf in named.items if isinstance(leaf, Leaf) and isinstance(leaf.value, str)]

@@ -39,6 +39,19 @@ class ConfigError(InputError):
         self.problems = tuple(problems)
 
 
+class ArgumentError(InputError):
+    """Something inside an argument is wrong: `inside` is its path from the argument on, as in ("rules", 0, "match").
+
+    Raised by what a config calls, it is told at the place in the config.
+    """
+
+    def __init__(self, what: str, *, inside: Sequence[str | int], fix: str = "") -> None:
+        keys = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in inside)
+        super().__init__(f"{what}.", where=keys.lstrip("."), fix=fix)
+        self.said = what
+        self.inside = tuple(inside)
+
+
 class MissingExtraError(InputError):
     """A feature needs an optional dependency that is not installed."""
 

@@ -62,6 +62,16 @@ class Warned:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Changed:
+    """The training was changed while it went on: `what` was `before` up to `step` and is `after` from there on."""
+
+    what: str
+    step: int
+    before: str = ""
+    after: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
     """The attempt is over. `reason` is one line; `traceback` the user's part of the stack when it failed."""
 
@@ -71,12 +81,13 @@ class Ended:
     traceback: str = ""
 
 
-RunFact = Started | Evaluated | Saved | Warned | Ended
+RunFact = Started | Evaluated | Saved | Warned | Changed | Ended
 RUN_FACTS: Mapping[str, type[RunFact]] = {
     "started": Started,
     "evaluated": Evaluated,
     "saved": Saved,
     "warned": Warned,
+    "changed": Changed,
     "ended": Ended,
 }
 _NAMES = {kind: name for name, kind in RUN_FACTS.items()}

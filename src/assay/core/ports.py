@@ -29,6 +29,10 @@ class Recorder(Protocol):
         """The run goes on from `step`: points logged at greater steps are no longer on the curve."""
         ...
 
+    def artifact(self, source: bytes, name: str) -> str:
+        """Keep bytes by content under a name and return their digest; "" from whoever keeps nothing."""
+        ...
+
 
 class NullRecorder:
     """Forgets everything: for ranks that do not record, and for `--no-file`."""
@@ -42,13 +46,17 @@ class NullRecorder:
     def rewind(self, step: int) -> None:
         pass
 
+    def artifact(self, source: bytes, name: str) -> str:
+        return ""
+
 
 class MemoryRecorder:
-    """Keeps points and facts in lists: for tests, notebooks and docs."""
+    """Keeps points, facts and artifacts in memory: for tests, notebooks and docs."""
 
     def __init__(self) -> None:
         self.points: list[tuple[str, int, float]] = []
         self.facts: list[RunFact] = []
+        self.artifacts: dict[str, bytes] = {}
 
     def log(self, values: Mapping[str, float], step: int) -> None:
         numbers = []
@@ -65,6 +73,10 @@ class MemoryRecorder:
 
     def rewind(self, step: int) -> None:
         self.points = [point for point in self.points if point[1] <= step]
+
+    def artifact(self, source: bytes, name: str) -> str:
+        self.artifacts[name] = bytes(source)
+        return hashlib.sha256(source).hexdigest()
 
     def curve(self, name: str) -> list[tuple[int, float]]:
         """The (step, value) pairs of one metric in the order in which they were logged."""

@@ -108,9 +108,9 @@ SECTIONS: tuple[Key, ...] = (
             Key(
                 name="precision",
                 kind="choice",
-                doc="The number format of the forward pass.",
+                doc="The number format of the forward pass; fp16 with a loss scale, tf32 of matrix products on a GPU.",
                 default="fp32",
-                choices=("fp32", "bf16"),
+                choices=("fp32", "tf32", "bf16", "fp16"),
             ),
             Key(name="accumulate", kind="int", doc="Micro-steps of one optimizer step.", default=1, minimum=1),
             Key(name="clip_norm", kind="float", doc="The largest norm a gradient may have.", above=0),
@@ -121,6 +121,12 @@ SECTIONS: tuple[Key, ...] = (
                 default="stop",
                 choices=("stop", "skip", "ignore"),
             ),
+            Key(
+                name="deterministic",
+                kind="bool",
+                doc="Only ops that give the same bits each time; one that cannot is an error that names it.",
+                default=False,
+            ),
         ),
     ),
     Key(
@@ -130,7 +136,15 @@ SECTIONS: tuple[Key, ...] = (
         weights=False,
         keys=(
             Key(name="every", kind="period", doc="How often.", default="1 epoch"),
-            Key(name="splits", kind="names", doc="Which splits. Left out: all but train and test."),
+            Key(
+                name="precision",
+                kind="choice",
+                doc="The number format of the forward pass in evaluations.",
+                default="fp32",
+                choices=("fp32", "bf16", "fp16"),
+            ),
+            Key(name="splits", kind="names", doc="Which splits. Left out: all but train and those for tests."),
+            Key(name="limit", kind="int", doc="Batches of each split at most; then marked partial.", minimum=1),
             ENABLED,
         ),
     ),

@@ -17,38 +17,85 @@ from assay.engine.checkpoint.saver import Saver, Where
 from assay.engine.data.loader import Loader
 from assay.engine.data.plan import Plan
 from assay.engine.engine import Engine
+from assay.engine.groups import Groups
+from assay.engine.handlers.change import ResetOptimizer, SetRequiresGrad, SetValue
 from assay.engine.handlers.display import Display
+from assay.engine.handlers.early_stop import EarlyStop
+from assay.engine.handlers.ema import EMA
 from assay.engine.handlers.evaluate import Evaluate, evaluate
+from assay.engine.handlers.memory import Memory
+from assay.engine.handlers.norms import Norms
+from assay.engine.handlers.probe import Probe
+from assay.engine.handlers.profile import Profile
 from assay.engine.handlers.save import Save
-from assay.engine.metrics import Accuracy, Mean
+from assay.engine.handlers.throughput import Throughput
+from assay.engine.metrics import F1, Accuracy, Adapted, Confusion, Mean, Perplexity, Precision, Recall
 from assay.engine.process import Process, Supervised
-from assay.engine.schedules import Constant, WarmupCosine, WarmupLinear
+from assay.engine.ramps import Cycle, Ramp
+from assay.engine.scaler import ScaledBackward
+from assay.engine.schedules import (
+    Constant,
+    Noam,
+    TorchSchedule,
+    WarmupCosine,
+    WarmupExponential,
+    WarmupLinear,
+    WarmupMultiStep,
+    WarmupPoly,
+    WarmupStep,
+)
 from assay.engine.seed import seed_all
 from assay.engine.state import State
 from assay.engine.when import every
 
 __all__ = [
+    "EMA",
+    "F1",
     "Accuracy",
+    "Adapted",
     "At",
     "Backward",
+    "Confusion",
     "Constant",
+    "Cycle",
     "Display",
+    "EarlyStop",
     "Engine",
     "Evaluate",
     "Event",
     "Every",
+    "Groups",
     "Handler",
     "Loader",
     "Mean",
+    "Memory",
+    "Noam",
     "NonFiniteError",
+    "Norms",
+    "Perplexity",
     "Plan",
+    "Precision",
+    "Probe",
     "Process",
+    "Profile",
+    "Ramp",
+    "Recall",
+    "ResetOptimizer",
     "Save",
     "Saver",
+    "ScaledBackward",
+    "SetRequiresGrad",
+    "SetValue",
     "State",
     "Supervised",
+    "Throughput",
+    "TorchSchedule",
     "WarmupCosine",
+    "WarmupExponential",
     "WarmupLinear",
+    "WarmupMultiStep",
+    "WarmupPoly",
+    "WarmupStep",
     "Where",
     "evaluate",
     "every",

@@ -13,9 +13,9 @@ from torch import nn
 from assay.core.errors import InputError
 from assay.core.events import Event, Every, Handler
 from assay.core.ports import Bind, NullRecorder, Recorder
+from assay.engine.batches import blame_device, to_device
 from assay.engine.bus import Bus, bind_by_name, event_named
 from assay.engine.data.source import Window, as_source
-from assay.engine.metrics import blame_device, to_device
 from assay.engine.process import Process
 from assay.engine.seed import STEP, key, seed_torch
 from assay.engine.state import State
@@ -175,6 +175,7 @@ class Engine:
         self._begun = perf_counter()
         state, backward = self.state, self.process.backward
         backward.rate.total = state.max_steps
+        backward.rate.epoch_length = state.epoch_length
         backward.rate.set(state.step)
         self.process.train()
         for event, count in (

@@ -16,7 +16,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from assay.engine.data.loader import Loader
-from assay.engine.schedules import Schedule as Scheduler
+from assay.engine.schedules import Factor as Scheduler
 from assay.engine.state import State
 
 Model = nn.Module

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
@@ -77,3 +78,23 @@ def _names(optimizer: Optimizer, model: nn.Module) -> dict[int, str]:
 def idle_optimizer() -> Optimizer:
     """An optimizer of nothing, for a process that wants one and is only evaluated."""
     return torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.0)
+
+
+FUSED_ON = ("cpu", "cuda", "mps", "xpu")
+"""Kinds of devices on which torch has one kernel for a whole update."""
+
+
+def may_fuse(kind: object, model: nn.Module, written: Collection[str]) -> bool:
+    """Whether an optimizer of this class, with what is `written` of it, can do its update in one kernel.
+
+    It is several times faster and rounds otherwise. What the user says about the way of the update counts.
+    """
+    is_torch = isinstance(kind, type) and issubclass(kind, Optimizer) and kind.__module__.startswith("torch.optim")
+    if not is_torch or "fused" not in inspect.signature(kind).parameters:  # type: ignore[arg-type]
+        return False
+    if {"fused", "foreach", "capturable", "differentiable", "args"} & set(written):
+        return False
+    sparse = any(getattr(module, "sparse", False) is True for module in model.modules())
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    devices = ("cpu",) if kind is torch.optim.Adagrad else FUSED_ON
+    return not sparse and all(each.is_floating_point() and each.device.type in devices for each in trained)

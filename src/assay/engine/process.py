@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 
 from assay.core.errors import InputError
 from assay.engine.backward import Backward, Loss, NonFiniteError
-from assay.engine.metrics import Metric
+from assay.engine.metrics.metric import Metric
 
 Model = nn.Module
 

@@ -1,25 +1,39 @@
 """Learning-rate schedules in closed form: the factor at a step is a pure function of the step.
 
-So nothing of a schedule needs to be saved, and going on from any step is exact.
+So nothing of a schedule needs to be saved, and going on from any step is exact. A scheduler of torch has a state:
+it is put to the step that is asked for, if need be by stepping it from its beginning.
 """
 
 from __future__ import annotations
 
+import copy
 import math
-from typing import Protocol, runtime_checkable
+import warnings
+from collections.abc import Sequence
+from typing import Any, Literal, Protocol, TypedDict, Unpack, runtime_checkable
 
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from assay.core.errors import InputError
 
+Unit = Literal["step", "epoch"]
+
 
 @runtime_checkable
-class Schedule(Protocol):
-    """What the base learning rate is multiplied with."""
+class Factor(Protocol):
+    """What the base learning rate is multiplied with.
+
+    A schedule with an attribute `unit = "epoch"` is asked in completed epochs instead of steps.
+    """
 
     def factor(self, step: int, total: int | None) -> float:
         """For the update after `step` completed ones, of `total` in all (None: nobody knows)."""
         ...
+
+
+Schedule = Factor | LRScheduler
+"""What a `Backward` takes: a factor in closed form, or any scheduler of torch made for the same optimizer."""
 
 
 class Constant:
@@ -29,36 +43,102 @@ class Constant:
         return 1.0
 
 
+class Noam:
+    """Up in a line for `warmup_steps`, then down with the root of the step (Vaswani et al., arXiv 1706.03762).
+
+    The factor is scale * model_size ** -0.5 * min(n ** -0.5, n * warmup_steps ** -1.5) at update number n, from 1.
+    It is a learning rate as it stands: give the optimizer lr = 1.
+    """
+
+    def __init__(self, model_size: int, *, warmup_steps: int = 4000, scale: float = 1.0) -> None:
+        for name, value in {"model_size": model_size, "warmup_steps": warmup_steps}.items():
+            if value < 1:
+                raise InputError(f"{name} is {value}; it must be at least 1.")
+        self.model_size = model_size
+        self.warmup_steps = warmup_steps
+        self.scale = scale
+
+    def factor(self, step: int, total: int | None) -> float:
+        number = step + 1
+        rise = number * self.warmup_steps**-1.5
+        return float(self.scale * self.model_size**-0.5 * min(number**-0.5, rise))
+
+
+class Warming(TypedDict, total=False):
+    """How a schedule warms up."""
+
+    warmup_ratio: float
+    warmup_steps: int | None
+    warmup_epochs: int | None
+    start: float
+    unit: Unit
+
+
 class _Warmup:
-    """Linear warm-up to exactly 1, then a decay over what is left."""
+    """Linear warm-up from `start` to exactly 1, then a decay.
+
+    The warm-up is a count of steps, or a share of the run rounded up to whole ones. With `unit = "epoch"` the rate
+    changes only between epochs: all is counted in epochs, and the count is `warmup_epochs`.
+    """
 
     def __init__(
         self,
         *,
         warmup_ratio: float = 0.0,
         warmup_steps: int | None = None,
+        warmup_epochs: int | None = None,
         start: float = 0.001,
-        final: float = 0.0,
+        unit: Unit = "step",
     ) -> None:
+        if unit not in ("step", "epoch"):
+            raise InputError(f"unit is {unit!r}; a schedule counts in steps or epochs.", fix='Use "step" or "epoch".')
         if not 0.0 <= warmup_ratio < 1.0:
             raise InputError(f"warmup_ratio is {warmup_ratio}; it is a share of the run, from 0 up to below 1.")
-        if warmup_steps is not None and (warmup_steps < 0 or warmup_ratio):
-            raise InputError(f"warmup_steps is {warmup_steps}: give a count from 0 on, and not warmup_ratio as well.")
+        counts = {"warmup_steps": warmup_steps, "warmup_epochs": warmup_epochs}
+        for name, count in counts.items():
+            if count is not None and (count < 0 or warmup_ratio):
+                raise InputError(f"{name} is {count}: give a count from 0 on, and not warmup_ratio as well.")
+            if count is not None and name != f"warmup_{unit}s":
+                raise InputError(f"{name} is given, but the schedule counts in {unit}s.", fix=f"Use warmup_{unit}s.")
         self.warmup_ratio = warmup_ratio
-        self.warmup_steps = warmup_steps
+        self.warmup = counts[f"warmup_{unit}s"]
         self.start = start
-        self.final = final
+        self.unit = unit
 
     def factor(self, step: int, total: int | None) -> float:
+        warmup = self._warmup(total)
+        if step < warmup:
+            return self.start + (1.0 - self.start) * step / warmup
+        return self._decayed(step, warmup, total)
+
+    def _warmup(self, total: int | None) -> int:
+        if self.warmup is not None:
+            return self.warmup
+        # Rounded first: 0.07 * 100 is a little more than 7.
+        return math.ceil(round(self.warmup_ratio * self._known(total), 9)) if self.warmup_ratio else 0
+
+    def _known(self, total: int | None) -> int:
         if total is None:
             raise InputError(
                 f"{type(self).__name__} needs to know how long the run is.", fix="Set [train] steps (or epochs)."
             )
-        # Rounded first: 0.07 * 100 is a little more than 7.
-        warmup = math.ceil(round(self.warmup_ratio * total, 9)) if self.warmup_steps is None else self.warmup_steps
-        if step < warmup:
-            return self.start + (1.0 - self.start) * step / warmup
-        share = min(1.0, (step - warmup) / max(1, total - warmup))
+        return total
+
+    def _decayed(self, step: int, warmup: int, total: int | None) -> float:
+        """The factor after the warm-up."""
+        raise NotImplementedError
+
+
+class _Decay(_Warmup):
+    """Linear warm-up to exactly 1, then a decay to `final` over what is left of the run."""
+
+    def __init__(self, *, final: float = 0.0, **warmup: Unpack[Warming]) -> None:
+        super().__init__(**warmup)
+        self.final = final
+
+    def _decayed(self, step: int, warmup: int, total: int | None) -> float:
+        left = self._known(total) - warmup
+        share = min(1.0, (step - warmup) / max(1, left))
         return self.final + (1.0 - self.final) * self.shape(share)
 
     def shape(self, share: float) -> float:
@@ -66,38 +146,187 @@ class _Warmup:
         raise NotImplementedError
 
 
-class WarmupCosine(_Warmup):
+class WarmupCosine(_Decay):
     """Linear warm-up from `start` to 1, then half a cosine down to `final` (Loshchilov & Hutter, arXiv 1608.03983)."""
 
     def shape(self, share: float) -> float:
         return 0.5 * (1.0 + math.cos(math.pi * share))
 
 
-class WarmupLinear(_Warmup):
+class WarmupLinear(_Decay):
     """Linear warm-up from `start` to 1, then linearly down to `final`."""
 
     def shape(self, share: float) -> float:
         return 1.0 - share
 
 
+class WarmupPoly(_Decay):
+    """Linear warm-up from `start` to 1, then (1 - share of the rest) ** `power` down to `final`."""
+
+    def __init__(self, *, power: float = 2.0, final: float = 0.0, **warmup: Unpack[Warming]) -> None:
+        super().__init__(final=final, **warmup)
+        if power <= 0:
+            raise InputError(f"power is {power}; it must be greater than 0.")
+        self.power = power
+
+    def shape(self, share: float) -> float:
+        return float((1.0 - share) ** self.power)
+
+
+class WarmupStep(_Warmup):
+    """Linear warm-up from `start` to 1, then times `gamma` after every `step_size` steps (or epochs) from its end."""
+
+    def __init__(self, step_size: int, *, gamma: float = 0.1, **warmup: Unpack[Warming]) -> None:
+        super().__init__(**warmup)
+        if step_size < 1:
+            raise InputError(f"step_size is {step_size}; it must be at least 1.")
+        self.step_size = step_size
+        self.gamma = gamma
+
+    def _decayed(self, step: int, warmup: int, total: int | None) -> float:
+        return float(self.gamma ** ((step - warmup) // self.step_size))
+
+
+class WarmupMultiStep(_Warmup):
+    """Linear warm-up from `start` to 1, then times `gamma` at each of `milestones`.
+
+    A milestone is a moment of the run: steps (or epochs) from its beginning, or a share of it below 1, rounded down.
+    """
+
+    def __init__(self, milestones: Sequence[float], *, gamma: float = 0.1, **warmup: Unpack[Warming]) -> None:
+        super().__init__(**warmup)
+        for each in milestones:
+            if each <= 0 or (each > 1 and each % 1):
+                what = "a count above 0, or a share of the run below 1"
+                raise InputError(f"The milestone {each} is no moment of a run: it must be {what}.")
+        self.milestones = tuple(milestones)
+        self.gamma = gamma
+
+    def _decayed(self, step: int, warmup: int, total: int | None) -> float:
+        passed = sum(step >= self._moment(each, total) for each in self.milestones)
+        return float(self.gamma**passed)
+
+    def _moment(self, milestone: float, total: int | None) -> int:
+        return int(round(milestone * self._known(total), 9)) if milestone < 1 else int(milestone)
+
+
+class WarmupExponential(_Warmup):
+    """Linear warm-up from `start` to 1, then times `gamma` at every step (or epoch)."""
+
+    def __init__(self, gamma: float, **warmup: Unpack[Warming]) -> None:
+        super().__init__(**warmup)
+        self.gamma = gamma
+
+    def _decayed(self, step: int, warmup: int, total: int | None) -> float:
+        return float(self.gamma ** (step - warmup))
+
+
+class TorchSchedule:
+    """A scheduler of `torch.optim.lr_scheduler`, by the step or the epoch. A bare one goes by the step."""
+
+    def __init__(self, scheduler: LRScheduler, *, unit: Unit = "step") -> None:
+        if isinstance(scheduler, ReduceLROnPlateau):
+            raise InputError(
+                "ReduceLROnPlateau follows a metric: its rate is no function of the step.",
+                fix="Use a schedule such as assay.engine.WarmupCosine, or step it in a handler of eval_end.",
+            )
+        self.scheduler = scheduler
+        self.unit = unit
+        self.optimizer: Optimizer = scheduler.optimizer
+        self._count = 0
+        self._first = copy.deepcopy(scheduler.state_dict())
+        self._settings = self._owned()
+        self._left = self._owned()
+
+    def put(self, count: int) -> None:
+        """Give the groups what they have after `count` steps (or epochs), however far the scheduler went before."""
+        if count < self._count or self._left != self._owned():  # a state was loaded: what it holds is of another count
+            self.scheduler.load_state_dict(copy.deepcopy(self._first))
+            for group, settings in zip(self.optimizer.param_groups, self._settings, strict=True):
+                group.update(settings)
+            self._count = 0
+        if count == self._count:
+            self._left = self._owned()
+            return
+        if getattr(self.optimizer, "_opt_called", False):  # torch's own mark
+            self._advance(count)
+        else:
+            with warnings.catch_warnings():  # torch wants an update before; one that was left out is none
+                warnings.filterwarnings("ignore", message=r".*(lr_scheduler\.step\(\)|has been overridden)")
+                self._advance(count)
+        self._left = self._owned()
+
+    def _advance(self, count: int) -> None:
+        while self._count < count:
+            self.scheduler.step()
+            self._count += 1
+
+    def _owned(self) -> list[dict[str, Any]]:
+        return [{key: group[key] for key in _SCHEDULED if key in group} for group in self.optimizer.param_groups]
+
+
+_SCHEDULED = (
+    *("lr", "initial_lr", "max_lr", "min_lr", "swa_lr"),
+    *("momentum", "base_momentum", "max_momentum", "betas"),
+)
+"""Settings of a group that schedulers of torch change or leave there."""
+
+
 class LearningRate:
-    """Applies a schedule to an optimizer: each group's rate is its own base rate times the factor."""
+    """Applies a schedule to an optimizer: each group's rate is its own base rate times the factor.
+
+    `total` is the number of steps of the run, `epoch_length` those of one epoch, where they are known.
+    """
 
     def __init__(self, optimizer: Optimizer, schedule: Schedule | None = None) -> None:
         self.optimizer = optimizer  # not its groups: loading a state replaces their list
-        self.schedule = schedule
+        self.schedule: Factor | TorchSchedule | None = None if schedule is None else _applicable(schedule, optimizer)
         self.bases = [float(group.setdefault("initial_lr", group["lr"])) for group in optimizer.param_groups]
         self.total: int | None = None
+        self.epoch_length: int | None = None
+        self._counts_epochs = getattr(self.schedule, "unit", "step") == "epoch"
 
     def set(self, step: int) -> None:
         """Set the rates for the update after `step` completed ones."""
         if self.schedule is None:
             return
-        factor = self.schedule.factor(step, self.total)
+        total = self.total
+        if self._counts_epochs:
+            step, total = self._in_epochs(step)
+        if isinstance(self.schedule, TorchSchedule):
+            self.schedule.put(step)
+            return
+        factor = self.schedule.factor(step, total)
         for group, base in zip(self.optimizer.param_groups, self.bases, strict=True):
             group["lr"] = base * factor
+
+    def _in_epochs(self, step: int) -> tuple[int, int | None]:
+        if self.epoch_length is None:
+            raise InputError(
+                "The schedule counts in epochs, but how many steps an epoch has is unknown.",
+                fix='Use unit = "step", or give training data of known length.',
+            )
+        return step // self.epoch_length, None if self.total is None else math.ceil(self.total / self.epoch_length)
 
     @property
     def current(self) -> float:
         """The rate of the first group."""
         return float(self.optimizer.param_groups[0]["lr"])
+
+
+def _applicable(schedule: Any, optimizer: Optimizer) -> Factor | TorchSchedule:
+    """InputError for what is no schedule, or one that was made for another optimizer."""
+    if isinstance(schedule, LRScheduler):
+        schedule = TorchSchedule(schedule)
+    if isinstance(schedule, TorchSchedule):
+        if schedule.optimizer is not optimizer:
+            raise InputError(
+                f"The {type(schedule.scheduler).__name__} was made for another optimizer than the one that is stepped."
+            )
+        return schedule
+    if not hasattr(schedule, "factor"):
+        raise InputError(
+            f"[schedule] is a {type(schedule).__name__}; a schedule gives a factor for each step.",
+            fix='Use type = "assay.engine.WarmupCosine" or "torch.optim.lr_scheduler.StepLR".',
+        )
+    return schedule  # type: ignore[no-any-return]

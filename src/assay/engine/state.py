@@ -16,7 +16,8 @@ class State:
 
     `step` counts optimizer updates, `micro_step` forward/backward passes, `epoch_step` updates within the epoch,
     `samples` training samples. `loss` is the mean loss of the newest step. `max_steps` is what the run will do in all,
-    None when nobody can know. `metrics` holds the newest evaluation, by name (`valid/acc`). `hurry`: see `Engine.stop`.
+    None when nobody can know. `metrics` holds the newest evaluation, by name (`valid/acc`); `split` is the one that is
+    being evaluated. `hurry`: see `Engine.stop`.
     """
 
     epoch: int = 0
@@ -31,6 +32,7 @@ class State:
     batch: Any = None
     output: Any = None
     metrics: dict[str, float] = field(default_factory=dict)
+    split: str = ""
     best: dict[str, Any] | None = None
     stop_reason: str = ""
     hurry: bool = False

@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from assay.core.errors import InputError
-from assay.engine.metrics import size_of
+from assay.engine.batches import size_of
 
 
 class Window(NamedTuple):

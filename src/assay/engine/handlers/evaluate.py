@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from contextlib import contextmanager
+from dataclasses import replace
+from itertools import islice
 from time import perf_counter
 from typing import Any
 from zlib import crc32
@@ -14,19 +16,29 @@ from torch import nn
 from assay.core.errors import InputError
 from assay.core.events import Event, Handler
 from assay.core.facts import Evaluated
+from assay.engine.batches import blame_device, size_of, to_device
 from assay.engine.engine import Engine
-from assay.engine.metrics import Mean, blame_device, size_of, to_device
+from assay.engine.metrics.means import Mean
+from assay.engine.metrics.metric import as_metric, numbers
 from assay.engine.process import Process
 from assay.engine.seed import EVALUATE, key, seed_all, undisturbed
 from assay.engine.when import every as each
 
 
 class Evaluate:
-    """Evaluates splits at a period and, if not just done, at the end; results go to `state.metrics` and the record."""
+    """Evaluates splits at a period and, if not just done, at the end; results go to `state.metrics` and the record.
 
-    def __init__(self, splits: Mapping[str, Iterable[Any]], *, every: str = "1 epoch", seed: int = 0) -> None:
+    `limit`: at most that many batches of each; what comes of a part is recorded as such.
+    """
+
+    def __init__(
+        self, splits: Mapping[str, Iterable[Any]], *, every: str = "1 epoch", limit: int | None = None, seed: int = 0
+    ) -> None:
+        if limit is not None and limit < 1:
+            raise InputError(f"The limit of an evaluation is {limit} batches; it must be at least 1.")
         self.splits = dict(splits)
         self.every = every
+        self.limit = limit
         self.seed = seed
         self.done_at: int | None = None
 
@@ -54,11 +66,12 @@ class Evaluate:
         engine.add_seconds("evaluation", perf_counter() - begun)
 
     def _split(self, engine: Engine, split: str, batches: Iterable[Any]) -> None:
-        engine.fire(Event.EVAL_BEGIN)
         state, begun = engine.state, perf_counter()
+        state.split = split
+        engine.fire(Event.EVAL_BEGIN)
         results, samples = evaluate(
             engine.process,
-            batches,
+            batches if self.limit is None else islice(batches, self.limit),
             split=split,
             seed=self.seed,
             device=engine.device,
@@ -68,8 +81,23 @@ class Evaluate:
         state.metrics.update(results)
         engine.recorder.log(results, state.step)
         seconds = perf_counter() - begun
-        engine.recorder.tell(Evaluated(split=split, step=state.step, metrics=results, samples=samples, seconds=seconds))
+        fact = Evaluated(split=split, step=state.step, metrics=results, samples=samples, seconds=seconds)
+        engine.recorder.tell(replace(fact, partial=part_of(batches, self.limit)))
         engine.fire(Event.EVAL_END)
+        state.split = ""
+
+
+def part_of(batches: Iterable[Any], limit: int | None) -> str:
+    """What part of a split `limit` batches are, as `20 of 32 batches`; empty when they are all of it."""
+    if limit is None:
+        return ""
+    try:
+        length = len(batches) if isinstance(batches, Sized) else None
+    except TypeError:  # a DataLoader of a stream has the method, but no length
+        length = None
+    if length is None:
+        return f"at most {limit} batches"
+    return f"{limit} of {length} batches" if limit < length else ""
 
 
 @contextmanager
@@ -100,7 +128,7 @@ def evaluate(
     The global random generators come back as they were; inside, each batch has its own key.
     """
     device = torch.device(device)
-    metrics = getattr(process, "metrics", {})
+    metrics = {name: as_metric(name, metric) for name, metric in getattr(process, "metrics", {}).items()}
     for metric in metrics.values():
         metric.reset()
     loss, samples = Mean(), 0
@@ -134,17 +162,12 @@ def evaluate(
         raise InputError(f"The split {split} is empty: there is nothing to evaluate.", fix=f"Look at [data.{split}].")
     results = {f"{split}/loss": loss.value()} if loss.weight else {}
     for name, metric in metrics.items():
-        value = metric.value()
-        if isinstance(value, Mapping):
-            results.update({f"{split}/{name}/{part}": float(number) for part, number in value.items()})
-        else:
-            results[f"{split}/{name}"] = float(value)
+        results |= numbers(f"{split}/{name}", metric.value())
     return results, samples
 
 
 def _add_loss(mean: Mean, loss: Any, count: int) -> None:
     if isinstance(loss, tuple):
-        mean.total += float(loss[0])
-        mean.weight += float(loss[1])
+        mean.add_sum(*loss)
     else:
-        mean.add(float(loss), count)
+        mean.add(loss, count)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from time import perf_counter
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from torch import nn
+from torch.optim import Optimizer
 
 from assay.core.errors import CheckpointError, InputError, did_you_mean
 from assay.core.events import Event, Handler
@@ -18,10 +20,19 @@ from assay.engine.checkpoint.codec import decode, encode
 from assay.engine.checkpoint.saver import Saver, Where
 from assay.engine.engine import Engine
 from assay.engine.optim import load_optimizer_state, optimizer_state
+from assay.engine.scaler import ScaledBackward
 from assay.engine.when import every as each
 
 Mode = Literal["min", "max"]
 PARTS = ("model", "optimizer", "state")
+
+
+class Stateful(Protocol):
+    """A listener that goes on from where it was: an object with handlers, and with a state of its own."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 
 class Save:
@@ -158,20 +169,54 @@ def _spoilt(model: nn.Module) -> list[str]:
 
 
 def capture(engine: Engine) -> dict[str, Any]:
-    """Everything a checkpoint keeps, by part."""
-    model = engine.process.model
-    return {
+    """Everything a checkpoint keeps, by part; each listener with a state is a part of its own."""
+    model, backward = engine.process.model, engine.process.backward
+    scaled = {"scaler": backward.state_dict()} if isinstance(backward, ScaledBackward) else {}
+    parts = {
         "model": model.state_dict(),
-        "optimizer": optimizer_state(engine.process.backward.optimizer, model),
+        "optimizer": {**optimizer_state(backward.optimizer, model), **scaled},
         "state": engine.state.state_dict(),
     }
+    return parts | {name: listener.state_dict() for name, listener in stateful(engine).items()}
 
 
 def restore(engine: Engine, parts: Mapping[str, Any]) -> None:
-    """Put a loaded checkpoint into an engine that has not run yet."""
+    """Put a loaded checkpoint into an engine that has not run yet, and into those that listen to it by now."""
     load_model_state(engine.process.model, parts["model"])
-    load_optimizer_state(engine.process.backward.optimizer, engine.process.model, parts["optimizer"])
+    backward = engine.process.backward
+    load_optimizer_state(backward.optimizer, engine.process.model, parts["optimizer"])
+    if isinstance(backward, ScaledBackward) and "scaler" in parts["optimizer"]:
+        backward.load_state_dict(parts["optimizer"]["scaler"])
     engine.state.load_state_dict(parts["state"])
+    restore_listeners(engine, parts)
+
+
+def restore_listeners(engine: Engine, parts: Mapping[str, Any]) -> None:
+    """Give those that listen to an engine their states of a checkpoint. A state too many or too few is a warning."""
+    listeners = stateful(engine)
+    for name, listener in listeners.items():
+        if name in parts:
+            listener.load_state_dict(parts[name])
+        else:
+            message = f"The checkpoint holds no state of {name}, which begins anew."
+            engine.recorder.tell(Warned(message=message, step=engine.state.step))
+    for name in parts.keys() - listeners.keys() - set(PARTS):
+        message = f"The checkpoint holds a state of {name}, which listens no more: it is lost."
+        engine.recorder.tell(Warned(message=message, step=engine.state.step))
+
+
+def stateful(engine: Engine) -> dict[str, Stateful]:
+    """The listeners that have a state, by the name of their part: that of their class, numbered from the second on."""
+    found: dict[str, Stateful] = {}
+    for handler in engine.bus.order():
+        owner: Any = getattr(handler.fn, "__self__", None)
+        if isinstance(owner, nn.Module | Optimizer) or any(owner is each for each in found.values()):
+            continue  # those of the first kinds are parts already
+        if callable(getattr(owner, "state_dict", None)) and callable(getattr(owner, "load_state_dict", None)):
+            kind = re.sub(r"[^A-Za-z0-9_]", "_", type(owner).__name__)
+            names = [kind, *(f"{kind}.{number}" for number in range(2, len(found) + 3))]
+            found[next(name for name in names if name not in found and name not in PARTS)] = owner
+    return found
 
 
 def load_model_state(model: Any, state: Mapping[str, Any]) -> None:

@@ -1,0 +1,60 @@
+"""Only ops that give the same bits each time: the first that cannot is named, and the module that wanted it."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from traceback import walk_tb
+
+import torch
+from torch import nn
+
+from assay.core.errors import InputError
+
+_WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
+_SAID = re.compile(r"(\S+) does not have a deterministic implementation")
+
+
+@contextmanager
+def deterministic(model: nn.Module, *, enabled: bool = True) -> Iterator[None]:
+    """Within it torch uses deterministic algorithms alone; InputError names the op and the module that has none.
+
+    Settings of torch are those of before afterwards.
+    """
+    if not enabled:
+        yield
+        return
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    benchmark, workspace = torch.backends.cudnn.benchmark, os.environ.get(_WORKSPACE)
+    os.environ[_WORKSPACE] = workspace or ":4096:8"  # cuBLAS reads it when it is first used
+    torch.use_deterministic_algorithms(True)
+    torch.backends.cudnn.benchmark = False
+    try:
+        yield
+    except RuntimeError as error:
+        found = _SAID.search(str(error))
+        if found is None:
+            raise
+        raise InputError(
+            f"`{found[1]}` has no deterministic form here, and [train] deterministic is true.",
+            where=_module_of(error, model),
+            fix="Use another op, or set deterministic = false: then two runs may differ in their last bits.",
+        ) from error
+    finally:
+        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+        torch.backends.cudnn.benchmark = benchmark
+        if workspace is None:
+            del os.environ[_WORKSPACE]
+
+
+def _module_of(error: BaseException, model: nn.Module) -> str:
+    """The innermost module of the model that was at work, as `encoder.attention (Attention)`."""
+    names = {id(module): name for name, module in model.named_modules()}
+    where = "backward, or outside of the model"
+    for frame, _ in walk_tb(error.__traceback__):
+        own = frame.f_locals.get("self")
+        if id(own) in names:
+            where = f"{names[id(own)] or 'the model'} ({type(own).__name__})"
+    return where

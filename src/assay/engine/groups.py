@@ -1,0 +1,162 @@
+"""Parameter groups by rules: what is not decayed, what learns at another rate, what stays as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+
+from assay.core.errors import ArgumentError, InputError, did_you_mean, nearest, suggested
+
+KINDS = ("norm", "bias", "embedding")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rule:
+    """What is done with the parameters that one of the names or kinds fits."""
+
+    match: tuple[str, ...]
+    kind: tuple[str, ...]
+    settings: Mapping[str, Any]
+
+
+class Groups:
+    """The groups of an optimizer, made of the parameters of a model by `rules`; give it as the optimizer's `params`.
+
+    A rule chooses by `match`, patterns of names such as "encoder.*" or "*.bias", or by `kind`: "norm" (the parameters
+    of normalisation layers), "bias", "embedding". `frozen = true` takes what it chooses out of training; every other
+    key is a setting of the group (lr, weight_decay, ...). All rules that choose a parameter count, a later one over an
+    earlier one. What no rule chooses has the settings of the optimizer. ArgumentError for a pattern that fits nothing.
+    """
+
+    def __init__(self, model: nn.Module, *, rules: Sequence[Mapping[str, Any]]) -> None:
+        self.rules = [_read(number, rule) for number, rule in enumerate(rules)]
+        self.frozen: list[str] = []
+        names, kinds = _names(model), _kinds(model)
+        self._refuse_unused(names)
+        by_settings: dict[str, dict[str, Any]] = {}
+        for parameter in model.parameters():
+            settings = self._settings(names[id(parameter)], kinds[id(parameter)])
+            frozen = settings.pop("frozen", None)
+            if frozen is not None:
+                parameter.requires_grad_(not frozen)
+            if not parameter.requires_grad:
+                self.frozen.append(names[id(parameter)][0])
+                continue
+            label = ", ".join(f"{key} = {value}" for key, value in settings.items())
+            group = by_settings.setdefault(label, {"params": [], "name": label, **settings})
+            group["params"].append(parameter)
+        self.groups = list(by_settings.values())
+        if not self.groups:
+            raise InputError("Every parameter of the model is frozen: there is nothing to train.")
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return iter(self.groups)
+
+    def check(self, optimizer: Optimizer) -> None:
+        """ArgumentError for a setting that `optimizer` does not have; torch itself takes any word."""
+        for number, rule in enumerate(self.rules):
+            for key in rule.settings:
+                if key != "frozen" and key not in optimizer.defaults:
+                    raise ArgumentError(
+                        f"{type(optimizer).__name__} has no setting {key!r}",
+                        inside=("rules", number, key),
+                        fix=did_you_mean(key, [*optimizer.defaults, "match", "kind", "frozen"])
+                        or f"it has: {', '.join(optimizer.defaults)}",
+                    )
+
+    def _settings(self, names: Sequence[str], kinds: frozenset[str]) -> dict[str, Any]:
+        settings: dict[str, Any] = {}
+        for rule in self.rules:
+            if kinds & set(rule.kind) or any(fnmatchcase(name, each) for name in names for each in rule.match):
+                settings |= rule.settings
+        return settings
+
+    def _refuse_unused(self, names: Mapping[int, Sequence[str]]) -> None:
+        known = [name for each in names.values() for name in each]
+        parts = dict.fromkeys(f"{name[:i]}.*" for name in known for i, letter in enumerate(name) if letter == ".")
+        for number, rule in enumerate(self.rules):
+            for each in rule.match:
+                if not any(fnmatchcase(name, each) for name in known):
+                    near = nearest(each, [*parts, *known])
+                    raise ArgumentError(
+                        f"No parameter of the model fits {each!r}",
+                        inside=("rules", number, "match"),
+                        fix=suggested(near) or f"there are: {', '.join(known[:5])}{', ...' if known[5:] else ''}",
+                    )
+
+
+def described(optimizer: Optimizer, model: nn.Module) -> list[str]:
+    """A line for each group with how much is in it, and one for what is not trained."""
+    names = _names(model)
+    lines: list[str] = []
+    trained: set[int] = set()
+    for group in optimizer.param_groups:
+        trained |= {id(parameter) for parameter in group["params"]}
+        settings = {"lr": group.get("initial_lr", group["lr"]), "weight_decay": group.get("weight_decay")}
+        told = ", ".join(f"{key} {value:g}" for key, value in settings.items() if _is_number(value))
+        lines.append(
+            f"group {len(lines) + 1} of {len(optimizer.param_groups)}: {told}: {_content(group['params'], names)}"
+        )
+    left = [parameter for parameter in model.parameters() if id(parameter) not in trained]
+    return [*lines, f"not trained: {_content(left, names)}"] if left else lines
+
+
+def _content(parameters: Sequence[nn.Parameter], names: Mapping[int, Sequence[str]]) -> str:
+    known = [names[id(parameter)][0] for parameter in parameters if id(parameter) in names]
+    size = sum(parameter.numel() for parameter in parameters)
+    return f"{size:,} parameters ({', '.join(known[:3])}{f' and {len(known) - 3} more' if known[3:] else ''})"
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _read(number: int, rule: Mapping[str, Any]) -> _Rule:
+    chosen = {key: _texts(number, key, rule.get(key, ())) for key in ("match", "kind")}
+    if not any(chosen.values()):
+        raise ArgumentError(
+            "A rule chooses nothing", inside=("rules", number), fix='give it a match = "encoder.*" or a kind = "bias"'
+        )
+    for kind in chosen["kind"]:
+        if kind not in KINDS:
+            fix = did_you_mean(kind, KINDS) or f"there are: {', '.join(KINDS)}"
+            raise ArgumentError(f"There is no kind {kind!r} of parameters", inside=("rules", number, "kind"), fix=fix)
+    settings = {key: value for key, value in rule.items() if key not in ("match", "kind")}
+    if not settings:
+        fix = "say what is to be done: weight_decay = 0.0, lr = 1e-4, frozen = true"
+        raise ArgumentError("A rule does nothing", inside=("rules", number), fix=fix)
+    if not isinstance(settings.get("frozen", True), bool):
+        raise ArgumentError("`frozen` is true or false", inside=("rules", number, "frozen"))
+    return _Rule(match=chosen["match"], kind=chosen["kind"], settings=settings)
+
+
+def _texts(number: int, key: str, given: object) -> tuple[str, ...]:
+    texts = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, list | tuple) else (None,)
+    if all(isinstance(text, str) for text in texts):
+        return texts
+    raise ArgumentError(f"`{key}` is a text or a list of them", inside=("rules", number, key))
+
+
+def _names(model: nn.Module) -> dict[int, list[str]]:
+    """The names of each parameter; one that is used at several places has several."""
+    names: dict[int, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(name)
+    return names
+
+
+def _kinds(model: nn.Module) -> dict[int, frozenset[str]]:
+    kinds: dict[int, frozenset[str]] = {}
+    for module in model.modules():
+        # By name too: every library has its own RMSNorm.
+        of_module = {"norm"} if "norm" in type(module).__name__.lower() else set()
+        of_module |= {"embedding"} if isinstance(module, nn.Embedding | nn.EmbeddingBag) else set()
+        for name, parameter in module.named_parameters(recurse=False):
+            own = of_module | ({"bias"} if "bias" in name else set())
+            kinds[id(parameter)] = kinds.get(id(parameter), frozenset()) | own
+    return kinds

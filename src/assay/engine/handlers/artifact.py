@@ -1,0 +1,15 @@
+"""What a listener keeps as a file of the run. A file that cannot be kept never ends the training."""
+
+from __future__ import annotations
+
+from assay.core.errors import AssayError
+from assay.core.facts import Warned
+from assay.engine.engine import Engine
+
+
+def keep(engine: Engine, data: bytes, name: str) -> None:
+    """Keep `data` in the record; a warning when that fails."""
+    try:
+        engine.recorder.artifact(data, name)
+    except AssayError as error:
+        engine.recorder.tell(Warned(message=f"{name} was not kept: {error.what}", step=engine.state.step))

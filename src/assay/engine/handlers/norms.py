@@ -1,0 +1,92 @@
+"""Norms of gradients and weights, by module."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from assay.core.errors import InputError
+from assay.core.events import Event, Handler
+from assay.engine.engine import Engine
+from assay.engine.when import Before, steps
+
+
+class Norms:
+    """Records `grad_norm/MODULE` and `weight_norm/MODULE`: gradients as the optimizer gets them, weights after it.
+
+    A module is what holds the parameters; with `depth` 1, 2, ... only so many parts of its name count.
+    """
+
+    def __init__(self, every: str = "100 steps", *, depth: int | None = None) -> None:
+        if depth is not None and depth < 1:
+            raise InputError(f"depth is {depth}; it counts the parts of a module's name, from 1 on.")
+        self.when = steps(every)
+        self.depth = depth
+        self._hook: RemovableHandle | None = None
+        self._grads: list[tuple[str, Tensor]] = []
+
+    def handlers(self) -> list[Handler]:
+        if self.when is None:
+            return []
+        return [
+            Handler(event=Event.STEP_BEGIN, fn=self.listen, when=Before(self.when)),
+            Handler(event=Event.STEP_END, fn=self.record, when=self.when),
+            Handler(event=Event.EXCEPTION, fn=self.leave, priority=-1000),
+        ]
+
+    def listen(self, engine: Engine) -> None:
+        """Be there when the optimizer takes its step: after it the gradients are gone."""
+        model, optimizer = engine.process.model, engine.process.backward.optimizer
+
+        def measure(*_: Any) -> None:
+            self._grads += [(name, _norm(weight.grad)) for name, weight in _trained(model) if weight.grad is not None]
+
+        self._hook = optimizer.register_step_pre_hook(measure)
+
+    def record(self, engine: Engine) -> None:
+        weights = [(name, _norm(weight)) for name, weight in engine.process.model.named_parameters()]
+        values = _numbers([*self._grads, *weights])
+        grads = self._by_module("grad_norm", dict(zip([name for name, _ in self._grads], values, strict=False)))
+        rest = values[len(self._grads) :]
+        norms = self._by_module("weight_norm", dict(zip([name for name, _ in weights], rest, strict=True)))
+        self.leave()
+        engine.recorder.log(grads | norms, engine.state.step)
+
+    def leave(self) -> None:
+        if self._hook is not None:
+            self._hook.remove()
+            self._hook = None
+        self._grads = []
+
+    def _by_module(self, kind: str, norms: Mapping[str, float]) -> dict[str, float]:
+        """The norm over all parameters of a module, from theirs."""
+        squares: dict[str, float] = {}
+        for name, norm in norms.items():
+            module = ".".join(name.split(".")[:-1][: self.depth]) or "model"
+            squares[f"{kind}/{module}"] = squares.get(f"{kind}/{module}", 0.0) + norm * norm
+        return {name: math.sqrt(square) for name, square in squares.items()}
+
+
+def _trained(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    return [(name, weight) for name, weight in model.named_parameters() if weight.requires_grad]
+
+
+def _norm(tensor: Tensor) -> Tensor:
+    values = tensor.detach().coalesce().values() if tensor.is_sparse else tensor.detach()
+    norm: Tensor = torch.linalg.vector_norm(values, dtype=torch.promote_types(values.dtype, torch.float32))
+    return norm
+
+
+def _numbers(norms: list[tuple[str, Tensor]]) -> list[float]:
+    """All read at once: reading waits for the device."""
+    if not norms:
+        return []
+    home = norms[0][1].device
+    kind = torch.float32 if home.type == "mps" else torch.float64
+    read: list[float] = torch.stack([norm.to(home, kind) for _, norm in norms]).tolist()
+    return read

@@ -1,0 +1,235 @@
+"""Accuracy, the confusion matrix and what is counted from it."""
+
+from __future__ import annotations
+
+from abc import ABC
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal, final, get_args
+
+import torch
+from torch import Tensor
+
+from assay.core.errors import InputError, did_you_mean
+from assay.engine.metrics.metric import taken
+
+Average = Literal["macro", "micro", "weighted", "none"]
+AVERAGES = get_args(Average)
+
+
+class Accuracy:
+    """Share of samples whose true class is among the `top` highest scores.
+
+    Reads `output["pred"]` of shape (batch, classes, ...) or, for `top` 1, class indices of the target's shape, and
+    `output["target"]` of shape (batch, ...). A target of `ignore_index` is not counted.
+    """
+
+    def __init__(self, *, top: int = 1, ignore_index: int = -100) -> None:
+        if top < 1:
+            raise InputError(f"Accuracy(top={top}): it must be at least 1.")
+        self.top = top
+        self.ignore_index = ignore_index
+        self.reset()
+
+    def reset(self) -> None:
+        self.right: Tensor | int = 0
+        self.count: Tensor | int = 0
+
+    def update(self, output: Any) -> None:
+        pred, target = taken(output, "pred", "target", by="Accuracy")
+        classes = _classes_of(pred, target, by="Accuracy", top=self.top)
+        if classes is None:
+            hits = pred == target
+        elif self.top == 1:
+            hits = pred.argmax(dim=1) == target
+        else:
+            hits = (pred.topk(self.top, dim=1).indices == target.unsqueeze(1)).any(dim=1)
+        kept = target != self.ignore_index
+        self.right = self.right + (hits & kept).sum()
+        self.count = self.count + kept.sum()
+
+    def merge(self, other: Accuracy) -> None:
+        self.right = self.right + other.right
+        self.count = self.count + other.count
+
+    def value(self) -> float:
+        count = int(self.count)
+        return int(self.right) / count if count else float("nan")
+
+
+class Confusion:
+    """How often each class was taken for which: `matrix()[true, predicted]`.
+
+    `classes` is their number or their names; with scores it can be left out. Its value names every pair that occurred,
+    `cat as dog`. Reads what `Accuracy` reads.
+    """
+
+    def __init__(self, classes: int | Sequence[str] | None = None, *, ignore_index: int = -100) -> None:
+        self.names = list(classes) if classes is not None and not isinstance(classes, int) else None
+        self._given = len(self.names) if self.names is not None else classes if isinstance(classes, int) else None
+        if self._given is not None and self._given < 2:
+            raise InputError(f"There must be at least 2 classes, not {self._given}.")
+        self.ignore_index = ignore_index
+        self.reset()
+
+    def reset(self) -> None:
+        self.classes: int | None = self._given
+        self._counts: Tensor | None = None  # of all pairs, then what is ignored, then what is no class
+
+    def update(self, output: Any, *, by: str = "Confusion") -> None:
+        pred, target = taken(output, "pred", "target", by=by)
+        found = _classes_of(pred, target, by=by)
+        self._settle(2 if found is None and pred.dtype == torch.bool and self.classes is None else found)
+        classes = self.classes or 0
+        pred, true = (pred if found is None else pred.argmax(dim=1)).long(), target.long()
+        inside = (true >= 0) & (true < classes) & (pred >= 0) & (pred < classes)
+        where = torch.where(inside, true * classes + pred, classes * classes + 1)
+        where = torch.where(target == self.ignore_index, classes * classes, where).flatten()
+        if self._counts is None:
+            self._counts = torch.zeros(classes * classes + 2, dtype=torch.int64, device=where.device)
+        self._counts.index_add_(0, where, torch.ones_like(where))
+
+    def merge(self, other: Confusion) -> None:
+        if other._counts is None:
+            return
+        self._settle(other.classes)
+        self._counts = other._counts.clone() if self._counts is None else self._counts + other._counts
+
+    def matrix(self) -> Tensor:
+        """Counts by true and predicted class, on the CPU; without a row when there was nothing."""
+        if self._counts is None:
+            return torch.zeros(self.classes or 0, self.classes or 0, dtype=torch.int64)
+        classes = self.classes or 0
+        counts = self._counts.cpu()
+        if counts[-1]:
+            raise InputError(
+                f"{int(counts[-1])} targets or predictions are not among the classes 0 to {classes - 1}.",
+                fix=f"Is `classes` right? A target that is not to count is given as {self.ignore_index}.",
+            )
+        return counts[:-2].view(classes, classes)
+
+    def name(self, index: int) -> str:
+        return self.names[index] if self.names is not None else str(index)
+
+    def index(self, name: int | str) -> int:
+        """The class of that name or number."""
+        if isinstance(name, int):
+            return name
+        if self.names is None or name not in self.names:
+            fix = did_you_mean(name, self.names or []) or "Give the names of all as `classes`."
+            raise InputError(f"There is no class {name!r}.", fix=fix)
+        return self.names.index(name)
+
+    def value(self) -> Mapping[str, float]:
+        matrix = self.matrix()
+        pairs = matrix.nonzero().tolist()
+        return {f"{self.name(true)} as {self.name(pred)}": float(matrix[true, pred]) for true, pred in pairs}
+
+    def _settle(self, classes: int | None) -> None:
+        """How many classes there are, from now on."""
+        if classes is None and self.classes is None:
+            raise InputError(
+                "How many classes there are cannot be told from a pred of class indices.",
+                fix="Give their number, or their names, as `classes`.",
+            )
+        if classes is not None and self.classes is not None and classes != self.classes:
+            raise InputError(f"There are {classes} classes in pred, and {self.classes} by its settings or before.")
+        self.classes = self.classes if classes is None else classes
+
+
+class Score(ABC):
+    """A share made of what was right and wrong about each class: abstract, for Precision, Recall and F1.
+
+    `average`: "macro" is the mean over the classes that occurred (as target or prediction), "micro" counts them all
+    together, "weighted" weighs each by its targets, "none" gives each by its name (nan where it did not occur).
+    Classes in `without` are left out of the average; to confuse one of them with another is still an error of that.
+    """
+
+    wrong: ClassVar[tuple[float, float]]
+    """How much one that was wrongly taken for the class weighs, and one of the class that was not recognised."""
+
+    def __init__(
+        self,
+        classes: int | Sequence[str] | None = None,
+        *,
+        average: Average = "macro",
+        without: Sequence[int | str] = (),
+        ignore_index: int = -100,
+    ) -> None:
+        if average not in AVERAGES:
+            raise InputError(
+                f"average is {average!r}; it is one of {', '.join(AVERAGES)}.", fix=did_you_mean(str(average), AVERAGES)
+            )
+        self.confusion = Confusion(classes, ignore_index=ignore_index)
+        self.average = average
+        self.without = [self.confusion.index(name) for name in without]
+
+    def reset(self) -> None:
+        self.confusion.reset()
+
+    def update(self, output: Any) -> None:
+        self.confusion.update(output, by=type(self).__name__)
+
+    def merge(self, other: Score) -> None:
+        self.confusion.merge(other.confusion)
+
+    def value(self) -> float | Mapping[str, float]:
+        matrix = self.confusion.matrix().double()
+        right, support = matrix.diagonal(), matrix.sum(1)
+        taken_wrongly, missed = self.wrong
+        whole = right + taken_wrongly * (matrix.sum(0) - right) + missed * (support - right)
+        occurred = (matrix.sum(0) + support) > 0
+        counted = torch.ones(len(matrix), dtype=torch.bool)
+        counted[self.without] = False
+        scores = torch.where(whole > 0, right / whole.clamp(min=0.5), 0.0)
+        if self.average == "none":
+            scores = torch.where(occurred, scores, torch.nan)
+            return {self.confusion.name(i): float(scores[i]) for i in range(len(scores)) if counted[i]}
+        counted &= occurred
+        if self.average == "macro":
+            return float(scores[counted].mean())
+        if self.average == "micro":
+            return float(right[counted].sum() / whole[counted].sum())
+        return float((scores * support)[counted].sum() / support[counted].sum())
+
+
+@final
+class Precision(Score):
+    """Of those taken for a class, the share that is of it."""
+
+    wrong = (1.0, 0.0)
+
+
+@final
+class Recall(Score):
+    """Of those of a class, the share that was taken for it."""
+
+    wrong = (0.0, 1.0)
+
+
+@final
+class F1(Score):
+    """The harmonic mean of precision and recall."""
+
+    wrong = (0.5, 0.5)
+
+
+def _classes_of(pred: Tensor, target: Tensor, *, by: str, top: int = 1) -> int | None:
+    """The number of classes when `pred` has the target's shape with a dim of scores after the first; None for indices.
+
+    InputError for anything else.
+    """
+    shape = pred.shape
+    if len(shape) > 1 and shape[:1] + shape[2:] == target.shape:
+        if shape[1] < max(top, 2):
+            name = f"{by}(top={top})" if by == "Accuracy" else by
+            raise InputError(
+                f"{name} needs at least {max(top, 2)} classes; pred has {shape[1]}.",
+                fix="With one score a sample, give its class instead: (score > 0).long() of the target's shape.",
+            )
+        return shape[1]
+    if top > 1 or shape != target.shape or pred.is_floating_point():
+        raise InputError(
+            f"{by} cannot compare pred {tuple(shape)} {pred.dtype} with target {tuple(target.shape)}.",
+            fix="Give pred as (batch, classes, ...) scores or as class indices, target as (batch, ...) indices.",
+        )
+    return None

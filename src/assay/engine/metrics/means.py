@@ -1,0 +1,80 @@
+"""Weighted means, and what is made of them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from torch import Tensor
+
+from assay.core.errors import InputError
+from assay.engine.batches import size_of
+from assay.engine.metrics.metric import taken, wide
+
+
+class Mean:
+    """Weighted mean of numbers: those given to `add`, or of the part `of` of what a process returns.
+
+    The part is a (sum, weight) pair, a value for each sample, or one value: then it counts as the mean over the
+    samples of the batch.
+    """
+
+    def __init__(self, of: str = "loss") -> None:
+        self.of = of
+        self.reset()
+
+    def reset(self) -> None:
+        self.total: Tensor | float = 0.0
+        self.weight: Tensor | float = 0.0
+
+    def add(self, value: Tensor | float, weight: Tensor | float = 1.0) -> None:
+        self.add_sum(wide(value) * wide(weight), weight)
+
+    def add_sum(self, total: Tensor | float, weight: Tensor | float) -> None:
+        """Take in what is a sum already."""
+        self.total = self.total + wide(total)
+        self.weight = self.weight + wide(weight)
+
+    def update(self, output: Any) -> None:
+        (part,) = taken(output, self.of, by="Mean")
+        if isinstance(part, tuple):
+            self.add_sum(*part)
+        elif getattr(part, "ndim", 0):
+            self.add_sum(part.double().sum() if isinstance(part, Tensor) else part.sum(), math.prod(part.shape))
+        else:
+            size = size_of({name: value for name, value in output.items() if name != self.of})
+            if not size:
+                raise InputError(
+                    f"Mean(of={self.of!r}) does not know how many samples a value stands for.",
+                    fix="Return a (sum, weight) pair, or a `target` beside it.",
+                )
+            self.add(part, size)
+
+    def merge(self, other: Mean) -> None:
+        self.add_sum(other.total, other.weight)
+
+    def value(self) -> float:
+        weight = float(self.weight)
+        return float(self.total) / weight if weight else float("nan")
+
+
+class Perplexity:
+    """e to the mean loss in nats. Where the samples are not of one length, the loss is to be a (sum, weight) pair."""
+
+    def __init__(self, of: str = "loss") -> None:
+        self.mean = Mean(of)
+
+    def reset(self) -> None:
+        self.mean.reset()
+
+    def update(self, output: Any) -> None:
+        self.mean.update(output)
+
+    def merge(self, other: Perplexity) -> None:
+        self.mean.merge(other.mean)
+
+    def value(self) -> float:
+        try:
+            return math.exp(self.mean.value())
+        except OverflowError:
+            return math.inf

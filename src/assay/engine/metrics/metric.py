@@ -1,0 +1,114 @@
+"""What a metric is, and how one of another library becomes one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from assay.core.errors import InputError
+
+
+class Metric(Protocol):
+    """One number (or several, by name) about a whole split.
+
+    What is counted stays on the device where it was made until `value` is asked for: nothing waits for a device within
+    a split. Those of assay also `merge(other)`: what another one of the same settings has counted is added.
+    """
+
+    def reset(self) -> None: ...
+
+    def update(self, output: Any) -> None:
+        """Take in what the process returned for one batch."""
+        ...
+
+    def value(self) -> float | Mapping[str, float]:
+        """Over everything since `reset`; nan when there was nothing."""
+        ...
+
+
+@runtime_checkable
+class Computing(Protocol):
+    """A metric as torchmetrics and others have them: it takes tensors, and computes at the end."""
+
+    def update(self, *given: Any) -> Any: ...
+    def compute(self) -> Any: ...
+    def reset(self) -> Any: ...
+
+
+class Adapted:
+    """A metric that has `update`, `compute` and `reset`: `takes` names the parts of the output that it is given."""
+
+    def __init__(self, metric: Computing, *, takes: Sequence[str] = ("pred", "target")) -> None:
+        self.metric = metric
+        self.takes = tuple(takes)
+
+    def reset(self) -> None:
+        self.metric.reset()
+
+    def update(self, output: Any) -> None:
+        given = taken(output, *self.takes, by=type(self.metric).__name__)
+        device = next((value.device for value in given if isinstance(value, Tensor)), None)
+        if device is not None and getattr(self.metric, "device", device) != device and hasattr(self.metric, "to"):
+            self.metric.to(device)
+        self.metric.update(*given)
+
+    def value(self) -> float | Mapping[str, float]:
+        found = numbers("", self.metric.compute())
+        return found[""] if found.keys() == {""} else {name.lstrip("/"): value for name, value in found.items()}
+
+
+def as_metric(name: str, metric: Any) -> Metric:
+    """The metric itself, or one around it when it is one of another library; InputError for what is neither."""
+    if hasattr(metric, "value") and hasattr(metric, "update") and hasattr(metric, "reset"):
+        return metric  # type: ignore[no-any-return]
+    if isinstance(metric, Computing):
+        return Adapted(metric)
+    raise InputError(
+        f"metrics.{name} is a {type(metric).__name__}, which is no metric.",
+        fix="A metric has reset(), update(output) and value(); one of torchmetrics is taken as it is.",
+    )
+
+
+def numbers(name: str, value: Any) -> dict[str, float]:
+    """What a metric gave as numbers by name: `acc`, `acc/part` for what has parts, `acc/0` for a vector.
+
+    >>> numbers("f1", {"cat": 0.5, "dog": torch.tensor([1.0, 2.0])})
+    {'f1/cat': 0.5, 'f1/dog/0': 1.0, 'f1/dog/1': 2.0}
+    """
+    if isinstance(value, Mapping):
+        parts = [(f"{name}/{part}", item) for part, item in value.items()]
+    elif isinstance(value, list | tuple) or _dims(value):
+        items = value.tolist() if hasattr(value, "tolist") else value
+        if len(items) == 1:
+            return numbers(name, items[0])
+        parts = [(f"{name}/{place}", item) for place, item in enumerate(items)]
+    else:
+        return {name: float(value)}
+    return {key: number for part, item in parts for key, number in numbers(part, item).items()}
+
+
+def taken(output: Any, *names: str, by: str) -> list[Any]:
+    """Parts of what a process returned, by name; InputError says which `by` needs."""
+    try:
+        return [output[name] for name in names]
+    except (KeyError, TypeError, IndexError):
+        wanted = " and ".join(f"`{name}`" for name in names)
+        example = ", ".join(f'"{name}": ...' for name in names)
+        raise InputError(
+            f"{by} needs {wanted} in what the process returns.",
+            fix=f"Return {{{example}}} as the output of forward_step.",
+        ) from None
+
+
+def wide(value: Any) -> Tensor | float:
+    """The number in double precision. On a device it stays there; one on the CPU is read at once: nothing waits."""
+    if isinstance(value, Tensor) and value.device.type != "cpu":
+        return value.detach().to(torch.float32 if value.device.type == "mps" else torch.float64)
+    return float(value)
+
+
+def _dims(value: Any) -> int:
+    return int(getattr(value, "ndim", 0))

@@ -1,0 +1,31 @@
+"""How long a run is, with the arithmetic that says why."""
+
+from __future__ import annotations
+
+from assay.engine.data.loader import Loader
+
+
+def arithmetic(loader: Loader, *, epochs: int | None, total: int | None) -> list[str]:
+    """What a run says of its length at its start: `total` steps at most, and so many `epochs`.
+
+    An epoch is always a whole pass: 60,000 samples in batches of 128 are 469 steps, or 468 without the last one.
+    """
+    size, batch, steps = len(loader.dataset), loader.batch_size, loader.steps_per_epoch
+    rest = size % batch
+    how = f", the last {rest:,} left out" if loader.drop_last else ", rounded up"
+    epoch = f"{steps:,} ({size:,} samples / {batch:,}{how if rest else ''})"
+    if epochs is not None:
+        whole = f"{_counted(epochs, 'epoch')} x {epoch} = {epochs * steps:,} steps"
+        is_shorter = total is not None and total < epochs * steps
+        lines = [f"{_counted(total or 0, 'step')}, which come before {whole}" if is_shorter else whole]
+    elif total is not None and steps:
+        lines = [f"{_counted(total, 'step')} = {total / steps:.4g} epochs x {epoch}"]
+    else:
+        lines = [f"an epoch has {epoch} steps"]
+    if loader.micro_batch_size != batch:
+        lines.append(f"a step has {loader.arithmetic}")
+    return lines
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"

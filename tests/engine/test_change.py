@@ -1,0 +1,169 @@
+"""Changes at a step: they take effect there, are told, and hold in a run that goes on from later."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from assay.core.errors import InputError
+from assay.core.facts import Changed
+from assay.core.ports import MemoryRecorder
+from assay.engine import (
+    Backward,
+    Engine,
+    ResetOptimizer,
+    Save,
+    Saver,
+    SetRequiresGrad,
+    SetValue,
+    Supervised,
+    WarmupCosine,
+)
+from assay.engine.checkpoint.saver import load
+from assay.engine.handlers.save import capture, restore
+from engine.toys import engine, hard_net, net, same_bits
+
+
+def changed(*changes: Any, folder: Path | None = None, schedule: Any = None) -> tuple[Engine, MemoryRecorder]:
+    """Six steps with AdamW, saved after each when there is a folder."""
+    model, recorder = hard_net(), MemoryRecorder()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.1)
+    process = Supervised(model, torch.nn.MSELoss(), backward=Backward(optimizer, schedule=schedule))
+    runs = engine(process, recorder=recorder)
+    if folder is not None:
+        runs.bus.extend(Save(Saver(folder, keep=9), every="1 step").handlers())
+    for change in changes:
+        runs.bus.extend(change.handlers())
+    return runs, recorder
+
+
+def weights_by_step(runs: Engine, name: str) -> list[Tensor]:
+    weight = dict(runs.process.model.named_parameters())[name]
+    seen = [weight.detach().clone()]
+    runs.on("step_end")(lambda: seen.append(weight.detach().clone()))
+    return seen
+
+
+def told(recorder: MemoryRecorder) -> list[Changed]:
+    return [fact for fact in recorder.facts if isinstance(fact, Changed)]
+
+
+@pytest.mark.row("A61")
+def test_what_is_frozen_at_a_step_stays_as_it_is_from_there_on() -> None:
+    runs, recorder = changed(SetRequiresGrad(2, "0.*"), SetRequiresGrad(4, "0.weight", value=True))
+    weight, bias = weights_by_step(runs, "0.weight"), weights_by_step(runs, "0.bias")
+    other = weights_by_step(runs, "4.weight")
+
+    runs.run()
+
+    moved = [not torch.equal(a, b) for a, b in itertools.pairwise(weight)]
+    assert moved == [True, True, False, False, True, True]
+    assert [not torch.equal(a, b) for a, b in itertools.pairwise(bias)] == [True, True] + [False] * 4
+    assert all(not torch.equal(a, b) for a, b in itertools.pairwise(other))
+    assert told(recorder) == [
+        Changed(what="requires_grad of 0.* (2 parameters)", step=2, before="true", after="false"),
+        Changed(what="requires_grad of 0.weight (1 parameter)", step=4, before="false", after="true"),
+    ]
+
+
+def test_what_is_frozen_does_not_decay_where_gradients_stay_as_zeros() -> None:
+    class Keeps(torch.optim.AdamW):
+        def zero_grad(self, set_to_none: bool = True) -> None:
+            super().zero_grad(set_to_none=False)
+
+    model = net()
+    runs = engine(Supervised(model, torch.nn.MSELoss(), Keeps(model.parameters(), lr=0.1, weight_decay=0.5)))
+    runs.bus.extend(SetRequiresGrad(2, "0.*").handlers())
+    seen = weights_by_step(runs, "0.weight")
+
+    runs.run()
+
+    assert torch.equal(seen[2], seen[6]) and not torch.equal(seen[1], seen[2])
+
+
+CHANGES: dict[str, Any] = {
+    "freeze": lambda: [SetRequiresGrad(3, ["0.*", "1.*"])],
+    "freeze and free": lambda: [SetRequiresGrad(4, "*.bias", value=True), SetRequiresGrad(2, ["0.*", "*.bias"])],
+    "rate": lambda: [SetValue(4, "optimizer.lr", 0.5), SetValue(2, "optimizer.lr", 0.1)],
+    "decay": lambda: [SetValue(3, "optimizer.weight_decay", 0.9)],
+    "attribute": lambda: [SetValue(3, "model.3.p", 0.9)],
+    "clip": lambda: [SetValue(3, "backward.clip_norm", 0.01)],
+    "reset": lambda: [ResetOptimizer(3)],
+}
+
+
+@pytest.mark.row("A61")
+@pytest.mark.parametrize("schedule", [None, WarmupCosine(warmup_steps=2)])
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_run_that_goes_on_before_or_after_a_change_ends_with_the_same_bits(
+    name: str, schedule: Any, tmp_path: Path
+) -> None:
+    alone, _ = changed(schedule=schedule)
+    alone.run()
+    whole, recorder = changed(*CHANGES[name](), folder=tmp_path, schedule=schedule)
+    whole.run()
+    assert not same_bits(capture(whole)["model"], capture(alone)["model"])
+
+    for step in range(1, 6):
+        resumed, again = changed(*CHANGES[name](), schedule=schedule)
+        restore(resumed, load(tmp_path / f"step-{step:09d}"))
+        resumed.run()
+
+        assert same_bits(capture(resumed), capture(whole)), step
+        assert told(again) == [fact for fact in told(recorder) if fact.step >= step]
+
+
+def test_a_new_rate_is_what_the_schedule_multiplies() -> None:
+    schedule = WarmupCosine(warmup_steps=2)
+    plain, recorder = changed(schedule=schedule)
+    faster, other = changed(SetValue(3, "optimizer.lr", 0.1), schedule=schedule)
+
+    plain.run(), faster.run()
+
+    before, after = recorder.curve("train/lr"), other.curve("train/lr")
+    assert after[:3] == before[:3]
+    for (_, rate), (_, was) in zip(after[3:], before[3:], strict=True):
+        assert rate == pytest.approx(10 * was)
+    assert told(other) == [Changed(what="optimizer.lr", step=3, before=told(other)[0].before, after="0.1")]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (SetRequiresGrad(50, "encoder.*"), "no parameter of the model is called 'encoder"),
+        (SetRequiresGrad(50, "0.weigth"), "did you mean `0.weight`"),
+        (SetValue(50, "optimizer.lrr", 1.0), "did you mean `lr`"),
+        (SetValue(50, "optimizer.params", 1.0), "no setting 'params'"),
+        (SetValue(50, "optimiser.lr", 1.0), "did you mean `optimizer`"),
+        (SetValue(50, "model", 1.0), "cannot set 'model'"),
+        (SetValue(50, "model.3.pp", 1.0), "a Dropout has no 'pp'"),
+        (SetValue(50, "process.nothing.p", 1.0), "has no 'nothing'"),
+    ],
+)
+def test_what_cannot_be_done_later_is_told_before_the_first_step(change: Any, message: str) -> None:
+    runs, _ = changed(change)
+
+    with pytest.raises(InputError, match=message):
+        runs.run()
+    assert runs.state.step == 0
+
+
+def test_what_the_optimizer_does_not_know_cannot_be_freed() -> None:
+    model = net()
+    model[0].requires_grad_(False)
+    optimizer = torch.optim.SGD(model[2].parameters(), lr=0.1)
+    runs = engine(Supervised(model, torch.nn.MSELoss(), optimizer))
+    runs.bus.extend(SetRequiresGrad(1, "0.*", value=True).handlers())
+
+    with pytest.raises(InputError, match=r"to free 0\.weight, which the optimizer does not know"):
+        runs.run()
+
+
+def test_a_step_before_the_first_is_refused() -> None:
+    with pytest.raises(InputError, match="step is -1"):
+        ResetOptimizer(-1)
