@@ -345,7 +345,7 @@ def test_coverage_is_counted_by_room_with_branches(dev: ModuleType) -> None:
         {
             "src/assay/core/a.py": entry(10, 10, 0, 4),
             "src/assay/core/deep/b.py": entry(6, 6, 0, 0),
-            "src/assay/compose.py": entry(1, 4, 0, 0),
+            "src/assay/compose/many.py": entry(1, 4, 0, 0),
         }
     )
 

@@ -196,7 +196,7 @@ def test_the_layer_contract_is_kept() -> None:
         ("core/errors.py", "import assay.cli", "floors"),
         ("config/tree.py", "import assay.store", "floors"),
         ("query/__init__.py", "import torch", "torch"),
-        ("compose.py", "import torch.nn", "torch"),
+        ("compose/__init__.py", "import torch.nn", "torch"),
         ("cli/__init__.py", "import fastapi", "server"),
         ("query/__init__.py", "import sqlite3", "sqlite"),
         ("engine/__init__.py", "import assay.config", "engine"),

@@ -1,0 +1,130 @@
+"""An engine put together from its parts, and all that listens to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from assay.compose.house import House
+from assay.compose.launch import Launch
+from assay.compose.parts import is_for_tests, make_loader, make_process, splits_of
+from assay.core.events import Event, Handler
+from assay.core.ports import Bind, NullRecorder
+from assay.core.run_file import Best
+from assay.core.schema import parse_duration_s
+from assay.record.recorder import RunRecorder
+
+if TYPE_CHECKING:
+    from assay.engine import Engine
+
+
+@dataclass(slots=True)
+class Assembled:
+    """An engine with all that listens to it, ready to run once it has a recorder."""
+
+    house: House
+    engine: Engine
+    saver_folder: Path | None = None
+    attempt: int = 1
+    loaded: Mapping[str, Any] | None = None  # parts of a checkpoint for who is not there yet
+
+    def saver(self, *, attempt: int | None = None) -> Any:
+        from assay.engine import Saver
+
+        assert self.saver_folder is not None
+        self.attempt = attempt or self.attempt
+        keep = self.house.values("checkpoint").get("keep", 3)
+        return Saver(self.saver_folder, keep=keep, attempt=self.attempt)
+
+
+def assemble(house: House, launch: Launch, *, saver_folder: Path | None = None, bind: Bind | None = None) -> Assembled:
+    from assay.engine import Engine, Loader
+
+    process = make_process(house, training=True)
+    settings = house.values("train")
+    train = make_loader(house, "train")
+    steps = settings.get("steps")
+    if launch.max_steps is not None:
+        steps = launch.max_steps if steps is None else min(steps, launch.max_steps)
+    engine = Engine(
+        process,
+        train,
+        epochs=settings.get("epochs"),
+        steps=steps,
+        samples=settings.get("samples"),
+        seconds=parse_duration_s(settings["time"]) if "time" in settings else None,
+        accumulate=1 if isinstance(train, Loader) else settings.get("accumulate", 1),
+        seed=house.seed,
+        device=house.device,
+        bind=bind or house.context.bind,
+    )
+    backward = getattr(process, "backward", None)
+    if backward is not None:  # without one the engine says so
+        backward.rate.epoch_length = engine.state.epoch_length
+    house.context.set("state", engine.state)
+    house.context.set("engine", engine)
+    return Assembled(house, engine, saver_folder)
+
+
+def listen(assembled: Assembled, recorder: RunRecorder | NullRecorder, launch: Launch, *, saving: bool) -> None:
+    """Everything that listens to a run, in the order of their priorities."""
+    import logging
+
+    from assay.engine import Display, Evaluate, Save, Throughput
+
+    house, engine = assembled.house, assembled.engine
+    period, splits = _evaluation(house)
+    loaders = {split: make_loader(house, split) for split in splits}
+    limit = house.values("evaluate").get("limit")
+    engine.bus.extend(Evaluate(loaders, every=period, limit=limit, seed=house.seed).handlers())
+    if saving and house.is_on("checkpoint"):
+        settings = house.values("checkpoint")
+
+        def remember(metric: str, mode: Any, value: float, step: int, checkpoint: str) -> None:
+            assert isinstance(recorder, RunRecorder)
+            recorder.set_best(Best(metric=metric, mode=mode, value=value, step=step, checkpoint=checkpoint))
+
+        best = settings.get("best") if house.is_on("evaluate") else None
+        save = Save(
+            assembled.saver(),
+            every=settings.get("every", "1 epoch"),
+            best=(best["metric"], best["mode"]) if best else None,
+            evaluate_every=period,
+            on_best=remember,
+        )
+        engine.bus.extend(save.handlers())
+    shown = house.values("display")
+    quiet = launch.quiet or bool(shown.get("quiet", False)) or not house.is_on("display")
+    logger = recorder.logger if isinstance(recorder, RunRecorder) else logging.getLogger("assay")
+    engine.bus.extend(Throughput().handlers())
+    display = Display(logger=logger, quiet=quiet, every=shown.get("every", "1 epoch"))
+    engine.bus.extend(display.handlers())
+
+    def say_what_is_run() -> None:
+        for line in _opening(engine):
+            display.say(line)
+
+    engine.bus.add(Handler(event=Event.RUN_BEGIN, fn=say_what_is_run, priority=100, name="Display.opening"))
+
+
+def _evaluation(house: House) -> tuple[str, list[str]]:
+    """How often which splits are evaluated."""
+    settings = house.values("evaluate")
+    period = settings.get("every", "1 epoch") if house.is_on("evaluate") else "never"
+    looked_at = [name for name in splits_of(house.root) if name != "train" and not is_for_tests(name)]
+    return period, settings.get("splits", looked_at)
+
+
+def _opening(engine: Engine) -> list[str]:
+    """How long the run is and why; what the optimizer trains how, if not all alike."""
+    from assay.engine import Loader
+    from assay.engine.groups import described
+    from assay.engine.totals import arithmetic
+
+    state, source, lines = engine.state, engine.source, []
+    if isinstance(source, Loader):
+        lines = arithmetic(source, epochs=state.max_epochs, total=state.max_steps)
+    groups = described(engine.process.backward.optimizer, engine.process.model)
+    return lines + (groups if groups[1:] else [])

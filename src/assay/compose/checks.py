@@ -1,0 +1,127 @@
+"""Both stages of the check of a config: its shape, then its calls. Torch is imported by the second only."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from assay.config import check_shape
+from assay.config.defaults import HOMES
+from assay.config.load import Config
+from assay.config.references import asks_machine, is_plain, with_machine, with_outside
+from assay.config.tree import Table
+from assay.core.errors import ConfigError, InputError
+
+if TYPE_CHECKING:
+    from assay.build import Examined
+    from assay.core.diagnostics import Problem
+
+
+def problems_of_shape(config: Config) -> list[Problem]:
+    """Everything wrong with a config that can be told without importing anything."""
+    return check_shape(config)
+
+
+def examined(config: Config, *, strict: bool = False) -> Examined:
+    """What the signature stage finds out about the calls of a config; imports what it names."""
+    from assay.build import check_graph, check_sources, examine, planned, promised_types, user_code
+
+    if importlib.util.find_spec("torch") is None:
+        return _without_torch(config)
+    # What is wrong with references was told by the shape stage; the values they stand for are then not judged.
+    root, _ = with_outside(config.root, os.environ, config.settings.variables)
+    where: dict[str, Any] = {"user_dirs": config.user_dirs, "trusted": config.settings.trusted}
+    with user_code(config.user_dirs):  # one import for all that follows
+        types = promised_types(planned(root, **where))
+        found = examine(root, **where, types=types, strict=strict, is_whole=not config.read_problems)
+        if any(problem.severity == "error" for problem in found.problems):
+            return found
+        further = (*check_sources(root, **where), *check_graph(root, planned(root, **where), **where))
+        return replace(found, problems=(*found.problems, *further))
+
+
+class Examiner:
+    """The signature stage for the configs of one file, each looked at once."""
+
+    def __init__(self, *, strict: bool = False) -> None:
+        self.strict = strict
+        self._found: dict[int, tuple[Config, Config, Examined]] = {}
+        self._of_variant: dict[str, Examined] = {}
+
+    def examined(self, config: Config) -> Examined:
+        """What the signature stage finds out about `config`."""
+        if id(config) not in self._found:
+            known = _known(config)
+            found = examined(known, strict=self.strict)
+            self._found[id(config)] = config, known, found
+            if not config.assigned:
+                self._of_variant[config.variant] = found
+        return self._found[id(config)][2]
+
+    def canonical(self, config: Config) -> Table:
+        """The tree of `config` to hash. A point that sets plain values calls what its variant calls."""
+        calls_others = any(key.endswith(("type", "args")) or not is_plain(node) for key, node in config.assigned)
+        if calls_others or config.variant not in self._of_variant:
+            found = self.examined(config)
+            return found.canonical(self._found[id(config)][1].root)
+        return self._of_variant[config.variant].canonical(_known(config).root)
+
+
+def _without_torch(config: Config) -> Examined:
+    from assay.build import Examined
+    from assay.core.diagnostics import Origin, Problem
+
+    problem = Problem(
+        kind="missing-package",
+        message="PyTorch is not installed: nothing can be trained, and the calls of a config cannot be checked",
+        origin=Origin(source=str(config.path or "<string>")),
+        fix="pip install torch   (pytorch.org says which build fits your machine)",
+    )
+    return Examined(problems=(problem,))
+
+
+def sound(config: Config) -> Config:
+    """The config, if both stages of the check let it pass; ConfigError with the problems of the first that does not."""
+    return passed(config)[0]
+
+
+def passed(config: Config, *sections: str) -> tuple[Config, Examined]:
+    """The config with every value as its type reads it, and what the signature stage found; it must have `sections`."""
+    _refuse(problems_of_shape(config))
+    config = _known(config)
+    found = examined(config)
+    _refuse(found.problems)
+    config = replace(config, root=found.settled(config.root), named=found.canonical(config.root))
+    _require(config, "model", "process", *sections)
+    return config, found
+
+
+def _refuse(problems: Iterable[Problem]) -> None:
+    errors = [problem for problem in problems if problem.severity == "error"]
+    if errors:
+        raise ConfigError(errors)
+
+
+def _require(config: Config, *sections: str) -> None:
+    missing = [name for name in sections if name not in config.root.items]
+    if not missing:
+        return
+    names = ", ".join(f"[{name}]" for name in missing)
+    what = f"sections {names}" if len(missing) > 1 else f"section {names}"
+    source = os.fspath(config.path or "the config")
+    ready = [f"from assay.config.defaults.{HOMES[name]} import {name}" for name in missing if name in HOMES]
+    fix = f"Write it, or start from a default: {'; '.join(ready)}" if ready and source.endswith(".py") else ""
+    fix = fix or "Write it; assay.config.defaults has one to start from." if ready else fix
+    raise InputError(f"The config has no {what}, which a run needs.", where=source, fix=fix)
+
+
+def _known(config: Config) -> Config:
+    """The config with what only this machine knows written into it; torch is asked only if it is in there."""
+    if not asks_machine(config.root):
+        return config
+    from assay.engine.device import device_count
+
+    return replace(config, root=with_machine(config.root, {"device:count": device_count()}))

@@ -1,0 +1,112 @@
+"""The tree of one run with its context and plugins: where all that is built for it lives."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from assay.compose.launch import Launch
+from assay.config.load import Config
+from assay.config.references import with_outside
+from assay.config.tree import KeyPath, Table, dotted, get_at, plain
+from assay.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from assay.build import Context, Plugin
+    from assay.engine.device import Device
+
+
+@dataclass(slots=True)
+class House:
+    """What is being built for one run: the tree with its environment, the context, and where it goes."""
+
+    config: Config
+    root: Table
+    context: Context
+    seed: int
+    device: Device
+    plugins: list[Plugin] = field(default_factory=list)
+
+    def build(self, section: str) -> Any:
+        return self.build_at((section,))
+
+    def build_at(self, path: KeyPath, **extra: Any) -> Any:
+        """What is written at `path`; `extra` are arguments of its call where nothing else is written."""
+        from assay.build import build
+
+        node = get_at(self.root, path)
+        assert node is not None
+        return build(
+            node,
+            self.context,
+            root=self.root,
+            path=path,
+            user_dirs=self.config.user_dirs,
+            trusted=self.config.settings.trusted,
+            extra=extra,
+        )
+
+    def is_on(self, section: str) -> bool:
+        """Whether a section is not switched off: `enabled = false`."""
+        return bool(self.values(section).get("enabled", True))
+
+    def values(self, *path: str) -> dict[str, Any]:
+        """The plain values of a standard table; empty when it is not there."""
+        node = get_at(self.root, path)
+        return {} if node is None else dict(plain(node))
+
+
+@contextlib.contextmanager
+def open_house(config: Config, launch: Launch) -> Iterator[House]:
+    from assay.build import Context, user_code
+    from assay.engine.device import pick_device
+    from assay.engine.precision import matmul_precision
+
+    root = _with_outside(config)
+    seed = int(plain(root).get("seed", 0))
+    with ExitStack() as stack:
+        stack.enter_context(user_code(config.user_dirs))
+        context = Context()
+        stack.callback(context.close)
+        stack.enter_context(context.use())
+        precision = get_at(root, ("train", "precision"))
+        stack.enter_context(matmul_precision(plain(precision) if precision is not None else "fp32"))
+        house = House(config, root, context, seed, pick_device(launch.device))
+        _furnish(house)
+        yield house
+
+
+def _furnish(house: House) -> None:
+    """Put in what is known from the start, promise the rest, make the plugins: they may say how the rest is made."""
+    from assay.build import as_plugin, plugin_paths, promise_run
+
+    context, config = house.context, house.config
+    context.set("context", context)
+    context.set("cfg", plain(house.root))
+    context.set("device", house.device)
+    context.set("device_info", {"name": str(house.device), "type": house.device.type, "index": house.device.index})
+    context.provide(_console, name="console")
+    promise_run(house.root, context, user_dirs=config.user_dirs, trusted=config.settings.trusted)
+    for path in plugin_paths(house.root):
+        plugin = as_plugin(dotted(path), house.build_at(path))
+        context.set(plugin.where, plugin.thing)
+        context.install(plugin.thing)
+        house.plugins.append(plugin)
+    context.set("plugins", [plugin.thing for plugin in house.plugins])
+
+
+def _console() -> Any:
+    from rich.console import Console
+
+    return Console()
+
+
+def _with_outside(config: Config) -> Table:
+    root, problems = with_outside(config.root, os.environ, config.settings.variables)
+    if problems:
+        raise ConfigError(problems)
+    return root

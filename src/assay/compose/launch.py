@@ -1,0 +1,49 @@
+"""What a launch is told beside its config, and how the run that it started ended."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from assay.config.load import Config
+from assay.core.facts import EndStatus
+
+if TYPE_CHECKING:
+    pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """Settings of one launch: they come from the command line, are kept in `run.json` and never in the config."""
+
+    device: str | None = None
+    desc: str = ""
+    debug: bool = False
+    no_file: bool = False
+    quiet: bool = False
+    max_steps: int | None = None
+    command: tuple[str, ...] = ()
+
+    def recorded(self) -> dict[str, Any]:
+        return {
+            "device": self.device or "auto",
+            "debug": self.debug,
+            "no_file": self.no_file,
+            **({"max_steps": self.max_steps} if self.max_steps is not None else {}),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResult:
+    """How a run ended. `record_dir` is None with `no_file`; `exception` is what it failed with; `value` its metrics."""
+
+    record_dir: Path | None
+    config: Config | None
+    status: EndStatus
+    value: Mapping[str, float] = field(default_factory=dict)
+    exception: BaseException | None = None
+    exit_code: int = 0
+    id: str = ""
+    step: int = 0

@@ -1,0 +1,85 @@
+"""Configs trained one after another in one process."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import inspect
+import os
+import traceback
+from collections.abc import Iterable, Iterator, Sequence
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from assay.compose.launch import Launch, RunResult
+from assay.compose.training import train
+from assay.config import expand, open_config
+from assay.config.load import Config
+from assay.core.errors import AssayError
+
+if TYPE_CHECKING:
+    pass
+
+
+def run(
+    configs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    *,
+    variant: str | Sequence[str] = (),
+    sweep: bool = True,
+    device: str | None = None,
+    user_dir: str | os.PathLike[str] | None = None,
+    desc: str = "",
+    debug: bool = False,
+    no_file: bool = False,
+) -> list[RunResult]:
+    """Train one config after another; results come in their order. An exception is kept in its result, not raised.
+
+    Of a file with variants the base runs, or those named ("all" is every one); of a file with a sweep all its points.
+    """
+    paths = [configs] if isinstance(configs, str | os.PathLike) else list(configs)
+    variants = [variant] if isinstance(variant, str) else list(variant)
+    launch = Launch(device=device, desc=desc, debug=debug, no_file=no_file)
+    results: list[RunResult] = []
+    for path in paths:
+        try:
+            made = expand(open_config(path, user_dir=user_dir), variants, sweep=sweep)
+        except AssayError as error:
+            results.append(_not_started(None, error))
+            continue
+        results += train_each(made, launch)
+    return results
+
+
+def train_each(configs: Iterable[Config], launch: Launch) -> Iterator[RunResult]:
+    """Train one config after another, until one is stopped. An exception is kept in its result, not raised."""
+    for config in configs:
+        try:
+            result = train(config, launch)
+        except AssayError as error:
+            result = _not_started(config, error)
+        yield result
+        if result.status == "stopped":
+            return
+        _let_go(result.exception)
+
+
+def _not_started(config: Config | None, error: AssayError) -> RunResult:
+    return RunResult(record_dir=None, config=config, status="failed", exception=error, exit_code=error.exit_code)
+
+
+def _let_go(error: BaseException | None) -> None:
+    """Free what the run held, the memory of its device above all, before the next one needs it."""
+    while error is not None:
+        for frame, _ in traceback.walk_tb(error.__traceback__):
+            _forget_variables(frame)
+        error = error.__cause__ or error.__context__
+    gc.collect()
+
+
+def _forget_variables(frame: FrameType | None) -> None:
+    """What the calls that led to an error hold, the model among it, is let go of; the lines of its traceback stay."""
+    while frame is not None:
+        if not frame.f_code.co_flags & inspect.CO_GENERATOR:  # one that waits would be ended
+            with contextlib.suppress(RuntimeError):  # still running
+                frame.clear()
+        frame = frame.f_back

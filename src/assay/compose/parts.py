@@ -1,0 +1,151 @@
+"""What a run is made of: model, optimizer, process and the batches of each split."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from assay.compose.house import House
+from assay.config.tree import Table, get_at, plain
+from assay.core.errors import ArgumentError, ConfigError, InputError
+
+if TYPE_CHECKING:
+    from assay.build import Context
+    from assay.engine import Process
+    from assay.engine.process import Model
+
+
+def make_process(house: House, *, training: bool) -> Process:
+    """Model, optimizer, backward and process, in the order in which they need each other."""
+    from assay.engine import Backward, seed_all
+    from assay.engine.device import place, use_threads
+    from assay.engine.optim import idle_optimizer
+    from assay.engine.precision import in_precision
+    from assay.engine.scaler import ScaledBackward
+    from assay.engine.seed import INIT, key
+
+    context, settings = house.context, house.values("train")
+    seed_all(key(house.seed, INIT))
+    model = house.build("model")
+    use_threads(plain(house.root).get("threads", "auto"), model)
+    model.to(house.device)
+    context.set("model", model)
+    context.set("params", list(model.parameters()))
+    if training:
+        optimizer = _optimizer(house, model)
+        context.set("optimizer", optimizer)
+        schedule = house.build("schedule") if "schedule" in house.root.items else None
+        if schedule is not None:
+            context.set("schedule", schedule)
+        how = ScaledBackward if settings.get("precision") == "fp16" else Backward
+        backward = how(
+            optimizer,
+            schedule=schedule,
+            clip_norm=settings.get("clip_norm"),
+            non_finite=settings.get("non_finite", "stop"),
+        )
+        context.set("backward", backward)
+    else:
+        context.set("optimizer", idle_optimizer())
+    process: Process = house.build("process")
+    place(process, house.device)
+    evaluate = house.values("evaluate").get("precision", "fp32")
+    precision = settings.get("precision", "fp32")
+    forward = in_precision(precision, house.device, process.forward_step, evaluate=evaluate)
+    process.forward_step = forward  # type: ignore[method-assign]
+    context.set("process", process)
+    if not training:
+        promise_no_training(context)
+    return process
+
+
+def _optimizer(house: House, model: Model) -> Any:
+    """The optimizer, in its fused form where there is one and nothing else is asked for."""
+    from assay.build.builder import problem_of
+    from assay.build.targets import find as find_target
+    from assay.engine.groups import Groups
+    from assay.engine.optim import may_fuse
+
+    node = get_at(house.root, ("optimizer",))
+    written = node.items if isinstance(node, Table) else {}
+    extra: dict[str, Any] = {}
+    if isinstance(node, Table) and node.target is not None:
+        trusted = house.config.settings.trusted
+        kind = find_target(node.target, user_dirs=house.config.user_dirs, trusted=trusted)
+        extra = {"fused": True} if may_fuse(kind, model, written) else {}
+    optimizer = house.build_at(("optimizer",), **extra)
+    if isinstance(params := written.get("params"), Table):
+        groups = house.build_at(("optimizer", "params"))  # built above: the same again
+        if isinstance(groups, Groups):
+            try:
+                groups.check(optimizer)
+            except ArgumentError as error:
+                raise ConfigError([problem_of(error, house.root, ("optimizer", "params"), params.origin)]) from error
+    return optimizer
+
+
+def promise_no_training(context: Context) -> None:
+    """What a test does without; asking for it says so."""
+    from assay.build import Promise
+
+    for name in ("optimizer", "schedule", "backward", "engine", "state"):
+        context.promise(name, Promise(never="this is a test, which does not train"))
+
+
+def make_loader(house: House, split: str) -> Iterable[Any]:
+    """The batches of a split: those of its source, or made of its samples."""
+    from assay.engine import Loader
+    from assay.engine.data.loader import is_dataset
+    from assay.engine.names import LOADERS
+
+    settings = {key: value for key, value in house.values("data", split).items() if key != "source"}
+    source = house.build_at(("data", split, "source"))
+    if settings.get("workers") or getattr(source, "num_workers", 0):
+        house.context.check_for_workers(source, f"data.{split}.source")
+    if not is_dataset(source):
+        _check_batches(house, split, source)
+        house.context.set(f"{split}_loader", source, type=LOADERS.get(split))
+        return source  # type: ignore[no-any-return]
+    if "batch_size" not in settings:
+        raise InputError(f"[data.{split}] has no batch_size.", fix=f"Write batch_size = 64 under [data.{split}].")
+    if split == "train":
+        settings.setdefault("shuffle", True)
+        accumulate = house.values("train").get("accumulate")
+        if accumulate is not None and "micro_batch_size" not in settings:
+            settings["accumulate"] = accumulate
+    loader = Loader(source, seed=house.seed, split=split, **settings)
+    house.context.set(f"{split}_loader", loader, type=LOADERS.get(split))
+    return loader
+
+
+def _check_batches(house: House, split: str, source: Any) -> None:
+    """InputError when `source`, which is no data set, cannot give the batches of a split as the config asks for."""
+    from assay.build import loader_keys
+
+    table = get_at(house.root, ("data", split))
+    assert isinstance(table, Table)
+    name, where = type(source).__name__, str(table.items["source"].origin)
+    if not isinstance(source, Iterable) and not hasattr(source, "__getitem__"):
+        fix = "Give a data set (__len__ and __getitem__), or an iterable of batches."
+        raise InputError(f"data.{split}: a {name} can neither be iterated nor asked for an item.", where=where, fix=fix)
+    keys = loader_keys(table)
+    if keys:
+        raise InputError(
+            f"data.{split}: a {name} has no length or no items by index, so it gives batches itself; {keys[0]} would"
+            " have to make them.",
+            where=str(table.key_origin(keys[0])),
+            fix="Leave it out, or give a data set (__len__ and __getitem__).",
+        )
+    if split != "train" and isinstance(source, Iterator):
+        fix = "Give something that can be iterated again: a class with __iter__, a DataLoader."
+        raise InputError(f"data.{split}: a {name} can be gone through once only.", where=where, fix=fix)
+
+
+def splits_of(root: Table) -> list[str]:
+    node = root.items.get("data")
+    return list(node.items) if isinstance(node, Table) else []
+
+
+def is_for_tests(split: str) -> bool:
+    """`test`, and `test_clean` or `test_noisy` where there are several."""
+    return split == "test" or split.startswith("test_")

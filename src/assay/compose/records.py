@@ -1,0 +1,157 @@
+"""The record of a run: begun with what is known of it, ended with how it went."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from assay.compose.assembly import Assembled
+from assay.compose.house import House
+from assay.compose.launch import Launch, RunResult
+from assay.config import config_hash, dump, seedless_hash
+from assay.config.check import standard_defaults
+from assay.config.load import Config
+from assay.config.references import outside_used
+from assay.config.settings import Settings
+from assay.config.tree import plain
+from assay.core.errors import AssayError
+from assay.core.facts import EndStatus
+from assay.core.ports import NullRecorder
+from assay.core.run_file import RunFile
+from assay.core.secret import redacted
+from assay.record.recorder import RunRecorder, ending
+from assay.store.layout import Project, find_project, open_project
+
+if TYPE_CHECKING:
+    from assay.build import Examined
+    from assay.engine import Engine
+
+
+def new_record(
+    config: Config,
+    launch: Launch,
+    assembled: Assembled | None,
+    *,
+    kind: Any = "train",
+    parent: str = "",
+    device: Any = None,
+) -> RunRecorder | NullRecorder:
+    if launch.no_file:
+        return NullRecorder()
+    project = project_around(config.path)
+    values = plain(config.root)
+    recorder = RunRecorder.start(
+        project,
+        kind=kind,
+        tag=values.get("tag", ""),
+        desc=launch.desc or values.get("desc", ""),
+        config_toml=dump(config.root),
+        config_files=config.files,
+        config_path=str(config.path.resolve()) if config.path else "",
+        parent=parent,
+        config_hash=config_hash(config.named or config.root),
+        seedless_hash=seedless_hash(config.named or config.root),
+        launch={
+            **launch.recorded(),
+            "user_dirs": [str(path.resolve()) for path in config.user_dirs],
+            **recorded_of(config),
+            **({"fused": is_fused(assembled.engine)} if assembled is not None else {}),
+        },
+        seeds={"seed": int(values.get("seed", 0))},
+        devices=[str(assembled.engine.device if assembled else device)],
+        command=launch.command or None,
+        code_dirs=code_outside(config.user_dirs, project),
+    )
+    if assembled is not None:
+        assembled.saver_folder = recorder.folder.checkpoints
+    return recorder
+
+
+def set_recorder(house: House, recorder: RunRecorder | NullRecorder) -> None:
+    house.context.set("recorder", recorder)
+    house.context.set("record_dir", recorder.folder.path if isinstance(recorder, RunRecorder) else None)
+
+
+def recorded_of(config: Config) -> dict[str, Any]:
+    """What stands beside the config of a run: which one of its file it is, and what it was given from outside."""
+    sources: dict[str, Mapping[str, Any]] = {"env": os.environ, "global": config.settings.variables}
+    outside = {}
+    for each in outside_used(config.root):
+        kind, _, name = each.partition(":")
+        outside[each] = redacted(name, sources[kind].get(name))
+    which = {"variant": config.variant, "point": config.point, "outside": outside}
+    return {key: value for key, value in which.items() if value}
+
+
+def is_fused(engine: Engine) -> bool:
+    return any(group.get("fused") is True for group in engine.process.backward.optimizer.param_groups)
+
+
+def tell_defaults(recorder: RunRecorder | NullRecorder, config: Config, found: Examined, assembled: Assembled) -> None:
+    """Nothing is taken silently: every default and everything injected gets a line in the log of the run."""
+    if not isinstance(recorder, RunRecorder):
+        return
+    for each in [*standard_defaults(config.root), *found.defaults]:
+        if each.key == "optimizer.fused":
+            each = replace(each, value=str(is_fused(assembled.engine)))
+        recorder.logger.info("default %s = %s (%s, %s)", each.key, each.value, each.owner, each.origin)
+    for one in found.injected:
+        recorder.logger.info("injected %s by %s (%s, %s)", one.key, one.by, one.owner, one.origin)
+
+
+def project_around(path: Path | None) -> Project:
+    """The project around a config, else around the working directory; else the working directory becomes one."""
+    home = find_project(path.resolve().parent) if path is not None else None
+    return home or find_project(Path.cwd()) or open_project(Path.cwd(), create=True)
+
+
+def at_home(config: Config, run: RunFile) -> Config:
+    """A saved config with the modules and settings of the project that the run was started in."""
+    settings = Settings(Path(run.project)) if run.project else config.settings
+    return replace(config, user_dirs=_user_dirs_of(run, config), settings=settings)
+
+
+def _user_dirs_of(run: RunFile, config: Config) -> tuple[Path, ...]:
+    """Where the user's modules were when the run was started; a saved config lies elsewhere."""
+    for attempt in reversed(run.attempts):
+        kept = attempt.launch.get("user_dirs")
+        if kept:
+            return tuple(Path(path) for path in kept)
+    return config.user_dirs
+
+
+def code_outside(folders: Sequence[Path], project: Project) -> list[Path]:
+    root = project.root.resolve()
+    return [path for path in folders if path.is_dir() and not path.resolve().is_relative_to(root)]
+
+
+def ended(
+    recorder: RunRecorder | NullRecorder,
+    config: Config,
+    status: EndStatus,
+    reason: str,
+    value: Mapping[str, float],
+    *,
+    step: int,
+) -> RunResult:
+    folder, run_id = None, ""
+    if isinstance(recorder, RunRecorder):
+        recorder.finish(status, reason, step=step)
+        folder, run_id = recorder.folder.path, recorder.id
+    return RunResult(record_dir=folder, config=config, status=status, value=dict(value), id=run_id, step=step)
+
+
+def failed(recorder: RunRecorder | NullRecorder, config: Config, error: BaseException, *, step: int) -> RunResult:
+    """End the record with what was raised; interrupts end as stopped."""
+    status, reason, traceback = ending(error)
+    folder, run_id = None, ""
+    if isinstance(recorder, RunRecorder):
+        recorder.finish(status, reason, traceback, step=step)
+        folder, run_id = recorder.folder.path, recorder.id
+    code = 130 if isinstance(error, KeyboardInterrupt) else error.exit_code if isinstance(error, AssayError) else 1
+    return RunResult(
+        record_dir=folder, config=config, status=status, exception=error, exit_code=code, id=run_id, step=step
+    )

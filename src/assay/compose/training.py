@@ -1,0 +1,162 @@
+"""One run: trained, gone on with, or only looked at; and the model that came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from assay.compose.assembly import Assembled, assemble, listen
+from assay.compose.checks import passed, sound
+from assay.compose.house import open_house
+from assay.compose.launch import Launch, RunResult
+from assay.compose.records import (
+    at_home,
+    code_outside,
+    ended,
+    failed,
+    is_fused,
+    new_record,
+    project_around,
+    recorded_of,
+    set_recorder,
+    tell_defaults,
+)
+from assay.config import config_hash, dump, load, open_config, seedless_hash
+from assay.config.load import Config
+from assay.core.errors import InputError
+from assay.core.events import Handler
+from assay.core.facts import Warned
+from assay.core.ports import NullRecorder
+from assay.query.find import find, find_checkpoint
+from assay.record.recorder import RunRecorder
+from assay.store.layout import Project
+
+if TYPE_CHECKING:
+    from assay.engine.process import Model
+
+
+def train(config: Config, launch: Launch) -> RunResult:
+    """Train what a config asks for, recorded from before the first step to after the last.
+
+    A wrong config raises before anything is written; once there is a record, what is raised inside ends up in the
+    result (and in the record).
+    """
+    config, found = passed(config, "optimizer", "data", "train")
+    with open_house(config, launch) as house:
+        assembled = assemble(house, launch)
+        recorder = new_record(config, launch, assembled)
+        tell_defaults(recorder, config, found, assembled)
+        return _train(assembled, recorder, config, launch)
+
+
+def _train(assembled: Assembled, recorder: RunRecorder | NullRecorder, config: Config, launch: Launch) -> RunResult:
+    from assay.build import entered
+    from assay.engine.deterministic import deterministic
+    from assay.engine.handlers.interrupt import stopping_on_signals
+    from assay.engine.handlers.save import restore_listeners
+
+    engine, house = assembled.engine, assembled.house
+    engine.recorder = recorder
+    set_recorder(house, recorder)
+    with stopping_on_signals(engine) as caught:
+        try:
+            listen(assembled, recorder, launch, saving=isinstance(recorder, RunRecorder))
+            on = house.values("train").get("deterministic", False)
+            with entered(house.plugins), deterministic(engine.process.model, enabled=on):
+                engine.bus.extend(handler for plugin in house.plugins for handler in plugin.handlers())
+                if assembled.loaded is not None:
+                    restore_listeners(engine, assembled.loaded)
+                    assembled.loaded = None
+                state = engine.run()
+        except BaseException as error:
+            return failed(recorder, config, error, step=engine.state.step)
+    if caught.signal is not None:
+        reason = state.stop_reason
+        result = ended(recorder, config, "stopped", reason, state.metrics, step=state.step)
+        return replace(result, exit_code=caught.exit_code)
+    return ended(recorder, config, "finished", state.stop_reason, state.metrics, step=state.step)
+
+
+def resume(
+    address: str, overrides: Sequence[str] = (), launch: Launch | None = None, *, take_over: bool = False
+) -> RunResult:
+    """Go on with a recorded run from its newest (or the named) checkpoint, under the same id, as a new attempt."""
+    from assay.config import changed_keys
+    from assay.engine.checkpoint.saver import load as load_checkpoint
+    from assay.engine.handlers.save import PARTS, restore
+
+    view, name = find(address)
+    launch = launch or Launch()
+    if view.kind != "train":
+        raise InputError(f"The run {view.id} is a test: there is nothing to go on with.")
+    old = load(view.folder.config_toml)
+    project = Project(Path(view.file.project)) if view.file.project else project_around(None)
+    config = open_config(view.folder.config_toml, overrides, user_dir=None)
+    config = at_home(config, view.file)
+    config = sound(config)
+    changed = [change.key for change in changed_keys(old.root, config.root)]
+    with open_house(config, launch) as house:
+        assembled = assemble(house, launch, saver_folder=view.folder.checkpoints)
+        found, skipped = assembled.saver().complete()
+        step, checkpoint = 0, ""
+        if found or name:
+            manifest = assembled.saver().find(name or "latest")
+            step, checkpoint = manifest.step, manifest.name
+            parts = load_checkpoint(view.folder.checkpoints / manifest.name)
+            restore(assembled.engine, parts)
+            assembled.loaded = {name: part for name, part in parts.items() if name not in PARTS}
+        if view.status == "finished" and assembled.engine.state.step == (assembled.engine.state.max_steps or -1):
+            raise InputError(
+                f"The run {view.id} finished at step {step}: there is nothing left to do.",
+                fix=f"Train longer: assay resume {view.id} train.epochs=...",
+            )
+        recorder = RunRecorder.resume(
+            view.folder,
+            from_step=step,
+            project=project,
+            checkpoint=checkpoint,
+            changed=changed,
+            config_toml=dump(config.root) if changed else None,
+            config_files=config.files,
+            config_hash=config_hash(config.named or config.root),
+            seedless_hash=seedless_hash(config.named or config.root),
+            launch={**launch.recorded(), **recorded_of(config), "fused": is_fused(assembled.engine)},
+            devices=[str(assembled.engine.device)],
+            seeds={"seed": assembled.engine.seed},
+            command=launch.command,
+            code_dirs=code_outside(config.user_dirs, project),
+            exactness=assembled.engine.source.exactness,
+            take_over=take_over,
+        )
+        for each in skipped:
+            recorder.tell(Warned(message=f"{each.name} is no checkpoint: {each.why}."))
+        assembled.saver(attempt=recorder.run.newest.number).set_aside(step)
+        return _train(assembled, recorder, config, launch)
+
+
+def listeners(config: Config) -> list[Handler]:
+    """Who listens to what while the config runs, in order. Builds everything and runs nothing."""
+    config = sound(config)
+    with open_house(config, Launch()) as house:
+        # Not bound: what a handler asks for may be there only once the plugins are entered.
+        assembled = assemble(house, Launch(), saver_folder=Path("checkpoints"), bind=lambda handler: handler)
+        listen(assembled, NullRecorder(), Launch(), saving=True)
+        assembled.engine.bus.extend(handler for plugin in house.plugins for handler in plugin.handlers())
+        return assembled.engine.bus.order()
+
+
+def load_model(address: str, checkpoint: str = "best") -> Model:
+    """The model of a recorded run, built from its record, with the weights of a checkpoint, in eval mode."""
+    from assay.engine.handlers.ema import evaluated_weights
+    from assay.engine.handlers.save import load_model_state
+
+    view, folder = find_checkpoint(address if "@" in address else f"{address}@{checkpoint}")
+    config = load(view.folder.config_toml)
+    config = at_home(config, view.file)
+    with open_house(config, Launch(device="cpu")) as house:
+        model = house.build("model")
+        load_model_state(model, evaluated_weights(folder))
+    model.eval()
+    return model  # type: ignore[no-any-return]
