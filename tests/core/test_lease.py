@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,7 @@ Start = Callable[[Path, int], Holder]
 
 HOLD = """
 import sys
+import threading
 from pathlib import Path
 from assay.core import lease
 from assay.core.errors import LeaseError
@@ -241,3 +243,62 @@ def test_a_process_that_is_not_there_has_no_start(start: Start, tmp_path: Path) 
     gone.wait()
 
     assert lease.process_start(gone.pid) is None
+
+
+def test_a_beat_on_its_way_does_not_write_over_the_one_who_takes_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = lease.acquire(tmp_path, 1)
+    taken: list[lease.Lease] = []
+    pwrite = os.pwrite
+
+    def meanwhile(descriptor: int, data: bytes, offset: int) -> int:
+        """The other one takes over between the look of the first and its beat."""
+        taken.append(lease.acquire(tmp_path, 2, take_over=True))
+        return pwrite(descriptor, data, offset)
+
+    monkeypatch.setattr(os, "pwrite", meanwhile)
+    lease.beat(tmp_path, first)
+    monkeypatch.undo()
+
+    assert lease.read(tmp_path) == taken[0]
+    lease.check(tmp_path, taken[0])
+    with pytest.raises(LeaseError, match="taken over"):
+        lease.check(tmp_path, first)
+
+
+def test_giving_back_a_lease_does_not_take_it_from_the_one_who_has_just_taken_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = lease.acquire(tmp_path, 1)
+    taken: list[lease.Lease] = []
+    bury = lease._bury
+
+    def meanwhile(path: Path, old: lease.Lease | None) -> None:
+        monkeypatch.undo()
+        taken.append(lease.acquire(tmp_path, 2, take_over=True))
+        bury(path, old)
+
+    monkeypatch.setattr(lease, "_bury", meanwhile)
+    lease.release(tmp_path, first)
+
+    assert lease.read(tmp_path) == taken[0]
+    assert os.listdir(tmp_path) == [lease.FILE_NAME]
+
+
+def test_a_reader_finds_a_whole_lease_at_any_moment_of_a_holder_that_beats(tmp_path: Path) -> None:
+    held = lease.acquire(tmp_path, 1)
+    over = threading.Event()
+
+    def keep_beating() -> None:
+        now = held
+        while not over.is_set():
+            now = lease.beat(tmp_path, now)
+
+    holder = threading.Thread(target=keep_beating)
+    holder.start()
+    found = [lease.read(tmp_path) for _ in range(2000)]
+    over.set()
+    holder.join()
+
+    assert {each.nonce if each else None for each in found} == {held.nonce}

@@ -617,3 +617,43 @@ def test_run_json_is_plain_json_that_other_programs_read(project: Project) -> No
     data = json.loads(run.folder.run_json.read_text(), parse_constant=lambda text: pytest.fail(f"{text} is no JSON"))
     assert data["summaries"]["a"]["last"] == "inf"
     assert data["values"] == {"answer": {"x": [1, 2]}}
+
+
+WRITES_ON = """
+import sys
+import time
+from pathlib import Path
+from assay.core.errors import RecordError
+from assay.record.recorder import RunRecorder
+from assay.store.layout import open_project
+run = RunRecorder.start(open_project(Path(sys.argv[1]), create=True), keep_code=False)
+step = 0
+try:
+    while True:
+        step += 1
+        run.log({"a": 1.0, "b": 2.0}, step)
+        if step % 100 == 0:
+            time.sleep(0.001)
+        if step == 1000:
+            print("ready", flush=True)
+except RecordError as error:
+    print(error.what)
+"""
+
+
+def test_whoever_is_taken_over_lets_go_before_a_point_of_the_other_is_written(project: Project) -> None:
+    living = run_script(WRITES_ON, project.root)
+    assert living.stdout is not None
+    assert living.stdout.readline() == "ready\n"
+    folder = only_run(project)
+
+    with RunRecorder.resume(folder, from_step=500, keep_code=False, take_over=True) as run:
+        for step in range(501, 60_501):
+            run.log({"a": 3.0, "b": step / 2}, step)
+    said, _ = living.communicate(timeout=20)
+
+    assert said == "The lease of this run was taken over by another process.\n"
+    found = read_series(folder.metrics)
+    on_curve = found["b"].branches == 0
+    assert found["b"].steps[on_curve].tolist() == list(range(1, 60_501))
+    assert found["b"].values[on_curve].tolist() == [2.0] * 500 + [step / 2 for step in range(501, 60_501)]

@@ -245,6 +245,79 @@ def test_four_threads_lose_nothing_while_the_file_grows(path: Path, preallocate:
         assert found[f"t{i}"].values.tolist() == [float(step) for step in range(count)]
 
 
+def test_an_extent_made_ahead_by_another_thread_is_used_and_nothing_is_lost(path: Path) -> None:
+    grown = threading.Event()
+    writer = MetricsWriter(path, preallocate=True, on_grown=grown.set)
+    over = threading.Event()
+
+    def ahead() -> None:
+        while not over.is_set():
+            grown.wait(0.01)
+            grown.clear()
+            writer.prepare()
+
+    helper = threading.Thread(target=ahead)
+    helper.start()
+    for step in range(60_000):
+        writer.log({"loss": step / 2, "acc": 1.0}, step)
+    over.set()
+    helper.join()
+    writer.close()
+
+    found = read_series(path)
+    assert found["loss"].values.tolist() == [step / 2 for step in range(60_000)]
+    assert found["acc"].steps.tolist() == list(range(60_000))
+
+
+def test_growing_takes_the_extent_that_was_made_ahead(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = MetricsWriter(path, preallocate=True)
+    while writer._spare is None:
+        writer.log({"loss": 0.5}, 1)
+        writer.prepare()
+    made, before = writer._spare, path.stat().st_size
+    monkeypatch.setattr("assay.record.writer._mapped", None)
+
+    for _ in range(EXTENT_BYTES // 24):
+        writer.log({"loss": 0.5}, 1)
+    writer.close()
+
+    assert writer._map is made.map
+    assert path.stat().st_size == before
+
+
+def test_an_extent_made_ahead_that_is_too_small_is_made_again(path: Path) -> None:
+    writer = MetricsWriter(path, preallocate=True)
+    while writer._spare is None:
+        writer.log({"loss": 0.5}, 1)
+        writer.prepare()
+    names = [f"{i}-{'x' * 100}" for i in range(5000)]
+
+    writer.log(dict.fromkeys(names, 1.5), 2)
+    writer.log({"loss": 2.5}, 3)
+    writer.close()
+
+    found = curves(path)
+    assert found[names[-1]] == [(2, 1.5)]
+    assert found["loss"][-1] == (3, 2.5)
+
+
+def test_a_file_left_with_an_extent_made_ahead_is_gone_on_with(path: Path) -> None:
+    writer = MetricsWriter(path, preallocate=True)
+    while writer._spare is None:
+        writer.log({"loss": 0.5}, 1)
+        writer.prepare()
+    count = len(curves(path)["loss"])
+    image = path.read_bytes()  # as a process that was killed leaves it
+    writer.close()
+    path.write_bytes(image)
+
+    again = MetricsWriter(path, 2, preallocate=True)
+    again.log({"loss": 1.5}, 2)
+    again.close()
+
+    assert curves(path)["loss"] == [(1, 0.5)] * count + [(2, 1.5)]
+
+
 def test_what_was_grown_may_be_filled_by_others_before_it_is_used(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     writer = MetricsWriter(path, preallocate=True)
     writer.log({"a": 0.5}, 0)

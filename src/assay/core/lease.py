@@ -7,23 +7,28 @@ are for everyone else, and silence over there is never called a crash.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import secrets
 import socket
 import subprocess
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Literal
 
 from assay.core.errors import LeaseError, RecordError
-from assay.core.plain import dumps, read_json, write_json
+from assay.core.plain import dumps, read_json
 
 FORMAT = 1
 FILE_NAME = "lease.json"
 BEAT_S = 10.0
+CHECK_S = 1.0
 SILENT_S = 60.0
+
+_TAKEN_OVER = "The lease of this run was taken over by another process."
 
 Liveness = Literal["alive", "dead", "unknown"]
 
@@ -60,7 +65,7 @@ def acquire(folder: Path, attempt: int, *, take_over: bool = False) -> Lease:
     """Take the lease of a run folder for this process; LeaseError when somebody alive may hold it.
 
     Of two processes that try at once exactly one succeeds: the file is created exclusively, and a dead one is first
-    moved aside, which only one of them can do.
+    moved aside, which only one of them can do. A living one that is taken over notices within `CHECK_S`.
     """
     path = folder / FILE_NAME
     lease = mine(attempt)
@@ -70,31 +75,39 @@ def acquire(folder: Path, attempt: int, *, take_over: bool = False) -> Lease:
         _bury(path, old)
     elif _silent_s(path) > SILENT_S or take_over:
         _bury(path, None)  # unreadable since long: cut off by a power failure
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
-    except FileExistsError:
-        raise LeaseError("Another process has just taken this run.", where=str(folder)) from None
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(dumps(lease) + "\n")
+    _put(path, lease)
     return lease
 
 
 def beat(folder: Path, lease: Lease) -> Lease:
     """Say again that the holder is alive. LeaseError when the lease was taken over."""
-    now = read(folder)
-    # One that is there and cannot be read (a network that is away) is nobody else's: that is tried again, not given up.
-    if now.nonce != lease.nonce if now is not None else not (folder / FILE_NAME).exists():
-        raise LeaseError("The lease of this run was taken over by another process.", where=str(folder))
     fresh = replace(lease, beat_ns=time.time_ns())
-    write_json(folder / FILE_NAME, fresh, durable=False)
+    before, after = (dumps(each).encode() for each in (lease, fresh))
+    with _opened(folder, os.O_RDWR) as descriptor:
+        text = os.read(descriptor, 1 << 16)
+        # One that is there and cannot be read is nobody else's: that is tried again, not given up.
+        if _is_of_another(text, lease):
+            raise LeaseError(_TAKEN_OVER, where=str(folder))
+        # In its place and not in a new file: what takes over meanwhile moves this one away, and is not written over.
+        # Only digits change, so that a reader finds a whole lease at any moment.
+        if len(before) == len(after):
+            os.pwrite(descriptor, after, 0)
     return fresh
+
+
+def check(folder: Path, lease: Lease) -> None:
+    """LeaseError when somebody else holds the lease by now."""
+    with _opened(folder, os.O_RDONLY) as descriptor:
+        if _is_of_another(os.read(descriptor, 1 << 16), lease):
+            raise LeaseError(_TAKEN_OVER, where=str(folder))
 
 
 def release(folder: Path, lease: Lease) -> None:
     """Give the lease back if it is still ours."""
     now = read(folder)
     if now is not None and now.nonce == lease.nonce:
-        (folder / FILE_NAME).unlink(missing_ok=True)
+        with contextlib.suppress(LeaseError):  # taken over between the two lines
+            _bury(folder / FILE_NAME, lease)
 
 
 def read(folder: Path) -> Lease | None:
@@ -152,6 +165,50 @@ def _pid_namespace() -> str:
         return os.readlink("/proc/self/ns/pid")
     except OSError:
         return ""
+
+
+def _put(path: Path, lease: Lease) -> None:
+    """Put a lease where none is, whole from the first moment. LeaseError when there is one."""
+    text = (dumps(lease) + "\n").encode()
+    whole = path.with_name(f".lease-{lease.nonce}.new")
+    try:
+        whole.write_bytes(text)
+        try:
+            os.link(whole, path)
+        except FileExistsError:
+            raise
+        except OSError:  # a disk without links
+            with open(path, "xb") as file:
+                file.write(text)
+    except FileExistsError:
+        raise LeaseError("Another process has just taken this run.", where=str(path.parent)) from None
+    finally:
+        whole.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _opened(folder: Path, flags: int) -> Iterator[int]:
+    """The lease's file, opened. One that is gone is looked for again: it may be moved aside for a moment."""
+    for tries_left in (3, 2, 1, 0):
+        try:
+            descriptor = os.open(folder / FILE_NAME, flags | getattr(os, "O_CLOEXEC", 0))
+            break
+        except FileNotFoundError:
+            if not tries_left:
+                raise LeaseError(_TAKEN_OVER, where=str(folder)) from None
+            time.sleep(0.01)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _is_of_another(text: bytes, lease: Lease) -> bool:
+    try:
+        data = json.loads(text)
+    except ValueError:
+        return False
+    return isinstance(data, dict) and data.get("nonce") != lease.nonce
 
 
 def _silent_s(path: Path) -> float:

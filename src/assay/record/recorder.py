@@ -39,7 +39,7 @@ from assay.store.known import remember
 from assay.store.layout import Project, RunFolder, create_run_folder, refusal
 from assay.store.series import summaries
 
-SYNC_S = 1.0
+SYNC_S = leases.CHECK_S
 
 
 class RunRecorder:
@@ -58,16 +58,19 @@ class RunRecorder:
         self._lease = lease
         self._lock = threading.RLock()
         self._over = ""
+        self._stopping = False
         self._ended: Ended | None = None
+        self._wake = threading.Event()
         self._log_file = logfile.open_log(folder.log, run.id)
         try:
-            self._metrics = MetricsWriter(folder.metrics, run.newest.number, on_problem=self._trouble)
+            self._metrics = MetricsWriter(
+                folder.metrics, run.newest.number, on_problem=self._trouble, on_grown=self._wake.set
+            )
         except BaseException:
             logfile.close_log(self._log_file)
             raise
         # The writer's own method: a wrapper would cost a tenth of a log call.
         self.log = self._metrics.log  # type: ignore[method-assign]
-        self._stop = threading.Event()
         self._thread = threading.Thread(target=self._beat, name=f"assay-{run.id}", daemon=True)
         self._pid = os.getpid()
         _keep_open(self)
@@ -257,7 +260,8 @@ class RunRecorder:
         with self._lock:
             if self._over or os.getpid() != self._pid:
                 return
-            self._stop.set()
+            self._stopping = True
+            self._wake.set()
             if threading.current_thread() is not self._thread:
                 self._thread.join(timeout=10)  # before the lease is given back: a beat under way would take it again
             self._finish(status, " ".join(reason.split()), traceback, step)
@@ -332,15 +336,25 @@ class RunRecorder:
             append_line(self.folder.events, event_line(Warned(message=message), time.time_ns()))
 
     def _beat(self) -> None:
-        next_beat = time.monotonic() + leases.BEAT_S
-        while not self._stop.wait(SYNC_S):
+        now = time.monotonic()
+        next_sync, next_beat = now + SYNC_S, now + leases.BEAT_S
+        while True:
+            self._wake.wait(max(0.0, next_sync - time.monotonic()))
+            self._wake.clear()
+            if self._stopping:
+                return
+            self._metrics.prepare()
+            if time.monotonic() < next_sync:
+                continue
+            next_sync = time.monotonic() + SYNC_S
             with contextlib.suppress(OSError):  # no descriptor left: the next time may do
                 self._metrics.sync()
-            if time.monotonic() < next_beat:
-                continue
-            next_beat = time.monotonic() + leases.BEAT_S
             try:
-                self._lease = leases.beat(self.folder.path, self._lease)
+                if time.monotonic() >= next_beat:
+                    next_beat = time.monotonic() + leases.BEAT_S
+                    self._lease = leases.beat(self.folder.path, self._lease)
+                else:
+                    leases.check(self.folder.path, self._lease)
             except LeaseError as error:
                 self._lose_lease(str(error.what))
                 return
@@ -355,7 +369,8 @@ class RunRecorder:
 
     def _leave(self, why: str) -> None:
         self._over = why
-        self._stop.set()
+        self._stopping = True
+        self._wake.set()
         with contextlib.suppress(OSError):
             leases.release(self.folder.path, self._lease)
         logfile.close_log(self._log_file)

@@ -1,7 +1,8 @@
 """The writer of `metrics.bin`: what `log` returned from survives the death of the process.
 
 On a local disk a frame is one copy into a memory map over an extent whose blocks are allocated beforehand, so that a
-full disk is an error when the file grows and never a SIGBUS. Elsewhere it is one write call.
+full disk is an error when the file grows and never a SIGBUS. Elsewhere it is one write call. The extent that comes next
+is made while the present one fills, by whoever calls `prepare`: growing then costs a log call next to nothing.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ import mmap
 import operator
 import os
 import struct
+import sys
 import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic_ns
 from typing import Any
@@ -28,11 +31,21 @@ from assay.store.layout import refusal
 from assay.store.mounts import is_network
 from assay.store.series import read_contents
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
 EXTENT_BYTES = 1 << 18
+MAX_EXTENT_BYTES = 1 << 21
+BUSY_NS = 2_000_000_000
+"""Where an extent fills within this time, the next one is twice as long and made at once, not when half is full."""
 RETRY_NS = 1_000_000_000
+HOLD_S = 5.0
 MAX_ROW_NAMES = 16_384
 """A row of more names is written as several: a frame has an end, and so has a chunk."""
 
+_POPULATE_WRITE = 23
 _MAX_TICK = 0xFFFFFFFF
 _MAX_I64 = (1 << 63) - 1
 # What the fast path of `log` may meet; the slow path finds out which, and says it.
@@ -54,13 +67,18 @@ class MetricsWriter:
         attempt: int = 1,
         *,
         on_problem: Callable[[str], None] = lambda message: None,
+        on_grown: Callable[[], None] = lambda: None,
         preallocate: bool | None = None,
     ) -> None:
         self.path = path
         self.attempt = attempt
         self.lost_points = 0
         self._on_problem = on_problem
+        self._on_grown = on_grown
         self._lock = threading.RLock()
+        self._growing = threading.Lock()  # held after `_lock`, never before it
+        self._spare: _Mapped | None = None
+        self._extent_bytes = EXTENT_BYTES
         self._keys: dict[tuple[str, ...], tuple[int, bytes]] = {}  # id and frames of every key set of the file
         self._sets: dict[tuple[str, ...], tuple[Callable[..., bytes], int, int]] = {}  # those of this extent
         self._out: tuple[Write, int] = (_no_room, 0)
@@ -80,6 +98,7 @@ class MetricsWriter:
         except OSError as error:
             raise refusal(error, path, "The metrics cannot be written") from error
         try:
+            self._hold()
             self._end = self._repair()
         except OSError as error:
             os.close(self._fd)
@@ -114,6 +133,14 @@ class MetricsWriter:
             except OSError as error:
                 self._run_out(error)
 
+    def prepare(self) -> None:
+        """Make the extent that comes next, so that growing need not wait for the disk. For another thread."""
+        with self._growing, contextlib.suppress(OSError):  # no room: growing will find out, and say it
+            if self._map is None or self._closed or self._spare is not None:
+                return
+            if self._extent_bytes > EXTENT_BYTES or 2 * self._map.tell() > len(self._map):
+                self._spare = _mapped(self._fd, self._end, self._extent_bytes, need=0)
+
     def sync(self) -> None:
         """Bring what was written to the disk, if there is something new. Power loss takes only what came after."""
         with self._lock:
@@ -147,16 +174,20 @@ class MetricsWriter:
 
     def abandon_in_child(self) -> None:
         """The same in a process just forked: the map is shared with the parent, and its position is not."""
-        self._lock = threading.RLock()  # the old one may be held by a thread that is not here
+        self._lock = threading.RLock()  # the old ones may be held by a thread that is not here
+        self._growing = threading.Lock()
         if not self._closed:
             self._give_up(f"This run is written by process {os.getppid()}; a process forked from it cannot log to it.")
 
     def _give_up(self, reason: str) -> None:
         self._closed = reason
         self._out = (_no_room, 0)
-        if self._map is not None:
-            self._map.close()
-        os.close(self._fd)
+        with self._growing:
+            if self._spare is not None:
+                self._spare.map.close()
+            if self._map is not None:
+                self._map.close()
+            os.close(self._fd)
 
     def _refuse_if_closed(self) -> None:
         if self._closed:
@@ -251,22 +282,22 @@ class MetricsWriter:
         self._sequence += 1
         self._room_again_ns = 0
         self._report_gap()
+        self._on_grown()
 
     def _begin_mapped(self, need: int, base_ns: int, zero_ns: int) -> None:
-        start = self._end
-        end = (start // EXTENT_BYTES + 1) * EXTENT_BYTES
-        while end - start < frames.EXTENT_FRAME_BYTES + max(need, mmap.PAGESIZE // 2):
-            end += EXTENT_BYTES
-        os.posix_fallocate(self._fd, start, end - start)
-        # A map begins at a multiple of the granularity, an extent at any word: behind the head or a compacted part.
-        offset = start - start % mmap.ALLOCATIONGRANULARITY
-        fresh = mmap.mmap(self._fd, end - offset, offset=offset)
-        fresh.seek(start - offset)
-        fresh.write(self._extent(base_ns, end=end))
-        # The old map is not closed: another thread may be about to write into what is left of it, and it may.
-        self._sets = {}
-        self._map, self._end = fresh, end
-        self._out = (fresh.write, zero_ns)
+        if zero_ns - self._zero_ns < BUSY_NS and self._map is not None:
+            self._extent_bytes = min(2 * self._extent_bytes, MAX_EXTENT_BYTES)
+        with self._growing:
+            fresh, self._spare = self._spare, None
+            if fresh is None or not fresh.holds(need):
+                if fresh is not None:
+                    fresh.map.close()
+                fresh = _mapped(self._fd, self._end, EXTENT_BYTES, need)
+            fresh.map.write(self._extent(base_ns, end=fresh.end))
+            # The old map is not closed: another thread may be about to write into what is left of it, and it may.
+            self._sets = {}
+            self._map, self._end = fresh.map, fresh.end
+        self._out = (fresh.map.write, zero_ns)
 
     def _extent(self, base_ns: int, *, end: int) -> bytes:
         return frames.pack_extent(sequence=self._sequence, attempt=self.attempt, base_ns=base_ns, end=end)
@@ -303,6 +334,23 @@ class MetricsWriter:
             self._on_problem(f"{again}{lost} {'point was' if lost == 1 else 'points were'} lost, of {where}.")
 
     # ------------------------------------------------------------------------------------------------------- repair
+
+    def _hold(self) -> None:
+        """Be the only one who writes the file. Who wrote it before may need a moment to notice that it is over."""
+        if fcntl is None:
+            return
+        until = time.monotonic() + HOLD_S
+        while True:
+            try:
+                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                if time.monotonic() > until:
+                    fix = "Stop it (a process that is suspended cannot let go), then try again."
+                    raise RecordError("Another process still writes the metrics.", where=str(self.path), fix=fix) from None
+                time.sleep(0.02)
+            except OSError:  # a disk that knows no locks: the lease has to do
+                return
 
     def _repair(self) -> int:
         """Make the file end where an extent may begin, and return that offset. Nothing that can be read is lost."""
@@ -345,6 +393,36 @@ class MetricsWriter:
         self._base_ns = max((max(block.times_ns) for block in blocks), default=0)
         for keys in sorted((block.keys for block in blocks), key=lambda each: each.id):
             self._number_keys(keys.names, keys.id)
+
+
+@dataclass(frozen=True, slots=True)
+class _Mapped:
+    """A map that stands where an extent begins, and the offset in the file at which the extent ends."""
+
+    map: mmap.mmap
+    end: int
+
+    def holds(self, need: int) -> bool:
+        """Whether a frame of `need` bytes has room behind the extent's head, and is not nearly all that has."""
+        return len(self.map) - self.map.tell() >= frames.EXTENT_FRAME_BYTES + max(need, mmap.PAGESIZE // 2)
+
+
+def _mapped(descriptor: int, start: int, size: int, need: int) -> _Mapped:
+    """Allocate and map an extent of about `size` bytes from `start` on. OSError when there is no room."""
+    end = (start // size + 1) * size
+    while end - start < frames.EXTENT_FRAME_BYTES + max(need, mmap.PAGESIZE // 2):
+        end += size
+    os.posix_fallocate(descriptor, start, end - start)
+    # Written once as a whole, its pages are in memory, many at a time: a fault in each page costs ten times that.
+    os.pwrite(descriptor, bytes(end - start), start)
+    # A map begins at a multiple of the granularity, an extent at any word: behind the head or a compacted part.
+    offset = start - start % mmap.ALLOCATIONGRANULARITY
+    fresh = mmap.mmap(descriptor, end - offset, offset=offset)
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):  # a kernel before 5.14: each page is looked up when it is first written to
+            fresh.madvise(_POPULATE_WRITE)
+    fresh.seek(start - offset)
+    return _Mapped(fresh, end)
 
 
 def _checked(values: Mapping[str, float], step: int) -> tuple[tuple[str, ...], list[float], int]:
