@@ -64,6 +64,7 @@ def new_record(
         devices=[str(assembled.engine.device if assembled else device)],
         command=launch.command or None,
         code_dirs=code_outside(config.user_dirs, project),
+        keep_output=True,
     )
     if assembled is not None:
         assembled.saver_folder = recorder.folder.checkpoints

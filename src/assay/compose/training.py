@@ -127,6 +127,7 @@ def resume(
             seeds={"seed": assembled.engine.seed},
             command=launch.command,
             code_dirs=code_outside(config.user_dirs, project),
+            keep_output=True,
             exactness=assembled.engine.source.exactness,
             take_over=take_over,
         )

@@ -27,6 +27,7 @@ from assay.core.ids import new_run_id
 from assay.core.plain import write_json
 from assay.core.run_file import Attempt, Best, Code, Kind, RunFile
 from assay.record import logfile, readme
+from assay.record.capture import Capture, capture
 from assay.record.compaction import compact
 from assay.record.config_files import write_config
 from assay.record.edits import append_line
@@ -60,6 +61,7 @@ class RunRecorder:
         self._over = ""
         self._stopping = False
         self._ended: Ended | None = None
+        self._capture: Capture | None = None
         self._wake = threading.Event()
         self._log_file = logfile.open_log(folder.log, run.id)
         try:
@@ -96,8 +98,12 @@ class RunRecorder:
         command: Sequence[str] | None = None,
         code_dirs: Sequence[Path] = (),
         keep_code: bool = True,
+        keep_output: bool = False,
     ) -> Self:
-        """A new run in a new folder. `code_dirs` are folders outside of the project whose code belongs to it."""
+        """A new run in a new folder. `code_dirs` are folders outside of the project whose code belongs to it.
+
+        With `keep_output` all that the process prints from now on is kept in `output.txt`, and shown as before.
+        """
         created_ns = time.time_ns()
         run_id = new_run_id()
         created = datetime.fromtimestamp(created_ns / 1e9)
@@ -129,6 +135,7 @@ class RunRecorder:
             readme.write_first(folder.readme, run, desc)
             run_file.write(folder.path, run)
             recorder = cls(folder, run, lease)
+        recorder._capture = capture(folder.output) if keep_output else None
         recorder._begin(Started(attempt=1), project, problem)
         return recorder
 
@@ -151,6 +158,7 @@ class RunRecorder:
         command: Sequence[str] | None = None,
         code_dirs: Sequence[Path] = (),
         keep_code: bool = True,
+        keep_output: bool = False,
         exactness: str = "",
         take_over: bool = False,
     ) -> Self:
@@ -199,6 +207,7 @@ class RunRecorder:
             if isinstance(error, OSError):
                 raise refusal(error, folder.path, "The run cannot be resumed") from error
             raise
+        recorder._capture = capture(folder.output) if keep_output else None
         recorder.rewind(from_step)
         recorder._begin(Started(attempt=number, step=from_step, checkpoint=checkpoint), home, problem)
         return recorder
@@ -374,6 +383,8 @@ class RunRecorder:
         with contextlib.suppress(OSError):
             leases.release(self.folder.path, self._lease)
         logfile.close_log(self._log_file)
+        if self._capture is not None:
+            self._capture.stop()
         _OPEN.discard(self)
 
     def _refuse_if_over(self) -> None:

@@ -63,11 +63,13 @@ def start(
     *,
     project: Project | str | os.PathLike[str] | None = None,
     code_dirs: Sequence[str | os.PathLike[str]] = (),
+    keep_output: bool = True,
 ) -> Run:
     """Begin to record a run, from any script: `with assay.start(tag="mnist", config={"lr": 1e-3}) as run: ...`.
 
     It belongs to the project around `project` (a folder; else the working directory), which becomes one when it is
-    none. The environment variable ASSAY=off switches recording off.
+    none. What the process prints meanwhile is kept in `output.txt`, children and C code included, but not in notebooks.
+    The environment variable ASSAY=off switches recording off.
     """
     if is_off():
         return Run(None)
@@ -85,6 +87,7 @@ def start(
         config_hash=config_hash(tree),
         seedless_hash=seedless_hash(tree),
         code_dirs=[Path(folder) for folder in code_dirs],
+        keep_output=keep_output,
     )
     return Run(recorder)
 

@@ -31,10 +31,8 @@ from assay.store.layout import refusal
 from assay.store.mounts import is_network
 from assay.store.series import read_contents
 
-try:
+if sys.platform != "win32":
     import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
 
 EXTENT_BYTES = 1 << 18
 MAX_EXTENT_BYTES = 1 << 21
@@ -337,7 +335,7 @@ class MetricsWriter:
 
     def _hold(self) -> None:
         """Be the only one who writes the file. Who wrote it before may need a moment to notice that it is over."""
-        if fcntl is None:
+        if sys.platform == "win32":
             return
         until = time.monotonic() + HOLD_S
         while True:
@@ -347,7 +345,9 @@ class MetricsWriter:
             except BlockingIOError:
                 if time.monotonic() > until:
                     fix = "Stop it (a process that is suspended cannot let go), then try again."
-                    raise RecordError("Another process still writes the metrics.", where=str(self.path), fix=fix) from None
+                    raise RecordError(
+                        "Another process still writes the metrics.", where=str(self.path), fix=fix
+                    ) from None
                 time.sleep(0.02)
             except OSError:  # a disk that knows no locks: the lease has to do
                 return

@@ -1,0 +1,158 @@
+"""What a program prints, kept in `output.txt`: its own lines, those of its children and of C code, to the last one."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+if sys.platform != "win32":
+    import fcntl
+    import termios
+
+DRAIN_S = 2.0
+"""How long the end of a run waits for output that is still on its way."""
+
+_SOURCE = Path(__file__).resolve().parents[2]
+_PROGRAM = f"import sys; sys.path.insert(0, {str(_SOURCE)!r}); from assay.record.pump import main; main(*sys.argv[1:])"
+_STDOUT, _STDERR = 1, 2
+
+
+class Capture:
+    """Output of this process goes through a helper process that writes it down and passes it on. Made by `capture`."""
+
+    def __init__(self, path: Path) -> None:
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._saved: dict[int, int] = {}
+        self._sources: dict[int, int] = {}  # the ends that are read from, with the console that each belongs to
+        _flush_python()
+        writers: dict[int, int] = {}
+        try:
+            for descriptor in (_STDOUT, _STDERR):
+                self._saved[descriptor] = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 3)
+            if _same(_STDOUT, _STDERR):  # one way for both, or their lines would change places
+                writers[_STDOUT] = writers[_STDERR] = self._open(_STDOUT)
+            else:
+                writers = {descriptor: self._open(descriptor) for descriptor in (_STDOUT, _STDERR)}
+            self._pump = self._start(path)
+        except BaseException:
+            for descriptor in {*self._saved.values(), *self._sources, *writers.values()}:
+                os.close(descriptor)
+            raise
+        for descriptor, writer in writers.items():
+            os.dup2(writer, descriptor)
+        for writer in {*writers.values()}:
+            os.close(writer)
+        self._watch = threading.Thread(target=self._mourn, name="assay-output", daemon=True)
+        self._watch.start()
+
+    def stop(self) -> None:
+        """Let output go where it went before; all of it is in the file when this returns. Twice is once.
+
+        A child that still runs and prints goes on to be captured.
+        """
+        if os.getpid() != self._pid or not self._put_back():
+            return
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._pump.wait(DRAIN_S)
+        if self._pump.returncode is not None and threading.current_thread() is not self._watch:
+            self._watch.join(DRAIN_S)
+
+    def _open(self, descriptor: int) -> int:
+        """A way into the helper that looks like the console behind `descriptor`; returns its writing end."""
+        if os.isatty(descriptor):
+            source, writer = os.openpty()
+            modes = termios.tcgetattr(writer)
+            modes[1] &= ~termios.OPOST  # the real terminal does that
+            termios.tcsetattr(writer, termios.TCSANOW, modes)
+            fcntl.ioctl(source, termios.TIOCSWINSZ, fcntl.ioctl(descriptor, termios.TIOCGWINSZ, bytes(8)))
+        else:
+            source, writer = os.pipe()
+        self._sources[source] = self._saved[descriptor]
+        return writer
+
+    def _start(self, path: Path) -> subprocess.Popen[bytes]:
+        pairs = [f"{source},{console}" for source, console in self._sources.items()]
+        return subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", _PROGRAM, str(path), *pairs],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            pass_fds=[*self._sources, *self._sources.values()],
+            start_new_session=True,  # Ctrl-C is for the program, which may want to say something about it
+        )
+
+    def _put_back(self) -> bool:
+        with self._lock:
+            if not self._saved:
+                return False
+            _flush_python()
+            for descriptor, saved in self._saved.items():
+                os.dup2(saved, descriptor)
+            self._finished = True
+            self._saved, saved_ones = {}, self._saved
+            if self._pump.poll() is None or self._drain():
+                for descriptor in {*saved_ones.values(), *self._sources}:
+                    os.close(descriptor)
+            return True
+
+    def _mourn(self) -> None:
+        """The helper has ended: before its time, output must find another way at once."""
+        self._pump.wait()
+        self._put_back()
+
+    def _drain(self) -> bool:
+        """Pass on what nobody read."""
+        for source, console in self._sources.items():
+            os.set_blocking(source, False)
+            with contextlib.suppress(OSError):
+                while data := os.read(source, 1 << 16):
+                    os.write(console, data)
+        return True
+
+
+def capture(path: Path) -> Capture | None:
+    """Begin to keep what this process prints in `path`. None where that cannot or must not be.
+
+    That is: in notebooks and under pytest, where `sys.stdout` is something else; while another run of this process
+    does it already; on Windows.
+    """
+    global _active
+    if sys.platform == "win32" or "pytest" in sys.modules or not _is_plain():
+        return None
+    if _active is not None and _active._saved and _active._pid == os.getpid():
+        return None
+    try:
+        _active = Capture(path)
+    except OSError:  # no descriptors, no pseudo terminal, no Python to start: a run without its output is still one
+        return None
+    return _active
+
+
+_active: Capture | None = None
+
+
+def _is_plain() -> bool:
+    """Whether Python prints to where every program prints."""
+    try:
+        return (sys.stdout.fileno(), sys.stderr.fileno()) == (_STDOUT, _STDERR)
+    except (AttributeError, OSError, ValueError):
+        return False
+
+
+def _same(one: int, other: int) -> bool:
+    return os.path.sameopenfile(one, other)
+
+
+def _flush_python() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            stream.flush()
+    ctypes = sys.modules.get("ctypes")  # C code may have lines of its own that wait; torch has loaded this anyway
+    if ctypes is not None:
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).fflush(None)

@@ -1,0 +1,120 @@
+"""The process behind the capture of output: passes on what a program prints, and writes it down.
+
+It is a process of its own so that the last words of a killed program are not lost. Started by `capture`, as
+`pump OUTPUT [READ_FD,CONSOLE_FD] ...`; it ends when nobody can write to it any more.
+"""
+
+from __future__ import annotations
+
+import codecs
+import errno
+import fcntl
+import os
+import select
+import signal
+import sys
+import termios
+from dataclasses import dataclass, field
+from typing import Any
+
+from assay.core.secret import redact, secret_values
+from assay.record.screen import Screen
+
+CHUNK_BYTES = 1 << 16
+RETRY_S = 1.0
+
+
+@dataclass(slots=True)
+class Stream:
+    """What comes in at `source` goes out at `console`, as long as somebody is there."""
+
+    source: int
+    console: int
+    is_open: bool = True
+    cut_off: bool = False  # another stream has begun a line while ours had no end
+    decoder: Any = field(default_factory=lambda: codecs.getincrementaldecoder("utf-8")("surrogateescape"))
+
+    def read(self) -> bytes:
+        """The next bytes; none when all who could write are gone."""
+        try:
+            return os.read(self.source, CHUNK_BYTES)
+        except OSError as error:
+            if error.errno == errno.EIO:  # how a pseudo terminal says it
+                return b""
+            raise
+
+    def show(self, data: bytes) -> None:
+        while data and self.is_open:
+            try:
+                data = data[os.write(self.console, data) :]
+            except BlockingIOError:
+                select.select([], [self.console], [])
+            except OSError:  # `| head` has seen enough, or the terminal was closed
+                self.is_open = False
+
+    def follow_size(self) -> None:
+        """Let the program see the size of the terminal that it really writes to."""
+        try:
+            size = fcntl.ioctl(self.console, termios.TIOCGWINSZ, bytes(8))
+            fcntl.ioctl(self.source, termios.TIOCSWINSZ, size)
+        except OSError:
+            return
+
+
+def main(output: str, *pairs: str) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_IGN)  # it ends with the program, not before
+    streams = {}
+    for pair in pairs:
+        source, console = map(int, pair.split(","))
+        streams[source] = Stream(source, console)
+    descriptor = os.open(output, os.O_RDWR | os.O_CREAT, 0o600)
+    values = secret_values(os.environ)
+    _end_last_line(descriptor)
+    screen = Screen(descriptor, clean=lambda text: redact(text, values)[0])
+    last: Stream | None = None
+    while streams:
+        ready, _, _ = select.select(list(streams), [], [], RETRY_S)
+        for each in ready or ():
+            stream = streams[each]
+            data = stream.read()
+            if not data:
+                del streams[each]
+                continue
+            text = stream.decoder.decode(data)
+            if stream is not last:
+                # Two ways, one file: where each line belongs to one of them it can be read.
+                if last is not None:
+                    last.cut_off = screen.begin_line()
+                if stream.cut_off and text.startswith(("\n", "\r\n")):
+                    text = text.partition("\n")[2]
+                stream.cut_off, last = False, stream
+            screen.feed(text)
+            _flush(screen)  # first: what was seen is also written down
+            stream.show(data)
+        if not ready:
+            for stream in streams.values():
+                stream.follow_size()
+    try:
+        screen.close()
+    except OSError:
+        return
+
+
+def _end_last_line(descriptor: int) -> None:
+    """What an attempt before this one printed may have stopped within a line."""
+    size = os.fstat(descriptor).st_size
+    if size and os.pread(descriptor, 1, size - 1) != b"\n":
+        os.pwrite(descriptor, b"\n", size)
+
+
+def _flush(screen: Screen) -> None:
+    """A full disk stops nothing: the next flush writes what this one could not."""
+    try:
+        screen.flush()
+    except OSError:
+        return
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

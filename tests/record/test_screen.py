@@ -1,0 +1,144 @@
+"""Output as a terminal would show it, in a file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from assay.record.screen import KEPT_ROWS, MAX_ROW_CHARS, Screen
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "output.txt"
+
+
+def shown(path: Path, *pieces: str, flush: bool = True) -> str:
+    """What the file holds after the pieces; with `flush`, each is on disk before the next one comes."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT)
+    try:
+        screen = Screen(descriptor)
+        for piece in pieces:
+            screen.feed(piece)
+            if flush:
+                screen.flush()
+        screen.close()
+    finally:
+        os.close(descriptor)
+    return path.read_text(encoding="utf-8", errors="surrogateescape")
+
+
+def bar(percent: int, width: int = 20) -> str:
+    return f"\r{percent:3}%|{'█' * (percent // 10):<10}| it"
+
+
+def test_lines_stay_as_they_are(path: Path) -> None:
+    assert shown(path, "one\ntwo\n", "thr", "ee\r\n", "\tfour") == "one\ntwo\nthree\n\tfour"
+
+
+def test_of_a_progress_bar_the_last_state_is_kept(path: Path) -> None:
+    drawn = [bar(percent) for percent in range(101)]
+
+    assert shown(path, "begin\n", *drawn, "\n", "end\n") == "begin\n100%|██████████| it\nend\n"
+    assert path.stat().st_size < 100
+
+
+def test_while_a_bar_is_drawn_its_present_state_is_in_the_file(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT)
+    screen = Screen(descriptor)
+    seen = []
+    for percent in (0, 50, 100):
+        screen.feed(bar(percent))
+        screen.flush()
+        seen.append(path.read_text(encoding="utf-8"))
+    os.close(descriptor)
+
+    assert [text[:4] for text in seen] == ["  0%", " 50%", "100%"]
+
+
+def test_a_shorter_line_over_a_longer_one_leaves_its_rest_as_a_terminal_does(path: Path) -> None:
+    assert shown(path, "abcdef\rxy\n", "abcdef\rxy\x1b[K\n", "abcdef\r\x1b[2Kxy\n") == "xycdef\nxy\nxy\n"
+
+
+def test_a_bar_that_was_wiped_out_with_blanks_leaves_none(path: Path) -> None:
+    assert shown(path, "loading 50%", "\r" + " " * 11 + "\r", "done\n") == "done\n"
+
+
+def test_nested_bars_are_two_lines(path: Path) -> None:
+    """As tqdm draws them: the inner one below, and back up."""
+    pieces = []
+    for outer in range(3):
+        pieces.append(f"\repoch {outer}")
+        for inner in range(5):
+            pieces.append(f"\n\r  batch {inner}\x1b[A")
+    pieces.append("\n\n")
+
+    assert shown(path, *pieces) == "epoch 2\n  batch 4\n"
+
+
+def test_colors_and_titles_are_left_out_even_when_cut_in_pieces(path: Path) -> None:
+    assert shown(path, "\x1b[1;31mre", "d\x1b[", "0m \x1b]0;title\x07plain\n") == "red plain\n"
+
+
+def test_text_that_is_no_utf8_comes_out_as_it_went_in(path: Path) -> None:
+    raw = b"caf\xe9 \xff\n"
+
+    shown(path, raw.decode("utf-8", "surrogateescape"))
+
+    assert path.read_bytes() == raw
+
+
+def test_a_line_without_end_does_not_grow_in_memory(path: Path) -> None:
+    text = "x" * MAX_ROW_CHARS
+
+    assert shown(path, text, text, text, "y\n", "z\n") == text * 3 + "xy\nz\n"[1:]
+
+
+def test_what_was_there_before_stays(path: Path) -> None:
+    path.write_text("an earlier attempt\n", encoding="utf-8")
+
+    assert shown(path, "again\r", "A\n") == "an earlier attempt\nAgain\n"
+
+
+def test_lines_far_above_are_out_of_reach(path: Path) -> None:
+    lines = [f"{i}\n" for i in range(2 * KEPT_ROWS)]
+
+    text = shown(path, *lines, f"\x1b[{5 * KEPT_ROWS}A", "top")
+
+    assert text.startswith("0\n1\n")
+    assert text.count("top") == 1
+
+
+def test_secrets_do_not_reach_the_file_though_they_come_in_pieces(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT)
+    screen = Screen(descriptor, clean=lambda text: text.replace("s3cret", "***"))
+    for piece in ("key ", "s3c", "ret of", " mine\n", "and\n"):
+        screen.feed(piece)
+        screen.flush()
+    os.close(descriptor)
+
+    assert path.read_text() == "key *** of mine\nand\n"
+
+
+PIECES = st.lists(st.text(st.sampled_from("ab\n\r \x1b[2KAé\x08"), max_size=12), max_size=20)
+
+
+@pytest.fixture
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    yield tmp_path_factory.mktemp("screen")
+
+
+@given(pieces=PIECES)
+def test_how_output_is_cut_and_when_it_is_written_changes_nothing(pieces: list[str]) -> None:
+    texts = []
+    for cut, flush in ((pieces, True), (pieces, False), (["".join(pieces)], True), (list("".join(pieces)), True)):
+        path = Path(os.environ["HOME"]) / "screen.txt"
+        path.unlink(missing_ok=True)
+        texts.append(shown(path, *cut, flush=flush))
+
+    assert len(set(texts)) == 1
