@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from assay.compose import run as run
     from assay.config.params import BaseParams as BaseParams
     from assay.config.params import Params as Params
+    from assay.record.logger import Logger as Logger
     from assay.record.meter import AvgMeter as AvgMeter
     from assay.record.meter import Meter as Meter
     from assay.record.start import start as start
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "AvgMeter": "assay.record.meter",
     "BaseParams": "assay.config.params",
+    "Logger": "assay.record.logger",
     "Meter": "assay.record.meter",
     "Params": "assay.config.params",
     "load_model": "assay.compose",
@@ -31,7 +33,7 @@ _HOMES = {
 }
 """Public name -> the module that defines it."""
 
-__all__ = ["AvgMeter", "BaseParams", "Meter", "Params", "__version__", "load_model", "run", "start"]
+__all__ = ["AvgMeter", "BaseParams", "Logger", "Meter", "Params", "__version__", "load_model", "run", "start"]
 
 
 def __getattr__(name: str) -> Any:

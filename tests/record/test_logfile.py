@@ -18,8 +18,8 @@ def test_a_line_has_date_level_and_message(tmp_path: Path) -> None:
     close_log(handler)
 
     first, second = (tmp_path / "log.txt").read_text().splitlines()
-    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} INFO    hello world", first)
-    assert second.endswith("ERROR   from a room")
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} INFO    \[a\] test_logfile\.py:\d+  hello world", first)
+    assert re.search(r"ERROR   \[a\] test_logfile\.py:\d+  from a room$", second)
 
 
 def test_text_that_is_no_utf8_is_escaped_and_not_lost(tmp_path: Path) -> None:

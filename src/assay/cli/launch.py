@@ -36,8 +36,6 @@ def launch_of(**options: Any) -> Launch:
     """The launch that the options of `launch_options` describe."""
     from assay.compose import Launch
 
-    if options["debug"]:
-        _debug()
     return Launch(**options, command=("assay", *sys.argv[1:]))
 
 
@@ -118,11 +116,3 @@ def _explain(error: BaseException | None, color: bool) -> None:
         _, _, trimmed = ending(error)
         text = trimmed or "".join(traceback.format_exception_only(error))
         click.echo(text.rstrip(), err=True)
-
-
-def _debug() -> None:
-    import logging
-    import os
-
-    os.environ["CUDA_LAUNCH_BLOCKING"] = "1"
-    logging.getLogger("assay").setLevel(logging.DEBUG)

@@ -65,10 +65,16 @@ def new_record(
         command=launch.command or None,
         code_dirs=code_outside(config.user_dirs, project),
         keep_output=True,
+        **log_formats(config),
     )
     if assembled is not None:
         assembled.saver_folder = recorder.folder.checkpoints
     return recorder
+
+
+def log_formats(config: Config) -> dict[str, Any]:
+    shown = plain(config.root).get("display", {})
+    return {name: shown[name] for name in ("log_format", "date_format") if name in shown}
 
 
 def set_recorder(house: House, recorder: RunRecorder | NullRecorder) -> None:

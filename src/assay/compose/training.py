@@ -17,6 +17,7 @@ from assay.compose.records import (
     ended,
     failed,
     is_fused,
+    log_formats,
     new_record,
     project_around,
     recorded_of,
@@ -53,7 +54,7 @@ def train(config: Config, launch: Launch) -> RunResult:
 
 def _train(assembled: Assembled, recorder: RunRecorder | NullRecorder, config: Config, launch: Launch) -> RunResult:
     from assay.build import entered
-    from assay.engine.deterministic import deterministic
+    from assay.engine.deterministic import deterministic, tracing_backward
     from assay.engine.handlers.interrupt import stopping_on_signals
     from assay.engine.handlers.save import restore_listeners
 
@@ -64,7 +65,11 @@ def _train(assembled: Assembled, recorder: RunRecorder | NullRecorder, config: C
         try:
             listen(assembled, recorder, launch, saving=isinstance(recorder, RunRecorder))
             on = house.values("train").get("deterministic", False)
-            with entered(house.plugins), deterministic(engine.process.model, enabled=on):
+            with (
+                entered(house.plugins),
+                deterministic(engine.process.model, enabled=on),
+                tracing_backward(enabled=launch.debug),
+            ):
                 engine.bus.extend(handler for plugin in house.plugins for handler in plugin.handlers())
                 if assembled.loaded is not None:
                     restore_listeners(engine, assembled.loaded)
@@ -128,6 +133,7 @@ def resume(
             command=launch.command,
             code_dirs=code_outside(config.user_dirs, project),
             keep_output=True,
+            **log_formats(config),
             exactness=assembled.engine.source.exactness,
             take_over=take_over,
         )

@@ -181,6 +181,12 @@ SECTIONS: tuple[Key, ...] = (
                 default="1 epoch",
             ),
             Key(name="quiet", kind="bool", doc="Print nothing but problems and the end.", default=False),
+            Key(
+                name="log_format",
+                kind="text",
+                doc="Of the lines of `log.txt`, as `logging.Formatter` takes it; `%(tag)s` is the run's tag.",
+            ),
+            Key(name="date_format", kind="text", doc='Of the times in it, as "%Y/%m/%d %H:%M:%S".'),
             ENABLED,
         ),
     ),

@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TextIO
+
+from assay.core.errors import InputError
 
 LOGGER = "assay"
 RUN_KEY = "assay_run"
 """An attribute of a log record: the id of the one run that it is about. Without it, it is about all that are open."""
 
-_FORMAT = "%(asctime)s %(levelname)-7s %(message)s"
+SHOWN_KEY = "assay_shown"
+"""An attribute of a log record: whether a person has seen it already."""
+
+FORMAT = "%(asctime)s %(levelname)-7s [%(tag)s] %(filename)s:%(lineno)d  %(message)s"
+"""`tag` is the run's, or its id where it has none."""
 
 
 class RunLog(logging.FileHandler):
     """Writes the log of one run. Attached to our own logger only, never to the root."""
 
-    def __init__(self, path: Path, run_id: str) -> None:
+    def __init__(self, path: Path, run_id: str, formatter: logging.Formatter) -> None:
         super().__init__(path, encoding="utf-8", errors="backslashreplace", delay=True)
         self.run_id = run_id
         self.made_level = False
         self._pid = os.getpid()
-        self.setFormatter(logging.Formatter(_FORMAT))
+        self.setFormatter(formatter)
 
     def filter(self, record: logging.LogRecord) -> bool:
         if os.getpid() != self._pid:
@@ -42,16 +51,60 @@ class RunLog(logging.FileHandler):
 
     def _speaks_for(self, record: logging.LogRecord) -> bool:
         """Whether nobody else shows this record: no handler but ours, and among ours this one."""
-        handlers = logging.getLogger(LOGGER).handlers
+        if getattr(record, SHOWN_KEY, False):
+            return False
+        handlers = [each for each in logging.getLogger(LOGGER).handlers if not isinstance(each, Debugging)]
         ours = _open_logs()
         if len(handlers) > len(ours) or logging.getLogger().handlers:
             return False
         return hasattr(record, RUN_KEY) or ours[:1] == [self]
 
 
-def open_log(path: Path, run_id: str) -> RunLog:
+class RunLogs(logging.Handler):
+    """Passes records on to the logs of the runs that are open: for a logger that does not hang below ours."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        least = logging.getLogger(LOGGER).getEffectiveLevel()
+        for log in _open_logs():
+            if record.levelno >= least:
+                log.handle(record)
+
+
+class Debugging(logging.StreamHandler[TextIO]):
+    """Shows a person what `--debug` adds to the log; warnings are shown anyway."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return record.levelno < logging.INFO and bool(super().filter(record))
+
+
+@contextlib.contextmanager
+def debugging(stream: TextIO | None = None) -> Iterator[None]:
+    """Let everything down to DEBUG go to the logs of runs, and show it on `stream` (stderr)."""
+    logger = logging.getLogger(LOGGER)
+    level = logger.level
+    handler = Debugging(stream)
+    handler.setFormatter(formatter("assay"))
+    logger.setLevel(logging.DEBUG)
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+
+
+def formatter(tag: str, fmt: str = "", datefmt: str = "") -> logging.Formatter:
+    """Lines as `log.txt` has them, or as `fmt` and `datefmt` say. InputError when a format cannot be used."""
+    try:
+        return logging.Formatter(fmt or FORMAT, datefmt or None, defaults={"tag": " ".join(tag.split())})
+    except ValueError as error:
+        fix = 'fmt="%(asctime)s %(levelname)s %(message)s"'
+        raise InputError(f"The log format {fmt!r} cannot be used: {error}.", fix=fix) from error
+
+
+def open_log(path: Path, run_id: str, form: logging.Formatter | None = None) -> RunLog:
     """Let the logger "assay" write to `path` too, from INFO on."""
-    handler = RunLog(path, run_id)
+    handler = RunLog(path, run_id, form or formatter(run_id))
     logger = logging.getLogger(LOGGER)
     if logger.level == logging.NOTSET:
         logger.setLevel(logging.INFO)

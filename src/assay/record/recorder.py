@@ -50,7 +50,9 @@ class RunRecorder:
     that the run is alive, and syncs the metrics about once a second.
     """
 
-    def __init__(self, folder: RunFolder, run: RunFile, lease: leases.Lease) -> None:
+    def __init__(
+        self, folder: RunFolder, run: RunFile, lease: leases.Lease, form: logging.Formatter | None = None
+    ) -> None:
         """Use `start` or `resume`. `run` holds the attempt that begins as its newest; the lease is held already."""
         self.folder = folder
         self.run = run
@@ -63,7 +65,7 @@ class RunRecorder:
         self._ended: Ended | None = None
         self._capture: Capture | None = None
         self._wake = threading.Event()
-        self._log_file = logfile.open_log(folder.log, run.id)
+        self._log_file = logfile.open_log(folder.log, run.id, form)
         try:
             self._metrics = MetricsWriter(
                 folder.metrics, run.newest.number, on_problem=self._trouble, on_grown=self._wake.set
@@ -99,13 +101,17 @@ class RunRecorder:
         code_dirs: Sequence[Path] = (),
         keep_code: bool = True,
         keep_output: bool = False,
+        log_format: str = "",
+        date_format: str = "",
     ) -> Self:
         """A new run in a new folder. `code_dirs` are folders outside of the project whose code belongs to it.
 
         With `keep_output` all that the process prints from now on is kept in `output.txt`, and shown as before.
+        `log_format` and `date_format` are for the lines of `log.txt`, as `logging.Formatter` takes them.
         """
         created_ns = time.time_ns()
         run_id = new_run_id()
+        form = logfile.formatter(tag or run_id, log_format, date_format)
         created = datetime.fromtimestamp(created_ns / 1e9)
         folder = create_run_folder(project, run_id=run_id, tag=tag, created=created)
         attempt = _attempt(
@@ -134,7 +140,7 @@ class RunRecorder:
             )
             readme.write_first(folder.readme, run, desc)
             run_file.write(folder.path, run)
-            recorder = cls(folder, run, lease)
+            recorder = cls(folder, run, lease, form)
         recorder._capture = capture(folder.output) if keep_output else None
         recorder._begin(Started(attempt=1), project, problem)
         return recorder
@@ -159,6 +165,8 @@ class RunRecorder:
         code_dirs: Sequence[Path] = (),
         keep_code: bool = True,
         keep_output: bool = False,
+        log_format: str = "",
+        date_format: str = "",
         exactness: str = "",
         take_over: bool = False,
     ) -> Self:
@@ -167,6 +175,7 @@ class RunRecorder:
         What is not given (None) stays as the newest attempt had it. LeaseError when somebody is writing this run.
         """
         before = _read_run(folder)
+        form = logfile.formatter(before.tag or before.id, log_format, date_format)
         number = before.newest.number + 1 if before.attempts else 1
         try:
             lease = leases.acquire(folder.path, number, take_over=take_over)
@@ -201,7 +210,7 @@ class RunRecorder:
             )
             run = replace(before, status="running", sealed=False, attempts=(*before.attempts, attempt))
             run_file.write(folder.path, run)
-            recorder = cls(folder, run, lease)
+            recorder = cls(folder, run, lease, form)
         except BaseException as error:
             leases.release(folder.path, lease)
             if isinstance(error, OSError):
@@ -323,6 +332,9 @@ class RunRecorder:
         self.tell(fact)
         if problem:
             self._trouble(problem)
+        code = self.run.newest.code
+        self.logger.debug("attempt %d from step %d in %s", fact.attempt, fact.step, self.folder.path)
+        self.logger.debug("code %s: %d files, left out: %s", code.snapshot[:12], code.files, list(code.left_out))
         if project is not None:
             try:
                 remember(project.root)

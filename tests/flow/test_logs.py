@@ -1,0 +1,106 @@
+"""What a run that is started from the command line says, shows and writes into its log."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from .conftest import CONFIG, Assay
+
+LINE = re.compile(
+    r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} (?P<level>\w+) +\[(?P<tag>.*?)\] (?P<place>\w+\.py:\d+)  (?P<text>.*)"
+)
+
+
+def folder_of(toy: Path) -> Path:
+    (folder,) = (toy / "runs").iterdir()
+    return folder
+
+
+@pytest.mark.row("A29")
+def test_each_line_of_the_log_has_tag_time_level_and_place(toy: Path, assay: Assay) -> None:
+    assert assay("run", "toy.toml", "--max-steps", "2").returncode == 0
+
+    lines = [LINE.fullmatch(line) for line in (folder_of(toy) / "log.txt").read_text().splitlines()]
+    assert len(lines) > 3 and all(lines)
+    assert {line["tag"] for line in lines if line} == {"toy"}
+    assert {line["level"] for line in lines if line} == {"INFO"}
+
+
+@pytest.mark.row("B14")
+def test_the_format_of_lines_and_dates_can_be_set_in_the_config(toy: Path, assay: Assay) -> None:
+    text = '[display]\nlog_format = "%(asctime)s|%(levelname)s|%(message)s"\ndate_format = "%Y/%m/%d %H:%M:%S"\n'
+    (toy / "toy.toml").write_text(CONFIG + text)
+
+    assert assay("run", "toy.toml", "--max-steps", "2").returncode == 0
+
+    lines = (folder_of(toy) / "log.txt").read_text().splitlines()
+    assert all(re.match(r"\d{4}/\d\d/\d\d \d\d:\d\d:\d\d\|INFO\|", line) for line in lines)
+
+
+DEBUGGED = """
+import os
+from points import Points
+from torch.utils.data import DataLoader, get_worker_info
+
+class Told(Points):
+    def __getitem__(self, i):
+        where = "main" if get_worker_info() is None else "worker"
+        print("blocking", os.environ.get("CUDA_LAUNCH_BLOCKING"), "in", where)
+        return super().__getitem__(i)
+
+def loader(workers):
+    return DataLoader(Told(0), batch_size=8, num_workers=workers)
+"""
+
+
+@pytest.mark.row("A14")
+@pytest.mark.parametrize("workers", [0, 1])
+def test_debug_says_more_on_console_and_in_the_log_and_reaches_the_workers(
+    toy: Path, assay: Assay, workers: int
+) -> None:
+    (toy / "told.py").write_text(DEBUGGED)
+    text = CONFIG.replace('"points.Points", split = 0, noisy = true', f'"told.loader", workers = {workers}')
+    (toy / "toy.toml").write_text(text.replace("batch_size = 8\n", "", 1))
+
+    plain = assay("run", "toy.toml", "--max-steps", "2")
+    assert plain.returncode == 0, plain.stderr
+    plain_log = (folder_of(toy) / "log.txt").read_text()
+    debugged = assay("run", "toy.toml", "--max-steps", "2", "--debug", ASSAY_RUNS_DIR=str(toy / "others"))
+    (other,) = (toy / "others").iterdir()
+
+    assert (plain.returncode, debugged.returncode) == (0, 0)
+    where = "worker" if workers else "main"
+    assert f"blocking None in {where}" in plain.stdout
+    assert f"blocking 1 in {where}" in debugged.stdout
+    assert "DEBUG" not in plain.stderr + plain_log
+    assert " DEBUG   [toy] " in (other / "log.txt").read_text()
+    assert " DEBUG   [assay] " in debugged.stderr
+
+
+@pytest.mark.row("A14")
+def test_debug_names_the_line_of_forward_whose_backward_fails(toy: Path, assay: Assay) -> None:
+    net = (toy / "net.py").read_text().replace("return self.layers(x)", "return (self.layers(x) * 0).sqrt() * 0")
+    (toy / "net.py").write_text(net)
+
+    plain = assay("run", "toy.toml", "--no-file")
+    debugged = assay("run", "toy.toml", "--no-file", "--debug")
+
+    assert "net.py" not in plain.stdout + plain.stderr
+    assert debugged.returncode == 1
+    assert "SqrtBackward0" in debugged.stderr
+    assert "(self.layers(x) * 0).sqrt()" in debugged.stderr
+
+
+@pytest.mark.row("A15")
+def test_what_a_run_prints_is_in_its_folder_and_nowhere_without_files(toy: Path, assay: Assay) -> None:
+    done = assay("run", "toy.toml", "--max-steps", "2")
+    kept = (folder_of(toy) / "output.txt").read_text()
+
+    assert "2 steps, which come before" in kept
+    assert all(line in done.stderr.splitlines() for line in kept.splitlines())
+
+    assert assay("run", "toy.toml", "--no-file", "--max-steps", "2", ASSAY_RUNS_DIR=str(toy / "none")).returncode == 0
+    assert not (toy / "none").exists()
