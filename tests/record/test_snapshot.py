@@ -9,11 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from assay.core import run_file
 from assay.core.ports import MemoryBlobs
 from assay.core.run_file import Code
+from assay.record.recorder import RunRecorder
 from assay.record.snapshot import MAX_FILE_BYTES, STAT_CACHE, is_code, is_secret, snapshot
 from assay.store.blobs import FileBlobs
 from assay.store.code import read_file, read_tree
+from assay.store.layout import open_project
 
 SECRETS = [".env", ".env.local", "prod.env", "server.pem", "a.key", "id_rsa", "id_ed25519.pub", "credentials.json",
            "my-secrets.yaml", "kaggle.json", ".netrc", ".pypirc", "service-account-1.json", "secrets.toml"]  # fmt: skip
@@ -283,3 +286,151 @@ def test_names_are_data(tree: Path) -> None:
     blobs = MemoryBlobs()
 
     assert names(snapshot(tree, blobs), blobs) == sorted(odd)
+
+
+# ------------------------------------------------------------------------------------------ what was not committed
+
+PLANTED = {
+    "hf": "hf_" + "Ab3dEf6hIj9" * 3,
+    "aws": "AKIAZX7QWERTYUIOPLKJ",
+    "named": "f3a9c1d27b8e4c60a5d1",
+    "password": "corr3ct-horse",
+    "variable": "x9y8z7w6v5u4t3",
+}
+
+
+@pytest.fixture
+def repository(root: Path) -> Path:
+    git(root, "init", "-q")
+    write(root, "train.py", text="".join(f"line {i}\n" for i in range(20)))
+    write(root, "gone.py", "tool.sh", "sub/a b.py")
+    (root / "logo.bin").write_bytes(bytes(range(256)) * 4)
+    git(root, "add", "-A")
+    git(root, "commit", "-qm", "first")
+    return root
+
+
+def everything_in(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def dirty(repository: Path) -> None:
+    text = (repository / "train.py").read_text()
+    (repository / "train.py").write_text(text.replace("line 3", "line three"))
+    git(repository, "add", "train.py")
+    (repository / "train.py").write_text(text.replace("line 3", "line three").replace("line 15", "fifteen"))
+    (repository / "gone.py").unlink()
+    (repository / "logo.bin").write_bytes(bytes(range(255, -1, -1)) * 4)
+    (repository / "tool.sh").chmod(0o755)
+    write(repository, "new.py", "sub/späte Idee.py", text="fresh = True\n")
+    (repository / "no end.py").write_text("x = 1")
+
+
+@pytest.mark.row("A36")
+def test_what_is_not_committed_is_a_patch_that_applies_cleanly_and_the_repository_stays_as_it_was(
+    repository: Path, tmp_path: Path
+) -> None:
+    dirty(repository)
+    before = everything_in(repository / ".git")
+    commit = git(repository, "rev-parse", "HEAD")
+
+    project = open_project(repository, create=True)
+    with RunRecorder.start(project) as run:
+        pass
+
+    code = run_file.read(run.folder.path).newest.code
+    assert (code.git_commit, code.git_dirty) == (commit, True)
+    patch = run.folder.path / "dirty.patch"
+    assert FileBlobs(project.code_dir).get(code.patch) == patch.read_bytes()
+    assert everything_in(repository / ".git") == before
+    clone = tmp_path / "clone"
+    git(tmp_path, "clone", "-q", str(repository), str(clone))
+    git(clone, "apply", "--index", str(patch))
+    ours = {
+        name: data
+        for name, data in everything_in(repository).items()
+        if not name.startswith((".git/", ".assay", "runs"))
+    }
+    theirs = {name: data for name, data in everything_in(clone).items() if not name.startswith((".git/", ".assay"))}
+    assert theirs == ours
+    assert (clone / "tool.sh").stat().st_mode & 0o100
+
+
+def test_of_a_project_in_a_part_of_a_repository_only_that_part_is_in_the_patch(repository: Path) -> None:
+    dirty(repository)
+    blobs = MemoryBlobs()
+
+    code = snapshot(repository / "sub", blobs)
+
+    patch = blobs.get(code.patch).decode()
+    assert patch.count("diff --git") == 1
+    assert "sub/sp" in patch
+
+
+def test_a_clean_repository_and_one_without_commits_have_no_patch(repository: Path, tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    git(empty, "init", "-q")
+    write(empty, "a.py")
+
+    assert snapshot(repository, MemoryBlobs()).patch == ""
+    code = snapshot(empty, MemoryBlobs())
+    assert (code.patch, code.git_commit, code.git_dirty, code.files) == ("", "", True, 1)
+
+
+def test_a_user_who_configured_git_oddly_gets_the_same_patch(repository: Path) -> None:
+    dirty(repository)
+    blobs = MemoryBlobs()
+    plain = snapshot(repository, blobs).patch
+    for key, value in {"diff.noprefix": "true", "color.diff": "always", "diff.external": "false",
+                       "diff.mnemonicPrefix": "true", "diff.renames": "copies"}.items():  # fmt: skip
+        git(repository, "config", key, value)
+
+    assert snapshot(repository, blobs).patch == plain
+
+
+def test_planted_secrets_are_nowhere_in_the_record(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SOME_SERVICE_TOKEN", PLANTED["variable"])
+    write(
+        repository,
+        "train.py",
+        "conf/new.toml",
+        text=f'login("{PLANTED["hf"]}")\naws = ["{PLANTED["aws"]}"]\napi_key = "{PLANTED["named"]}"\n'
+        f'url = "postgres://me:{PLANTED["password"]}@host/db"\nvalue = "{PLANTED["variable"]}"\nlr = 0.1\n',
+    )
+    write(repository, ".env", "deploy.pem", text=PLANTED["named"])
+    project = open_project(repository, create=True)
+    for _ in range(2):  # the second time the digests are remembered
+        with RunRecorder.start(
+            project, command=["train.py", "--token", PLANTED["hf"], f"--key={PLANTED['variable']}"]
+        ) as run:
+            pass
+
+    for folder in (project.assay_dir, run.folder.path):
+        for name, data in everything_in(folder).items():
+            found = [kind for kind, secret in PLANTED.items() if secret.encode() in data]
+            assert found == [], f"{name} holds {found}"
+    code = run_file.read(run.folder.path).newest.code
+    assert "train.py (5 secrets in it replaced)" in code.left_out
+    assert any(each.startswith("deploy.pem") for each in code.left_out)
+    kept = read_file(FileBlobs(project.code_dir), code.snapshot, "train.py").decode()
+    assert kept.splitlines()[0] == 'login("<redacted>")'
+    assert kept.splitlines()[-1] == "lr = 0.1"
+    assert "<redacted>" in (run.folder.path / "dirty.patch").read_text()
+
+
+def test_a_change_beside_a_committed_secret_is_left_out_of_the_patch_and_said(repository: Path) -> None:
+    write(repository, "old.py", text=f'key = "{PLANTED["hf"]}"\nlr = 0.1\n')
+    git(repository, "add", "old.py")
+    git(repository, "commit", "-qm", "oops")
+    write(repository, "old.py", text=f'key = "{PLANTED["hf"]}"\nlr = 0.2\n')
+    write(repository, "fine.py")
+    blobs = MemoryBlobs()
+
+    code = snapshot(repository, blobs)
+
+    assert PLANTED["hf"] not in blobs.get(code.patch).decode()
+    assert "fine.py" in blobs.get(code.patch).decode()
+    assert "old.py in dirty.patch (may hold secrets)" in code.left_out

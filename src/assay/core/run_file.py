@@ -20,13 +20,18 @@ Status = Literal["running", "finished", "failed", "stopped", "killed", "unknown"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Code:
-    """The code as it was: `snapshot` is the digest of the tree in the project's code store, "" when there is none."""
+    """The code as it was: `snapshot` is the digest of the tree in the project's code store, "" when there is none.
+
+    `patch` is that of what was not committed. `keys` are digests of functions and modules that were marked, by name.
+    """
 
     snapshot: str = ""
     files: int = 0
     left_out: tuple[str, ...] = ()
     git_commit: str = ""
     git_dirty: bool = False
+    patch: str = ""
+    keys: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

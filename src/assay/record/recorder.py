@@ -26,6 +26,7 @@ from assay.core.facts import Ended, EndStatus, RunFact, Started, Warned, event_l
 from assay.core.ids import new_run_id
 from assay.core.plain import write_json
 from assay.core.run_file import Attempt, Best, Code, Kind, RunFile
+from assay.core.secret import redact, secret_values
 from assay.record import logfile, readme
 from assay.record.capture import Capture, capture
 from assay.record.compaction import compact
@@ -127,7 +128,7 @@ class RunRecorder:
         with _undone(folder):
             lease = leases.acquire(folder.path, 1)
             write_config(folder, config_toml, config_files or {}, attempt=1)
-            code, problem = _code(project, code_dirs) if keep_code else (Code(), "")
+            code, problem = _code(project, code_dirs, folder.patch()) if keep_code else (Code(), "")
             run = RunFile(
                 id=run_id,
                 kind=kind,
@@ -188,7 +189,9 @@ class RunRecorder:
             if config_toml is not None:
                 write_config(folder, config_toml, config_files or {}, attempt=number)
             home = project or Project(Path(before.project)) if before.project or project else None
-            code, problem = _code(home, code_dirs) if keep_code and home is not None else (Code(), "")
+            code, problem = Code(), ""
+            if keep_code and home is not None:
+                code, problem = _code(home, code_dirs, folder.patch(number))
             attempt = _attempt(
                 number,
                 started_ns=time.time_ns(),
@@ -428,10 +431,11 @@ def _attempt(
     devices: Sequence[str],
     command: Sequence[str] | None,
 ) -> Attempt:
+    values = secret_values(os.environ)
     return Attempt(
         number=number,
         started_ns=started_ns,
-        command=tuple(sys.orig_argv if command is None else command),
+        command=tuple(redact(word, values)[0] for word in (sys.orig_argv if command is None else command)),
         cwd=_cwd(),
         host=socket.gethostname(),
         pid=os.getpid(),
@@ -450,11 +454,18 @@ def _cwd() -> str:
         return ""
 
 
-def _code(project: Project, folders: Sequence[Path]) -> tuple[Code, str]:
-    """The snapshot, and what went wrong with it: a run without its code is better than none."""
+def _code(project: Project, folders: Sequence[Path], patch: Path) -> tuple[Code, str]:
+    """The snapshot, and what went wrong with it: a run without its code is better than none.
+
+    What was not committed goes into the file `patch`, too.
+    """
     try:
         blobs = FileBlobs(project.code_dir)
-        return snapshot(project.root, blobs, folders=folders, cache=project.code_dir / STAT_CACHE), ""
+        cache = project.code_dir / STAT_CACHE
+        code = snapshot(project.root, blobs, folders=folders, skip=project.runs_dir, cache=cache)
+        if code.patch:
+            patch.write_bytes(blobs.get(code.patch))
+        return code, ""
     except (OSError, AssayError) as error:
         return Code(), f"The code could not be kept: {error}"
 

@@ -1,27 +1,32 @@
 """The code as it was when an attempt began, kept by content in the project's code store.
 
-All files that look like code or config: those that git knows or would know, else those that a walk finds. Secrets and
-what is too large never; what was left out is said. The user's repository is only read.
+All files that look like code or config: those that git knows or would know, else those that a walk finds. Files of
+secrets and what is too large never; what was left out is said. A secret inside of a file is replaced by a word, in what
+is kept. What git has not committed is also kept as a patch. The user's repository is only read.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import re
 import stat
 import subprocess
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from assay.core.errors import AssayError
 from assay.core.plain import write_atomic
 from assay.core.ports import Blobs
 from assay.core.run_file import Code
+from assay.core.secret import redact, secret_values
+from assay.record.patch import dirty_patch
 from assay.store.code import CodeFile, put_tree
 
 MAX_FILE_BYTES = 5 << 20
@@ -69,30 +74,52 @@ class _Found:
     path: str
 
 
-def snapshot(root: Path, blobs: Blobs, *, folders: Sequence[Path] = (), cache: Path | None = None) -> Code:
+def snapshot(
+    root: Path, blobs: Blobs, *, folders: Sequence[Path] = (), skip: Path | None = None, cache: Path | None = None
+) -> Code:
     """Keep the code under `root`, and under `folders` that lie outside of it. Unchanged code adds nothing.
 
-    `cache` is a file that remembers digests by size, time and inode, so that the next time is quick.
+    `skip` is a folder that holds no code, as that of the runs. `cache` is a file that remembers digests by size, time
+    and inode, so that the next time is quick.
     """
     git = _git_state(root)
-    known = _Cache(cache)
+    secrets = secret_values(os.environ)
+    known = _Cache(cache, secrets)
     files: dict[str, CodeFile] = {}
     left_out: list[str] = []
-    found = [_Found(name, os.path.join(root, name)) for name in _names(root, in_git=git is not None)]
+    skipped = _below(skip, root)
+    names = (name for name in _names(root, in_git=git is not None) if not name.startswith(skipped))
+    found = [_Found(name, os.path.join(root, name)) for name in names]
     if git is None and len(found) == MAX_WALKED:
         left_out.append(f"all after the first {MAX_WALKED} files")
     for folder in _outside(folders, root):
         found += [_Found(f"{folder.as_posix()}/{name}", os.path.join(folder, name)) for name in _names(folder)]
     for each in found:
-        kept = _keep(each, blobs, known, left_out)
+        kept = _keep(each, blobs, known, secrets, left_out)
         if kept is not None:
             files[each.name] = kept
     digest = put_tree(blobs, files)
     known.save()
+    commit, dirty = git or ("", False)
+    patch = b""
+    if dirty:
+
+        def keeps(name: str, is_new: bool) -> bool:
+            return (
+                not name.startswith(skipped) and (not is_new or is_code(os.path.basename(name))) and _fits(root / name)
+            )
+
+        patch = dirty_patch(root, _git, keeps=keeps, values=secrets, left_out=left_out)
     if len(left_out) > MAX_LEFT_OUT:
         left_out[MAX_LEFT_OUT:] = [f"and {len(left_out) - MAX_LEFT_OUT} more"]
-    commit, dirty = git or ("", False)
-    return Code(snapshot=digest, files=len(files), left_out=tuple(left_out), git_commit=commit, git_dirty=dirty)
+    return Code(
+        snapshot=digest,
+        files=len(files),
+        left_out=tuple(left_out),
+        git_commit=commit,
+        git_dirty=dirty,
+        patch=blobs.put(patch) if patch else "",
+    )
 
 
 def is_secret(name: str) -> bool:
@@ -109,7 +136,23 @@ def is_code(name: str) -> bool:
     return name in NAMES or os.path.splitext(name)[1].lower() in SUFFIXES
 
 
-def _keep(found: _Found, blobs: Blobs, known: _Cache, left_out: list[str]) -> CodeFile | None:
+def _below(folder: Path | None, root: Path) -> tuple[str, ...]:
+    """What names relative to `root` begin with that lie in `folder`."""
+    try:
+        return () if folder is None else (Path(os.path.abspath(folder)).relative_to(root.absolute()).as_posix() + "/",)
+    except ValueError:
+        return ()
+
+
+def _fits(path: Path) -> bool:
+    """Whether a changed file may be in the patch; one that was deleted may."""
+    try:
+        return not is_secret(path.name) and path.stat().st_size <= MAX_FILE_BYTES
+    except OSError:
+        return not is_secret(path.name)
+
+
+def _keep(found: _Found, blobs: Blobs, known: _Cache, secrets: Sequence[str], left_out: list[str]) -> CodeFile | None:
     base = os.path.basename(found.name)
     if is_secret(base):
         left_out.append(f"{found.name} (may hold secrets)")
@@ -123,16 +166,24 @@ def _keep(found: _Found, blobs: Blobs, known: _Cache, left_out: list[str]) -> Co
         if status.st_size > MAX_FILE_BYTES:
             left_out.append(f"{found.name} ({status.st_size / 1e6:.1f} MB)")
             return None
-        digest = known.get(found.path, status)
-        if digest is None or digest not in blobs:
+        digest, count = known.get(found.path, status)
+        if not digest or digest not in blobs:
             with open(found.path, "rb") as file:
-                digest = blobs.put(file.read())
-            known.put(found.path, status, digest)
+                data, count = _redacted(file.read(), secrets)
+            digest = blobs.put(data)
+            known.put(found.path, status, digest, count)
     except OSError as error:
         left_out.append(f"{found.name} ({error.strerror or error})")
         return None
+    if count:
+        left_out.append(f"{found.name} ({count} secret{'s' if count > 1 else ''} in it replaced)")
     mode = 0o755 if status.st_mode & 0o100 else 0o644
     return CodeFile(digest=digest, mode=mode, size_bytes=status.st_size)
+
+
+def _redacted(data: bytes, secrets: Sequence[str]) -> tuple[bytes, int]:
+    text, count = redact(data.decode("utf-8", "surrogateescape"), secrets, assigned=True)
+    return (text.encode("utf-8", "surrogateescape"), count) if count else (data, 0)
 
 
 def _names(folder: Path, *, in_git: bool = True) -> Iterable[str]:
@@ -189,10 +240,10 @@ def _git_state(root: Path) -> tuple[str, bool] | None:
     return ("" if commit == "(initial)" else commit), dirty
 
 
-def _git(folder: Path, *words: str) -> bytes | None:
+def _git(folder: Path, *words: str, variables: Mapping[str, str] | None = None) -> bytes | None:
     """What git says, None where there is no git or no repository. It reads only: not even its index is refreshed."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    clean |= {"GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
+    clean |= {"GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C", **(variables or {})}
     command = ["git", "-c", "core.fsmonitor=false", "-c", "core.quotePath=false", "-C", str(folder), *words]
     try:
         done = subprocess.run(
@@ -206,25 +257,28 @@ def _git(folder: Path, *words: str) -> bytes | None:
 class _Cache:
     """Digests of files that were read before, valid while size, time and inode are the same."""
 
-    def __init__(self, path: Path | None) -> None:
+    def __init__(self, path: Path | None, secrets: Sequence[str]) -> None:
         self._path = path
-        self._old: dict[str, list[object]] = {}
-        self._new: dict[str, list[object]] = {}
+        # Other secrets are replaced when there are others; "" is no path.
+        salt: list[Any] = [hashlib.sha256("\0".join(secrets).encode("utf-8", "replace")).hexdigest()[:8]]
+        self._old: dict[str, list[Any]] = {}
+        self._new: dict[str, list[Any]] = {"": salt}
         if path is not None:
             with contextlib.suppress(OSError, ValueError):
                 data = json.loads(path.read_bytes())
-                self._old = data if isinstance(data, dict) else {}
+                self._old = data if isinstance(data, dict) and data.get("") == salt else {}
 
-    def get(self, path: str, status: os.stat_result) -> str | None:
+    def get(self, path: str, status: os.stat_result) -> tuple[str, int]:
+        """Its digest ("": not known) and how many secrets in it were replaced."""
         entry = self._old.get(path)
         if entry is None or entry[:3] != [status.st_size, status.st_mtime_ns, status.st_ino]:
-            return None
+            return "", 0
         self._new[path] = entry
-        return str(entry[3])
+        return str(entry[3]), int(entry[4])
 
-    def put(self, path: str, status: os.stat_result, digest: str) -> None:
+    def put(self, path: str, status: os.stat_result, digest: str, count: int) -> None:
         if time.time_ns() - status.st_mtime_ns > _RACY_NS:
-            self._new[path] = [status.st_size, status.st_mtime_ns, status.st_ino, digest]
+            self._new[path] = [status.st_size, status.st_mtime_ns, status.st_ino, digest, count]
 
     def save(self) -> None:
         if self._path is None or self._new == self._old:

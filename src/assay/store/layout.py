@@ -50,6 +50,15 @@ class RunFolder:
     def config_dir(self) -> Path:
         return self.path / "config"
 
+    def patch(self, attempt: int = 1) -> Path:
+        """What was not committed when an attempt began."""
+        return self.path / ("dirty.patch" if attempt == 1 else f"dirty-{attempt}.patch")
+
+    @property
+    def files(self) -> Path:
+        """What became of the files in watched folders."""
+        return self.path / "files.jsonl"
+
     @property
     def metrics(self) -> Path:
         return self.path / "metrics.bin"
