@@ -40,3 +40,12 @@ def id_of_folder(name: str) -> str | None:
     """The run id inside a folder name, or None when the name is not one of ours."""
     match = _FOLDER.fullmatch(name)
     return match["id"] if match else None
+
+
+def is_plain_name(name: str) -> bool:
+    """Whether a name may be that of a folder anywhere: letters, digits, `_`, `-`, `.`, and not hidden.
+
+    >>> [is_plain_name(name) for name in ("save-1", "../up", ".git", "")]
+    [True, False, False, False]
+    """
+    return re.fullmatch(r"[A-Za-z0-9_][\w.-]{0,99}", name, re.ASCII) is not None

@@ -7,6 +7,7 @@ import contextlib
 import logging
 import os
 import shutil
+import signal
 import socket
 import sys
 import threading
@@ -16,14 +17,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, Self
 
 from assay.core import lease as leases
 from assay.core import run_file
 from assay.core.errors import AssayError, InputError, LeaseError, RecordError
 from assay.core.facts import Ended, EndStatus, RunFact, Started, Warned, event_line
-from assay.core.ids import new_run_id
+from assay.core.ids import is_plain_name, new_run_id
 from assay.core.plain import write_json
 from assay.core.run_file import Attempt, Best, Code, Kind, RunFile
 from assay.core.secret import redact, secret_values
@@ -33,7 +34,9 @@ from assay.record.compaction import compact
 from assay.record.config_files import write_config
 from assay.record.edits import append_line
 from assay.record.environment import environment
+from assay.record.key_code import source_of
 from assay.record.snapshot import STAT_CACHE, snapshot
+from assay.record.watch import Watcher
 from assay.record.writer import MetricsWriter
 from assay.store.artifacts import keep_artifact
 from assay.store.blobs import FileBlobs
@@ -65,6 +68,7 @@ class RunRecorder:
         self._stopping = False
         self._ended: Ended | None = None
         self._capture: Capture | None = None
+        self._watcher: Watcher | None = None
         self._wake = threading.Event()
         self._log_file = logfile.open_log(folder.log, run.id, form)
         try:
@@ -269,6 +273,37 @@ class RunRecorder:
         with self._lock:
             return keep_artifact(self.folder, data, name, at_ns=time.time_ns()).digest
 
+    def watch(self, name: str, suffixes: Sequence[str] = (), *, folder: str | os.PathLike[str] | None = None) -> Path:
+        """A folder whose files the record lists: what is created, changed and deleted in it until the run ends.
+
+        It is a folder of the run's own, or the one given. With `suffixes` only files that end with one of them.
+        """
+        self._refuse_if_over()
+        if not is_plain_name(name):
+            raise InputError(f"A watched folder cannot be called {name!r}.", fix='Take a plain name: run.watch("log")')
+        if isinstance(suffixes, str):
+            raise InputError("`suffixes` is a list.", fix=f"run.watch({name!r}, [{suffixes!r}])")
+        place = self.folder.path / "files" / name if folder is None else Path(folder).absolute()
+        if self._watcher is None:
+            self._watcher = Watcher(self.folder.files, on_problem=self._trouble)
+        try:
+            self._watcher.add(name, place, suffixes)
+        except OSError as error:
+            raise refusal(error, place, "The folder cannot be watched") from error
+        return place
+
+    def keycode(self, thing: Any) -> None:
+        """Keep the source of a function, class or module with the run; the same source is stored once in a project."""
+        self._refuse_if_over()
+        name, source = source_of(thing)
+        if not self.run.project:
+            raise InputError("The run belongs to no project, so there is nowhere to keep code.")
+        digest = FileBlobs(Project(Path(self.run.project)).code_dir).put(source)
+        with self._lock:
+            newest = self.run.newest
+            code = replace(newest.code, keys={**newest.code.keys, name: digest})
+            self._update(replace(self.run, attempts=(*self.run.attempts[:-1], replace(newest, code=code))))
+
     # ------------------------------------------------------------------------------------------------------------ end
 
     def finish(
@@ -288,6 +323,8 @@ class RunRecorder:
             self._finish(status, " ".join(reason.split()), traceback, step)
 
     def _finish(self, status: EndStatus, reason: str, traceback: str, step: int | None) -> None:
+        if self._watcher is not None:
+            self._watcher.finish()
         self._metrics.close()
         compacted = compact(self.folder.metrics)
         try:
@@ -401,6 +438,8 @@ class RunRecorder:
         if self._capture is not None:
             self._capture.stop()
         _OPEN.discard(self)
+        if not _OPEN:
+            _default_again()
 
     def _refuse_if_over(self) -> None:
         if os.getpid() != self._pid:
@@ -416,6 +455,8 @@ def ending(error: BaseException | None) -> tuple[EndStatus, str, str]:
     shown = "".join(tracebacks.format_exception(error))
     if isinstance(error, KeyboardInterrupt):
         return "stopped", "interrupted", ""
+    if isinstance(error, Terminated):
+        return "stopped", "SIGTERM", ""
     first_line = str(error).strip().split("\n", 1)[0]
     return "failed", f"{type(error).__name__}: {first_line}" if first_line else type(error).__name__, shown
 
@@ -493,6 +534,34 @@ def _undone(folder: RunFolder) -> Iterator[None]:
         raise
 
 
+class Terminated(SystemExit):
+    """The process was asked to end by SIGTERM; what is open ends as stopped."""
+
+    def __init__(self) -> None:
+        super().__init__(128 + signal.SIGTERM)
+
+
+TERMINATED: Terminated | None = None
+
+
+def end_on_sigterm() -> None:
+    """Let SIGTERM end this process as an exception does, where it would end it without a word."""
+    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, _terminate)
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    global TERMINATED
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the second one ends it at once
+    TERMINATED = Terminated()
+    raise TERMINATED
+
+
+def _default_again() -> None:
+    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is _terminate:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
 _OPEN: set[RunRecorder] = set()
 
 
@@ -505,6 +574,6 @@ def _keep_open(recorder: RunRecorder) -> None:
 
 def _finish_forgotten() -> None:
     """Python ends: so do the runs that nobody finished, as failed when it ends with an error."""
-    error = None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)
+    error = TERMINATED or (None if hasattr(sys, "ps1") else getattr(sys, "last_value", None))
     for recorder in list(_OPEN):
         recorder.finish(*ending(error))

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar, overload
 
 from assay.config.freeze import config_hash, dump, seedless_hash
 from assay.config.tree import Table, from_plain
 from assay.core.diagnostics import Origin
 from assay.core.facts import EndStatus, RunFact
-from assay.record.recorder import RunRecorder, ending
+from assay.record.recorder import RunRecorder, end_on_sigterm, ending
 from assay.store.layout import Project, open_project
+
+Thing = TypeVar("Thing")
 
 
 class Run:
@@ -41,6 +44,27 @@ class Run:
     def artifact(self, source: str | os.PathLike[str] | bytes, name: str = "") -> str:
         """Keep a file (or bytes, which need a name) by content; returns its digest, "" when nothing is recorded."""
         return self._recorder.artifact(source, name) if self._recorder is not None else ""
+
+    def watch(self, name: str, suffixes: Sequence[str] = (), *, folder: str | os.PathLike[str] | None = None) -> Path:
+        """A folder whose files the record lists: what is created, changed and deleted in it until the run ends.
+
+        It is a folder of the run's own, or the one given. With `suffixes` only files that end with one of them.
+        """
+        if self._recorder is not None:
+            return self._recorder.watch(name, suffixes, folder=folder)
+        return Path(tempfile.mkdtemp(prefix="assay-")) if folder is None else Path(folder)
+
+    @overload
+    def keycode(self) -> Callable[[Thing], Thing]: ...
+    @overload
+    def keycode(self, thing: Thing) -> Thing: ...
+    def keycode(self, thing: Any = None) -> Any:
+        """Keep the source of a function, class or module: `@run.keycode` above it, or `run.keycode(module)`."""
+        if thing is None:
+            return self.keycode
+        if self._recorder is not None:
+            self._recorder.keycode(thing)
+        return thing
 
     def finish(self, status: EndStatus = "finished", reason: str = "", traceback: str = "") -> None:
         """End the run. The second time does nothing."""
@@ -89,6 +113,7 @@ def start(
         code_dirs=[Path(folder) for folder in code_dirs],
         keep_output=keep_output,
     )
+    end_on_sigterm()
     return Run(recorder)
 
 

@@ -1,0 +1,28 @@
+"""Key code: the source of a function, class or module, kept by content with the run that used it."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from types import ModuleType
+from typing import Any
+
+from assay.core.errors import InputError
+from assay.core.secret import redact, secret_values
+
+
+def source_of(thing: Any) -> tuple[str, bytes]:
+    """Its name and its source, without secrets. InputError when Python cannot find the source."""
+    target = inspect.unwrap(thing) if callable(thing) else thing
+    if isinstance(target, ModuleType):
+        name = target.__name__
+    else:
+        name = f"{getattr(target, '__module__', '')}.{getattr(target, '__qualname__', '')}".strip(".")
+    try:
+        text = inspect.getsource(target)
+    except (OSError, TypeError) as error:
+        raise InputError(
+            f"The code of {name or repr(thing)} cannot be read: {error}.",
+            fix="Give a function, a class or a module that is written in a file.",
+        ) from error
+    return name, redact(text, secret_values(os.environ), assigned=True)[0].encode("utf-8", "surrogateescape")
