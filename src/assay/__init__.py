@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from assay.compose import run as run
     from assay.config.params import BaseParams as BaseParams
     from assay.config.params import Params as Params
+    from assay.plugins.tensorboard import TensorBoard as TensorBoard
     from assay.record.logger import Logger as Logger
     from assay.record.meter import AvgMeter as AvgMeter
     from assay.record.meter import Meter as Meter
@@ -27,13 +28,25 @@ _HOMES = {
     "Logger": "assay.record.logger",
     "Meter": "assay.record.meter",
     "Params": "assay.config.params",
+    "TensorBoard": "assay.plugins.tensorboard",
     "load_model": "assay.compose",
     "run": "assay.compose",
     "start": "assay.record.start",
 }
 """Public name -> the module that defines it."""
 
-__all__ = ["AvgMeter", "BaseParams", "Logger", "Meter", "Params", "__version__", "load_model", "run", "start"]
+__all__ = [
+    "AvgMeter",
+    "BaseParams",
+    "Logger",
+    "Meter",
+    "Params",
+    "TensorBoard",
+    "__version__",
+    "load_model",
+    "run",
+    "start",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -13,7 +13,7 @@ TORCH = ("torch.nn", "torch.optim", "torch.utils.data")
 """Below these lie torch's allowed classes."""
 
 # Not assay.build and not the root: a config that could reach `instantiate` could choose its own allow-list.
-OWN = ("assay.engine",)
+OWN = ("assay.engine", "assay.plugins")
 """Where assay's own targets lie."""
 
 FORM = 'write "package.module.Name"'
@@ -76,7 +76,9 @@ def refused_by_name(target: str) -> Refusal | None:
     if special is not None:
         return Refusal(message=f"`{special}` in `{target}` is not for configs", fix=WRAP)
     if names[0] == "assay" and ".".join(names[:2]) not in OWN:
-        return Refusal(message=f"`{target}` is not for configs", fix="what assay offers is in assay.engine")
+        return Refusal(
+            message=f"`{target}` is not for configs", fix="what assay offers is in assay.engine and assay.plugins"
+        )
     if names[0] == "torch":
         is_private = any(name.startswith("_") for name in names)
         if is_private or not f"{'.'.join(names)}.".startswith(tuple(f"{place}." for place in TORCH)):

@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 import traceback as tracebacks
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -35,6 +35,7 @@ from assay.record.config_files import write_config
 from assay.record.edits import append_line
 from assay.record.environment import environment
 from assay.record.key_code import source_of
+from assay.record.later import Later
 from assay.record.snapshot import STAT_CACHE, snapshot
 from assay.record.watch import Watcher
 from assay.record.writer import MetricsWriter
@@ -45,6 +46,8 @@ from assay.store.layout import Project, RunFolder, create_run_folder, refusal
 from assay.store.series import summaries
 
 SYNC_S = leases.CHECK_S
+
+Listener = Callable[[Mapping[str, float], int], object]
 
 
 class RunRecorder:
@@ -69,6 +72,10 @@ class RunRecorder:
         self._ended: Ended | None = None
         self._capture: Capture | None = None
         self._watcher: Watcher | None = None
+        self._listeners: tuple[Listener, ...] = ()
+        self._later = Later(lambda values, step: self.log(values, step))
+        self._chores: tuple[Callable[[], object], ...] = (self._later.flush_old,)
+        self._at_end: tuple[Callable[[], object], ...] = ()
         self._wake = threading.Event()
         self._log_file = logfile.open_log(folder.log, run.id, form)
         try:
@@ -244,6 +251,33 @@ class RunRecorder:
         except OSError as error:
             self.logger.warning("An event could not be written (%s).", error.strerror or error)
 
+    def log_later(self, values: Mapping[str, Any], step: int) -> None:
+        """As `log`, for tensors on a device: they are fetched together, after 64 calls or a second, not waited for now.
+
+        What was not fetched yet does not survive the death of this process.
+        """
+        self._refuse_if_over()
+        self._later.add(values, step)
+
+    def listen(self, listener: Listener) -> None:
+        """Call `listener(values, step)` after each `log`, in the thread that logs: it should do next to nothing."""
+        self._refuse_if_over()
+        self._listeners = (*self._listeners, listener)
+        listeners, log = self._listeners, self._metrics.log
+
+        def tell_all(values: Mapping[str, float], step: int) -> None:
+            log(values, step)
+            for each in listeners:
+                each(values, step)
+
+        self.log = tell_all  # type: ignore[method-assign]
+
+    def each_second(self, work: Callable[[], object], *, at_end: Callable[[], object] = lambda: None) -> None:
+        """Call `work` about once a second in the background, and a last time before `at_end` when the run ends."""
+        self._refuse_if_over()
+        self._chores = (*self._chores, work)
+        self._at_end = (*self._at_end, at_end)
+
     def rewind(self, step: int) -> None:
         """The run goes on from `step`: points logged at greater steps are no longer on the curve."""
         self._metrics.rewind(step)
@@ -256,8 +290,13 @@ class RunRecorder:
         """Let `run.json` hold one more value by name: a result that is no curve."""
         self._update(replace(self.run, values={**self.run.values, name: value}))
 
-    def artifact(self, source: str | os.PathLike[str] | bytes, name: str = "") -> str:
-        """Keep a file (or bytes) by content and return its digest. The name is data: it need not be a file's."""
+    def artifact(
+        self, source: str | os.PathLike[str] | bytes, name: str = "", *, kind: str = "", step: int | None = None
+    ) -> str:
+        """Keep a file (or bytes) by content and return its digest. The name is data: it need not be a file's.
+
+        `kind` says how it may be shown (`Artifact`).
+        """
         self._refuse_if_over()
         if isinstance(source, bytes):
             if not name:
@@ -271,7 +310,7 @@ class RunRecorder:
             except OSError as error:
                 raise InputError(f"The artifact cannot be read: {error.strerror}.", where=str(path)) from error
         with self._lock:
-            return keep_artifact(self.folder, data, name, at_ns=time.time_ns()).digest
+            return keep_artifact(self.folder, data, name, at_ns=time.time_ns(), kind=kind, step=step).digest
 
     def watch(self, name: str, suffixes: Sequence[str] = (), *, folder: str | os.PathLike[str] | None = None) -> Path:
         """A folder whose files the record lists: what is created, changed and deleted in it until the run ends.
@@ -323,6 +362,11 @@ class RunRecorder:
             self._finish(status, " ".join(reason.split()), traceback, step)
 
     def _finish(self, status: EndStatus, reason: str, traceback: str, step: int | None) -> None:
+        with contextlib.suppress(Exception):  # the device may be what has failed
+            self._later.flush()
+        self._do_chores()
+        self._chores, self._at_end = self._at_end, ()
+        self._do_chores()
         if self._watcher is not None:
             self._watcher.finish()
         self._metrics.close()
@@ -408,6 +452,7 @@ class RunRecorder:
             if time.monotonic() < next_sync:
                 continue
             next_sync = time.monotonic() + SYNC_S
+            self._do_chores()
             with contextlib.suppress(OSError):  # no descriptor left: the next time may do
                 self._metrics.sync()
             try:
@@ -421,6 +466,14 @@ class RunRecorder:
                 return
             except OSError:
                 continue  # a full disk or a network that is away: the next beat may get through
+
+    def _do_chores(self) -> None:
+        for work in self._chores:
+            try:
+                work()
+            except Exception as error:  # a copy of what is recorded, or numbers of a device that is gone: not the run
+                self._chores = tuple(each for each in self._chores if each is not work)
+                self._trouble(f"{type(error).__name__} in the background: {error}")
 
     def _lose_lease(self, why: str) -> None:
         """Somebody else writes this run now: touch nothing of it any more."""

@@ -5,19 +5,26 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar, overload
+from typing import Any, Protocol, Self, TypeVar, overload
 
 from assay.config.freeze import config_hash, dump, seedless_hash
 from assay.config.tree import Table, from_plain
 from assay.core.diagnostics import Origin
 from assay.core.facts import EndStatus, RunFact
+from assay.record import media
 from assay.record.recorder import RunRecorder, end_on_sigterm, ending
 from assay.store.layout import Project, open_project
 
 Thing = TypeVar("Thing")
+
+
+class Attachable(Protocol):
+    """Something that takes what is recorded to another place, too."""
+
+    def attach(self, recorder: RunRecorder, /) -> None: ...
 
 
 class Run:
@@ -40,6 +47,69 @@ class Run:
         """Something happened: a line in `events.jsonl`."""
         if self._recorder is not None:
             self._recorder.tell(fact)
+
+    def log_later(self, values: Mapping[str, Any], step: int) -> None:
+        """As `log`, for tensors on a device: they are fetched together, after 64 calls or a second, not waited for now.
+
+        What was not fetched yet does not survive the death of this process.
+        """
+        if self._recorder is not None:
+            self._recorder.log_later(values, step)
+
+    def attach(self, other: Attachable) -> None:
+        """Let `other`, as `assay.TensorBoard()`, have what is logged from now on, until the run ends."""
+        if self._recorder is not None:
+            other.attach(self._recorder)
+            self.log = self._recorder.log  # type: ignore[method-assign]
+
+    def value(self, name: str, value: Any) -> None:
+        """A result that is no curve: text, a number, a list, a mapping."""
+        if self._recorder is not None:
+            self._recorder.set_value(name, value)
+
+    def text(self, name: str, text: str, step: int | None = None) -> str:
+        """Keep a text; like all that follow it returns the digest of the artifact, "" when nothing is recorded."""
+        return self._keep("text", name, step, lambda: text.encode("utf-8", "surrogateescape"))
+
+    def table(
+        self,
+        name: str,
+        rows: Iterable[Mapping[str, Any] | Sequence[Any]],
+        columns: Sequence[str] | None = None,
+        step: int | None = None,
+    ) -> str:
+        """Keep a table as CSV: rows are mappings, or sequences in the order of `columns`."""
+        return self._keep("table", name, step, lambda: media.table_csv(rows, columns))
+
+    def histogram(self, name: str, values: Any, step: int | None = None, *, bins: int = media.BINS) -> str:
+        """Keep how the numbers of an array are distributed."""
+        return self._keep("histogram", name, step, lambda: media.histogram_of(values, bins=bins).to_json())
+
+    def image(self, name: str, image: Any, step: int | None = None) -> str:
+        """Keep an array as a PNG: height x width, with 1, 3 or 4 channels in front or behind.
+
+        Floats are from 0 to 1, integers from 0 to 255.
+        """
+        return self._keep("image", name, step, lambda: media.png(media.pixels(image)))
+
+    def images(self, name: str, images: Any, step: int | None = None, *, per_row: int = 8) -> str:
+        """Keep images of one size as one, side by side."""
+        return self._keep("image", name, step, lambda: media.png(media.grid(images, per_row=per_row)))
+
+    def figure(self, name: str, figure: Any, step: int | None = None) -> str:
+        """Keep what a figure of matplotlib looks like."""
+        return self._keep("figure", name, step, lambda: media.figure_png(figure))
+
+    def audio(self, name: str, samples: Any, rate: int, step: int | None = None) -> str:
+        """Keep samples from -1 to 1 (time, or time x channels) as a WAV file."""
+        return self._keep("audio", name, step, lambda: media.wav(samples, rate))
+
+    def video(self, name: str, source: str | os.PathLike[str] | bytes, step: int | None = None) -> str:
+        """Keep a file of video (or its bytes) as it is."""
+        return self._recorder.artifact(source, name, kind="video", step=step) if self._recorder is not None else ""
+
+    def _keep(self, kind: str, name: str, step: int | None, made: Callable[[], bytes]) -> str:
+        return self._recorder.artifact(made(), name, kind=kind, step=step) if self._recorder is not None else ""
 
     def artifact(self, source: str | os.PathLike[str] | bytes, name: str = "") -> str:
         """Keep a file (or bytes, which need a name) by content; returns its digest, "" when nothing is recorded."""

@@ -16,12 +16,18 @@ INDEX_NAME = "index.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Artifact:
-    """A kept file. The name is data: it need not be one that a file may have, and may be given twice."""
+    """A kept file. The name is data: it need not be one that a file may have, and may be given twice.
+
+    `kind` says how it may be shown ("image", "audio", "video", "text", "table", "histogram", "figure"; "" is a file),
+    `step` what step it belongs to.
+    """
 
     name: str
     digest: str
     size_bytes: int
     at_ns: int
+    kind: str = ""
+    step: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,15 +44,17 @@ def artifacts(folder: RunFolder) -> tuple[Artifact, ...]:
         return ()
 
 
-def keep_artifact(folder: RunFolder, data: bytes, name: str, *, at_ns: int) -> Artifact:
-    """Keep `data` under `name`. The same content under the same name again stays one artifact, at its newer place."""
+def keep_artifact(
+    folder: RunFolder, data: bytes, name: str, *, at_ns: int, kind: str = "", step: int | None = None
+) -> Artifact:
+    """Keep `data` under `name`. The same content at the same name and step stays one artifact, at its newer place."""
     digest = FileBlobs(folder.artifacts).put(data)
-    fresh = Artifact(name=name, digest=digest, size_bytes=len(data), at_ns=at_ns)
+    fresh = Artifact(name=name, digest=digest, size_bytes=len(data), at_ns=at_ns, kind=kind, step=step)
     try:
         before: Sequence[Artifact] = artifacts(folder)
     except RecordError:  # the list is damaged; the bytes are not, and a run goes on
         before = ()
-    others = tuple(each for each in before if (each.name, each.digest) != (name, digest))
+    others = tuple(each for each in before if (each.name, each.digest, each.step) != (name, digest, step))
     index = folder.artifacts / INDEX_NAME
     try:
         write_json(index, _Index(artifacts=(*others, fresh)), durable=False)

@@ -1,0 +1,64 @@
+"""Numbers that still lie on a device, fetched many at a time: asking for each would make the device wait each time."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+MOST = 64
+OLDEST_S = 1.0
+
+
+class Later:
+    """Holds rows until there are `MOST` of them or the first is `OLDEST_S` old; then `log` gets them in their order."""
+
+    def __init__(self, log: Callable[[Mapping[str, float], int], None]) -> None:
+        self._log = log
+        self._lock = threading.RLock()
+        self._rows: list[tuple[dict[str, Any], int]] = []
+        self._since = 0.0
+
+    def add(self, values: Mapping[str, Any], step: int) -> None:
+        # Let go of the graph at once; what the tensor holds must not change until it is fetched, so it is copied.
+        row = {name: value.detach().clone() if _is_tensor(value) else value for name, value in values.items()}
+        with self._lock:
+            if not self._rows:
+                self._since = time.monotonic()
+            self._rows.append((row, step))
+            if len(self._rows) >= MOST:
+                self.flush()
+
+    def flush_old(self) -> None:
+        with self._lock:
+            if self._rows and time.monotonic() - self._since >= OLDEST_S:
+                self.flush()
+
+    def flush(self) -> None:
+        """Fetch all, one transfer a device, and log them."""
+        with self._lock:
+            rows, self._rows = self._rows, []
+            _fetch([row for row, _ in rows])
+            for row, step in rows:
+                self._log(row, step)
+
+
+def _fetch(rows: list[dict[str, Any]]) -> None:
+    """Put numbers in the place of tensors of one element."""
+    places: dict[Any, list[tuple[dict[str, Any], str]]] = {}
+    for row in rows:
+        for name, value in row.items():
+            if _is_tensor(value) and value.numel() == 1:
+                places.setdefault(value.device, []).append((row, name))
+    torch = sys.modules.get("torch")
+    for device, found in places.items():
+        double = torch.float64 if device.type != "mps" else torch.float32  # type: ignore[union-attr]
+        stacked = torch.stack([row[name].reshape(()).to(double) for row, name in found])  # type: ignore[union-attr]
+        for (row, name), number in zip(found, stacked.tolist(), strict=True):
+            row[name] = number
+
+
+def _is_tensor(value: Any) -> bool:
+    return hasattr(value, "detach") and hasattr(value, "device")
