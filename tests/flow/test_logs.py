@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -12,6 +13,9 @@ from .conftest import CONFIG, Assay
 LINE = re.compile(
     r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} (?P<level>\w+) +\[(?P<tag>.*?)\] (?P<place>\w+\.py:\d+)  (?P<text>.*)"
 )
+
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
 def folder_of(toy: Path) -> Path:
@@ -104,3 +108,36 @@ def test_what_a_run_prints_is_in_its_folder_and_nowhere_without_files(toy: Path,
 
     assert assay("run", "toy.toml", "--no-file", "--max-steps", "2", ASSAY_RUNS_DIR=str(toy / "none")).returncode == 0
     assert not (toy / "none").exists()
+
+
+@pytest.mark.row("A34")
+def test_what_it_is_run_with_stands_in_the_log_and_as_data_in_the_run_file(toy: Path, assay: Assay) -> None:
+    done = assay("run", "toy.toml", "--max-steps", "2", "--device", "cpu")
+
+    assert done.returncode == 0, done.stderr
+    folder = folder_of(toy)
+    told = [line["text"] for line in map(LINE.fullmatch, (folder / "log.txt").read_text().splitlines()) if line]
+    file = json.loads((folder / "run.json").read_text())
+    (attempt,) = file["attempts"]
+    found = attempt["environment"]
+    assert f"run {file['id']}  tag toy  attempt 1" in told
+    assert any(line.startswith("device cpu") for line in told) and attempt["devices"] == ["cpu"]
+    assert f"python {found['python']}  torch {found['torch']['version']}" in told
+    assert [line.removeprefix("| ") for line in told if line.startswith("| ")] == (
+        folder / "config.toml"
+    ).read_text().splitlines()
+
+
+@pytest.mark.row("A30")
+def test_the_folder_of_a_run_has_the_layout_that_is_documented(toy: Path, assay: Assay) -> None:
+    done = assay("run", "toy.toml", "--max-steps", "3", "--desc", "A first try.\n\nOf two.")
+
+    assert done.returncode == 0, done.stderr
+    folder = folder_of(toy)
+    page = (DOCS / "reference" / "record.md").read_text(encoding="utf-8")
+    documented = set(re.findall(r"^\| `([^`]+)` \|", page, re.MULTILINE))
+    there = {path.name + ("/" if path.is_dir() else "") for path in folder.iterdir()}
+    always = {"README.md", "config.toml", "config/", "run.json", "metrics.bin", "events.jsonl", "log.txt"}
+    assert always | {"output.txt", "checkpoints/"} == there
+    assert there < documented
+    assert (folder / "README.md").read_text().startswith("# toy\n\nA first try.\n\nOf two.\n")

@@ -6,11 +6,12 @@ import importlib.metadata
 import json
 import subprocess
 import sys
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from assay.record.environment import VARIABLES, environment, packages
+from assay.record.environment import VARIABLES, environment, gpus, packages
 
 
 def test_versions_are_those_that_the_installed_packages_report() -> None:
@@ -85,3 +86,14 @@ def test_it_is_plain_data() -> None:
     found = environment()
 
     assert json.loads(json.dumps(found)) == found
+
+
+def test_gpus_and_their_driver_are_read_from_the_kernel(tmp_path: Path) -> None:
+    assert gpus(tmp_path / "none") == {}
+    for name in ("0000:01:00.0", "0000:02:00.0"):
+        (tmp_path / "gpus" / name).mkdir(parents=True)
+        (tmp_path / "gpus" / name / "information").write_text("Model: \t\t NVIDIA H200\nIRQ:   110\n")
+    version = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 22:23:56 UTC 2024\n"
+    (tmp_path / "version").write_text(version)
+
+    assert gpus(tmp_path) == {"gpus": ["NVIDIA H200", "NVIDIA H200"], "driver": "550.54.15"}

@@ -22,6 +22,7 @@ from assay.core.facts import EndStatus
 from assay.core.ports import NullRecorder
 from assay.core.run_file import RunFile
 from assay.core.secret import redacted
+from assay.record.info import info_lines
 from assay.record.recorder import RunRecorder, ending
 from assay.store.layout import Project, find_project, open_project
 
@@ -67,9 +68,15 @@ def new_record(
         keep_output=True,
         **log_formats(config),
     )
+    tell_info(recorder, dump(config.root))
     if assembled is not None:
         assembled.saver_folder = recorder.folder.checkpoints
     return recorder
+
+
+def tell_info(recorder: RunRecorder, config_toml: str) -> None:
+    for line in info_lines(recorder.run, config_toml):
+        recorder.logger.info("%s", line)
 
 
 def log_formats(config: Config) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from assay.compose.records import (
     recorded_of,
     set_recorder,
     tell_defaults,
+    tell_info,
 )
 from assay.config import config_hash, dump, load, open_config, seedless_hash
 from assay.config.load import Config
@@ -137,6 +138,7 @@ def resume(
             exactness=assembled.engine.source.exactness,
             take_over=take_over,
         )
+        tell_info(recorder, dump(config.root))
         for each in skipped:
             recorder.tell(Warned(message=f"{each.name} is no checkpoint: {each.why}."))
         assembled.saver(attempt=recorder.run.newest.number).set_aside(step)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import sys
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 VARIABLES = (
@@ -51,10 +53,22 @@ def environment() -> dict[str, Any]:
         "variables": {name: os.environ[name] for name in VARIABLES if name in os.environ},
         "packages": packages(sys.path),
     }
+    found |= gpus(Path("/proc/driver/nvidia"))
     torch = sys.modules.get("torch")
     if torch is not None:
         found["torch"] = _torch(torch)
     return found
+
+
+def gpus(place: Path) -> dict[str, Any]:
+    """Names of the GPUs of NVIDIA and the version of their driver, as the kernel tells them: no GPU is woken."""
+    try:
+        driver = re.search(r"\s(\d+\.[\d.]+)\s", (place / "version").read_text(encoding="utf-8"))
+        told = [path.read_text(encoding="utf-8") for path in sorted(place.glob("gpus/*/information"))]
+    except OSError:
+        return {}
+    names = [found[1].strip() for text in told if (found := re.search(r"^Model:(.*)$", text, re.MULTILINE))]
+    return {"gpus": names, **({"driver": driver[1]} if driver else {})}
 
 
 def packages(path: list[str]) -> dict[str, str]:

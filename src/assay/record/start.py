@@ -14,6 +14,7 @@ from assay.config.freeze import config_hash, dump, seedless_hash
 from assay.config.tree import Table, from_plain
 from assay.core.diagnostics import Origin
 from assay.core.facts import EndStatus, RunFact
+from assay.core.run_file import RunFile
 from assay.record import media
 from assay.record.recorder import RunRecorder, end_on_sigterm, ending
 from assay.store.layout import Project, open_project
@@ -42,6 +43,11 @@ class Run:
 
     def log(self, values: Mapping[str, float], step: int) -> None:
         """Points of several metrics at one step. When it returns, they survive the death of this process."""
+
+    @property
+    def recorded(self) -> RunFile | None:
+        """What `run.json` holds."""
+        return self._recorder.run if self._recorder is not None else None
 
     def tell(self, fact: RunFact) -> None:
         """Something happened: a line in `events.jsonl`."""
