@@ -67,14 +67,15 @@ def histogram_of(values: Any, *, bins: int = BINS) -> Histogram:
 def pixels(image: Any) -> NDArray[np.uint8]:
     """As height x width x 3 of bytes.
 
-    Takes H x W, H x W x 1/3/4 or 1/3/4 x H x W; floats are from 0 to 1, integers from 0 to 255.
+    Takes H x W, H x W x 1/3/4 or 1/3/4 x H x W; where it could be either, channels come first in tensors of torch and
+    last elsewhere. Floats are from 0 to 1, integers from 0 to 255.
     """
     import numpy as np
 
-    array = array_of(image)
+    array, is_tensor = array_of(image), hasattr(image, "detach")
     if array.ndim == 2:
         array = array[:, :, None]
-    if array.ndim == 3 and array.shape[2] not in (1, 3, 4) and array.shape[0] in (1, 3, 4):
+    elif array.ndim == 3 and array.shape[0] in (1, 3, 4) and (is_tensor or array.shape[2] not in (1, 3, 4)):
         array = array.transpose(1, 2, 0)
     if array.ndim != 3 or array.shape[2] not in (1, 3, 4) or not array.size:
         raise InputError(
@@ -93,7 +94,7 @@ def grid(images: Any, *, per_row: int = 8, gap: int = 2) -> NDArray[np.uint8]:
     """Images of one size side by side, `per_row` in each row, as one image."""
     import numpy as np
 
-    ready = [pixels(image) for image in (array_of(images) if hasattr(images, "shape") else images)]
+    ready = [pixels(image) for image in images]
     if not ready or len({image.shape for image in ready}) > 1:
         raise InputError("A grid needs images of one size, and at least one.")
     height, width = ready[0].shape[:2]
