@@ -48,6 +48,7 @@ def test_the_parts_of_an_epoch_sum_up_to_its_time(every: str, tmp_path: Path, mo
         assert values["evaluation"][1] > 0 and values["checkpoint"][1] > 0 and values["compute"][1] > 0
         assert recorder.curve("speed/steps_per_s")[epoch][1] == pytest.approx(3 / wall)
         assert recorder.curve("speed/samples_per_s")[epoch][1] == pytest.approx(20 / wall)
+        assert recorder.curve("speed/eta_s")[epoch][1] == pytest.approx((1 - epoch) * wall)
 
 
 def test_the_end_of_a_run_within_an_epoch_counts_as_one_and_an_empty_one_does_not(tmp_path: Path) -> None:

@@ -141,3 +141,24 @@ def test_the_folder_of_a_run_has_the_layout_that_is_documented(toy: Path, assay:
     assert always | {"output.txt", "checkpoints/"} == there
     assert there < documented
     assert (folder / "README.md").read_text().startswith("# toy\n\nA first try.\n\nOf two.\n")
+
+
+@pytest.mark.row("E56", "B20")
+def test_steps_and_epochs_come_as_lines_of_json_with_speed_time_rate_and_memory(toy: Path, assay: Assay) -> None:
+    (toy / "toy.toml").write_text('plugins = [{ type = "assay.engine.Memory" }]\n' + CONFIG)
+    assert assay("run", "toy.toml", "train.epochs=2").returncode == 0
+
+    rows = [json.loads(line) for line in assay("log", "last", "--json").stdout.splitlines()]
+
+    of_steps = [row for row in rows if "train/loss" in row["metrics"]]
+    of_epochs = [row for row in rows if "speed/steps_per_s" in row["metrics"]]
+    assert [row["step"] for row in of_steps] == list(range(1, 17))
+    assert [row["step"] for row in of_epochs] == [8, 16]
+    assert all(row["metrics"]["train/lr"] > 0 for row in of_steps[:-1])
+    assert of_epochs[0]["metrics"]["speed/eta_s"] > 0 == of_epochs[1]["metrics"]["speed/eta_s"]
+    assert all("time/data_s" in row["metrics"] for row in of_epochs)
+    assert [row["step"] for row in rows if "valid/acc" in row["metrics"]] == [8, 16]
+    assert [row["step"] for row in rows if "memory/weights_mib" in row["metrics"]] == [8, 16]
+    assert [row["time"] for row in rows] == sorted(row["time"] for row in rows)
+    assert assay("log", "last", "--json", "-n", "1").stdout.count("\n") == 1
+    assert assay("log", "last", "--json", "--follow").returncode == 2

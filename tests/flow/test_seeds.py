@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import subprocess
@@ -12,6 +13,10 @@ import pytest
 import torch
 
 from assay.config import get_at, load, plain
+from assay.core import run_file
+from assay.store.blobs import FileBlobs
+from assay.store.layout import open_project, run_folders
+from assay.store.watched import files_left
 from examples import EXAMPLES
 
 SEEDS = EXAMPLES / "seeds"
@@ -22,6 +27,8 @@ OF_THE_CLASS = (
     f"Params[{BUILT_IN.format(epoch=10)},\n ('batch_size', 50),\n ('topk', (1, 2, 3, 4)),\n"
     " ('optim', {'lr': 0.009, 'moment': 0.9})]\n"
 )
+FORMAT = r"{date},\d{{3}} - {name} - {level} - {text}"
+DATE = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"
 PLUGINS = """\
 plugins = [
     { type = "alchemy.plugins.BasicSetup" },
@@ -186,3 +193,91 @@ def test_a_config_in_python_with_its_imports_and_objects_of_omegaconf(tmp_path: 
         "recompute_grad": "recompute_grad=",
     }.items():
         assert told[f"train.{key}"].startswith(text)
+
+
+def line_of(name: str, level: str, text: str) -> str:
+    return FORMAT.format(date=DATE, name=name, level=level, text=text)
+
+
+@pytest.mark.row("S-B1", "B15")
+def test_logging_in_four_ways(tmp_path: Path) -> None:
+    errors = run("logging_four_ways.py", folder=tmp_path).stderr.splitlines()
+
+    assert re.fullmatch(line_of("one", "INFO", "to the console"), errors[0])
+    assert re.fullmatch(line_of("two", "INFO", "to the file"), (tmp_path / "Alibaba.log").read_text().rstrip())
+    assert re.fullmatch(r"\d{4}/\d\d/\d\d \d\d:\d\d:\d\d - three - WARNING - with another date", errors[2])
+    result = (tmp_path / "result.log").read_text().splitlines()
+    assert errors[3:] == result
+    expected = [("INFO", "Start"), ("WARNING", "Something maybe fail."), ("ERROR", "Faild to get result")]
+    for line, (level, text) in zip(result, expected, strict=False):
+        assert re.fullmatch(line_of("four", level, text), line)
+    assert result[3] == "Traceback (most recent call last):"
+    assert result[-2] == "ZeroDivisionError: division by zero"
+    assert re.fullmatch(line_of("four", "INFO", "Finished"), result[-1])
+
+
+@pytest.mark.row("S-C8", "C41")
+def test_a_run_around_any_script(tmp_path: Path) -> None:
+    def stored() -> set[str]:
+        return set(FileBlobs(tmp_path / ".assay" / "code").digests())
+
+    first = run("experiment.py", folder=tmp_path)
+    before = stored()
+    run("experiment.py", folder=tmp_path)
+
+    assert len(re.findall(r"INFO \d$", first.stderr, re.MULTILINE)) == 10
+    assert stored() == before
+    for folder in run_folders(open_project(tmp_path)):
+        file = run_file.read(folder.path)
+        assert (file.status, file.tag) == ("finished", "exp")
+        (digest,) = file.newest.code.keys.values()
+        assert FileBlobs(tmp_path / ".assay" / "code").get(digest).startswith(b"@run.keycode()\ndef train():")
+        left = files_left(folder)
+        assert "log/log.log" in left
+        kept = {path.split("/")[1] for path in left if path.startswith("save/")}
+        assert kept == {f"step-{step:09}" for step in (47, 48, 49)}
+        for path, change in left.items():
+            data = (folder.path / "files" / path).read_bytes()
+            assert (change.size_bytes, change.sha256) == (len(data), hashlib.sha256(data).hexdigest())
+
+
+ALONE = {
+    "from assay import Meter\nm = Meter(); m.loss = 0.5; print(m)": {"record"},
+    "from assay import Params\np = Params(); p.lr = 0.1; print(p)": {"config"},
+    "from assay import Logger\nLogger().info('alone')": {"record"},
+    "import assay\nwith assay.start() as run: run.log({'loss': 0.5}, 1)": {"record", "config", "store"},
+    "from assay.config import load\nopen('a.toml', 'w').write('lr = 0.1'); load('a.toml')": {"config"},
+    "from assay.engine import Saver, Where\nSaver('saved').save({'a': {'b': 1}}, Where(step=1))": {"engine"},
+    "from assay.build import Context\nwith Context().use(): pass": {"build", "config"},
+    "from assay.record.event_file import EventFile\nfrom pathlib import Path\n"
+    "f = EventFile(Path('b')); f.scalars([('a', 1.0)], 1); f.close()": {"record"},
+    "from assay.store.series import read_series\nprint(read_series('none.bin'))": {"store"},
+    "from assay.query.find import find_run\nfrom assay import start\nstart().finish(); print(find_run('last').id)": {
+        "query",
+        "store",
+        "config",
+        "record",
+    },
+}
+
+
+@pytest.mark.row("C01")
+@pytest.mark.parametrize("text", ALONE)
+def test_each_part_works_alone_with_nothing_else_of_the_framework(text: str, tmp_path: Path) -> None:
+    rooms = "{name.split('.')[1] for name in sys.modules if name.startswith('assay.')}"
+    (tmp_path / "alone.py").write_text(
+        f"{text}\nimport sys\nprint('rooms', *sorted({rooms}))\nprint('torch', 'torch' in sys.modules)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "alone.py"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(SRC)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    *_, loaded, torch_line = done.stdout.splitlines()
+    assert set(loaded.split()[1:]) <= {"core", *ALONE[text]}
+    assert torch_line == f"torch {'engine' in ALONE[text]}"

@@ -10,7 +10,9 @@ from pathlib import Path
 import click
 
 from assay.core.diagnostics import visible
+from assay.core.errors import InputError
 from assay.core.facts import Changed, Ended, Evaluated, RunFact, Saved, Started, Timed, Warned, read_events
+from assay.core.plain import dumps
 from assay.query.find import find_run
 from assay.query.run import RunView
 from assay.query.words import duration, moment, number, size
@@ -22,9 +24,17 @@ POLL_S = 0.3
 @click.argument("run")
 @click.option("-f", "--follow", is_flag=True, help="Go on until the run ends.")
 @click.option("--events", is_flag=True, help="Its events instead: started, evaluated, saved, warned, changed, ended.")
+@click.option("--json", "as_json", is_flag=True, help="Its metrics instead: each log call as a line of JSON.")
 @click.option("-n", "--lines", metavar="N", type=click.IntRange(min=0), help="Only the last N lines.")
-def command(run: str, follow: bool, events: bool, lines: int | None) -> int:
+def command(run: str, follow: bool, events: bool, as_json: bool, lines: int | None) -> int:
+    if as_json and (follow or events):
+        raise InputError("--json shows metrics: it goes with neither --follow nor --events.")
     view = find_run(run)
+    if as_json:
+        told = list(_points(view))
+        for line in told if lines is None else told[len(told) - min(lines, len(told)) :]:
+            click.echo(line)
+        return 0
     source = _Events(view.folder.events) if events else _Text(view.folder.log)
     shown = source.more()
     for line in shown if lines is None else shown[len(shown) - min(lines, len(shown)) :]:
@@ -37,6 +47,14 @@ def command(run: str, follow: bool, events: bool, lines: int | None) -> int:
         what = "No events" if events else "Nothing"
         click.echo(f"{what} so far. The run is {view.status_text}; its folder is {view.path}", err=True)
     return 0
+
+
+def _points(view: RunView) -> Iterator[str]:
+    """Each log call: its step, its time in unix seconds, its metrics. Infinite numbers and NaN are text."""
+    from assay.store.series import read_calls
+
+    for step, time_ns, values in read_calls(view.folder.metrics):
+        yield dumps({"step": step, "time": time_ns / 1e9, "metrics": values})
 
 
 class _Text:

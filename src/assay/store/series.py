@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import compress
 from pathlib import Path
@@ -139,6 +139,17 @@ def read_series(source: Source, *, names: Iterable[str] | None = None, branches:
     parts = _parts(contents if branches else (block.on_curve() for block in contents))
     wanted = parts.keys() if names is None else [name for name in names if name in parts]
     return {name: _series(name, parts[name]) for name in wanted}
+
+
+def read_calls(source: Source) -> Iterator[tuple[int, int, dict[str, float]]]:
+    """Step, time (unix ns) and values of each log call whose points are on the curve, in the order of the calls."""
+    found = []
+    for block in (block.on_curve() for block in read_contents(source).blocks):
+        names = block.keys.names
+        for row in zip(block.times_ns, block.orders, block.steps, zip(*block.columns, strict=True), strict=True):
+            found.append((*row, names))
+    for time_ns, _, step, values, names in sorted(found, key=lambda row: row[:2]):
+        yield step, time_ns, dict(zip(names, values, strict=True))
 
 
 def _series(name: str, parts: Sequence[tuple[Block, int]]) -> Series:

@@ -13,6 +13,8 @@ _OUTSIDE = ("evaluation", "checkpoint")
 class Throughput:
     """Records `speed/steps_per_s`, `speed/samples_per_s` and the seconds of an epoch by what they were spent on.
 
+    `speed/eta_s` is what is left until the last step, at this speed, where that step is known.
+
     `time/data_s`: waiting for batches; `time/compute_s`: forward, backward and update; `time/evaluation_s`;
     `time/checkpoint_s`; `time/logging_s`: the recorder and what else listens to steps; `time/other_s`: the rest.
     They sum up to the time since the epoch before. What is left of a run that ends within an epoch counts as one.
@@ -52,6 +54,8 @@ class Throughput:
         spent["logging"] = max(0.0, self._spent(engine, "telling") - self._inside)
         spent["other"] = max(0.0, wall - sum(spent.values()))
         values = {"speed/steps_per_s": steps / wall, **{f"time/{name}_s": value for name, value in spent.items()}}
+        if state.max_steps is not None:
+            values["speed/eta_s"] = max(0, state.max_steps - state.step) * wall / steps
         if samples:
             values["speed/samples_per_s"] = samples / wall
         engine.recorder.log(values, state.step)
