@@ -15,6 +15,8 @@ LINE = re.compile(
 )
 
 
+pytestmark = pytest.mark.slow
+
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 

@@ -90,14 +90,18 @@ class Capture:
         with self._lock:
             if not self._saved:
                 return False
-            _flush_python()
+            is_dead = self._pump.poll() is not None
+            if is_dead:  # first what is waiting: it is older than what will go to the console by itself
+                self._drain()
+            else:
+                _flush_python()
             for descriptor, saved in self._saved.items():
                 os.dup2(saved, descriptor)
-            self._finished = True
             self._saved, saved_ones = {}, self._saved
-            if self._pump.poll() is None or self._drain():
-                for descriptor in {*saved_ones.values(), *self._sources}:
-                    os.close(descriptor)
+            if is_dead:
+                self._drain()
+            for descriptor in {*saved_ones.values(), *self._sources}:
+                os.close(descriptor)
             return True
 
     def _mourn(self) -> None:
@@ -105,14 +109,13 @@ class Capture:
         self._pump.wait()
         self._put_back()
 
-    def _drain(self) -> bool:
+    def _drain(self) -> None:
         """Pass on what nobody read."""
         for source, console in self._sources.items():
             os.set_blocking(source, False)
             with contextlib.suppress(OSError):
                 while data := os.read(source, 1 << 16):
                     os.write(console, data)
-        return True
 
 
 def capture(path: Path) -> Capture | None:
