@@ -306,3 +306,19 @@ def test_a_length_that_is_wrong_is_told_at_the_end_of_the_epoch(said: int, what:
     with pytest.raises(InputError, match=what.replace("23", "22")):
         read(stream)
     assert len(read(over([itr.Filter(bool), itr.Length(22)]))) == 22
+
+
+@pytest.mark.row("E25")
+def test_parts_have_the_sizes_asked_for_and_nothing_in_common() -> None:
+    def part(number: int, sizes: list[float], seed: int = 0) -> list[int]:
+        return list(chain([SequenceWrapper(range(1000)), lst.Part(sizes, number, seed=seed)]))
+
+    parts = [part(i, [700, 200, 100]) for i in range(3)]
+
+    assert [len(each) for each in parts] == [700, 200, 100]
+    assert sorted(item for each in parts for item in each) == list(range(1000))
+    assert part(1, [700, 200, 100]) == parts[1] != part(1, [700, 200, 100], seed=1)
+    assert [len(part(i, [0.7, 0.2])) for i in range(2)] == [700, 200]
+    for wrong in (lambda: lst.Part([1, 2], 2), lambda: lst.Part([-1], 0), lambda: part(0, [1001])):
+        with pytest.raises(ArgumentError):
+            wrong()

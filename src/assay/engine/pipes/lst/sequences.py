@@ -9,6 +9,7 @@ from time import monotonic
 from typing import Any, ClassVar
 
 from assay.core.errors import ArgumentError
+from assay.engine.data.plan import Plan
 from assay.engine.pipes.stream import Pass, Stream
 
 TELL_EVERY_S = 10.0
@@ -88,6 +89,28 @@ class Subset(Stage):
         if beyond is not None:
             raise ArgumentError(f"`indices` has {beyond}, but there are {len(source)} items", inside=("indices",))
         return _Chosen(source, lambda: list(self.indices))
+
+
+class Part(Stage):
+    """Part number `part` of the items, split at random into parts of `sizes`, the same for whoever asks with a `seed`.
+
+    Sizes are counts of items, or fractions of them, rounded down. What is over belongs to no part.
+    """
+
+    def __init__(self, sizes: Sequence[int | float], part: int, *, seed: int = 0) -> None:
+        if not 0 <= part < len(sizes):
+            raise ArgumentError(f"`part` is {part}, but there are {len(sizes)} sizes", inside=("part",))
+        if any(size < 0 for size in sizes):
+            raise ArgumentError(f"`sizes` are {list(sizes)}; none can be negative", inside=("sizes",))
+        self.sizes, self.part, self.seed = sizes, part, seed
+
+    def over(self, source: Sequence[Any]) -> Sequence[Any]:
+        counts = [int(size * len(source)) if isinstance(size, float) else size for size in self.sizes]
+        if sum(counts) > len(source):
+            raise ArgumentError(f"`sizes` ask for {sum(counts)} of {len(source)} items", inside=("sizes",))
+        plan = Plan(len(source), seed=self.seed, shuffle=True)
+        start = sum(counts[: self.part])
+        return _Chosen(source, lambda: plan.indices(0, start, counts[self.part]).tolist())
 
 
 class _Chosen(Sequence[Any]):
