@@ -89,7 +89,7 @@ def test_a_stream_goes_on_from_every_position_as_if_it_had_not_stopped(
     assert length is None or length == len(whole)
 
 
-@pytest.mark.row("A64", "A70")
+@pytest.mark.row("A70")
 @pytest.mark.parametrize(("drop_last", "sizes"), [(False, [8, 8, 4]), (True, [8, 8])])
 def test_batches_have_their_size_but_the_last(drop_last: bool, sizes: list[int]) -> None:
     stream = over([itr.Batch(8, drop_last=drop_last)], range(20))

@@ -62,7 +62,6 @@ def test_a_stream_goes_on_exactly_from_any_step_with_any_number_of_workers(worke
         assert before + seen(second, 1, stop) == whole[1]
 
 
-@pytest.mark.row("S-A2")
 @pytest.mark.parametrize("workers", [0, 3])
 def test_workers_together_give_each_item_once(workers: int) -> None:
     loader = StreamLoader(rows(), workers=workers)

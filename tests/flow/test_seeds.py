@@ -141,7 +141,7 @@ def test_blocks_of_plugins_and_pipes_load_as_they_stand() -> None:
     assert [each["type"].split(".")[-1] for each in found] == PIPE_NAMES
 
 
-@pytest.mark.row("S-A1", "S-A2")
+@pytest.mark.row("S-A1", "S-A2", "A64")
 def test_plugins_and_pipes_are_checked_built_and_entered_in_order(tmp_path: Path) -> None:
     done = run("tagger/show.py", folder=tmp_path)
     for command in (["check"], ["run", "--no-file"]):
