@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import subprocess
 import sys
 import threading
@@ -47,6 +48,8 @@ class Capture:
             os.dup2(writer, descriptor)
         for writer in {*writers.values()}:
             os.close(writer)
+        self._rests: dict[int, bytes] = {}
+        self._consoles = list(self._saved.values())
         self._watch = threading.Thread(target=self._mourn, name="assay-output", daemon=True)
         self._watch.start()
 
@@ -87,35 +90,48 @@ class Capture:
         )
 
     def _put_back(self) -> bool:
+        """Let the descriptors lead to the console again; whether this call did it."""
         with self._lock:
             if not self._saved:
                 return False
-            is_dead = self._pump.poll() is not None
-            if is_dead:  # first what is waiting: it is older than what will go to the console by itself
-                self._drain()
-            else:
+            if self._pump.poll() is None:
                 _flush_python()
             for descriptor, saved in self._saved.items():
                 os.dup2(saved, descriptor)
-            self._saved, saved_ones = {}, self._saved
-            if is_dead:
-                self._drain()
-            for descriptor in {*saved_ones.values(), *self._sources}:
-                os.close(descriptor)
+            self._saved = {}
             return True
 
     def _mourn(self) -> None:
-        """The helper has ended: before its time, output must find another way at once."""
+        """The helper has ended. If before its time: what is on its way, and what children print, is shown from here."""
         self._pump.wait()
-        self._put_back()
-
-    def _drain(self) -> None:
-        """Pass on what nobody read."""
-        for source, console in self._sources.items():
+        for source in self._sources:
             os.set_blocking(source, False)
-            with contextlib.suppress(OSError):
+        self._pass_on()  # older than what will go to the console by itself
+        if self._put_back():
+            # Nobody may find the way closed who is in the middle of a line: it stays open until all have let go.
+            while self._sources:
+                select.select(list(self._sources), [], [])
+                self._pass_on()
+        for descriptor in (*self._sources, *self._consoles):
+            os.close(descriptor)
+
+    def _pass_on(self) -> None:
+        """Show the whole lines that are there to be read, and let go of a way that nobody can write to any more."""
+        for source, console in list(self._sources.items()):
+            rest = self._rests.pop(source, b"")
+            try:
                 while data := os.read(source, 1 << 16):
-                    os.write(console, data)
+                    lines, end, rest = (rest + data).rpartition(b"\n")
+                    os.write(console, lines + end)
+            except BlockingIOError:
+                self._rests[source] = rest
+                continue
+            except OSError:  # so says a pseudo terminal that nobody holds; or the console is gone
+                pass
+            with contextlib.suppress(OSError):
+                os.write(console, rest)
+            del self._sources[source]
+            os.close(source)
 
 
 def capture(path: Path) -> Capture | None:
