@@ -35,7 +35,7 @@ def python(text: str, project: Project, **pipes: object) -> subprocess.Popen[str
     return subprocess.Popen(
         [sys.executable, "-c", BEGIN + text],
         cwd=project.root,
-        env={**os.environ, "PYTHONPATH": str(SRC)},
+        env={**os.environ, "PYTHONPATH": str(SRC), "PYTHONUNBUFFERED": ""},  # unbuffered, a line is several writes
         text=True,
         **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **pipes},  # type: ignore[arg-type]
     )

@@ -121,8 +121,9 @@ class Capture:
             rest = self._rests.pop(source, b"")
             try:
                 while data := os.read(source, 1 << 16):
-                    lines, end, rest = (rest + data).rpartition(b"\n")
-                    os.write(console, lines + end)
+                    *lines, rest = (rest + data).split(b"\n")
+                    for line in lines:  # one at a time: the program writes there, too, and may come in between
+                        os.write(console, line + b"\n")
             except BlockingIOError:
                 self._rests[source] = rest
                 continue
