@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from assay.compose import run as run
     from assay.config.params import BaseParams as BaseParams
     from assay.config.params import Params as Params
+    from assay.query.listing import runs as runs
     from assay.record.meter import AvgMeter as AvgMeter
     from assay.record.meter import Meter as Meter
     from assay.record.start import start as start
@@ -27,11 +28,12 @@ _HOMES = {
     "Params": "assay.config.params",
     "load_model": "assay.compose",
     "run": "assay.compose",
+    "runs": "assay.query.listing",
     "start": "assay.record.start",
 }
 """Public name -> the module that defines it."""
 
-__all__ = ["AvgMeter", "BaseParams", "Meter", "Params", "__version__", "load_model", "run", "start"]
+__all__ = ["AvgMeter", "BaseParams", "Meter", "Params", "__version__", "load_model", "run", "runs", "start"]
 
 
 def __getattr__(name: str) -> Any:
