@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -22,6 +23,8 @@ from assay.core.facts import EndStatus
 from assay.core.ports import NullRecorder
 from assay.core.run_file import RunFile
 from assay.core.secret import redacted
+from assay.query.previous import since_previous
+from assay.query.run import RunView
 from assay.record.recorder import RunRecorder, ending
 from assay.store.layout import Project, find_project, open_project
 
@@ -67,7 +70,15 @@ def new_record(
     )
     if assembled is not None:
         assembled.saver_folder = recorder.folder.checkpoints
+        tell_changes(recorder)
     return recorder
+
+
+def tell_changes(recorder: RunRecorder) -> None:
+    """One line in the log: what is different from the run of this tag before."""
+    with contextlib.suppress(OSError, AssayError):  # an old record that cannot be read keeps no new one from starting
+        if said := since_previous(RunView(recorder.folder)):
+            recorder.logger.info("%s", said)
 
 
 def set_recorder(house: House, recorder: RunRecorder | NullRecorder) -> None:

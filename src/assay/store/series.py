@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from assay.core import metrics_file
+from assay.core.errors import ArgumentError
 from assay.core.frames import FILE_HEAD_BYTES
 from assay.core.metrics_file import Chunk, KeySet, Rewind, Row, Rows
 from assay.core.run_file import Summary
@@ -34,6 +35,31 @@ class Series:
     times_ns: NDArray[np.int64]
     values: NDArray[np.float64]
     branches: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def reduced(self, buckets: int = 2000) -> Reduced:
+        """The curve in at most `buckets` equal ranges of steps, each with its smallest and largest value.
+
+        No spike is lost. Points have to be in the order of their steps: of one branch, as `metric` gives them.
+        """
+        return _reduced(self, buckets)
+
+
+@dataclass(frozen=True, slots=True)
+class Reduced:
+    """A curve with fewer points: by range of steps the first step, the number of points, extremes and last value.
+
+    A nan is no extreme; where a range holds nothing else, all three are nan. A range without points is left out.
+    """
+
+    name: str
+    steps: NDArray[np.int64]
+    counts: NDArray[np.int64]
+    lows: NDArray[np.float64]
+    highs: NDArray[np.float64]
+    lasts: NDArray[np.float64]
 
     def __len__(self) -> int:
         return len(self.steps)
@@ -155,6 +181,32 @@ def _series(name: str, parts: Sequence[tuple[Block, int]]) -> Series:
         order = np.lexsort((whole([block.orders for block, _ in parts]), times))
         steps, times, marks, values = steps[order], times[order], marks[order], values[order]
     return Series(name, steps, times, values, marks)
+
+
+def _reduced(series: Series, buckets: int) -> Reduced:
+    import numpy as np
+
+    steps, values, total = series.steps, series.values, len(series)
+    if buckets < 1:
+        raise ArgumentError("A curve is reduced to at least one range", inside=("buckets",))
+    if total and np.any(steps[1:] < steps[:-1]):
+        order = np.argsort(steps, kind="stable")
+        steps, values = steps[order], values[order]
+    if total > buckets:
+        edges = np.linspace(float(steps[0]), float(steps[-1]) + 1, buckets + 1)[:-1]
+        starts = np.unique(np.searchsorted(steps, edges))
+    else:
+        starts = np.arange(total)
+    ends = np.append(starts[1:], total) if total else starts
+    empty = np.empty(0)
+    return Reduced(
+        series.name,
+        steps[starts],
+        (ends - starts).astype(np.int64),
+        np.fmin.reduceat(values, starts) if total else empty,
+        np.fmax.reduceat(values, starts) if total else empty,
+        values[ends - 1] if total else empty,
+    )
 
 
 def _parts(blocks: Iterable[Block]) -> dict[str, list[tuple[Block, int]]]:
