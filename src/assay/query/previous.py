@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 from assay.core.errors import AssayError
 from assay.core.ids import slug
 from assay.query.diff import diff
@@ -18,18 +20,17 @@ def previous_run(run: RunView) -> RunView | None:
     project = find_project(run.path)
     if project is None:
         return None
-    # No index: this is asked while a run begins, and training opens no database.
-    earlier = [folder for folder in run_folders(project) if folder.path.name < run.path.name]
-    alike = [folder for folder in earlier if folder.path.name.endswith(slug(run.file.tag))]
-    for folder in reversed(alike[-_LOOKED_AT:]):
-        try:
+    # No index: this is asked while a run begins, and training opens no database. Names sort by the minute only.
+    others = [folder for folder in run_folders(project) if folder.path.name[:11] <= run.path.name[:11]]
+    alike = [folder for folder in others if folder.path.name.endswith(slug(run.file.tag))]
+    found = []
+    for folder in alike[-_LOOKED_AT:]:
+        with contextlib.suppress(AssayError):
             other = RunView(folder)
-        except AssayError:
-            continue
-        is_before = other.file.created_ns < run.file.created_ns
-        if is_before and other.kind == "train" and other.file.tag == run.file.tag:
-            return other
-    return None
+            is_before = other.file.created_ns < run.file.created_ns
+            if is_before and other.kind == "train" and other.file.tag == run.file.tag:
+                found.append(other)
+    return max(found, key=lambda other: other.file.created_ns, default=None)
 
 
 def since_previous(run: RunView) -> str:

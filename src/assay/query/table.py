@@ -338,7 +338,7 @@ class Found:
             for index in self.indexes
             for folder, found in index.items(kind, [key]).items()
         }
-        is_number = all(isinstance(value, int | float) for value in values.values())
+        is_number = bool(values) and all(isinstance(value, int | float) for value in values.values())
         return Column(name, lambda row: values.get((row.project.root, row.written.folder)), to_right=is_number)
 
 
