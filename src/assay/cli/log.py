@@ -108,7 +108,12 @@ class _Rows:
         # Of a run that was resumed meanwhile from an earlier step there are fewer: it goes on behind those.
         fresh = rows[self._given :]
         self._given = len(rows)
-        return [dumps({"step": row.step, "time": row.time_ns / 1e9, **row.values}) for row in fresh]
+        return [dumps({"step": row.step, "time": row.time_ns / 1e9} | _metrics(row.values)) for row in fresh]
+
+
+def _metrics(values: dict[str, float]) -> dict[str, float]:
+    """A metric that is called like one of our own keys is told apart from it."""
+    return {f"metric:{name}" if name in ("step", "time") else name: value for name, value in values.items()}
 
 
 def _event_object(event: Timed) -> list[str]:

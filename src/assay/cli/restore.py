@@ -11,12 +11,13 @@ import click
 
 from assay.cli.words import count
 from assay.core.errors import InputError, RecordError
+from assay.core.ids import id_of_folder
 from assay.core.plain import write_atomic
 from assay.query.diff import code_store
 from assay.query.find import checkpoint_of, find
 from assay.query.run import RunView
 from assay.store.code import read_tree
-from assay.store.layout import open_project
+from assay.store.layout import make_project
 from assay.store.restoring import make_room, place_of, write_tree
 
 
@@ -43,7 +44,7 @@ def command(run: str, to: str | None, force: bool) -> int:
     if aside is not None:
         click.echo(f"moved away: {aside}", err=True)
     files = write_tree(tree, store, folder)
-    open_project(folder, create=True)
+    make_project(folder.resolve())
     click.echo(f"restored: {os.fspath(folder)}  {count(len(files), 'file')} of code")
     if checkpoint is not None:
         kept = folder / "checkpoints" / checkpoint.name
@@ -61,11 +62,14 @@ def command(run: str, to: str | None, force: bool) -> int:
 def _run_again(view: RunView, folder: Path) -> list[str]:
     """Put the resolved config, overrides included, where its modules are found; the command that trains it."""
     root = Path(view.file.project)
-    beside = _restored(Path(view.file.config_path).parent, root, folder)
+    kept = [Path(each) for attempt in reversed(view.file.attempts) for each in attempt.launch.get("user_dirs", ())]
+    given = Path(view.file.config_path).parent
+    # The config of a run that was trained again lay in that run's folder, where no modules are.
+    home = kept[0] if kept and id_of_folder(given.name) is not None else given
+    beside = _restored(home, root, folder)
     config = beside / f"run-{view.id}.toml"
     beside.mkdir(parents=True, exist_ok=True)
     write_atomic(config, view.config_text.encode("utf-8", "surrogateescape"), durable=False)
-    kept = [Path(each) for attempt in reversed(view.file.attempts) for each in attempt.launch.get("user_dirs", ())]
     modules = [_restored(path, root, folder) for path in kept[:1]]
     elsewhere = [f"--user-dir={os.fspath(path)}" for path in modules if path != beside and path.is_dir()]
     return ["assay", "run", os.fspath(config), *elsewhere]

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import sys
 from pathlib import Path
 
 import click
 
 from assay.cli.words import count
 from assay.query.words import size
+from assay.store.known import remember
 from assay.store.layout import open_project
 from assay.store.packing import check, unpack
 
@@ -26,7 +27,8 @@ def command(file: str, only_check: bool) -> int:
     if project.is_new:
         click.echo(f"assay: {project.root} is a project now (it has a folder .assay/).", err=True)
     folder = unpack(Path(file), project)
-    sys.stdout.flush()
+    with contextlib.suppress(OSError):  # then it is only not listed by --all-projects
+        remember(project.root)
     click.echo(f"unpacked: {os.fspath(folder.path)}")
     click.echo(f"run it again: assay restore {folder.id} --to DIR")
     return 0

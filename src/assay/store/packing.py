@@ -203,7 +203,7 @@ def _list_of(tar: tarfile.TarFile, file: Path) -> Pack:
             fix = "Unpack it with the assay that packed it, or a newer one."
             raise RecordError(f"The pack has format {data['format']}; this assay knows {FORMAT}.", fix=fix)
         return from_plain(Pack, data)
-    except (ValueError, AttributeError, TypeError, OSError, EOFError) as error:
+    except (ValueError, AttributeError, TypeError, OSError, EOFError, tarfile.TarError) as error:
         raise RecordError(f"The list of the pack cannot be read: {error}", where=str(file)) from error
 
 
