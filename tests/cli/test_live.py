@@ -116,3 +116,45 @@ def test_without_tensorboard_one_line_says_what_to_install(
 
     assert said.code == 2
     assert "error: `assay board` needs the extra `tensorboard`." in said.err
+
+
+VIEWER = {
+    "__init__.py": "",
+    "main.py": "import os, sys\nfolder = sys.argv[sys.argv.index('--logdir') + 1]\n"
+    "print(sys.argv[1:])\nfor name in sorted(os.listdir(folder)): print(name, open(f'{folder}/{name}/e').read())\n",
+    "summary/writer/event_file_writer.py": "import os\nclass EventFileWriter:\n"
+    "    def __init__(self, folder): os.makedirs(folder); self.file = open(folder + '/e', 'w')\n"
+    "    def add_event(self, event): self.file.write(event)\n"
+    "    def flush(self): self.file.flush()\n    def close(self): self.file.close()\n",
+    "compat/proto/event_pb2.py": "def Event(step, summary, wall_time): return f'{step}:{summary} '\n",
+    "compat/proto/summary_pb2.py": "class Summary(list):\n    def __init__(self, value): super().__init__(value)\n"
+    "    def Value(tag, simple_value): return (tag, simple_value)\n"
+    "    def __format__(self, _): return repr(list(self))\n",
+}
+"""A package that stands where TensorBoard would, and says what it was given."""
+
+
+@pytest.mark.row("B32")
+def test_the_viewer_is_started_on_this_machine_only_with_the_curves_of_the_runs(
+    project: Project, tmp_path: Path
+) -> None:
+    make_run(project, id="aaaaaaaa", tag="My Run", points={"train/loss": [2.0, 1.0]})
+    make_run(project, id="bbbbbbbb", tag="", points={"acc": [0.5]})
+    for name, text in VIEWER.items():
+        file = tmp_path / "site" / "tensorboard" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+
+    done = subprocess.run(
+        [sys.executable, "-m", "assay", "board", "aaaaaaaa", "bbbbbbbb", "aaaaaaaa", "--port", "7007"],
+        env={**os.environ, "PYTHONPATH": f"{SRC}:{tmp_path / 'site'}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    arguments, first, second = done.stdout.splitlines()
+    assert "'--host', '127.0.0.1', '--port', '7007'" in arguments
+    assert first == "my-run-aaaaaaaa 1:[('train/loss', 2.0)] 2:[('train/loss', 1.0)] "
+    assert second == "run-bbbbbbbb 1:[('acc', 0.5)] "

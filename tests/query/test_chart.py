@@ -17,7 +17,9 @@ from assay.store.series import Series
 def series(values: list[float], steps: list[int] | None = None) -> Series:
     n = len(values)
     zeros = np.zeros(n, dtype=np.int64)
-    return Series("m", np.array(steps if steps is not None else range(n), np.int64), zeros, np.array(values, float), zeros)
+    return Series(
+        "m", np.array(steps if steps is not None else range(n), np.int64), zeros, np.array(values, float), zeros
+    )
 
 
 @given(st.lists(st.floats(), max_size=300), st.integers(30, 120), st.integers(3, 12))

@@ -169,8 +169,11 @@ def test_an_expression_without_end_is_refused_and_not_followed(text: str) -> Non
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 numbers = st.integers(-(2**40), 2**40) | st.floats(allow_nan=False)
 numeric = st.sampled_from(
-    [Field("metric", "train/loss"), Field("metric", "valid/acc", "max"), Field("metric", "a-b"), Field("run", "best")]
-    + [Field("metric", "weird name!"), Field("run", "duration"), Field("run", "step")]
+    [
+        *(Field("metric", name) for name in ("train/loss", "a-b", "weird name!")),
+        *(Field("run", name) for name in ("best", "duration", "step")),
+        Field("metric", "valid/acc", "max"),
+    ]
 )
 textual = st.sampled_from([Field("run", "tag"), Field("label"), Field("note"), Field("desc"), Field("run", "folder")])
 anything = st.sampled_from([Field("config", key) for key in NAMES.config] + [Field("result", "score")])
@@ -183,7 +186,9 @@ leaves = (
     | st.builds(Has, anything | numeric | textual)
 )
 conditions = st.recursive(
-    leaves, lambda inner: st.builds(Both, inner, inner) | st.builds(Either, inner, inner) | st.builds(Not, inner), max_leaves=8
+    leaves,
+    lambda inner: st.builds(Both, inner, inner) | st.builds(Either, inner, inner) | st.builds(Not, inner),
+    max_leaves=8,
 )
 
 

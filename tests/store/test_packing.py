@@ -48,7 +48,9 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.row("F13")
-def test_a_packed_run_comes_out_elsewhere_as_it_was_with_its_code(project: Project, run: RunFolder, tmp_path: Path) -> None:
+def test_a_packed_run_comes_out_elsewhere_as_it_was_with_its_code(
+    project: Project, run: RunFolder, tmp_path: Path
+) -> None:
     file = packed(run, tmp_path / "run.tar.gz")
     before = files(run.path)
     shutil.rmtree(project.root)  # another machine
@@ -126,7 +128,9 @@ def future(files: dict[str, bytes], listed: dict[str, object]) -> None:
 
 
 @pytest.mark.parametrize("harm", [leave_out, change, add, climb, rename, future])
-def test_a_pack_that_somebody_changed_is_refused_and_leaves_nothing(run: RunFolder, tmp_path: Path, harm: Change) -> None:
+def test_a_pack_that_somebody_changed_is_refused_and_leaves_nothing(
+    run: RunFolder, tmp_path: Path, harm: Change
+) -> None:
     with tarfile.open(packed(run, tmp_path / "run.tar.gz")) as tar:
         contents = {entry.name: tar.extractfile(entry).read() for entry in tar}  # type: ignore[union-attr]
     listed = json.loads(contents.pop(LIST_NAME))

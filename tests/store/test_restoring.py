@@ -29,7 +29,7 @@ def test_files_come_back_with_their_bytes_and_modes(tmp_path: Path) -> None:
 
 
 def test_code_that_is_not_here_is_named(tmp_path: Path) -> None:
-    with pytest.raises(RecordError, match="a.py"):
+    with pytest.raises(RecordError, match=r"a\.py"):
         write_tree({"a.py": CodeFile(digest="0" * 64)}, MemoryBlobs(), tmp_path)
 
 

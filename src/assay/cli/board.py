@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -14,6 +15,9 @@ from assay.core.errors import InputError, MissingExtraError
 from assay.core.ids import slug
 from assay.query.find import find_run
 from assay.query.run import RunView
+
+if TYPE_CHECKING:
+    from assay.query.board import Board
 
 _EVERY_S = 2.0
 _HOST = "127.0.0.1"
@@ -29,22 +33,19 @@ def command(runs: tuple[str, ...], port: int, logdir: str | None) -> int:
         raise MissingExtraError("`assay board`", extra="tensorboard")
     from assay.query.board import Board
 
+    named = {_name(view): view for view in views}
     if logdir is not None:
         if Path(logdir).exists() and any(Path(logdir).iterdir()):
             raise InputError("There is something in this folder.", where=logdir)
-        with Board({_name(view): view for view in views}, Path(logdir)) as board:
+        with Board(named, Path(logdir)) as board:
             click.echo(f"{board.update()} points written to {logdir}")
         return 0
-    with tempfile.TemporaryDirectory(prefix="assay-board-") as folder:
-        with Board({_name(view): view for view in views}, Path(folder)) as board:
-            board.update()
-            return _serve(board, Path(folder), port)
+    with tempfile.TemporaryDirectory(prefix="assay-board-") as name, Board(named, Path(name)) as board:
+        board.update()
+        return _serve(board, Path(name), port)
 
 
-def _serve(board: object, folder: Path, port: int) -> int:
-    from assay.query.board import Board
-
-    assert isinstance(board, Board)
+def _serve(board: Board, folder: Path, port: int) -> int:
     arguments = ["--logdir", str(folder), "--host", _HOST, "--port", str(port), "--reload_interval", "2"]
     with subprocess.Popen([sys.executable, "-m", "tensorboard.main", *arguments]) as viewer:
         try:

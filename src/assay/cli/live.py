@@ -23,7 +23,8 @@ _NUMBERS = 10
 
 
 @click.command(
-    name="live", help="The curves of a run, drawn in the terminal again and again while it trains; Ctrl-C leaves it alone."
+    name="live",
+    help="The curves of a run, drawn in the terminal again and again while it trains; Ctrl-C leaves it alone.",
 )
 @click.argument("run")
 @click.option("-m", "--metric", metavar="NAME", help="The curve to draw large. Left out: the first loss.")
@@ -59,7 +60,7 @@ def _page(view: RunView, metric: str | None, width: int, height: int, color: boo
     if not summaries:
         yield from ("", "nothing was logged yet")
         return
-    chosen = metric if metric in summaries else _first_loss(list(summaries))
+    chosen = metric if metric is not None and metric in summaries else _first_loss(list(summaries))
     rows = min(len(summaries), max(1, height - 14))
     yield from ("", paint(visible(chosen), "bold", on=color))
     yield from chart(view.metric(chosen), width=width, height=max(4, min(10, height - rows - 5)))

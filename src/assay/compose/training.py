@@ -83,7 +83,9 @@ def rerun(address: str, overrides: Sequence[str] = (), launch: Launch | None = N
     """Train the config of a recorded run once more, with keys changed, as a new run whose parent it is."""
     view, name = find(address)
     if name:
-        raise InputError("A run is trained again from its beginning.", fix=f"assay resume {address}, or leave out @{name}")
+        raise InputError(
+            "A run is trained again from its beginning.", fix=f"assay resume {address}, or leave out @{name}"
+        )
     if not view.config_text:
         raise InputError(f"The run {view.id} has no config.", where=str(view.path))
     config = open_config(view.folder.config_toml, overrides, user_dir=None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from assay.query.words import number
@@ -84,5 +85,5 @@ def _thinned(values: Sequence[float], width: int) -> list[float]:
     edges = [i * total // width for i in range(width + 1)]
     return [
         float(math.fsum(values[a:b]) / (b - a)) if all(map(math.isfinite, values[a:b])) else math.nan
-        for a, b in zip(edges, edges[1:], strict=False)
+        for a, b in pairwise(edges)
     ]

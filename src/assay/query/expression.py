@@ -235,7 +235,9 @@ class _Parser:
             return Not(Has(field)) if sign == "=" else Has(field)
         compared = Compared(field, sign, self._value(field, sign))
         if self.now.text in ("=", "==", "!=", "<", "<=", ">", ">="):
-            self._wrong(self.now, "only two things are compared at once", "write `0.1 < x < 0.5` as `x > 0.1 and x < 0.5`")
+            self._wrong(
+                self.now, "only two things are compared at once", "write `0.1 < x < 0.5` as `x > 0.1 and x < 0.5`"
+            )
         return compared
 
     def _values(self, field: Field) -> list[Value]:
@@ -277,7 +279,7 @@ class _Parser:
         try:
             return str(json.loads(token.text, strict=False))
         except ValueError:
-            self._wrong(token, "this text has a wrong escape in it", r'write \\ for one \, or use single quotes')
+            self._wrong(token, "this text has a wrong escape in it", r"write \\ for one \, or use single quotes")
 
     def _fitting(self, value: Value, field: Field, operator: Operator, token: _Token) -> Value:
         """The value, if it can be compared with this field."""
@@ -286,7 +288,7 @@ class _Parser:
                 self._wrong(token, f"`{_named(field)}` is a number: `{operator}` looks into texts")
             if field.name == "created" and field.kind == "run":
                 return self._moment(value, token)
-            if isinstance(value, str) or isinstance(value, bool):
+            if isinstance(value, str | bool):
                 fix = "for example 30 min as 30min, or 2h, 7d, 1w" if field.name in ("age", "duration") else ""
                 self._wrong(token, f"`{_named(field)}` is a number, `{token.text}` is none", fix)
             return value
@@ -331,7 +333,9 @@ class _Parser:
         if metric in names.metrics:
             self._wrong(token, f"a metric has no `{statistic}`", f"there are {', '.join(f'.{s}' for s in STATISTICS)}")
         known = names.all
-        fix = did_you_mean(name, known, 3) or f"there are {', '.join(known[:_LISTED])}{', ...' * (len(known) > _LISTED)}"
+        fix = (
+            did_you_mean(name, known, 3) or f"there are {', '.join(known[:_LISTED])}{', ...' * (len(known) > _LISTED)}"
+        )
         self._wrong(token, f"no run has anything called `{name}`", fix)
 
     def _wrong(self, token: _Token, what: str, fix: str = "") -> NoReturn:

@@ -24,7 +24,9 @@ def logged_rows(run: RunView, *, branches: bool = False) -> Iterator[LoggedRow]:
     found = []
     for block in read_contents(run.folder.metrics).blocks:
         names = block.keys.names
-        lines = zip(block.orders, block.steps, block.times_ns, block.branches, zip(*block.columns, strict=True), strict=True)
+        lines = zip(
+            block.orders, block.steps, block.times_ns, block.branches, zip(*block.columns, strict=True), strict=True
+        )
         for order, step, time_ns, branch, values in lines:
             if branches or not branch:
                 found.append((order, step, time_ns, branch, names, values))

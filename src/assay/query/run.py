@@ -30,6 +30,7 @@ from assay.store.layout import RunFolder
 if TYPE_CHECKING:
     from assay.store.series import Series
 
+
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
     """A checkpoint of a run: complete when `why` is empty, else that is the reason why it cannot be used."""

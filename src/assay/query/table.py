@@ -8,6 +8,7 @@ import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,6 @@ from assay.store.layout import Project
 
 if TYPE_CHECKING:
     import numpy as np
-    import pandas as pd
     from numpy.typing import NDArray
 
     from assay.query.expression import Names
@@ -201,10 +201,10 @@ class Table:
         table = self.with_columns(*names) if names else self
         return {column.key: _array(np, [cells[column.key] for cells in table.cells]) for column in table.columns}
 
-    def to_pandas(self, *names: str) -> pd.DataFrame:
-        """A DataFrame with a row a run, indexed by id; InputError when pandas is not installed."""
+    def to_pandas(self, *names: str) -> Any:
+        """A `pandas.DataFrame` with a row a run, indexed by id; InputError when pandas is not installed."""
         try:
-            import pandas as pd
+            pd: Any = import_module("pandas")  # nothing of it is needed to check or to install assay
         except ImportError:
             raise InputError("A DataFrame needs pandas.", fix="pip install pandas, or use to_numpy()") from None
         index = pd.Index([row.id for row in self.rows], name="id")

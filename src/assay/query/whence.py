@@ -83,7 +83,9 @@ def _origins(digests: dict[str, str], project: Project) -> Iterator[Origin]:
         for snapshot in dict.fromkeys(attempt.code.snapshot for attempt in run.file.attempts):
             if snapshot and snapshot not in trees:
                 trees[snapshot] = _tree(project, snapshot)
-            yield from (Origin(run, "code", name) for digest, name in trees.get(snapshot, {}).items() if digest in digests)
+            yield from (
+                Origin(run, "code", name) for digest, name in trees.get(snapshot, {}).items() if digest in digests
+            )
 
 
 def _in_checkpoints(run: RunView, digests: dict[str, str]) -> Iterator[Origin]:

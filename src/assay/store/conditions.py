@@ -1,4 +1,4 @@
-"""What the index can be asked: conditions on runs as plain data, and the SQL they become. Values are only parameters."""
+"""What the index can be asked: conditions on runs as plain data, and the SQL they become. Values are parameters."""
 
 from __future__ import annotations
 

@@ -249,19 +249,22 @@ def delete_index(project: Project) -> None:
     _delete(index_file(project))
 
 
-def _current(
-    entry: os.DirEntry[str], old: IndexRow | None, readme_mtime_ns: int | None
-) -> IndexRow | Changed | None:
+def _current(entry: os.DirEntry[str], old: IndexRow | None, readme_mtime_ns: int | None) -> IndexRow | Changed | None:
     """The row that is known, if it still holds; else what was read now; None for a folder that is gone."""
     try:
         mtime_ns = entry.stat().st_mtime_ns
     except OSError:
         return None
-    if old is not None and old.sealed and old.folder_mtime_ns == mtime_ns and not old.edits_size:
-        if readme_mtime_ns is None or readme_mtime_ns == _mtime_ns(os.path.join(entry.path, "README.md")):
-            return old  # thousands of runs are like this: no path is made for them
+    is_settled = old is not None and old.sealed and old.folder_mtime_ns == mtime_ns and not old.edits_size
+    if is_settled and not _rewritten(entry.path, readme_mtime_ns):
+        return old  # thousands of runs are like this: no path is made for them
     folder = RunFolder(Path(entry.path))
-    if old is None or old.folder_mtime_ns != mtime_ns or _edits_grew(folder, old) or _rewritten(folder, readme_mtime_ns):
+    if (
+        old is None
+        or old.folder_mtime_ns != mtime_ns
+        or _edits_grew(folder, old)
+        or _rewritten(entry.path, readme_mtime_ns)
+    ):
         # Looked at before it is read: what changes meanwhile is seen as a change the next time.
         fresh = 0 if time.time_ns() - mtime_ns < _RACY_NS else mtime_ns
         return _read(folder, fresh)
@@ -278,8 +281,9 @@ def _edits_grew(folder: RunFolder, old: IndexRow) -> bool:
     return bool(old.edits_size) and _size(folder.edits) != old.edits_size
 
 
-def _rewritten(folder: RunFolder, readme_mtime_ns: int | None) -> bool:
-    return readme_mtime_ns is not None and readme_mtime_ns != _mtime_ns(folder.readme)
+def _rewritten(folder: str, readme_mtime_ns: int | None) -> bool:
+    """Whether the README is another one than the index knows; never, where nobody asks for it."""
+    return readme_mtime_ns is not None and readme_mtime_ns != _mtime_ns(os.path.join(folder, "README.md"))
 
 
 def _read(folder: RunFolder, mtime_ns: int) -> Changed:

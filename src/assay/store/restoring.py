@@ -48,7 +48,9 @@ def make_room(folder: Path, *, force: bool) -> Path | None:
             return None
         if not force:
             raise InputError(
-                "There is something in this folder.", where=str(folder), fix="--to another one, or --force moves it away"
+                "There is something in this folder.",
+                where=str(folder),
+                fix="--to another one, or --force moves it away",
             )
         numbers = (folder.with_name(f"{folder.name}.old-{i}") for i in range(1, 10_000))
         aside = next(path for path in numbers if not os.path.lexists(path))
