@@ -130,7 +130,7 @@ def test_a_command_that_does_not_exist_names_its_neighbour(assay: Assay) -> None
         (["show"], "`assay show` needs the argument RUN.\n  fix: `assay show --help` shows how"),
         (["diff", "last"], "`assay diff` needs the argument B."),
         (["log", "last", "-n", "x"], "`assay log`, lines: 'x' is not a valid integer range."),
-        (["ls", "extra"], "`assay ls`: Got unexpected extra argument (extra)."),
+        (["show", "a", "b"], "`assay show`: Got unexpected extra argument (b)."),
         (["ls", "--json", "--csv"], "--json and --csv are two different things.\n  fix: give one of them"),
     ],
 )

@@ -24,8 +24,9 @@ def command(runs: tuple[str, ...], undo: bool) -> int:
         return 0
     # All are found before the first is removed: `last` must mean the same for each of them.
     for view in {view.id: view for view in map(find_run, runs)}.values():
+        tag = visible(view.tag)  # before its folder is somewhere else
         remove(view.folder)
-        click.echo(f"removed: {view.id} {visible(view.tag)}".rstrip() + f"   (assay rm --undo {view.id})")
+        click.echo(f"removed: {view.id} {tag}".rstrip() + f"   (assay rm --undo {view.id})")
     return 0
 
 

@@ -6,7 +6,7 @@ from assay.query.table import Found
 
 
 def differing_keys(found: Found) -> list[str]:
-    """The keys that not all of the runs have alike, in the order in which the configs have them; tag and desc aside."""
+    """The keys that not all of the runs have alike, in the order of the alphabet; tag and desc aside."""
     values: dict[str, list[object]] = {}
     total = 0
     for index in found.indexes:
@@ -18,4 +18,4 @@ def differing_keys(found: Found) -> list[str]:
             for others in values.values():
                 others += [None] * (total - len(others))
     left_out = ("tag", "desc")
-    return [key for key, each in values.items() if key not in left_out and any(value != each[0] for value in each)]
+    return [key for key, each in sorted(values.items()) if key not in left_out and any(value != each[0] for value in each)]
