@@ -10,7 +10,7 @@ import pytest
 
 from assay.record.recorder import RunRecorder
 from assay.store.layout import Project
-from run_folders import make_project
+from run_folders import make_checkpoint, make_project
 
 from .conftest import Assay
 
@@ -73,6 +73,20 @@ def test_code_and_command_of_a_run_come_back(assay: Assay, project: Project, run
     facts = json.loads(assay("show", "first", "--json").out)["attempts"][0]
     assert facts["command"] == ["python", "train.py"]
     assert {"cwd", "started_ns", "ended_ns", "environment"} <= facts.keys()
+
+
+@pytest.mark.row("C48")
+def test_a_checkpoint_is_restored_beside_the_code(assay: Assay, project: Project, run: RunRecorder) -> None:
+    make_checkpoint(run.folder.path, 100)
+
+    said = assay("restore", "first@100", "--to", "again")
+
+    assert "checkpoint: again/checkpoints/step-000000100" in said.out
+    assert Path("again/checkpoints/step-000000100/manifest.json").exists()
+    assert Path("again/.assay").is_dir(), "it is a project of its own: what runs there stays there"
+    none = assay("restore", "first@7", "--to", "other")
+    assert none.code == 1 and "it has 100" in none.err
+    assert not Path("other").exists()
 
 
 def test_a_run_without_code_cannot_be_restored(assay: Assay, project: Project) -> None:

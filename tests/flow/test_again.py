@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -19,10 +20,13 @@ def newest(folder: Path) -> tuple[Path, RunFile]:
     return max(runs, key=lambda pair: pair[1].created_ns)
 
 
-@pytest.mark.row("F13", "C50")
+@pytest.mark.row("F13", "C50", "E56")
 def test_a_run_is_trained_again_by_its_id_with_changed_keys(assay, toy: Path) -> None:
     assert assay("run", "toy.toml").returncode == 0
     first = only_run(toy)
+    rows = [json.loads(line) for line in assay("log", "last", "--json").stdout.splitlines()]
+    assert {"train/loss", "train/lr", "valid/acc", "speed/samples_per_s", "time/data_s"} <= set().union(*rows)
+    assert all("step" in row for row in rows)
 
     again = assay("rerun", run_file.read(first).id)
     changed = assay("rerun", "last", "optimizer.lr=0.02", "train.epochs=1", "--desc", "faster?")

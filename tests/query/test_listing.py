@@ -113,6 +113,8 @@ def test_runs_of_all_projects_are_listed_and_those_of_a_lost_one_as_lost(
     (tmp_path / "b").rename(tmp_path / "elsewhere")
     rows = {row.tag: row.status for row in assay.runs(all_projects=True).rows}
     assert rows == {"a": "finished", "b": "lost", "c": "finished"}
+    lost = assay.runs("status = lost", all_projects=True)
+    assert lost.to_numpy("tag", "status")["tag"].tolist() == ["b"]
     assert [row.tag for row in assay.runs("status = lost", all_projects=True).rows] == ["b"]
 
     assert clean(None).projects == (tmp_path / "b",)

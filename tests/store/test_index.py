@@ -22,7 +22,7 @@ from assay.core.run_file import Best
 from assay.record import edits
 from assay.record.recorder import RunRecorder
 from assay.store import index
-from assay.store.index import IndexRow, delete_index, index_file, open_index, refresh, reindex
+from assay.store.index import IndexRow, delete_index, index_file, lost_rows, open_index, refresh, reindex
 from assay.store.layout import Project, open_project
 from assay.store.migrations import MIGRATIONS, SCHEMA, migrate
 
@@ -421,3 +421,28 @@ def test_numbers_that_no_database_holds_hide_no_run(project: Project) -> None:
         run.set_value("huge", 10**30)
 
     assert sorted(open_index(project).metric_names()) == ["big", "inf", "nan"]
+
+
+@pytest.mark.parametrize("harm", [delete, empty, overwrite, no_table])
+def test_an_index_that_was_harmed_since_it_was_opened_is_asked_from_the_folders(
+    project: Project, harm: Callable[[Path], None]
+) -> None:
+    finished(project)
+    settle(project)
+    refresh(project)
+    found = open_index(project)
+    harm(index_file(project))
+    if harm is no_table:
+        with contextlib.closing(sqlite3.connect(index_file(project))) as database:
+            database.execute("DROP TABLE texts")
+
+    assert found.metric_names() == ["acc", "loss"]
+
+
+def test_what_an_index_remembers_of_a_lost_project_is_not_lost_by_asking(project: Project, tmp_path: Path) -> None:
+    finished(project)
+    refresh(project)
+    project.root.rename(tmp_path / "moved")
+
+    assert len(lost_rows(project)) == 1
+    assert len(lost_rows(project)) == 1

@@ -195,6 +195,7 @@ def _next(view: RunView, color: bool) -> Iterator[str]:
     elif view.status == "finished":
         steps = [(f"assay log {view.id}", "what it logged")]
         steps += [(f"assay test {view.id}", "evaluate it on its test data")] if view.checkpoints else []
+        steps += [(f"assay rerun {view.id} KEY=VALUE", "train it again, changed")] if view.file.config_path else []
     else:
         steps = [(f"assay log {view.id}", "what it said last")]
         steps += [(f"assay resume {view.id}", "go on where it was")] if view.checkpoints else []

@@ -44,14 +44,18 @@ _GAP = "  "
 class RunRow:
     """One run of a list: what its folder wrote, with what was said about it later and what is derived."""
 
-    __slots__ = ("_state", "is_lost", "now_ns", "project", "written")
+    __slots__ = ("_state", "index", "is_lost", "now_ns", "written")
 
-    def __init__(self, project: Project, written: IndexRow, now_ns: int, *, is_lost: bool = False) -> None:
-        self.project = project
+    def __init__(self, index: Index, written: IndexRow, now_ns: int, *, is_lost: bool = False) -> None:
+        self.index = index
         self.written = written
         self.now_ns = now_ns
         self.is_lost = is_lost
         self._state: State | None = None
+
+    @property
+    def project(self) -> Project:
+        return self.index.project
 
     @property
     def id(self) -> str:
@@ -281,9 +285,8 @@ class Found:
 
     @classmethod
     def of(cls, rows: Sequence[RunRow]) -> Found:
-        """These runs, with the indexes of their projects as they are now."""
-        homes = {row.project.root: row.project for row in rows}
-        return cls(rows, [open_index(home) for home in homes.values()])
+        """These runs, with the indexes that they are from."""
+        return cls(rows, list({id(row.index): row.index for row in rows}.values()))
 
     def names(self) -> Names:
         """Everything that a run can be asked for by name."""
@@ -300,7 +303,7 @@ class Found:
         """Those that fulfil a condition."""
         rows: list[RunRow] = []
         for index in self.indexes:
-            mine = [row for row in self.rows if row.project is index.project]
+            mine = [row for row in self.rows if row.index is index]
             derived = (row for row in mine if row.written.status == "running" or row.is_lost)
             states = {row.written.folder: (row.status, row.duration_s or 0.0) for row in derived}
             now_ns = mine[0].now_ns if mine else 0
@@ -422,7 +425,7 @@ def metric_names(rows: Iterable[RunRow]) -> list[str]:
 
 
 def _rows(index: Index, now_ns: int, *, is_lost: bool = False) -> list[RunRow]:
-    rows = [RunRow(index.project, written, now_ns, is_lost=is_lost) for written in index.rows]
+    rows = [RunRow(index, written, now_ns, is_lost=is_lost) for written in index.rows]
     return sorted(rows, key=lambda row: (row.written.created_ns, row.id))
 
 

@@ -10,7 +10,7 @@ def differing_keys(found: Found) -> list[str]:
     values: dict[str, list[object]] = {}
     total = 0
     for index in found.indexes:
-        folders = [row.written.folder for row in found.rows if row.project is index.project]
+        folders = [row.written.folder for row in found.rows if row.index is index]
         for items in index.all_items("config", folders).values():
             for key, value in items.items():
                 values.setdefault(key, [None] * total).append(value)
@@ -18,4 +18,6 @@ def differing_keys(found: Found) -> list[str]:
             for others in values.values():
                 others += [None] * (total - len(others))
     left_out = ("tag", "desc")
-    return [key for key, each in sorted(values.items()) if key not in left_out and any(value != each[0] for value in each)]
+    return [
+        key for key, each in sorted(values.items()) if key not in left_out and any(value != each[0] for value in each)
+    ]

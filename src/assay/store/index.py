@@ -39,6 +39,7 @@ Kind = Literal["config", "result", "label", "note", "desc"]
 # A folder changed so recently may change again within the same tick of the disk's clock: it is read again next time.
 _RACY_NS = 2_000_000_000
 _BUSY_S = 2.0
+_ASKED_BUSY_S = 10.0
 _README_BLOCK = "<!-- assay: begin"
 _MOST_TEXT = 200_000
 
@@ -166,17 +167,37 @@ class Index:
     @contextlib.contextmanager
     def _asked(self) -> Iterator[sqlite3.Connection]:
         """The file, if it holds what `rows` say; else the same in memory."""
-        if not self._unwritten and not self._gone and self._file.exists():
-            with _open(self._file, make=False) as database:
-                _prepare(database)
-                yield database
-            return
-        with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as database:
-            with contextlib.suppress(sqlite3.Error, NewerIndexError), _open(self._file, make=False) as old:
-                old.backup(database)
-            _write(database, self._unwritten, self._gone)
-            _prepare(database)
+        with contextlib.ExitStack() as stack:
+            database = None if self._unwritten or self._gone else self._opened(stack)
+            if database is None:
+                database = stack.enter_context(contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)))
+                self._fill(database)
+            database.create_function("folded", 1, lambda value: None if value is None else str(value).casefold())
             yield database
+
+    def _opened(self, stack: contextlib.ExitStack) -> sqlite3.Connection | None:
+        """The file, or None when it is gone, locked or damaged since it was written."""
+        try:
+            database = stack.enter_context(_open(self._file, make=False, busy_s=_ASKED_BUSY_S))
+            database.execute("SELECT folder FROM texts LIMIT 1").fetchone()
+        except (sqlite3.Error, NewerIndexError):
+            return None
+        return database
+
+    def _fill(self, database: sqlite3.Connection) -> None:
+        """What the file holds and what it could not take; without a file, what the folders say."""
+        changed = self._unwritten
+        try:
+            with _open(self._file, make=False) as old:
+                old.execute("SELECT folder FROM texts LIMIT 1").fetchone()
+                old.backup(database)
+        except (sqlite3.Error, NewerIndexError):
+            if len(changed) == len(self.rows) and all(each.items is not None for each in changed):
+                _write(database, changed, [])  # just read, all of them
+                return
+            folders = [RunFolder(self.project.runs_dir / row.folder) for row in self.rows]
+            changed = [_read(folder, 0) for folder in folders if folder.path.is_dir()]
+        _write(database, changed, self._gone)
 
 
 def index_file(project: Project) -> Path:
@@ -497,15 +518,12 @@ def _metric(folder: str, name: str, data: Mapping[str, Any]) -> tuple[Any, ...]:
     return (name, folder, *numbers, data["count"])
 
 
-def _prepare(database: sqlite3.Connection) -> None:
-    database.create_function("folded", 1, lambda value: None if value is None else str(value).casefold())
-
-
 @contextlib.contextmanager
-def _open(path: Path, *, make: bool) -> Iterator[sqlite3.Connection]:
+def _open(path: Path, *, make: bool, busy_s: float | None = None) -> Iterator[sqlite3.Connection]:
     """The file as a database. NewerIndexError: it is not for us."""
     uri = f"{path.absolute().as_uri()}?mode={'rwc' if make else 'ro'}"
-    with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=_BUSY_S, isolation_level=None)) as database:
+    timeout = _BUSY_S if busy_s is None else busy_s
+    with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=timeout, isolation_level=None)) as database:
         # A cache need not survive power loss; what is torn then is found to be so, and made anew.
         database.execute("PRAGMA synchronous = OFF")
         version_of(database)
