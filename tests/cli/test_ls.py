@@ -140,3 +140,18 @@ def test_repeats_are_listed_as_groups(project: Project, assay: Assay) -> None:
     assert assay("ls", "--group", "--columns", "acc").lines[1].split() == ["exp", "2", "0.62", "±", "0.18"]
     assert json.loads(assay("ls", "--group", "--columns", "acc", "--json").out)[0]["acc"]["count"] == 2
     assert assay("ls", "--group", "--csv").code == 2
+
+
+def test_more_keys_than_fit_a_terminal_are_counted(
+    project: Project, assay: Assay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for i in range(2):
+        make_run(project, tag="r", config="".join(f"a_long_name_of_a_key_{k} = {i}\n" for k in range(9)))
+    monkeypatch.setattr("assay.cli.ls.width", lambda stream: 80)
+
+    said = assay("ls", "--diff")
+
+    assert max(map(len, said.lines)) <= 80
+    assert "a_long_name_of_a_key_0" in said.lines[0]
+    assert said.err.startswith("... and 7 more keys that differ")
+    assert "a_long_name_of_a_key_8" in assay("ls", "--diff", "--csv").lines[0]

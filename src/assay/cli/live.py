@@ -12,10 +12,11 @@ import click
 from assay.cli.terminal import STATUS_STYLES, paint, use_color
 from assay.core.diagnostics import visible
 from assay.core.errors import InputError, did_you_mean
-from assay.query.chart import chart, sparkline
+from assay.query.chart import chart, middles, sparkline
 from assay.query.find import find_run
 from assay.query.run import RunView
 from assay.query.words import duration, elided, number
+from assay.store.series import read_series
 
 _WIDEST = 100
 _NAME = 24
@@ -62,12 +63,14 @@ def _page(view: RunView, metric: str | None, width: int, height: int, color: boo
         return
     chosen = metric if metric is not None and metric in summaries else _first_loss(list(summaries))
     rows = min(len(summaries), max(1, height - 14))
+    shown = list(summaries)[:rows]
+    found = read_series(view.folder.metrics, names=[*shown, chosen])
     yield from ("", paint(visible(chosen), "bold", on=color))
-    yield from chart(view.metric(chosen), width=width, height=max(4, min(10, height - rows - 5)))
+    yield from chart(found[chosen], width=width, height=max(4, min(10, height - rows - 5)))
     yield ""
     room = width - _NAME - _NUMBERS - 4
-    for name in list(summaries)[:rows]:
-        line = sparkline(list(view.metric(name).values), room)
+    for name in shown:
+        line = sparkline(middles(found[name], room), room)
         yield f"{elided(visible(name), _NAME):<{_NAME}}  {number(summaries[name].last):>{_NUMBERS}}  {line}"
     if rows < len(summaries):
         yield f"... and {len(summaries) - rows} more: --metric NAME draws one"

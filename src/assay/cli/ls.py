@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -13,8 +14,6 @@ from assay.core.errors import InputError
 from assay.query import place
 from assay.query.table import COLUMNS, DEFAULT_COLUMNS, DEFAULT_SORT, Table, find_runs, list_runs
 from assay.store.layout import Project
-
-_ENOUGH_KEYS = 6
 
 
 @click.command(
@@ -55,11 +54,9 @@ def command(
     if group:
         _refuse_with_group(diff=diff, csv=as_csv, sort=bool(sort))
         return _print_groups(homes, names, limit, as_json, asked)
-    left_out = 0
+    differing = _differing(homes, asked) if diff else []
     if diff:
-        differing = _differing(homes, asked)
-        left_out = 0 if as_json or as_csv else max(0, len(differing) - _ENOUGH_KEYS)
-        names = ["tag", "id", *differing[: len(differing) - left_out], *(names or ["best"])]
+        names = ["tag", "id", *differing, *(names or ["best"])]
     names = names or _default_columns(asked["tests"], all_projects)
     table = list_runs(homes, sort=sort or DEFAULT_SORT, columns=names, limit=limit, **asked)
     if as_json:
@@ -67,6 +64,7 @@ def command(
     elif as_csv:
         click.echo(table.to_csv(), nl=False)
     elif table.rows:
+        table, left_out = _fitting(table, differing)
         _print(table)
         if left_out:
             click.echo(f"... and {left_out} more keys that differ: --csv and --json have them all", err=True)
@@ -84,6 +82,16 @@ def _differing(homes: list[Project], asked: dict[str, Any]) -> list[str]:
     from assay.query.varying import differing_keys
 
     return differing_keys(find_runs(homes, **asked))
+
+
+def _fitting(table: Table, keys: Sequence[str]) -> tuple[Table, int]:
+    """The table with as many of its columns of keys as the terminal has room for, and how many were left out."""
+    limit = width(sys.stdout)
+    kept = list(keys)
+    while limit is not None and kept and max(map(len, table.text(width=limit))) > limit:
+        last = kept.pop()
+        table = replace(table, columns=tuple(column for column in table.columns if column.name != last))
+    return table, len(keys) - len(kept)
 
 
 def _refuse_with_group(**given: bool) -> None:

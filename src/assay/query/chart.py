@@ -60,6 +60,14 @@ def chart(series: Series, *, width: int, height: int) -> list[str]:
     return [*lines, f"{'':>{room}} └{steps}{last:>{max(1, columns - len(steps))}}"]
 
 
+def middles(series: Series, width: int) -> list[float]:
+    """The values of a curve, or for a long one the middle of the extremes of each of `width` ranges of steps."""
+    if len(series) <= 20 * width:
+        return [float(value) for value in series.values]
+    found = series.reduced(width)
+    return [float(low + high) / 2 for low, high in zip(found.lows, found.highs, strict=True)]
+
+
 def _points(series: Series, width: int) -> tuple[Sequence[int], Sequence[float]]:
     """The curve with at most four points a column, spikes included."""
     if len(series) <= 4 * width:
