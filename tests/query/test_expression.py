@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
+import subprocess
+import sys
 from datetime import timedelta
 from pathlib import Path
 
@@ -10,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from assay.core import run_file
 from assay.core.errors import InputError
 from assay.core.facts import Edit
 from assay.core.run_file import Best
@@ -17,8 +21,9 @@ from assay.query.expression import MAX_TERMS, Names, parse, show
 from assay.query.table import list_runs
 from assay.store.conditions import Both, Compared, Condition, Either, Field, Has, Not, OneOf
 from assay.store.layout import Project
-from run_folders import edit, hold_lease, make_project, make_run
+from run_folders import edit, hold_lease, make_many, make_project, make_run
 
+SRC = Path(__file__).resolve().parents[2] / "src"
 NAMES = Names(
     metrics=["train/loss", "valid/acc", "a-b", "weird name!"],
     results=["score"],
@@ -195,3 +200,33 @@ conditions = st.recursive(
 @given(conditions)
 def test_a_condition_that_is_shown_parses_to_itself(condition: Condition) -> None:
     assert parse(show(condition), NAMES) == condition
+
+
+@pytest.mark.slow
+def test_ten_thousand_runs_are_asked_without_opening_one(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_many(project, 10_000, "[model]\nwidth = {i}\n")
+    assert len(list_runs(project).rows) == 10_000
+    opened: list[Path] = []
+    monkeypatch.setattr(run_file, "read", lambda folder: opened.append(folder))
+
+    found = list_runs(project, where="loss < 600 and model.width >= 500 and status = finished", columns=["model.width"])
+
+    assert sorted(cells["model.width"] for cells in found.cells) == list(range(500, 600))
+    assert opened == []
+
+
+@pytest.mark.slow
+def test_runs_are_asked_for_while_others_are_recorded(project: Project) -> None:
+    program = (
+        "import sys, assay\n"
+        "for i in range(5):\n"
+        "    with assay.start('r', config={'i': i}, project=sys.argv[1]) as run:\n"
+        "        for step in range(50): run.log({'loss': i + 1 / (step + 1)}, step)\n"
+    )
+    variables = {**os.environ, "PYTHONPATH": str(SRC)}
+    processes = [subprocess.Popen([sys.executable, "-c", program, str(project.root)], env=variables) for _ in range(4)]
+    while any(process.poll() is None for process in processes):
+        list_runs(project, where="age < 1d and (status = running or status = finished)")
+
+    assert [process.wait() for process in processes] == [0] * 4
+    assert len(list_runs(project, where="i = 4 and loss.count = 50 and status = finished").rows) == 4
