@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -115,3 +117,20 @@ def make_checkpoint(folder: Path, step: int, *, name: str = "", kind: manifest.K
     )
     manifest.write(path, written)
     return path
+
+
+def make_many(project: Project, count: int, config: str) -> None:
+    """`count` ended runs that differ in `{i}` of their config and in their loss, i; quickly, and as if long ago."""
+    first = make_run(project, tag="many", summaries={"loss": summary(0.125)})
+    told = (first / run_file.FILE_NAME).read_text(encoding="utf-8")
+    own_id = run_file.read(first).id
+    long_ago_ns = time.time_ns() - 86_400 * SECOND
+    for i in range(count):
+        run_id = new_run_id()
+        folder = project.runs_dir / first.name.replace(own_id, run_id)
+        folder.mkdir()
+        text = told.replace(own_id, run_id).replace("0.125", str(i))
+        (folder / run_file.FILE_NAME).write_text(text, encoding="utf-8")
+        (folder / "config.toml").write_text(config.replace("{i}", str(i)), encoding="utf-8")
+        os.utime(folder, ns=(long_ago_ns, long_ago_ns))
+    shutil.rmtree(first)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from assay.config.params import BaseParams as BaseParams
     from assay.config.params import Params as Params
     from assay.plugins.tensorboard import TensorBoard as TensorBoard
+    from assay.query.listing import runs as runs
     from assay.record.logger import Logger as Logger
     from assay.record.meter import AvgMeter as AvgMeter
     from assay.record.meter import Meter as Meter
@@ -31,6 +32,7 @@ _HOMES = {
     "TensorBoard": "assay.plugins.tensorboard",
     "load_model": "assay.compose",
     "run": "assay.compose",
+    "runs": "assay.query.listing",
     "start": "assay.record.start",
 }
 """Public name -> the module that defines it."""
@@ -45,6 +47,7 @@ __all__ = [
     "__version__",
     "load_model",
     "run",
+    "runs",
     "start",
 ]
 

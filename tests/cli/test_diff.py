@@ -100,3 +100,16 @@ def test_a_run_that_is_not_there_is_wrong_input(project: Project, assay: Assay) 
 
     assert said.code == 2
     assert "There is no run `last-1`." in said.err
+
+
+@pytest.mark.row("C50")
+def test_one_run_alone_is_compared_with_the_one_before_it(project: Project, assay: Assay) -> None:
+    left, right = record(project, lr=0.01), record(project, lr=0.02)
+
+    said = assay("diff", right, "--config")
+
+    assert said.code == 1
+    assert left in said.lines[0] and right in said.lines[1]
+    assert "  lr  0.01 -> 0.02" in said.lines
+    first = assay("diff", left)
+    assert first.code == 2 and "There is no run of the tag `digits` before" in first.err

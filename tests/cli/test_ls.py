@@ -94,3 +94,64 @@ def test_a_tag_cannot_paint_the_terminal(project: Project, assay: Assay) -> None
 
     assert len(said.lines) == 2
     assert "\\x1b[31mred line" in said.out
+
+
+def test_an_expression_chooses_the_runs(project: Project, assay: Assay) -> None:
+    make_run(project, tag="good", points={"loss": [0.25]}, config="lr = 0.1\n")
+    make_run(project, tag="bad", points={"loss": [4.0]}, config="lr = 0.2\n")
+
+    assert [line.split()[0] for line in assay("ls", "loss < 1", "--columns", "tag,loss,lr").lines] == ["tag", "good"]
+    wrong = assay("ls", "los < 1")
+    assert wrong.code == 2
+    assert wrong.err == (
+        "error: No run has anything called `los`.\n  at:  los < 1\n       ^^^\n  fix: did you mean `loss`?\n"
+    )
+
+
+@pytest.mark.row("A16")
+def test_tag_and_description_are_the_readme_and_are_found_by_their_words(project: Project, assay: Assay) -> None:
+    with start("my title", desc="Does the walrus converge?") as run:
+        pass
+    make_run(project, tag="another")
+
+    assert run.folder is not None
+    assert run.folder.readme.read_text().startswith("# my title\n\nDoes the walrus converge?\n")
+    for word in ("walrus", "TITLE"):
+        assert [line.split()[1] for line in assay("ls", "--grep", word).lines[1:]] == ["my"]
+    assert assay("ls", "desc ~ walrus", "--columns", "desc").lines[1] == "Does the walrus converge?"
+
+
+@pytest.mark.row("C79")
+def test_runs_stand_side_by_side_with_what_differs(project: Project, assay: Assay) -> None:
+    for tag, lr in (("a", 0.1), ("b", 0.2)):
+        make_run(project, tag=tag, id=tag * 8, config=f"same = 1\n[optimizer]\nlr = {lr}\n", points={"acc": [lr]})
+
+    said = assay("ls", "--diff", "--columns", "acc.max", "--sort", "tag")
+
+    assert [line.split() for line in said.lines] == [
+        ["tag", "id", "optimizer.lr", "acc.max"], ["a", "aaaaaaaa", "0.1", "0.1"], ["b", "bbbbbbbb", "0.2", "0.2"]
+    ]  # fmt: skip
+
+
+def test_repeats_are_listed_as_groups(project: Project, assay: Assay) -> None:
+    for value in (0.5, 0.75):
+        make_run(project, tag="exp", points={"acc": [value]}, attempt={"seedless_hash": "same"})
+
+    assert assay("ls", "--group", "--columns", "acc").lines[1].split() == ["exp", "2", "0.62", "±", "0.18"]
+    assert json.loads(assay("ls", "--group", "--columns", "acc", "--json").out)[0]["acc"]["count"] == 2
+    assert assay("ls", "--group", "--csv").code == 2
+
+
+def test_more_keys_than_fit_a_terminal_are_counted(
+    project: Project, assay: Assay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for i in range(2):
+        make_run(project, tag="r", config="".join(f"a_long_name_of_a_key_{k} = {i}\n" for k in range(9)))
+    monkeypatch.setattr("assay.cli.ls.width", lambda stream: 80)
+
+    said = assay("ls", "--diff")
+
+    assert max(map(len, said.lines)) <= 80
+    assert "a_long_name_of_a_key_0" in said.lines[0]
+    assert said.err.startswith("... and 7 more keys that differ")
+    assert "a_long_name_of_a_key_8" in assay("ls", "--diff", "--csv").lines[0]

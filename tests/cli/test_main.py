@@ -128,9 +128,9 @@ def test_a_command_that_does_not_exist_names_its_neighbour(assay: Assay) -> None
         (["ls", "--zzz"], "`assay ls` has no option `--zzz`.\n  fix: `assay ls --help` shows how"),
         (["--vers"], "`assay` has no option `--vers`.\n  fix: did you mean `--version`?"),
         (["show"], "`assay show` needs the argument RUN.\n  fix: `assay show --help` shows how"),
-        (["diff", "last"], "`assay diff` needs the argument B."),
+        (["tag", "last"], "`assay tag` needs the argument TITLE."),
         (["log", "last", "-n", "x"], "`assay log`, lines: 'x' is not a valid integer range."),
-        (["ls", "extra"], "`assay ls`: Got unexpected extra argument (extra)."),
+        (["show", "a", "b"], "`assay show`: Got unexpected extra argument (b)."),
         (["ls", "--json", "--csv"], "--json and --csv are two different things.\n  fix: give one of them"),
     ],
 )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
 import os
 import shutil
 import sqlite3
@@ -15,12 +17,14 @@ import pytest
 
 from assay.core import lease as leases
 from assay.core import run_file
+from assay.core.errors import InputError
 from assay.core.run_file import Best
 from assay.record import edits
 from assay.record.recorder import RunRecorder
 from assay.store import index
-from assay.store.index import IndexRow, delete_index, index_file, refresh
+from assay.store.index import IndexRow, delete_index, index_file, lost_rows, open_index, refresh, reindex
 from assay.store.layout import Project, open_project
+from assay.store.migrations import MIGRATIONS, SCHEMA, migrate
 
 
 @pytest.fixture
@@ -169,11 +173,10 @@ def scribble(path: Path) -> None:
     path.write_bytes(data)
 
 
-def other_schema(path: Path) -> None:
+def other_columns(path: Path) -> None:
     with sqlite3.connect(path) as database:
         database.execute("DROP TABLE runs")
         database.execute("CREATE TABLE runs (folder, something)")
-        database.execute("PRAGMA user_version = 999")
     database.close()
 
 
@@ -183,7 +186,7 @@ def no_table(path: Path) -> None:
     database.close()
 
 
-@pytest.mark.parametrize("harm", [delete, empty, overwrite, cut, scribble, other_schema, no_table])
+@pytest.mark.parametrize("harm", [delete, empty, overwrite, cut, scribble, other_columns, no_table])
 def test_an_index_that_was_harmed_is_made_anew(
     project: Project, harm: Callable[[Path], None], reads: list[Path]
 ) -> None:
@@ -303,3 +306,143 @@ def test_rows_are_plain_data_that_json_can_hold(project: Project) -> None:
     finished(project)
 
     json.dumps(refresh(project)[0]._asdict(), allow_nan=False)
+
+
+def schema_of(path: Path) -> int:
+    database = sqlite3.connect(path)
+    with contextlib.closing(database):
+        return int(database.execute("PRAGMA user_version").fetchone()[0])
+
+
+def as_schema_1(path: Path) -> None:
+    """The file as the first assay left it: the same runs, and no table of anything else."""
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        for table in ("metrics", "items", "texts"):
+            database.execute(f"DROP TABLE {table}")
+        database.execute("PRAGMA user_version = 1")
+        database.commit()
+
+
+def test_an_older_index_is_migrated(project: Project) -> None:
+    run = finished(project, "old one")
+    settle(project)
+    expected = refresh(project)
+    as_schema_1(index_file(project))
+
+    found = open_index(project)
+
+    assert found.rows == expected
+    assert schema_of(index_file(project)) == SCHEMA
+    assert (found.metric_names(), found.rows[0].id) == (["acc", "loss"], run.id)
+
+
+def test_every_migration_leads_to_the_schema_that_a_new_index_has(tmp_path: Path) -> None:
+    def tables(path: Path) -> list[tuple[str]]:
+        with contextlib.closing(sqlite3.connect(path)) as database:
+            return sorted(database.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL"))
+
+    whole = tmp_path / "whole"
+    for number in range(SCHEMA):
+        path = tmp_path / str(number)
+        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as database:
+            for step in MIGRATIONS[:number]:
+                for statement in step:
+                    database.execute(statement)
+            database.execute(f"PRAGMA user_version = {number}")
+            migrate(database)
+        if not number:
+            path.rename(whole)
+        else:
+            assert tables(path) == tables(whole)
+
+
+def test_an_index_of_a_newer_assay_is_neither_read_nor_changed(project: Project) -> None:
+    finished(project, "mine")
+    settle(project)
+    expected = refresh(project)
+    with contextlib.closing(sqlite3.connect(index_file(project))) as database:
+        database.execute(f"PRAGMA user_version = {SCHEMA + 1}")
+        database.commit()
+    before = index_file(project).read_bytes()
+
+    assert refresh(project) == expected
+    assert open_index(project).metric_names() == ["acc", "loss"]
+    with pytest.raises(InputError, match="made by a newer assay"):
+        reindex(project)
+
+    assert index_file(project).read_bytes() == before
+
+
+def test_reindexing_makes_it_anew(project: Project, home: Path) -> None:
+    finished(project)
+    overwrite_path = index_file(project)
+    refresh(project)
+    overwrite(overwrite_path)
+
+    assert reindex(project) == 1
+    assert schema_of(overwrite_path) == SCHEMA
+
+    shutil.rmtree(home / ".cache")
+    (home / ".cache").write_text("a file where a folder should be")
+    with pytest.raises(InputError, match="cannot be written"):
+        reindex(project)
+
+
+def test_a_readonly_index_is_asked_with_what_is_new(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    finished(project)
+    settle(project)
+    refresh(project)
+    with begin(project) as run:
+        run.log({"other": 1.0}, 1)
+    monkeypatch.setattr(index, "_remember", lambda *_: False)  # as on a disk that cannot be written
+
+    found = open_index(project)
+
+    assert sorted(found.metric_names()) == ["acc", "loss", "other"]
+    assert len(found.rows) == 2
+
+
+def test_keys_of_configs_are_kept_with_their_types(project: Project) -> None:
+    config = 'a = 1\nb = 1.5\nc = true\nd = "x"\nlist = [1, 2]\nday = 2020-01-01\n'
+    with RunRecorder.start(project, config_toml=config + "[[t]]\nx = 1\n[[t]]\nx = 2\n", keep_code=False):
+        pass
+
+    found = open_index(project)
+    (items,) = found.all_items("config", [found.rows[0].folder]).values()
+
+    assert items == {
+        "a": 1, "b": 1.5, "c": 1, "d": "x", "list": "[1, 2]", "day": "2020-01-01", "t[0].x": 1, "t[1].x": 2
+    }  # fmt: skip
+
+
+def test_numbers_that_no_database_holds_hide_no_run(project: Project) -> None:
+    with begin(project) as run:
+        run.log({"nan": math.nan, "inf": math.inf, "big": 1e308}, -5)
+        run.set_value("huge", 10**30)
+
+    assert sorted(open_index(project).metric_names()) == ["big", "inf", "nan"]
+
+
+@pytest.mark.parametrize("harm", [delete, empty, overwrite, no_table])
+def test_an_index_that_was_harmed_since_it_was_opened_is_asked_from_the_folders(
+    project: Project, harm: Callable[[Path], None]
+) -> None:
+    finished(project)
+    settle(project)
+    refresh(project)
+    found = open_index(project)
+    harm(index_file(project))
+    if harm is no_table:
+        with contextlib.closing(sqlite3.connect(index_file(project))) as database:
+            database.execute("DROP TABLE texts")
+
+    assert found.metric_names() == ["acc", "loss"]
+
+
+def test_what_an_index_remembers_of_a_lost_project_is_not_lost_by_asking(project: Project, tmp_path: Path) -> None:
+    finished(project)
+    refresh(project)
+    project.root.rename(tmp_path / "moved")
+
+    assert len(lost_rows(project)) == 1
+    assert len(lost_rows(project)) == 1

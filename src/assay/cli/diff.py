@@ -11,9 +11,11 @@ import click
 
 from assay.cli.terminal import paint, use_color
 from assay.core.diagnostics import visible
+from assay.core.errors import InputError
 from assay.core.run_file import Summary
 from assay.query.diff import PARTS, Changed, FileChanged, MetricChanged, Part, RunDiff, diff
 from assay.query.find import find_run
+from assay.query.previous import previous_run
 from assay.query.run import RunView
 from assay.query.words import age, elided, number
 
@@ -22,24 +24,40 @@ _HOW = {"added": "only right", "removed": "only left", "changed": "changed", "mo
 
 
 @click.command(
-    name="diff", help="What differs between two runs. Exits with 1 when something does, with 0 when nothing."
+    name="diff",
+    help="What differs between two runs; without B between A and the run of its tag before it."
+    " Exits with 1 when something does, with 0 when nothing.",
 )
 @click.argument("left", metavar="A")
-@click.argument("right", metavar="B")
+@click.argument("right", metavar="[B]", required=False)
 @click.option("--config", is_flag=True, help="Compare their configs.")
 @click.option("--metrics", is_flag=True, help="Compare their metrics.")
 @click.option("--env", "environment", is_flag=True, help="Compare their environments: versions, machine, variables.")
 @click.option("--code", is_flag=True, help="Compare their code.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
-def command(left: str, right: str, config: bool, metrics: bool, environment: bool, code: bool, as_json: bool) -> int:
+def command(
+    left: str, right: str | None, config: bool, metrics: bool, environment: bool, code: bool, as_json: bool
+) -> int:
     asked = {"config": config, "metrics": metrics, "environment": environment, "code": code}
     parts: tuple[Part, ...] = tuple(part for part in PARTS if asked[part]) or PARTS
-    found = diff(find_run(left), find_run(right), parts)
+    found = diff(*_two(left, right), parts)
     if as_json:
         click.echo(json.dumps(found.to_json(), ensure_ascii=False, indent=1))
     else:
         click.echo("\n".join(_lines(found, use_color(sys.stdout))))
     return 0 if found.is_equal else 1
+
+
+def _two(left: str, right: str | None) -> tuple[RunView, RunView]:
+    run = find_run(left)
+    if right is not None:
+        return run, find_run(right)
+    before = previous_run(run)
+    if before is None:
+        raise InputError(
+            f"There is no run of the tag `{run.tag}` before {run.id}.", fix="name the other one: assay diff A B"
+        )
+    return before, run
 
 
 def _lines(found: RunDiff, color: bool) -> Iterator[str]:

@@ -10,8 +10,18 @@ from pathlib import Path
 import click
 
 from assay.core.diagnostics import visible
-from assay.core.errors import InputError
-from assay.core.facts import Changed, Ended, Evaluated, RunFact, Saved, Started, Timed, Warned, read_events
+from assay.core.facts import (
+    Changed,
+    Ended,
+    Evaluated,
+    RunFact,
+    Saved,
+    Started,
+    Timed,
+    Warned,
+    event_line,
+    read_events,
+)
 from assay.core.plain import dumps
 from assay.query.find import find_run
 from assay.query.run import RunView
@@ -24,18 +34,11 @@ POLL_S = 0.3
 @click.argument("run")
 @click.option("-f", "--follow", is_flag=True, help="Go on until the run ends.")
 @click.option("--events", is_flag=True, help="Its events instead: started, evaluated, saved, warned, changed, ended.")
-@click.option("--json", "as_json", is_flag=True, help="Its metrics instead: each log call as a line of JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Its metrics instead, or its events: one JSON object a line.")
 @click.option("-n", "--lines", metavar="N", type=click.IntRange(min=0), help="Only the last N lines.")
 def command(run: str, follow: bool, events: bool, as_json: bool, lines: int | None) -> int:
-    if as_json and (follow or events):
-        raise InputError("--json shows metrics: it goes with neither --follow nor --events.")
     view = find_run(run)
-    if as_json:
-        told = list(_points(view))
-        for line in told if lines is None else told[len(told) - min(lines, len(told)) :]:
-            click.echo(line)
-        return 0
-    source = _Events(view.folder.events) if events else _Text(view.folder.log)
+    source = _source(view, events, as_json)
     shown = source.more()
     for line in shown if lines is None else shown[len(shown) - min(lines, len(shown)) :]:
         click.echo(line)
@@ -49,12 +52,10 @@ def command(run: str, follow: bool, events: bool, as_json: bool, lines: int | No
     return 0
 
 
-def _points(view: RunView) -> Iterator[str]:
-    """Each log call: its step, its time in unix seconds, its metrics. Infinite numbers and NaN are text."""
-    from assay.store.series import read_calls
-
-    for step, time_ns, values in read_calls(view.folder.metrics):
-        yield dumps({"step": step, "time": time_ns / 1e9, "metrics": values})
+def _source(view: RunView, events: bool, as_json: bool) -> _Text | _Events | _Rows:
+    if events:
+        return _Events(view.folder.events, _event_object if as_json else event_lines)
+    return _Rows(view) if as_json else _Text(view.folder.log)
 
 
 class _Text:
@@ -81,15 +82,37 @@ class _Text:
 class _Events:
     """The events that were not given yet, one line each."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, told: Callable[[Timed], list[str]]) -> None:
         self._path = path
+        self._told = told
         self._given = 0
 
     def more(self, *, to_the_end: bool = False) -> list[str]:
         events = list(read_events(self._path))
         fresh = events[self._given :]
         self._given = len(events)
-        return [line for event in fresh for line in event_lines(event)]
+        return [line for event in fresh for line in self._told(event)]
+
+
+class _Rows:
+    """What was logged and not given yet: step, time, and the value of each metric, an object a line."""
+
+    def __init__(self, view: RunView) -> None:
+        self._view = view
+        self._given = 0
+
+    def more(self, *, to_the_end: bool = False) -> list[str]:
+        from assay.query.rows import logged_rows
+
+        rows = list(logged_rows(self._view))
+        # Of a run that was resumed meanwhile from an earlier step there are fewer: it goes on behind those.
+        fresh = rows[self._given :]
+        self._given = len(rows)
+        return [dumps({"step": row.step, "time": row.time_ns / 1e9, "metrics": row.values}) for row in fresh]
+
+
+def _event_object(event: Timed) -> list[str]:
+    return [event_line(event.fact, event.at_ns)]
 
 
 def event_lines(event: Timed) -> list[str]:

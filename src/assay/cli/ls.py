@@ -3,46 +3,116 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 import click
 
 from assay.cli.terminal import STATUS_STYLES, paint, use_color, width
 from assay.core.errors import InputError
 from assay.query import place
-from assay.query.table import COLUMNS, DEFAULT_COLUMNS, DEFAULT_SORT, Table, list_runs
+from assay.query.table import COLUMNS, DEFAULT_COLUMNS, DEFAULT_SORT, Table, find_runs, list_runs
 from assay.store.layout import Project
 
 
-@click.command(name="ls", help="List the runs of this project, the newest first.")
-@click.option("--sort", metavar="K", default=DEFAULT_SORT, help="Sort by a column; -K for the largest first.")
-@click.option("--columns", metavar="K,..", default="", help="Columns to show; any metric, as in valid/acc.max.")
+@click.command(
+    name="ls",
+    help="""List the runs of this project, the newest first; with EXPR those that it is true for:
+
+    assay ls 'valid/loss < 0.3 and model.hidden == 64 and age < 7d'""",
+)
+@click.argument("expr", nargs=-1)
+@click.option("--grep", metavar="WORDS", default="", help="Only runs with these words in tag, notes or README.")
+@click.option("--sort", metavar="K", default="", help="Sort by a column; -K for the largest first.")
+@click.option("--columns", metavar="K,..", default="", help="Columns to show: valid/acc.max, optimizer.lr, note, ...")
+@click.option("--diff", is_flag=True, help="A column for each key of the configs that differs.")
+@click.option("--group", is_flag=True, help="One line for runs that differ in the seed alone: mean ± deviation.")
 @click.option("-n", "--limit", metavar="N", type=click.IntRange(min=1), help="Only the first N.")
 @click.option("--tests", is_flag=True, help="Test runs too.")
+@click.option("--archived", is_flag=True, help="Archived runs too.")
 @click.option("--all-projects", is_flag=True, help="The runs of all projects that you have.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON: one object a run.")
 @click.option("--csv", "as_csv", is_flag=True, help="As CSV.")
 def command(
-    sort: str, columns: str, limit: int | None, tests: bool, all_projects: bool, as_json: bool, as_csv: bool
+    expr: tuple[str, ...],
+    columns: str,
+    sort: str,
+    diff: bool,
+    group: bool,
+    limit: int | None,
+    all_projects: bool,
+    as_json: bool,
+    as_csv: bool,
+    **asked: Any,
 ) -> int:
     if as_json and as_csv:
         raise InputError("--json and --csv are two different things.", fix="give one of them")
-    names = [name.strip() for name in columns.split(",") if name.strip()] or _default_columns(tests, all_projects)
     homes = place.all_projects() if all_projects else place.projects_here()
-    table = list_runs(homes, tests=tests, sort=sort, columns=names, limit=limit)
+    asked |= {"where": " ".join(expr), "lost": place.lost_projects() if all_projects else []}
+    names = [name.strip() for name in columns.split(",") if name.strip()]
+    if group:
+        _refuse_with_group(diff=diff, csv=as_csv, sort=bool(sort))
+        return _print_groups(homes, names, limit, as_json, asked)
+    differing = _differing(homes, asked) if diff else []
+    if diff:
+        names = ["tag", "id", *differing, *(names or ["best"])]
+    names = names or _default_columns(asked["tests"], all_projects)
+    table = list_runs(homes, sort=sort or DEFAULT_SORT, columns=names, limit=limit, **asked)
     if as_json:
         click.echo(table.to_json())
     elif as_csv:
         click.echo(table.to_csv(), nl=False)
     elif table.rows:
+        table, left_out = _fitting(table, differing)
         _print(table)
+        if left_out:
+            click.echo(f"... and {left_out} more keys that differ: --csv and --json have them all", err=True)
     else:
-        click.echo(_none(homes, tests))
+        click.echo(_none(homes, asked))
     return 0
 
 
 def _default_columns(tests: bool, everywhere: bool) -> list[str]:
     more = [*(["kind"] if tests else []), *(["project"] if everywhere else [])]
     return [*DEFAULT_COLUMNS[:2], *more, *DEFAULT_COLUMNS[2:]]
+
+
+def _differing(homes: list[Project], asked: dict[str, Any]) -> list[str]:
+    from assay.query.varying import differing_keys
+
+    return differing_keys(find_runs(homes, **asked))
+
+
+def _fitting(table: Table, keys: Sequence[str]) -> tuple[Table, int]:
+    """The table with as many of its columns of keys as the terminal has room for, and how many were left out."""
+    limit = width(sys.stdout)
+    kept = list(keys)
+    while limit is not None and kept and max(map(len, table.text(width=limit))) > limit:
+        last = kept.pop()
+        table = replace(table, columns=tuple(column for column in table.columns if column.name != last))
+    return table, len(keys) - len(kept)
+
+
+def _refuse_with_group(**given: bool) -> None:
+    for name, is_given in given.items():
+        if is_given:
+            raise InputError(f"--group and --{name} do not go together.", fix="--group takes --columns and --json")
+
+
+def _print_groups(homes: list[Project], names: list[str], limit: int | None, as_json: bool, asked: Any) -> int:
+    from assay.query.groups import GroupTable, grouped
+
+    table = grouped(find_runs(homes, **asked), names)
+    table = GroupTable(table.names, table.groups[:limit])
+    if as_json:
+        click.echo(table.to_json())
+    elif len(table):
+        head, *lines = table.text()
+        click.echo("\n".join([paint(head, "dim", on=use_color(sys.stdout)), *lines]))
+    else:
+        click.echo(_none(homes, asked))
+    return 0
 
 
 def _print(table: Table) -> None:
@@ -58,9 +128,10 @@ def _print(table: Table) -> None:
     click.echo("\n".join(out))
 
 
-def _none(homes: list[Project], tests: bool) -> str:
+def _none(homes: Sequence[Project], asked: dict[str, Any]) -> str:
     if not homes:
         return "There is no project here, so there are no runs. `assay init` makes one."
-    return (
-        f"There are no runs yet. `assay run CONFIG` makes one{'.' if tests else '; test runs are shown with --tests.'}"
-    )
+    if asked["where"] or asked["grep"]:
+        return "No run is like that."
+    tests = "." if asked["tests"] else "; test runs are shown with --tests."
+    return f"There are no runs yet. `assay run CONFIG` makes one{tests}"

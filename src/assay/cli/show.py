@@ -15,6 +15,7 @@ from typing import Any
 import click
 
 from assay.cli.terminal import STATUS_STYLES, paint, use_color
+from assay.cli.words import WIDTH, count, wrapped
 from assay.core.diagnostics import visible
 from assay.core.facts import Warned
 from assay.core.plain import dumps, to_plain
@@ -22,7 +23,6 @@ from assay.query.find import find
 from assay.query.run import RunView
 from assay.query.words import age, duration, elided, moment, number, size
 
-WIDTH = 80
 _CONFIG_LINES = 40
 _METRICS = 30
 _CHECKPOINTS = 10
@@ -60,11 +60,11 @@ def _title(view: RunView, color: bool) -> Iterator[str]:
         "" if view.kind == "train" else f"  {view.kind} run"
     )
     if view.status_text != view.status:
-        yield from _wrapped(view.status_text)
+        yield from wrapped(view.status_text)
     if view.desc:
         yield ""
         for paragraph in view.desc.split("\n"):
-            yield from _wrapped(paragraph)
+            yield from wrapped(paragraph)
 
 
 def _facts(view: RunView) -> Iterator[str]:
@@ -105,11 +105,11 @@ def _environment(view: RunView) -> str:
 
 def _code(view: RunView) -> str:
     code = view.code
-    parts = [f"snapshot {code.snapshot[:12]}, {_many(code.files, 'file')}" if code.snapshot else "not kept"]
+    parts = [f"snapshot {code.snapshot[:12]}, {count(code.files, 'file')}" if code.snapshot else "not kept"]
     if code.git_commit:
         parts.append(f"git {code.git_commit[:10]}{' with changes' if code.git_dirty else ''}")
     if code.left_out:
-        parts.append(f"{_many(len(code.left_out), 'file')} left out")
+        parts.append(f"{count(len(code.left_out), 'file')} left out")
     return ", ".join(parts)
 
 
@@ -153,7 +153,7 @@ def _checkpoints(view: RunView, color: bool) -> Iterator[str]:
         words = f"{size(room):>7}  {age(manifest.created_ns, now_ns):<10}  {', '.join(names)}"
         yield f"  step {manifest.step:<9}  {words}".rstrip()
     for each in broken:
-        yield from _wrapped(f"{each.name} cannot be used: {each.why}")
+        yield from wrapped(f"{each.name} cannot be used: {each.why}")
 
 
 def _said(view: RunView, color: bool) -> Iterator[str]:
@@ -163,12 +163,12 @@ def _said(view: RunView, color: bool) -> Iterator[str]:
         yield from ("", paint("Notes", "bold", on=color))
         for note in view.notes:
             yield f"  {moment(note.at_ns)}  {visible(note.who)}".rstrip()
-            yield from _wrapped(str(note.new), indent="    ")
+            yield from wrapped(str(note.new), indent="    ")
     warnings = [event.fact.message for event in view.events if isinstance(event.fact, Warned)]
     if warnings:
         yield from ("", paint("Warnings", "bold", on=color))
         for message in warnings[-5:]:
-            yield from _wrapped(message)
+            yield from wrapped(message)
     if view.artifacts:
         yield from ("", paint("Artifacts", "bold", on=color))
         for artifact in view.artifacts[:_CHECKPOINTS]:
@@ -195,6 +195,7 @@ def _next(view: RunView, color: bool) -> Iterator[str]:
     elif view.status == "finished":
         steps = [(f"assay log {view.id}", "what it logged")]
         steps += [(f"assay test {view.id}", "evaluate it on its test data")] if view.checkpoints else []
+        steps += [(f"assay rerun {view.id} KEY=VALUE", "train it again, changed")] if view.file.config_path else []
     else:
         steps = [(f"assay log {view.id}", "what it said last")]
         steps += [(f"assay resume {view.id}", "go on where it was")] if view.checkpoints else []
@@ -203,10 +204,6 @@ def _next(view: RunView, color: bool) -> Iterator[str]:
     width = max(len(line) for line, _ in steps)
     for line, why in steps:
         yield f"  {line:<{width}}  {why}"
-
-
-def _many(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def _fact(name: str, text: str) -> str:
@@ -219,11 +216,6 @@ def _fact(name: str, text: str) -> str:
         break_on_hyphens=False,
         break_long_words=False,
     )
-
-
-def _wrapped(text: str, *, indent: str = "  ") -> list[str]:
-    lines = [line for part in text.split("\n") for line in textwrap.wrap(visible(part), WIDTH - len(indent)) or [""]]
-    return [f"{indent}{line}".rstrip() for line in lines]
 
 
 def _short(path: Path) -> str:

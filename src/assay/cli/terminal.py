@@ -14,6 +14,8 @@ STATUS_STYLES = {
     "stopped": "yellow",
     "killed": "red",
     "unknown": "yellow",
+    "damaged": "red",
+    "lost": "dim",
 }
 
 

@@ -14,5 +14,6 @@ from assay.compose.many import train_each as train_each
 from assay.compose.testing import test as test
 from assay.compose.training import listeners as listeners
 from assay.compose.training import load_model as load_model
+from assay.compose.training import rerun as rerun
 from assay.compose.training import resume as resume
 from assay.compose.training import train as train

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -22,6 +23,8 @@ from assay.core.facts import EndStatus
 from assay.core.ports import NullRecorder
 from assay.core.run_file import RunFile
 from assay.core.secret import redacted
+from assay.query.previous import since_previous
+from assay.query.run import RunView
 from assay.record.info import info_lines
 from assay.record.recorder import RunRecorder, ending
 from assay.store.layout import Project, find_project, open_project
@@ -71,6 +74,7 @@ def new_record(
     tell_info(recorder, dump(config.root))
     if assembled is not None:
         assembled.saver_folder = recorder.folder.checkpoints
+        tell_changes(recorder)
     return recorder
 
 
@@ -82,6 +86,13 @@ def tell_info(recorder: RunRecorder, config_toml: str) -> None:
 def log_formats(config: Config) -> dict[str, Any]:
     shown = plain(config.root).get("display", {})
     return {name: shown[name] for name in ("log_format", "date_format") if name in shown}
+
+
+def tell_changes(recorder: RunRecorder) -> None:
+    """One line in the log: what is different from the run of this tag before."""
+    with contextlib.suppress(OSError, AssayError):  # an old record that cannot be read keeps no new one from starting
+        if said := since_previous(RunView(recorder.folder)):
+            recorder.logger.info("%s", said)
 
 
 def set_recorder(house: House, recorder: RunRecorder | NullRecorder) -> None:

@@ -39,16 +39,16 @@ if TYPE_CHECKING:
     from assay.engine.process import Model
 
 
-def train(config: Config, launch: Launch) -> RunResult:
+def train(config: Config, launch: Launch, *, parent: str = "") -> RunResult:
     """Train what a config asks for, recorded from before the first step to after the last.
 
     A wrong config raises before anything is written; once there is a record, what is raised inside ends up in the
-    result (and in the record).
+    result (and in the record). `parent` is the run whose config this is.
     """
     config, found = passed(config, "optimizer", "data", "train")
     with open_house(config, launch) as house:
         assembled = assemble(house, launch)
-        recorder = new_record(config, launch, assembled)
+        recorder = new_record(config, launch, assembled, parent=parent)
         tell_defaults(recorder, config, found, assembled)
         return _train(assembled, recorder, config, launch)
 
@@ -83,6 +83,19 @@ def _train(assembled: Assembled, recorder: RunRecorder | NullRecorder, config: C
         result = ended(recorder, config, "stopped", reason, state.metrics, step=state.step)
         return replace(result, exit_code=caught.exit_code)
     return ended(recorder, config, "finished", state.stop_reason, state.metrics, step=state.step)
+
+
+def rerun(address: str, overrides: Sequence[str] = (), launch: Launch | None = None) -> RunResult:
+    """Train the config of a recorded run once more, with keys changed, as a new run whose parent it is."""
+    view, name = find(address)
+    if name:
+        raise InputError(
+            "A run is trained again from its beginning.", fix=f"assay resume {address}, or leave out @{name}"
+        )
+    if not view.config_text:
+        raise InputError(f"The run {view.id} has no config.", where=str(view.path))
+    config = open_config(view.folder.config_toml, overrides, user_dir=None)
+    return train(at_home(config, view.file), launch or Launch(), parent=view.id)
 
 
 def resume(

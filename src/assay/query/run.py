@@ -24,12 +24,11 @@ from assay.core.manifest import Manifest
 from assay.core.run_file import Best, Code, Kind, RunFile, Status, Summary
 from assay.query.status import State, seconds_of, state_of
 from assay.store.artifacts import Artifact, artifacts
+from assay.store.index import described
 from assay.store.layout import RunFolder
 
 if TYPE_CHECKING:
     from assay.store.series import Series
-
-_README_BLOCK = "<!-- assay: begin"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +81,7 @@ class RunView:
     @cached_property
     def desc(self) -> str:
         """What the user wrote in `README.md`, between the title and our block."""
-        own = _text(self.folder.readme).partition(_README_BLOCK)[0].strip()
-        title, _, body = own.partition("\n")
-        return body.strip() if title.startswith("# ") else own
+        return described(_text(self.folder.readme))
 
     @property
     def created(self) -> datetime:

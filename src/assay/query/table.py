@@ -1,15 +1,16 @@
-"""Many runs as a table: which columns there are, how they are sorted, and how they look as text, JSON and CSV."""
+"""Many runs as a table: which columns there are, how they are sorted, and how they look as text, JSON, CSV, HTML."""
 
 from __future__ import annotations
 
 import json
 import time
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from assay.core.diagnostics import visible
 from assay.core.errors import InputError, did_you_mean
@@ -18,13 +19,24 @@ from assay.core.plain import dumps
 from assay.core.run_file import Summary
 from assay.query.status import State, seconds_of, state_of
 from assay.query.words import age, duration, elided, number
-from assay.store.index import IndexRow, refresh
+from assay.store.conditions import STATISTICS
+from assay.store.index import Index, IndexRow, index_file, lost_rows, open_index
 from assay.store.layout import Project
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from assay.query.expression import Names
+    from assay.query.run import RunView
+    from assay.store.conditions import Condition
+
+ARCHIVED = "archived"
+"""The label of runs that a list leaves out."""
 
 DEFAULT_COLUMNS = ("status", "tag", "id", "best", "duration", "age")
 DEFAULT_SORT = "-created"
-_STATISTICS = ("last", "min", "max", "mean", "count")
-_ELASTIC = ("tag", "note", "reason", "labels", "project", "folder", "parent")
+_ELASTIC = ("tag", "desc", "note", "reason", "labels", "project", "folder", "parent")
 _LEAST_CELLS = 8
 _GAP = "  "
 
@@ -32,13 +44,18 @@ _GAP = "  "
 class RunRow:
     """One run of a list: what its folder wrote, with what was said about it later and what is derived."""
 
-    __slots__ = ("_state", "now_ns", "project", "written")
+    __slots__ = ("_state", "index", "is_lost", "now_ns", "written")
 
-    def __init__(self, project: Project, written: IndexRow, now_ns: int) -> None:
-        self.project = project
+    def __init__(self, index: Index, written: IndexRow, now_ns: int, *, is_lost: bool = False) -> None:
+        self.index = index
         self.written = written
         self.now_ns = now_ns
+        self.is_lost = is_lost
         self._state: State | None = None
+
+    @property
+    def project(self) -> Project:
+        return self.index.project
 
     @property
     def id(self) -> str:
@@ -54,13 +71,12 @@ class RunRow:
 
     @property
     def tag(self) -> str:
-        if not self.written.edits_json:  # thousands of runs have none
-            return self.written.tag
-        given = [edit.new for edit in self.edits if edit.what == "tag" and isinstance(edit.new, str)]
-        return given[-1] if given else self.written.tag
+        return self.written.tag
 
     @property
     def labels(self) -> list[str]:
+        if not self.written.edits_json:  # thousands of runs have none
+            return []
         now: dict[str, bool] = {}
         for edit in self.edits:
             if edit.what == "label":
@@ -74,14 +90,16 @@ class RunRow:
 
     @property
     def status(self) -> str:
-        """As for one run; `damaged` when its folder cannot be read."""
+        """As for one run; `damaged` when its folder cannot be read, `lost` when its project is not there any more."""
+        if self.is_lost:
+            return "lost"
         written = self.written.status
         return self._open_state().status if written == "running" else written or "damaged"
 
     @property
     def duration_s(self) -> float | None:
         written = self.written
-        if written.status == "running":
+        if written.status == "running" and not self.is_lost:
             return seconds_of(written.seconds, written.started_ns, self._open_state(), self.now_ns)
         return written.seconds if written.status else None
 
@@ -92,7 +110,8 @@ class RunRow:
     @property
     def values(self) -> dict[str, Any]:
         """Results that are no curves, with later corrections."""
-        return {**json.loads(self.written.values_json), **{e.key: e.new for e in self.edits if e.what == "value"}}
+        values: dict[str, Any] = json.loads(self.written.values_json)
+        return values
 
     def _open_state(self) -> State:
         if self._state is None:
@@ -165,6 +184,52 @@ class Table:
     def __len__(self) -> int:
         return len(self.rows)
 
+    def __getitem__(self, i: int) -> RunView:
+        """The run of a row, to look at."""
+        from assay.query.run import RunView  # here: a list of runs opens none
+
+        return RunView(self.rows[i].path)
+
+    def __iter__(self) -> Iterator[RunView]:
+        return (self[i] for i in range(len(self)))
+
+    def with_columns(self, *names: str) -> Table:
+        """The same runs under other columns; InputError for a column that nothing has."""
+        found = Found.of(self.rows)
+        return Table(tuple(found.column(name) for name in names), self.rows, self.now_ns)
+
+    def to_numpy(self, *names: str) -> dict[str, NDArray[Any]]:
+        """One array a column, of these (else all) columns: float64 for numbers (nan: nothing there), else objects."""
+        import numpy as np
+
+        table = self.with_columns(*names) if names else self
+        return {column.key: _array(np, [cells[column.key] for cells in table.cells]) for column in table.columns}
+
+    def to_pandas(self, *names: str) -> Any:
+        """A `pandas.DataFrame` with a row a run, indexed by id; InputError when pandas is not installed."""
+        try:
+            pd: Any = import_module("pandas")  # nothing of it is needed to check or to install assay
+        except ImportError:
+            raise InputError("A DataFrame needs pandas.", fix="pip install pandas, or use to_numpy()") from None
+        index = pd.Index([row.id for row in self.rows], name="id")
+        return pd.DataFrame(self.to_numpy(*names), index=index)
+
+    def _repr_html_(self) -> str:
+        """How a notebook shows it."""
+        from html import escape
+
+        head = "".join(f"<th>{escape(visible(column.name))}</th>" for column in self.columns)
+        texts = [self._texts(column) for column in self.columns]
+        side = ['style="text-align:right"' if c.to_right else 'style="text-align:left"' for c in self.columns]
+        body = "".join(
+            f"<tr>{''.join(f'<td {at}>{escape(cell)}</td>' for at, cell in zip(side, line, strict=True))}</tr>"
+            for line in zip(*texts, strict=True)
+        )
+        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+    def __repr__(self) -> str:
+        return "\n".join(self.text())
+
     @property
     def cells(self) -> list[dict[str, Any]]:
         """One dictionary a run, by column; times as ISO text, durations in seconds."""
@@ -211,31 +276,147 @@ class Table:
         return ["-" if value in (None, "", []) else visible(show(value, now_ns)) for value in values]
 
 
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Runs of one project or several, with their indexes: what names they have, and which columns there can be."""
+
+    rows: Sequence[RunRow]
+    indexes: Sequence[Index]
+
+    @classmethod
+    def of(cls, rows: Sequence[RunRow]) -> Found:
+        """These runs, with the indexes that they are from."""
+        return cls(rows, list({id(row.index): row.index for row in rows}.values()))
+
+    def names(self) -> Names:
+        """Everything that a run can be asked for by name."""
+        from assay.query.expression import Names  # here: a plain list asks for nothing
+
+        return Names(
+            metrics=_union(index.metric_names() for index in self.indexes),
+            results=_union(index.item_names("result") for index in self.indexes),
+            config=_union(index.item_names("config") for index in self.indexes),
+            labels=_union(index.item_names("label") for index in self.indexes),
+        )
+
+    def matching(self, condition: Condition) -> Found:
+        """Those that fulfil a condition."""
+        rows: list[RunRow] = []
+        for index in self.indexes:
+            mine = [row for row in self.rows if row.index is index]
+            derived = (row for row in mine if row.written.status == "running" or row.is_lost)
+            states = {row.written.folder: (row.status, row.duration_s or 0.0) for row in derived}
+            now_ns = mine[0].now_ns if mine else 0
+            folders = index.matching(condition, now_ns=now_ns, states=states)
+            rows += [row for row in mine if row.written.folder in folders]
+        return Found(rows, self.indexes)
+
+    def column(self, name: str) -> Column:
+        """The column of that name: a fact, a metric (`valid/acc`, `valid/acc.max`), a result, a key of the config."""
+        if name in COLUMNS:
+            return COLUMNS[name]
+        if name == "desc":
+            return self._of_items("desc", name, key="")
+        names = self.names()
+        if name in names.metrics:
+            return Column(name, lambda row: _statistic(row, name, "last"), to_right=True)
+        metric, _, statistic = name.rpartition(".")
+        if metric in names.metrics and statistic in STATISTICS:
+            return Column(name, lambda row: _statistic(row, metric, statistic), to_right=True)
+        if name in names.results:
+            return Column(name, lambda row: row.values.get(name))
+        for key in (name, name.removeprefix("config.")):
+            if key in names.config:
+                return self._of_items("config", name, key=key)
+        known = [*COLUMNS, "desc", *names.metrics, *names.results, *names.config]
+        if metric in names.metrics:
+            fix = f"of a metric there are {', '.join(f'.{each}' for each in STATISTICS)}"
+        else:
+            fix = did_you_mean(name, known) or f"there are {', '.join(known[:20])}{', ...' if len(known) > 20 else ''}"
+        raise InputError(f"No run has a column `{name}`.", fix=fix)
+
+    def _of_items(self, kind: Any, name: str, *, key: str) -> Column:
+        values = {
+            (index.project.root, folder): found[key]
+            for index in self.indexes
+            for folder, found in index.items(kind, [key]).items()
+        }
+        is_number = bool(values) and all(isinstance(value, int | float) for value in values.values())
+        return Column(name, lambda row: values.get((row.project.root, row.written.folder)), to_right=is_number)
+
+
 def list_runs(
     projects: Project | Sequence[Project],
     *,
+    where: str = "",
+    grep: str = "",
     tests: bool = False,
+    archived: bool = False,
+    recent: timedelta | None = None,
     sort: str = DEFAULT_SORT,
     columns: Iterable[str] = DEFAULT_COLUMNS,
     limit: int | None = None,
+    lost: Sequence[Project] = (),
 ) -> Table:
-    """The runs of one project or several; test runs only on request. `sort` is a column, with - for largest first.
+    """The runs of one project or several. `sort` is a column, with - for largest first.
 
-    InputError naming what there is, for a column that nothing has.
+    `where` is an expression, `grep` words that must stand in what was said about a run, `recent` the age of the oldest.
+    Test runs and archived ones are listed only on request, or when `where` asks for their kind or label. Of the
+    projects in `lost`, whose folders are gone, the index tells what it remembers. InputError for names that no run has.
     """
     now_ns = time.time_ns()
-    homes = [projects] if isinstance(projects, Project) else projects
-    rows = [row for home in homes for row in rows_of(home, now_ns=now_ns) if tests or row.written.kind == "train"]
-    by = _column(sort.removeprefix("-"), rows)
-    chosen = tuple(_column(name, rows) for name in columns)
-    rows = _sorted(rows, by, descending=sort.startswith("-"))
+    found = find_runs(projects, where=where, grep=grep, tests=tests, archived=archived, lost=lost, now_ns=now_ns)
+    if recent is not None:
+        oldest_ns = now_ns - round(recent.total_seconds() * 1e9)
+        found = Found([row for row in found.rows if row.written.created_ns >= oldest_ns], found.indexes)
+    by = found.column(sort.removeprefix("-"))
+    chosen = tuple(found.column(name) for name in columns)
+    rows = _sorted(found.rows, by, descending=sort.startswith("-"))
     return Table(chosen, tuple(rows[:limit]), now_ns)
+
+
+def find_runs(
+    projects: Project | Sequence[Project],
+    *,
+    where: str = "",
+    grep: str = "",
+    tests: bool = False,
+    archived: bool = False,
+    lost: Sequence[Project] = (),
+    now_ns: int = 0,
+) -> Found:
+    """The runs that `list_runs` would list, the oldest first, with what they can be asked for."""
+    now_ns = now_ns or time.time_ns()
+    homes = [projects] if isinstance(projects, Project) else projects
+    indexes = [open_index(home, texts=bool(grep)) for home in homes]
+    gone = [Index(home, lost_rows(home), index_file(home)) for home in lost]
+    rows = [row for index in indexes for row in _rows(index, now_ns)]
+    rows += [row for index in gone for row in _rows(index, now_ns, is_lost=True)]
+    found = Found(rows, [*indexes, *(index for index in gone if index.rows)])
+    asked = set()
+    if where and rows:
+        from assay.query.expression import parse
+        from assay.store.conditions import fields_of
+
+        condition = parse(where, found.names())
+        asked = {field.name or field.kind for field in fields_of(condition)}
+        found = found.matching(condition)
+    if grep and rows:
+        from assay.query.expression import mentions
+
+        found = found.matching(mentions(grep))
+    kept = [
+        row
+        for row in found.rows
+        if (tests or "kind" in asked or row.written.kind == "train")
+        and (archived or "label" in asked or ARCHIVED not in row.labels)
+    ]
+    return Found(kept, found.indexes)
 
 
 def rows_of(project: Project, *, now_ns: int = 0) -> list[RunRow]:
     """All runs of a project, the oldest first."""
-    rows = [RunRow(project, written, now_ns or time.time_ns()) for written in refresh(project)]
-    return sorted(rows, key=lambda row: (row.written.created_ns, row.id))
+    return _rows(open_index(project), now_ns or time.time_ns())
 
 
 def metric_names(rows: Iterable[RunRow]) -> list[str]:
@@ -243,29 +424,27 @@ def metric_names(rows: Iterable[RunRow]) -> list[str]:
     return list(dict.fromkeys(name for row in rows for name in json.loads(row.written.summaries_json)))
 
 
-def _column(name: str, rows: Sequence[RunRow]) -> Column:
-    if name in COLUMNS:
-        return COLUMNS[name]
-    metrics = metric_names(rows)
-    if name in metrics:
-        return Column(name, lambda row: _statistic(row, name, "last"), to_right=True)
-    metric, _, statistic = name.rpartition(".")
-    if metric in metrics and statistic in _STATISTICS:
-        return Column(name, lambda row: _statistic(row, metric, statistic), to_right=True)
-    results = dict.fromkeys(key for row in rows for key in row.values)
-    if name in results:
-        return Column(name, lambda row: row.values.get(name))
-    known = [*COLUMNS, *metrics, *results]
-    if metric in metrics:
-        fix = f"of a metric there are {', '.join(f'.{each}' for each in _STATISTICS)}"
-    else:
-        fix = did_you_mean(name, known) or f"there are {', '.join(known[:20])}{', ...' if len(known) > 20 else ''}"
-    raise InputError(f"No run has a column `{name}`.", fix=fix)
+def _rows(index: Index, now_ns: int, *, is_lost: bool = False) -> list[RunRow]:
+    rows = [RunRow(index, written, now_ns, is_lost=is_lost) for written in index.rows]
+    return sorted(rows, key=lambda row: (row.written.created_ns, row.id))
+
+
+def _union(names: Iterable[Iterable[str]]) -> list[str]:
+    return list(dict.fromkeys(name for each in names for name in each))
 
 
 def _statistic(row: RunRow, metric: str, statistic: str) -> float | None:
-    summary = row.summaries.get(metric)
-    return None if summary is None else getattr(summary, statistic)
+    summary = json.loads(row.written.summaries_json).get(metric)  # one number of many: no summaries are made
+    return None if summary is None else int(summary["count"]) if statistic == "count" else float(summary[statistic])
+
+
+def _array(np: Any, values: list[Any]) -> NDArray[Any]:
+    if all(value is None or (isinstance(value, int | float) and not isinstance(value, bool)) for value in values):
+        numbers: NDArray[np.float64] = np.array([float("nan") if v is None else v for v in values], dtype=np.float64)
+        return numbers
+    objects: NDArray[Any] = np.empty(len(values), dtype=object)
+    objects[:] = values
+    return objects
 
 
 def _sorted(rows: Sequence[RunRow], by: Column, *, descending: bool) -> list[RunRow]:

@@ -1,7 +1,8 @@
 """The list of all runs of a project, quickly: a SQLite cache that may be deleted at any time.
 
 The run folders are the truth. Bringing the cache up to date takes one look at each folder's time of change; a run that
-is sealed and has not changed is not opened, of one that is open only what changed is read again.
+is sealed and has not changed is not opened, of one that is open only what changed is read again. What runs are asked
+for (metrics, keys of their configs, words) lies in tables of its own, so that a question reads no folder at all.
 """
 
 from __future__ import annotations
@@ -13,28 +14,34 @@ import os
 import socket
 import sqlite3
 import time
-from collections.abc import Iterator, Sequence
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from platformdirs import user_cache_path
 
 from assay.core import run_file
-from assay.core.errors import AssayError, RecordError
+from assay.core.errors import AssayError, InputError, RecordError
 from assay.core.facts import Edit, read_edits
 from assay.core.ids import id_of_folder
 from assay.core.lease import Lease
 from assay.core.lease import read as read_lease
 from assay.core.plain import dumps, from_plain
 from assay.core.run_file import RunFile, Summary
+from assay.store.conditions import Condition, Sql
 from assay.store.layout import Project, RunFolder, scan_runs
+from assay.store.migrations import SCHEMA, NewerIndexError, migrate, version_of
 
-SCHEMA = 1
-"""To be raised whenever a column or its meaning changes: an index of another schema is made anew."""
+Kind = Literal["config", "result", "label", "note", "desc"]
 
 # A folder changed so recently may change again within the same tick of the disk's clock: it is read again next time.
 _RACY_NS = 2_000_000_000
 _BUSY_S = 2.0
+_ASKED_BUSY_S = 10.0
+_README_BLOCK = "<!-- assay: begin"
+_MOST_TEXT = 200_000
 
 
 class IndexRow(NamedTuple):
@@ -87,9 +94,110 @@ class IndexRow(NamedTuple):
 
 
 _COLUMNS = IndexRow._fields
-_CREATE = f"CREATE TABLE IF NOT EXISTS runs ({', '.join(_COLUMNS)}, PRIMARY KEY (folder)) WITHOUT ROWID"
 _SELECT = f"SELECT {', '.join(_COLUMNS)} FROM runs"
-_REPLACE = f"INSERT OR REPLACE INTO runs VALUES ({', '.join('?' * len(_COLUMNS))})"
+_REPLACE = f"INSERT OR REPLACE INTO runs ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"
+
+
+class Item(NamedTuple):
+    """One thing that a run can be asked for: a key of its config, a result, a label, its newest note, its desc."""
+
+    kind: Kind
+    name: str
+    value: str | int | float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """A run that was read. `items` and `text` are None when only its metrics were."""
+
+    row: IndexRow
+    items: Sequence[Item] | None = None
+    text: str = ""
+    readme_mtime_ns: int = 0
+
+
+@dataclass(slots=True)
+class Index:
+    """The runs of a project as they are now, the oldest first; and answers to questions about them."""
+
+    project: Project
+    rows: list[IndexRow]
+    _file: Path
+    # What could not be written into the file, which is then asked in memory.
+    _unwritten: list[Changed] = field(default_factory=list)
+    _gone: list[str] = field(default_factory=list)
+
+    def matching(self, condition: Condition, *, now_ns: int, states: Mapping[str, tuple[str, float]]) -> set[str]:
+        """The folders of the runs that fulfil a condition. `states`: status and seconds of the runs that are open."""
+        sql = Sql(condition)
+        parameters = {**sql.parameters, "now_ns": now_ns, "project": str(self.project.root)}
+        with self._asked() as database:
+            database.execute("CREATE TEMP TABLE now (folder PRIMARY KEY, status, seconds)")
+            now = ((folder, *state) for folder, state in states.items())
+            database.executemany("INSERT INTO now VALUES (?, ?, ?)", now)
+            query = f"SELECT runs.folder FROM runs LEFT JOIN now ON now.folder = runs.folder WHERE {sql.where}"
+            return {folder for (folder,) in database.execute(query, parameters)}
+
+    def metric_names(self) -> list[str]:
+        """Every metric that any run has."""
+        with self._asked() as database:
+            return [name for (name,) in database.execute("SELECT DISTINCT name FROM metrics")]
+
+    def item_names(self, kind: Kind) -> list[str]:
+        """Every name that any run has something of this kind under."""
+        with self._asked() as database:
+            return [name for (name,) in database.execute("SELECT DISTINCT name FROM items WHERE kind = ?", (kind,))]
+
+    def items(self, kind: Kind, names: Iterable[str]) -> dict[str, dict[str, Any]]:
+        """By folder, what each run has under these names; None values are left out."""
+        found: dict[str, dict[str, Any]] = {}
+        with self._asked() as database:
+            for name in names:
+                query = "SELECT folder, value FROM items WHERE kind = ? AND name = ? AND value IS NOT NULL"
+                for folder, value in database.execute(query, (kind, name)):
+                    found.setdefault(folder, {})[name] = value
+        return found
+
+    def all_items(self, kind: Kind, folders: Iterable[str]) -> dict[str, dict[str, Any]]:
+        """By folder, everything of a kind that these runs have."""
+        with self._asked() as database:
+            query = "SELECT name, value FROM items WHERE folder = ? AND kind = ?"
+            return {folder: dict(database.execute(query, (folder, kind))) for folder in folders}
+
+    @contextlib.contextmanager
+    def _asked(self) -> Iterator[sqlite3.Connection]:
+        """The file, if it holds what `rows` say; else the same in memory."""
+        with contextlib.ExitStack() as stack:
+            database = None if self._unwritten or self._gone else self._opened(stack)
+            if database is None:
+                database = stack.enter_context(contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)))
+                self._fill(database)
+            database.create_function("folded", 1, lambda value: None if value is None else str(value).casefold())
+            yield database
+
+    def _opened(self, stack: contextlib.ExitStack) -> sqlite3.Connection | None:
+        """The file, or None when it is gone, locked or damaged since it was written."""
+        try:
+            database = stack.enter_context(_open(self._file, make=False, busy_s=_ASKED_BUSY_S))
+            database.execute("SELECT folder FROM texts LIMIT 1").fetchone()
+        except (sqlite3.Error, NewerIndexError):
+            return None
+        return database
+
+    def _fill(self, database: sqlite3.Connection) -> None:
+        """What the file holds and what it could not take; without a file, what the folders say."""
+        changed = self._unwritten
+        try:
+            with _open(self._file, make=False) as old:
+                old.execute("SELECT folder FROM texts LIMIT 1").fetchone()
+                old.backup(database)
+        except (sqlite3.Error, NewerIndexError):
+            if len(changed) == len(self.rows) and all(each.items is not None for each in changed):
+                _write(database, changed, [])  # just read, all of them
+                return
+            folders = [RunFolder(self.project.runs_dir / row.folder) for row in self.rows]
+            changed = [_read(folder, 0) for folder in folders if folder.path.is_dir()]
+        _write(database, changed, self._gone)
 
 
 def index_file(project: Project) -> Path:
@@ -102,23 +210,59 @@ def index_file(project: Project) -> Path:
 def refresh(project: Project, *, file: Path | None = None) -> list[IndexRow]:
     """All runs of a project as they are now, the oldest first; what had to be read is remembered for the next time.
 
-    An index that is not there, damaged, locked or not writable costs time and nothing else.
+    An index that is not there, damaged, locked, of a newer assay or not writable costs time and nothing else.
     """
+    return open_index(project, file=file).rows
+
+
+def open_index(project: Project, *, texts: bool = False, file: Path | None = None) -> Index:
+    """The same, to be asked. With `texts` it is also looked at whether somebody has edited a README."""
     path = file or index_file(project)
     known = {row.folder: row for row in _remembered(path)}
-    rows, changed = [], []
+    readmes = _readmes(path) if texts else {}
+    rows: list[IndexRow] = []
+    changed: list[Changed] = []
     for entry in scan_runs(project.runs_dir):
         old = known.pop(entry.name, None)
-        row = _current(entry, old)
-        if row is None:
+        found = _current(entry, old, readmes.get(entry.name))
+        if found is None:
             continue  # deleted at this moment
-        rows.append(row)
-        if row is not old:
-            changed.append(row)
-    if changed or known:
-        _remember(path, changed, list(known))
+        if isinstance(found, Changed):
+            changed.append(found)
+            rows.append(found.row)
+        else:
+            rows.append(found)
+    gone = list(known)
     rows.sort(key=lambda row: row.folder)
-    return rows
+    if (changed or gone) and not _remember(path, changed, gone):
+        return Index(project, rows, path, changed, gone)
+    return Index(project, rows, path)
+
+
+def lost_rows(project: Project) -> list[IndexRow]:
+    """What the index remembers of a project whose folder is gone."""
+    return _remembered(index_file(project))
+
+
+def reindex(project: Project) -> int:
+    """Make the index anew from the folders, and say how many runs it holds.
+
+    InputError when a newer assay made the one that is there, or when it cannot be written.
+    """
+    path = index_file(project)
+    with contextlib.suppress(sqlite3.Error):
+        try:
+            with _open(path, make=False):
+                pass
+        except NewerIndexError as error:
+            fix = "Use that assay, or delete the file: it is made again from the run folders."
+            raise InputError(f"The index was made by a newer assay ({error}).", where=str(path), fix=fix) from None
+    _delete(path)
+    index = open_index(project)
+    if index.rows and not path.exists():
+        fix = "Runs can be listed without it, only more slowly."
+        raise InputError("The index cannot be written.", where=str(path), fix=fix)
+    return len(index.rows)
 
 
 def delete_index(project: Project) -> None:
@@ -126,15 +270,22 @@ def delete_index(project: Project) -> None:
     _delete(index_file(project))
 
 
-def _current(entry: os.DirEntry[str], old: IndexRow | None) -> IndexRow | None:
+def _current(entry: os.DirEntry[str], old: IndexRow | None, readme_mtime_ns: int | None) -> IndexRow | Changed | None:
+    """The row that is known, if it still holds; else what was read now; None for a folder that is gone."""
     try:
         mtime_ns = entry.stat().st_mtime_ns
     except OSError:
         return None
-    if old is not None and old.sealed and old.folder_mtime_ns == mtime_ns and not old.edits_size:
+    is_settled = old is not None and old.sealed and old.folder_mtime_ns == mtime_ns and not old.edits_size
+    if is_settled and not _rewritten(entry.path, readme_mtime_ns):
         return old  # thousands of runs are like this: no path is made for them
     folder = RunFolder(Path(entry.path))
-    if old is None or old.folder_mtime_ns != mtime_ns or _edits_grew(folder, old):
+    if (
+        old is None
+        or old.folder_mtime_ns != mtime_ns
+        or _edits_grew(folder, old)
+        or _rewritten(entry.path, readme_mtime_ns)
+    ):
         # Looked at before it is read: what changes meanwhile is seen as a change the next time.
         fresh = 0 if time.time_ns() - mtime_ns < _RACY_NS else mtime_ns
         return _read(folder, fresh)
@@ -143,7 +294,7 @@ def _current(entry: os.DirEntry[str], old: IndexRow | None) -> IndexRow | None:
     metrics_mtime_ns = _mtime_ns(folder.metrics)
     if metrics_mtime_ns == old.metrics_mtime_ns:
         return old
-    return old._replace(summaries_json=_live_summaries(folder), metrics_mtime_ns=metrics_mtime_ns)
+    return Changed(old._replace(summaries_json=_live_summaries(folder), metrics_mtime_ns=metrics_mtime_ns))
 
 
 def _edits_grew(folder: RunFolder, old: IndexRow) -> bool:
@@ -151,7 +302,13 @@ def _edits_grew(folder: RunFolder, old: IndexRow) -> bool:
     return bool(old.edits_size) and _size(folder.edits) != old.edits_size
 
 
-def _read(folder: RunFolder, mtime_ns: int) -> IndexRow:
+def _rewritten(folder: str, readme_mtime_ns: int | None) -> bool:
+    """Whether the README is another one than the index knows; never, where nobody asks for it."""
+    return readme_mtime_ns is not None and readme_mtime_ns != _mtime_ns(os.path.join(folder, "README.md"))
+
+
+def _read(folder: RunFolder, mtime_ns: int) -> Changed:
+    readme_mtime_ns = _mtime_ns(folder.readme)
     edits_size = _size(folder.edits)
     metrics_mtime_ns = _mtime_ns(folder.metrics)
     error = ""
@@ -167,11 +324,13 @@ def _read(folder: RunFolder, mtime_ns: int) -> IndexRow:
         run = RunFile(id=id_of_folder(folder.path.name) or "", kind="train", created_ns=_created_ns(folder))
     best = run.best
     newest = run.attempts[-1] if run.attempts else None
-    return IndexRow(
+    values = {**run.values, **{edit.key: edit.new for edit in edits if edit.what == "value"}}
+    tag = next((e.new for e in reversed(edits) if e.what == "tag" and isinstance(e.new, str)), run.tag)
+    row = IndexRow(
         folder=folder.path.name,
         id=run.id,
         kind=run.kind,
-        tag=run.tag,
+        tag=tag,
         status="" if error else run.status,
         created_ns=run.created_ns,
         seconds=run.seconds,
@@ -190,13 +349,71 @@ def _read(folder: RunFolder, mtime_ns: int) -> IndexRow:
         sealed=int(run.sealed),
         error=error,
         summaries_json=dumps(run.summaries) if run.sealed else _live_summaries(folder),
-        values_json=dumps(run.values),
+        values_json=dumps(values),
         lease_json=dumps(lease) if lease else "",
         edits_json=dumps(edits) if edits else "",
         folder_mtime_ns=mtime_ns,
         edits_size=edits_size,
         metrics_mtime_ns=metrics_mtime_ns,
     )
+    page = _text_of(folder.readme)
+    items = list(_items(folder, values, edits, page))
+    said = [row.id, tag, page, *(str(edit.new) for edit in edits if edit.what == "note")]
+    said += [item.name for item in items if item.kind == "label"]
+    return Changed(row, items, "\n".join(said).casefold(), readme_mtime_ns)
+
+
+def _items(folder: RunFolder, values: Mapping[str, Any], edits: Sequence[Edit], page: str) -> Iterator[Item]:
+    with contextlib.suppress(OSError, ValueError, RecursionError):
+        yield from _flat(tomllib.loads(folder.config_toml.read_text(encoding="utf-8")))
+    for name, value in values.items():
+        yield Item("result", name, _cell(value))
+    labels = {edit.key: bool(edit.new) for edit in edits if edit.what == "label"}
+    yield from (Item("label", label, 1) for label, has in labels.items() if has)
+    notes = [str(edit.new) for edit in edits if edit.what == "note"]
+    if notes:
+        yield Item("note", "", notes[-1])
+    if desc := described(page):
+        yield Item("desc", "", desc)
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[Item]:
+    """The leaves of a config by dotted key; lists of tables are gone into, other lists are one value."""
+    for key, value in values.items():
+        if isinstance(value, list) and any(isinstance(each, dict) for each in value):
+            for i, each in enumerate(value):
+                yield from _flat(each if isinstance(each, dict) else {"": each}, f"{prefix}{key}[{i}].")
+        elif isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield Item("config", f"{prefix}{key}".rstrip("."), _cell(value))
+
+
+def _cell(value: Any) -> str | int | float | None:
+    """What a cell of the index can hold: numbers and texts as they are, all else as text."""
+    match value:
+        case None | str() | float():
+            return value
+        case int():
+            return int(value) if -(2**63) <= value < 2**63 else float(value)
+        case list() | dict():
+            return json.dumps(value, ensure_ascii=False, default=str)
+        case _:
+            return str(value)
+
+
+def described(page: str) -> str:
+    """What the user wrote in a README: between the title and the block of ours."""
+    own = page.partition(_README_BLOCK)[0].strip()
+    title, _, body = own.partition("\n")
+    return body.strip() if title.startswith("# ") else own
+
+
+def _text_of(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")[:_MOST_TEXT]
+    except OSError:
+        return ""
 
 
 def _live_summaries(folder: RunFolder) -> str:
@@ -214,9 +431,9 @@ def _created_ns(folder: RunFolder) -> int:
     return 0
 
 
-def _mtime_ns(path: Path) -> int:
+def _mtime_ns(path: Path | str) -> int:
     try:
-        return path.stat().st_mtime_ns
+        return os.stat(path).st_mtime_ns
     except OSError:
         return 0
 
@@ -234,37 +451,82 @@ def _size(path: Path) -> int:
 def _remembered(path: Path) -> list[IndexRow]:
     try:
         with _open(path, make=False) as database:
+            if version_of(database) == SCHEMA:
+                return [IndexRow._make(row) for row in database.execute(_SELECT)]
+        with _open(path, make=True) as database:
+            _write(database, [], [])  # it was of an older assay
             return [IndexRow._make(row) for row in database.execute(_SELECT)]
-    except sqlite3.OperationalError:
-        return []  # not there, locked, not readable: as good as none
-    except sqlite3.DatabaseError:
-        _delete(path)
+    except NewerIndexError:
+        return []
+    except sqlite3.DatabaseError as error:
+        # Not there, locked, not readable: as good as none. No such table, no database: damaged.
+        if error.sqlite_errorcode & 0xFF in _DAMAGED:
+            _delete(path)
         return []
 
 
-def _remember(path: Path, rows: Sequence[IndexRow], gone: Sequence[str]) -> None:
-    with contextlib.suppress(OSError, sqlite3.Error):
+_DAMAGED = (sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT)
+
+
+def _readmes(path: Path) -> dict[str, int]:
+    """When the README of each run was last changed, as far as that is known."""
+    try:
+        with _open(path, make=False) as database:
+            return dict(database.execute("SELECT folder, readme_mtime_ns FROM texts"))
+    except (sqlite3.Error, NewerIndexError):
+        return {}
+
+
+def _remember(path: Path, changed: Sequence[Changed], gone: Sequence[str]) -> bool:
+    """Write what was read; whether that was possible."""
+    try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with _open(path, make=True) as database:
-            # IMMEDIATE: a transaction that reads first and then wants to write is refused at once when others write.
-            database.execute("BEGIN IMMEDIATE")
-            if database.execute("PRAGMA user_version").fetchone()[0] != SCHEMA:
-                database.execute("DROP TABLE IF EXISTS runs")
-                database.execute(f"PRAGMA user_version = {SCHEMA}")
-            database.execute(_CREATE)
-            database.executemany("DELETE FROM runs WHERE folder = ?", [(name,) for name in gone])
-            database.executemany(_REPLACE, rows)
-            database.execute("COMMIT")
+            _write(database, changed, gone)
+        return True
+    except (OSError, sqlite3.Error, NewerIndexError):
+        return False
+
+
+def _write(database: sqlite3.Connection, changed: Sequence[Changed], gone: Sequence[str]) -> None:
+    # IMMEDIATE: a transaction that reads first and then wants to write is refused at once when others write.
+    database.execute("BEGIN IMMEDIATE")
+    migrate(database)
+    for table in ("runs", "metrics", "items", "texts"):
+        database.executemany(f"DELETE FROM {table} WHERE folder = ?", [(name,) for name in gone])
+    database.executemany(_REPLACE, [each.row for each in changed])
+    rows = [(each.row.folder,) for each in changed]
+    database.executemany("DELETE FROM metrics WHERE folder = ?", rows)
+    database.executemany(
+        "INSERT OR REPLACE INTO metrics VALUES (?, ?, ?, ?, ?, ?, ?)",
+        [_metric(each.row.folder, *pair) for each in changed for pair in json.loads(each.row.summaries_json).items()],
+    )
+    read = [(each, each.items) for each in changed if each.items is not None]
+    database.executemany("DELETE FROM items WHERE folder = ?", [(each.row.folder,) for each, _ in read])
+    database.executemany(
+        "INSERT OR REPLACE INTO items VALUES (?, ?, ?, ?)",
+        [(item.kind, item.name, each.row.folder, item.value) for each, items in read for item in items],
+    )
+    texts = [(each.row.folder, each.text, each.readme_mtime_ns) for each, _ in read]
+    database.executemany("INSERT OR REPLACE INTO texts VALUES (?, ?, ?)", texts)
+    database.execute("COMMIT")
+
+
+def _metric(folder: str, name: str, data: Mapping[str, Any]) -> tuple[Any, ...]:
+    # Infinities and nan are texts in JSON; a nan is nothing in a database.
+    numbers = (float(data[key]) for key in ("last", "min", "max", "mean"))
+    return (name, folder, *numbers, data["count"])
 
 
 @contextlib.contextmanager
-def _open(path: Path, *, make: bool) -> Iterator[sqlite3.Connection]:
+def _open(path: Path, *, make: bool, busy_s: float | None = None) -> Iterator[sqlite3.Connection]:
+    """The file as a database. NewerIndexError: it is not for us."""
     uri = f"{path.absolute().as_uri()}?mode={'rwc' if make else 'ro'}"
-    with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=_BUSY_S, isolation_level=None)) as database:
+    timeout = _BUSY_S if busy_s is None else busy_s
+    with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=timeout, isolation_level=None)) as database:
         # A cache need not survive power loss; what is torn then is found to be so, and made anew.
         database.execute("PRAGMA synchronous = OFF")
-        if not make and database.execute("PRAGMA user_version").fetchone()[0] != SCHEMA:
-            raise sqlite3.OperationalError("the index of another version")
+        version_of(database)
         yield database
 
 

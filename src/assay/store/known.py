@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from platformdirs import user_data_path
+
+from assay.core.plain import write_atomic
 
 FILE_NAME = "projects.txt"
 
@@ -29,6 +32,20 @@ def known_projects(*, file: Path | None = None) -> list[Path]:
     """The projects that still exist, each once, in the order in which they were first used."""
     lines = dict.fromkeys(_lines(file or known_file()))
     return [Path(line) for line in lines if line and (Path(line) / ".assay").is_dir()]
+
+
+def lost_roots(*, file: Path | None = None) -> list[Path]:
+    """The projects of the list whose folder is gone, or is no project any more."""
+    lines = dict.fromkeys(_lines(file or known_file()))
+    return [Path(line) for line in lines if line and not (Path(line) / ".assay").is_dir()]
+
+
+def forget(roots: Iterable[Path], *, file: Path | None = None) -> None:
+    """Take projects off the list. OSError when it cannot be written."""
+    path = file or known_file()
+    gone = {str(root) for root in roots}
+    kept = [line for line in dict.fromkeys(_lines(path)) if line and line not in gone]
+    write_atomic(path, "".join(f"{line}\n" for line in kept).encode("utf-8", "surrogateescape"), durable=False)
 
 
 def _lines(path: Path) -> list[str]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from assay.core import metrics_file
+from assay.core.errors import ArgumentError
 from assay.core.frames import FILE_HEAD_BYTES
 from assay.core.metrics_file import Chunk, KeySet, Rewind, Row, Rows
 from assay.core.run_file import Summary
@@ -34,6 +35,31 @@ class Series:
     times_ns: NDArray[np.int64]
     values: NDArray[np.float64]
     branches: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def reduced(self, buckets: int = 2000) -> Reduced:
+        """The curve in at most `buckets` equal ranges of steps, each with its smallest and largest value.
+
+        No spike is lost. Points have to be in the order of their steps: of one branch, as `metric` gives them.
+        """
+        return _reduced(self, buckets)
+
+
+@dataclass(frozen=True, slots=True)
+class Reduced:
+    """A curve with fewer points: by range of steps the first step, the number of points, extremes and last value.
+
+    A nan is no extreme; where a range holds nothing else, all three are nan. A range without points is left out.
+    """
+
+    name: str
+    steps: NDArray[np.int64]
+    counts: NDArray[np.int64]
+    lows: NDArray[np.float64]
+    highs: NDArray[np.float64]
+    lasts: NDArray[np.float64]
 
     def __len__(self) -> int:
         return len(self.steps)
@@ -141,17 +167,6 @@ def read_series(source: Source, *, names: Iterable[str] | None = None, branches:
     return {name: _series(name, parts[name]) for name in wanted}
 
 
-def read_calls(source: Source) -> Iterator[tuple[int, int, dict[str, float]]]:
-    """Step, time (unix ns) and values of each log call whose points are on the curve, in the order of the calls."""
-    found = []
-    for block in (block.on_curve() for block in read_contents(source).blocks):
-        names = block.keys.names
-        for row in zip(block.times_ns, block.orders, block.steps, zip(*block.columns, strict=True), strict=True):
-            found.append((*row, names))
-    for time_ns, _, step, values, names in sorted(found, key=lambda row: row[:2]):
-        yield step, time_ns, dict(zip(names, values, strict=True))
-
-
 def _series(name: str, parts: Sequence[tuple[Block, int]]) -> Series:
     import numpy as np  # here: a list of runs must not pay for it
 
@@ -166,6 +181,32 @@ def _series(name: str, parts: Sequence[tuple[Block, int]]) -> Series:
         order = np.lexsort((whole([block.orders for block, _ in parts]), times))
         steps, times, marks, values = steps[order], times[order], marks[order], values[order]
     return Series(name, steps, times, values, marks)
+
+
+def _reduced(series: Series, buckets: int) -> Reduced:
+    import numpy as np
+
+    steps, values, total = series.steps, series.values, len(series)
+    if buckets < 1:
+        raise ArgumentError("A curve is reduced to at least one range", inside=("buckets",))
+    if total and np.any(steps[1:] < steps[:-1]):
+        order = np.argsort(steps, kind="stable")
+        steps, values = steps[order], values[order]
+    if total > buckets:
+        edges = np.linspace(float(steps[0]), float(steps[-1]) + 1, buckets + 1)[:-1]
+        starts = np.unique(np.searchsorted(steps, edges))
+    else:
+        starts = np.arange(total)
+    ends = np.append(starts[1:], total) if total else starts
+    empty = np.empty(0)
+    return Reduced(
+        series.name,
+        steps[starts],
+        (ends - starts).astype(np.int64),
+        np.fmin.reduceat(values, starts) if total else empty,
+        np.fmax.reduceat(values, starts) if total else empty,
+        values[ends - 1] if total else empty,
+    )
 
 
 def _parts(blocks: Iterable[Block]) -> dict[str, list[tuple[Block, int]]]:

@@ -1,0 +1,26 @@
+"""`assay archive`."""
+
+from __future__ import annotations
+
+import click
+
+from assay.cli.words import count
+from assay.query.find import find_run
+from assay.query.table import ARCHIVED
+from assay.record import edits
+
+
+@click.command(
+    name="archive", help="Leave runs out of lists; nothing of them is deleted. `assay ls --archived` has them."
+)
+@click.argument("runs", metavar="RUN...", nargs=-1, required=True)
+@click.option("--undo", is_flag=True, help="Show them again.")
+def command(runs: tuple[str, ...], undo: bool) -> int:
+    views = [find_run(run) for run in runs]
+    for view in views:
+        if undo and ARCHIVED in view.labels:
+            edits.remove_labels(view.folder, [ARCHIVED])
+        elif not undo and ARCHIVED not in view.labels:
+            edits.add_labels(view.folder, [ARCHIVED])
+    click.echo(f"{'shown again' if undo else 'archived'}: {count(len(views), 'run')}")
+    return 0

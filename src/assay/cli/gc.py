@@ -1,0 +1,33 @@
+"""`assay gc`."""
+
+from __future__ import annotations
+
+import click
+
+from assay.cli.words import count
+from assay.core.diagnostics import visible
+from assay.query.place import projects_here
+from assay.query.words import size
+from assay.store.trash import clean
+
+
+@click.command(name="gc", help="Delete the files of removed runs, and forget projects whose folders are gone.")
+@click.option("--code", is_flag=True, help="Delete kept code too that no run of this project needs.")
+@click.option("--dry-run", is_flag=True, help="Only say what would be deleted.")
+def command(code: bool, dry_run: bool) -> int:
+    here = projects_here()
+    done = clean(here[0] if here else None, code=code, dry_run=dry_run)
+    would = "would be " if dry_run else ""
+    for name in done.runs:
+        click.echo(f"{would}deleted: {name}")
+    for root in done.projects:
+        click.echo(f"{would}forgotten: {visible(str(root))} is not there any more")
+    if done.code_files:
+        click.echo(f"{would}deleted: {count(done.code_files, 'file')} of kept code")
+    if done.code_kept:
+        click.echo(f"code is left alone: {visible(done.code_kept)}", err=True)
+    if done.runs or done.code_files:
+        click.echo(f"{size(done.size_bytes)} {'would be ' if dry_run else ''}freed")
+    elif not done.projects:
+        click.echo("There is nothing to clean away.")
+    return 0

@@ -1,0 +1,28 @@
+"""`assay note`."""
+
+from __future__ import annotations
+
+import click
+
+from assay.cli.words import wrapped
+from assay.core.diagnostics import visible
+from assay.query.find import find_run
+from assay.query.words import moment
+from assay.record import edits
+
+
+@click.command(name="note", help="Add a note to a run; without TEXT show those that it has. None is ever replaced.")
+@click.argument("run")
+@click.argument("text", nargs=-1)
+def command(run: str, text: tuple[str, ...]) -> int:
+    view = find_run(run)
+    if text:
+        edits.note(view.folder, " ".join(text))
+        click.echo(f"noted: {view.id} {visible(view.tag)}".rstrip())
+        return 0
+    for note in view.notes:
+        click.echo(f"{moment(note.at_ns)}  {visible(note.who)}".rstrip())
+        click.echo("\n".join(wrapped(str(note.new))))
+    if not view.notes:
+        click.echo(f"The run {view.id} has no notes.", err=True)
+    return 0

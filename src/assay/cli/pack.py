@@ -1,0 +1,31 @@
+"""`assay pack`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from assay.cli.words import count
+from assay.query.diff import code_store
+from assay.query.find import find_run
+from assay.query.words import size
+from assay.store.packing import SUFFIX, pack
+
+
+@click.command(
+    name="pack", help="Put a run into one file, with its code and checkpoints: to keep elsewhere, or to give away."
+)
+@click.argument("run")
+@click.option("--to", metavar="FILE", help=f"Left out: the name of its folder with {SUFFIX}, here.")
+def command(run: str, to: str | None) -> int:
+    view = find_run(run)
+    path = Path(to or f"{view.path.absolute().name}{SUFFIX}")
+    if path.is_dir():
+        path /= f"{view.path.absolute().name}{SUFFIX}"
+    found = pack(view.folder, code_store(view), path)
+    click.echo(f"packed: {os.fspath(path)}  {size(path.stat().st_size)}, {count(len(found.files), 'file')}")
+    if not any(name.startswith("code/") for name in found.files):
+        click.echo("Its code is not in it: none was kept, or it is not here.", err=True)
+    return 0

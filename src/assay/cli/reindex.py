@@ -1,0 +1,23 @@
+"""`assay reindex`."""
+
+from __future__ import annotations
+
+import time
+
+import click
+
+from assay.cli.words import count
+from assay.query import place
+from assay.query.words import duration
+from assay.store.index import reindex
+
+
+@click.command(name="reindex", help="Make the index anew from the run folders. It is a cache: this loses nothing.")
+@click.option("--all-projects", is_flag=True, help="That of every project that you have.")
+def command(all_projects: bool) -> int:
+    for project in place.all_projects() if all_projects else [place.project_here()]:
+        began = time.perf_counter()
+        runs = reindex(project)
+        where = f"  {project.root}" if all_projects else ""
+        click.echo(f"{count(runs, 'run')} indexed in {duration(time.perf_counter() - began)}{where}")
+    return 0

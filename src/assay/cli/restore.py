@@ -1,0 +1,82 @@
+"""`assay restore`."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+from pathlib import Path
+
+import click
+
+from assay.cli.words import count
+from assay.core.errors import InputError, RecordError
+from assay.core.ids import id_of_folder
+from assay.core.plain import write_atomic
+from assay.query.diff import code_store
+from assay.query.find import checkpoint_of, find
+from assay.query.run import RunView
+from assay.store.code import read_tree
+from assay.store.layout import make_project
+from assay.store.restoring import make_room, place_of, write_tree
+
+
+@click.command(
+    name="restore",
+    help="The code and config of a run as they were, in a folder of their own; with RUN@CKPT that checkpoint too.",
+)
+@click.argument("run", metavar="RUN[@CKPT]")
+@click.option("--to", metavar="DIR", help="The folder to make. Left out: restored-ID, here.")
+@click.option("--force", is_flag=True, help="Move away what is in DIR; nothing is deleted.")
+def command(run: str, to: str | None, force: bool) -> int:
+    view, name = find(run)
+    checkpoint = checkpoint_of(view, name) if name else None
+    if not view.code.snapshot:
+        raise InputError(f"No code was kept with {view.id}.", where=str(view.path))
+    store = code_store(view)
+    try:
+        tree = read_tree(store, view.code.snapshot)
+    except KeyError:
+        what = f"The code of {view.id} is not here: its folder was copied without its project's code store."
+        raise RecordError(what, where=str(view.path), fix="`assay pack` takes the code along") from None
+    folder = Path(to or f"restored-{view.id}")
+    aside = make_room(folder, force=force)
+    if aside is not None:
+        click.echo(f"moved away: {aside}", err=True)
+    files = write_tree(tree, store, folder)
+    make_project(folder.resolve())
+    click.echo(f"restored: {os.fspath(folder)}  {count(len(files), 'file')} of code")
+    if checkpoint is not None:
+        kept = folder / "checkpoints" / checkpoint.name
+        shutil.copytree(checkpoint.path, kept)
+        click.echo(f"checkpoint: {os.fspath(kept)}")
+    if view.code.left_out:
+        click.echo(f"not kept at the time: {', '.join(view.code.left_out[:5])}", err=True)
+    if view.config_text and view.file.config_path:
+        click.echo(f"run it again: {shlex.join(_run_again(view, folder))}")
+    elif view.file.attempts and view.file.newest.command:
+        click.echo(f"it was started by: {shlex.join(view.file.newest.command)}")
+    return 0
+
+
+def _run_again(view: RunView, folder: Path) -> list[str]:
+    """Put the resolved config, overrides included, where its modules are found; the command that trains it."""
+    root = Path(view.file.project)
+    kept = [Path(each) for attempt in reversed(view.file.attempts) for each in attempt.launch.get("user_dirs", ())]
+    given = Path(view.file.config_path).parent
+    # The config of a run that was trained again lay in that run's folder, where no modules are.
+    home = kept[0] if kept and id_of_folder(given.name) is not None else given
+    beside = _restored(home, root, folder)
+    config = beside / f"run-{view.id}.toml"
+    beside.mkdir(parents=True, exist_ok=True)
+    write_atomic(config, view.config_text.encode("utf-8", "surrogateescape"), durable=False)
+    modules = [_restored(path, root, folder) for path in kept[:1]]
+    elsewhere = [f"--user-dir={os.fspath(path)}" for path in modules if path != beside and path.is_dir()]
+    return ["assay", "run", os.fspath(config), *elsewhere]
+
+
+def _restored(path: Path, root: Path, folder: Path) -> Path:
+    """Where a folder of the run's project, or one outside of it, is now."""
+    if path.is_relative_to(root):
+        return folder / path.relative_to(root)
+    return place_of(path.as_posix(), folder)

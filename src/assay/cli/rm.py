@@ -1,0 +1,41 @@
+"""`assay rm`."""
+
+from __future__ import annotations
+
+import click
+
+from assay.core.diagnostics import visible
+from assay.core.errors import InputError
+from assay.core.ids import id_of_folder
+from assay.query.find import find_run
+from assay.query.place import project_here
+from assay.store.layout import RunFolder
+from assay.store.trash import bring_back, remove, removed
+
+
+@click.command(name="rm", help="Remove runs. Their files stay until `assay gc`; --undo brings them back.")
+@click.argument("runs", metavar="RUN...", nargs=-1, required=True)
+@click.option("--undo", is_flag=True, help="Bring back runs that were removed, by id.")
+def command(runs: tuple[str, ...], undo: bool) -> int:
+    if undo:
+        for folder in [_removed(run) for run in runs]:
+            bring_back(folder)
+            click.echo(f"brought back: {folder.id}")
+        return 0
+    # All are found before the first is removed: `last` must mean the same for each of them.
+    for view in {view.id: view for view in map(find_run, runs)}.values():
+        tag = visible(view.tag)  # before its folder is somewhere else
+        remove(view.folder)
+        click.echo(f"removed: {view.id} {tag}".rstrip() + f"   (assay rm --undo {view.id})")
+    return 0
+
+
+def _removed(address: str) -> RunFolder:
+    project = project_here()
+    gone = removed(project)
+    found = [folder for folder in gone if folder.id.startswith(address) or address == folder.path.name]
+    if len(found) == 1:
+        return found[0]
+    ids = ", ".join(id_of_folder(folder.path.name) or "" for folder in found or gone)
+    what = f"`{address}` is the beginning of several ids." if found else f"No removed run is called `{address}`."
+    raise InputError(what, where=str(project.runs_dir), fix=f"there are {ids}" if ids else "none is removed")

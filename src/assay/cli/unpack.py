@@ -1,0 +1,34 @@
+"""`assay unpack`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+import click
+
+from assay.cli.words import count
+from assay.query.words import size
+from assay.store.known import remember
+from assay.store.layout import open_project
+from assay.store.packing import check, unpack
+
+
+@click.command(name="unpack", help="Take a packed run into this project. Every file is compared with its digest first.")
+@click.argument("file")
+@click.option("--check", "only_check", is_flag=True, help="Only compare; write nothing.")
+def command(file: str, only_check: bool) -> int:
+    if only_check:
+        found = check(Path(file))
+        click.echo(f"as packed: {found.id}  {count(len(found.files), 'file')}, {size(found.size_bytes)}")
+        return 0
+    project = open_project(Path.cwd(), create=True)
+    if project.is_new:
+        click.echo(f"assay: {project.root} is a project now (it has a folder .assay/).", err=True)
+    folder = unpack(Path(file), project)
+    with contextlib.suppress(OSError):  # then it is only not listed by --all-projects
+        remember(project.root)
+    click.echo(f"unpacked: {os.fspath(folder.path)}")
+    click.echo(f"run it again: assay restore {folder.id} --to DIR")
+    return 0

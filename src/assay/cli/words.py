@@ -1,0 +1,23 @@
+"""Long text on a terminal."""
+
+from __future__ import annotations
+
+import textwrap
+
+from assay.core.diagnostics import visible
+
+WIDTH = 80
+
+
+def wrapped(text: str, *, indent: str = "  ") -> list[str]:
+    """Lines of at most WIDTH columns; paragraphs stay apart, control characters are spelled out."""
+    lines = [line for part in text.split("\n") for line in textwrap.wrap(visible(part), WIDTH - len(indent)) or [""]]
+    return [f"{indent}{line}".rstrip() for line in lines]
+
+
+def count(number: int, what: str) -> str:
+    """
+    >>> count(1, "run"), count(3, "file")
+    ('1 run', '3 files')
+    """
+    return f"{number} {what}{'' if number == 1 else 's'}"

@@ -1,0 +1,97 @@
+"""Curves as text: a chart of dots for one metric, a line of blocks for each of many."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from assay.query.words import number
+
+if TYPE_CHECKING:
+    from assay.store.series import Series
+
+_BLOCKS = "▁▂▃▄▅▆▇█"
+_BRAILLE = 0x2800
+# Dots of one character, two columns of four, from the bottom.
+_DOTS = ((0x40, 0x04, 0x02, 0x01), (0x80, 0x20, 0x10, 0x08))
+
+
+def sparkline(values: Sequence[float], width: int) -> str:
+    """Values as blocks of eight heights, at most `width` of them; what is no number is a space.
+
+    >>> sparkline([1, 2, 3, 2, 1], 5), sparkline([5.0], 3), sparkline([], 3)
+    ('▁▅█▅▁', '▁', '')
+    """
+    shown = _thinned(values, width)
+    known = [value for value in shown if math.isfinite(value)]
+    if not known:
+        return " " * len(shown)
+    low, span = min(known), max(known) - min(known)
+    heights = [round((v - low) / span * 7) if math.isfinite(v) and span else 0 for v in shown]
+    return "".join(_BLOCKS[h] if math.isfinite(v) else " " for h, v in zip(heights, shown, strict=True))
+
+
+def chart(series: Series, *, width: int, height: int) -> list[str]:
+    """One curve as lines of text: values at the left, steps below; at most `width` columns and `height` + 1 lines."""
+    points = [(int(s), float(v)) for s, v in zip(*_points(series, width), strict=True) if math.isfinite(v)]
+    if not points:
+        return ["no numbers yet"]
+    low, high = min(v for _, v in points), max(v for _, v in points)
+    labels = [number(high), number((low + high) / 2), number(low)]
+    room = max(map(len, labels))
+    columns = max(8, width - room - 2)
+    first, last = points[0][0], points[-1][0]
+    cells = [[0] * columns for _ in range(height)]
+    before: tuple[int, int] | None = None
+    for step, value in points:
+        x = round((step - first) / max(last - first, 1) * (2 * columns - 1))
+        y = round((value - low) / (high - low) * (4 * height - 1)) if high > low else 2 * height
+        for each_x, each_y in _between(before or (x, y), (x, y)):
+            cells[height - 1 - each_y // 4][each_x // 2] |= _DOTS[each_x % 2][each_y % 4]
+        before = (x, y)
+    at = {0: labels[0], height // 2: labels[1], height - 1: labels[2]}
+    lines = [
+        f"{at.get(i, ''):>{room}} │{''.join(chr(_BRAILLE + dots) if dots else ' ' for dots in line)}".rstrip()
+        for i, line in enumerate(cells)
+    ]
+    steps = f"step {first}"
+    return [*lines, f"{'':>{room}} └{steps}{last:>{max(1, columns - len(steps))}}"]
+
+
+def middles(series: Series, width: int) -> list[float]:
+    """The values of a curve, or for a long one the middle of the extremes of each of `width` ranges of steps."""
+    if len(series) <= 20 * width:
+        return [float(value) for value in series.values]
+    found = series.reduced(width)
+    return [float(low + high) / 2 for low, high in zip(found.lows, found.highs, strict=True)]
+
+
+def _points(series: Series, width: int) -> tuple[Sequence[int], Sequence[float]]:
+    """The curve with at most four points a column, spikes included."""
+    if len(series) <= 4 * width:
+        return list(series.steps), list(series.values)
+    found = series.reduced(2 * width)
+    steps = [step for step in found.steps for _ in range(2)]
+    return steps, [value for pair in zip(found.lows, found.highs, strict=True) for value in pair]
+
+
+def _between(start: tuple[int, int], end: tuple[int, int]) -> list[tuple[int, int]]:
+    count = max(abs(end[0] - start[0]), abs(end[1] - start[1]), 1)
+    return [
+        (start[0] + round((end[0] - start[0]) * i / count), start[1] + round((end[1] - start[1]) * i / count))
+        for i in range(count + 1)
+    ]
+
+
+def _thinned(values: Sequence[float], width: int) -> list[float]:
+    """Means of neighbours, so that at most `width` are left."""
+    total = len(values)
+    if total <= width:
+        return [float(value) for value in values]
+    edges = [i * total // width for i in range(width + 1)]
+    return [
+        float(math.fsum(values[a:b]) / (b - a)) if all(map(math.isfinite, values[a:b])) else math.nan
+        for a, b in pairwise(edges)
+    ]

@@ -1,0 +1,366 @@
+"""Which runs: `valid/loss < 0.3 and model.hidden == 64 and status == "finished"`, as data that the index understands.
+
+Nothing of an expression is ever evaluated: it is parsed to a condition, and its values become parameters of a query.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import NoReturn, assert_never, get_args
+
+from assay.core.errors import InputError, did_you_mean
+from assay.core.run_file import Kind, Status
+from assay.store.conditions import (
+    RUN_FIELDS,
+    STATISTICS,
+    Both,
+    Compared,
+    Condition,
+    Either,
+    Field,
+    Has,
+    Mentions,
+    Not,
+    OneOf,
+    Operator,
+    Value,
+)
+
+MAX_TERMS = 200
+_UNITS_S = {"s": 1, "m": 60, "min": 60, "h": 3_600, "d": 86_400, "w": 604_800}
+_TEXT_FIELDS = {"status", "id", "kind", "tag", "reason", "parent", "config_hash", "folder", "project"}
+_CLOSED: dict[str, tuple[str, ...]] = {"status": (*get_args(Status), "damaged", "lost"), "kind": get_args(Kind)}
+_WORDS = {"and", "or", "not", "in"}
+_CONFIG = "config."
+_LISTED = 12
+
+_TOKEN = re.compile(
+    r"""\s*(?:
+      (?P<number>[+-]?(?:\d[\d_]*\.?[\d_]*|\.\d+)(?:[eE][+-]?\d+)?(?![\w./:@-])|[+-]?(?:inf|nan)(?![\w./:@-]))
+    | (?P<duration>\d+(?:\.\d+)?(?:s|min|m|h|d|w))(?![\w./:@-])
+    | (?P<date>\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d)?)?)(?![\w./:@-])
+    | (?P<text>"(?:[^"\\]|\\.)*"|'[^']*')
+    | (?P<quoted>`[^`]+`)
+    | (?P<operator>==|!=|<=|>=|!~|=~|&&|\|\||[=<>~!(),\[\]])
+    | (?P<name>[^\W\d](?:[\w./:@-]|\[\d+\])*|\d[\w./:@-]*)
+    )""",
+    re.VERBOSE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What there is to be named, in the runs that are asked: metrics, results, keys of configs, labels."""
+
+    metrics: Sequence[str] = ()
+    results: Sequence[str] = ()
+    config: Sequence[str] = ()
+    labels: Sequence[str] = ()
+
+    @property
+    def all(self) -> list[str]:
+        return [*RUN_FIELDS, "label", "note", "desc", *self.metrics, *self.results, *self.config]
+
+
+@dataclass(frozen=True, slots=True)
+class _Token:
+    kind: str
+    text: str
+    start: int
+    end: int
+
+
+def parse(text: str, names: Names) -> Condition:
+    """The condition that `text` states. InputError with the place, and the nearest right name, for what it cannot be.
+
+    >>> show(parse("not lr<.1 and tag~cnn", Names(config=["lr"])))
+    'not config.lr < 0.1 and tag ~ "cnn"'
+    """
+    return _Parser(text, names).whole()
+
+
+def mentions(text: str) -> Mentions:
+    """The condition that every word of `text` is found in what was said about a run."""
+    return Mentions(tuple(text.split()))
+
+
+def show(condition: Condition) -> str:
+    """A condition as an expression that parses to an equal one."""
+    match condition:
+        case Either(left, right):
+            return f"{show(left)} or {_inner(right, Either)}"
+        case Both(left, right):
+            return f"{_inner(left, Either)} and {_inner(right, Either, Both)}"
+        case Not(inner):
+            return f"not {_inner(inner, Either, Both)}"
+        case Has(field):
+            return _named(field)
+        case Compared(field, operator, value):
+            return f"{_named(field)} {operator} {_written(value, field)}"
+        case OneOf(field, values):
+            return f"{_named(field)} in ({', '.join(_written(value, field) for value in values)})"
+        case Mentions(words):
+            return " ".join(words)
+        case _:
+            assert_never(condition)
+
+
+def _inner(condition: Condition, *weaker: type) -> str:
+    text = show(condition)
+    return f"({text})" if isinstance(condition, weaker) else text
+
+
+def _named(field: Field) -> str:
+    name = field.name
+    if field.kind == "metric":
+        name = name if field.statistic == "last" else f"{name}.{field.statistic}"
+    elif field.kind == "config":
+        name = f"{_CONFIG}{name}"
+    elif field.kind in ("label", "note", "desc"):
+        name = field.kind
+    found = _TOKEN.fullmatch(name)
+    is_plain = found is not None and found.lastgroup == "name" and name not in _WORDS
+    return name if is_plain else f"`{name}`"
+
+
+def _written(value: Value, field: Field) -> str:
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case str():
+            return json.dumps(value, ensure_ascii=False)
+        case int() if field == Field("run", "created"):
+            return json.dumps(datetime.fromtimestamp(value / 1e9).isoformat())
+        case _:
+            return repr(value)
+
+
+class _Parser:
+    """Recursive descent: or, and, not, then one comparison."""
+
+    def __init__(self, text: str, names: Names) -> None:
+        self.text = text
+        self.names = names
+        self.tokens = self._split()
+        self.at = 0
+        self.terms = 0
+
+    def whole(self) -> Condition:
+        if self.now.kind == "end":
+            self._wrong(self.now, "the expression is empty", "for example: valid/loss < 0.3 and status = finished")
+        condition = self._either()
+        if self.now.kind != "end":
+            fix = "write `and` or `or` between two comparisons" if self.now.kind != "operator" else ""
+            self._wrong(self.now, f"`{self.now.text}` is not expected here", fix)
+        return condition
+
+    @property
+    def now(self) -> _Token:
+        return self.tokens[self.at]
+
+    def _split(self) -> list[_Token]:
+        tokens, at = [], 0
+        end = len(self.text.rstrip())
+        while at < end:
+            found = _TOKEN.match(self.text, at)
+            if found is None or found.lastgroup is None:
+                at += len(self.text[at:]) - len(self.text[at:].lstrip())
+                bad = _Token("bad", self.text[at], at, at + 1)
+                quotes = {'"': "the quotes are not closed", "'": "the quotes are not closed", "`": "` is not closed"}
+                what = quotes.get(self.text[at], f"`{self.text[at]}` has no meaning here")
+                fix = "" if self.text[at] in quotes else "a name with other signs in it is written in `backquotes`"
+                self._wrong(bad, what, fix)
+            kind = found.lastgroup
+            tokens.append(_Token(kind, found[kind], found.start(kind), found.end(kind)))
+            at = found.end()
+        return [*tokens, _Token("end", "the end", end, end + 1)]
+
+    def _taken(self, *texts: str) -> bool:
+        """Take the next token if it is one of these."""
+        token = self.now
+        is_it = token.kind in ("operator", "name") and token.text.lower() in texts
+        self.at += is_it
+        return is_it
+
+    def _either(self) -> Condition:
+        left = self._both()
+        while self._taken("or", "||"):
+            left = Either(left, self._both())
+        return left
+
+    def _both(self) -> Condition:
+        left = self._not()
+        while self._taken("and", "&&"):
+            left = Both(left, self._not())
+        return left
+
+    def _not(self) -> Condition:
+        self.terms += 1
+        if self.terms > MAX_TERMS:
+            self._wrong(self.now, f"the expression is too long: it has more than {MAX_TERMS} parts")
+        if self._taken("not", "!"):
+            return Not(self._not())
+        if self._taken("("):
+            inner = self._either()
+            if not self._taken(")"):
+                self._wrong(self.now, f"a `)` is missing before {_quoted(self.now)}")
+            return inner
+        return self._comparison()
+
+    def _comparison(self) -> Condition:
+        token = self.now
+        if token.kind not in ("name", "quoted") or token.text.lower() in _WORDS:
+            what = f"a name is expected here, not {_quoted(token)}"
+            swapped = token.kind in ("number", "text", "duration", "date")
+            self._wrong(token, what, "write the name first: `lr < 0.1`" if swapped else "")
+        self.at += 1
+        field = self._field(token)
+        operator = self.now
+        if self._taken("in"):
+            return OneOf(field, tuple(self._values(field)))
+        negated = operator.text.lower() == "not" and self.tokens[self.at + 1].text.lower() == "in"
+        if negated:
+            self.at += 2
+            return Both(Has(field), Not(OneOf(field, tuple(self._values(field)))))
+        if not self._taken("=", "==", "!=", "<", "<=", ">", ">=", "~", "=~", "!~"):
+            return Has(field)
+        sign: Operator = {"==": "=", "=~": "~"}.get(operator.text, operator.text)  # type: ignore[assignment]
+        token = self.now
+        if token.kind == "name" and token.text.lower() in ("none", "null") and sign in ("=", "!="):
+            self.at += 1
+            return Not(Has(field)) if sign == "=" else Has(field)
+        compared = Compared(field, sign, self._value(field, sign))
+        if self.now.text in ("=", "==", "!=", "<", "<=", ">", ">="):
+            self._wrong(
+                self.now, "only two things are compared at once", "write `0.1 < x < 0.5` as `x > 0.1 and x < 0.5`"
+            )
+        return compared
+
+    def _values(self, field: Field) -> list[Value]:
+        if not self._taken("(", "["):
+            self._wrong(self.now, f"a `(` is expected behind `in`, not {_quoted(self.now)}", "x in (1, 2)")
+        values = [self._value(field, "=")]
+        while self._taken(","):
+            values.append(self._value(field, "="))
+        if not self._taken(")", "]"):
+            self._wrong(self.now, f"a `)` is missing before {_quoted(self.now)}")
+        return values
+
+    def _value(self, field: Field, operator: Operator) -> Value:
+        token = self.now
+        value: Value
+        match token.kind:
+            case "number":
+                value = _number(token.text)
+            case "duration":
+                digits = re.match(r"[\d.]+", token.text)
+                assert digits is not None
+                value = float(digits[0]) * _UNITS_S[token.text[digits.end() :]]
+                if field.name not in ("age", "duration") or field.kind != "run":
+                    value = token.text
+            case "text" if token.text[0] == '"':
+                value = self._unescaped(token)
+            case "text":
+                value = token.text[1:-1]
+            case "name" if token.text.lower() in ("true", "false"):
+                value = token.text.lower() == "true"
+            case "name" | "date" | "quoted" if token.text.lower() not in _WORDS:
+                value = token.text.strip("`")
+            case _:
+                self._wrong(token, f"a value is expected here, not {_quoted(token)}")
+        self.at += 1
+        return self._fitting(value, field, operator, token)
+
+    def _unescaped(self, token: _Token) -> str:
+        try:
+            return str(json.loads(token.text, strict=False))
+        except ValueError:
+            self._wrong(token, "this text has a wrong escape in it", r"write \\ for one \, or use single quotes")
+
+    def _fitting(self, value: Value, field: Field, operator: Operator, token: _Token) -> Value:
+        """The value, if it can be compared with this field."""
+        if field.kind == "metric" or (field.kind == "run" and field.name not in _TEXT_FIELDS):
+            if operator in ("~", "!~"):
+                self._wrong(token, f"`{_named(field)}` is a number: `{operator}` looks into texts")
+            if field.name == "created" and field.kind == "run":
+                return self._moment(value, token)
+            if isinstance(value, str | bool):
+                fix = "for example 30 min as 30min, or 2h, 7d, 1w" if field.name in ("age", "duration") else ""
+                self._wrong(token, f"`{_named(field)}` is a number, `{token.text}` is none", fix)
+            return value
+        if field.kind == "run" or field.kind in ("label", "note", "desc"):
+            if operator in ("<", "<=", ">", ">="):
+                self._wrong(token, f"`{_named(field)}` is a text: `{operator}` does not fit", "use = or ~ (a part)")
+            value = token.text if isinstance(value, bool) else str(value) if not isinstance(value, str) else value
+            known = _CLOSED.get(field.name, ()) if operator in ("=", "!=") else ()
+            if known and value not in known:
+                fix = did_you_mean(value, known) or f"there are {', '.join(known)}"
+                self._wrong(token, f"no run can have the {field.name} `{value}`", fix)
+        return value
+
+    def _moment(self, value: Value, token: _Token) -> int:
+        try:
+            return round(datetime.fromisoformat(str(value)).timestamp() * 1e9)
+        except (ValueError, OverflowError):
+            self._wrong(token, f"`{token.text}` is no date", "for example created > 2026-11-20")
+
+    def _field(self, token: _Token) -> Field:
+        name = token.text.strip("`") if token.kind == "quoted" else token.text
+        names = self.names
+        if name in RUN_FIELDS:
+            return Field("run", name)
+        match name:
+            case "label" | "labels":
+                return Field("label")
+            case "note" | "notes":
+                return Field("note")
+            case "desc":
+                return Field("desc")
+        if name in names.metrics:
+            return Field("metric", name)
+        metric, _, statistic = name.rpartition(".")
+        if metric in names.metrics and statistic in STATISTICS:
+            return Field("metric", metric, statistic)
+        if name in names.results:
+            return Field("result", name)
+        for key in (name, name.removeprefix(_CONFIG)):
+            if key in names.config:
+                return Field("config", key)
+        if metric in names.metrics:
+            self._wrong(token, f"a metric has no `{statistic}`", f"there are {', '.join(f'.{s}' for s in STATISTICS)}")
+        known = names.all
+        fix = (
+            did_you_mean(name, known, 3) or f"there are {', '.join(known[:_LISTED])}{', ...' * (len(known) > _LISTED)}"
+        )
+        self._wrong(token, f"no run has anything called `{name}`", fix)
+
+    def _wrong(self, token: _Token, what: str, fix: str = "") -> NoReturn:
+        first, last = _line(self.text, token)
+        line = self.text[first:last].replace("\t", " ")
+        marked = " " * (token.start - first) + "^" * max(1, min(token.end, last) - token.start)
+        raise InputError(f"{what[0].upper()}{what[1:]}.", where=f"{line}\n       {marked}", fix=fix)
+
+
+def _line(text: str, token: _Token) -> tuple[int, int]:
+    """The part of a long expression around a token: what fits on one line."""
+    room = 70
+    if len(text) <= room and "\n" not in text:
+        return 0, len(text)
+    first = max(text.rfind("\n", 0, token.start) + 1, token.start - room // 2)
+    end = text.find("\n", token.start)
+    return first, min(len(text) if end < 0 else end, first + room)
+
+
+def _quoted(token: _Token) -> str:
+    return token.text if token.kind == "end" else f"`{token.text}`"
+
+
+def _number(text: str) -> int | float:
+    try:
+        return int(text)
+    except ValueError:
+        return float(text)

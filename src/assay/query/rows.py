@@ -1,0 +1,35 @@
+"""Everything that a run logged, call by call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from assay.query.run import RunView
+from assay.store.series import read_contents
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedRow:
+    """What one call of `log` put down: a step, unix time, values by metric. `branch` as in a Series."""
+
+    step: int
+    time_ns: int
+    values: dict[str, float]
+    branch: int = 0
+
+
+def logged_rows(run: RunView, *, branches: bool = False) -> Iterator[LoggedRow]:
+    """The rows of a run in the order in which they were logged; with `branches` also what was left behind."""
+    found = []
+    for block in read_contents(run.folder.metrics).blocks:
+        names = block.keys.names
+        lines = zip(
+            block.orders, block.steps, block.times_ns, block.branches, zip(*block.columns, strict=True), strict=True
+        )
+        for order, step, time_ns, branch, values in lines:
+            if branches or not branch:
+                found.append((order, step, time_ns, branch, names, values))
+    found.sort(key=lambda each: each[0])
+    for _, step, time_ns, branch, names, values in found:
+        yield LoggedRow(step, time_ns, dict(zip(names, values, strict=True)), branch)

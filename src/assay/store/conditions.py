@@ -1,0 +1,169 @@
+"""What the index can be asked: conditions on runs as plain data, and the SQL they become. Values are parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal, assert_never
+
+FieldKind = Literal["run", "metric", "config", "result", "label", "note", "desc"]
+Operator = Literal["=", "!=", "<", "<=", ">", ">=", "~", "!~"]
+Value = str | int | float | bool
+
+RUN_FIELDS = {
+    "status": "COALESCE(now.status, CASE runs.status WHEN '' THEN 'damaged' ELSE runs.status END)",
+    "duration": "COALESCE(now.seconds, runs.seconds)",
+    "age": "(:now_ns - runs.created_ns) / 1e9",
+    "created": "runs.created_ns",
+    "id": "runs.id",
+    "kind": "runs.kind",
+    "tag": "runs.tag",
+    "step": "runs.step",
+    "attempts": "runs.attempts",
+    "best": "runs.best_value",
+    "reason": "runs.reason",
+    "parent": "runs.parent",
+    "config_hash": "runs.config_hash",
+    "folder": "runs.folder",
+    "project": ":project",
+}
+"""Facts of a run by name, and how they are computed. Durations and ages are seconds, `created` is unix ns."""
+
+STATISTICS = ("last", "min", "max", "mean", "count")
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """What is compared. `statistic` is one of STATISTICS, of a metric; elsewhere it says nothing."""
+
+    kind: FieldKind
+    name: str = ""
+    statistic: str = "last"
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A field against a value. A run that has nothing there fulfils no comparison, `!=` and `!~` included."""
+
+    field: Field
+    operator: Operator
+    value: Value
+
+
+@dataclass(frozen=True, slots=True)
+class OneOf:
+    """A field that equals one of several values."""
+
+    field: Field
+    values: tuple[Value, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Has:
+    """There is something in this field."""
+
+    field: Field
+
+
+@dataclass(frozen=True, slots=True)
+class Not:
+    """The runs that do not fulfil a condition."""
+
+    condition: Condition
+
+
+@dataclass(frozen=True, slots=True)
+class Both:
+    left: Condition
+    right: Condition
+
+
+@dataclass(frozen=True, slots=True)
+class Either:
+    left: Condition
+    right: Condition
+
+
+@dataclass(frozen=True, slots=True)
+class Mentions:
+    """Every word stands somewhere in the tag, description, notes, labels or README, in any case of letters."""
+
+    words: tuple[str, ...]
+
+
+Condition = Compared | OneOf | Has | Not | Both | Either | Mentions
+_Test = Callable[[str], str]
+
+
+class Sql:
+    """The WHERE of a condition, and its parameters by name."""
+
+    def __init__(self, condition: Condition) -> None:
+        self.parameters: dict[str, Value] = {}
+        self.where = self._of(condition)
+
+    def _of(self, condition: Condition) -> str:
+        match condition:
+            case Both(left, right):
+                return f"({self._of(left)} AND {self._of(right)})"
+            case Either(left, right):
+                return f"({self._of(left)} OR {self._of(right)})"
+            case Not(inner):
+                return f"(NOT {self._of(inner)})"
+            case Has(field) if field.kind == "metric":  # one that was never a number was logged all the same
+                return self._having(field, lambda column: "count > 0")
+            case Has(field):
+                return self._having(field, lambda column: f"{column} IS NOT NULL AND {column} != ''")
+            case Compared(field, operator, value):
+                return self._having(field, lambda column: self._compared(column, operator, value))
+            case OneOf(field, values):
+                return self._having(field, lambda column: f"{column} IN ({', '.join(map(self._bound, values))})")
+            case Mentions(words):
+                tests = " AND ".join(f"instr(text, {self._bound(word.casefold())}) > 0" for word in words) or "1"
+                return f"runs.folder IN (SELECT folder FROM texts WHERE {tests})"
+            case _:
+                assert_never(condition)
+
+    def _having(self, field: Field, test: _Test) -> str:
+        """SQL that is true or false, never NULL: it may stand under NOT."""
+        match field.kind:
+            case "run":
+                return f"COALESCE({test(RUN_FIELDS[field.name])}, 0)"
+            case "metric":
+                assert field.statistic in STATISTICS
+                at = f"name = {self._bound(field.name)} AND {test(field.statistic)}"
+                return f"runs.folder IN (SELECT folder FROM metrics WHERE {at})"
+            case "label":
+                return f"runs.folder IN (SELECT folder FROM items WHERE kind = 'label' AND {test('name')})"
+            case kind:
+                at = f"kind = {self._bound(kind)} AND name = {self._bound(field.name)} AND {test('value')}"
+                return f"runs.folder IN (SELECT folder FROM items WHERE {at})"
+
+    def _compared(self, column: str, operator: Operator, value: Value) -> str:
+        if operator in ("~", "!~"):
+            found = f"instr(folded({column}), {self._bound(str(value).casefold())})"
+            return f"({column} IS NOT NULL AND {found} {'>' if operator == '~' else '='} 0)"
+        if operator in ("=", "!="):
+            return f"{column} {operator} {self._bound(value)}"
+        # SQLite has an order between a text and a number; we have none.
+        is_same = "= 'text'" if isinstance(value, str) else "IN ('integer', 'real')"
+        return f"(typeof({column}) {is_same} AND {column} {operator} {self._bound(value)})"
+
+    def _bound(self, value: Value) -> str:
+        name = f"p{len(self.parameters)}"
+        self.parameters[name] = value
+        return f":{name}"
+
+
+def fields_of(condition: Condition) -> Iterator[Field]:
+    """Every field that a condition looks at."""
+    match condition:
+        case Both(left, right) | Either(left, right):
+            yield from fields_of(left)
+            yield from fields_of(right)
+        case Not(inner):
+            yield from fields_of(inner)
+        case Has(field) | Compared(field) | OneOf(field):
+            yield field
+        case Mentions():
+            return

@@ -1,0 +1,50 @@
+"""The tables of the index, as the numbered steps that make them: an older index goes through those it has not had."""
+
+from __future__ import annotations
+
+import sqlite3
+
+# A step that was published is never changed: what changes is one more step at the end.
+MIGRATIONS: tuple[tuple[str, ...], ...] = (
+    # 1: the runs.
+    (
+        "CREATE TABLE runs (folder, id, kind, tag, status, created_ns, seconds, started_ns, attempts, step, reason,"
+        " best_metric, best_mode, best_value, best_step, project, parent, config_hash, seedless_hash, sealed, error,"
+        " summaries_json, values_json, lease_json, edits_json, folder_mtime_ns, edits_size, metrics_mtime_ns,"
+        " PRIMARY KEY (folder)) WITHOUT ROWID",
+    ),
+    # 2: what can be asked for. The time 0 lets every folder that is known already be read again.
+    (
+        "CREATE TABLE metrics (name, folder, last, min, max, mean, count, PRIMARY KEY (name, folder)) WITHOUT ROWID",
+        "CREATE INDEX metrics_of_run ON metrics (folder)",
+        # kind: config, result, label, note or desc; name: the dotted key, the name, the label, or nothing.
+        "CREATE TABLE items (kind, name, folder, value, PRIMARY KEY (kind, name, folder)) WITHOUT ROWID",
+        "CREATE INDEX items_of_run ON items (folder)",
+        "CREATE TABLE texts (folder, text, readme_mtime_ns, PRIMARY KEY (folder)) WITHOUT ROWID",
+        "UPDATE runs SET folder_mtime_ns = 0",
+    ),
+)
+SCHEMA = len(MIGRATIONS)
+"""The newest schema, kept in the file as its `user_version`."""
+
+
+class NewerIndexError(Exception):
+    """The index was made by a newer assay: it is neither read nor written."""
+
+
+def version_of(database: sqlite3.Connection) -> int:
+    """The schema that a database has; 0 for one without any. NewerIndexError for one from the future."""
+    found = int(database.execute("PRAGMA user_version").fetchone()[0])
+    if found > SCHEMA:
+        raise NewerIndexError(f"schema {found}; this assay knows {SCHEMA}")
+    return found
+
+
+def migrate(database: sqlite3.Connection) -> None:
+    """Bring a database to the newest schema, inside the transaction that is open."""
+    found = version_of(database)
+    for step in MIGRATIONS[found:]:
+        for statement in step:
+            database.execute(statement)
+    if found != SCHEMA:
+        database.execute(f"PRAGMA user_version = {SCHEMA}")

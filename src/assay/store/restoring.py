@@ -1,0 +1,61 @@
+"""The code of a run as files again, in a folder of its own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from assay.core.errors import InputError, RecordError
+from assay.core.ports import Blobs
+from assay.store.code import CodeFile
+from assay.store.inside import inside
+from assay.store.layout import refusal
+
+OUTSIDE = "outside"
+"""The folder for code that lay outside of the project."""
+
+
+def place_of(name: str, to: Path) -> Path:
+    """Where a file of a code tree goes; one that lay outside of the project goes below `outside/`."""
+    return inside(to / OUTSIDE, name.lstrip("/")) if name.startswith("/") else inside(to, name)
+
+
+def write_tree(files: Mapping[str, CodeFile], blobs: Blobs, to: Path) -> list[Path]:
+    """Write all files of a tree below `to`. RecordError when one of them is not kept here."""
+    written = []
+    for name, file in files.items():
+        path = place_of(name, to)
+        try:
+            data = blobs.get(file.digest)
+        except KeyError:
+            raise RecordError(f"The file {name} of this run's code is not here.", where=file.digest) from None
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+            path.chmod(0o755 if file.mode & 0o100 else 0o644)
+        except OSError as error:
+            raise refusal(error, path, "The file cannot be restored") from error
+        written.append(path)
+    return written
+
+
+def make_room(folder: Path, *, force: bool) -> Path | None:
+    """Let `folder` be there and empty. What was in it is never deleted: `force` moves it aside, and this says where."""
+    try:
+        if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+            folder.mkdir(parents=True, exist_ok=True)
+            return None
+        if not force:
+            raise InputError(
+                "There is something in this folder.",
+                where=str(folder),
+                fix="--to another one, or --force moves it away",
+            )
+        numbers = (folder.with_name(f"{folder.name}.old-{i}") for i in range(1, 10_000))
+        aside = next(path for path in numbers if not os.path.lexists(path))
+        os.rename(folder, aside)
+        folder.mkdir(parents=True)
+    except OSError as error:
+        raise refusal(error, folder, "The folder cannot be made") from error
+    return aside

@@ -1,0 +1,62 @@
+"""Curves as text."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from assay.core.errors import ArgumentError
+from assay.query.chart import chart, sparkline
+from assay.store.series import Series
+
+
+def series(values: list[float], steps: list[int] | None = None) -> Series:
+    n = len(values)
+    zeros = np.zeros(n, dtype=np.int64)
+    return Series(
+        "m", np.array(steps if steps is not None else range(n), np.int64), zeros, np.array(values, float), zeros
+    )
+
+
+@given(st.lists(st.floats(), max_size=300), st.integers(30, 120), st.integers(3, 12))
+def test_no_curve_is_wider_or_higher_than_it_may_be(values: list[float], width: int, height: int) -> None:
+    lines = chart(series(values), width=width, height=height)
+
+    assert len(lines) <= height + 1
+    assert all(len(line) <= width for line in lines)
+    assert len(sparkline(values, width)) == min(len(values), width)
+
+
+def test_a_falling_curve_falls() -> None:
+    lines = chart(series([4.0, 3.0, 2.0, 1.0]), width=40, height=4)
+
+    assert lines[0].startswith("  4 │") and lines[0][5] != " "
+    assert lines[3].startswith("  1 │") and lines[3].rstrip()[-1] != "│"
+    assert lines[-1].endswith("3")
+
+
+@given(st.lists(st.floats(allow_infinity=False), min_size=1, max_size=400), st.integers(1, 50), st.data())
+def test_a_reduced_curve_keeps_every_extreme(values: list[float], buckets: int, data: st.DataObject) -> None:
+    gaps = data.draw(st.lists(st.integers(0, 9), min_size=len(values), max_size=len(values)))
+    steps = np.cumsum(gaps).tolist()
+    whole = series(values, steps)
+
+    found = whole.reduced(buckets)
+
+    assert len(found) <= max(buckets, 1) and found.counts.sum() == len(values)
+    known = [value for value in values if not math.isnan(value)]
+    if known:
+        assert np.nanmin(found.lows) == min(known) and np.nanmax(found.highs) == max(known)
+    assert found.steps[0] == steps[0] and list(found.steps) == sorted(found.steps)
+    assert found.lasts[-1] == values[-1] or math.isnan(values[-1])
+
+
+def test_nothing_is_reduced_to_nothing_and_no_range_is_refused() -> None:
+    assert len(series([]).reduced(5)) == 0
+    assert series([1.0, 9.0, 2.0]).reduced(5).lows.tolist() == [1.0, 9.0, 2.0]
+    with pytest.raises(ArgumentError):
+        series([1.0]).reduced(0)

@@ -1,0 +1,129 @@
+"""`assay.runs`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import assay
+from assay.core.errors import InputError
+from assay.core.facts import Edit
+from assay.query.run import RunView
+from assay.store.layout import Project
+from run_folders import edit, make_project, make_run
+
+
+@pytest.fixture
+def three(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
+    monkeypatch.chdir(project.root)
+    for i in range(3):
+        make_run(project, tag=f"t{i}", age_s=100 - i, points={"loss": [3.0, i]} if i else {}, config=f"width = {i}\n")
+    return project
+
+
+def test_runs_are_found_by_an_expression_and_can_be_looked_at(three: Project) -> None:
+    found = assay.runs("loss < 2")
+
+    assert len(found) == 1
+    run = found[0]
+    assert isinstance(run, RunView)
+    assert (run.tag, list(run.metric("loss").values)) == ("t1", [3.0, 1.0])
+    assert [each.tag for each in assay.runs(sort="created")] == ["t0", "t1", "t2"]
+    assert len(assay.runs(project=three.root, limit=2)) == 2
+
+
+def test_a_table_becomes_arrays_and_a_frame(three: Project) -> None:
+    table = assay.runs(sort="created", columns=["tag", "loss", "width"])
+
+    arrays = table.to_numpy()
+    frame = table.to_pandas("loss", "width")
+
+    assert arrays["tag"].tolist() == ["t0", "t1", "t2"]
+    assert arrays["loss"].dtype == np.float64
+    np.testing.assert_array_equal(arrays["loss"], [np.nan, 1.0, 2.0])
+    assert list(frame.columns) == ["loss", "width"]
+    assert list(frame.index) == [row.id for row in table.rows]
+    assert frame["width"].tolist() == [0.0, 1.0, 2.0]
+
+
+def test_without_pandas_the_way_out_is_said(three: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+
+    with pytest.raises(InputError, match="needs pandas"):
+        assay.runs().to_pandas()
+
+
+def test_a_notebook_gets_a_table_that_no_tag_can_break(project: Project) -> None:
+    make_run(project, tag="<script>alert(1)</script>")
+
+    page = assay.runs(project=project)._repr_html_()
+
+    assert "&lt;script&gt;" in page and "<script>" not in page
+    assert page.count("<tr>") == 2
+
+
+@pytest.mark.row("A17")
+def test_notes_are_found_by_their_words_and_their_history_is_kept(project: Project) -> None:
+    folder = make_run(project, tag="a")
+    make_run(project, tag="b")
+    edit(folder, [Edit(what="note", new="first thought"), Edit(what="note", new="Größer is better")])
+
+    assert [run.tag for run in assay.runs(grep="größer", project=project)] == ["a"]
+    assert [run.tag for run in assay.runs(grep="THOUGHT first", project=project)] == ["a"]
+    assert len(assay.runs(grep="thought worse", project=project)) == 0
+    assert [note.new for note in RunView(folder).notes] == ["first thought", "Größer is better"]
+
+
+def test_a_readme_that_was_edited_is_found_by_its_new_words(project: Project) -> None:
+    folder = make_run(project, tag="a")
+    (folder / "README.md").write_text("# a\n\nold words\n")
+    assert len(assay.runs(grep="old", project=project)) == 1
+
+    with open(folder / "README.md", "a") as page:  # the folder itself does not change
+        page.write("and a walrus\n")
+
+    assert len(assay.runs(grep="walrus", project=project)) == 1
+
+
+def test_archived_runs_are_listed_on_request(project: Project) -> None:
+    edit(make_run(project, tag="old"), [Edit(what="label", key="archived", new=True)])
+    make_run(project, tag="new")
+
+    assert [run.tag for run in assay.runs(project=project)] == ["new"]
+    assert len(assay.runs(project=project, archived=True)) == 2
+    assert [run.tag for run in assay.runs("label = archived", project=project)] == ["old"]
+
+
+@pytest.mark.row("A38", "C45")
+def test_runs_of_all_projects_are_listed_and_those_of_a_lost_one_as_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from assay.store.known import known_projects
+    from assay.store.trash import clean
+
+    for name in "abc":
+        with assay.start(name, project=tmp_path / name):
+            pass
+    monkeypatch.chdir(tmp_path)
+    assert sorted(row.tag for row in assay.runs(all_projects=True).rows) == ["a", "b", "c"]
+
+    (tmp_path / "b").rename(tmp_path / "elsewhere")
+    rows = {row.tag: row.status for row in assay.runs(all_projects=True).rows}
+    assert rows == {"a": "finished", "b": "lost", "c": "finished"}
+    lost = assay.runs("status = lost", all_projects=True)
+    assert lost.to_numpy("tag", "status")["tag"].tolist() == ["b"]
+    assert [row.tag for row in assay.runs("status = lost", all_projects=True).rows] == ["b"]
+
+    assert clean(None).projects == (tmp_path / "b",)
+    assert sorted(row.tag for row in assay.runs(all_projects=True).rows) == ["a", "c"]
+    assert known_projects() == [tmp_path / "a", tmp_path / "c"]
+
+
+def test_every_shown_column_of_a_key_is_aligned_as_numbers_are(project: Project) -> None:
+    make_project(project.root)
+    make_run(project, tag="a", config="lr = 0.5\n")
+
+    assert repr(assay.runs(project=project, columns=["tag", "lr"])) == "tag   lr\na    0.5"

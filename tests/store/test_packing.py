@@ -1,0 +1,177 @@
+"""A run in one file: it comes out as it went in, or not at all."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from assay.core.errors import AssayError, InputError, RecordError
+from assay.query.diff import code_store
+from assay.query.run import RunView
+from assay.record.recorder import RunRecorder
+from assay.store.blobs import FileBlobs
+from assay.store.code import read_tree
+from assay.store.layout import Project, RunFolder
+from assay.store.packing import LIST_NAME, check, pack, unpack
+from run_folders import make_checkpoint, make_project
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    made = make_project(tmp_path / "here")
+    (made.root / "model.py").write_text("x = 1\n")
+    return made
+
+
+@pytest.fixture
+def run(project: Project) -> RunFolder:
+    with RunRecorder.start(project, tag="packed", config_toml="lr = 0.1\n") as recorder:
+        recorder.log({"loss": 0.5}, 1)
+        recorder.artifact(b"picture", "../a.png")
+        make_checkpoint(recorder.folder.path, 3)
+    return recorder.folder
+
+
+def packed(run: RunFolder, to: Path) -> Path:
+    pack(run, code_store(RunView(run)), to)
+    return to
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+@pytest.mark.row("F13")
+def test_a_packed_run_comes_out_elsewhere_as_it_was_with_its_code(
+    project: Project, run: RunFolder, tmp_path: Path
+) -> None:
+    file = packed(run, tmp_path / "run.tar.gz")
+    before = files(run.path)
+    shutil.rmtree(project.root)  # another machine
+    other = make_project(tmp_path / "there")
+
+    assert check(file).id == run.id
+    folder = unpack(file, other)
+
+    assert files(folder.path) == before
+    view = RunView(folder)
+    assert (view.tag, view.metric("loss").values.tolist(), view.checkpoints[0].step) == ("packed", [0.5], 3)
+    assert list(read_tree(FileBlobs(other.code_dir), view.code.snapshot)) == ["model.py"]
+
+
+def test_a_run_is_not_unpacked_twice_nor_a_file_overwritten(project: Project, run: RunFolder, tmp_path: Path) -> None:
+    file = packed(run, tmp_path / "run.tar.gz")
+
+    with pytest.raises(InputError, match="here already"):
+        unpack(file, project)
+    with pytest.raises(InputError, match="there already"):
+        packed(run, file)
+
+
+def test_a_run_that_goes_on_is_not_packed(project: Project, tmp_path: Path) -> None:
+    with RunRecorder.start(project) as recorder, pytest.raises(InputError, match="being written"):
+        packed(recorder.folder, tmp_path / "run.tar.gz")
+
+
+@pytest.mark.parametrize("at", [0.0, 0.1, 0.5, 0.8])
+@pytest.mark.parametrize("how", ["flipped", "cut"])
+def test_a_damaged_pack_is_refused_and_leaves_nothing(run: RunFolder, tmp_path: Path, at: float, how: str) -> None:
+    file = packed(run, tmp_path / "run.tar.gz")
+    data = bytearray(file.read_bytes())
+    place = int(len(data) * at)
+    data[place] ^= 0xFF
+    file.write_bytes(data[:place] if how == "cut" else data)
+    other = make_project(tmp_path / "there")
+
+    with pytest.raises(AssayError):
+        unpack(file, other)
+    with pytest.raises(AssayError):
+        check(file)
+
+    assert not other.runs_dir.exists() or list(other.runs_dir.iterdir()) == []
+
+
+Change = Callable[[dict[str, bytes], dict[str, object]], None]
+
+
+def leave_out(files: dict[str, bytes], listed: dict[str, object]) -> None:
+    del files["run/run.json"]
+
+
+def change(files: dict[str, bytes], listed: dict[str, object]) -> None:
+    files["run/config.toml"] = b"lr = 0.9\n"
+
+
+def add(files: dict[str, bytes], listed: dict[str, object]) -> None:
+    files["run/evil.py"] = b"x"
+
+
+def climb(files: dict[str, bytes], listed: dict[str, object]) -> None:
+    files["run/../../evil.py"] = files.pop("run/config.toml")
+    table = listed["files"]
+    assert isinstance(table, dict)
+    table["run/../../evil.py"] = table.pop("run/config.toml")
+
+
+def rename(files: dict[str, bytes], listed: dict[str, object]) -> None:
+    listed["folder"] = "../../outside"
+
+
+def future(files: dict[str, bytes], listed: dict[str, object]) -> None:
+    listed["format"] = 99
+
+
+@pytest.mark.parametrize("harm", [leave_out, change, add, climb, rename, future])
+def test_a_pack_that_somebody_changed_is_refused_and_leaves_nothing(
+    run: RunFolder, tmp_path: Path, harm: Change
+) -> None:
+    with tarfile.open(packed(run, tmp_path / "run.tar.gz")) as tar:
+        contents = {entry.name: tar.extractfile(entry).read() for entry in tar}  # type: ignore[union-attr]
+    listed = json.loads(contents.pop(LIST_NAME))
+    harm(contents, listed)
+    file = tmp_path / "harmed.tar.gz"
+    with tarfile.open(file, "w:gz") as tar:
+        for name, data in {LIST_NAME: json.dumps(listed).encode(), **contents}.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(data)
+            tar.addfile(entry, io.BytesIO(data))
+    other = make_project(tmp_path / "a" / "there")
+
+    with pytest.raises(AssayError):
+        unpack(file, other)
+
+    assert not list(tmp_path.rglob("evil.py"))
+    assert not other.runs_dir.exists() or list(other.runs_dir.iterdir()) == []
+
+
+def test_links_and_devices_in_a_pack_are_refused(run: RunFolder, tmp_path: Path) -> None:
+    with tarfile.open(packed(run, tmp_path / "run.tar.gz")) as tar:
+        listed = tar.extractfile(LIST_NAME).read()  # type: ignore[union-attr]
+    file = tmp_path / "links.tar.gz"
+    with tarfile.open(file, "w:gz") as tar:
+        entry = tarfile.TarInfo(LIST_NAME)
+        entry.size = len(listed)
+        tar.addfile(entry, io.BytesIO(listed))
+        link = tarfile.TarInfo("run/README.md")
+        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        tar.addfile(link)
+
+    with pytest.raises(RecordError, match="what its list does not"):
+        check(file)
+
+
+@pytest.mark.parametrize("data", [b"", b"no archive", b"\x1f\x8b\x08\x00" + b"\0" * 50])
+def test_what_is_no_pack_is_told_so(tmp_path: Path, data: bytes) -> None:
+    file = tmp_path / "x.tar.gz"
+    file.write_bytes(data)
+
+    with pytest.raises(AssayError):
+        check(file)
+    with pytest.raises(InputError, match="no such file"):
+        check(tmp_path / "absent")
