@@ -15,7 +15,7 @@ from assay.core.errors import CheckpointError, InputError
 from assay.core.facts import Saved, Warned
 from assay.core.ports import MemoryRecorder
 from assay.engine import Backward, Engine, Evaluate, Loader, NonFiniteError, Save, Saver, WarmupCosine, Where
-from assay.engine.checkpoint.saver import load
+from assay.engine.checkpoint.folder import load
 from assay.engine.handlers.save import capture, restore
 from engine.toys import Noisy, engine, hard_net, heard, loader, net, points, same_bits, supervised, weights_of
 
@@ -108,7 +108,8 @@ def test_rotation_keeps_the_newest_and_with_them_the_best(tmp_path: Path) -> Non
 
     runs.run()
 
-    assert steps_in(tmp_path) == [10, 90, 100, 104]
+    assert steps_in(tmp_path) == [10, 80, 90, 100, 104]
+    assert saver.find("final").step == 104
     assert saver.best() == "step-000000010"
     assert saver.find("latest").step == 104
 
@@ -167,13 +168,13 @@ def test_only_what_improves_is_the_best_and_nan_never_is(
 
 
 def test_the_best_stays_beside_the_newest_and_its_predecessor_goes(tmp_path: Path) -> None:
-    runs, _ = judged(tmp_path, [0.1, 0.9, 0.2, 0.3, 0.4])
+    runs, _ = judged(tmp_path, [0.1, 0.9, 0.2, 0.3, 0.4], background=False)
     kept: list[list[int]] = []
     runs.on("epoch_end", priority=100)(lambda: kept.append(steps_in(tmp_path)))
 
     runs.run()
 
-    assert kept == [[1], [2], [2, 3], [2, 4], [2, 5]]
+    assert kept == [[1], [2], [2, 3], [2, 4], [2, 4, 5]]  # the final one takes no other's place
 
 
 def test_the_best_is_kept_where_nothing_else_is_saved(tmp_path: Path) -> None:

@@ -20,9 +20,10 @@ from safetensors.torch import load_file
 from torch import nn
 
 from assay.core import manifest as manifests
-from assay.core.errors import CheckpointError
+from assay.core.errors import CheckpointError, InputError
 from assay.engine.checkpoint.codec import digest
-from assay.engine.checkpoint.saver import Saver, Where, load
+from assay.engine.checkpoint.folder import Where, load
+from assay.engine.checkpoint.saver import Saver
 
 SRC = Path(__file__).resolve().parents[2] / "src"
 
@@ -150,7 +151,7 @@ def test_what_cannot_be_kept_leaves_nothing_behind(saver: Saver) -> None:
 
     with pytest.raises(CheckpointError, match=r"cannot keep builtins\.object"):
         saver.save({"model": 1, "state": {"x": object()}}, Where(step=2))
-    with pytest.raises(TypeError, match="not JSON serializable"):
+    with pytest.raises(CheckpointError, match="not JSON serializable"):
         saver.save(state(2), Where(step=2), info={"acc": object()})
 
     assert [path.name for path in saver.folder.iterdir()] == ["step-000000001"]
@@ -265,7 +266,7 @@ def test_a_checkpoint_that_is_saved_again_as_a_keypoint_is_one(saver: Saver) -> 
 
 
 def test_fewer_than_one_checkpoint_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="keep is 0"):
+    with pytest.raises(InputError, match="keep is 0"):
         Saver(tmp_path, keep=0)
 
 
@@ -513,7 +514,8 @@ def test_loading_what_is_no_checkpoint_says_what_is_wrong(saver: Saver, kind: st
 KILLED_PROGRAM = """
 import os, shutil, signal, sys
 import torch
-from assay.engine.checkpoint.saver import Saver, Where
+from assay.engine.checkpoint.folder import Where
+from assay.engine.checkpoint.saver import Saver
 
 def state(step):
     return {"model": {"w": torch.full((3000,), float(step))}, "state": {"step": step}}

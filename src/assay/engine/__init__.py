@@ -13,7 +13,9 @@ except ModuleNotFoundError as error:
 from assay.core.events import At, Event, Every, Handler
 from assay.engine.backward import Backward, NonFiniteError
 from assay.engine.bus import on
-from assay.engine.checkpoint.saver import Saver, Where
+from assay.engine.checkpoint.folder import Where
+from assay.engine.checkpoint.saver import Saver
+from assay.engine.checkpoint.weights import load_checkpoint, load_weights, save_weights
 from assay.engine.data.loader import Loader
 from assay.engine.data.plan import Plan
 from assay.engine.engine import Engine
