@@ -24,6 +24,7 @@ class Launch:
     no_file: bool = False
     quiet: bool = False
     max_steps: int | None = None
+    weights_from: str = ""
     command: tuple[str, ...] = ()
 
     def recorded(self) -> dict[str, Any]:
@@ -32,6 +33,7 @@ class Launch:
             "debug": self.debug,
             "no_file": self.no_file,
             **({"max_steps": self.max_steps} if self.max_steps is not None else {}),
+            **({"from": self.weights_from} if self.weights_from else {}),
         }
 
 

@@ -34,6 +34,7 @@ from assay.engine.handlers.throughput import Throughput
 from assay.engine.metrics import F1, Accuracy, Adapted, Confusion, Mean, Perplexity, Precision, Recall
 from assay.engine.process import Process, Supervised
 from assay.engine.ramps import Cycle, Ramp
+from assay.engine.rnd import RndManager
 from assay.engine.scaler import ScaledBackward
 from assay.engine.schedules import (
     Constant,
@@ -46,7 +47,7 @@ from assay.engine.schedules import (
     WarmupPoly,
     WarmupStep,
 )
-from assay.engine.seed import seed_all
+from assay.engine.seed import get_state, seed_all, set_state
 from assay.engine.state import State
 from assay.engine.when import every
 
@@ -83,6 +84,7 @@ __all__ = [
     "Ramp",
     "Recall",
     "ResetOptimizer",
+    "RndManager",
     "Save",
     "Saver",
     "ScaledBackward",
@@ -101,6 +103,11 @@ __all__ = [
     "Where",
     "evaluate",
     "every",
+    "get_state",
+    "load_checkpoint",
+    "load_weights",
     "on",
+    "save_weights",
     "seed_all",
+    "set_state",
 ]

@@ -176,7 +176,7 @@ def read_foreign(path: str | os.PathLike[str], *, pickled: bool = False, verify:
         except (OSError, SafetensorError) as error:
             raise CheckpointError(f"The weights cannot be read: {error}.", where=str(place)) from error
     if not pickled:
-        fix = "From somebody you trust, it is read as tensors and plain data only: pickled=True."
+        fix = "load_weights(model, path, pickled=True) reads tensors and plain data only, save_weights a file for here."
         what = f"{place.name} is no checkpoint of assay, and torch's own files are pickles, which can run code."
         raise InputError(what, where=str(place), fix=fix)
     return _unpickled(place)
