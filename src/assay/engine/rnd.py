@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from assay.core.errors import InputError, did_you_mean
 from assay.engine.checkpoint.saver import Saver
 from assay.engine.seed import get_state, seed_all, set_state
 
@@ -54,11 +55,15 @@ class RndManager:
         self._saver.save_model(0, get_state(), name=name, overwrite=True)
 
     def load(self, name: str) -> None:
-        """Put the generators where they were when `name` was kept. CheckpointError lists the names that there are."""
+        """Put the generators where they were when `name` was kept. InputError lists the names that there are."""
         set_state(self.read(name))
 
     def read(self, name: str) -> dict[str, Any]:
         """What was kept under a name, as `get_state` gave it."""
+        names = self.names()
+        if name not in names:
+            fix = did_you_mean(name, names) or f"There are: {', '.join(names) or 'none'}."
+            raise InputError(f"No state of the generators is kept under {name!r}.", fix=fix)
         state: dict[str, Any] = self._saver.load(name)
         return state
 

@@ -216,11 +216,7 @@ def _weights_in(found: Mapping[str, Any], path: str | os.PathLike[str]) -> Mappi
 
 
 def _renamed(state: Mapping[str, Any], model: nn.Module, rules: Mapping[str, str]) -> Mapping[str, Any]:
-    there = model.state_dict().keys()
-    renames = dict(rules)
-    for prefix in _WRAPPED:
-        if all(name.startswith(prefix) for name in state) and not any(name.startswith(prefix) for name in there):
-            renames[f"^{re.escape(prefix)}"] = ""
+    renames = {**rules, **_unwrapping(state, model)}
     if not renames:
         return state
     named: dict[str, Any] = {}
@@ -232,6 +228,16 @@ def _renamed(state: Mapping[str, Any], model: nn.Module, rules: Mapping[str, str
             raise InputError(f"`rename` makes two weights {new!r}.")
         named[new] = value
     return named
+
+
+def _unwrapping(state: Mapping[str, Any], model: nn.Module) -> dict[str, str]:
+    """A rule that takes off what wrappers have put before every name, where the model is not wrapped so itself."""
+    found = re.match(r"(?:%s)+" % "|".join(map(re.escape, _WRAPPED)), next(iter(state), ""))
+    if found is None or not all(name.startswith(found[0]) for name in state):
+        return {}
+    if any(name.startswith(_WRAPPED) for name in model.state_dict()):
+        return {}
+    return {f"^{re.escape(found[0])}": ""}
 
 
 def _shape(value: Any) -> Any:
