@@ -114,6 +114,52 @@ def test_rotation_keeps_the_newest_and_with_them_the_best(tmp_path: Path) -> Non
     assert saver.find("latest").step == 104
 
 
+@pytest.mark.row("E38")
+def test_of_a_hundred_steps_three_checkpoints_stay_beside_the_best_and_the_final_one(tmp_path: Path) -> None:
+    values = [0.1, 0.9, *([0.2] * 8)]
+    runs = engine(supervised(metrics={"acc": Scripted(values)}), loader(8), steps=100)
+    runs.bus.extend(Evaluate({"valid": loader(4)}, every="10 steps").handlers())
+    saver = Saver(tmp_path, keep=3)
+    save = Save(saver, every="10 steps", best=("valid/acc", "max"), evaluate_every="10 steps")
+    runs.bus.extend(save.handlers())
+
+    runs.run()
+
+    assert steps_in(tmp_path) == [20, 70, 80, 90, 100]
+    assert (saver.find("best").step, saver.find("final").step, saver.find("latest").step) == (20, 100, 100)
+    longer, _ = saving(tmp_path, every="10 steps", steps=130)
+    restore(longer, saver.newest()[1])
+    longer.run()
+    assert steps_in(tmp_path) == [20, 100, 110, 120, 130]  # what was final once is one of three from then on
+    assert saver.find("final").step == 130
+
+
+@pytest.mark.parametrize("hurry", [False, True])
+def test_a_run_that_was_interrupted_has_no_final_checkpoint(hurry: bool, tmp_path: Path) -> None:
+    runs, _ = saving(tmp_path)
+    runs.on("step_end", every=2)(lambda: runs.stop("enough", hurry=hurry))
+
+    runs.run()
+
+    assert (Saver(tmp_path).folder / "final.json").exists() is not hurry
+
+
+@pytest.mark.row("E33")
+@pytest.mark.parametrize("step", [1, 3, 5])
+def test_a_resumed_run_begins_with_the_next_step(step: int, tmp_path: Path) -> None:
+    whole, _ = saving(tmp_path / "whole", keep=99, every="1 step")
+    whole.run()
+    resumed, recorder = saving(tmp_path / "resumed", every="never")
+    restore(resumed, Saver(tmp_path / "whole").load(step))
+    begun: list[int] = []
+    resumed.on("step_begin")(lambda state: begun.append(state.step))
+
+    resumed.run()
+
+    assert begun == list(range(step, 6))
+    assert [at for at, _ in recorder.curve("train/loss")] == list(range(step + 1, 7))
+
+
 def test_the_end_of_a_run_that_was_stopped_is_saved(tmp_path: Path) -> None:
     runs, _ = saving(tmp_path)
     runs.on("step_end", every=2)(lambda: runs.stop("SIGINT", hurry=True))
@@ -301,6 +347,36 @@ def test_going_on_from_the_files_of_any_step_ends_with_the_same_bits(step: int, 
         assert names[0] == names[1]
 
 
+class Two:
+    """What a run with two optimizers has for a backward: each by its name."""
+
+    def __init__(self, **backwards: Backward) -> None:
+        self._backwards = backwards
+
+    def parts(self) -> dict[str, Backward]:
+        return self._backwards
+
+
+def test_each_of_several_optimizers_is_a_part_of_its_own() -> None:
+    def two(lr: float) -> Engine:
+        runs = engine()
+        halves = runs.process.model[0], runs.process.model[2]  # type: ignore[index]
+        made = [Backward(torch.optim.SGD(half.parameters(), lr=lr, momentum=0.9)) for half in halves]
+        runs.process.backward = Two(actor=made[0], critic=made[1])  # type: ignore[assignment]
+        return runs
+
+    first, second = two(0.1), two(0.2)
+    parts = capture(first)
+    assert {part for part in parts if part.startswith("optimizer")} == {"optimizer.actor", "optimizer.critic"}
+    assert not same_bits(capture(second)["optimizer.critic"], parts["optimizer.critic"])
+
+    restore(second, parts)
+
+    assert same_bits(capture(second), parts)
+    with pytest.raises(CheckpointError, match=r"other optimizers: optimizer, optimizer\.actor, optimizer\.critic"):
+        restore(engine(), parts)
+
+
 def test_a_checkpoint_of_another_model_says_what_does_not_fit(tmp_path: Path) -> None:
     runs, _ = saving(tmp_path)
     runs.run()
@@ -352,8 +428,9 @@ def test_what_cannot_be_kept_is_named_before_the_first_step(tmp_path: Path) -> N
     runs, _ = saving(tmp_path, process=supervised(nn.Sequential(Odd(4, 2))))
     told = heard(runs)
 
-    with pytest.raises(CheckpointError, match="_extra_state"):
+    with pytest.raises(CheckpointError, match="_extra_state") as caught:
         runs.run()
+    assert caught.value.where == "model.0._extra_state"
 
     assert told == ["run_begin", "exception"]
 
