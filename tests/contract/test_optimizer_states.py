@@ -18,7 +18,12 @@ from assay.engine.checkpoint.saver import Saver
 from assay.engine.optim import load_optimizer_state, optimizer_state
 
 GIVEN: dict[str, list[dict[str, Any]]] = {
-    "Adam": [{"amsgrad": True}, {"fused": True}, {"lr": torch.tensor(0.01)}, {"betas": (0.8, 0.9), "capturable": False}],
+    "Adam": [
+        {"amsgrad": True},
+        {"fused": True},
+        {"lr": torch.tensor(0.01)},
+        {"betas": (0.8, 0.9), "capturable": False},
+    ],
     "AdamW": [{"foreach": True}, {"fused": True, "weight_decay": 0.1}],
     "SGD": [{"momentum": 0.9, "nesterov": True}, {"momentum": 0.9, "fused": True}],
     "RMSprop": [{"momentum": 0.9, "centered": True}],

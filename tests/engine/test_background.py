@@ -134,7 +134,9 @@ def test_a_run_that_ends_by_an_error_ends_when_all_is_on_disk(error: type[BaseEx
     assert Saver(tmp_path).find().step == 3
 
 
-def test_an_error_that_nobody_thought_of_is_told_and_ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_that_nobody_thought_of_is_told_and_ends_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     runs, recorder = saving(Saver(tmp_path))
 
     def broken(*_: Any, **__: Any) -> None:

@@ -121,7 +121,9 @@ class Drawn(Dataset[Any]):
         return 8
 
     def __getitem__(self, index: int) -> Any:
-        return torch.tensor([index, float(torch.rand(())), float(np.random.rand()), random.random()], dtype=torch.float64)
+        return torch.tensor(
+            [index, float(torch.rand(())), float(np.random.rand()), random.random()], dtype=torch.float64
+        )
 
 
 @pytest.mark.row("C31")

@@ -347,36 +347,6 @@ def test_going_on_from_the_files_of_any_step_ends_with_the_same_bits(step: int, 
         assert names[0] == names[1]
 
 
-class Two:
-    """What a run with two optimizers has for a backward: each by its name."""
-
-    def __init__(self, **backwards: Backward) -> None:
-        self._backwards = backwards
-
-    def parts(self) -> dict[str, Backward]:
-        return self._backwards
-
-
-def test_each_of_several_optimizers_is_a_part_of_its_own() -> None:
-    def two(lr: float) -> Engine:
-        runs = engine()
-        halves = runs.process.model[0], runs.process.model[2]  # type: ignore[index]
-        made = [Backward(torch.optim.SGD(half.parameters(), lr=lr, momentum=0.9)) for half in halves]
-        runs.process.backward = Two(actor=made[0], critic=made[1])  # type: ignore[assignment]
-        return runs
-
-    first, second = two(0.1), two(0.2)
-    parts = capture(first)
-    assert {part for part in parts if part.startswith("optimizer")} == {"optimizer.actor", "optimizer.critic"}
-    assert not same_bits(capture(second)["optimizer.critic"], parts["optimizer.critic"])
-
-    restore(second, parts)
-
-    assert same_bits(capture(second), parts)
-    with pytest.raises(CheckpointError, match=r"other optimizers: optimizer, optimizer\.actor, optimizer\.critic"):
-        restore(engine(), parts)
-
-
 def test_a_checkpoint_of_another_model_says_what_does_not_fit(tmp_path: Path) -> None:
     runs, _ = saving(tmp_path)
     runs.run()

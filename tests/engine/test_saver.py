@@ -469,7 +469,12 @@ def test_a_checkpoint_named_by_time_and_loss_gives_back_epoch_and_best(tmp_path:
     model = nn.Linear(3, 2)
     optimizer = torch.optim.Adam(model.parameters())
     for epoch, loss in enumerate([0.75, 0.123456, 1e-9], start=1):
-        state = {"epoch": epoch, "state_dict": model.state_dict(), "best_loss": loss, "optimizer": optimizer.state_dict()}
+        state = {
+            "epoch": epoch,
+            "state_dict": model.state_dict(),
+            "best_loss": loss,
+            "optimizer": optimizer.state_dict(),
+        }
         saver.save_checkpoint(epoch, {**state, "alpha": 0.25, "gamma": 2.0}, {"loss": loss})
 
     names = [path.name for path in sorted(tmp_path.iterdir())]

@@ -66,7 +66,9 @@ def test_a_pickle_is_refused_unless_it_is_allowed_and_then_only_weights_are_read
         with pytest.raises(InputError, match="pickles, which can run code") as caught:
             load_weights(other, tmp_path / name)
         assert "pickled=True" in caught.value.fix
-    with pytest.raises(InputError, match=r"whole\.pth holds more than tensors.*To read it would be to run it") as caught:
+    with pytest.raises(
+        InputError, match=r"whole\.pth holds more than tensors.*To read it would be to run it"
+    ) as caught:
         load_weights(other, tmp_path / "whole.pth", pickled=True)
     assert "state_dict()" in caught.value.fix
     assert same_bits(weights_of(other), before)
@@ -124,7 +126,7 @@ def test_no_pickle_is_read_anywhere_else() -> None:
     found = {path.relative_to(source).as_posix(): calls.findall(path.read_text()) for path in source.rglob("*.py")}
 
     assert {name: len(hits) for name, hits in found.items() if hits} == {"engine/checkpoint/weights.py": 1}
-    assert "torch.load(path, map_location=\"cpu\", weights_only=True)" in Path(weights.__file__).read_text()
+    assert 'torch.load(path, map_location="cpu", weights_only=True)' in Path(weights.__file__).read_text()
 
 
 # --------------------------------------------------------------------------------------------------- a whole checkpoint
@@ -163,9 +165,7 @@ def test_a_checkpoint_of_a_run_gives_model_and_optimizer_too(tmp_path: Path) -> 
     Saver(tmp_path).save_checkpoint(6, capture(runs))
     other = engine()
 
-    loaded = load_checkpoint(
-        other.process.model, tmp_path / "step-000000006", other.process.backward.optimizer
-    )
+    loaded = load_checkpoint(other.process.model, tmp_path / "step-000000006", other.process.backward.optimizer)
 
     assert loaded.rest["state"]["step"] == 6
     assert same_bits(capture(other)["optimizer"], capture(runs)["optimizer"])

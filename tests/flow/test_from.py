@@ -81,7 +81,9 @@ def test_a_run_begins_with_the_weights_of_another_and_nothing_else(
 
 @pytest.mark.row("C70")
 def test_the_command_takes_a_run_to_begin_with_and_other_parameters(assay, toy: Path, parent: RunResult) -> None:
-    ran = assay("run", "toy.toml", "--from", f"{parent.id}@best", "optimizer.lr=1e-4", "--max-steps", "1", "--tag", "again")
+    ran = assay(
+        "run", "toy.toml", "--from", f"{parent.id}@best", "optimizer.lr=1e-4", "--max-steps", "1", "--tag", "again"
+    )
 
     assert ran.returncode == 0, ran.stderr
     (run,) = [path for path in (toy / "runs").iterdir() if path.name.endswith("-again")]

@@ -95,7 +95,7 @@ def resume(
     When the newest cannot be read it is the one before, and that is said. Without `verify` no digest is looked at.
     """
     from assay.config import changed_keys
-    from assay.engine.handlers.save import is_engines, restore
+    from assay.engine.handlers.save import is_of_engine, restore
 
     view, name = find(address)
     launch = launch or Launch()
@@ -119,7 +119,7 @@ def resume(
                 manifest, parts, skipped = saver.newest(verify=verify)
             step, checkpoint = manifest.step, manifest.name
             restore(assembled.engine, parts)
-            assembled.loaded = {name: part for name, part in parts.items() if not is_engines(name)}
+            assembled.loaded = {name: part for name, part in parts.items() if not is_of_engine(name)}
         if view.status == "finished" and assembled.engine.state.step == (assembled.engine.state.max_steps or -1):
             raise InputError(
                 f"The run {view.id} finished at step {step}: there is nothing left to do.",

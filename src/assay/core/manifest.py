@@ -167,7 +167,7 @@ def named(complete: Sequence[Checkpoint], name: str) -> Checkpoint | None:
     """
     if name == "latest":
         able = [each for each in complete if each.manifest is not None and each.manifest.kind != "model"]
-        return (able or [*complete] or [None])[-1]
+        return next(reversed(able or complete), None)
     if re.fullmatch(r"-[1-9]\d{0,8}", name):
         return complete[int(name)] if int(name) >= -len(complete) else None
     wanted = folder_of_step(int(name)) if re.fullmatch(r"\d{1,18}", name) else name

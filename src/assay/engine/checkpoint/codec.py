@@ -3,12 +3,12 @@
 JSON keeps dict (with text keys), list, str, bool, int, finite float and None as they are. Everything else is an object
 with the single key `$`, whose value is a list: the tag, then its parts.
 
-    tensor NAME [complex | DTYPE] | array NAME [complex] | tuple ITEMS | set ITEMS | frozenset ITEMS | dict PAIRS | odict PAIRS
-    modules METADATA PAIRS | counter PAIRS | deque MAXLEN ITEMS | bytes BASE64 | int HEX | float TEXT
+    tensor NAME [complex | DTYPE] | array NAME [complex] | tuple ITEMS | set ITEMS | frozenset ITEMS | dict PAIRS
+    odict PAIRS | modules METADATA PAIRS | counter PAIRS | deque MAXLEN ITEMS | bytes BASE64 | int HEX | float TEXT
     complex REAL IMAG | path TEXT | dtype TEXT | device TEXT | size INTS | scalar DTYPE VALUE
 
-A complex tensor lies in its file as pairs of real numbers, one of a DTYPE that the file has no name for as bytes. `modules` is what `Module.state_dict` returns, with the
-versions of its modules.
+A complex tensor lies in its file as pairs of real numbers, one of a DTYPE that the file has no name for as bytes.
+`modules` is what `Module.state_dict` returns, with the versions of its modules.
 
 Nothing read from a file is ever imported or called: a tag outside this list is refused.
 """

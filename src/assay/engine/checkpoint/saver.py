@@ -286,7 +286,9 @@ class Saver:
                 if final:
                     manifests.point(self.folder, "final", manifest.name)
             except OSError as error:
-                raise CheckpointError(f"The checkpoint of step {contents.where.step} was not written: {error}.") from error
+                raise CheckpointError(
+                    f"The checkpoint of step {contents.where.step} was not written: {error}."
+                ) from error
             finally:
                 shutil.rmtree(temporary, ignore_errors=True)
             self._rotate(spare=manifest.name)

@@ -35,9 +35,9 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> tuple[File, dict
     text += b" " * (-len(text) % 8)
     whole, digests = sha256(), {}
     with open(path, "xb") as file:
-        for data in (len(text).to_bytes(8, "little"), text):
-            file.write(data)
-            whole.update(data)
+        head = len(text).to_bytes(8, "little") + text
+        file.write(head)
+        whole.update(head)
         for name, tensor in ordered:
             own, data = hasher_of(tensor), as_bytes(tensor)
             for start in range(0, len(data), _CHUNK):
@@ -48,7 +48,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> tuple[File, dict
             digests[name] = own.hexdigest()
         file.flush()
         os.fsync(file.fileno())
-    return File(name=path.name, size_bytes=8 + len(text) + offset, sha256=whole.hexdigest()), digests
+    return File(name=path.name, size_bytes=len(head) + offset, sha256=whole.hexdigest()), digests
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
@@ -87,5 +87,3 @@ class Staging:
         if buffer is None or buffer.shape != tensor.shape or buffer.dtype != tensor.dtype:
             buffer = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=tensor.is_cuda)
         return buffer.copy_(tensor.detach(), non_blocking=tensor.is_cuda)
-
-

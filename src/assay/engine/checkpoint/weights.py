@@ -22,6 +22,7 @@ from assay.engine.optim import load_optimizer_state
 
 _OF_MODELS = ("model", "state_dict", "model_state_dict", "weights", "net")
 _WRAPPED = ("module.", "_orig_mod.")  # what DataParallel and compiled models put before every name
+_WRAPPERS = re.compile(r"(?:module\.|_orig_mod\.)+")
 _SAFE_UNPICKLING = (2, 10)  # before it, weights_only could be broken: CVE-2025-32434, CVE-2026-24747
 _SHOWN = 5
 
@@ -232,7 +233,7 @@ def _renamed(state: Mapping[str, Any], model: nn.Module, rules: Mapping[str, str
 
 def _unwrapping(state: Mapping[str, Any], model: nn.Module) -> dict[str, str]:
     """A rule that takes off what wrappers have put before every name, where the model is not wrapped so itself."""
-    found = re.match(r"(?:%s)+" % "|".join(map(re.escape, _WRAPPED)), next(iter(state), ""))
+    found = _WRAPPERS.match(next(iter(state), ""))
     if found is None or not all(name.startswith(found[0]) for name in state):
         return {}
     if any(name.startswith(_WRAPPED) for name in model.state_dict()):

@@ -18,7 +18,7 @@ from assay.core.events import Event, Handler
 from assay.core.facts import Saved, Warned
 from assay.core.manifest import Kind, Manifest, folder_of_step
 from assay.core.ports import Recorder
-from assay.engine.backward import Backward, NonFiniteError
+from assay.engine.backward import NonFiniteError
 from assay.engine.checkpoint.background import Background
 from assay.engine.checkpoint.codec import decode, encode
 from assay.engine.checkpoint.folder import Where
@@ -230,48 +230,31 @@ def _spoilt(model: nn.Module) -> list[str]:
 
 
 def capture(engine: Engine) -> dict[str, Any]:
-    """Everything a checkpoint keeps, by part; each optimizer and each listener with a state is a part of its own."""
-    model = engine.process.model
-    optimizers = {part: _backward_state(each, model) for part, each in _backwards(engine.process.backward).items()}
-    parts = {"model": model.state_dict(), **optimizers, "state": engine.state.state_dict()}
+    """Everything a checkpoint keeps, by part; each listener with a state is a part of its own."""
+    model, backward = engine.process.model, engine.process.backward
+    scaled = {"scaler": backward.state_dict()} if isinstance(backward, ScaledBackward) else {}
+    parts = {
+        "model": model.state_dict(),
+        "optimizer": {**optimizer_state(backward.optimizer, model), **scaled},
+        "state": engine.state.state_dict(),
+    }
     return parts | {name: listener.state_dict() for name, listener in stateful(engine).items()}
 
 
 def restore(engine: Engine, parts: Mapping[str, Any]) -> None:
-    """Put a loaded checkpoint into an engine that has not run yet, and into those that listen to it by now.
-
-    CheckpointError when it holds other weights or optimizers than there are.
-    """
-    backwards = _backwards(engine.process.backward)
-    saved = {part for part in parts if part.partition(".")[0] == "optimizer"}
-    if saved != backwards.keys():
-        odd = ", ".join(sorted(saved ^ backwards.keys()))
-        raise CheckpointError(f"The checkpoint is of a run with other optimizers: {odd}.")
+    """Put a loaded checkpoint into an engine that has not run yet, and into those that listen to it by now."""
     load_model_state(engine.process.model, parts["model"])
-    for part, each in backwards.items():
-        load_optimizer_state(each.optimizer, engine.process.model, parts[part])
-        if isinstance(each, ScaledBackward) and "scaler" in parts[part]:
-            each.load_state_dict(parts[part]["scaler"])
+    backward = engine.process.backward
+    load_optimizer_state(backward.optimizer, engine.process.model, parts["optimizer"])
+    if isinstance(backward, ScaledBackward) and "scaler" in parts["optimizer"]:
+        backward.load_state_dict(parts["optimizer"]["scaler"])
     engine.state.load_state_dict(parts["state"])
     restore_listeners(engine, parts)
 
 
-def is_engines(part: str) -> bool:
-    """Whether a part is the engine's own, and no listener's: `model`, `optimizer`, `optimizer.critic`, `state`."""
+def is_of_engine(part: str) -> bool:
+    """Whether a part of a checkpoint belongs to the engine itself, and not to somebody who listens."""
     return part.partition(".")[0] in PARTS
-
-
-def _backwards(backward: Any) -> dict[str, Backward]:
-    """Each optimizer's own backward, by the name of its part: `optimizer`, or `optimizer.NAME` where there are several."""
-    several = getattr(backward, "parts", None)
-    if not callable(several):
-        return {"optimizer": backward}
-    return {f"optimizer.{name}": each for name, each in several().items()}
-
-
-def _backward_state(backward: Backward, model: nn.Module) -> dict[str, Any]:
-    scaled = {"scaler": backward.state_dict()} if isinstance(backward, ScaledBackward) else {}
-    return {**optimizer_state(backward.optimizer, model), **scaled}
 
 
 def restore_listeners(engine: Engine, parts: Mapping[str, Any]) -> None:
@@ -283,7 +266,7 @@ def restore_listeners(engine: Engine, parts: Mapping[str, Any]) -> None:
         else:
             message = f"The checkpoint holds no state of {name}, which begins anew."
             engine.recorder.tell(Warned(message=message, step=engine.state.step))
-    for name in [part for part in parts if part not in listeners and not is_engines(part)]:
+    for name in parts.keys() - listeners.keys() - set(PARTS):
         message = f"The checkpoint holds a state of {name}, which listens no more: it is lost."
         engine.recorder.tell(Warned(message=message, step=engine.state.step))
 
@@ -298,5 +281,5 @@ def stateful(engine: Engine) -> dict[str, Stateful]:
         if callable(getattr(owner, "state_dict", None)) and callable(getattr(owner, "load_state_dict", None)):
             kind = re.sub(r"[^A-Za-z0-9_]", "_", type(owner).__name__)
             names = [kind, *(f"{kind}.{number}" for number in range(2, len(found) + 3))]
-            found[next(name for name in names if name not in found and not is_engines(name))] = owner
+            found[next(name for name in names if name not in found and not is_of_engine(name))] = owner
     return found
