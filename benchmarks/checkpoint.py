@@ -1,8 +1,8 @@
 """What saving costs the training: how long it waits, and how much slower it is while the checkpoint is written.
 
 `blocked` is how long the loop stands still, against one copy of the same tensors to host memory that is there already.
-`lost` is the time that a loop of small steps loses in all to one save: the wait, and what the writer takes from it
-afterwards. `process` writes the same bytes with the same digests from shared memory in a process of its own.
+`speed` is that of a loop of small steps while checkpoints are written all the time, against its speed without: windows of
+all kinds take turns. `process` writes the same bytes with the same digests from shared memory in a process of its own.
 """
 
 from __future__ import annotations
@@ -71,10 +71,6 @@ class Loop:
         self.optimizer.step()
         self.optimizer.zero_grad()
 
-    def run(self, steps: int) -> None:
-        for _ in range(steps):
-            self.step()
-
 
 class Process:
     """The same writing in a process that was started before."""
@@ -110,31 +106,26 @@ class Process:
         self.memory.unlink()
 
 
-def lost(loop: Loop, steps: int, save: Callable[[], object], finish: Callable[[], object]) -> float:
-    """Seconds that `steps` steps take longer when a save begins with the first; they outlast the writing."""
-    quiet = seconds(lambda: loop.run(steps))
-    begun = perf_counter()
-    save()
-    loop.run(steps)
-    with_save = perf_counter() - begun
-    finish()
-    return with_save - (quiet + seconds(lambda: loop.run(steps))) / 2
+def steps_in(loop: Loop, window_s: float, begin: Callable[[], object], is_busy: Callable[[], bool]) -> int:
+    """Steps done while one save after another is written."""
+    steps, end = 0, perf_counter() + window_s
+    while perf_counter() < end:
+        if not is_busy():
+            begin()
+        loop.step()
+        steps += 1
+    return steps
 
 
-def measured(megabytes: int, rounds: int, folder: Path) -> dict[str, float]:
+def blocked(megabytes: int, rounds: int, folder: Path) -> dict[str, float]:
+    """Seconds that the training stands still for one save, the median; and those until it is on disk."""
     tensors = state_of(megabytes)
-    saver, background, staging = Saver(folder / "saver", keep=1), Background("save"), Staging()
-    process = Process(folder, sum(tensor.numel() * 4 for tensor in tensors.values()))
-    copies = {name: torch.empty_like(tensor) for name, tensor in tensors.items()}
-    loop, step = Loop(), 0
+    saver, background, staging = Saver(folder / "blocked", keep=1), Background("save"), Staging()
+    copies = {name: tensor.clone() for name, tensor in tensors.items()}
     found: dict[str, list[float]] = {}
 
-    def note(name: str, value: float) -> None:
-        found.setdefault(name, []).append(value)
-
     def prepared(**given: Any) -> Callable[[], object]:
-        nonlocal step
-        step += 1
+        step = sum(map(len, found.values()))
         return saver.prepared({"model": tensors}, Where(step=step), **given)
 
     def save() -> None:
@@ -144,23 +135,43 @@ def measured(megabytes: int, rounds: int, folder: Path) -> dict[str, float]:
         for name, tensor in tensors.items():
             copies[name].copy_(tensor)
 
-    copy()
     first = seconds(save)
-    whole = first + seconds(background.wait)
-    process.save(tensors)
-    process.answer()
-    loop.run(100)
-    steps = max(50, int(2 * whole / (seconds(lambda: loop.run(200)) / 200)))
+    background.wait()
     for _ in range(rounds):
-        note("copy", seconds(copy))
-        note("background.blocked", seconds(save))
-        note("background.durable", seconds(background.wait) + found["background.blocked"][-1])
-        note("at_once.blocked", seconds(lambda: prepared()()))
-        note("torch_save.blocked", seconds(lambda: torch.save(tensors, folder / "by_torch.pt")))
-        note("thread.lost", lost(loop, steps, save, background.wait))
-        note("process.lost", lost(loop, steps, lambda: process.save(tensors), process.answer))
-    process.close()
+        found.setdefault("copy", []).append(seconds(copy))
+        found.setdefault("background.blocked", []).append(seconds(save))
+        waited = seconds(background.wait)
+        found.setdefault("background.durable", []).append(found["background.blocked"][-1] + waited)
+        found.setdefault("at_once.blocked", []).append(seconds(lambda: prepared()()))
+        at = folder / "by_torch.pt"
+        found.setdefault("torch_save.blocked", []).append(seconds(lambda: torch.save(tensors, at)))
     return {name: statistics.median(values) for name, values in found.items()} | {"background.first": first}
+
+
+def speeds(megabytes: int, rounds: int, window_s: float, folder: Path) -> dict[str, float]:
+    """Steps a second while a thread, or a process, writes; against those of a quiet loop."""
+    tensors = state_of(megabytes)
+    saver, background, staging = Saver(folder / "speeds", keep=1), Background("save"), Staging()
+    process = Process(folder, sum(tensor.numel() * 4 for tensor in tensors.values()))
+    loop, step, asked = Loop(), 0, Background("answer")
+
+    def by_thread() -> None:
+        nonlocal step
+        step += 1
+        background.submit(saver.prepared({"model": tensors}, Where(step=step), staging=staging))
+
+    def by_process() -> None:
+        process.save(tensors)
+        asked.submit(process.answer)
+
+    done = {"quiet": 0, "thread": 0, "process": 0}
+    for _ in range(rounds):
+        for name, begin, work in (("thread", by_thread, background), ("process", by_process, asked)):
+            done["quiet"] += steps_in(loop, window_s / 2, lambda: None, lambda: True)
+            done[name] += steps_in(loop, window_s, begin, lambda work=work: work.is_busy)  # type: ignore[misc]
+            work.wait()
+    process.close()
+    return {name: done[name] / done["quiet"] for name in ("thread", "process")}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -169,7 +180,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     torch.set_num_threads(1)
     folder = Path(tempfile.mkdtemp(prefix="assay-checkpoint-"))
     try:
-        found = measured(*((8, 1) if given.quick else (600, 3)), folder)
+        found = blocked(*((8, 1) if given.quick else (600, 5)), folder)
+        speed = speeds(*((4, 1, 0.2) if given.quick else (100, 10, 1.0)), folder)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     figures = [Figure(name=f"checkpoint.{name}_ms", value=1000 * value, unit="ms") for name, value in found.items()]
@@ -177,6 +189,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     figures.append(Figure(name="checkpoint.blocked_to_copy", value=ratio, at_most=1.2))
     torch_ratio = found["torch_save.blocked"] / found["background.blocked"]
     figures.append(Figure(name="checkpoint.torch_save_to_blocked", value=torch_ratio))
+    figures += [Figure(name=f"checkpoint.speed_by_{name}", value=value) for name, value in speed.items()]
     show("checkpoint", figures, machine(), as_json=given.as_json)
     return 0
 

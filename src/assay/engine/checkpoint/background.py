@@ -27,6 +27,10 @@ class Background:
                 self._thread = threading.Thread(target=self._work, name=self.name)
                 self._thread.start()
 
+    @property
+    def is_busy(self) -> bool:
+        return self._thread is not None
+
     def wait(self) -> None:
         """Return when nothing is left to do."""
         thread = self._thread
