@@ -1,8 +1,8 @@
 """What saving costs the training: how long it waits, and how much slower it is while the checkpoint is written.
 
 `blocked` is how long the loop stands still, against one copy of the same tensors to host memory that is there already.
-`speed` is that of a loop of small steps while checkpoints are written all the time, against its speed without: windows of
-all kinds take turns. `process` writes the same bytes with the same digests from shared memory in a process of its own.
+`speed` is that of a loop of small steps while checkpoints are written all the time, against its speed without; they take
+turns. `process` writes the same bytes with the same digests from shared memory in a process of its own.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def blocked(megabytes: int, rounds: int, folder: Path) -> dict[str, float]:
         for name, tensor in tensors.items():
             copies[name].copy_(tensor)
 
-    first = seconds(save)
+    first, other = seconds(save), folder / "by_torch.pt"
     background.wait()
     for _ in range(rounds):
         found.setdefault("copy", []).append(seconds(copy))
@@ -143,8 +143,7 @@ def blocked(megabytes: int, rounds: int, folder: Path) -> dict[str, float]:
         waited = seconds(background.wait)
         found.setdefault("background.durable", []).append(found["background.blocked"][-1] + waited)
         found.setdefault("at_once.blocked", []).append(seconds(lambda: prepared()()))
-        at = folder / "by_torch.pt"
-        found.setdefault("torch_save.blocked", []).append(seconds(lambda: torch.save(tensors, at)))
+        found.setdefault("torch_save.blocked", []).append(seconds(lambda: torch.save(tensors, other)))
     return {name: statistics.median(values) for name, values in found.items()} | {"background.first": first}
 
 
