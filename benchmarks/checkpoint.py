@@ -1,8 +1,8 @@
 """What saving costs the training: how long it waits, and how much slower it is while the checkpoint is written.
 
 `blocked` is how long the loop stands still, against one copy of the same tensors to host memory that is there already.
-`speed` is that of a loop of small steps while checkpoints are written all the time, against its speed without; they take
-turns. `process` writes the same bytes with the same digests from shared memory in a process of its own.
+`speed` is that of a loop of small steps while checkpoints are written all the time, against its speed without; the two
+take turns. `process` writes the same bytes with the same digests from shared memory in a process of its own.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One dictionary that holds all, named by time and loss, and back into a model and its optimizer.
 
-From a tutorial on training in PyTorch, "结果保存与加载". Changed: the test of an undefined name is an error for a path that
-is None; the file, a pickle, became a folder; an old `.pth.tar` is read where that is allowed.
+From a tutorial on training in PyTorch, "结果保存与加载". Changed: the test of an undefined name is an error for a path
+that is None; the file, a pickle, is a folder; an old `.pth.tar` is read where that is allowed.
 """
 
 import torch
