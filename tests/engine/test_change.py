@@ -24,7 +24,7 @@ from assay.engine import (
     Supervised,
     WarmupCosine,
 )
-from assay.engine.checkpoint.saver import load
+from assay.engine.checkpoint.folder import load
 from assay.engine.handlers.save import capture, restore
 from engine.toys import engine, hard_net, net, same_bits
 

@@ -6,20 +6,26 @@ import enum
 import json
 import math
 import sys
+import tempfile
 from collections import Counter, OrderedDict, defaultdict, deque, namedtuple
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from assay.core.errors import CheckpointError
 from assay.engine.checkpoint import codec
-from assay.engine.checkpoint.codec import as_bytes, decode, digest, digest_encoded, encode
+from assay.engine.checkpoint.codec import as_bytes, decode, digest, digest_encoded, digest_tensor, encode
+from assay.engine.checkpoint.folder import separate
+from assay.engine.checkpoint.saver import Saver
+from assay.engine.checkpoint.tensor_file import write_tensors
 
 DTYPES = [
     *(torch.bool, torch.uint8, torch.uint16, torch.uint32, torch.uint64),
@@ -236,6 +242,43 @@ def test_the_weights_of_a_module_keep_the_versions_of_their_layers() -> None:
 
     assert type(state) is OrderedDict
     assert model[0].weight.item() == 4.0
+
+
+@pytest.mark.parametrize("kind", ["float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu", "float4_e2m1fn_x2"])
+def test_numbers_that_a_file_has_no_name_for_are_kept_as_bytes(kind: str) -> None:
+    dtype = getattr(torch, kind)
+    scales = torch.arange(8, dtype=torch.uint8).view(dtype).reshape(2, 4)
+
+    back = through_text({"scales": scales})["scales"]
+
+    assert (back.dtype, back.shape) == (dtype, (2, 4))
+    assert back.view(torch.uint8).tolist() == scales.view(torch.uint8).tolist()
+    assert digest({"scales": scales}) != digest({"scales": scales.view(torch.uint8)})
+
+
+@settings(max_examples=40)
+@given(states)
+def test_whatever_can_be_kept_comes_back_from_its_files(state: Any) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        saver = Saver(folder)
+        saver.save_checkpoint(1, {"odd": state})
+        back = saver.load()
+
+    assert same(back["odd"], state)
+
+
+@given(st.lists(tensors(), max_size=5))
+def test_a_file_of_tensors_is_one_that_others_read(items: list[Tensor]) -> None:
+    kept = encode({f"t{i}": item for i, item in enumerate(items)}).tensors
+    with tempfile.TemporaryDirectory() as folder:
+        file, digests = write_tensors(Path(folder) / "t.safetensors", separate(kept))
+        data = (Path(folder) / "t.safetensors").read_bytes()
+        read = load_file(Path(folder) / "t.safetensors")
+
+    assert (file.size_bytes, file.sha256) == (len(data), sha256(data).hexdigest())
+    assert digests == {name: digest_tensor(tensor) for name, tensor in kept.items()}
+    assert read.keys() == kept.keys()
+    assert all(same(read[name], tensor.contiguous()) for name, tensor in kept.items())
 
 
 # ------------------------------------------------------------------------------------------------ what cannot be kept

@@ -13,7 +13,7 @@ from assay.core.errors import InputError
 from assay.core.facts import Warned
 from assay.core.ports import MemoryRecorder
 from assay.engine import EarlyStop, Engine, Evaluate, Save, Saver
-from assay.engine.checkpoint.saver import load
+from assay.engine.checkpoint.folder import load
 from assay.engine.handlers.save import capture, restore
 from engine.toys import engine, loader, same_bits, supervised
 

@@ -13,7 +13,7 @@ import torch
 
 from assay.core.ports import MemoryRecorder
 from assay.engine import Backward, Engine, Evaluate, Loader, Save, Saver, WarmupCosine
-from assay.engine.checkpoint.saver import load
+from assay.engine.checkpoint.folder import load
 from assay.engine.handlers.interrupt import stopping_on_signals
 from assay.engine.handlers.save import capture, restore
 from engine.toys import Noisy, engine, hard_net, heard, loader, same_bits, supervised

@@ -12,7 +12,8 @@ from torch import nn
 from torch.optim import Optimizer
 
 from assay.core.errors import CheckpointError
-from assay.engine.checkpoint.saver import Saver, Where
+from assay.engine.checkpoint.folder import Where
+from assay.engine.checkpoint.saver import Saver
 from assay.engine.optim import idle_optimizer, load_optimizer_state, may_fuse, optimizer_state
 
 Make = Callable[[nn.Module], Optimizer]

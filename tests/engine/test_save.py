@@ -15,7 +15,7 @@ from assay.core.errors import CheckpointError, InputError
 from assay.core.facts import Saved, Warned
 from assay.core.ports import MemoryRecorder
 from assay.engine import Backward, Engine, Evaluate, Loader, NonFiniteError, Save, Saver, WarmupCosine, Where
-from assay.engine.checkpoint.saver import load
+from assay.engine.checkpoint.folder import load
 from assay.engine.handlers.save import capture, restore
 from engine.toys import Noisy, engine, hard_net, heard, loader, net, points, same_bits, supervised, weights_of
 
@@ -108,9 +108,56 @@ def test_rotation_keeps_the_newest_and_with_them_the_best(tmp_path: Path) -> Non
 
     runs.run()
 
-    assert steps_in(tmp_path) == [10, 90, 100, 104]
+    assert steps_in(tmp_path) == [10, 80, 90, 100, 104]
+    assert saver.find("final").step == 104
     assert saver.best() == "step-000000010"
     assert saver.find("latest").step == 104
+
+
+@pytest.mark.row("E38")
+def test_of_a_hundred_steps_three_checkpoints_stay_beside_the_best_and_the_final_one(tmp_path: Path) -> None:
+    values = [0.1, 0.9, *([0.2] * 8)]
+    runs = engine(supervised(metrics={"acc": Scripted(values)}), loader(8), steps=100)
+    runs.bus.extend(Evaluate({"valid": loader(4)}, every="10 steps").handlers())
+    saver = Saver(tmp_path, keep=3)
+    save = Save(saver, every="10 steps", best=("valid/acc", "max"), evaluate_every="10 steps")
+    runs.bus.extend(save.handlers())
+
+    runs.run()
+
+    assert steps_in(tmp_path) == [20, 70, 80, 90, 100]
+    assert (saver.find("best").step, saver.find("final").step, saver.find("latest").step) == (20, 100, 100)
+    longer, _ = saving(tmp_path, every="10 steps", steps=130)
+    restore(longer, saver.newest()[1])
+    longer.run()
+    assert steps_in(tmp_path) == [20, 100, 110, 120, 130]  # what was final once is one of three from then on
+    assert saver.find("final").step == 130
+
+
+@pytest.mark.parametrize("hurry", [False, True])
+def test_a_run_that_was_interrupted_has_no_final_checkpoint(hurry: bool, tmp_path: Path) -> None:
+    runs, _ = saving(tmp_path)
+    runs.on("step_end", every=2)(lambda: runs.stop("enough", hurry=hurry))
+
+    runs.run()
+
+    assert (Saver(tmp_path).folder / "final.json").exists() is not hurry
+
+
+@pytest.mark.row("E33")
+@pytest.mark.parametrize("step", [1, 3, 5])
+def test_a_resumed_run_begins_with_the_next_step(step: int, tmp_path: Path) -> None:
+    whole, _ = saving(tmp_path / "whole", keep=99, every="1 step")
+    whole.run()
+    resumed, recorder = saving(tmp_path / "resumed", every="never")
+    restore(resumed, Saver(tmp_path / "whole").load(step))
+    begun: list[int] = []
+    resumed.on("step_begin")(lambda state: begun.append(state.step))
+
+    resumed.run()
+
+    assert begun == list(range(step, 6))
+    assert [at for at, _ in recorder.curve("train/loss")] == list(range(step + 1, 7))
 
 
 def test_the_end_of_a_run_that_was_stopped_is_saved(tmp_path: Path) -> None:
@@ -167,13 +214,13 @@ def test_only_what_improves_is_the_best_and_nan_never_is(
 
 
 def test_the_best_stays_beside_the_newest_and_its_predecessor_goes(tmp_path: Path) -> None:
-    runs, _ = judged(tmp_path, [0.1, 0.9, 0.2, 0.3, 0.4])
+    runs, _ = judged(tmp_path, [0.1, 0.9, 0.2, 0.3, 0.4], background=False)
     kept: list[list[int]] = []
     runs.on("epoch_end", priority=100)(lambda: kept.append(steps_in(tmp_path)))
 
     runs.run()
 
-    assert kept == [[1], [2], [2, 3], [2, 4], [2, 5]]
+    assert kept == [[1], [2], [2, 3], [2, 4], [2, 4, 5]]  # the final one takes no other's place
 
 
 def test_the_best_is_kept_where_nothing_else_is_saved(tmp_path: Path) -> None:
@@ -351,8 +398,9 @@ def test_what_cannot_be_kept_is_named_before_the_first_step(tmp_path: Path) -> N
     runs, _ = saving(tmp_path, process=supervised(nn.Sequential(Odd(4, 2))))
     told = heard(runs)
 
-    with pytest.raises(CheckpointError, match="_extra_state"):
+    with pytest.raises(CheckpointError, match="_extra_state") as caught:
         runs.run()
+    assert caught.value.where == "model.0._extra_state"
 
     assert told == ["run_begin", "exception"]
 

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import pickle
+import re
 import shutil
 import struct
 import subprocess
@@ -20,9 +21,10 @@ from safetensors.torch import load_file
 from torch import nn
 
 from assay.core import manifest as manifests
-from assay.core.errors import CheckpointError
+from assay.core.errors import CheckpointError, InputError
 from assay.engine.checkpoint.codec import digest
-from assay.engine.checkpoint.saver import Saver, Where, load
+from assay.engine.checkpoint.folder import Where, load
+from assay.engine.checkpoint.saver import Saver
 
 SRC = Path(__file__).resolve().parents[2] / "src"
 
@@ -150,7 +152,7 @@ def test_what_cannot_be_kept_leaves_nothing_behind(saver: Saver) -> None:
 
     with pytest.raises(CheckpointError, match=r"cannot keep builtins\.object"):
         saver.save({"model": 1, "state": {"x": object()}}, Where(step=2))
-    with pytest.raises(TypeError, match="not JSON serializable"):
+    with pytest.raises(CheckpointError, match="not JSON serializable"):
         saver.save(state(2), Where(step=2), info={"acc": object()})
 
     assert [path.name for path in saver.folder.iterdir()] == ["step-000000001"]
@@ -265,7 +267,7 @@ def test_a_checkpoint_that_is_saved_again_as_a_keypoint_is_one(saver: Saver) -> 
 
 
 def test_fewer_than_one_checkpoint_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="keep is 0"):
+    with pytest.raises(InputError, match="keep is 0"):
         Saver(tmp_path, keep=0)
 
 
@@ -289,6 +291,269 @@ def test_a_best_before_the_others_stays_the_best(saver: Saver) -> None:
     saver.set_aside(after_step=1)
 
     assert saver.find("best").step == 1
+
+
+# ------------------------------------------------------------------------------------------------------- any state
+
+
+class Counter:
+    """No module, but with a state of plain data."""
+
+    def __init__(self, seen: int) -> None:
+        self.seen = seen
+
+    def state_dict(self) -> dict[str, int]:
+        return {"seen": self.seen}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.seen = state["seen"]
+
+
+@pytest.mark.row("S-C7", "C34", "C35")
+def test_the_three_kinds_grow_as_they_should_and_each_carries_its_info(tmp_path: Path) -> None:
+    saver, there = Saver(tmp_path), []
+    for i in range(10):
+        saver.save_keypoint(i, {"a": i}, {"b": i})
+        there.append(len(saver.find_keypoints()))
+    for i in range(10):
+        saver.save_checkpoint(i, {"a": i}, {"b": i})
+        there.append(len(saver.find_checkpoints()))
+    for i in range(10):
+        saver.save_model(i, {"a": i}, {"b": i})
+        there.append(len(saver.find_models()))
+
+    assert there == [*range(1, 11), 1, 2, *[3] * 8, *range(1, 11)]
+    every = [*saver.find_keypoints(), *saver.find_checkpoints(), *saver.find_models()]
+    assert [(each.step, dict(each.info)) for each in every] == [
+        (i, {"b": i}) for i in [*range(10), 7, 8, 9, *range(10)]
+    ]
+    assert all(json.loads((each.path / "manifest.json").read_text())["info"] == each.info for each in every)
+    assert all(saver.load(each.name) == {"a": each.step} for each in every)
+    assert "{'b': 0}" in repr(every[0])
+
+
+@pytest.mark.row("C35")
+def test_the_info_appears_with_its_file_or_not_at_all(saver: Saver, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    replace = os.replace
+
+    def watched(source: Any, target: Any) -> None:
+        seen.append([each.info for each in saver.find_checkpoints()])
+        replace(source, target)
+        seen.append([each.info for each in saver.find_checkpoints()])
+
+    monkeypatch.setattr(os, "replace", watched)
+    saver.save_checkpoint(1, {"a": torch.ones(3)}, {"loss": 0.5})
+
+    assert seen[0] == []
+    assert seen[-1] == [{"loss": 0.5}]
+    assert all(each in ([], [{"loss": 0.5}]) for each in seen)
+
+
+@pytest.mark.row("C34")
+def test_a_model_is_overwritten_by_name_only_if_asked(saver: Saver) -> None:
+    saver.save_model(3, {"a": 1}, name="net")
+    with pytest.raises(CheckpointError, match="There is a model 'net' already") as caught:
+        saver.save_model(4, {"a": 2}, name="net")
+    assert "overwrite=True" in caught.value.fix
+    assert saver.load("net") == {"a": 1}
+
+    saver.save_model(4, {"a": 2}, name="net", overwrite=True)
+
+    assert saver.load("net") == {"a": 2}
+    assert [path.name for path in saver.folder.iterdir()] == ["net"]
+
+
+@pytest.mark.row("C36")
+@pytest.mark.parametrize("kind", ["save_checkpoint", "save_keypoint", "save_model"])
+def test_any_state_goes_into_each_of_the_three(saver: Saver, kind: str) -> None:
+    net = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+    states: list[Any] = [
+        {"a": 1, "b": 2},
+        {1: 2},
+        [1, (2, {3})],
+        torch.arange(3.0),
+        net.state_dict(),
+        {"w": torch.ones(2)},
+        {"model": net.state_dict(), "epoch": 3},
+        {},
+        {"whole": 1},
+        {"not a name": 1},
+        {f"key{i}": i for i in range(100)},
+        None,
+    ]
+
+    for step, state in enumerate(states):
+        getattr(saver, kind)(step, state, {"n": step})
+        assert digest(saver.load(-1)) == digest(state)
+    getattr(saver, kind)(99, {"net": net, "optimizer": optimizer, "own": Counter(7)})
+
+    back = saver.load(-1)
+    assert digest(back["net"]) == digest(net.state_dict())
+    assert back["own"] == {"seen": 7}
+    with pytest.raises(CheckpointError, match=r"cannot keep builtins\.object") as caught:
+        getattr(saver, kind)(100, {"optimizer": {"lr": object()}})
+    assert caught.value.where == "optimizer.lr"
+
+
+@pytest.mark.row("C37")
+def test_one_loader_for_paths_names_steps_the_latest_and_the_best(saver: Saver, tmp_path: Path) -> None:
+    for step in (1, 2, 3):
+        saver.save_checkpoint(step, {"at": step})
+    saver.save_keypoint(2, {"at": "keypoint"})
+    saver.save_model(9, {"at": "model"}, name="net")
+    saver.set_best("step-000000002", metric="acc", mode="max", value=1.0)
+
+    assert saver.load("best") == saver.load(2) == saver.load("2") == {"at": 2}
+    assert saver.load() == saver.load("latest") == saver.load("step-000000003") == {"at": 3}
+    assert saver.load(-1) == saver.load("net") == saver.load(9) == {"at": "model"}
+    assert saver.load(-2) == {"at": 3}
+    path = saver.folder / "keypoint-000000002"
+    assert saver.load(path) == saver.load(str(path)) == {"at": "keypoint"}
+    for missing in ("nett", 7, -9, "final"):
+        with pytest.raises(CheckpointError, match=f"no checkpoint '{missing}'") as caught:
+            saver.load(missing)
+        assert caught.value.fix == "Steps: 1, 2, 2, 3, 9. Names: keypoint-000000002, net."
+    with pytest.raises(CheckpointError, match="no manifest"):
+        saver.load(tmp_path / "nowhere")
+
+
+@pytest.mark.row("C38")
+def test_a_part_is_read_alone_and_compared_without_being_read(saver: Saver) -> None:
+    net = nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    saver.save_checkpoint(1, {"model": net, "optimizer": optimizer, "epoch": 1})
+    for group in optimizer.param_groups:
+        group["lr"] = 0.01
+    saver.save_checkpoint(2, {"model": net, "optimizer": optimizer, "epoch": 2})
+    with torch.no_grad():
+        net.weight[0, 0] += 1
+    saver.save_checkpoint(3, {"model": net, "optimizer": optimizer, "epoch": 3})
+
+    first, second, third = (saver.find(step) for step in (1, 2, 3))
+    assert first.digest_of("model") == second.digest_of("model") != third.digest_of("model")
+    assert first.digest_of("optimizer") != second.digest_of("optimizer") == third.digest_of("optimizer")
+    (saver.folder / "step-000000003" / "optimizer.json").write_text("{}")
+    shutil.copytree(saver.folder / "step-000000002", saver.folder.parent / "alone")
+    for path in saver.folder.parent.glob("alone/optimizer*"):
+        path.write_bytes(b"x" * path.stat().st_size)
+    assert saver.load(saver.folder.parent / "alone", parts=("model",)).keys() == {"model"}
+    with pytest.raises(CheckpointError, match="has no part 'data'"):
+        first.digest_of("data")
+
+
+@pytest.mark.row("C40")
+def test_an_object_with_a_hook_of_its_own_is_loaded_by_it(saver: Saver) -> None:
+    class Doubled(nn.Linear):
+        def _load_state_dict(self, state: dict[str, Any]) -> None:
+            self.load_state_dict({name: 2 * value for name, value in state.items()})
+
+    net, counter = Doubled(3, 2), Counter(5)
+    weight = net.weight.detach().clone()
+    saver.save_checkpoint(1, {"net": net, "seen": counter})
+
+    other, again = Doubled(3, 2), Counter(0)
+    saver.load(into={"net": other, "seen": again})
+
+    assert torch.equal(other.weight, 2 * weight)
+    assert again.seen == 5
+    with pytest.raises(CheckpointError, match="has no part 'model'") as caught:
+        saver.load(into={"model": other})
+    assert caught.value.fix == "It has: net, seen."
+
+
+@pytest.mark.row("B27")
+def test_a_checkpoint_named_by_time_and_loss_gives_back_epoch_and_best(tmp_path: Path) -> None:
+    saver = Saver(tmp_path, name="m-{time}-{loss:.4f}")
+    model = nn.Linear(3, 2)
+    optimizer = torch.optim.Adam(model.parameters())
+    for epoch, loss in enumerate([0.75, 0.123456, 1e-9], start=1):
+        state = {
+            "epoch": epoch,
+            "state_dict": model.state_dict(),
+            "best_loss": loss,
+            "optimizer": optimizer.state_dict(),
+        }
+        saver.save_checkpoint(epoch, {**state, "alpha": 0.25, "gamma": 2.0}, {"loss": loss})
+
+    names = [path.name for path in sorted(tmp_path.iterdir())]
+    assert all(re.fullmatch(r"m-\d{8}-\d{6}-0\.\d{4}", name) for name in names)
+    assert {name[-6:] for name in names} == {"0.7500", "0.1235", "0.0000"}
+    back = saver.load()
+    assert {key: back[key] for key in ("epoch", "best_loss", "alpha", "gamma")} == {
+        "epoch": 3,
+        "best_loss": 1e-9,
+        "alpha": 0.25,
+        "gamma": 2.0,
+    }
+    assert saver.load(2)["best_loss"] == 0.123456
+    with pytest.raises(InputError, match="wants 'loss'") as caught:
+        saver.save_checkpoint(4, {}, {"acc": 1.0})
+    assert caught.value.fix == "There are: time, step, epoch, acc."
+
+
+@pytest.mark.parametrize("template", ["../{loss}", "{loss}/x", "a b{loss}", ".{loss}", "x.tmp", "a.left-1", ""])
+def test_a_name_made_by_a_template_stays_in_its_folder(tmp_path: Path, template: str) -> None:
+    saver = Saver(tmp_path / "here", name=template)
+    try:
+        saver.save_checkpoint(1, {"a": 1}, {"loss": "../../x"})
+    except CheckpointError as error:
+        assert "cannot be called" in error.what
+    else:
+        assert saver.load() == {"a": 1}
+        assert len(list(saver.folder.iterdir())) == 1
+
+    assert {path.name for path in tmp_path.iterdir()} <= {"here"}
+
+
+def test_a_checkpoint_of_the_same_step_is_replaced_by_the_newer_state(saver: Saver) -> None:
+    for value in (1, 2, 2):
+        saver.save_checkpoint(5, {"a": value})
+
+    assert saver.load(5) == {"a": 2}
+    assert [path.name for path in saver.folder.iterdir()] == ["step-000000005"]
+
+
+def test_a_large_file_that_did_not_change_is_kept_once(saver: Saver) -> None:
+    frozen, trained = torch.randn(300_000), torch.zeros(300_000)
+    for step in (1, 2):
+        saver.save_checkpoint(step, {"frozen": {"w": frozen}, "trained": {"w": trained + step}})
+
+    one, two = saver.folder / "step-000000001", saver.folder / "step-000000002"
+    assert os.path.samefile(one / "frozen.safetensors", two / "frozen.safetensors")
+    assert not os.path.samefile(one / "trained.safetensors", two / "trained.safetensors")
+    shutil.rmtree(one)
+    assert torch.equal(saver.load(2)["frozen"]["w"], frozen)
+
+
+def test_a_file_that_is_damaged_is_not_shared_with_the_next_checkpoint(saver: Saver) -> None:
+    frozen = torch.randn(300_000)
+    saver.save_checkpoint(1, {"frozen": {"w": frozen}})
+    path = saver.folder / "step-000000001" / "frozen.safetensors"
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+
+    saver.save_checkpoint(2, {"frozen": {"w": frozen}})
+
+    assert torch.equal(saver.load(2)["frozen"]["w"], frozen)
+
+
+def test_going_on_takes_the_newest_that_can_be_read_and_names_the_others(saver: Saver) -> None:
+    save(saver, 1, 2, 3)
+    saver.save_model(9, {"a": 1})
+    for step in (2, 3):
+        path = saver.folder / f"step-{step:09d}" / "model.safetensors"
+        path.write_bytes(path.read_bytes()[:-1] + b"x")
+
+    manifest, parts, skipped = saver.newest()
+
+    assert (manifest.step, digest(parts)) == (1, digest(state(1)))
+    assert [each.name for each in skipped] == ["step-000000003", "step-000000002"]
+    assert all("model.safetensors is not what was written" in each.why for each in skipped)
+    assert saver.newest(verify=False)[0].step == 3
+    shutil.rmtree(saver.folder / "step-000000001")
+    with pytest.raises(CheckpointError, match=r"no checkpoint that can be read.*step-000000002: "):
+        saver.newest()
 
 
 # ------------------------------------------------------------------------------------------------------ what is found
@@ -513,7 +778,8 @@ def test_loading_what_is_no_checkpoint_says_what_is_wrong(saver: Saver, kind: st
 KILLED_PROGRAM = """
 import os, shutil, signal, sys
 import torch
-from assay.engine.checkpoint.saver import Saver, Where
+from assay.engine.checkpoint.folder import Where
+from assay.engine.checkpoint.saver import Saver
 
 def state(step):
     return {"model": {"w": torch.full((3000,), float(step))}, "state": {"step": step}}
@@ -549,7 +815,6 @@ for cut in range(1, 1000):
 
 @pytest.mark.slow
 @pytest.mark.row("C39")
-@pytest.mark.skipif(sys.platform == "win32", reason="no fork")
 def test_a_process_killed_at_any_moment_of_a_save_leaves_whole_checkpoints_and_nothing_that_looks_like_one(
     tmp_path: Path,
 ) -> None:

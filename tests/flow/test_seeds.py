@@ -131,6 +131,33 @@ def test_means_over_what_was_measured(tmp_path: Path) -> None:
     assert (found[-1]["c"], found[-1]["c1"]) == (f"{100 * c:.2f}", f"{c1:.4f}")
 
 
+@pytest.mark.row("S-C6", "C29")
+def test_the_state_of_the_generators_put_back_gives_the_same_parameters(tmp_path: Path) -> None:
+    printed = run("random_state.py", folder=tmp_path).stdout
+
+    first, second = printed[: len(printed) // 2], printed[len(printed) // 2 :]
+    assert first == second
+    assert first.count("Parameter containing") == 2
+
+
+@pytest.mark.row("S-C7", "C32", "C33")
+def test_keypoints_checkpoints_and_models_grow_as_they_should(tmp_path: Path) -> None:
+    lines = run("saver.py", folder=tmp_path).stdout.splitlines()
+
+    assert [line.count("Checkpoint(") for line in lines] == [*range(1, 11), 1, 2, *[3] * 8, *range(1, 11)]
+    names = [f"Checkpoint(step-{i:09d}, {{'b': {i}}})" for i in (7, 8, 9)]
+    assert lines[19] == f"[{', '.join(names)}]"
+
+
+@pytest.mark.row("S-B5", "B27")
+def test_a_dictionary_that_holds_all_comes_back_from_both_kinds_of_files(tmp_path: Path) -> None:
+    lines = run("checkpoint_dict.py", folder=tmp_path).stdout.splitlines()
+
+    assert lines == ["True {1.0} {'epoch': 7, 'best_loss': 0.25, 'alpha': 0.25, 'gamma': 2.0}"] * 2
+    (name,) = [path.name for path in (tmp_path / "checkpoints").iterdir()]
+    assert re.fullmatch(r"m-\d{8}-\d{6}-0\.2500", name)
+
+
 @pytest.mark.row("A04")
 def test_blocks_of_plugins_and_pipes_load_as_they_stand() -> None:
     text = (SEEDS / "tagger" / "tagger.toml").read_text(encoding="utf-8")

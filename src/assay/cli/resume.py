@@ -18,10 +18,12 @@ from assay.core.errors import InputError
 @click.argument("arguments", metavar="RUN[@CKPT] [KEY=VALUE ...]", nargs=-1, type=click.UNPROCESSED)
 @launch_options
 @click.option("--take-over", is_flag=True, help="Even if another process seems to be writing this run.")
-def command(arguments: tuple[str, ...], take_over: bool, **options: Any) -> int:
+@click.option("--no-verify", is_flag=True, help="Do not compare the checkpoint with its digests first.")
+def command(arguments: tuple[str, ...], take_over: bool, no_verify: bool, **options: Any) -> int:
     runs, overrides = given(arguments)
     if len(runs) != 1:
         raise InputError("`assay resume` goes on with one run.", fix="assay resume last")
     from assay.compose import resume
 
-    return told(resume(runs[0], overrides, launch_of(**options), take_over=take_over))
+    launch = launch_of(**options)
+    return told(resume(runs[0], overrides, launch, take_over=take_over, verify=not no_verify))

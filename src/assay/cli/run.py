@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 @click.option("--variant", "variants", multiple=True, help="A variant of the file, or all of them; may be repeated.")
 @click.option("--no-sweep", is_flag=True, help="Leave the sweep of the file aside: run its base once.")
 @click.option("--user-dir", type=click.Path(), help="Where your modules are. Left out: beside the config, then src/.")
+@click.option("--from", "weights_from", metavar="RUN[@CKPT]|FILE", default="", help="Begin with these weights.")
 @click.option("--tag", help="Instead of the config's tag.")
 @click.option("--seed", type=click.IntRange(min=0), help="Instead of the config's seed.")
 def command(

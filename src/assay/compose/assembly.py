@@ -94,6 +94,7 @@ def listen(assembled: Assembled, recorder: RunRecorder | NullRecorder, launch: L
             best=(best["metric"], best["mode"]) if best else None,
             evaluate_every=period,
             on_best=remember,
+            background=settings.get("background", True),
         )
         engine.bus.extend(save.handlers())
     shown = house.values("display")

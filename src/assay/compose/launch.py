@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from assay.config.load import Config
 from assay.core.facts import EndStatus
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +21,7 @@ class Launch:
     no_file: bool = False
     quiet: bool = False
     max_steps: int | None = None
+    weights_from: str = ""
     command: tuple[str, ...] = ()
 
     def recorded(self) -> dict[str, Any]:
@@ -32,6 +30,7 @@ class Launch:
             "debug": self.debug,
             "no_file": self.no_file,
             **({"max_steps": self.max_steps} if self.max_steps is not None else {}),
+            **({"from": self.weights_from} if self.weights_from else {}),
         }
 
 

@@ -11,6 +11,7 @@ from assay.compose.assembly import Assembled, assemble, listen
 from assay.compose.checks import passed, sound
 from assay.compose.house import open_house
 from assay.compose.launch import Launch, RunResult
+from assay.compose.origin import Origin, origin_of
 from assay.compose.records import (
     at_home,
     code_outside,
@@ -45,10 +46,12 @@ def train(config: Config, launch: Launch, *, parent: str = "") -> RunResult:
     A wrong config raises before anything is written; once there is a record, what is raised inside ends up in the
     result (and in the record). `parent` is the run whose config this is.
     """
+    origin = origin_of(launch.weights_from) if launch.weights_from else Origin()
     config, found = passed(config, "optimizer", "data", "train")
     with open_house(config, launch) as house:
         assembled = assemble(house, launch)
-        recorder = new_record(config, launch, assembled, parent=parent)
+        origin.fill(assembled.engine.process.model)
+        recorder = new_record(config, launch, assembled, parent=origin.parent or parent)
         tell_defaults(recorder, config, found, assembled)
         return _train(assembled, recorder, config, launch)
 
@@ -99,12 +102,19 @@ def rerun(address: str, overrides: Sequence[str] = (), launch: Launch | None = N
 
 
 def resume(
-    address: str, overrides: Sequence[str] = (), launch: Launch | None = None, *, take_over: bool = False
+    address: str,
+    overrides: Sequence[str] = (),
+    launch: Launch | None = None,
+    *,
+    take_over: bool = False,
+    verify: bool = True,
 ) -> RunResult:
-    """Go on with a recorded run from its newest (or the named) checkpoint, under the same id, as a new attempt."""
+    """Go on with a recorded run from its newest (or the named) checkpoint, under the same id, as a new attempt.
+
+    When the newest cannot be read it is the one before, and that is said. Without `verify` no digest is looked at.
+    """
     from assay.config import changed_keys
-    from assay.engine.checkpoint.saver import load as load_checkpoint
-    from assay.engine.handlers.save import PARTS, restore
+    from assay.engine.handlers.save import is_of_engine, restore
 
     view, name = find(address)
     launch = launch or Launch()
@@ -118,14 +128,17 @@ def resume(
     changed = [change.key for change in changed_keys(old.root, config.root)]
     with open_house(config, launch) as house:
         assembled = assemble(house, launch, saver_folder=view.folder.checkpoints)
-        found, skipped = assembled.saver().complete()
+        saver = assembled.saver()
+        found, skipped = saver.complete()
         step, checkpoint = 0, ""
         if found or name:
-            manifest = assembled.saver().find(name or "latest")
+            if name:
+                manifest, parts = saver.find(name), saver.load(name, verify=verify)
+            else:
+                manifest, parts, skipped = saver.newest(verify=verify)
             step, checkpoint = manifest.step, manifest.name
-            parts = load_checkpoint(view.folder.checkpoints / manifest.name)
             restore(assembled.engine, parts)
-            assembled.loaded = {name: part for name, part in parts.items() if name not in PARTS}
+            assembled.loaded = {name: part for name, part in parts.items() if not is_of_engine(name)}
         if view.status == "finished" and assembled.engine.state.step == (assembled.engine.state.max_steps or -1):
             raise InputError(
                 f"The run {view.id} finished at step {step}: there is nothing left to do.",
@@ -153,7 +166,9 @@ def resume(
         )
         tell_info(recorder, dump(config.root))
         for each in skipped:
-            recorder.tell(Warned(message=f"{each.name} is no checkpoint: {each.why}."))
+            message = f"{each.name} is no checkpoint: {each.why}. The run goes on from step {step}."
+            recorder.logger.warning(message)
+            recorder.tell(Warned(message=message, step=step))
         assembled.saver(attempt=recorder.run.newest.number).set_aside(step)
         return _train(assembled, recorder, config, launch)
 

@@ -3,10 +3,14 @@
 A checkpoint is a folder `step-000000123` (`.tmp` at its end while it is being written). It is divided into **parts**
 (`model`, `optimizer`, `state`, ...) that can be read one by one. A part is a tree of plain data in `<part>.json`
 whose tensors lie in safetensors files and are named there; a sharded part has one such file per writing rank.
+
+`checkpoints` reads a folder of them, and `best.json` and `final.json` beside them, which name one of them each.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,14 +18,17 @@ from pathlib import Path
 from typing import Any, Literal
 
 from assay.core.errors import CheckpointError, RecordError
-from assay.core.plain import read_json, write_json
+from assay.core.plain import read_json, write_atomic, write_json
 
 FORMAT = 1
 FILE_NAME = "manifest.json"
 
 Kind = Literal["checkpoint", "keypoint", "best", "model"]
+Pointer = Literal["best", "final"]
 _FOLDER = re.compile(r"step-(\d{9,})")
-_SAFE_FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+_SAFE_FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*")
+TEMPORARY = ".tmp"
+_LEFT = ".left-"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +109,12 @@ class Manifest:
             size *= axis.size
         return size
 
+    def digest_of(self, part: str) -> str:
+        """What the files of a part are, in one line: equal in two checkpoints when the part is, byte for byte."""
+        found = self.part(part)
+        sha256_by_name = {file.name: file.sha256 for file in self.files}
+        return " ".join(sha256_by_name[name] for name in (found.tree, *found.files))
+
     def part(self, name: str) -> Part:
         """The part of that name; CheckpointError lists those that exist."""
         for part in self.parts:
@@ -109,6 +122,113 @@ class Manifest:
                 return part
         known = ", ".join(part.name for part in self.parts)
         raise CheckpointError(f"The checkpoint {self.name} has no part {name!r}.", fix=f"It has: {known}.")
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Checkpoint:
+    """A checkpoint in a folder of them: complete when `why` is empty, else that is the reason why it cannot be used."""
+
+    name: str
+    path: Path
+    manifest: Manifest | None = None
+    why: str = ""
+
+    def __repr__(self) -> str:
+        return f"Checkpoint({self.name}, {dict(self.info)})" if not self.why else f"Checkpoint({self.name}: {self.why})"
+
+    @property
+    def step(self) -> int | None:
+        return self.manifest.step if self.manifest is not None else step_of_folder(self.name)
+
+    @property
+    def info(self) -> Mapping[str, Any]:
+        """What was to be seen in a list."""
+        return self.manifest.info if self.manifest is not None else {}
+
+    @property
+    def is_left(self) -> bool:
+        """Whether it was put aside: a later attempt of its run went on from before it."""
+        return _LEFT in self.name
+
+
+def checkpoints(folder: Path) -> list[Checkpoint]:
+    """Everything in a folder of checkpoints, usable or not, by step and then by age."""
+    try:
+        paths = [path for path in folder.iterdir() if path.is_dir() or step_of_folder(path.name) is not None]
+    except OSError:
+        return []
+    return sorted(map(checkpoint_in, paths), key=_age)
+
+
+def named(complete: Sequence[Checkpoint], name: str) -> Checkpoint | None:
+    """The one that people mean: `latest`, a step, -1 for the newest and -2 for the one before, or a folder's name.
+
+    The latest is the newest from which a run can go on, which a model alone is not.
+    """
+    if name == "latest":
+        able = [each for each in complete if each.manifest is not None and each.manifest.kind != "model"]
+        return next(reversed(able or complete), None)
+    if re.fullmatch(r"-[1-9]\d{0,8}", name):
+        return complete[int(name)] if int(name) >= -len(complete) else None
+    wanted = folder_of_step(int(name)) if re.fullmatch(r"\d{1,18}", name) else name
+    exact = [each for each in complete if each.name == wanted]
+    of_step = [each for each in complete if name.isdecimal() and str(each.step) == name.lstrip("0").rjust(1, "0")]
+    return next(iter([*exact, *of_step]), None)
+
+
+def checkpoint_in(path: Path) -> Checkpoint:
+    """What is in one folder, which need not be a checkpoint."""
+    if path.name.endswith(TEMPORARY):
+        return Checkpoint(path.name, path, why="it was still being written")
+    if _LEFT in path.name:
+        return Checkpoint(path.name, path, why="a later attempt went on from before it")
+    if step_of_folder(path.name) is None and not (path / FILE_NAME).exists():
+        return Checkpoint(path.name, path, why="it has no manifest")
+    try:
+        manifest = read(path)
+    except CheckpointError as error:
+        return Checkpoint(path.name, path, why=error.what)
+    return Checkpoint(path.name, path, manifest, _misnamed(manifest, path.name) or missing_files(path, manifest.files))
+
+
+def _misnamed(manifest: Manifest, name: str) -> str:
+    """Why a manifest is not that of its folder, or "" when it is."""
+    step = step_of_folder(name)
+    if manifest.name != name or step not in (None, manifest.step):
+        return f"its manifest is that of {manifest.name!r}, step {manifest.step}"
+    return ""
+
+
+def _age(checkpoint: Checkpoint) -> tuple[int, int, str]:
+    written_ns = checkpoint.manifest.created_ns if checkpoint.manifest is not None else 0
+    return -1 if checkpoint.step is None else checkpoint.step, written_ns, checkpoint.name
+
+
+def pointed(folder: Path, pointer: Pointer) -> str:
+    """The name of the checkpoint that is the best or the final one; "" when nobody says so, or nobody can read it."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
+        name = json.loads((folder / f"{pointer}.json").read_text(encoding="utf-8"))["name"]
+        if isinstance(name, str) and _SAFE_FILE.fullmatch(name):
+            return name
+    return ""
+
+
+def point(folder: Path, pointer: Pointer, name: str, **about: Any) -> None:
+    """Let `name` be the best or the final checkpoint, durably."""
+    write_atomic(folder / f"{pointer}.json", (json.dumps({"format": FORMAT, "name": name, **about}) + "\n").encode())
+
+
+def aside(path: Path) -> Path:
+    """Where a folder can be put aside, under its own name and a number."""
+    number = 1
+    while (place := path.with_name(f"{path.name}{_LEFT}{number}")).exists():
+        number += 1
+    return place
+
+
+def is_safe_name(name: str) -> bool:
+    """Whether a folder of that name stays where it is put, and is not taken for one that is unfinished or aside."""
+    return bool(_SAFE_FILE.fullmatch(name)) and not name.endswith(TEMPORARY) and _LEFT not in name
 
 
 def folder_of_step(step: int) -> str:

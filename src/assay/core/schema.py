@@ -156,6 +156,7 @@ SECTIONS: tuple[Key, ...] = (
         keys=(
             Key(name="every", kind="period", doc="How often.", default="1 epoch"),
             Key(name="keep", kind="int", doc="How many of the newest stay.", default=3, minimum=1),
+            Key(name="background", kind="bool", doc="Write while the training goes on.", default=True),
             Key(
                 name="best",
                 kind="table",

@@ -13,7 +13,9 @@ except ModuleNotFoundError as error:
 from assay.core.events import At, Event, Every, Handler
 from assay.engine.backward import Backward, NonFiniteError
 from assay.engine.bus import on
-from assay.engine.checkpoint.saver import Saver, Where
+from assay.engine.checkpoint.folder import Where
+from assay.engine.checkpoint.saver import Saver
+from assay.engine.checkpoint.weights import load_checkpoint, load_weights, save_weights
 from assay.engine.data.loader import Loader
 from assay.engine.data.plan import Plan
 from assay.engine.engine import Engine
@@ -33,6 +35,7 @@ from assay.engine.metrics import F1, Accuracy, Adapted, Confusion, Mean, Perplex
 from assay.engine.pipes import chain
 from assay.engine.process import Process, Supervised
 from assay.engine.ramps import Cycle, Ramp
+from assay.engine.rnd import RndManager
 from assay.engine.scaler import ScaledBackward
 from assay.engine.schedules import (
     Constant,
@@ -45,7 +48,7 @@ from assay.engine.schedules import (
     WarmupPoly,
     WarmupStep,
 )
-from assay.engine.seed import seed_all
+from assay.engine.seed import get_state, seed_all, set_state
 from assay.engine.state import State
 from assay.engine.when import every
 
@@ -82,6 +85,7 @@ __all__ = [
     "Ramp",
     "Recall",
     "ResetOptimizer",
+    "RndManager",
     "Save",
     "Saver",
     "ScaledBackward",
@@ -101,6 +105,11 @@ __all__ = [
     "chain",
     "evaluate",
     "every",
+    "get_state",
+    "load_checkpoint",
+    "load_weights",
     "on",
+    "save_weights",
     "seed_all",
+    "set_state",
 ]

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import random
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from hashlib import blake2b
+from typing import Any
 
 import numpy as np
 import torch
@@ -38,23 +39,40 @@ def seed_torch(value: int) -> None:
         torch.cuda.manual_seed_all(value)
 
 
-def seed_all(value: int) -> None:
-    """Key the global generators of torch, numpy and `random`."""
+def seed_all(value: int) -> dict[str, int]:
+    """Key the global generators of torch, numpy and `random`; what each of them was given, by name."""
     seed_torch(value)
     np.random.seed(value & 0xFFFFFFFF)
     random.seed(value)
+    return {"torch": value, "numpy": value & 0xFFFFFFFF, "random": value}
+
+
+def get_state() -> dict[str, Any]:
+    """Where the global generators of `random`, numpy, torch and all CUDA devices are: plain data for `set_state`."""
+    in_use = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    return {
+        "random": random.getstate(),
+        "numpy": np.random.get_state(),
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state_all() if in_use else [],
+    }
+
+
+def set_state(state: Mapping[str, Any]) -> None:
+    """Put the generators back to where `get_state` found them; those of devices that are not there are left out."""
+    random.setstate(state["random"])
+    np.random.set_state(state["numpy"])
+    torch.set_rng_state(state["torch"])
+    for device, its_state in enumerate(state["cuda"]):
+        if device < torch.cuda.device_count():
+            torch.cuda.set_rng_state(its_state, device)
 
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
     """Whatever happens inside draws as it likes; outside, the global generators go on as if it had not been."""
-    torch_state, numpy_state, python_state = torch.get_rng_state(), np.random.get_state(), random.getstate()
-    cuda_states = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
+    before = get_state()
     try:
         yield
     finally:
-        torch.set_rng_state(torch_state)
-        np.random.set_state(numpy_state)
-        random.setstate(python_state)
-        if cuda_states:
-            torch.cuda.set_rng_state_all(cuda_states)
+        set_state(before)

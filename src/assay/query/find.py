@@ -10,9 +10,10 @@ from typing import Literal
 
 from assay.core.errors import CheckpointError, InputError, did_you_mean, nearest
 from assay.core.ids import id_of_folder
+from assay.core.manifest import Checkpoint, named, pointed
 from assay.core.run_file import FILE_NAME
 from assay.query.place import project_here
-from assay.query.run import Checkpoint, RunView
+from assay.query.run import RunView
 from assay.query.table import RunRow, metric_names, rows_of
 from assay.query.words import age
 from assay.store.layout import Project
@@ -59,19 +60,17 @@ def find(address: str, project: Project | None = None) -> tuple[RunView, str]:
 
 
 def checkpoint_of(run: RunView, name: str) -> Checkpoint:
-    """A complete checkpoint of a run: `latest`, `best`, a step, or a folder's name."""
+    """A complete checkpoint of a run: `latest`, `best`, `final`, a step, -1 for the newest, or a folder's name."""
     complete = run.checkpoints
-    if name == "latest" and complete:
-        return complete[-1]
     if name == "best":
         best = run.best_checkpoint
         if best is not None:
             return best
         fix = "set `[checkpoint] best` in the config, or name a step" if complete else ""
         raise CheckpointError(f"The run {run.id} has no best checkpoint.", where=str(run.path), fix=fix or _has(run))
-    for each in complete:
-        if each.name == name or (name.isdecimal() and each.step == int(name)):
-            return each
+    found = named(complete, pointed(run.folder.checkpoints, "final") if name == "final" else name)
+    if found is not None:
+        return found
     for each in run.incomplete_checkpoints:
         if each.name.removesuffix(".tmp") == name or (name.isdecimal() and each.step == int(name)):
             what = f"The checkpoint {each.name} of the run {run.id} cannot be used: {each.why}"

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
@@ -18,9 +15,9 @@ from assay.core import lease as leases
 from assay.core import manifest as manifests
 from assay.core import run_file
 from assay.core.diagnostics import Origin
-from assay.core.errors import CheckpointError, InputError, did_you_mean
+from assay.core.errors import InputError, did_you_mean
 from assay.core.facts import Edit, Timed, read_edits, read_events
-from assay.core.manifest import Manifest
+from assay.core.manifest import Checkpoint
 from assay.core.run_file import Best, Code, Kind, RunFile, Status, Summary
 from assay.query.status import State, seconds_of, state_of
 from assay.store.artifacts import Artifact, artifacts
@@ -29,20 +26,6 @@ from assay.store.layout import RunFolder
 
 if TYPE_CHECKING:
     from assay.store.series import Series
-
-
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
-    """A checkpoint of a run: complete when `why` is empty, else that is the reason why it cannot be used."""
-
-    name: str
-    path: Path
-    manifest: Manifest | None = None
-    why: str = ""
-
-    @property
-    def step(self) -> int | None:
-        return self.manifest.step if self.manifest is not None else manifests.step_of_folder(self.name)
 
 
 class RunView:
@@ -176,11 +159,7 @@ class RunView:
     @cached_property
     def all_checkpoints(self) -> list[Checkpoint]:
         """Everything in the folder of checkpoints, usable or not, by step."""
-        try:
-            folders = sorted(path for path in self.folder.checkpoints.iterdir() if path.is_dir())
-        except OSError:
-            return []
-        return sorted(map(_checkpoint, folders), key=lambda each: (each.step is not None, each.step or 0))
+        return manifests.checkpoints(self.folder.checkpoints)
 
     @property
     def checkpoints(self) -> list[Checkpoint]:
@@ -195,9 +174,8 @@ class RunView:
     @property
     def best_checkpoint(self) -> Checkpoint | None:
         """The complete checkpoint that the run holds for its best, None when there is none."""
-        name = self.best.checkpoint if self.best is not None else ""
-        with contextlib.suppress(ValueError, KeyError, TypeError):
-            name = str(json.loads(_text(self.folder.checkpoints / "best.json"))["name"])
+        name = manifests.pointed(self.folder.checkpoints, "best")
+        name = name or (self.best.checkpoint if self.best is not None else "")
         return next((each for each in self.checkpoints if each.name == name), None)
 
     # ------------------------------------------------------------------------------------------- what was said about it
@@ -229,20 +207,6 @@ class RunView:
     def values(self) -> dict[str, Any]:
         """Results that are no curves, with later corrections."""
         return {**self.file.values, **{edit.key: edit.new for edit in self.edits if edit.what == "value"}}
-
-
-def _checkpoint(path: Path) -> Checkpoint:
-    if path.name.endswith(".tmp"):
-        return Checkpoint(path.name, path, why="it was still being written")
-    if ".left-" in path.name:
-        return Checkpoint(path.name, path, why="a later attempt went on from before it")
-    if manifests.step_of_folder(path.name) is None and not (path / manifests.FILE_NAME).exists():
-        return Checkpoint(path.name, path, why="it has no manifest")
-    try:
-        manifest = manifests.read(path)
-    except CheckpointError as error:
-        return Checkpoint(path.name, path, why=error.what)
-    return Checkpoint(path.name, path, manifest, manifests.missing_files(path, manifest.files))
 
 
 def _text(path: Path) -> str:

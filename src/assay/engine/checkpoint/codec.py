@@ -3,12 +3,12 @@
 JSON keeps dict (with text keys), list, str, bool, int, finite float and None as they are. Everything else is an object
 with the single key `$`, whose value is a list: the tag, then its parts.
 
-    tensor NAME [complex] | array NAME [complex] | tuple ITEMS | set ITEMS | frozenset ITEMS | dict PAIRS | odict PAIRS
-    modules METADATA PAIRS | counter PAIRS | deque MAXLEN ITEMS | bytes BASE64 | int HEX | float TEXT
+    tensor NAME [complex | DTYPE] | array NAME [complex] | tuple ITEMS | set ITEMS | frozenset ITEMS | dict PAIRS
+    odict PAIRS | modules METADATA PAIRS | counter PAIRS | deque MAXLEN ITEMS | bytes BASE64 | int HEX | float TEXT
     complex REAL IMAG | path TEXT | dtype TEXT | device TEXT | size INTS | scalar DTYPE VALUE
 
-A complex tensor lies in its file as pairs of real numbers. `modules` is what `Module.state_dict` returns, with the
-versions of its modules.
+A complex tensor lies in its file as pairs of real numbers, one of a DTYPE that the file has no name for as bytes.
+`modules` is what `Module.state_dict` returns, with the versions of its modules.
 
 Nothing read from a file is ever imported or called: a tag outside this list is refused.
 """
@@ -31,6 +31,25 @@ from torch import Tensor
 
 from assay.core.errors import CheckpointError
 
+FILE_DTYPES: Mapping[torch.dtype, str] = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.float8_e4m3fn: "F8_E4M3",
+    torch.float8_e5m2: "F8_E5M2",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint64: "U64",
+    torch.uint32: "U32",
+    torch.uint16: "U16",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+"""What a file of tensors has a name for."""
+
 _MARK = "$"
 _PAIRED = {"dict", "odict", "modules", "counter"}
 
@@ -43,9 +62,12 @@ class Encoded:
     tensors: dict[str, Tensor] = field(default_factory=dict)
 
 
-def encode(state: Any) -> Encoded:
-    """Encode a tree of state. CheckpointError names the path of the first value that cannot be kept, with the fix."""
-    encoder = _Encoder()
+def encode(state: Any, *, path: str = "") -> Encoded:
+    """Encode a tree of state. CheckpointError names the path of the first value that cannot be kept, with the fix.
+
+    `path` is where the state itself lies. The tree shares nothing with the state; the tensors are the state's own.
+    """
+    encoder = _Encoder(path)
     try:
         tree = encoder.value(state, "")
     except RecursionError:
@@ -66,16 +88,22 @@ def digest(state: Any) -> str:
     return digest_encoded(encode(state))
 
 
-def digest_encoded(encoded: Encoded) -> str:
-    """`digest` of a state that is encoded already."""
-    contents = {name: _digest_tensor(tensor) for name, tensor in encoded.tensors.items()}
+def digest_encoded(encoded: Encoded, contents: Mapping[str, str] | None = None) -> str:
+    """`digest` of a state that is encoded already; `contents` are the digests of its tensors, if they are known."""
+    if contents is None:
+        contents = {name: digest_tensor(tensor) for name, tensor in encoded.tensors.items()}
     return blake2b(_text(_unordered(encoded.tree, contents)).encode("ascii"), digest_size=16).hexdigest()
 
 
-def _digest_tensor(tensor: Tensor) -> str:
-    hasher = blake2b(f"{tensor.dtype} {tuple(tensor.shape)}\n".encode(), digest_size=16)
+def digest_tensor(tensor: Tensor) -> str:
+    hasher = hasher_of(tensor)
     hasher.update(as_bytes(tensor))
     return hasher.hexdigest()
+
+
+def hasher_of(tensor: Tensor) -> blake2b:
+    """What gives the digest of a tensor once it has seen its bytes."""
+    return blake2b(f"{tensor.dtype} {tuple(tensor.shape)}\n".encode(), digest_size=16)
 
 
 def _unordered(tree: Any, contents: Mapping[str, str]) -> Any:
@@ -106,7 +134,8 @@ def as_bytes(tensor: Tensor) -> memoryview:
 
 
 class _Encoder:
-    def __init__(self) -> None:
+    def __init__(self, root: str = "") -> None:
+        self._root = root
         self.tensors: dict[str, Tensor] = {}
         self._names: dict[tuple[Any, ...], str] = {}
         self._kept: list[Tensor] = []  # keeps storages alive, so that addresses stay unique while encoding
@@ -122,12 +151,15 @@ class _Encoder:
         if isinstance(value, PurePath):
             return {_MARK: ["path", str(value)]}
         if isinstance(value, np.generic):
-            return {_MARK: ["scalar", value.dtype.str, _plain_scalar(value, path)]}
+            return {_MARK: ["scalar", value.dtype.str, _plain_scalar(value, self.where(path))]}
         raise CheckpointError(
             f"A checkpoint cannot keep {type(value).__module__}.{type(value).__qualname__}.",
-            where=path.removeprefix(".") or "<root>",
+            where=self.where(path),
             fix="Return plain data, tensors or arrays from state_dict; give the object its own state_dict.",
         )
+
+    def where(self, path: str) -> str:
+        return f"{self._root}{path}".removeprefix(".") or "<root>"
 
     def integer(self, value: int, path: str) -> Any:
         return value if -(1 << 63) <= value < 1 << 64 else {_MARK: ["int", hex(value)]}
@@ -160,18 +192,23 @@ class _Encoder:
         if type(value) not in (Tensor, torch.nn.Parameter, torch.nn.Buffer):
             raise CheckpointError(
                 f"A checkpoint cannot keep a {type(value).__name__} yet.",
-                where=path.removeprefix("."),
+                where=self.where(path),
                 fix="Return a plain tensor from state_dict.",
             )
         if value.layout is not torch.strided or value.is_nested or value.is_quantized or value.device.type == "meta":
             raise CheckpointError(
                 "A checkpoint keeps dense tensors that hold data.",
-                where=path.removeprefix("."),
+                where=self.where(path),
                 fix="Call .to_dense().",
             )
         value = value.detach().resolve_conj().resolve_neg()
         if value.is_complex():
             return {_MARK: ["tensor", self.named(torch.view_as_real(value), path), "complex"]}
+        if value.dtype not in FILE_DTYPES:
+            if value.dtype.itemsize != 1:
+                raise CheckpointError(f"A checkpoint cannot keep a tensor of {value.dtype}.", where=self.where(path))
+            name = self.named(value.contiguous().view(torch.uint8), path)
+            return {_MARK: ["tensor", name, str(value.dtype).removeprefix("torch.")]}
         return {_MARK: ["tensor", self.named(value, path)]}
 
     def named(self, value: Tensor, path: str) -> str:
@@ -201,14 +238,14 @@ class _Encoder:
             tensor = torch.from_numpy(value.astype(dtype))
         except TypeError:
             raise CheckpointError(
-                f"A checkpoint keeps arrays of numbers, not of {value.dtype}.", where=path.removeprefix(".")
+                f"A checkpoint keeps arrays of numbers, not of {value.dtype}.", where=self.where(path)
             ) from None
         return {_MARK: ["array", *self.tensor(tensor, path)[_MARK][1:]]}
 
 
-def _plain_scalar(value: np.generic, path: str) -> Any:
+def _plain_scalar(value: np.generic, where: str) -> Any:
     if value.dtype.kind not in "biuf" or value.dtype.itemsize > 8:
-        raise CheckpointError(f"A checkpoint cannot keep a numpy {value.dtype}.", where=path.removeprefix("."))
+        raise CheckpointError(f"A checkpoint cannot keep a numpy {value.dtype}.", where=where)
     item = value.item()
     return repr(item) if isinstance(item, float) else item
 
@@ -261,7 +298,9 @@ def _tensor(parts: list[Any], tensors: Mapping[str, Tensor]) -> Tensor:
     name, *form = parts
     if name not in tensors:
         raise CheckpointError(f"The checkpoint names a tensor that it does not hold: {name!r}.")
-    return torch.view_as_complex(tensors[name]) if form == ["complex"] else tensors[name]
+    if form == ["complex"]:
+        return torch.view_as_complex(tensors[name])
+    return tensors[name].view(_dtype(form[0])) if form else tensors[name]
 
 
 def _modules(metadata: Any, pairs: Iterator[tuple[Any, Any]]) -> OrderedDict[Any, Any]:

@@ -7,35 +7,33 @@ import json
 import os
 import re
 import shutil
+import string
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save
 
 from assay.core import manifest as manifests
-from assay.core.errors import CheckpointError
-from assay.core.manifest import File, Kind, Manifest, Part, folder_of_step, step_of_folder
-from assay.core.plain import write_atomic
-from assay.engine.checkpoint.codec import Encoded, decode, digest_encoded, encode
+from assay.core.errors import CheckpointError, InputError
+from assay.core.manifest import Checkpoint, Kind, Manifest, Pointer, folder_of_step
+from assay.engine.checkpoint import folder as folders
+from assay.engine.checkpoint.codec import Encoded, encode
+from assay.engine.checkpoint.folder import Contents, Where, load, separate, sync_folder
+from assay.engine.checkpoint.tensor_file import Staging
+from assay.engine.checkpoint.weights import put
 
-_BEST = "best.json"
+Existing = Literal["keep", "replace", "refuse"]
+WHOLE = "whole"
+"""The one part of a state that is no table of parts."""
+
 _ROTATED = ("checkpoint", "best")
 _SAFE_PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Where:
-    """Where in a run a checkpoint is taken."""
-
-    step: int
-    epoch: int = 0
-    samples: int = 0
+_MOST_PARTS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,18 +45,66 @@ class Skipped:
 
 
 class Saver:
-    """Checkpoints of one run. `keep`: how many of kind "checkpoint" stay; others stay until told otherwise.
+    """Checkpoints of one folder. `keep`: how many of kind "checkpoint" stay; others stay until told otherwise.
 
-    Usable alone: `Saver("ckpt").save({"model": model.state_dict()}, Where(step=10))`.
+    Usable alone: `Saver("ckpt").save_checkpoint(10, {"model": model, "epoch": 3}, {"loss": 0.5})`. `name` names the
+    folders of `save_checkpoint`, as in "m-{time}-{loss:.4f}": of time, step, epoch and what is in the info.
     """
 
-    def __init__(self, folder: Path | str, *, keep: int = 3, run: str = "", attempt: int = 1) -> None:
+    def __init__(self, folder: Path | str, *, keep: int = 3, name: str = "", run: str = "", attempt: int = 1) -> None:
         if keep < 1:
-            raise ValueError(f"keep is {keep}; it must be at least 1")
+            raise InputError(f"keep is {keep}; it must be at least 1.")
         self.folder = Path(folder)
         self.keep = keep
+        self.name = name
         self.run = run
         self.attempt = attempt
+        self._lock = threading.RLock()  # one writes at a time: what another one has begun would look abandoned
+
+    # ---------------------------------------------------------------------------------------------------- any state
+
+    def save_checkpoint(self, step: int, state: Any, info: Mapping[str, Any] | None = None) -> Manifest:
+        """Keep a state, and no more than the newest `keep` of these. One of that name is replaced.
+
+        `state` is anything made of plain data, tensors and arrays; modules, optimizers and whatever else has a
+        `state_dict` may stand in a table for it. Raises CheckpointError naming what cannot be kept.
+        """
+        name = _filled(self.name, step, info or {}) if self.name else folder_of_step(step)
+        return self._save_any(step, state, info, kind="checkpoint", name=name, existing="replace")
+
+    def save_keypoint(self, step: int, state: Any, info: Mapping[str, Any] | None = None) -> Manifest:
+        """Keep a state for good. One of that step is replaced."""
+        return self._save_any(step, state, info, kind="keypoint", name=f"keypoint-{step:09d}", existing="replace")
+
+    def save_model(
+        self,
+        step: int,
+        state: Any,
+        info: Mapping[str, Any] | None = None,
+        *,
+        name: str = "",
+        overwrite: bool = False,
+    ) -> Manifest:
+        """Keep a finished model for good, by name. CheckpointError when it is there, unless it is to be overwritten."""
+        existing: Existing = "replace" if overwrite else "refuse"
+        return self._save_any(step, state, info, kind="model", name=name or f"model-{step:09d}", existing=existing)
+
+    def _save_any(
+        self, step: int, state: Any, info: Mapping[str, Any] | None, *, kind: Kind, name: str, existing: Existing
+    ) -> Manifest:
+        return self.save(_parts_of(state), Where(step=step), kind=kind, info=info, name=name, existing=existing)
+
+    def find_checkpoints(self) -> list[Checkpoint]:
+        """Those that rotation may delete, oldest first; `info` of each is what was said of it."""
+        return [each for each in self._complete() if each.manifest is not None and each.manifest.kind in _ROTATED]
+
+    def find_keypoints(self) -> list[Checkpoint]:
+        return [each for each in self._complete() if each.manifest is not None and each.manifest.kind == "keypoint"]
+
+    def find_models(self) -> list[Checkpoint]:
+        return [each for each in self._complete() if each.manifest is not None and each.manifest.kind == "model"]
+
+    # ------------------------------------------------------------------------------------------------------- writing
 
     def save(
         self,
@@ -67,267 +113,284 @@ class Saver:
         *,
         kind: Kind = "checkpoint",
         info: Mapping[str, Any] | None = None,
+        name: str = "",
+        existing: Existing = "keep",
+        final: bool = False,
     ) -> Manifest:
         """Write one checkpoint; when this returns it survives power loss.
 
-        A complete one of that step is kept as it is; only its kind changes when rotation is to leave it alone from now
-        on. Anything else of that name is renamed. Raises CheckpointError when a value cannot be kept or the disk
-        refuses; nothing half-made stays.
+        A complete one of that name is kept as it is by default; only its kind changes when rotation is to leave it
+        alone from now on. Anything else of that name is renamed. `final`: the name "final" means this one. Raises
+        CheckpointError when a value cannot be kept or the disk refuses; nothing half-made stays.
         """
-        final = self.folder / folder_of_step(where.step)
-        there = _complete(final)
-        if there is not None:
-            return self._keep(there, kind)
-        for name in parts:
-            if not _SAFE_PART.fullmatch(name) or name == "manifest":
-                raise CheckpointError(f"A part cannot be called {name!r}.", fix="Use letters, digits and _.")
-        encoded = {name: encode(state) for name, state in parts.items()}
-        temporary = final.with_name(final.name + ".tmp")
-        try:
-            for stale in self.folder.glob("step-*.tmp"):  # of a process that was killed
-                shutil.rmtree(stale, ignore_errors=True)
-            if final.exists():
-                _rename_aside(final)
-            temporary.mkdir(parents=True)
-            manifest = self._write(temporary, encoded, where, kind, info or {})
-            os.replace(temporary, final)
-            _sync_folder(self.folder)
-        except OSError as error:
-            raise CheckpointError(f"The checkpoint of step {where.step} was not written: {error}.") from error
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
-        self._rotate(spare=manifest.name)
-        return manifest
+        return self.prepared(parts, where, kind=kind, info=info, name=name, existing=existing, final=final)()
+
+    def prepared(
+        self,
+        parts: Mapping[str, Any],
+        where: Where,
+        *,
+        kind: Kind = "checkpoint",
+        info: Mapping[str, Any] | None = None,
+        name: str = "",
+        existing: Existing = "keep",
+        final: bool = False,
+        staging: Staging | None = None,
+    ) -> Callable[[], Manifest]:
+        """`save` in two: what is raised here is about the state, what the call raises about the disk.
+
+        With `staging` the tensors are copied now, and may change before the call; they lie in `staging` until then.
+        """
+        name = name or folder_of_step(where.step)
+        for part in parts:
+            if not _SAFE_PART.fullmatch(part) or part == "manifest":
+                raise CheckpointError(f"A part cannot be called {part!r}.", fix="Use letters, digits and _.")
+        if not manifests.is_safe_name(name):
+            raise CheckpointError(f"A checkpoint cannot be called {name!r}.", fix="Use letters, digits and _.")
+        encoded = {part: encode(state, path=part) for part, state in parts.items()}
+        on_host = _copied(encoded, staging) if staging is not None else _on_host(encoded)
+        contents = Contents(
+            parts=on_host,
+            where=where,
+            kind=kind,
+            name=name,
+            run=self.run,
+            attempt=self.attempt,
+            info=_plain(info or {}),
+        )
+        return lambda: self._write(contents, existing, final)
+
+    def promote(self, name: str, kind: Kind, *, final: bool = False) -> Manifest:
+        """Let a complete checkpoint be one that rotation leaves alone, or the final one. CheckpointError without it."""
+        there = manifests.checkpoint_in(self.folder / name)
+        if there.manifest is None or there.why:
+            raise CheckpointError(f"{name} was not made a {'final checkpoint' if final else kind}: it is not there.")
+        with self._lock:
+            return self._keep(there.manifest, kind, final)
 
     def set_best(self, name: str, *, metric: str, mode: Literal["min", "max"], value: float) -> None:
         """Point "best" at a checkpoint; it stays until another one is better."""
-        data = {"format": 1, "name": name, "metric": metric, "mode": mode, "value": value}
-        write_atomic(self.folder / _BEST, (json.dumps(data) + "\n").encode())
-        self._rotate()
-
-    def best(self) -> str | None:
-        """The name of the best checkpoint, None when there is none."""
-        try:
-            name = json.loads((self.folder / _BEST).read_text(encoding="utf-8"))["name"]
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
-        return name if isinstance(name, str) and step_of_folder(name) is not None else None
-
-    def complete(self) -> tuple[list[Manifest], list[Skipped]]:
-        """Every complete checkpoint, oldest first, and what lies there that is none, with the reason."""
-        found, skipped = [], []
-        for path in sorted(self.folder.glob("step-*")):
-            if step_of_folder(path.name) is None:
-                if path.name.endswith(".tmp"):
-                    skipped.append(Skipped(path.name, "it was still being written"))
-                continue
-            try:
-                manifest = manifests.read(path)
-            except CheckpointError as error:
-                skipped.append(Skipped(path.name, error.what.removesuffix(".")))
-                continue
-            why = _flaw(manifest, path)
-            if why:
-                skipped.append(Skipped(path.name, why))
-            else:
-                found.append(manifest)
-        found.sort(key=lambda manifest: manifest.step)
-        return found, skipped
-
-    def find(self, name: str = "latest") -> Manifest:
-        """By "latest", "best", a step, or a folder's name; CheckpointError lists what there is."""
-        found, skipped = self.complete()
-        wanted = self.best() if name == "best" else name
-        if name == "latest" and found:
-            return found[-1]
-        for manifest in found:
-            if wanted is not None and wanted in (manifest.name, str(manifest.step)):
-                return manifest
-        there = ", ".join(str(manifest.step) for manifest in found) or "none"
-        lost = "".join(f" {each.name} is no checkpoint: {each.why}." for each in skipped)
-        raise CheckpointError(f"There is no checkpoint {name!r}.{lost}", where=str(self.folder), fix=f"Steps: {there}.")
-
-    def load(
-        self, name: str = "latest", *, parts: tuple[str, ...] | None = None, verify: bool = True
-    ) -> dict[str, Any]:
-        """The parts of a checkpoint by name. `verify` compares every file with its digest first.
-
-        Raises CheckpointError naming the damaged file.
-        """
-        return load(self.folder / self.find(name).name, parts=parts, verify=verify)
+        with self._lock:
+            manifests.point(self.folder, "best", name, metric=metric, mode=mode, value=value)
+            self._rotate()
 
     def set_aside(self, after_step: int) -> list[str]:
         """Rename checkpoints of later steps, so that a run that goes on from `after_step` can write its own."""
         moved = []
-        for path in sorted(self.folder.glob("step-*")):
-            step = step_of_folder(path.name)
-            if step is not None and step > after_step:
-                moved.append(_rename_aside(path).name)
-        best = self.best()
-        if best is not None and not (self.folder / best).is_dir():
-            (self.folder / _BEST).unlink(missing_ok=True)
+        for each in manifests.checkpoints(self.folder):
+            if each.step is not None and each.step > after_step and not each.is_left:
+                place = manifests.aside(each.path)
+                each.path.rename(place)
+                moved.append(place.name)
+        pointers: tuple[Pointer, ...] = ("best", "final")
+        for pointer in pointers:
+            name = manifests.pointed(self.folder, pointer)
+            if name and not (self.folder / name).is_dir():
+                (self.folder / f"{pointer}.json").unlink(missing_ok=True)
         return moved
 
-    def _write(
-        self, folder: Path, encoded: Mapping[str, Encoded], where: Where, kind: Kind, info: Mapping[str, Any]
-    ) -> Manifest:
-        files: list[File] = []
-        listed: list[Part] = []
-        for name, part in encoded.items():
-            tensors = _on_host(part.tensors)
-            files.append(_write_file(folder, f"{name}.json", _json(part.tree)))
-            if tensors:
-                files.append(_write_file(folder, f"{name}.safetensors", save(tensors)))
-            listed.append(Part(name=name, tree=f"{name}.json", files=(f"{name}.safetensors",) if tensors else ()))
-        manifest = Manifest(
-            kind=kind,
-            name=folder.name.removesuffix(".tmp"),
-            step=where.step,
-            epoch=where.epoch,
-            samples=where.samples,
-            run=self.run,
-            attempt=self.attempt,
-            created_ns=time.time_ns(),
-            files=tuple(files),
-            parts=tuple(listed),
-            digest=_digest(encoded),
-            versions={"torch": torch.__version__},
-            info=dict(info),
-        )
-        manifests.write(folder, manifest)
-        _sync_folder(folder)
-        return manifest
+    # ------------------------------------------------------------------------------------------------------- reading
 
-    def _keep(self, manifest: Manifest, kind: Kind) -> Manifest:
-        """What is there already; from now on not rotated if that is asked for."""
-        if kind in _ROTATED or manifest.kind not in _ROTATED:
+    def best(self) -> str | None:
+        """The name of the best checkpoint, None when there is none."""
+        return manifests.pointed(self.folder, "best") or None
+
+    def complete(self) -> tuple[list[Manifest], list[Skipped]]:
+        """Every complete checkpoint, oldest first, and what lies there that is none, with the reason."""
+        found, skipped = [], []
+        for each in manifests.checkpoints(self.folder):
+            if each.manifest is not None and not each.why:
+                found.append(each.manifest)
+            elif not each.is_left and (each.manifest is not None or each.step is not None or _is_begun(each)):
+                skipped.append(Skipped(each.name, each.why.removesuffix(".")))
+        return found, skipped
+
+    def find(self, name: str | int | Path = "latest") -> Manifest:
+        """By "latest", "best", "final", a step, -1 for the newest, a folder's name, or a path.
+
+        CheckpointError lists what there is.
+        """
+        return self._found(name)[1]
+
+    def load(
+        self,
+        name: str | int | Path = "latest",
+        *,
+        parts: tuple[str, ...] | None = None,
+        verify: bool = True,
+        into: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """What was saved: a table by part, unless the state was none. `name` as for `find`.
+
+        `parts` are all that is read. `into` has the objects that are given their parts: by their `_load_state_dict`
+        if they have one, else by `load_state_dict`. `verify` compares every file with its digest first. Raises
+        CheckpointError naming the damaged file.
+        """
+        loaded = load(self._found(name)[0], parts=parts, verify=verify)
+        for part, owner in (into or {}).items():
+            if part not in loaded:
+                fix = f"It has: {', '.join(loaded)}."
+                raise CheckpointError(f"The checkpoint has no part {part!r}.", fix=fix)
+            put(owner, loaded[part])
+        return loaded[WHOLE] if set(loaded) == {WHOLE} else loaded
+
+    def newest(self, *, verify: bool = True) -> tuple[Manifest, dict[str, Any], list[Skipped]]:
+        """The newest checkpoint that can be read, its parts, and what is newer and cannot, with the reason.
+
+        A model alone is none from which a run can go on. CheckpointError when none can be read.
+        """
+        found, skipped = self.complete()
+        for manifest in reversed([each for each in found if each.kind != "model"]):
+            try:
+                return manifest, load(self.folder / manifest.name, verify=verify), skipped
+            except CheckpointError as error:
+                skipped.append(Skipped(manifest.name, error.what.removesuffix(".")))
+        lost = "".join(f" {each.name}: {each.why}." for each in skipped)
+        raise CheckpointError(f"There is no checkpoint that can be read.{lost}", where=str(self.folder))
+
+    # -------------------------------------------------------------------------------------------------------- inside
+
+    def _complete(self) -> list[Checkpoint]:
+        return [each for each in manifests.checkpoints(self.folder) if not each.why]
+
+    def _found(self, name: str | int | Path) -> tuple[Path, Manifest]:
+        if isinstance(name, Path) or (isinstance(name, str) and len(Path(name).parts) > 1 and Path(name).exists()):
+            return Path(name), manifests.read(Path(name))
+        complete, text = self._complete(), str(name)
+        wanted = manifests.pointed(self.folder, text) if text in ("best", "final") else text  # type: ignore[arg-type]
+        found = manifests.named(complete, wanted)
+        if found is not None and found.manifest is not None:
+            return found.path, found.manifest
+        lost = "".join(f" {each.name} is no checkpoint: {each.why}." for each in self.complete()[1])
+        steps = ", ".join(str(each.step) for each in complete) or "none"
+        names = ", ".join(each.name for each in complete if each.name != folder_of_step(each.step or 0))
+        fix = f"Steps: {steps}." + (f" Names: {names}." if names else "")
+        raise CheckpointError(f"There is no checkpoint {text!r}.{lost}", where=str(self.folder), fix=fix)
+
+    def _write(self, contents: Contents, existing: Existing, final: bool) -> Manifest:
+        with self._lock:
+            there = manifests.checkpoint_in(self.folder / contents.name)
+            if there.manifest is not None and not there.why:
+                if existing == "refuse":
+                    fix = "Save it under another name, or with overwrite=True."
+                    raise CheckpointError(f"There is a {there.manifest.kind} {contents.name!r} already.", fix=fix)
+                if existing == "keep":
+                    return self._keep(there.manifest, contents.kind, final)
+            temporary = self.folder / f"{contents.name}{manifests.TEMPORARY}"
+            try:
+                for stale in self.folder.glob(f"*{manifests.TEMPORARY}"):  # of a process that was killed
+                    shutil.rmtree(stale, ignore_errors=True)
+                temporary.mkdir(parents=True)
+                manifest = folders.write(temporary, contents, like=[each.path for each in self._complete()[-1:]])
+                self._move(temporary, there, replaced=existing == "replace")
+                if final:
+                    manifests.point(self.folder, "final", manifest.name)
+            except OSError as error:
+                raise CheckpointError(
+                    f"The checkpoint of step {contents.where.step} was not written: {error}."
+                ) from error
+            finally:
+                shutil.rmtree(temporary, ignore_errors=True)
+            self._rotate(spare=manifest.name)
             return manifest
-        manifest = replace(manifest, kind=kind)
+
+    def _move(self, temporary: Path, there: Checkpoint, *, replaced: bool) -> None:
+        """Give what is written its name. What has that name is put aside, and goes if it was to be replaced."""
+        left = None
+        if there.path.exists():
+            left = manifests.aside(there.path)
+            there.path.rename(left)
+        os.replace(temporary, there.path)
+        sync_folder(self.folder)
+        if left is not None and replaced and not there.why:
+            shutil.rmtree(left, ignore_errors=True)
+
+    def _keep(self, manifest: Manifest, kind: Kind, final: bool) -> Manifest:
+        """What is there already; from now on not rotated if that is asked for."""
         try:
-            manifests.write(self.folder / manifest.name, manifest)
+            if kind not in _ROTATED and manifest.kind in _ROTATED:
+                manifest = replace(manifest, kind=kind)
+                manifests.write(self.folder / manifest.name, manifest)
+            if final:
+                manifests.point(self.folder, "final", manifest.name)
         except OSError as error:
             raise CheckpointError(f"{manifest.name} was not made a {kind}: {error}.") from error
         return manifest
 
     def _rotate(self, spare: str = "") -> None:
         """Delete what is too many; `spare` was just written, and may be about to become the best."""
-        found, _ = self.complete()
-        kept = {manifest.name for manifest in [m for m in found if m.kind == "checkpoint"][-self.keep :]}
-        kept |= {spare, self.best() or ""}
+        final = manifests.pointed(self.folder, "final")
+        found = [each.manifest for each in self._complete() if each.manifest is not None]
+        counted = [each.name for each in found if each.kind == "checkpoint" and each.name != final]
+        kept = {*counted[-self.keep :], spare, self.best() or "", final}
         for manifest in found:
             if manifest.kind in _ROTATED and manifest.name not in kept:
                 _delete(self.folder / manifest.name)
 
 
-def load(folder: Path, *, parts: tuple[str, ...] | None = None, verify: bool = True) -> dict[str, Any]:
-    """The parts of the checkpoint in a folder; see `Saver.load`."""
-    manifest = manifests.read(folder)
-    why = manifests.missing_files(folder, manifest.files)
-    if why:
-        raise _damage(why, folder)
-    wanted = [part for part in manifest.parts if parts is None or part.name in parts]
-    for name in parts or ():
-        manifest.part(name)
-    used = {name for part in wanted for name in (part.tree, *part.files)}
-    if verify:
-        for file in manifest.files:
-            if file.name in used and _sha256_of(folder / file.name) != file.sha256:
-                raise _damage(f"{file.name} is not what was written", folder)
-    loaded = {part.name: _load_part(folder, part) for part in wanted}
-    if verify and parts is None and manifest.digest not in ("", _digest({k: encode(v) for k, v in loaded.items()})):
-        raise _damage("its parts are not those that were written", folder)
-    return loaded
+def _parts_of(state: Any) -> dict[str, Any]:
+    """A state as parts that can be read alone: the entries of a table, unless it is one of tensors."""
+    if type(state) is dict and 0 < len(state) <= _MOST_PARTS and WHOLE not in state:
+        names = all(isinstance(key, str) and _SAFE_PART.fullmatch(key) and key != "manifest" for key in state)
+        if names and not any(isinstance(value, torch.Tensor) for value in state.values()):
+            return {key: _state_of(value) for key, value in state.items()}
+    return {WHOLE: _state_of(state)}
 
 
-def _complete(folder: Path) -> Manifest | None:
+def _state_of(value: Any) -> Any:
+    own = getattr(value, "state_dict", None)
+    return own() if callable(own) else value
+
+
+def _filled(template: str, step: int, info: Mapping[str, Any]) -> str:
+    """A name from its template. InputError for a field that nobody gave, with those that there are."""
+    values = {"time": time.strftime("%Y%m%d-%H%M%S"), "step": step, "epoch": step, **info}
+    name = ""
+    for text, field, form, _ in string.Formatter().parse(template):
+        name += text
+        if field is None:
+            continue
+        if field not in values:
+            raise InputError(f"The name {template!r} wants {field!r}.", fix=f"There are: {', '.join(values)}.")
+        try:
+            name += format(values[field], form or "")
+        except (TypeError, ValueError) as error:
+            raise InputError(f"The name {template!r} cannot have {field}={values[field]!r}: {error}.") from error
+    return re.sub(r"[^A-Za-z0-9_.+-]", "_", name)
+
+
+def _plain(info: Mapping[str, Any]) -> dict[str, Any]:
+    def number(value: Any) -> Any:
+        if isinstance(value, torch.Tensor | np.generic):
+            return value.item()
+        raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
+
     try:
-        manifest = manifests.read(folder)
-    except CheckpointError:
-        return None
-    return None if _flaw(manifest, folder) else manifest
+        return dict(json.loads(json.dumps(dict(info), default=number)))
+    except (TypeError, ValueError) as error:
+        fix = "Give numbers and text; what is large belongs into the state."
+        raise CheckpointError(f"The info of a checkpoint is plain data: {error}.", fix=fix) from error
 
 
-def _flaw(manifest: Manifest, folder: Path) -> str:
-    """Why the manifest is not that of its folder, or "" when it is and every file is there."""
-    if not folder.name == manifest.name == folder_of_step(manifest.step):
-        return f"its manifest is that of {manifest.name!r}, step {manifest.step}"
-    return manifests.missing_files(folder, manifest.files)
+def _copied(parts: Mapping[str, Encoded], staging: Staging) -> dict[str, Encoded]:
+    copies = staging.copy({f"{part}/{name}": t for part, each in parts.items() for name, t in each.tensors.items()})
+    return {
+        part: Encoded(each.tree, {name: copies[f"{part}/{name}"] for name in each.tensors})
+        for part, each in parts.items()
+    }
 
 
-def _damage(what: str, folder: Path) -> CheckpointError:
-    fix = "Take an older one, or load it without verification."
-    return CheckpointError(f"The checkpoint is damaged: {what}.", where=str(folder), fix=fix)
+def _on_host(parts: Mapping[str, Encoded]) -> dict[str, Encoded]:
+    return {part: Encoded(each.tree, separate(each.tensors)) for part, each in parts.items()}
 
 
-def _load_part(folder: Path, part: Part) -> Any:
-    try:
-        tree = json.loads((folder / part.tree).read_text(encoding="utf-8"))
-        tensors: dict[str, torch.Tensor] = {}
-        for name in part.files:
-            # Copied out of the mapped file: sums over memory that is not aligned differ in their last bits.
-            tensors |= {key: tensor.clone() for key, tensor in load_file(folder / name).items()}
-    except (OSError, ValueError, RecursionError, SafetensorError) as error:
-        raise CheckpointError(f"Part {part.name} cannot be read: {error}.", where=str(folder)) from error
-    return decode(tree, tensors)
-
-
-def _digest(encoded: Mapping[str, Encoded]) -> str:
-    hasher = sha256()
-    for name, part in sorted(encoded.items()):
-        hasher.update(f"{name} {digest_encoded(part)}\n".encode())
-    return hasher.hexdigest()
-
-
-def _on_host(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Contiguous and in host memory, each in a storage of its own: safetensors refuses what overlaps."""
-    on_host: dict[str, torch.Tensor] = {}
-    storages = set()
-    for name, tensor in tensors.items():
-        tensor = tensor.detach().cpu().contiguous()
-        if tensor.untyped_storage().data_ptr() in storages:
-            tensor = tensor.clone()
-        storages.add(tensor.untyped_storage().data_ptr())
-        on_host[name] = tensor
-    return on_host
-
-
-def _json(tree: Any) -> bytes:
-    return (json.dumps(tree, separators=(",", ":"), allow_nan=False) + "\n").encode("ascii")
-
-
-def _sha256_of(path: Path) -> str:
-    try:
-        return sha256(path.read_bytes()).hexdigest()
-    except OSError as error:
-        raise CheckpointError(f"{path.name} cannot be read: {error}.", where=str(path.parent)) from error
+def _is_begun(checkpoint: Checkpoint) -> bool:
+    return checkpoint.name.endswith(manifests.TEMPORARY)
 
 
 def _delete(folder: Path) -> None:
     """Half a checkpoint is none: renamed first, it is not taken for one by whoever is killed, or looks, meanwhile."""
-    going = folder.with_name(folder.name + ".tmp")
+    going = folder.with_name(folder.name + manifests.TEMPORARY)
     with contextlib.suppress(OSError):
         os.replace(folder, going)
         shutil.rmtree(going, ignore_errors=True)
-
-
-def _rename_aside(path: Path) -> Path:
-    number = 1
-    while (aside := path.with_name(f"{path.name}.left-{number}")).exists():
-        number += 1
-    return path.rename(aside)
-
-
-def _write_file(folder: Path, name: str, data: bytes) -> File:
-    with open(folder / name, "xb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    return File(name=name, size_bytes=len(data), sha256=sha256(data).hexdigest())
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from assay.core import manifest as manifests
 from assay.core.errors import CheckpointError, InputError
 from assay.core.events import Event, Every, Handler
-from assay.engine.checkpoint.saver import load
+from assay.engine.checkpoint.folder import load
 from assay.engine.engine import Engine
 
 _FIRST = -50  # before who evaluates and saves

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from time import perf_counter
 from typing import Any, Literal, Protocol
 
@@ -14,10 +16,15 @@ from torch.optim import Optimizer
 from assay.core.errors import CheckpointError, InputError, did_you_mean
 from assay.core.events import Event, Handler
 from assay.core.facts import Saved, Warned
-from assay.core.manifest import Kind, Manifest
+from assay.core.manifest import Kind, Manifest, folder_of_step
+from assay.core.ports import Recorder
 from assay.engine.backward import NonFiniteError
+from assay.engine.checkpoint.background import Background
 from assay.engine.checkpoint.codec import decode, encode
-from assay.engine.checkpoint.saver import Saver, Where
+from assay.engine.checkpoint.folder import Where
+from assay.engine.checkpoint.saver import Saver
+from assay.engine.checkpoint.tensor_file import Staging
+from assay.engine.checkpoint.weights import load_model_state as load_model_state
 from assay.engine.engine import Engine
 from assay.engine.optim import load_optimizer_state, optimizer_state
 from assay.engine.scaler import ScaledBackward
@@ -25,6 +32,8 @@ from assay.engine.when import every as each
 
 Mode = Literal["min", "max"]
 PARTS = ("model", "optimizer", "state")
+_LAST = 1000
+_LOGGER = logging.getLogger("assay.checkpoint")
 
 
 class Stateful(Protocol):
@@ -39,7 +48,9 @@ class Save:
     """Writes checkpoints. A save that fails is reported and never ends the training.
 
     `best`: the metric and mode that decide which evaluation was best; `evaluate_every` is when it can change.
-    `on_best` hears (metric, mode, value, step, checkpoint).
+    `on_best` hears (metric, mode, value, step, checkpoint). In the `background` the training waits only until the
+    state is copied to host memory, and for the save before if that is still being written; the run ends when the last
+    one is on disk.
     """
 
     def __init__(
@@ -50,6 +61,7 @@ class Save:
         best: tuple[str, Mode] | None = None,
         evaluate_every: str = "never",
         on_best: Callable[[str, Mode, float, int, str], None] | None = None,
+        background: bool = True,
     ) -> None:
         self.saver = saver
         self.every = every
@@ -58,6 +70,9 @@ class Save:
         self.on_best = on_best
         self.last_step: int | None = None
         self._improved = False
+        self._failed_step: int | None = None
+        self._background = Background("assay-save") if background else None
+        self._staging = Staging() if background else None
 
     def handlers(self) -> list[Handler]:
         out = [
@@ -65,23 +80,29 @@ class Save:
             Handler(event=Event.RUN_BEGIN, fn=self.rehearse, name="Save.rehearse"),
         ]
         if self.every != "never":
-            out.append(Handler(event=Event.RUN_END, fn=self.save, priority=10, name="Save"))
+            out.append(Handler(event=Event.RUN_END, fn=self.save_end, priority=10, name="Save"))
             out.append(Handler(event=Event.EXCEPTION, fn=self.rescue, priority=10, name="Save.rescue"))
         if self.best is not None:
             out.append(Handler(event=Event.EVAL_END, fn=self.judge, priority=10, name="Save.judge"))
             out.append(each(self.evaluate_every, self.save_best, priority=11, name="Save.best"))
             out.append(Handler(event=Event.RUN_END, fn=self.save_best, priority=11, name="Save.best"))
+        for event in (Event.RUN_END, Event.EXCEPTION):
+            out.append(Handler(event=event, fn=self.wait, priority=_LAST, name="Save.wait"))
         return [handler for handler in out if handler is not None]
 
     def rehearse(self, engine: Engine) -> None:
         """Encode and decode the whole state in memory, so that what cannot be kept is known before the first step."""
-        for state in capture(engine).values():
-            encoded = encode(state)
+        for part, state in capture(engine).items():
+            encoded = encode(state, path=part)
             decode(encoded.tree, encoded.tensors)
 
     def save(self, engine: Engine) -> None:
-        """A checkpoint of this step."""
-        self._write(engine, "checkpoint")
+        """A checkpoint of this step; if it is the last one, the final one."""
+        self._write(engine, "checkpoint", final=engine.state.step == engine.state.max_steps)
+
+    def save_end(self, engine: Engine) -> None:
+        """A checkpoint of the end, which is the final one unless the run was only interrupted."""
+        self._write(engine, "checkpoint", final=not engine.state.hurry)
 
     def judge(self, engine: Engine) -> None:
         """Remember whether the newest evaluation is the best so far; nan never is."""
@@ -109,18 +130,7 @@ class Save:
         if not self._improved or best is None:
             return
         self._improved = False
-        manifest = self._write(engine, "best")
-        if manifest is None:
-            return
-        try:
-            self.saver.set_best(manifest.name, metric=best["metric"], mode=best["mode"], value=best["value"])
-        except OSError as error:
-            engine.recorder.tell(
-                Warned(message=f"{manifest.name} was not marked as the best: {error}.", step=best["step"])
-            )
-            return
-        if self.on_best is not None:
-            self.on_best(best["metric"], best["mode"], best["value"], best["step"], manifest.name)
+        self._write(engine, "best", best=dict(best))
 
     def keypoint(self, engine: Engine) -> None:
         """A checkpoint that rotation never deletes."""
@@ -137,29 +147,80 @@ class Save:
         else:
             self.keypoint(engine)
 
-    def _write(self, engine: Engine, kind: Kind) -> Manifest | None:
-        state, begun = engine.state, perf_counter()
-        known = self.last_step == state.step
-        try:
-            if not known:
-                engine.fire(Event.CHECKPOINT_BEGIN)
-            where = Where(step=state.step, epoch=state.epoch, samples=state.samples)
-            manifest = self.saver.save(capture(engine), where, kind=kind, info=dict(state.metrics))
-            if not known:
+    def wait(self) -> None:
+        """Return when everything is on disk."""
+        if self._background is not None:
+            self._background.wait()
+
+    def _write(self, engine: Engine, kind: Kind, *, final: bool = False, best: Mapping[str, Any] | None = None) -> None:
+        """Have the state of this step written, or what is written of it made what it is to be from now on."""
+        state, recorder, begun = engine.state, engine.recorder, perf_counter()
+        step, name, write = state.step, folder_of_step(state.step), None
+        is_best = best is not None or (state.best is not None and state.best["step"] == step)
+        if self.last_step != step:
+            self.wait()  # what was copied last is being written from where the next copy goes
+            engine.fire(Event.CHECKPOINT_BEGIN)
+            where = Where(step=step, epoch=state.epoch, samples=state.samples)
+            info = {**state.metrics, "train/loss": state.loss}
+            try:
+                write = self.saver.prepared(
+                    capture(engine), where, kind=kind, info=info, final=final, staging=self._staging
+                )
+            except CheckpointError as error:
+                _tell_failure(recorder, str(error), step)
+                return
+            finally:
                 engine.fire(Event.CHECKPOINT_END)
-        except CheckpointError as error:
-            engine.recorder.tell(Warned(message=str(error), step=state.step))
-            return None
-        self.last_step = state.step
-        seconds = perf_counter() - begun
-        if not known:
-            size = sum(file.size_bytes for file in manifest.files)
-            best = state.best is not None and state.best["step"] == state.step
-            engine.recorder.tell(
-                Saved(name=manifest.name, kind=kind, step=state.step, size_bytes=size, seconds=seconds, best=best)
-            )
-        engine.add_seconds("checkpoint", seconds)
-        return manifest
+        self.last_step = step
+
+        def job() -> None:
+            if write is None and self._failed_step == step:
+                return  # it was said already
+            self._failed_step = step
+            with _reported(recorder, step):
+                if write is None:
+                    self.saver.promote(name, kind, final=final)
+                else:
+                    _tell_saved(recorder, write(), seconds=perf_counter() - begun, is_best=is_best)
+                self._failed_step = None
+                if best is not None:
+                    self._mark(name, best)
+
+        if self._background is not None:
+            self._background.submit(job)
+        else:
+            job()
+        engine.add_seconds("checkpoint", perf_counter() - begun)
+
+    def _mark(self, name: str, best: Mapping[str, Any]) -> None:
+        try:
+            self.saver.set_best(name, metric=best["metric"], mode=best["mode"], value=best["value"])
+        except OSError as error:
+            raise CheckpointError(f"{name} was not marked as the best: {error}.") from error
+        if self.on_best is not None:
+            self.on_best(best["metric"], best["mode"], best["value"], best["step"], name)
+
+
+@contextmanager
+def _reported(recorder: Recorder, step: int) -> Iterator[None]:
+    """What goes wrong is told and ends nothing."""
+    try:
+        yield
+    except CheckpointError as error:
+        _tell_failure(recorder, str(error), step)
+    except Exception as error:  # a thread has nobody above it, and the training is worth more than one checkpoint
+        _tell_failure(recorder, f"The checkpoint of step {step} was not written: {error!r}.", step)
+
+
+def _tell_saved(recorder: Recorder, manifest: Manifest, *, seconds: float, is_best: bool) -> None:
+    size = sum(file.size_bytes for file in manifest.files)
+    name, kind, step = manifest.name, manifest.kind, manifest.step
+    recorder.tell(Saved(name=name, kind=kind, step=step, size_bytes=size, seconds=seconds, best=is_best))
+
+
+def _tell_failure(recorder: Recorder, message: str, step: int) -> None:
+    _LOGGER.warning(message)
+    recorder.tell(Warned(message=message, step=step))
 
 
 def _spoilt(model: nn.Module) -> list[str]:
@@ -189,6 +250,11 @@ def restore(engine: Engine, parts: Mapping[str, Any]) -> None:
         backward.load_state_dict(parts["optimizer"]["scaler"])
     engine.state.load_state_dict(parts["state"])
     restore_listeners(engine, parts)
+
+
+def is_of_engine(part: str) -> bool:
+    """Whether a part of a checkpoint belongs to the engine itself, and not to somebody who listens."""
+    return part.partition(".")[0] in PARTS
 
 
 def restore_listeners(engine: Engine, parts: Mapping[str, Any]) -> None:
@@ -221,13 +287,5 @@ def stateful(engine: Engine) -> dict[str, Stateful]:
         if callable(getattr(owner, "state_dict", None)) and callable(getattr(owner, "load_state_dict", None)):
             kind = re.sub(r"[^A-Za-z0-9_]", "_", type(owner).__name__)
             names = [kind, *(f"{kind}.{number}" for number in range(2, len(found) + 3))]
-            found[next(name for name in names if name not in found and name not in PARTS)] = owner
+            found[next(name for name in names if name not in found and not is_of_engine(name))] = owner
     return found
-
-
-def load_model_state(model: Any, state: Mapping[str, Any]) -> None:
-    """Load weights strictly; CheckpointError names what does not fit."""
-    try:
-        model.load_state_dict(state)
-    except (RuntimeError, KeyError) as error:
-        raise CheckpointError(f"The checkpoint does not fit the model: {error}") from error

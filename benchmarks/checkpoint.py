@@ -1,0 +1,197 @@
+"""What saving costs the training: how long it waits, and how much slower it is while the checkpoint is written.
+
+`blocked` is how long the loop stands still, against one copy of the same tensors to host memory that is there already.
+`speed` is that of a loop of small steps while checkpoints are written all the time, against its speed without; the two
+take turns. `process` writes the same bytes with the same digests from shared memory in a process of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import torch
+from figures import Figure, machine, options, show
+from torch import nn
+
+from assay.engine.checkpoint.background import Background
+from assay.engine.checkpoint.folder import Where
+from assay.engine.checkpoint.saver import Saver
+from assay.engine.checkpoint.tensor_file import Staging
+
+WRITER = """
+import hashlib, mmap, os, sys
+with open(sys.argv[1], "rb") as source:
+    data = memoryview(mmap.mmap(source.fileno(), 0, access=mmap.ACCESS_READ))
+print("ready", flush=True)
+for path in sys.stdin:
+    whole, own = hashlib.sha256(), hashlib.blake2b(digest_size=16)
+    with open(path.strip(), "wb") as file:
+        for start in range(0, len(data), 1 << 20):
+            chunk = data[start : start + (1 << 20)]
+            file.write(chunk)
+            whole.update(chunk)
+            own.update(chunk)
+        file.flush()
+        os.fsync(file.fileno())
+    print("done", flush=True)
+"""
+
+
+def seconds(call: Callable[[], object]) -> float:
+    begun = perf_counter()
+    call()
+    return perf_counter() - begun
+
+
+def state_of(megabytes: int) -> dict[str, torch.Tensor]:
+    """Tensors of 20 MB, the last one smaller."""
+    size = megabytes * 1_000_000 // 4
+    return {f"w{i}": torch.randn(min(5_000_000, size - at)) for i, at in enumerate(range(0, size, 5_000_000))}
+
+
+class Loop:
+    """A training step of a few hundred microseconds, most of it in Python and small ops."""
+
+    def __init__(self) -> None:
+        self.model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
+        self.batch = torch.randn(32, 64)
+
+    def step(self) -> None:
+        self.model(self.batch).square().mean().backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+
+class Process:
+    """The same writing in a process that was started before."""
+
+    def __init__(self, folder: Path, size: int) -> None:
+        shared = Path("/dev/shm") if Path("/dev/shm").is_dir() else folder
+        self.memory = shared / f"assay-benchmark-{os.getpid()}"
+        self.memory.write_bytes(b"\0" * size)
+        self.buffer = torch.from_file(str(self.memory), shared=True, size=size, dtype=torch.uint8)
+        command = [sys.executable, "-c", WRITER, str(self.memory)]
+        self.writer = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.folder = folder
+        self.answer()
+
+    def save(self, tensors: dict[str, torch.Tensor]) -> None:
+        at = 0
+        for tensor in tensors.values():
+            flat = tensor.view(torch.uint8)
+            self.buffer[at : at + flat.numel()].copy_(flat)
+            at += flat.numel()
+        assert self.writer.stdin is not None
+        print(self.folder / "by_process", file=self.writer.stdin, flush=True)
+
+    def answer(self) -> None:
+        assert self.writer.stdout is not None
+        self.writer.stdout.readline()
+
+    def close(self) -> None:
+        assert self.writer.stdin is not None and self.writer.stdout is not None
+        self.writer.stdin.close()
+        self.writer.stdout.close()
+        self.writer.wait()
+        self.memory.unlink()
+
+
+def steps_in(loop: Loop, window_s: float, begin: Callable[[], object], is_busy: Callable[[], bool]) -> int:
+    """Steps done while one save after another is written."""
+    steps, end = 0, perf_counter() + window_s
+    while perf_counter() < end:
+        if not is_busy():
+            begin()
+        loop.step()
+        steps += 1
+    return steps
+
+
+def blocked(megabytes: int, rounds: int, folder: Path) -> dict[str, float]:
+    """Seconds that the training stands still for one save, the median; and those until it is on disk."""
+    tensors = state_of(megabytes)
+    saver, background, staging = Saver(folder / "blocked", keep=1), Background("save"), Staging()
+    copies = {name: tensor.clone() for name, tensor in tensors.items()}
+    found: dict[str, list[float]] = {}
+
+    def prepared(**given: Any) -> Callable[[], object]:
+        step = sum(map(len, found.values()))
+        return saver.prepared({"model": tensors}, Where(step=step), **given)
+
+    def save() -> None:
+        background.submit(prepared(staging=staging))
+
+    def copy() -> None:
+        for name, tensor in tensors.items():
+            copies[name].copy_(tensor)
+
+    first, other = seconds(save), folder / "by_torch.pt"
+    background.wait()
+    for _ in range(rounds):
+        found.setdefault("copy", []).append(seconds(copy))
+        found.setdefault("background.blocked", []).append(seconds(save))
+        waited = seconds(background.wait)
+        found.setdefault("background.durable", []).append(found["background.blocked"][-1] + waited)
+        found.setdefault("at_once.blocked", []).append(seconds(lambda: prepared()()))
+        found.setdefault("torch_save.blocked", []).append(seconds(lambda: torch.save(tensors, other)))
+    return {name: statistics.median(values) for name, values in found.items()} | {"background.first": first}
+
+
+def speeds(megabytes: int, rounds: int, window_s: float, folder: Path) -> dict[str, float]:
+    """Steps a second while a thread, or a process, writes; against those of a quiet loop."""
+    tensors = state_of(megabytes)
+    saver, background, staging = Saver(folder / "speeds", keep=1), Background("save"), Staging()
+    process = Process(folder, sum(tensor.numel() * 4 for tensor in tensors.values()))
+    loop, step, asked = Loop(), 0, Background("answer")
+
+    def by_thread() -> None:
+        nonlocal step
+        step += 1
+        background.submit(saver.prepared({"model": tensors}, Where(step=step), staging=staging))
+
+    def by_process() -> None:
+        process.save(tensors)
+        asked.submit(process.answer)
+
+    done = {"quiet": 0, "thread": 0, "process": 0}
+    for _ in range(rounds):
+        for name, begin, work in (("thread", by_thread, background), ("process", by_process, asked)):
+            done["quiet"] += steps_in(loop, window_s / 2, lambda: None, lambda: True)
+            done[name] += steps_in(loop, window_s, begin, lambda work=work: work.is_busy)  # type: ignore[misc]
+            work.wait()
+    process.close()
+    return {name: done[name] / done["quiet"] for name in ("thread", "process")}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure and print."""
+    given = options("what saving costs the training", argv)
+    torch.set_num_threads(1)
+    folder = Path(tempfile.mkdtemp(prefix="assay-checkpoint-"))
+    try:
+        found = blocked(*((8, 1) if given.quick else (600, 5)), folder)
+        speed = speeds(*((4, 1, 0.2) if given.quick else (100, 10, 1.0)), folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    figures = [Figure(name=f"checkpoint.{name}_ms", value=1000 * value, unit="ms") for name, value in found.items()]
+    ratio = found["background.blocked"] / found["copy"]
+    figures.append(Figure(name="checkpoint.blocked_to_copy", value=ratio, at_most=1.2))
+    torch_ratio = found["torch_save.blocked"] / found["background.blocked"]
+    figures.append(Figure(name="checkpoint.torch_save_to_blocked", value=torch_ratio))
+    figures += [Figure(name=f"checkpoint.speed_by_{name}", value=value) for name, value in speed.items()]
+    show("checkpoint", figures, machine(), as_json=given.as_json)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

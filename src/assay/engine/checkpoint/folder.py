@@ -1,0 +1,184 @@
+"""One checkpoint on disk: its parts written and read, each file by its digest."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from assay.core import manifest as manifests
+from assay.core.errors import CheckpointError
+from assay.core.manifest import File, Kind, Manifest, Part
+from assay.engine.checkpoint.codec import Encoded, decode, digest_encoded, encode
+from assay.engine.checkpoint.tensor_file import read_tensors, sha256_of, write_tensors
+
+_WORTH_A_LINK = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Where:
+    """Where in a run a checkpoint is taken."""
+
+    step: int
+    epoch: int = 0
+    samples: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contents:
+    """All that becomes a checkpoint; its tensors are contiguous and in host memory."""
+
+    parts: Mapping[str, Encoded]
+    where: Where
+    kind: Kind
+    name: str
+    run: str
+    attempt: int
+    info: Mapping[str, Any]
+
+
+def write(folder: Path, contents: Contents, *, like: Iterable[Path] = ()) -> Manifest:
+    """Write a checkpoint into an empty folder, durably. A file that one of `like` holds already is shared with it."""
+    files: list[File] = []
+    listed: list[Part] = []
+    digests: dict[str, str] = {}
+    for name, part in contents.parts.items():
+        files.append(_write_file(folder, f"{name}.json", _json(part.tree)))
+        known: dict[str, str] = {}
+        if part.tensors:
+            file, known = write_tensors(folder / f"{name}.safetensors", separate(part.tensors))
+            files.append(file)
+        listed.append(Part(name=name, tree=f"{name}.json", files=(f"{name}.safetensors",) if part.tensors else ()))
+        digests[name] = digest_encoded(part, known)
+    for other in like:
+        _share(folder, files, other)
+    manifest = Manifest(
+        kind=contents.kind,
+        name=contents.name,
+        step=contents.where.step,
+        epoch=contents.where.epoch,
+        samples=contents.where.samples,
+        run=contents.run,
+        attempt=contents.attempt,
+        created_ns=time.time_ns(),
+        files=tuple(files),
+        parts=tuple(listed),
+        digest=_digest(digests),
+        versions={"torch": torch.__version__},
+        info=dict(contents.info),
+    )
+    manifests.write(folder, manifest)
+    sync_folder(folder)
+    return manifest
+
+
+def load(folder: Path, *, parts: tuple[str, ...] | None = None, verify: bool = True) -> dict[str, Any]:
+    """The parts of the checkpoint in a folder, by name: all, or those asked for.
+
+    `verify` compares every file with its digest first, and all that was read with the digest of the whole.
+    Raises CheckpointError naming the damaged file, or the parts that there are.
+    """
+    manifest = manifests.read(folder)
+    why = manifests.missing_files(folder, manifest.files)
+    if why:
+        raise _damage(why, folder)
+    wanted = [part for part in manifest.parts if parts is None or part.name in parts]
+    for name in parts or ():
+        manifest.part(name)
+    used = {name for part in wanted for name in (part.tree, *part.files)}
+    if verify:
+        for file in manifest.files:
+            if file.name in used and _sha256_of(folder / file.name) != file.sha256:
+                raise _damage(f"{file.name} is not what was written", folder)
+    loaded = {part.name: _load_part(folder, part) for part in wanted}
+    if verify and parts is None and manifest.digest not in ("", digest_of(loaded)):
+        raise _damage("its parts are not those that were written", folder)
+    return loaded
+
+
+def digest_of(parts: Mapping[str, Any]) -> str:
+    """The digest of a whole state, as its manifest has it: equal for equal values, whatever the layout."""
+    return _digest({name: digest_encoded(encode(state)) for name, state in parts.items()})
+
+
+def separate(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Contiguous and in host memory: the tensors themselves where they are, copies of the others."""
+    return {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+
+
+def sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _share(folder: Path, files: Iterable[File], other: Path) -> None:
+    """Take the place on disk of large files that another checkpoint has just so, if it really has."""
+    try:
+        theirs = {file.name: file for file in manifests.read(other).files}
+    except CheckpointError:
+        return
+    for file in files:
+        if file.size_bytes < _WORTH_A_LINK or theirs.get(file.name) != file:
+            continue
+        own, shared = folder / file.name, folder / f"{file.name}.tmp"
+        try:
+            if os.path.samefile(own, other / file.name) or sha256_of(other / file.name) != file.sha256:
+                continue  # damage is not passed on
+            os.link(other / file.name, shared)
+            os.replace(shared, own)
+        except OSError:
+            continue  # a file system without links, or one that is gone meanwhile: the own file stays
+
+
+def _load_part(folder: Path, part: Part) -> Any:
+    try:
+        tree = json.loads((folder / part.tree).read_text(encoding="utf-8"))
+        tensors: dict[str, Tensor] = {}
+        for name in part.files:
+            tensors |= read_tensors(folder / name)
+    except (OSError, ValueError, RecursionError, SafetensorError) as error:
+        raise CheckpointError(f"Part {part.name} cannot be read: {error}.", where=str(folder)) from error
+    return decode(tree, tensors)
+
+
+def _damage(what: str, folder: Path) -> CheckpointError:
+    fix = "Take an older one, or load it without verification."
+    return CheckpointError(f"The checkpoint is damaged: {what}.", where=str(folder), fix=fix)
+
+
+def _digest(digest_by_part: Mapping[str, str]) -> str:
+    hasher = sha256()
+    for name, digest in sorted(digest_by_part.items()):
+        hasher.update(f"{name} {digest}\n".encode())
+    return hasher.hexdigest()
+
+
+def _json(tree: Any) -> bytes:
+    return (json.dumps(tree, separators=(",", ":"), allow_nan=False) + "\n").encode("ascii")
+
+
+def _sha256_of(path: Path) -> str:
+    try:
+        return sha256_of(path)
+    except OSError as error:
+        raise CheckpointError(f"{path.name} cannot be read: {error}.", where=str(path.parent)) from error
+
+
+def _write_file(folder: Path, name: str, data: bytes) -> File:
+    with open(folder / name, "xb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    return File(name=name, size_bytes=len(data), sha256=sha256(data).hexdigest())

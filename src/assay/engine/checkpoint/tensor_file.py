@@ -1,0 +1,88 @@
+"""One safetensors file, hashed while it is written: no second copy in memory, and other threads go on meanwhile."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from hashlib import sha256
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from assay.core.manifest import File
+from assay.engine.checkpoint.codec import FILE_DTYPES, as_bytes, hasher_of
+
+_CHUNK = 1 << 20
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> tuple[File, dict[str, str]]:
+    """A new file, synced, of tensors that are contiguous and in host memory; and the digest of each tensor by name.
+
+    Equal tensors give equal bytes, whatever their order.
+    """
+    # Wide numbers first, as safetensors itself lays them out: each is aligned.
+    ordered = sorted(tensors.items(), key=lambda item: (-item[1].element_size(), item[0]))
+    header, offset = {}, 0
+    for name, tensor in ordered:
+        end = offset + tensor.numel() * tensor.element_size()
+        kind = FILE_DTYPES[tensor.dtype]
+        header[name] = {"dtype": kind, "shape": list(tensor.shape), "data_offsets": [offset, end]}
+        offset = end
+    text = json.dumps(header, separators=(",", ":")).encode("ascii")
+    text += b" " * (-len(text) % 8)
+    whole, digests = sha256(), {}
+    with open(path, "xb") as file:
+        head = len(text).to_bytes(8, "little") + text
+        file.write(head)
+        whole.update(head)
+        for name, tensor in ordered:
+            own, data = hasher_of(tensor), as_bytes(tensor)
+            # Whole, not in pieces that fit a cache: after each call the training is asked for the interpreter's lock.
+            own.update(data)
+            whole.update(data)
+            file.write(data)
+            digests[name] = own.hexdigest()
+        file.flush()
+        os.fsync(file.fileno())
+    return File(name=path.name, size_bytes=len(head) + offset, sha256=whole.hexdigest()), digests
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """The tensors of a file, in memory of their own. SafetensorError or OSError when it cannot be read."""
+    # Copied out of the mapped file: sums over memory that is not aligned differ in their last bits.
+    return {name: tensor.clone() for name, tensor in load_file(path).items()}
+
+
+def sha256_of(path: Path) -> str:
+    """The digest of a file in hex."""
+    hasher = sha256()
+    with open(path, "rb") as file:
+        while chunk := file.read(_CHUNK):
+            hasher.update(chunk)
+    return hasher.hexdigest()
+
+
+class Staging:
+    """Copies of tensors in host memory, which are kept for the next time: pages that are new cost more than the copy.
+
+    A copy is what its tensor was when `copy` returned; it stays until the next one.
+    """
+
+    def __init__(self) -> None:
+        self._buffers: dict[str, Tensor] = {}
+
+    def copy(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Copies by the same names, contiguous and in host memory."""
+        self._buffers = {name: self._copied(name, tensor) for name, tensor in tensors.items()}
+        for device in {tensor.device for tensor in tensors.values() if tensor.is_cuda}:
+            torch.cuda.current_stream(device).synchronize()
+        return dict(self._buffers)
+
+    def _copied(self, name: str, tensor: Tensor) -> Tensor:
+        buffer = self._buffers.get(name)
+        if buffer is None or buffer.shape != tensor.shape or buffer.dtype != tensor.dtype:
+            buffer = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=tensor.is_cuda)
+        return buffer.copy_(tensor.detach(), non_blocking=tensor.is_cuda)

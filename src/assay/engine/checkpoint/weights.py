@@ -1,0 +1,250 @@
+"""Weights and whole checkpoints put into objects that are there already, from assay's folders and from other files."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from assay.core import manifest as manifests
+from assay.core.errors import CheckpointError, InputError
+from assay.engine.checkpoint.folder import load, separate
+from assay.engine.checkpoint.tensor_file import read_tensors, write_tensors
+from assay.engine.optim import load_optimizer_state
+
+_OF_MODELS = ("model", "state_dict", "model_state_dict", "weights", "net")
+_WRAPPED = ("module.", "_orig_mod.")  # what DataParallel and compiled models put before every name
+_WRAPPERS = re.compile(r"(?:module\.|_orig_mod\.)+")
+_SAFE_UNPICKLING = (2, 10)  # before it, weights_only could be broken: CVE-2025-32434, CVE-2026-24747
+_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What did not go from a file into a model: names it lacks, names it has too many, tensors of other shapes."""
+
+    missing: tuple[str, ...] = ()
+    unexpected: tuple[str, ...] = ()
+    mismatched: tuple[str, ...] = ()
+
+    @property
+    def fits(self) -> bool:
+        return not (self.missing or self.unexpected or self.mismatched)
+
+    def __str__(self) -> str:
+        kinds = {"missing": self.missing, "unexpected": self.unexpected, "of another shape": self.mismatched}
+        return "; ".join(f"{kind}: {_some(names)}" for kind, names in kinds.items() if names) or "everything fits"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """What `load_checkpoint` was given, filled; `rest` is what else the checkpoint holds: epoch, best loss, ..."""
+
+    model: nn.Module
+    optimizer: Optimizer | None
+    rest: Mapping[str, Any] = field(default_factory=dict)
+    report: Report
+
+
+def put(owner: Any, state: Any) -> None:
+    """Give an object its state: by its own `_load_state_dict` if it has one, else by `load_state_dict`."""
+    own = getattr(owner, "_load_state_dict", None)
+    if callable(own):
+        own(state)
+    elif isinstance(owner, nn.Module):
+        load_model_state(owner, state)
+    else:
+        owner.load_state_dict(state)
+
+
+def load_model_state(model: nn.Module, state: Mapping[str, Any], *, strict: bool = True) -> Report:
+    """Load weights; what does not fit is left out and reported, unless `strict`: then CheckpointError names it."""
+    own = getattr(model, "_load_state_dict", None)
+    if callable(own):
+        own(state)
+        return Report()
+    if strict:
+        try:
+            model.load_state_dict(state)
+        except (RuntimeError, KeyError) as error:
+            raise CheckpointError(f"The checkpoint does not fit the model: {error}") from error
+        return Report()
+    there = model.state_dict()
+    odd = [name for name, value in state.items() if name in there and _shape(there[name]) != _shape(value)]
+    fitting = type(state)((name, value) for name, value in state.items() if name not in odd)  # type: ignore[call-arg]
+    if hasattr(state, "_metadata"):
+        fitting._metadata = state._metadata  # type: ignore[attr-defined]
+    result = model.load_state_dict(fitting, strict=False)
+    missing = [name for name in result.missing_keys if name not in odd]
+    return Report(missing=tuple(missing), unexpected=tuple(result.unexpected_keys), mismatched=tuple(odd))
+
+
+def save_weights(model: nn.Module, path: str | os.PathLike[str]) -> Path:
+    """Write the weights of a model into one safetensors file, which anything can read and which can run nothing.
+
+    CheckpointError when something in its state is no tensor, or the disk refuses.
+    """
+    place = Path(path)
+    tensors: dict[str, Tensor] = {}
+    for name, value in model.state_dict().items():
+        if not isinstance(value, Tensor) or value.is_complex():
+            fix = "Save it as a checkpoint: Saver(folder).save_model(0, model)."
+            raise CheckpointError(f"A file of weights cannot keep {name}: it is no tensor of real numbers.", fix=fix)
+        tensors[name] = value
+    temporary = place.with_name(f".{place.name}.{os.getpid()}{manifests.TEMPORARY}")
+    try:
+        write_tensors(temporary, separate(tensors))
+        os.replace(temporary, place)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise CheckpointError(f"The weights were not written: {error}.", where=str(place)) from error
+    return place
+
+
+def load_weights(
+    model: nn.Module,
+    path: str | os.PathLike[str],
+    *,
+    strict: bool = True,
+    rename: Mapping[str, str] | None = None,
+    pickled: bool = False,
+    verify: bool = True,
+) -> Report:
+    """Load the weights in a checkpoint's folder, a .safetensors file or, if `pickled` allows it, torch's own files.
+
+    `rename` has regular expressions and what they become, applied to every name. What does not fit is an error that
+    names it; with `strict=False` it is left out and reported. InputError when there is no such file.
+    """
+    state = _weights_in(read_foreign(path, pickled=pickled, verify=verify), path)
+    return load_model_state(model, _renamed(state, model, rename or {}), strict=strict)
+
+
+def load_checkpoint(
+    model: nn.Module,
+    path: str | os.PathLike[str] | None,
+    optimizer: Optimizer | None = None,
+    *,
+    strict: bool = True,
+    rename: Mapping[str, str] | None = None,
+    pickled: bool = False,
+    verify: bool = True,
+) -> Loaded:
+    """Give a model and its optimizer what a checkpoint holds of them, and get the rest of it: epoch, best loss, ...
+
+    As `load_weights`; InputError too when `path` is None, CheckpointError when there is nothing for the optimizer.
+    """
+    if path is None:
+        raise InputError("There is no checkpoint to load: its path is None.", fix="Give the path of one.")
+    found = read_foreign(path, pickled=pickled, verify=verify)
+    rest = {key: value for key, value in found.items() if not isinstance(value, Tensor)}
+    state = _weights_in(found, path)
+    rest = {key: value for key, value in rest.items() if value is not state and key != "optimizer"}
+    if optimizer is not None and "optimizer" not in found:
+        fix = f"It has: {', '.join(map(str, found))}." if len(found) < 2 * _SHOWN else "It has weights only."
+        raise CheckpointError("The checkpoint holds nothing for the optimizer.", where=str(path), fix=fix)
+    report = load_model_state(model, _renamed(state, model, rename or {}), strict=strict)
+    if optimizer is not None:
+        saved = found["optimizer"]
+        if isinstance(saved, Mapping) and "groups" in saved:
+            load_optimizer_state(optimizer, model, saved)
+        else:
+            optimizer.load_state_dict(saved)
+    return Loaded(model=model, optimizer=optimizer, rest=rest, report=report)
+
+
+def read_foreign(path: str | os.PathLike[str], *, pickled: bool = False, verify: bool = True) -> Mapping[str, Any]:
+    """What a checkpoint's folder, a .safetensors file or a file of torch holds, as a table; nothing in it is run.
+
+    InputError when it is not there, or is a pickle and `pickled` does not allow one; CheckpointError when it cannot
+    be read.
+    """
+    place = Path(path)
+    if place.is_dir():
+        return load(place, verify=verify)
+    if not place.exists():
+        raise InputError("There is no checkpoint here.", where=str(place), fix="Look at the path.")
+    if place.suffix == ".safetensors":
+        try:
+            return read_tensors(place)
+        except (OSError, SafetensorError) as error:
+            raise CheckpointError(f"The weights cannot be read: {error}.", where=str(place)) from error
+    if not pickled:
+        fix = "load_weights(model, path, pickled=True) reads tensors and plain data only, save_weights a file for here."
+        what = f"{place.name} is no checkpoint of assay, and torch's own files are pickles, which can run code."
+        raise InputError(what, where=str(place), fix=fix)
+    return _unpickled(place)
+
+
+def _unpickled(path: Path) -> Mapping[str, Any]:
+    version = tuple(int(part) for part in re.findall(r"\d+", torch.__version__)[:2])
+    if version < _SAFE_UNPICKLING:
+        what = f"torch {torch.__version__} cannot read a pickle safely."
+        raise InputError(what, where=str(path), fix="Update torch to 2.10 or newer.")
+    try:
+        found = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # whatever a stranger's file makes of it is one thing: unreadable
+        held = re.search(r"GLOBAL ([\w.]+)", str(error))
+        if held is None:
+            reason = str(error).partition("\n")[0][:200].removesuffix(".")
+            raise CheckpointError(f"{path.name} cannot be read: {reason}.", where=str(path)) from None
+        fix = "Where the code is, write only its weights: torch.save(net.state_dict(), path)."
+        what = f"{path.name} holds more than tensors and plain data: {held[1]}. To read it would be to run it."
+        raise InputError(what, where=str(path), fix=fix) from None
+    if not isinstance(found, Mapping):
+        raise CheckpointError(f"{path.name} holds a {type(found).__name__}, not a table.", where=str(path))
+    return found
+
+
+def _weights_in(found: Mapping[str, Any], path: str | os.PathLike[str]) -> Mapping[str, Any]:
+    """The weights in what was read: all of it, or the entry that is called as such entries are."""
+    if found and all(isinstance(value, Tensor) for value in found.values()):
+        return found
+    for name in _OF_MODELS:
+        if isinstance(found.get(name), Mapping):
+            return found[name]  # type: ignore[no-any-return]
+    if isinstance(found.get("whole"), Mapping):
+        return _weights_in(found["whole"], path)
+    fix = f"It has: {', '.join(map(str, found))}; weights are looked for under {', '.join(_OF_MODELS)}."
+    raise CheckpointError("The checkpoint holds no weights.", where=str(path), fix=fix)
+
+
+def _renamed(state: Mapping[str, Any], model: nn.Module, rules: Mapping[str, str]) -> Mapping[str, Any]:
+    renames = {**rules, **_unwrapping(state, model)}
+    if not renames:
+        return state
+    named: dict[str, Any] = {}
+    for name, value in state.items():
+        new = name
+        for pattern, replacement in renames.items():
+            new = re.sub(pattern, replacement, new)
+        if new in named:
+            raise InputError(f"`rename` makes two weights {new!r}.")
+        named[new] = value
+    return named
+
+
+def _unwrapping(state: Mapping[str, Any], model: nn.Module) -> dict[str, str]:
+    """A rule that takes off what wrappers have put before every name, where the model is not wrapped so itself."""
+    found = _WRAPPERS.match(next(iter(state), ""))
+    if found is None or not all(name.startswith(found[0]) for name in state):
+        return {}
+    if any(name.startswith(_WRAPPED) for name in model.state_dict()):
+        return {}
+    return {f"^{re.escape(found[0])}": ""}
+
+
+def _shape(value: Any) -> Any:
+    return tuple(value.shape) if isinstance(value, Tensor) else None
+
+
+def _some(names: tuple[str, ...]) -> str:
+    rest = len(names) - _SHOWN
+    return ", ".join(names[:_SHOWN]) + (f" and {rest} more" if rest > 0 else "")
