@@ -16,6 +16,8 @@ from assay.engine.bus import on
 from assay.engine.checkpoint.saver import Saver, Where
 from assay.engine.data.loader import Loader
 from assay.engine.data.plan import Plan
+from assay.engine.data.samplers import Balanced, ByLength, Subset, Weighted
+from assay.engine.data.workers import WorkerError
 from assay.engine.engine import Engine
 from assay.engine.groups import Groups
 from assay.engine.handlers.change import ResetOptimizer, SetRequiresGrad, SetValue
@@ -55,6 +57,8 @@ __all__ = [
     "Adapted",
     "At",
     "Backward",
+    "Balanced",
+    "ByLength",
     "Confusion",
     "Constant",
     "Cycle",
@@ -87,6 +91,7 @@ __all__ = [
     "SetRequiresGrad",
     "SetValue",
     "State",
+    "Subset",
     "Supervised",
     "Throughput",
     "TorchSchedule",
@@ -96,7 +101,9 @@ __all__ = [
     "WarmupMultiStep",
     "WarmupPoly",
     "WarmupStep",
+    "Weighted",
     "Where",
+    "WorkerError",
     "evaluate",
     "every",
     "on",

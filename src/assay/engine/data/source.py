@@ -20,9 +20,12 @@ class Window(NamedTuple):
 
 @runtime_checkable
 class Source(Protocol):
-    """Where windows come from. `exactness` tells the user what resuming in the middle of an epoch means here."""
+    """Where windows come from."""
 
-    exactness: str
+    @property
+    def exactness(self) -> str:
+        """What going on in the middle of an epoch means here, for the user."""
+        ...
 
     @property
     def steps_per_epoch(self) -> int | None:
