@@ -161,7 +161,7 @@ def test_a_misspelt_attribute_is_told_with_the_nearest() -> None:
     assert caught.value.fix == "did you mean `weights`?"
 
 
-# ------------------------------------------------------------------------------------------------------ samplers of torch
+# ---------------------------------------------------------------------------------------------------- samplers of torch
 
 OF_TORCH: dict[str, Any] = {
     "sequential": lambda: SequentialSampler(Words()),
@@ -213,7 +213,9 @@ def test_batches_of_a_batch_sampler_are_batches_and_several_make_a_step() -> Non
     windows = list(loader(accumulate=2).windows(1, 0))
     assert [window.sizes or [window.samples] for window in windows] == [[1, 2], [3, 4], [5]]
     assert loader(accumulate=2).steps_per_epoch == 3
-    assert [window.batches for window in loader(accumulate=2).windows(1, 1)] == [window.batches for window in windows[1:]]
+    assert [window.batches for window in loader(accumulate=2).windows(1, 1)] == [
+        window.batches for window in windows[1:]
+    ]
     assert sorted(index for batch in loader() for index in batch) == list(range(15))
     assert list(loader()) == [batch for window in loader().windows(0, 0) for batch in window.batches]
 

@@ -25,6 +25,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "log": ("assay.cli.log", "What a run logged; --follow to watch it."),
     "config": ("assay.cli.config", "Settings and variables, and where a value of a config comes from."),
     "diff": ("assay.cli.diff", "What differs between two runs: config, metrics, environment, code."),
+    "bench": ("assay.cli.bench", "Measure how fast the data of a config is loaded."),
     "events": ("assay.cli.events", "Who listens to what while a config runs, in order."),
 }
 """Name -> (module that has it as `command`, one line of help). Help and completion read this and import nothing."""

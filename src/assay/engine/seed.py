@@ -20,6 +20,7 @@ ORDER = 1  # (seed, ORDER, epoch): the permutation of an epoch
 SAMPLE = 2  # (seed, SAMPLE, split, epoch, position): loading one sample, or the first of a batch
 STEP = 3  # (seed, STEP, step, micro-step): forward and backward of training
 EVALUATE = 4  # (seed, EVALUATE, split, step): forward of evaluation
+BATCH = 5  # (seed, BATCH, epoch, number): a batch of data that is not ours; -1 as the epoch begins
 
 _PACK = {n: struct.Struct(f"<{n}q").pack for n in range(1, 7)}
 
@@ -42,6 +43,46 @@ def seed_all(value: int) -> None:
     seed_torch(value)
     np.random.seed(value & 0xFFFFFFFF)
     random.seed(value)
+
+
+WATCHED_STEPS = 64
+"""So many first steps, and every step that is a multiple, are looked at for draws from numpy and `random`."""
+
+
+class StepRandomness:
+    """Keys the generators for each forward and backward of training.
+
+    Torch is keyed always; numpy and `random`, which take several times as long, when training draws from them: that is
+    found out in the first steps, whose generators are all keyed, and now and then after them.
+    """
+
+    def __init__(self) -> None:
+        self.draws = False
+        self._before: tuple[object, ...] | None = None
+
+    def begin(self, value: int, step: int) -> None:
+        """Key what the micro-step under the key `value` may draw from."""
+        if self.draws:
+            seed_all(value)
+        elif step < WATCHED_STEPS or not step % WATCHED_STEPS:
+            seed_all(value)
+            self._before = _of_others()
+        else:
+            seed_torch(value)
+
+    def end(self) -> bool:
+        """Whether the micro-step was the first that was seen to draw from numpy or `random`."""
+        if self._before is None:
+            return False
+        self.draws = _of_others() != self._before
+        self._before = None
+        return self.draws
+
+
+def _of_others() -> tuple[object, ...]:
+    """Where the generators of numpy and `random` are."""
+    name, keys, *rest = np.random.get_state()
+    return name, bytes(memoryview(keys)), *rest, random.getstate()  # type: ignore[arg-type]
 
 
 @contextmanager

@@ -73,6 +73,7 @@ class Loader:
         worker_init: Callable[[int], object] | None = None,
         start_method: StartMethod | None = None,
     ) -> None:
+        self._options = {name: value for name, value in locals().items() if name not in ("self", "dataset")}
         if not is_dataset(dataset):
             raise InputError(
                 f"data.{split}: {type(dataset).__name__} has no length or no items by index.",
@@ -150,6 +151,17 @@ class Loader:
         """The windows of what is left of an epoch of which `samples` were seen, in batches of whatever size."""
         return self._windows(epoch, self._cuts_from(epoch, samples))
 
+    def tasks(self, epoch: int, start: int) -> Iterator[Task]:
+        """What is to be loaded for the windows of an epoch from number `start` on."""
+        return ((epoch, *part) for cut in self._cuts(epoch, start) for part in cut)
+
+    def steps_after(self, samples: int) -> int:
+        """How many windows are left of an epoch of which `samples` were seen."""
+        if self._lists is not None:
+            return sum(1 for _ in self._cuts_from(0, samples))
+        full, rest = divmod(max(0, self.order.n - samples), self.batch_size)
+        return full + bool(rest and not self.drop_last)
+
     def set_epoch(self, epoch: int) -> None:
         """Which epoch the next iteration gives; `windows` is told by who asks."""
         self.epoch = epoch
@@ -162,6 +174,10 @@ class Loader:
             parts = blocks(self.order, self.epoch, 0, self.batch_size)
         least = self.batch_size if self.drop_last else 1
         yield from self._loaded((self.epoch, *part) for part in parts if len(part[1]) >= least)
+
+    def changed(self, **options: Any) -> Loader:
+        """Another loader of the same data, which differs in these options."""
+        return Loader(self.dataset, **(self._options | options))
 
     def close(self) -> None:
         """End the worker processes."""
@@ -195,6 +211,9 @@ class Loader:
             yield cut
 
     def _cuts_from(self, epoch: int, sample: int) -> Iterator[list[Part]]:
+        if self._lists is not None:
+            yield from (cut for cut in self._cuts(epoch, 0) if cut[0][0] >= sample)
+            return
         micro = self.micro_batch_size
         for position, indices in blocks(self.order, epoch, sample, self.batch_size):
             if self.drop_last and len(indices) < self.batch_size:

@@ -186,7 +186,7 @@ def same(one: Any, other: Any) -> bool:
         names = [each.name for each in dataclasses.fields(one)]
         return all(same(getattr(one, name), getattr(other, name)) for name in names)
     if isinstance(one, bool | int | float | complex | str | bytes | np.generic):
-        return bool(one == other) or bool(one != one)
+        return bool(one == other) or bool(one != one and other != other)
     return True
 
 
