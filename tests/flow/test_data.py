@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -339,3 +340,49 @@ def test_how_exactly_a_run_could_go_on_is_said_at_its_start(here: Path, capsys: 
 
     assert result.exception is None
     assert "data.train: replayed (skips batches)\n" in capsys.readouterr().err
+
+
+# ------------------------------------------------------------------------------------------------- looked at, measured
+
+
+@pytest.mark.row("F10")
+def test_the_check_loads_an_epoch_and_says_what_it_found(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "toy.toml", "--data"]) == 0
+    told = capsys.readouterr().out
+
+    train = told[told.index("data.train") : told.index("data.valid")]
+    assert "60 samples, 8 batches" in train
+    for line in ("each of 60 once", "0 and 2 load the same", "float32 Bx4", "0 to 1, 2 different", "none of its own"):
+        assert line in train
+    assert "data.test" in told and not (here / "runs").exists()
+
+
+def test_the_check_fails_with_1_when_data_is_not_the_same_twice(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    points = (here / "points.py").read_text()
+    points = points.replace("self.loaded = 0", "self.loaded = 0\n        self.rng = random.Random(1)")
+    (here / "points.py").write_text(points.replace("0.1 * random.random()", "0.1 * self.rng.random()"))
+
+    with pytest.warns(UserWarning, match="private generator"):
+        assert main(["check", "toy.toml", "--data", "--json"]) == 1
+
+    train, *others = json.loads(capsys.readouterr().out)["data"]
+    assert ["generators", "Points.rng, a random.Random"] in train["facts"]
+    assert train["problems"][0].startswith("data.train is not the same with 0 and 2 workers: the first difference")
+    assert not any(other["problems"] for other in others)
+
+
+def test_the_shape_alone_loads_nothing(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "toy.toml", "--data", "--shape"]) == 2
+    assert "--data loads the data, which --shape leaves out" in capsys.readouterr().err
+
+
+@pytest.mark.row("B07")
+def test_loading_is_measured_with_and_without_pinning(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "data", "toy.toml", "--workers", "0,2", "--seconds", "0.2"]) == 0
+    told = capsys.readouterr().out
+
+    assert told.count("batches/s") == told.count("\n")
+    assert "workers 0" in told and "workers 2" in told and "pinned" in told
+    assert main(["bench", "data", "toy.toml", "--workers", "many"]) == 2
+    assert main(["bench", "data"]) == 2
+    assert "--workers takes numbers of workers" in capsys.readouterr().err

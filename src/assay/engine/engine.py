@@ -223,10 +223,10 @@ class Engine:
         seen = state.epoch_samples
         if not isinstance(source, Loader) or not seen or seen == state.epoch_step * source.batch_size:
             return
-        if source.drop_last or seen < source.order.n:
-            state.epoch_step = seen // source.batch_size
+        left = source.steps_after(seen)
+        state.epoch_step = len(source) - left
         if state.max_epochs is not None:
-            left = source.steps_after(seen) + (state.max_epochs - state.epoch - 1) * len(source)
+            left += (state.max_epochs - state.epoch - 1) * len(source)
             state.max_steps = min(state.step + left, steps if steps is not None else state.step + left)
 
     def _check(self) -> None:
