@@ -386,3 +386,35 @@ def test_loading_is_measured_with_and_without_pinning(here: Path, capsys: pytest
     assert main(["bench", "data", "toy.toml", "--workers", "many"]) == 2
     assert main(["bench", "data"]) == 2
     assert "--workers takes numbers of workers" in capsys.readouterr().err
+
+
+LENGTH = CONFIG.replace("warmup_ratio = 0.1", 'warmup_steps = "${length:data.train}"')
+
+
+@pytest.mark.row("B05")
+def test_the_length_of_a_loader_is_known_at_the_start_and_written_down(here: Path) -> None:
+    (here / "long.toml").write_text(LENGTH)
+    assert main(["check", "long.toml"]) == 0
+
+    (result,) = api.run("long.toml")
+
+    assert result.exception is None and result.record_dir is not None
+    assert "warmup_steps = 8\n" in (result.record_dir / "config.toml").read_text()
+    (here / "points.py").write_text((here / "points.py").read_text().replace("size=60", "size=90"))
+    assert main(["resume", result.id, "train.epochs=5"]) == 0  # the recorded one, not that of the data of now
+    assert "warmup_steps = 8\n" in (result.record_dir / "config.toml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("data.train}", "data.trian}", "there is no [data.trian]"),
+        ("size = 8", 'size = "${length:data.valid}"', "The data cannot depend on how long data.valid is"),
+    ],
+)
+def test_a_length_that_nobody_can_know_is_refused(here: Path, old: str, new: str, message: str) -> None:
+    (here / "long.toml").write_text(LENGTH.replace(old, new, 1))
+
+    (result,) = api.run("long.toml")
+
+    assert result.exit_code == 2 and message in str(result.exception)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from assay.compose.checks import sound
@@ -9,7 +10,9 @@ from assay.compose.house import House, open_house
 from assay.compose.launch import Launch
 from assay.compose.parts import make_loader, promise_no_training, splits_of
 from assay.config.load import Config
-from assay.core.errors import InputError
+from assay.config.references import asks_lengths
+from assay.config.tree import Table
+from assay.core.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
     from assay.engine.data.audit import Audit
@@ -50,6 +53,37 @@ def bench_data(config: Config, *, seconds: float, workers: tuple[int, ...] = ())
                 fix="Leave out --workers, or give a data set (__len__ and __getitem__) and batch_size.",
             )
         return bench(data, seconds=seconds, workers=workers)
+
+
+def lengths_of(config: Config, splits: Sequence[str]) -> dict[str, int]:
+    """Optimizer steps of an epoch of each split (batches of those that are not trained on); its data set is built."""
+    data = config.root.items.get("data")
+    if isinstance(data, Table) and (asked := asks_lengths(data)):
+        raise InputError(f"The data cannot depend on how long data.{asked[0]} is.", fix="Write the number.")
+    lengths = {}
+    with open_house(config, Launch()) as house:
+        _promise_nothing(house)
+        for split in splits:
+            known = splits_of(house.root)
+            if split not in known:
+                fix = did_you_mean(split, known) or f"There are: {', '.join(known)}."
+                raise InputError(f"`${{length:data.{split}}}`: there is no [data.{split}].", fix=fix)
+            length = _length(house, split)
+            if length is None:
+                raise InputError(f"`${{length:data.{split}}}`: nobody knows how long data.{split} is.", fix="Write it.")
+            lengths[split] = length
+    return lengths
+
+
+def _length(house: House, split: str) -> int | None:
+    from assay.engine.data.loader import Loader
+    from assay.engine.data.source import as_source
+
+    data = make_loader(house, split)
+    if isinstance(data, Loader):
+        return data.steps_per_epoch
+    accumulate = house.values("train").get("accumulate", 1) if split == "train" else 1
+    return as_source(data, accumulate=accumulate).steps_per_epoch
 
 
 def _promise_nothing(house: House) -> None:

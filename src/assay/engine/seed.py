@@ -5,14 +5,17 @@ So a checkpoint holds no generator state: going on at step 137 means keying step
 
 from __future__ import annotations
 
+import ctypes
 import random
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from hashlib import blake2b
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.random import mtrand
 
 # The second number of a key says what it is for; two purposes never share a stream.
 INIT = 0  # (seed, INIT): building the model
@@ -86,15 +89,66 @@ def _of_others() -> tuple[object, ...]:
 
 
 @contextmanager
-def undisturbed() -> Iterator[None]:
-    """Whatever happens inside draws as it likes; outside, the global generators go on as if it had not been."""
-    torch_state, numpy_state, python_state = torch.get_rng_state(), np.random.get_state(), random.getstate()
+def undisturbed(*, keyed: bool = False) -> Iterator[None]:
+    """Whatever happens inside draws as it likes; outside, the global generators go on as if it had not been.
+
+    `keyed`: they are keyed inside before anything is drawn (`seed_all`). Then this costs a fifth.
+    """
+    torch_state, python_state = torch.get_rng_state(), random.getstate()
+    numpy_state: Any = _NUMPY.put_aside() if keyed else np.random.get_state()
     cuda_states = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
     try:
         yield
     finally:
         torch.set_rng_state(torch_state)
-        np.random.set_state(numpy_state)
+        if keyed:
+            _NUMPY.put_back(numpy_state)
+        else:
+            np.random.set_state(numpy_state)
         random.setstate(python_state)
         if cuda_states:
             torch.cuda.set_rng_state_all(cuda_states)
+
+
+class _Numpy:
+    """Puts another generator in the place of numpy's global one, and back: to copy its state costs fifty times as much.
+
+    What a swap loses is the second of two Gaussian numbers, which numpy keeps beside the generator. Whether there is
+    one is asked only when numbers were drawn since it was asked last, which the generator's memory says.
+    """
+
+    def __init__(self) -> None:
+        self._inside: list[np.random.BitGenerator] = []  # one for each level that is not in use
+        self._seen: tuple[int, int, int] | None = None  # where the outer one was when nothing was kept beside it
+        self._address = (0, 0)
+
+    def put_aside(self) -> tuple[Any, ...]:
+        outer = mtrand.get_bit_generator()
+        where = self._where(outer)
+        kept = None
+        if where is None or where != self._seen:
+            state: Any = np.random.get_state(legacy=False)
+            kept = state if state.get("has_gauss") else None
+            self._seen = where if kept is None else None
+        mtrand.set_bit_generator(self._inside.pop() if self._inside else np.random.MT19937(0))
+        return outer, kept
+
+    def put_back(self, aside: tuple[Any, ...]) -> None:
+        outer, kept = aside
+        self._inside.append(mtrand.get_bit_generator())
+        mtrand.set_bit_generator(outer)
+        if kept is not None:
+            np.random.set_state(kept)
+
+    def _where(self, generator: Any) -> tuple[int, int, int] | None:
+        """The generator and how far it is; None when it is of another kind than numpy's own."""
+        if type(generator) is not np.random.MT19937:
+            return None
+        if self._address[0] != id(generator):
+            self._address = id(generator), generator.ctypes.state_address
+        # 624 words of the state, then the number of those that are used up; the words change when all are.
+        words = (ctypes.c_uint32 * 625).from_address(self._address[1])
+        return id(generator), words[624], words[0]
+
+
+_NUMPY = _Numpy()

@@ -63,7 +63,7 @@ class Fetch:
             self._check(epoch, position, indices)
         if self.randomness == "none" and not self._keyed:
             return self._fetch(indices)
-        with nullcontext() if self.alone else undisturbed():
+        with nullcontext() if self.alone else undisturbed(keyed=self.randomness != "none"):
             if self.randomness != "sample":
                 self._seed(epoch, position)
                 return self._fetch(indices)

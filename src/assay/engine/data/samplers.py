@@ -290,7 +290,7 @@ class Listed(_Epochwise):
                 set_epoch(epoch)
             if callable(manual_seed := getattr(getattr(each, "generator", None), "manual_seed", None)):
                 manual_seed(value)
-        with undisturbed():
+        with undisturbed(keyed=True):
             seed_all(value)
             return list(self._sampler)
 

@@ -88,11 +88,11 @@ class Replayed:
 
     def _keyed(self, epoch: int, done: int) -> Iterator[Any]:
         number = done
-        with undisturbed():
+        with undisturbed(keyed=True):
             seed_all(key(self.seed, BATCH, epoch, -1))  # for what draws as it begins, as workers of torch do
             iterator = iter(self.batches)
         while True:
-            with undisturbed():
+            with undisturbed(keyed=True):
                 seed_all(key(self.seed, BATCH, epoch, number))
                 try:
                     batch = next(iterator)
