@@ -76,11 +76,10 @@ def lengths_of(config: Config, splits: Sequence[str]) -> dict[str, int]:
 
 
 def _length(house: House, split: str) -> int | None:
-    from assay.engine.data.loader import Loader
-    from assay.engine.data.source import as_source
+    from assay.engine.data.source import Source, as_source
 
     data = make_loader(house, split)
-    if isinstance(data, Loader):
+    if isinstance(data, Source):
         return data.steps_per_epoch
     accumulate = house.values("train").get("accumulate", 1) if split == "train" else 1
     return as_source(data, accumulate=accumulate).steps_per_epoch

@@ -17,7 +17,7 @@ from assay.core.ports import Bind, NullRecorder, Recorder
 from assay.engine.batches import blame_device, to_device
 from assay.engine.bus import Bus, bind_by_name, event_named
 from assay.engine.data.loader import Loader
-from assay.engine.data.source import StatefulData, Window, as_source
+from assay.engine.data.source import Window, as_source
 from assay.engine.process import Process
 from assay.engine.seed import STEP, WATCHED_STEPS, StepRandomness, key
 from assay.engine.state import State
@@ -69,7 +69,6 @@ class Engine:
         self._is_elsewhere = self.device.type != "cpu"
         self._randomness = StepRandomness()
         self.bus.extend(handlers)
-        self.bus.extend(self.source.handlers() if isinstance(self.source, StatefulData) else ())
         self._bound_by_use(samples, seconds)
         if epochs is None and steps is None and samples is None and seconds is None:
             self._bound(1, None)

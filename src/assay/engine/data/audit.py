@@ -17,7 +17,7 @@ from assay.engine.batches import size_of
 from assay.engine.data.collate import fields_of
 from assay.engine.data.loader import Loader
 from assay.engine.data.randomness import Fetch, private_generators
-from assay.engine.data.source import as_source
+from assay.engine.data.source import Source, as_source
 from assay.engine.data.workers import Task, Workers
 
 MAX_NAMED = 5
@@ -109,8 +109,8 @@ def _of_loader(loader: Loader) -> Audit:
 
 
 def _of_batches(data: Iterable[Any], split: str, accumulate: int, seed: int) -> Audit:
-    source = as_source(data, accumulate=accumulate, seed=seed)
-    once = iter(data) is data
+    source = data if isinstance(data, Source) else as_source(data, accumulate=accumulate, seed=seed)
+    once = isinstance(data, Iterator)
     seen = _Seen()
     samples = batches = windows = 0
     begun, first_s = perf_counter(), 0.0

@@ -114,9 +114,9 @@ class Fetch:
             samples = []
             for _ in range(2):
                 self._seed(epoch, position)
-                before = _generators() if self.randomness == "none" else None
+                before = generators() if self.randomness == "none" else None
                 samples.append(self._items(first) if self.randomness == "batch" else [self._item(i) for i in first])
-                if before is not None and _generators() != before:
+                if before is not None and generators() != before:
                     raise InputError(
                         f'data.{self.split} says randomness = "none", but loading a sample draws random numbers.',
                         fix='Set randomness = "sample", which makes the draws a function of seed and position.',
@@ -163,7 +163,7 @@ def randomness_of(dataset: MapDataset) -> Randomness:
     return "batch" if hasattr(dataset, "__getitems__") else "sample"
 
 
-def _generators() -> tuple[Any, ...]:
+def generators() -> tuple[Any, ...]:
     """What the global generators are at, to be compared."""
     numpy_state = np.random.get_state(legacy=False)
     return torch.get_rng_state().numpy().tobytes(), repr(numpy_state), random.getstate()

@@ -7,7 +7,6 @@ from itertools import islice
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from assay.core.errors import InputError
-from assay.core.events import Event, Handler
 from assay.engine.batches import size_of
 from assay.engine.seed import BATCH, key, seed_all, undisturbed
 
@@ -144,13 +143,6 @@ class StatefulData(Replayed):
             self._inside = True
             yield window
         self._inside = False
-
-    def handlers(self) -> list[Handler]:
-        """None that does anything: who listens to an engine and has a state has it kept."""
-        return [Handler(event=Event.RUN_BEGIN, fn=self.listen, priority=100, name="StatefulData")]
-
-    def listen(self) -> None:
-        """Nothing happens."""
 
     def state_dict(self) -> dict[str, Any]:
         return {"batches": self.batches.state_dict() if self._inside else None}  # type: ignore[attr-defined]
