@@ -112,44 +112,45 @@ def undisturbed(*, keyed: bool = False) -> Iterator[None]:
 
 
 class _Numpy:
-    """Puts another generator in the place of numpy's global one, and back: to copy its state costs fifty times as much.
+    """Puts another generator in the place of numpy's global one, and back: to copy its state costs ten times as much.
 
-    What a swap loses is the second of two Gaussian numbers, which numpy keeps beside the generator. Whether there is
-    one is asked only when numbers were drawn since it was asked last, which the generator's memory says.
+    What a swap loses is the second of two Gaussian numbers, which numpy keeps beside the generator and does not show.
+    Whether there is one tells a draw: it moves the generator or it does not. The generator is then put back.
     """
 
     def __init__(self) -> None:
-        self._inside: list[np.random.BitGenerator] = []  # one for each level that is not in use
-        self._seen: tuple[int, int, int] | None = None  # where the outer one was when nothing was kept beside it
-        self._address = (0, 0)
+        self._inside: list[Any] = []  # one for each level that is not in use
+        self._address: dict[int, tuple[Any, int]] = {}  # of its memory, and the generator: so long its id is its own
 
-    def put_aside(self) -> tuple[Any, ...]:
+    def put_aside(self) -> tuple[Any, float | None]:
         outer = mtrand.get_bit_generator()
-        where = self._where(outer)
-        kept = None
-        if where is None or where != self._seen:
-            state: Any = np.random.get_state(legacy=False)
-            kept = state if state.get("has_gauss") else None
-            self._seen = where if kept is None else None
+        kept = self._kept_beside(outer)
         mtrand.set_bit_generator(self._inside.pop() if self._inside else np.random.MT19937(0))
         return outer, kept
 
-    def put_back(self, aside: tuple[Any, ...]) -> None:
+    def put_back(self, aside: tuple[Any, float | None]) -> None:
         outer, kept = aside
         self._inside.append(mtrand.get_bit_generator())
         mtrand.set_bit_generator(outer)
         if kept is not None:
-            np.random.set_state(kept)
+            state: Any = np.random.get_state(legacy=False)
+            np.random.set_state({**state, "has_gauss": 1, "gauss": kept})
 
-    def _where(self, generator: Any) -> tuple[int, int, int] | None:
-        """The generator and how far it is; None when it is of another kind than numpy's own."""
+    def _kept_beside(self, generator: Any) -> float | None:
+        """The Gaussian number that waits to be drawn, if one does."""
         if type(generator) is not np.random.MT19937:
-            return None
-        if self._address[0] != id(generator):
-            self._address = id(generator), generator.ctypes.state_address
-        # 624 words of the state, then the number of those that are used up; the words change when all are.
-        words = (ctypes.c_uint32 * 625).from_address(self._address[1])
-        return id(generator), words[624], words[0]
+            state: Any = np.random.get_state(legacy=False)
+            return float(state["gauss"]) if state.get("has_gauss") else None
+        if id(generator) not in self._address:
+            self._address[id(generator)] = generator, generator.ctypes.state_address
+        _, address = self._address[id(generator)]
+        before = ctypes.string_at(address, _MT19937_BYTES)
+        drawn = float(np.random.standard_normal())
+        if ctypes.string_at(address, _MT19937_BYTES) == before:
+            return drawn
+        ctypes.memmove(address, before, _MT19937_BYTES)
+        return None
 
 
+_MT19937_BYTES = 4 * 625  # 624 words, and how many of them are used up
 _NUMPY = _Numpy()
