@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -106,3 +109,51 @@ def test_the_end_of_a_very_long_epoch_is_as_near_as_its_beginning() -> None:
 def test_a_negative_number_of_samples_is_refused() -> None:
     with pytest.raises(ValueError, match="n is -1"):
         Plan(-1, seed=0, shuffle=True)
+
+
+def test_every_small_number_of_samples_is_gone_through_once_whatever_the_seed_and_the_epoch() -> None:
+    for n in range(130):
+        expected = list(range(n))
+        for seed, epoch in ((0, 0), (0, 1), (1, 0), (7, 5), (2**62, 10**9)):
+            assert sorted(order(n, seed=seed, epoch=epoch)) == expected
+
+
+def test_three_samples_come_in_every_order_equally_often() -> None:
+    orders = [tuple(order(3, epoch=epoch)) for epoch in range(6000)]
+
+    counts = [orders.count(one) for one in set(orders)]
+
+    assert len(counts) == 6
+    assert sum((count - 1000) ** 2 / 1000 for count in counts) < 30  # 5 on average, 3 deviations are 15
+
+
+@pytest.mark.parametrize("n", [1000, 65_537, 200_000])
+def test_an_index_tells_nothing_about_those_that_follow(n: int) -> None:
+    shuffled = [np.array(order(n, epoch=epoch), dtype=float) for epoch in range(4)]
+    by_torch = [torch.randperm(n, generator=torch.Generator().manual_seed(i)).numpy().astype(float) for i in range(4)]
+
+    def correlations(orders: list[Any]) -> list[float]:
+        """In deviations, of indices at a distance."""
+        centred = [each - each.mean() for each in orders]
+        return [
+            float((each[:-lag] * each[lag:]).mean() / (each**2).mean() * np.sqrt(n))
+            for each in centred
+            for lag in (1, 2, 3, 7, 64, 256)
+        ]
+
+    for orders in (shuffled, by_torch):  # what is asked of ours holds for what everybody uses
+        found = correlations(orders)
+        assert max(map(abs, found)) < 4.5
+        assert 0.5 < np.mean(np.square(found)) < 2
+
+
+def test_every_stretch_of_a_long_epoch_is_a_fair_sample_of_the_data() -> None:
+    n, parts = 200_000, 50
+    indices = np.array(order(n))
+
+    counts = np.stack([np.bincount(stretch * parts // n, minlength=parts) for stretch in np.split(indices, parts)])
+
+    expected = n / parts / parts
+    chi_squared = ((counts - expected) ** 2 / expected).sum()
+    freedom = (parts - 1) ** 2
+    assert abs(chi_squared - freedom) < 5 * np.sqrt(2 * freedom)

@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.random import mtrand
 
 from assay.engine.seed import EVALUATE, INIT, ORDER, SAMPLE, STEP, key, seed_all, seed_torch, undisturbed
 
@@ -93,3 +94,67 @@ def test_what_happens_undisturbed_goes_on_from_where_things_are() -> None:
     with undisturbed():
         assert draw() == expected
     assert draw() == expected
+
+
+@given(
+    st.booleans(),
+    st.lists(st.sampled_from(["normal", "uniform", "inside", "inside normal", "nested", "seed"]), max_size=30),
+)
+def test_whatever_is_drawn_inside_and_outside_the_outside_goes_on_as_if_there_were_no_inside(
+    keyed: bool, what: list[str]
+) -> None:
+    def outside(words: list[str]) -> list[float]:
+        seed_all(4)
+        found = []
+        for word in words:
+            if word == "normal":
+                found.append(float(np.random.randn()))  # the second of two is kept beside the generator
+            elif word == "uniform":
+                found += draw()
+            elif word == "seed":
+                np.random.seed(9)
+        return found
+
+    def with_inside(words: list[str]) -> list[float]:
+        seed_all(4)
+        found = []
+        for word in words:
+            if word == "normal":
+                found.append(float(np.random.randn()))
+            elif word == "uniform":
+                found += draw()
+            elif word == "seed":
+                np.random.seed(9)
+            else:
+                with undisturbed(keyed=keyed):
+                    seed_all(1)
+                    first = float(np.random.randn()), *draw()
+                    if word == "nested":
+                        with undisturbed(keyed=keyed):
+                            seed_all(2)
+                            draw()
+                            np.random.randn()
+                    seed_all(1)
+                    assert (float(np.random.randn()), *draw()) == first
+                    if word == "inside normal":
+                        np.random.randn()
+        return found
+
+    assert with_inside(what) == outside(what)
+
+
+def test_a_generator_that_somebody_else_put_in_the_place_of_numpys_comes_back() -> None:
+    own, before = np.random.PCG64(3), mtrand.get_bit_generator()
+    expected = np.random.RandomState(np.random.PCG64(3)).rand(3)
+    mtrand.set_bit_generator(own)
+    try:
+        first = np.random.rand()
+        with undisturbed(keyed=True):
+            seed_all(1)
+            np.random.rand()
+        rest = np.random.rand(2)
+        assert mtrand.get_bit_generator() is own
+    finally:
+        mtrand.set_bit_generator(before)
+
+    assert [first, *rest] == expected.tolist()

@@ -99,6 +99,8 @@ def test_what_was_best_comes_back_with_the_counters() -> None:
     assert {name: getattr(state, name) for name in SAVED} == {
         "epoch": 1,
         "epoch_step": 1,
+        "epoch_samples": 8,
+        "draws": False,
         "step": 4,
         "micro_step": 4,
         "samples": 28,

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from assay.build.graph import expected
-from assay.config.tree import Table
+from assay.config.tree import Leaf, Table
 from assay.core import schema
 from assay.core.diagnostics import Problem
 
@@ -18,6 +18,8 @@ def check_sources(root: Table, *, user_dirs: Sequence[Path], trusted: Collection
     splits = data.items if isinstance(data, Table) else {}
     problems: list[Problem] = []
     for split, table in splits.items():
+        if isinstance(table, Table):
+            problems += _clashes(split, table)
         kind = expected(root, ("data", split, "source"), user_dirs=user_dirs, trusted=trusted)
         if isinstance(table, Table) and isinstance(kind, type):
             problems += _problems(split, table, kind)
@@ -31,10 +33,34 @@ def loader_keys(table: Table) -> list[str]:
     return [key for key in table.items if key in known and key != "source"]
 
 
+def _clashes(split: str, table: Table) -> Iterator[Problem]:
+    """Keys that say the same thing twice, and keys of workers where there are none."""
+    for one, other, why in schema.LOADER_CLASHES:
+        if one in table.items and other in table.items:
+            yield Problem(
+                kind="clash",
+                message=f"`{one}` and `{other}` do not go together: {why}",
+                origin=table.key_origin(other),
+                key=f"data.{split}.{other}",
+                fix="leave one of them out",
+            )
+    workers = table.items.get("workers")
+    if workers is None or (isinstance(workers, Leaf) and workers.value == 0):
+        for name in schema.LOADER_OF_WORKERS:
+            if name in table.items:
+                yield Problem(
+                    kind="unused-key",
+                    message=f"`{name}` is of worker processes, and there are none",
+                    origin=table.key_origin(name),
+                    key=f"data.{split}.{name}",
+                    fix=f"leave it out, or write workers = 2 under [data.{split}]",
+                )
+
+
 def _problems(split: str, table: Table, kind: type) -> Iterator[Problem]:
     origin, key = table.items["source"].origin, f"data.{split}"
     if _is_dataset(kind):
-        if "batch_size" not in table.items:
+        if "batch_size" not in table.items and "batch_sampler" not in table.items:
             message, fix = f"[{key}] has no `batch_size`", f"write batch_size = 64 under [{key}]"
             yield Problem(kind="missing-key", message=message, origin=origin, key=key, fix=fix)
     elif not (hasattr(kind, "__iter__") or hasattr(kind, "__getitem__")):

@@ -7,6 +7,7 @@ import gc
 import json
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from assay.cli.variations import Row
     from assay.config import Config
     from assay.config.tree import Table
+    from assay.engine.data.audit import Audit
 
 
 @contextlib.contextmanager
@@ -46,6 +48,7 @@ def _uncollected() -> Iterator[None]:
 @click.option("--strict", is_flag=True, help="Refuse keys that nothing can check: those that vanish in **kwargs.")
 @click.option("--defaults", is_flag=True, help="List every default that is taken, and everything that is injected.")
 @click.option("--list", "listed", is_flag=True, help="List the configs of the file: variants, points of its sweep.")
+@click.option("--data", is_flag=True, help="Load one epoch of every split in several ways: all of it, and the same?")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 @click.option("--user-dir", type=click.Path(), help="Where your modules are. Left out: beside the config, then src/.")
 @_uncollected()
@@ -55,6 +58,7 @@ def command(
     strict: bool,
     defaults: bool,
     listed: bool,
+    data: bool,
     as_json: bool,
     user_dir: str | None,
 ) -> int:
@@ -86,11 +90,19 @@ def command(
         from assay.cli.variations import rows as rows_of
 
         rows = rows_of(config, examiner.canonical if not shape else lambda _: None)
+    audits = []
+    if data and shape:
+        raise InputError("--data loads the data, which --shape leaves out.", fix="leave out one of the two")
+    if data and not bad:
+        from assay.compose import audit_data
+
+        audits = audit_data(config)
+    differs = any(audit.problems for audit in audits)
     if as_json:
         told = to_json(problems)
-        extra = {**(_taken(config, found) if defaults and found else {}), **_listed(rows, listed)}
+        extra = {**(_taken(config, found) if defaults and found else {}), **_listed(rows, listed), **_audited(audits)}
         click.echo(json.dumps({"problems": told, **extra} if extra else told, indent=1))
-        return 2 if bad else 0
+        return 2 if bad else int(differs)
     if problems:
         click.echo(f"\n{summary(problems)}")
     if defaults and found:
@@ -101,7 +113,8 @@ def command(
         click.echo("\n".join(lines(rows, files[0], color=use_color(sys.stdout))))
     elif not bad:
         _show_fine(files[0], None if shape else examiner.canonical(config))
-    return 2 if bad else 0
+    _show_audits(audits)
+    return 2 if bad else int(differs)
 
 
 def _listed(rows: Sequence[Row], listed: bool) -> dict[str, Any]:
@@ -110,6 +123,23 @@ def _listed(rows: Sequence[Row], listed: bool) -> dict[str, Any]:
     from assay.cli.variations import as_json
 
     return {"configs": as_json(rows)}
+
+
+def _audited(audits: Sequence[Audit]) -> dict[str, Any]:
+    return {"data": [asdict(audit) for audit in audits]} if audits else {}
+
+
+def _show_audits(audits: Sequence[Audit]) -> None:
+    on = use_color(sys.stdout)
+    for audit in audits:
+        click.echo(
+            f"\n{paint(f'data.{audit.split}', 'bold', on=on)}  {audit.samples:,} samples, {audit.batches:,} batches"
+        )
+        rate = f"{audit.batches_per_s:,.0f} batches/s, " if audit.batches_per_s else ""
+        for name, text in (*audit.facts, ("speed", f"{rate}the first after {audit.first_batch_s:.2f} s")):
+            click.echo(f"  {name:<10}  {text}")
+        for problem in audit.problems:
+            click.echo(f"  {paint('problem', 'red bold', on=on)}     {problem}")
 
 
 def _not_told(told: Sequence[Problem], further: Sequence[Problem]) -> list[Problem]:

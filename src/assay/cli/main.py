@@ -39,6 +39,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "restore": ("assay.cli.restore", "The code and config of a run as they were, in a folder."),
     "pack": ("assay.cli.pack", "Put a run into one file."),
     "unpack": ("assay.cli.unpack", "Take a packed run into this project."),
+    "bench": ("assay.cli.bench", "Measure how fast the data of a config is loaded."),
     "events": ("assay.cli.events", "Who listens to what while a config runs, in order."),
 }
 """Name -> (module that has it as `command`, one line of help). Help and completion read this and import nothing."""

@@ -11,6 +11,7 @@ from assay.compose.house import House
 from assay.compose.launch import Launch
 from assay.compose.parts import is_for_tests, make_loader, make_process, splits_of
 from assay.core.events import Event, Handler
+from assay.core.facts import Warned
 from assay.core.ports import Bind, NullRecorder
 from assay.core.run_file import Best
 from assay.core.schema import parse_duration_s
@@ -73,7 +74,7 @@ def listen(assembled: Assembled, recorder: RunRecorder | NullRecorder, launch: L
     """Everything that listens to a run, in the order of their priorities."""
     import logging
 
-    from assay.engine import Display, Evaluate, Save, Throughput
+    from assay.engine import Display, Evaluate, Loader, Save, Throughput
 
     house, engine = assembled.house, assembled.engine
     period, splits = _evaluation(house)
@@ -105,8 +106,16 @@ def listen(assembled: Assembled, recorder: RunRecorder | NullRecorder, launch: L
     engine.bus.extend(display.handlers())
 
     def say_what_is_run() -> None:
-        for line in _opening(engine):
+        for line in _opening(engine, is_evaluated=bool(splits) or period == "never"):
             display.say(line)
+
+    def warn(message: str) -> None:
+        recorder.tell(Warned(message=message, step=engine.state.step))
+        display.say(message)
+
+    for loader in (engine.source, *loaders.values()):
+        if isinstance(loader, Loader):
+            loader.warn = warn
 
     engine.bus.add(Handler(event=Event.RUN_BEGIN, fn=say_what_is_run, priority=100, name="Display.opening"))
 
@@ -119,14 +128,18 @@ def _evaluation(house: House) -> tuple[str, list[str]]:
     return period, settings.get("splits", looked_at)
 
 
-def _opening(engine: Engine) -> list[str]:
-    """How long the run is and why; what the optimizer trains how, if not all alike."""
+def _opening(engine: Engine, *, is_evaluated: bool) -> list[str]:
+    """How long the run is and why; how exactly it could go on; what the optimizer trains how, if not all alike."""
     from assay.engine import Loader
     from assay.engine.groups import described
     from assay.engine.totals import arithmetic
 
-    state, source, lines = engine.state, engine.source, []
+    state, source = engine.state, engine.source
     if isinstance(source, Loader):
         lines = arithmetic(source, epochs=state.max_epochs, total=state.max_steps)
+    else:
+        lines = [f"data.train: {source.exactness}"]
+    if not is_evaluated:
+        lines.append("nothing is evaluated: there is no data.valid")
     groups = described(engine.process.backward.optimizer, engine.process.model)
     return lines + (groups if groups[1:] else [])

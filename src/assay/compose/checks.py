@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from assay.config import check_shape
 from assay.config.defaults import HOMES
 from assay.config.load import Config
-from assay.config.references import asks_machine, is_plain, with_machine, with_outside
+from assay.config.references import asks_lengths, asks_machine, is_plain, with_lengths, with_machine, with_outside
 from assay.config.tree import Table
 from assay.core.errors import ConfigError, InputError
 
@@ -94,6 +94,13 @@ def passed(config: Config, *sections: str) -> tuple[Config, Examined]:
     config = _known(config)
     found = examined(config)
     _refuse(found.problems)
+    if splits := asks_lengths(config.root):
+        from assay.compose.data import lengths_of  # which opens the config, checked as it is
+
+        config = replace(config, root=with_lengths(config.root, lengths_of(config, splits)))
+        _refuse(problems_of_shape(config))
+        found = examined(config)
+        _refuse(found.problems)
     config = replace(config, root=found.settled(config.root), named=found.canonical(config.root))
     _require(config, "model", "process", *sections)
     return config, found

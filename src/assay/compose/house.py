@@ -23,13 +23,14 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class House:
-    """What is being built for one run: the tree with its environment, the context, and where it goes."""
+    """What is being built for one run: the tree with its environment, the context, where it goes, how it is left."""
 
     config: Config
     root: Table
     context: Context
     seed: int
     device: Device
+    closing: ExitStack
     plugins: list[Plugin] = field(default_factory=list)
 
     def build(self, section: str) -> Any:
@@ -78,7 +79,7 @@ def open_house(config: Config, launch: Launch) -> Iterator[House]:
         stack.enter_context(context.use())
         precision = get_at(root, ("train", "precision"))
         stack.enter_context(matmul_precision(plain(precision) if precision is not None else "fp32"))
-        house = House(config, root, context, seed, pick_device(launch.device))
+        house = House(config, root, context, seed, pick_device(launch.device), stack)
         _furnish(house)
         yield house
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from assay.compose.house import House
 from assay.config.tree import Table, get_at, plain
 from assay.core.errors import ArgumentError, ConfigError, InputError
+from assay.core.schema import parse_duration_s
 
 if TYPE_CHECKING:
     from assay.build import Context
@@ -100,26 +101,43 @@ def make_loader(house: House, split: str) -> Iterable[Any]:
     from assay.engine.names import LOADERS
     from assay.engine.pipes import Stream
 
-    settings = {key: value for key, value in house.values("data", split).items() if key != "source"}
+    settings = house.values("data", split)
     source = house.build_at(("data", split, "source"))
     if settings.get("workers") or getattr(source, "num_workers", 0):
         house.context.check_for_workers(source, f"data.{split}.source")
     if isinstance(source, Stream):
-        return _stream_loader(house, split, source, settings)
+        return _stream_loader(house, split, source, {key: settings[key] for key in settings if key != "source"})
     if not is_dataset(source):
         _check_batches(house, split, source)
         house.context.set(f"{split}_loader", source, type=LOADERS.get(split))
         return source  # type: ignore[no-any-return]
-    if "batch_size" not in settings:
+    if "batch_size" not in settings and "batch_sampler" not in settings:
         raise InputError(f"[data.{split}] has no batch_size.", fix=f"Write batch_size = 64 under [data.{split}].")
-    if split == "train":
-        settings.setdefault("shuffle", True)
-        accumulate = house.values("train").get("accumulate")
-        if accumulate is not None and "micro_batch_size" not in settings:
-            settings["accumulate"] = accumulate
-    loader = Loader(source, seed=house.seed, split=split, **settings)
+    loader = Loader(source, seed=house.seed, split=split, **_loader_settings(house, split, settings))
+    house.closing.callback(loader.close)
     house.context.set(f"{split}_loader", loader, type=LOADERS.get(split))
     return loader
+
+
+def _loader_settings(house: House, split: str, settings: dict[str, Any]) -> dict[str, Any]:
+    """The table of a split as arguments of a `Loader`."""
+    calls = ("sampler", "batch_sampler", "collate", "worker_init")
+    given = {name: value for name, value in settings.items() if name not in ("source", "timeout", *calls)}
+    for name in calls:
+        if name in settings:
+            given[name] = house.build_at(("data", split, name))
+            if settings.get("workers"):
+                house.context.check_for_workers(given[name], f"data.{split}.{name}")
+    if "timeout" in settings:
+        given["timeout_s"] = parse_duration_s(settings["timeout"])
+    given.setdefault("pin_memory", house.device.type == "cuda")
+    if split == "train":
+        if "sampler" not in settings and "batch_sampler" not in settings:
+            given.setdefault("shuffle", True)
+        accumulate = house.values("train").get("accumulate")
+        if accumulate is not None and "micro_batch_size" not in settings:
+            given["accumulate"] = accumulate
+    return given
 
 
 def _stream_loader(house: House, split: str, stream: Stream, settings: dict[str, Any]) -> Iterable[Any]:
@@ -128,6 +146,7 @@ def _stream_loader(house: House, split: str, stream: Stream, settings: dict[str,
     from assay.engine.pipes import StreamLoader
 
     workers = settings.pop("workers", 0)
+    collate = house.build_at(("data", split, "collate")) if settings.pop("collate", None) else None
     table = get_at(house.root, ("data", split))
     if settings and isinstance(table, Table):
         name = next(iter(settings))
@@ -135,7 +154,7 @@ def _stream_loader(house: House, split: str, stream: Stream, settings: dict[str,
         what = f"data.{split}: `{name}` is for items by index, but this is a stream."
         raise InputError(what, where=str(table.key_origin(name)), fix=fix)
     accumulate = house.values("train").get("accumulate", 1) if split == "train" else 1
-    loader = StreamLoader(stream, seed=house.seed, split=split, accumulate=accumulate, workers=workers)
+    loader = StreamLoader(stream, seed=house.seed, split=split, accumulate=accumulate, workers=workers, collate=collate)
     house.context.set(f"{split}_loader", loader, type=LOADERS.get(split))
     return loader
 

@@ -74,6 +74,18 @@ ALIASES: Sequence[Alias] = (
     Alias(old="train.log_period", new="display.every", note="in steps", value=_steps),
     Alias(old="train.warmup_ratio", new="schedule.warmup_ratio", note="a part of the schedule", value=_as_it_is),
     Alias(old="train.amp", new="train.precision", note="bf16 when it is enabled", value=_precision),
+    *(
+        Alias(old=f"data.{split}.{old}", new=f"data.{split}.{new}", note="the name in torch", value=_as_it_is)
+        for split in ("train", "valid", "test")
+        for old, new in (
+            ("dataset", "source"),
+            ("num_workers", "workers"),
+            ("prefetch_factor", "prefetch"),
+            ("collate_fn", "collate"),
+            ("worker_init_fn", "worker_init"),
+            ("multiprocessing_context", "start_method"),
+        )
+    ),
 )
 
 

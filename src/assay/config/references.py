@@ -1,9 +1,10 @@
 """Strings with a meaning. Never code.
 
 `"@model"` is an object, `"${a.b}"` a value, `"${env:X}"` and `"${global:X}"` come from outside, `"${random:int:0:9}"`
-is drawn, `"${device:count}"` is known when a run starts, `"run:last@best"` is a run. A tree keeps the written form of
-what is decided later: object references, references to the outside and to the machine, runs and the escapes `"@@text"`
-and `"$${"`. So resolving twice is resolving once, and a saved tree reads back as it was.
+is drawn, `"${device:count}"` and `"${length:data.train}"` are known when a run starts, `"run:last@best"` is a run. A
+tree keeps the written form of what is decided later: object references, references to the outside and to the machine,
+runs and the escapes `"@@text"` and `"$${"`. So resolving twice is resolving once, and a saved tree reads back as it
+was.
 """
 
 from __future__ import annotations
@@ -43,9 +44,10 @@ MAX_CHAIN = 100  # references to references
 _IN_TEXT = re.compile(r"\$\$\{|\$\{(?P<inside>[^{}]*)\}|\$\{")
 _OUTSIDE = re.compile(r"(?P<kind>env|global):(?P<name>[A-Za-z_][\w-]*)", re.ASCII)
 _RANDOM = re.compile(r"random:(?P<kind>int|float):(?P<low>[^:]+):(?P<high>[^:]+)")
+_LENGTH = re.compile(r"length:data\.(?P<split>[A-Za-z_][\w-]*)", re.ASCII)
 _FORMS = (
-    "write ${path.to.a.key}, ${env:NAME}, ${global:NAME}, ${random:int:0:9} or ${device:count}, or $${ for the two"
-    " characters"
+    "write ${path.to.a.key}, ${env:NAME}, ${global:NAME}, ${random:int:0:9}, ${device:count} or ${length:data.train},"
+    " or $${ for the two characters"
 )
 
 MACHINE = ("device:count",)
@@ -150,6 +152,28 @@ def with_machine(root: Table, values: Mapping[str, int]) -> Table:
         return values.get((found["inside"] or "").strip())
 
     return _with_numbers(root, "device:", "known by", number_at)
+
+
+def asks_lengths(root: Table) -> list[str]:
+    """The splits whose `${length:data.SPLIT}`, the optimizer steps of an epoch, a value of `root` waits for."""
+    found = {
+        asked["split"]: None
+        for _, node in walk(root)
+        if isinstance(node, Leaf) and isinstance(node.value, str)
+        for inside in _insides(node.value)
+        if (asked := _LENGTH.fullmatch(inside.strip())) is not None
+    }
+    return list(found)
+
+
+def with_lengths(root: Table, lengths: Mapping[str, int]) -> Table:
+    """`root` with the length of its loader in place of every `${length:data.SPLIT}`."""
+
+    def number_at(leaf: Leaf, path: KeyPath, found: re.Match[str]) -> int | None:
+        asked = _LENGTH.fullmatch((found["inside"] or "").strip())
+        return None if asked is None else lengths.get(asked["split"])
+
+    return _with_numbers(root, "length:", "known by", number_at)
 
 
 def _with_numbers(
@@ -406,7 +430,7 @@ class _Resolver:
         target = _target(inside)
         if target is None:
             kind, colon, rest = inside.strip().partition(":")
-            near = nearest(kind, ("env", "global", "random")) if colon else []
+            near = nearest(kind, ("env", "global", "random", "length")) if colon else []
             whole = [f"{near[0]}:{rest}"] if near else nearest(inside.strip(), MACHINE)
             fix = f"did you mean `${{{whole[0]}}}`?" if whole else _FORMS
             raise self.stop(leaf, path, "unknown-reference", f"`${{{inside}}}` is no reference", fix)
@@ -553,7 +577,8 @@ def _circle(root: Table, circle: list[KeyPath], edges: Mapping[KeyPath, KeyPath]
 def _is_kept(inside: str) -> bool:
     """Whether `${inside}` is for others: from outside, of the machine, or random and already told to be wrong."""
     inside = inside.strip()
-    return bool(_OUTSIDE.fullmatch(inside)) or inside in MACHINE or inside.startswith("random:")
+    is_length = bool(_LENGTH.fullmatch(inside))
+    return bool(_OUTSIDE.fullmatch(inside)) or is_length or inside in MACHINE or inside.startswith("random:")
 
 
 @dataclass

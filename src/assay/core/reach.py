@@ -49,19 +49,26 @@ def check_for_workers(thing: object, where: str, kept: Mapping[str, object]) -> 
 def path_to(start: object, kept: Mapping[str, object]) -> Held | None:
     """The shortest way from `start` to one of the objects `kept` by name; None when there is none."""
     wanted = {id(thing): name for name, thing in kept.items()}
+    for thing, way in inside(start):
+        if id(thing) in wanted:
+            return Held(name=wanted[id(thing)], way=way)
+    return None
+
+
+def inside(start: object, *, limit: int | None = None) -> Iterator[tuple[Any, str]]:
+    """`start` and what it holds on to, the nearest first, each with the way to it; about `limit` objects."""
+    limit = MAX_OBJECTS if limit is None else limit
     seen = {id(start)}
     todo: deque[tuple[Any, str]] = deque([(start, "")])
     alive = []  # what attributes give may be made on the spot: an id means nothing once its object is gone
-    while todo and len(seen) <= MAX_OBJECTS:
+    while todo and len(seen) <= limit:
         thing, way = todo.popleft()
-        if id(thing) in wanted:
-            return Held(name=wanted[id(thing)], way=way)
+        yield thing, way
         for step, inner in _inside(thing):
             if id(inner) not in seen and not issubclass(type(inner), _PLAIN):
                 seen.add(id(inner))
                 alive.append(inner)
                 todo.append((inner, way + step))
-    return None
 
 
 def being_sent() -> object | None:

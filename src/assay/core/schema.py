@@ -90,6 +90,56 @@ SECTIONS: tuple[Key, ...] = (
             ),
             Key(name="drop_last", kind="bool", doc="Leave out a last batch that is not full.", default=False),
             Key(name="micro_batch_size", kind="int", doc="Samples of one forward pass on one rank.", minimum=1),
+            Key(name="sampler", kind="call", doc="The order of the samples, in place of shuffle."),
+            Key(name="batch_sampler", kind="call", doc="Gives the indices of each batch, in place of batch_size."),
+            Key(name="collate", kind="call", doc="Makes a batch of samples; a function with _partial_ = true."),
+            Key(
+                name="workers",
+                kind="int",
+                doc="Processes that load batches ahead; they change nothing but the speed.",
+                default=0,
+                minimum=0,
+                weights=False,
+            ),
+            Key(
+                name="prefetch",
+                kind="int",
+                doc="Batches that each worker has ready.",
+                default=2,
+                minimum=1,
+                weights=False,
+            ),
+            Key(
+                name="persistent_workers",
+                kind="bool",
+                doc="Keep the workers from one epoch to the next.",
+                default=True,
+                weights=False,
+            ),
+            Key(
+                name="pin_memory",
+                kind="bool",
+                doc="Page-locked batches, which a GPU copies without waiting. Left out: true where there is CUDA.",
+                weights=False,
+            ),
+            Key(
+                name="timeout",
+                kind="duration",
+                doc="How long a worker may take for a batch, as in 60 s; else for ever.",
+                weights=False,
+            ),
+            Key(
+                name="worker_init",
+                kind="call",
+                doc="Called in each worker with its number; a function with _partial_ = true.",
+            ),
+            Key(
+                name="start_method",
+                kind="choice",
+                doc="How workers are started. Left out: as Python does it.",
+                choices=("fork", "spawn", "forkserver"),
+                weights=False,
+            ),
         ),
     ),
     Key(name="process", kind="call", doc="How a batch becomes a loss and an update."),
@@ -192,6 +242,19 @@ SECTIONS: tuple[Key, ...] = (
         ),
     ),
 )
+
+LOADER_CLASHES: tuple[tuple[str, str, str], ...] = (
+    ("sampler", "shuffle", "a sampler says the order"),
+    ("sampler", "batch_sampler", "both say the order"),
+    ("batch_sampler", "shuffle", "a batch sampler says the order"),
+    ("batch_sampler", "batch_size", "a batch sampler says what a batch is"),
+    ("batch_sampler", "micro_batch_size", "a batch sampler says what a batch is"),
+    ("batch_sampler", "drop_last", "a batch sampler says what a batch is"),
+)
+"""Keys of a split that say the same thing twice, with why."""
+
+LOADER_OF_WORKERS = ("prefetch", "persistent_workers", "timeout", "worker_init", "start_method")
+"""Keys of a split that mean nothing without worker processes."""
 
 LAUNCH: Mapping[str, str] = {
     "device": "--device",

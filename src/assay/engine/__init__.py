@@ -18,6 +18,8 @@ from assay.engine.checkpoint.saver import Saver
 from assay.engine.checkpoint.weights import load_checkpoint, load_weights, save_weights
 from assay.engine.data.loader import Loader
 from assay.engine.data.plan import Plan
+from assay.engine.data.samplers import Balanced, ByLength, Subset, Weighted
+from assay.engine.data.workers import WorkerError
 from assay.engine.engine import Engine
 from assay.engine.groups import Groups
 from assay.engine.handlers.change import ResetOptimizer, SetRequiresGrad, SetValue
@@ -59,6 +61,8 @@ __all__ = [
     "Adapted",
     "At",
     "Backward",
+    "Balanced",
+    "ByLength",
     "Confusion",
     "Constant",
     "Cycle",
@@ -92,6 +96,7 @@ __all__ = [
     "SetRequiresGrad",
     "SetValue",
     "State",
+    "Subset",
     "Supervised",
     "Throughput",
     "TorchSchedule",
@@ -101,7 +106,9 @@ __all__ = [
     "WarmupMultiStep",
     "WarmupPoly",
     "WarmupStep",
+    "Weighted",
     "Where",
+    "WorkerError",
     "chain",
     "evaluate",
     "every",

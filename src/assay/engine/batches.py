@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sized
+from collections.abc import Callable, Iterator, Mapping, Sized
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from assay.core.errors import InputError
+from assay.engine.data.collate import fields_of, with_fields
 
 
 def size_of(batch: Any) -> int:
@@ -22,6 +23,8 @@ def size_of(batch: Any) -> int:
         items = batch
     elif isinstance(batch, Mapping):
         items = list(batch.values())
+    elif (fields := fields_of(batch)) is not None:
+        items = [getattr(batch, name) for name in fields]
     else:
         shape = getattr(batch, "shape", None)
         if shape is not None:
@@ -40,14 +43,27 @@ def size_of(batch: Any) -> int:
 
 def to_device(batch: Any, device: torch.device) -> Any:
     """The batch with every tensor on `device`; anything else stays what it is."""
+    return mapped(batch, lambda tensor: tensor.to(device, non_blocking=True))
+
+
+def pinned(batch: Any) -> Any:
+    """The batch with every tensor in page-locked memory, from where it is copied to a GPU without waiting."""
+    return mapped(batch, Tensor.pin_memory)
+
+
+def mapped(batch: Any, function: Callable[[Tensor], Tensor]) -> Any:
+    """The batch with `function` of each tensor in it; structures keep their kind, anything else stays what it is."""
     if isinstance(batch, Tensor):
-        return batch.to(device, non_blocking=True)
+        return function(batch)
     if isinstance(batch, Mapping):
-        return {key: to_device(value, device) for key, value in batch.items()}
+        return {key: mapped(value, function) for key, value in batch.items()}
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(to_device(value, device) for value in batch))
+        return type(batch)(*(mapped(value, function) for value in batch))
     if isinstance(batch, list | tuple):
-        return type(batch)(to_device(value, device) for value in batch)
+        return type(batch)(mapped(value, function) for value in batch)
+    fields = fields_of(batch)
+    if fields is not None:
+        return with_fields(batch, {name: mapped(getattr(batch, name), function) for name in fields})
     return batch
 
 
@@ -68,3 +84,6 @@ def _tensors(batch: Any) -> Iterator[Tensor]:
     elif isinstance(batch, Mapping | list | tuple):
         for item in batch.values() if isinstance(batch, Mapping) else batch:
             yield from _tensors(item)
+    else:
+        for name in fields_of(batch) or ():
+            yield from _tensors(getattr(batch, name))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from time import perf_counter
 from typing import Any
 
@@ -12,12 +12,14 @@ from torch import nn
 
 from assay.core.errors import InputError
 from assay.core.events import Event, Every, Handler
+from assay.core.facts import Warned
 from assay.core.ports import Bind, NullRecorder, Recorder
 from assay.engine.batches import blame_device, to_device
 from assay.engine.bus import Bus, bind_by_name, event_named
+from assay.engine.data.loader import Loader
 from assay.engine.data.source import Window, as_source
 from assay.engine.process import Process
-from assay.engine.seed import STEP, key, seed_torch
+from assay.engine.seed import STEP, WATCHED_STEPS, StepRandomness, key
 from assay.engine.state import State
 
 KEYS_AHEAD = 64
@@ -48,7 +50,7 @@ class Engine:
         bind: Bind | None = None,
     ) -> None:
         self.process = process
-        self.source = as_source(train, accumulate=accumulate)
+        self.source = as_source(train, accumulate=accumulate, seed=seed)
         self.seed = seed
         self.device = torch.device(device)
         self.recorder: Recorder = recorder if recorder is not None else NullRecorder()
@@ -65,6 +67,7 @@ class Engine:
         self._backward_begin = self.bus.points[Event.BACKWARD_BEGIN]
         self._backward_end = self.bus.points[Event.BACKWARD_END]
         self._is_elsewhere = self.device.type != "cpu"
+        self._randomness = StepRandomness()
         self.bus.extend(handlers)
         self._bound_by_use(samples, seconds)
         if epochs is None and steps is None and samples is None and seconds is None:
@@ -93,7 +96,7 @@ class Engine:
         step_begin, step_end = self.bus.points[Event.STEP_BEGIN], self.bus.points[Event.STEP_END]
         log = None if isinstance(recorder, NullRecorder) else recorder.log
         waiting = computing = telling = 0.0
-        windows = self.source.windows(state.epoch, state.epoch_step)
+        windows = self._windows()
         self._fire_at(Event.EPOCH_BEGIN, state.epoch)
         now = perf_counter()
         for window in windows:
@@ -129,11 +132,14 @@ class Engine:
             for i, batch in enumerate(window.batches):
                 if self._is_elsewhere:
                     batch = to_device(batch, self.device)
-                seed_torch(key(self.seed, STEP, state.step, i) if i else self._key_of(state.step))
+                value = key(self.seed, STEP, state.step, i) if i else self._key_of(state.step)
+                self._randomness.begin(value, state.step)
                 state.batch = batch
                 if begin.due <= state.micro_step:
                     begin.fire(state.micro_step)
                 state.output = process.training_step(batch)
+                if self._randomness.end():
+                    self._draws()
                 state.micro_step += 1
                 if end.due <= state.micro_step:
                     end.fire(state.micro_step)
@@ -146,6 +152,24 @@ class Engine:
         state.step += 1
         state.epoch_step += 1
         state.samples += window.samples
+        state.epoch_samples += window.samples
+
+    def _draws(self) -> None:
+        """Training was seen to draw from numpy or `random`: they are keyed from here on, on resume too."""
+        self.state.draws = True
+        if self.state.step >= WATCHED_STEPS:
+            message = (
+                "Training has begun to draw from numpy or random since it was last looked at"
+                f" (every {WATCHED_STEPS} steps): between, a run that goes on may draw other numbers."
+            )
+            self.recorder.tell(Warned(message=message, step=self.state.step))
+
+    def _windows(self) -> Iterator[Window]:
+        """What is left of the epoch. Batches of a `Loader` are counted by samples: their size may have changed."""
+        state, source = self.state, self.source
+        if state.epoch_samples and isinstance(source, Loader):
+            return source.windows_after(state.epoch, state.epoch_samples)
+        return source.windows(state.epoch, state.epoch_step)
 
     def _key_of(self, step: int) -> int:
         """The key of the first micro-batch of a step. Made one by one they would take several times as long."""
@@ -168,12 +192,15 @@ class Engine:
         state.epoch_length = state.epoch_step
         state.epoch += 1
         state.epoch_step = 0
+        state.epoch_samples = 0
         self._fire_at(Event.EPOCH_END, state.epoch)
 
     def _begin(self) -> None:
         self._check()
         self._begun = perf_counter()
         state, backward = self.state, self.process.backward
+        self._randomness.draws = state.draws
+        self._count_on()
         backward.rate.total = state.max_steps
         backward.rate.epoch_length = state.epoch_length
         backward.rate.set(state.step)
@@ -188,6 +215,18 @@ class Engine:
         ):
             self.bus.points[event].start_at(count)
         self.fire(Event.RUN_BEGIN)
+
+    def _count_on(self) -> None:
+        """Count the rest in batches of the size of now, if those before were of another."""
+        state, source, steps = self.state, self.source, self._steps
+        seen = state.epoch_samples
+        if not isinstance(source, Loader) or not seen or seen == state.epoch_step * source.batch_size:
+            return
+        left = source.steps_after(seen)
+        state.epoch_step = len(source) - left
+        if state.max_epochs is not None:
+            left += (state.max_epochs - state.epoch - 1) * len(source)
+            state.max_steps = min(state.step + left, steps if steps is not None else state.step + left)
 
     def _check(self) -> None:
         """InputError for what cannot train."""
@@ -262,6 +301,7 @@ class Engine:
             if bound is not None and bound <= 0:
                 raise InputError(f"{name} is {bound}; it must be greater than 0.")
         state = self.state
+        self._steps = steps
         state.epoch_length = self.source.steps_per_epoch
         state.max_epochs = epochs
         known = [steps] if steps is not None else []

@@ -5,6 +5,7 @@ So a checkpoint holds no generator state: going on at step 137 means keying step
 
 from __future__ import annotations
 
+import ctypes
 import random
 import struct
 from collections.abc import Iterator, Mapping
@@ -14,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.random import mtrand
 
 # The second number of a key says what it is for; two purposes never share a stream.
 INIT = 0  # (seed, INIT): building the model
@@ -22,6 +24,7 @@ SAMPLE = 2  # (seed, SAMPLE, split, epoch, position): loading one sample, or the
 STEP = 3  # (seed, STEP, step, micro-step): forward and backward of training
 EVALUATE = 4  # (seed, EVALUATE, split, step): forward of evaluation
 PIPE = 5  # (seed, PIPE, place, epoch, number): one draw of a stage of a stream
+BATCH = 6  # (seed, BATCH, epoch, number): a batch of data that is not ours; -1 as the epoch begins
 
 _PACK = {n: struct.Struct(f"<{n}q").pack for n in range(1, 7)}
 
@@ -68,11 +71,108 @@ def set_state(state: Mapping[str, Any]) -> None:
             torch.cuda.set_rng_state(its_state, device)
 
 
+WATCHED_STEPS = 64
+"""So many first steps, and every step that is a multiple, are looked at for draws from numpy and `random`."""
+
+
+class StepRandomness:
+    """Keys the generators for each forward and backward of training.
+
+    Torch is keyed always; numpy and `random`, which take several times as long, when training draws from them: that is
+    found out in the first steps, whose generators are all keyed, and now and then after them.
+    """
+
+    def __init__(self) -> None:
+        self.draws = False
+        self._before: tuple[object, ...] | None = None
+
+    def begin(self, value: int, step: int) -> None:
+        """Key what the micro-step under the key `value` may draw from."""
+        if self.draws:
+            seed_all(value)
+        elif step < WATCHED_STEPS or not step % WATCHED_STEPS:
+            seed_all(value)
+            self._before = _of_others()
+        else:
+            seed_torch(value)
+
+    def end(self) -> bool:
+        """Whether the micro-step was the first that was seen to draw from numpy or `random`."""
+        if self._before is None:
+            return False
+        self.draws = _of_others() != self._before
+        self._before = None
+        return self.draws
+
+
+def _of_others() -> tuple[object, ...]:
+    """Where the generators of numpy and `random` are."""
+    name, keys, *rest = np.random.get_state()
+    return name, bytes(memoryview(keys)), *rest, random.getstate()  # type: ignore[arg-type]
+
+
 @contextmanager
-def undisturbed() -> Iterator[None]:
-    """Whatever happens inside draws as it likes; outside, the global generators go on as if it had not been."""
-    before = get_state()
+def undisturbed(*, keyed: bool = False) -> Iterator[None]:
+    """Whatever happens inside draws as it likes; outside, the global generators go on as if it had not been.
+
+    `keyed`: they are keyed inside before anything is drawn (`seed_all`). Then this costs a fifth.
+    """
+    torch_state, python_state = torch.get_rng_state(), random.getstate()
+    numpy_state: Any = _NUMPY.put_aside() if keyed else np.random.get_state()
+    cuda_states = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
     try:
         yield
     finally:
-        set_state(before)
+        torch.set_rng_state(torch_state)
+        if keyed:
+            _NUMPY.put_back(numpy_state)
+        else:
+            np.random.set_state(numpy_state)
+        random.setstate(python_state)
+        if cuda_states:
+            torch.cuda.set_rng_state_all(cuda_states)
+
+
+class _Numpy:
+    """Puts another generator in the place of numpy's global one, and back: to copy its state costs ten times as much.
+
+    What a swap loses is the second of two Gaussian numbers, which numpy keeps beside the generator and does not show.
+    Whether there is one tells a draw: it moves the generator or it does not. The generator is then put back.
+    """
+
+    def __init__(self) -> None:
+        self._inside: list[Any] = []  # one for each level that is not in use
+        self._address: dict[int, tuple[Any, int]] = {}  # of its memory, and the generator: so long its id is its own
+
+    def put_aside(self) -> tuple[Any, float | None]:
+        outer = mtrand.get_bit_generator()
+        kept = self._kept_beside(outer)
+        mtrand.set_bit_generator(self._inside.pop() if self._inside else np.random.MT19937(0))
+        return outer, kept
+
+    def put_back(self, aside: tuple[Any, float | None]) -> None:
+        outer, kept = aside
+        self._inside.append(mtrand.get_bit_generator())
+        mtrand.set_bit_generator(outer)
+        if kept is not None:
+            state: Any = np.random.get_state(legacy=False)
+            np.random.set_state({**state, "has_gauss": 1, "gauss": kept})
+
+    def _kept_beside(self, generator: Any) -> float | None:
+        """The Gaussian number that waits to be drawn, if one does."""
+        if type(generator) is not np.random.MT19937:
+            state: Any = np.random.get_state(legacy=False)
+            return float(state["gauss"]) if state.get("has_gauss") else None
+        if id(generator) not in self._address:
+            self._address[id(generator)] = generator, generator.ctypes.state_address
+        _, address = self._address[id(generator)]
+        before = ctypes.string_at(address, _MT19937_BYTES)
+        drawn = float(np.random.standard_normal())
+        if ctypes.string_at(address, _MT19937_BYTES) == before:
+            return drawn
+        ctypes.memmove(address, before, _MT19937_BYTES)
+        return None
+
+
+_MT19937_BYTES = 4 * 625  # 624 words, and how many of them are used up
+_NUMPY = _Numpy()

@@ -7,7 +7,10 @@ from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
 
-SAVED = ("epoch", "epoch_step", "step", "micro_step", "samples", "metrics", "best")
+SAVED = (
+    *("epoch", "epoch_step", "epoch_samples", "step", "micro_step", "samples", "draws"),
+    *("metrics", "best"),
+)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -15,9 +18,11 @@ class State:
     """All counters say what is completed, start at 0 and never count evaluation.
 
     `step` counts optimizer updates, `micro_step` forward/backward passes, `epoch_step` updates within the epoch,
-    `samples` training samples. `loss` is the mean loss of the newest step. `max_steps` is what the run will do in all,
-    None when nobody can know. `metrics` holds the newest evaluation, by name (`valid/acc`); `split` is the one that is
-    being evaluated. `hurry`: see `Engine.stop`.
+    `samples` training samples, `epoch_samples` those of the epoch; `valid_samples` those that this process evaluated,
+    which checkpoints do not keep: whether somebody looks must not change them. `draws` says that training draws from
+    numpy or `random`. `loss` is the mean loss of the newest step. `max_steps` is what the run will do in all, None when
+    nobody can know. `metrics` holds the newest evaluation, by name (`valid/acc`); `split` is the one that is being
+    evaluated. `hurry`: see `Engine.stop`.
     """
 
     epoch: int = 0
@@ -25,6 +30,9 @@ class State:
     step: int = 0
     micro_step: int = 0
     samples: int = 0
+    epoch_samples: int = 0
+    valid_samples: int = 0
+    draws: bool = False
     max_epochs: int | None = None
     max_steps: int | None = None
     epoch_length: int | None = None
@@ -45,6 +53,14 @@ class State:
     @property
     def global_iteration(self) -> int:
         return self.step
+
+    @property
+    def consumed_train_samples(self) -> int:
+        return self.samples
+
+    @property
+    def consumed_valid_samples(self) -> int:
+        return self.valid_samples
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps; batch, output and bounds are not part of it."""

@@ -10,7 +10,7 @@ def arithmetic(loader: Loader, *, epochs: int | None, total: int | None) -> list
 
     An epoch is always a whole pass: 60,000 samples in batches of 128 are 469 steps, or 468 without the last one.
     """
-    size, batch, steps = len(loader.dataset), loader.batch_size, loader.steps_per_epoch
+    size, batch, steps = loader.order.n, loader.batch_size, loader.steps_per_epoch
     rest = size % batch
     how = f", the last {rest:,} left out" if loader.drop_last else ", rounded up"
     epoch = f"{steps:,} ({size:,} samples / {batch:,}{how if rest else ''})"

@@ -1,30 +1,30 @@
-"""Samples at positions of a plan, each loaded under its own key, collated to batches."""
+"""Samples at positions of an order, each loaded under its own key, collated to batches; by workers if asked."""
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Literal, Protocol
-from zlib import crc32
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import islice
+from typing import Any
 
-import numpy as np
 import torch
-from torch.utils.data import IterableDataset, TensorDataset, default_collate
+from torch.utils.data import IterableDataset, TensorDataset
 
 from assay.core.errors import InputError
-from assay.engine.data.plan import Plan
+from assay.core.schema import LOADER_CLASHES
+from assay.engine.batches import pinned
+from assay.engine.data.collate import collate as collate_samples
+from assay.engine.data.pinning import pinned_ahead
+from assay.engine.data.plan import Order, Plan, blocks
+from assay.engine.data.randomness import Fetch, MapDataset, Randomness, randomness_of
+from assay.engine.data.samplers import Listed, order_of
 from assay.engine.data.source import Window
-from assay.engine.seed import SAMPLE, key, seed_all, undisturbed
+from assay.engine.data.workers import StartMethod, Task, Workers
 
-Randomness = Literal["sample", "batch", "none"]
-
-
-class MapDataset(Protocol):
-    """Anything with a length and items by index; `__getitems__(indices)` is used where it exists."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, index: int) -> Any: ...
+Part = tuple[int, list[int]]
+"""Position of the first sample, indices."""
 
 
 def is_dataset(source: object) -> bool:
@@ -37,53 +37,102 @@ class Loader:
 
     `batch_size` is the number of samples per optimizer step; `micro_batch_size` or `accumulate` splits it. The order
     depends on (seed, epoch) alone, the randomness of a sample on (seed, split, epoch, position): where a run is in its
-    data is one integer.
+    data is one integer, and how many workers load it changes nothing.
 
     `randomness` says how loading draws: "sample" keys torch, numpy and `random` before each sample, "batch" before each
-    batch, "none" promises that nothing is drawn (it is checked on the first batch). The default is "none" for a
+    batch, "none" promises that nothing is drawn (it is checked on the first sample). The default is "none" for a
     `TensorDataset`, "batch" for data sets with `__getitems__`, else "sample"; a data set may say so itself by an
-    attribute `randomness`.
-    """
+    attribute `randomness`. Whatever in the data set has a `set_rng(key)` is given the key too.
 
-    exactness = "exact (plan)"
+    `sampler`: another order (`Weighted`, `Balanced`, `ByLength`, `Subset`, or one of torch). `batch_sampler`: gives the
+    indices of each batch; then `accumulate` batches make an optimizer step. `workers` processes load `prefetch` batches
+    each ahead and stay for all epochs if `persistent_workers`; `timeout_s` is how long a batch may take, `worker_init`
+    is called in each with its number, `start_method` is how they are started. `pin_memory` counts where there is CUDA.
+    """
 
     def __init__(
         self,
         dataset: MapDataset,
         *,
-        batch_size: int,
+        batch_size: int | None = None,
         seed: int = 0,
         split: str = "train",
-        shuffle: bool = False,
+        shuffle: bool | None = None,
         accumulate: int | None = None,
         micro_batch_size: int | None = None,
         drop_last: bool = False,
         randomness: Randomness | None = None,
         collate: Callable[[list[Any]], Any] | None = None,
+        sampler: Any = None,
+        batch_sampler: Iterable[Sequence[int]] | None = None,
+        workers: int = 0,
+        prefetch: int = 2,
+        persistent_workers: bool = True,
+        pin_memory: bool = False,
+        timeout_s: float = 0.0,
+        worker_init: Callable[[int], object] | None = None,
+        start_method: StartMethod | None = None,
     ) -> None:
+        self._options = {name: value for name, value in locals().items() if name not in ("self", "dataset")}
         if not is_dataset(dataset):
             raise InputError(
                 f"data.{split}: {type(dataset).__name__} has no length or no items by index.",
                 fix="Give a map-style data set (__len__ and __getitem__).",
             )
-        if batch_size < 1:
-            raise InputError(f"data.{split}.batch_size is {batch_size}; it must be at least 1.")
+        _check(split, batch_size, sampler, batch_sampler, shuffle, drop_last, micro_batch_size, workers, prefetch)
         self.dataset = dataset
-        self.batch_size = batch_size
-        self.micro_batch_size = _micro(batch_size, accumulate, micro_batch_size, split)
         self.seed = seed
         self.split = split
         self.drop_last = drop_last
-        self.randomness: Randomness = randomness or _randomness_of(dataset)
-        self.collate = collate or getattr(dataset, "collate_fn", None) or default_collate
-        self.plan = Plan(len(dataset), seed=seed, shuffle=shuffle)
-        self._is_plain = type(dataset) is TensorDataset and self.collate is default_collate
-        self._split_key = crc32(split.encode("utf-8"))
-        self._checked = False
+        self.workers = workers
+        self.pin_memory = pin_memory and torch.cuda.is_available()
+        self.collate = collate or getattr(dataset, "collate_fn", None) or collate_samples
+        self.randomness: Randomness = randomness or randomness_of(dataset)
+        self.epoch = 0
+        self.warn: Callable[[str], None] = _warn
+        self._told = 0
+        self._lists: Listed | None = None
+        self._accumulate = accumulate or 1
+        if batch_sampler is not None:
+            name = f"data.{split}.batch_sampler"
+            self._lists = Listed(batch_sampler, seed=seed, name=name, batches=True)
+            self.order: Order = self._lists
+            self.micro_batch_size = self._lists.batch_size
+            self.batch_size = self.micro_batch_size * self._accumulate
+        else:
+            assert batch_size is not None
+            self.batch_size = batch_size
+            self.micro_batch_size = _micro(batch_size, accumulate, micro_batch_size, split)
+            if sampler is None:
+                self.order = Plan(len(dataset), seed=seed, shuffle=bool(shuffle))
+            else:
+                self.order = order_of(sampler, dataset, seed=seed, batch_size=batch_size, name=f"data.{split}.sampler")
+        is_plain = type(dataset) is TensorDataset and self.collate is collate_samples
+        self.fetch = Fetch(dataset, collate=self.collate, randomness=self.randomness, seed=seed, split=split)
+        self._load: Callable[..., Any] = partial(_rows, dataset) if is_plain else self.fetch  # type: ignore[arg-type]
+        new_pool = partial(
+            Workers,
+            self.fetch,
+            workers,
+            prefetch=prefetch,
+            timeout_s=timeout_s,
+            init=worker_init,
+            start_method=start_method,
+        )
+        self._pool = new_pool() if workers else None
+        self._new_pool = new_pool
+        self._persistent = persistent_workers
+
+    @property
+    def exactness(self) -> str:
+        """What resuming in the middle of an epoch means here."""
+        return "not exact (draws from a private generator)" if self.fetch.notes else "exact (plan)"
 
     @property
     def steps_per_epoch(self) -> int:
-        full, rest = divmod(len(self.dataset), self.batch_size)
+        if self._lists is not None:
+            return -(-self._lists.batches_per_epoch // self._accumulate)
+        full, rest = divmod(self.order.n, self.batch_size)
         return full + bool(rest and not self.drop_last)
 
     def __len__(self) -> int:
@@ -96,80 +145,151 @@ class Loader:
 
     def windows(self, epoch: int, start: int) -> Iterator[Window]:
         """The windows of one epoch from number `start` on; the last may be smaller."""
-        micro = self.micro_batch_size
-        for position, indices in self.plan.blocks(epoch, start * self.batch_size, self.batch_size):
-            if self.drop_last and len(indices) < self.batch_size:
-                return
-            if len(indices) <= micro:
-                yield Window((self._load(epoch, position, indices),), len(indices))
-            else:
-                parts = [indices[i : i + micro] for i in range(0, len(indices), micro)]
-                batches = [self._load(epoch, position + i * micro, part) for i, part in enumerate(parts)]
-                yield Window(batches, len(indices), [len(part) for part in parts])
+        return self._windows(epoch, self._cuts(epoch, start))
+
+    def windows_after(self, epoch: int, samples: int) -> Iterator[Window]:
+        """The windows of what is left of an epoch of which `samples` were seen, in batches of whatever size."""
+        return self._windows(epoch, self._cuts_from(epoch, samples))
+
+    def tasks(self, epoch: int, start: int) -> Iterator[Task]:
+        """What is to be loaded for the windows of an epoch from number `start` on."""
+        return ((epoch, *part) for cut in self._cuts(epoch, start) for part in cut)
+
+    def steps_after(self, samples: int) -> int:
+        """How many windows are left of an epoch of which `samples` were seen."""
+        if self._lists is not None:
+            return sum(1 for _ in self._cuts_from(0, samples))
+        full, rest = divmod(max(0, self.order.n - samples), self.batch_size)
+        return full + bool(rest and not self.drop_last)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Which epoch the next iteration gives; `windows` is told by who asks."""
+        self.epoch = epoch
 
     def __iter__(self) -> Iterator[Any]:
-        """The batches of epoch 0, whole: not split into micro-batches."""
-        for position, indices in self.plan.blocks(0, 0, self.batch_size):
-            if len(indices) == self.batch_size or not self.drop_last:
-                yield self._load(0, position, indices)
+        """The batches of one epoch (see `set_epoch`), whole: not split into micro-batches."""
+        if self._lists is not None:
+            parts = self._lists.batches(self.epoch)
+        else:
+            parts = blocks(self.order, self.epoch, 0, self.batch_size)
+        least = self.batch_size if self.drop_last else 1
+        yield from self._loaded((self.epoch, *part) for part in parts if len(part[1]) >= least)
 
-    def _load(self, epoch: int, position: int, indices: Sequence[int]) -> Any:
-        if self._is_plain:
-            where = torch.tensor(indices)
-            return [tensor.index_select(0, where) for tensor in self.dataset.tensors]  # type: ignore[attr-defined]
-        if self.randomness == "none":
-            return self._fetch(indices) if self._checked else self._check_draws_nothing(indices)
-        with undisturbed():
-            if self.randomness == "batch":
-                seed_all(key(self.seed, SAMPLE, self._split_key, epoch, position))
-                return self._fetch(indices)
-            samples = []
-            for offset, index in enumerate(indices):
-                seed_all(key(self.seed, SAMPLE, self._split_key, epoch, position + offset))
-                samples.append(self._item(index))
-            return self.collate(samples)
+    def changed(self, **options: Any) -> Loader:
+        """Another loader of the same data, which differs in these options."""
+        return Loader(self.dataset, **(self._options | options))
 
-    def _fetch(self, indices: Sequence[int]) -> Any:
-        if hasattr(self.dataset, "__getitems__"):
-            try:
-                batch = self.dataset.__getitems__(list(indices))
-            except Exception as error:
-                error.add_note(f"while loading the samples {', '.join(map(str, indices))} of data.{self.split}")
-                raise
-            return self.collate(batch) if isinstance(batch, list) else batch
-        return self.collate([self._item(index) for index in indices])
+    def close(self) -> None:
+        """End the worker processes."""
+        if self._pool is not None:
+            self._pool.close()
 
-    def _item(self, index: int) -> Any:
+    def _windows(self, epoch: int, cuts: Iterator[list[Part]]) -> Iterator[Window]:
+        begun: deque[list[Part]] = deque()
+
+        def tasks() -> Iterator[Task]:
+            for cut in cuts:
+                begun.append(cut)
+                yield from ((epoch, *part) for part in cut)
+
+        batches = self._loaded(tasks())
+        for first in batches:
+            cut = begun.popleft()
+            sizes = [len(indices) for _, indices in cut]
+            if len(cut) == 1:
+                yield Window((first,), sizes[0])
+            else:
+                yield Window([first, *islice(batches, len(cut) - 1)], sum(sizes), sizes)
+
+    def _cuts(self, epoch: int, start: int) -> Iterator[list[Part]]:
+        """The micro-batches of each window of an epoch, from number `start` on."""
+        if self._lists is None:
+            yield from self._cuts_from(epoch, start * self.batch_size)
+            return
+        parts = islice(self._lists.batches(epoch), start * self._accumulate, None)
+        while cut := list(islice(parts, self._accumulate)):
+            yield cut
+
+    def _cuts_from(self, epoch: int, sample: int) -> Iterator[list[Part]]:
+        if self._lists is not None:
+            yield from (cut for cut in self._cuts(epoch, 0) if cut[0][0] >= sample)
+            return
+        micro = self.micro_batch_size
+        for position, indices in blocks(self.order, epoch, sample, self.batch_size):
+            if self.drop_last and len(indices) < self.batch_size:
+                return
+            yield [(position + i, indices[i : i + micro]) for i in range(0, len(indices), micro)]
+
+    def _loaded(self, tasks: Iterable[Task]) -> Iterator[Any]:
+        if self._pool is None:
+            batches: Iterator[Any] = (self._load(*task) for task in tasks)
+            yield from self._told_of(map(pinned, batches) if self.pin_memory else batches)
+            return
+        # Somebody may iterate twice at once: who comes second gets processes of its own.
+        pool = self._new_pool() if self._pool.is_busy else self._pool
+        running = pool.run(tasks)
+        batches = pinned_ahead(running) if self.pin_memory else running
         try:
-            return self.dataset[index]
-        except Exception as error:
-            error.add_note(f"while loading the sample {index} of data.{self.split}")
-            raise
+            yield from self._told_of(batches)
+        finally:
+            batches.close()
+            running.close()
+            if pool is not self._pool or not self._persistent:
+                pool.close()
 
-    def _check_draws_nothing(self, indices: Sequence[int]) -> Any:
-        before = generators()
-        batch = self._fetch(indices)
-        if generators() != before:
+    def _told_of(self, batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
+            if self._told < len(self.fetch.notes):
+                self._told, told = len(self.fetch.notes), self.fetch.notes[self._told :]
+                for note in told:
+                    self.warn(note)
+            yield batch
+
+
+def _rows(dataset: TensorDataset, epoch: int, position: int, indices: Sequence[int]) -> list[torch.Tensor]:
+    """Fetched all at once what `TensorDataset` would give item by item."""
+    where = torch.tensor(indices)
+    return [tensor.index_select(0, where) for tensor in dataset.tensors]
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, stacklevel=3)
+
+
+def _check(
+    split: str,
+    batch_size: int | None,
+    sampler: Any,
+    batch_sampler: Any,
+    shuffle: bool | None,
+    drop_last: bool,
+    micro_batch_size: int | None,
+    workers: int,
+    prefetch: int,
+) -> None:
+    """InputError for what does not go together."""
+    given = {
+        "batch_size": batch_size is not None,
+        "sampler": sampler is not None,
+        "batch_sampler": batch_sampler is not None,
+        "shuffle": shuffle is not None,
+        "drop_last": drop_last,
+        "micro_batch_size": micro_batch_size is not None,
+    }
+    for one, other, why in LOADER_CLASHES:
+        if given.get(one) and given.get(other):
             raise InputError(
-                f'data.{self.split} says randomness = "none", but loading a batch draws random numbers.',
-                fix='Set randomness = "sample", which makes the draws a function of seed and position.',
+                f"data.{split}: {one} and {other} do not go together: {why}.", fix="Leave one of them out."
             )
-        self._checked = True
-        return batch
-
-
-def generators() -> tuple[Any, ...]:
-    numpy_state = np.random.get_state(legacy=False)
-    return torch.get_rng_state().numpy().tobytes(), repr(numpy_state), random.getstate()
-
-
-def _randomness_of(dataset: MapDataset) -> Randomness:
-    own = getattr(dataset, "randomness", None)
-    if own in ("sample", "batch", "none"):
-        return own  # type: ignore[no-any-return]
-    if type(dataset) is TensorDataset:
-        return "none"
-    return "batch" if hasattr(dataset, "__getitems__") else "sample"
+    if not given["batch_sampler"]:
+        if batch_size is None:
+            raise InputError(f"data.{split} has no batch_size.", fix="Give batch_size, or a batch_sampler.")
+        if batch_size < 1:
+            raise InputError(f"data.{split}.batch_size is {batch_size}; it must be at least 1.")
+    if workers < 0:
+        raise InputError(f"data.{split}.workers is {workers}; it must be at least 0.")
+    if prefetch < 1:
+        raise InputError(f"data.{split}.prefetch is {prefetch}; it must be at least 1.")
 
 
 def _micro(batch_size: int, accumulate: int | None, micro: int | None, split: str) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from hashlib import blake2b
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +18,25 @@ from assay.engine.seed import ORDER
 
 _ROUNDS = 6
 _BLOCK = 8192
+
+
+class Order(Protocol):
+    """Which index stands at which position of an epoch of `n`; a pure function, so that going on needs no state."""
+
+    n: int
+
+    def indices(self, epoch: int, start: int, count: int) -> npt.NDArray[np.int64]:
+        """The indices at positions `start` to `start + count` (fewer at the end of the epoch)."""
+        ...
+
+
+def blocks(order: Order, epoch: int, start: int, size: int) -> Iterator[tuple[int, list[int]]]:
+    """(position of the first, indices) of each batch of `size` from position `start` on; the last may be short."""
+    per_block = max(1, _BLOCK // size) * size
+    for first in range(start, order.n, per_block):
+        indices = order.indices(epoch, first, per_block).tolist()
+        for i in range(0, len(indices), size):
+            yield first + i, indices[i : i + size]
 
 
 class Plan:
@@ -47,11 +67,7 @@ class Plan:
 
     def blocks(self, epoch: int, start: int, size: int) -> Iterator[tuple[int, list[int]]]:
         """(position of the first, indices) of each batch of `size` from position `start` on; the last may be short."""
-        per_block = max(1, _BLOCK // size) * size
-        for first in range(start, self.n, per_block):
-            indices = self.indices(epoch, first, per_block).tolist()
-            for i in range(0, len(indices), size):
-                yield first + i, indices[i : i + size]
+        return blocks(self, epoch, start, size)
 
     def _permute(self, values: npt.NDArray[np.uint64], keys: tuple[int, ...]) -> npt.NDArray[np.uint64]:
         half, mask = np.uint64(self._half_bits), np.uint64((1 << self._half_bits) - 1)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from itertools import islice
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from assay.core.errors import InputError
 from assay.engine.batches import size_of
+from assay.engine.seed import BATCH, key, seed_all, undisturbed
 
 
 class Window(NamedTuple):
@@ -20,9 +21,12 @@ class Window(NamedTuple):
 
 @runtime_checkable
 class Source(Protocol):
-    """Where windows come from. `exactness` tells the user what resuming in the middle of an epoch means here."""
+    """Where windows come from."""
 
-    exactness: str
+    @property
+    def exactness(self) -> str:
+        """What going on in the middle of an epoch means here, for the user."""
+        ...
 
     @property
     def steps_per_epoch(self) -> int | None:
@@ -35,19 +39,23 @@ class Source(Protocol):
 
 
 class Replayed:
-    """Any iterable of batches. Going on in the middle of an epoch skips, so it is exact only if iterating is.
+    """Any iterable of batches. Going on in the middle of an epoch goes through what was seen and leaves it out.
 
-    An iterator that can be iterated only once is refused for a second epoch.
+    Iterating is keyed: torch, numpy and `random` by (seed, epoch, batch), so that a DataLoader which shuffles and
+    augments by them gives the same again. An iterator that can be iterated only once is refused for a second epoch.
     """
 
-    exactness = "replayed (skips batches)"
-
-    def __init__(self, batches: Iterable[Any], *, accumulate: int = 1) -> None:
+    def __init__(self, batches: Iterable[Any], *, accumulate: int = 1, seed: int = 0) -> None:
         if accumulate < 1:
             raise InputError(f"accumulate is {accumulate}; it must be at least 1.")
         self.batches = batches
         self.accumulate = accumulate
+        self.seed = seed
         self._spent = False
+
+    @property
+    def exactness(self) -> str:
+        return "not resumable (an iterator)" if isinstance(self.batches, Iterator) else "replayed (skips batches)"
 
     @property
     def steps_per_epoch(self) -> int | None:
@@ -58,19 +66,44 @@ class Replayed:
         return None if length is None else -(-length // self.accumulate)
 
     def windows(self, epoch: int, start: int) -> Iterator[Window]:
-        if hasattr(self.batches, "set_epoch"):
-            self.batches.set_epoch(epoch)
-        iterator = iter(self.batches)
-        if iterator is self.batches:
+        batches = self._begun(epoch, 0)
+        return self._cut(islice(batches, start * self.accumulate, None))
+
+    def _begun(self, epoch: int, done: int) -> Iterator[Any]:
+        """The batches of an epoch; the first is number `done`."""
+        for each in (self.batches, getattr(self.batches, "sampler", None), getattr(self.batches, "dataset", None)):
+            if callable(set_epoch := getattr(each, "set_epoch", None)):
+                set_epoch(epoch)
+        if isinstance(self.batches, Iterator):
             if self._spent:
                 raise InputError(
                     "The training data is an iterator: it can be gone through once only.",
                     fix="Give something that can be iterated again (a list, a DataLoader), or bound the run by steps.",
                 )
             self._spent = True
+        if isinstance(self.batches, list | tuple):
+            return iter(self.batches)  # draws nothing
+        return self._keyed(epoch, done)
+
+    def _keyed(self, epoch: int, done: int) -> Iterator[Any]:
+        number = done
+        with undisturbed(keyed=True):
+            seed_all(key(self.seed, BATCH, epoch, -1))  # for what draws as it begins, as workers of torch do
+            iterator = iter(self.batches)
+        while True:
+            with undisturbed(keyed=True):
+                seed_all(key(self.seed, BATCH, epoch, number))
+                try:
+                    batch = next(iterator)
+                except StopIteration:
+                    return
+            number += 1
+            yield batch
+
+    def _cut(self, iterator: Iterator[Any]) -> Iterator[Window]:
         if self.accumulate == 1:
-            return (Window((batch,), size_of(batch)) for batch in islice(iterator, start, None))
-        return self._windows_of_several(islice(iterator, start * self.accumulate, None))
+            return (Window((batch,), size_of(batch)) for batch in iterator)
+        return self._windows_of_several(iterator)
 
     def _windows_of_several(self, iterator: Iterator[Any]) -> Iterator[Window]:
         while batches := list(islice(iterator, self.accumulate)):
@@ -78,10 +111,52 @@ class Replayed:
             yield Window(batches, sum(sizes), sizes)
 
 
-def as_source(data: Iterable[Any] | Source, *, accumulate: int = 1) -> Source:
+class KeepsState(Protocol):
+    """Batches that know where they are, as torchdata's StatefulDataLoader does."""
+
+    def __iter__(self) -> Iterator[Any]: ...
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+class StatefulData(Replayed):
+    """Batches with a state of their own: it is part of each checkpoint, and going on skips nothing."""
+
+    exactness = "exact (state_dict)"
+
+    def __init__(self, batches: KeepsState, *, accumulate: int = 1, seed: int = 0) -> None:
+        super().__init__(batches, accumulate=accumulate, seed=seed)
+        self._inside = False
+        self._loaded: dict[str, Any] | None = None
+
+    def windows(self, epoch: int, start: int) -> Iterator[Window]:
+        if not start or self._loaded is None:
+            return self._watched(super().windows(epoch, start))
+        self.batches.load_state_dict(self._loaded)  # type: ignore[attr-defined]
+        self._loaded = None
+        return self._watched(self._cut(self._begun(epoch, start * self.accumulate)))
+
+    def _watched(self, windows: Iterator[Window]) -> Iterator[Window]:
+        for window in windows:
+            self._inside = True
+            yield window
+        self._inside = False
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"batches": self.batches.state_dict() if self._inside else None}  # type: ignore[attr-defined]
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._loaded = state["batches"]
+
+
+def as_source(data: Iterable[Any] | Source, *, accumulate: int = 1, seed: int = 0) -> Source:
     """The source itself, or one that goes through the iterable anew for each epoch."""
     if isinstance(data, Source):
         if accumulate != 1:
             raise InputError("accumulate belongs to the Loader when there is one.", fix="Loader(..., accumulate=...)")
         return data
-    return Replayed(data, accumulate=accumulate)
+    if callable(getattr(data, "state_dict", None)) and callable(getattr(data, "load_state_dict", None)):
+        return StatefulData(data, accumulate=accumulate, seed=seed)  # type: ignore[arg-type]
+    return Replayed(data, accumulate=accumulate, seed=seed)

@@ -79,6 +79,7 @@ class Evaluate:
             after=lambda: engine.fire(Event.EVAL_STEP_END),
         )
         state.metrics.update(results)
+        state.valid_samples += samples
         engine.recorder.log(results, state.step)
         seconds = perf_counter() - begun
         fact = Evaluated(split=split, step=state.step, metrics=results, samples=samples, seconds=seconds)

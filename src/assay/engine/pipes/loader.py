@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, IterableDataset, default_collate, get_w
 
 from assay.core.errors import AssayError, InputError
 from assay.engine.batches import size_of
-from assay.engine.data.loader import generators
+from assay.engine.data.randomness import generators
 from assay.engine.data.source import Window
 from assay.engine.pipes.stream import Cursor, Pass, Position, Stream
 from assay.engine.seed import undisturbed

@@ -1,0 +1,54 @@
+"""`assay bench`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+import click
+
+from assay.cli.launch import given
+from assay.core.errors import InputError
+
+
+@click.group(name="bench", help="Measure how fast the data of a config is loaded.")
+def command() -> None:
+    """What can be measured."""
+
+
+@command.command(name="data", help="Batches a second of data.train, with and without pinned memory.")
+@click.argument("arguments", metavar="CONFIG [KEY=VALUE ...]", nargs=-1, type=click.UNPROCESSED)
+@click.option(
+    "--seconds", type=click.FloatRange(min=0, min_open=True), default=5.0, help="How long each is measured; 5."
+)
+@click.option("--workers", "counts", help="Numbers of workers to compare, as in 0,2,4. Left out: that of the config.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def data(arguments: tuple[str, ...], seconds: float, counts: str | None, as_json: bool) -> int:
+    files, overrides = given(arguments)
+    if len(files) != 1:
+        raise InputError("`assay bench data` looks at one config.", fix="assay bench data digits.toml")
+    workers = _numbers(counts)
+    from assay.compose import bench_data
+    from assay.config import open_config
+
+    found = bench_data(open_config(files[0], overrides), seconds=seconds, workers=workers)
+    if as_json:
+        click.echo(json.dumps([asdict(each) for each in found], indent=1))
+        return 0
+    for each in found:
+        pinned = {None: "pinned: no CUDA", True: "pinned", False: "not pinned"}[each.pinned]
+        locked = f", {each.batch_bytes / 2**20:.1f} MiB a batch" if each.pinned is not False else ""
+        by = "its own loader" if each.workers is None else f"workers {each.workers}"
+        rate = f"{each.batches_per_s:,.1f} batches/s" if each.batches_per_s else "one batch"
+        click.echo(f"{by:<14}  {pinned:<15}  {rate}, the first after {each.first_batch_s:.2f} s{locked}")
+    return 0
+
+
+def _numbers(text: str | None) -> tuple[int, ...]:
+    try:
+        counts = tuple(int(part) for part in text.split(",")) if text else ()
+    except ValueError:
+        counts = (-1,)
+    if any(count < 0 for count in counts):
+        raise InputError(f"--workers takes numbers of workers, not `{text}`.", fix="--workers 0,2,4")
+    return counts

@@ -1,0 +1,333 @@
+"""Is every sample loaded once, and the same whoever loads it and wherever one begins? An epoch, looked at."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from time import perf_counter
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+import torch
+
+from assay.engine.batches import size_of
+from assay.engine.data.collate import fields_of
+from assay.engine.data.loader import Loader
+from assay.engine.data.randomness import Fetch, private_generators
+from assay.engine.data.source import Source, as_source
+from assay.engine.data.workers import Task, Workers
+
+MAX_NAMED = 5
+MAX_CLASSES = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Audit:
+    """What an epoch of a split is. `facts` are (name, what was found); `problems` are what should not be."""
+
+    split: str
+    samples: int
+    batches: int
+    facts: tuple[tuple[str, str], ...]
+    problems: tuple[str, ...]
+    first_batch_s: float
+    batches_per_s: float
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What was found in one pass, by position: (index, digest) of each sample or batch."""
+
+    at: dict[int, tuple[Any, int]] = field(default_factory=dict)
+    shapes: Counter[str] = field(default_factory=Counter)
+    labels: dict[str, set[int]] = field(default_factory=dict)
+    bad: list[Any] = field(default_factory=list)
+
+
+def audit(data: Iterable[Any], *, split: str, accumulate: int = 1, seed: int = 0) -> Audit:
+    """Load one epoch of a split in several ways and compare. What loading raises is raised here."""
+    if isinstance(data, Loader):
+        return _of_loader(data)
+    return _of_batches(data, split, accumulate, seed)
+
+
+def speed(batches: Iterable[Any], *, seconds: float = 5.0) -> tuple[float, float]:
+    """(seconds to the first batch, batches a second after it) of at most one epoch and about so many seconds."""
+    begun = perf_counter()
+    iterator = iter(batches)
+    next(iterator, None)
+    first = perf_counter()
+    count, now = 0, first
+    for _ in iterator:
+        count, now = count + 1, perf_counter()
+        if now - first > seconds:
+            break
+    close = getattr(iterator, "close", None)
+    if close is not None:
+        close()
+    return first - begun, count / (now - first) if count else 0.0
+
+
+def _of_loader(loader: Loader) -> Audit:
+    split, workers = loader.split, loader.workers
+    first_s, rate = speed(window for window in loader.windows(0, 0))
+    loader.close()
+    others = 0 if workers else 2
+    tasks = list(loader.tasks(0, 0))
+    whole = _seen(_described(loader, workers, tasks))
+    again = _seen(_described(loader, others, tasks))
+    middle = loader.steps_per_epoch // 2
+    rest = _seen(_described(loader, workers, loader.tasks(0, middle)))
+    private = [f"{type(loader.dataset).__name__}{way}, a {kind}" for way, kind in private_generators(loader.dataset)]
+    problems = [
+        *_compared(whole.at, again.at, f"data.{split} is not the same with {workers} and {others} workers"),
+        *_compared(_from(whole.at, rest.at), rest.at, f"data.{split} is not the same from its middle on"),
+    ]
+    counts = Counter(index for index, _ in whole.at.values())
+    size = len(loader.dataset)
+    outside = sorted(index for index in counts if not -size <= index < size) if _are_numbers(counts) else []
+    facts = [("samples", _coverage(counts, size, _left_out(loader)))]
+    facts += [("workers", f"{workers} and {others} load the same")] if not problems else []
+    facts += [("resume", f"from batch {middle} on it is the same")] if len(problems) < 2 and middle else []
+    problems += [f"data.{split} asks for the sample {outside[0]}, of {size}"] if outside else []
+    facts.append(("exactness", loader.exactness if not problems else "not exact"))
+    facts += _shapes(whole)
+    problems += _bad(split, whole)
+    facts.append(("generators", ", ".join(private) or "none of its own"))
+    return Audit(
+        split=split,
+        samples=len(whole.at),
+        batches=len(tasks),
+        facts=tuple(facts),
+        problems=tuple(dict.fromkeys(problems)),
+        first_batch_s=first_s,
+        batches_per_s=rate,
+    )
+
+
+def _of_batches(data: Iterable[Any], split: str, accumulate: int, seed: int) -> Audit:
+    source = data if isinstance(data, Source) else as_source(data, accumulate=accumulate, seed=seed)
+    once = isinstance(data, Iterator)
+    seen = _Seen()
+    samples = batches = windows = 0
+    begun, first_s = perf_counter(), 0.0
+    for number, window in enumerate(source.windows(0, 0)):
+        first_s = first_s or perf_counter() - begun
+        windows += 1
+        samples += window.samples
+        batches += len(window.batches)
+        for i, batch in enumerate(window.batches):
+            _add(seen, {number * accumulate + i: (number, digest(batch))}, batch, number)
+    seconds = perf_counter() - begun - first_s
+    problems: list[str] = []
+    facts = [("exactness", source.exactness)]
+    if windows > 1 and not once:
+        middle = windows // 2
+        rest: dict[int, tuple[Any, int]] = {}
+        for number, window in enumerate(source.windows(0, middle), middle):
+            rest |= {number * accumulate + i: (number, digest(batch)) for i, batch in enumerate(window.batches)}
+        problems += _compared(_from(seen.at, rest), rest, f"data.{split} is not the same when it is gone through again")
+        facts += [("resume", f"from batch {middle * accumulate} on it is the same")] if not problems else []
+    facts += _shapes(seen)
+    problems += _bad(split, seen)
+    return Audit(
+        split=split,
+        samples=samples,
+        batches=batches,
+        facts=tuple(facts),
+        problems=tuple(problems),
+        first_batch_s=first_s,
+        batches_per_s=(batches - 1) / seconds if batches > 1 and seconds > 0 else 0.0,
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------- one pass
+
+
+class _Numbered:
+    """The data set, each sample with its index."""
+
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = dataset
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: int) -> Any:
+        return index, self.dataset[index]
+
+
+class _NumberedBatches(_Numbered):
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        samples = self.dataset.__getitems__(indices)
+        return list(zip(indices, samples, strict=True)) if isinstance(samples, list) else [(tuple(indices), samples)]
+
+
+class _Describe:
+    """In place of `collate`: what a worker tells of a batch, which is little to send."""
+
+    def __init__(self, collate: Callable[[list[Any]], Any]) -> None:
+        self.collate = collate
+
+    def __call__(self, numbered: list[Any]) -> Any:
+        is_ready = isinstance(numbered[0][0], tuple)
+        batch = numbered[0][1] if is_ready else self.collate([sample for _, sample in numbered])
+        seen = _Seen()
+        _add(seen, {}, batch, [index for index, _ in numbered])
+        return [(index, digest(sample)) for index, sample in numbered], seen
+
+
+def _described(loader: Loader, workers: int, tasks: Iterable[Task]) -> Iterator[tuple[int, Any]]:
+    """(position, what is told) of each batch."""
+    dataset = (_NumberedBatches if hasattr(loader.dataset, "__getitems__") else _Numbered)(loader.dataset)
+    fetch = Fetch(
+        dataset,
+        collate=_Describe(loader.collate),
+        randomness=loader.randomness,
+        seed=loader.seed,
+        split=loader.split,
+    )
+    tasks = list(tasks)
+    positions = [position for _, position, _ in tasks]
+    if not workers:
+        yield from zip(positions, (fetch(*task) for task in tasks), strict=True)
+        return
+    pool = Workers(fetch, workers)
+    try:
+        yield from zip(positions, pool.run(tasks), strict=True)
+    finally:
+        pool.close()
+
+
+def _seen(described: Iterable[tuple[int, Any]]) -> _Seen:
+    whole = _Seen()
+    for position, (samples, part) in described:
+        whole.at |= {position + i: sample for i, sample in enumerate(samples)}
+        whole.shapes += part.shapes
+        whole.bad += part.bad
+        for name, labels in part.labels.items():
+            whole.labels.setdefault(name, set()).update(labels)
+    return whole
+
+
+def _add(seen: _Seen, at: dict[int, tuple[Any, int]], batch: Any, where: Any) -> None:
+    seen.at |= at
+    size = size_of(batch)
+    words = []
+    for name, leaf in leaves(batch):
+        words.append(f"{name + ' ' if name else ''}{_shape(leaf, size)}")
+        if isinstance(leaf, torch.Tensor) and leaf.is_floating_point() and not bool(leaf.isfinite().all()):
+            seen.bad.append(where)
+        if isinstance(leaf, torch.Tensor) and leaf.dim() == 1 and leaf.dtype in (torch.int64, torch.int32, torch.int16):
+            known = seen.labels.setdefault(name, set())
+            known.update(torch.unique(leaf).tolist()[: MAX_CLASSES + 1 - len(known)])
+    seen.shapes[", ".join(words)] += 1
+
+
+def leaves(batch: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """The parts of a batch or a sample that are no structure, by name."""
+    if isinstance(batch, Mapping):
+        for key, value in batch.items():
+            yield from leaves(value, f"{name}.{key}" if name else str(key))
+    elif isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        yield from leaves(dict(zip(batch._fields, batch, strict=True)), name)
+    elif isinstance(batch, list | tuple) and any(not isinstance(item, str | int | float) for item in batch):
+        for i, value in enumerate(batch):
+            yield from leaves(value, f"{name}[{i}]")
+    elif (fields := fields_of(batch)) is not None:
+        yield from leaves({field: getattr(batch, field) for field in fields}, name)
+    else:
+        yield name, batch
+
+
+def digest(sample: Any) -> int:
+    """32 bits that say whether two samples are the same; what is no value counts by its type."""
+    value = 0
+    for name, leaf in leaves(sample):
+        value = crc32(name.encode(), value)
+        if isinstance(leaf, torch.Tensor):
+            leaf = leaf.detach().cpu()
+            if leaf.dtype in (torch.bfloat16, torch.complex32) or leaf.dtype.is_complex or leaf.dtype.itemsize == 1:
+                leaf = leaf.contiguous().reshape(-1).view(torch.uint8)
+            leaf = leaf.numpy()
+        if isinstance(leaf, np.ndarray):
+            value = crc32(np.ascontiguousarray(leaf).tobytes(), crc32(f"{leaf.dtype}{leaf.shape}".encode(), value))
+        elif isinstance(leaf, bool | int | float | complex | str | bytes | list | tuple | None | np.generic):
+            value = crc32(repr(leaf).encode("utf-8", "surrogatepass"), value)
+        else:
+            value = crc32(type(leaf).__qualname__.encode(), value)
+    return value
+
+
+# ------------------------------------------------------------------------------------------------------ what it means
+
+
+def _from(whole: Mapping[int, Any], rest: Mapping[int, Any]) -> dict[int, Any]:
+    first = min(rest, default=0)
+    return {position: value for position, value in whole.items() if position >= first}
+
+
+def _compared(one: Mapping[int, Any], other: Mapping[int, Any], problem: str) -> list[str]:
+    for position in sorted(one.keys() | other.keys()):
+        if one.get(position) != other.get(position):
+            index = (one.get(position) or other[position])[0]
+            return [f"{problem}: the first difference is the sample {index}, at position {position}"]
+    return []
+
+
+def _coverage(counts: Mapping[Any, int], size: int, left_out: int) -> str:
+    if not _are_numbers(counts):
+        return f"{sum(counts.values())} batches that come ready made"
+    missing = [index for index in range(size) if index not in counts]
+    twice = [index for index, count in counts.items() if count > 1]
+    if not missing and not twice:
+        return f"each of {size:,} once"
+    words = [f"{len(counts) - len(twice):,} of {size:,} once"]
+    words += [f"{len(twice):,} more than once ({_few(sorted(twice))})"] if twice else []
+    words += [f"{len(missing):,} never ({_few(missing)})"] if missing else []
+    words += [f"{left_out:,} by drop_last"] if left_out else []
+    return ", ".join(words)
+
+
+def _are_numbers(counts: Mapping[Any, int]) -> bool:
+    return all(isinstance(index, int) for index in counts)
+
+
+def _few(items: Sequence[Any]) -> str:
+    shown = ", ".join(map(str, islice(items, MAX_NAMED)))
+    return f"{shown}, ..." if len(items) > MAX_NAMED else shown
+
+
+def _left_out(loader: Loader) -> int:
+    return loader.order.n % loader.batch_size if loader.drop_last else 0
+
+
+def _shapes(seen: _Seen) -> list[tuple[str, str]]:
+    facts = [("batch", shape) for shape, _ in seen.shapes.most_common(MAX_NAMED)]
+    if len(seen.shapes) > MAX_NAMED:
+        facts.append(("batch", f"and {len(seen.shapes) - MAX_NAMED} other shapes"))
+    for name, labels in seen.labels.items():
+        many = "more than " if len(labels) > MAX_CLASSES else ""
+        what = f"{min(labels)} to {max(labels)}, {many}{min(len(labels), MAX_CLASSES)} different"
+        facts.append(("labels", f"{name} {what}".strip()))
+    return facts
+
+
+def _bad(split: str, seen: _Seen) -> list[str]:
+    if not seen.bad:
+        return []
+    where = seen.bad[0]
+    first = f"among the samples {_few(where)}" if isinstance(where, list) else f"in batch {where}"
+    return [f"data.{split} holds values that are not finite in {len(seen.bad)} of its batches, first {first}"]
+
+
+def _shape(leaf: Any, size: int) -> str:
+    """`float32 Bx3x28x28`: B is the number of samples."""
+    shape = getattr(leaf, "shape", None)
+    if shape is None:
+        return type(leaf).__name__
+    dims = ["B" if i == 0 and dim == size else str(dim) for i, dim in enumerate(shape)]
+    return f"{str(leaf.dtype).removeprefix('torch.')} {'x'.join(dims) or 'one'}"

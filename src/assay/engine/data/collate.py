@@ -1,0 +1,42 @@
+"""Samples to batches: as torch does it, and dataclasses and namespaces field by field."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+from torch.utils.data import default_collate
+
+
+def collate(samples: Sequence[Any]) -> Any:
+    """One batch of like samples: tensors are stacked, structures stay what they are.
+
+    Tensors, arrays, numbers, strings, mappings, (named) tuples, lists, dataclasses and `types.SimpleNamespace`.
+    """
+    first = samples[0]
+    fields = fields_of(first)
+    if fields is not None:
+        batched = {name: collate([getattr(sample, name) for sample in samples]) for name in fields}
+        return with_fields(first, batched)
+    if isinstance(first, Mapping) and any(fields_of(value) is not None for value in first.values()):
+        return {name: collate([sample[name] for sample in samples]) for name in first}
+    if isinstance(first, tuple | list) and any(fields_of(value) is not None for value in first):
+        parts = [collate(part) for part in zip(*samples, strict=True)]
+        return type(first)(*parts) if hasattr(first, "_fields") else type(first)(parts)
+    return default_collate(list(samples))
+
+
+def fields_of(thing: Any) -> list[str] | None:
+    """The names of the fields of a dataclass or a namespace; None for everything else."""
+    if isinstance(thing, SimpleNamespace):
+        return list(vars(thing))
+    if dataclasses.is_dataclass(thing) and not isinstance(thing, type):
+        return [field.name for field in dataclasses.fields(thing) if field.init]
+    return None
+
+
+def with_fields(thing: Any, values: Mapping[str, Any]) -> Any:
+    """Another of the kind of `thing`, with these fields."""
+    return type(thing)(**values)

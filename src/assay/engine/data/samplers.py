@@ -1,0 +1,342 @@
+"""Other orders than a shuffle: weighted, balanced, by length, a part. Each is a pure function of seed, epoch, position.
+
+A sampler is given to a `Loader`, which asks it for an order. Samplers of torch are taken as well: they are asked for
+the indices of a whole epoch under a key, and must give the same again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from assay.core.errors import InputError, did_you_mean
+from assay.engine.data.plan import Order, Plan
+from assay.engine.seed import ORDER, key, seed_all, undisturbed
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+
+class Sampler(Protocol):
+    """Says in which order the samples of a data set come."""
+
+    def order(self, dataset: Any, *, seed: int, batch_size: int) -> Order: ...
+
+
+class Weighted:
+    """Samples by weight: one of weight 2 comes twice as often as one of weight 1; the default of `num_samples` is all.
+
+    `weights` is a sequence, or the name of an attribute of the data set. Without `replacement` each comes once at most,
+    the heavy ones earlier (Efraimidis & Spirakis, "Weighted random sampling with a reservoir", 2006).
+    """
+
+    def __init__(
+        self, weights: Sequence[float] | str, *, num_samples: int | None = None, replacement: bool = True
+    ) -> None:
+        self.weights = weights
+        self.num_samples = num_samples
+        self.replacement = replacement
+
+    def order(self, dataset: Any, *, seed: int, batch_size: int) -> Order:
+        weights = _values("weights", self.weights, dataset).astype(np.float64)
+        if not np.isfinite(weights).all() or (weights < 0).any() or not weights.sum() > 0:
+            raise InputError("Weights must be finite, none below 0, and their sum above 0.")
+        count = len(weights) if self.num_samples is None else self.num_samples
+        if self.replacement:
+            return _ByWeight(weights, count, seed)
+        able = int(np.count_nonzero(weights))
+        if self.num_samples is not None and count > able:
+            raise InputError(
+                f"{count} samples cannot be drawn without replacement: only {able} have a weight above 0.",
+                fix="Set replacement = true, or a smaller num_samples.",
+            )
+        return _WithoutReplacement(weights, min(count, able), seed)
+
+
+class Balanced:
+    """Every class as often as every other, and within a class every sample as often as its fellows.
+
+    `labels` is a sequence of whole numbers or words, or the name of an attribute of the data set. An epoch has
+    `num_samples` samples, by default as many as the data set.
+    """
+
+    def __init__(self, labels: Sequence[Any] | str = "labels", *, num_samples: int | None = None) -> None:
+        self.labels = labels
+        self.num_samples = num_samples
+
+    def order(self, dataset: Any, *, seed: int, batch_size: int) -> Order:
+        labels = _values("labels", self.labels, dataset)
+        return _ByClass(labels, len(labels) if self.num_samples is None else self.num_samples, seed)
+
+
+class ByLength:
+    """Batches of samples of like length, so that little is padded; which batches, and their order, is shuffled.
+
+    `lengths` is a sequence, or the name of an attribute of the data set. Of every `window` batches of a shuffle the
+    samples are sorted by length and dealt out: a larger window pads less and shuffles less.
+    """
+
+    def __init__(self, lengths: Sequence[int] | str = "lengths", *, window: int = 50) -> None:
+        if window < 1:
+            raise InputError(f"The window of ByLength is {window} batches; it must be at least 1.")
+        self.lengths = lengths
+        self.window = window
+
+    def order(self, dataset: Any, *, seed: int, batch_size: int) -> Order:
+        return _Grouped(_values("lengths", self.lengths, dataset), batch_size, self.window, seed)
+
+
+class Subset:
+    """A part of the data: `indices`, or those from `start` to `stop`, which are shares of all when they are fractions.
+
+    Shuffled unless `shuffle` is false.
+    """
+
+    def __init__(
+        self,
+        indices: Sequence[int] | None = None,
+        *,
+        start: float = 0,
+        stop: float | None = None,
+        shuffle: bool = True,
+    ) -> None:
+        self.indices = indices
+        self.start = start
+        self.stop = stop
+        self.shuffle = shuffle
+
+    def order(self, dataset: Any, *, seed: int, batch_size: int) -> Order:
+        n = len(dataset)
+        if self.indices is not None:
+            chosen = np.asarray(self.indices, dtype=np.int64)
+            wrong = chosen[(chosen < 0) | (chosen >= n)]
+            if len(wrong):
+                raise InputError(f"Subset names the sample {wrong[0]}, but there are {n} (0 to {n - 1}).")
+        else:
+            stop = n if self.stop is None else _place(self.stop, n)
+            chosen = np.arange(_place(self.start, n), min(stop, n), dtype=np.int64)
+        return _Chosen(chosen, Plan(len(chosen), seed=seed, shuffle=self.shuffle))
+
+
+def _place(where: float, n: int) -> int:
+    return int(where) if isinstance(where, int) or where > 1 else round(where * n)
+
+
+class _Chosen:
+    def __init__(self, chosen: Ints, plan: Plan) -> None:
+        self.n = len(chosen)
+        self._chosen = chosen
+        self._plan = plan
+
+    def indices(self, epoch: int, start: int, count: int) -> Ints:
+        return self._chosen[self._plan.indices(epoch, start, count)]
+
+
+class _ByWeight:
+    def __init__(self, weights: Floats, n: int, seed: int) -> None:
+        self.n = n
+        self._ends = np.cumsum(weights)
+        self._seed = seed
+
+    def indices(self, epoch: int, start: int, count: int) -> Ints:
+        positions = np.arange(start, min(start + count, self.n), dtype=np.uint64)
+        drawn = uniform(key(self._seed, ORDER, epoch, 1), positions) * self._ends[-1]
+        # right: a sample of weight 0 has no room of its own
+        places: Ints = np.searchsorted(self._ends, drawn, side="right").astype(np.int64)
+        return np.minimum(places, len(self._ends) - 1)
+
+
+class _Epochwise:
+    """An order that is made for an epoch at a time, and kept until another is asked for."""
+
+    n: int
+
+    def __init__(self) -> None:
+        self._epoch: int | None = None
+        self._indices: Ints = np.empty(0, dtype=np.int64)
+
+    def indices(self, epoch: int, start: int, count: int) -> Ints:
+        if epoch != self._epoch:
+            self._indices, self._epoch = self._of(epoch), epoch
+        return self._indices[start : start + count]
+
+    def _of(self, epoch: int) -> Ints:
+        raise NotImplementedError
+
+
+class _WithoutReplacement(_Epochwise):
+    def __init__(self, weights: Floats, n: int, seed: int) -> None:
+        super().__init__()
+        self.n = n
+        self._weights = weights
+        self._seed = seed
+
+    def _of(self, epoch: int) -> Ints:
+        drawn = uniform(key(self._seed, ORDER, epoch, 2), np.arange(len(self._weights), dtype=np.uint64))
+        with np.errstate(divide="ignore"):
+            waits = -np.log1p(-drawn) / self._weights  # the first of exponential clocks, of these rates
+        return np.argsort(waits, kind="stable")[: self.n].astype(np.int64)
+
+
+class _ByClass:
+    def __init__(self, labels: npt.NDArray[Any], n: int, seed: int) -> None:
+        self.n = n
+        self._seed = seed
+        _, which = np.unique(labels, return_inverse=True)
+        by_class = np.argsort(which, kind="stable")
+        self._members = np.split(by_class, np.cumsum(np.bincount(which))[:-1])
+
+    def indices(self, epoch: int, start: int, count: int) -> Ints:
+        """Each round holds every class once; a class goes through its samples in a new order each time."""
+        classes = len(self._members)
+        stop = min(start + count, self.n)
+        if stop <= start:
+            return np.empty(0, dtype=np.int64)
+        # Rounds are counted through all epochs: a class of few samples goes on where the epoch before ended.
+        at = np.arange(start, stop, dtype=np.int64)
+        rounds = at // classes + epoch * -(-self.n // classes)
+        numbers = np.arange(rounds[0], rounds[-1] + 1, dtype=np.int64)
+        grid = (numbers[:, None] * classes + np.arange(classes)).astype(np.uint64)
+        turns = np.argsort(uniform(key(self._seed, ORDER, 3), grid.ravel()).reshape(grid.shape), axis=1)
+        which = turns[rounds - rounds[0], at % classes]
+        out = np.empty(len(at), dtype=np.int64)
+        for each, members in enumerate(self._members):
+            mine = np.flatnonzero(which == each)
+            cycles, places = np.divmod(rounds[mine], len(members))
+            for cycle in np.unique(cycles):
+                these = cycles == cycle
+                plan = Plan(len(members), seed=_signed(key(self._seed, ORDER, 4, each)), shuffle=True)
+                out[mine[these]] = members[plan.indices(int(cycle), 0, len(members))[places[these]]]
+        return out
+
+
+class _Grouped:
+    def __init__(self, lengths: Ints, batch_size: int, window: int, seed: int) -> None:
+        self.n = len(lengths)
+        self._lengths = lengths
+        self._batch_size = batch_size
+        self._window = window * batch_size
+        self._plan = Plan(self.n, seed=seed, shuffle=True)
+        self._seed = seed
+
+    def indices(self, epoch: int, start: int, count: int) -> Ints:
+        stop = min(start + count, self.n)
+        first = start // self._window * self._window
+        windows = [self._of(epoch, begin) for begin in range(first, stop, self._window)]
+        return np.concatenate([np.empty(0, dtype=np.int64), *windows])[start - first : stop - first]
+
+    def _of(self, epoch: int, begin: int) -> Ints:
+        """The indices of the window that begins at a position."""
+        indices = self._plan.indices(epoch, begin, self._window)
+        indices = indices[np.argsort(self._lengths[indices], kind="stable")]
+        whole = len(indices) // self._batch_size
+        batches = indices[: whole * self._batch_size].reshape(whole, self._batch_size)
+        turns = uniform(key(self._seed, ORDER, epoch, begin, 5), np.arange(whole, dtype=np.uint64))
+        return np.concatenate([batches[np.argsort(turns, kind="stable")].ravel(), indices[whole * self._batch_size :]])
+
+
+class Listed(_Epochwise):
+    """The order of a sampler of torch, or of any iterable of indices: asked once an epoch, under a key of its own.
+
+    `batches`: it gives lists of indices, each of them a batch. InputError when it gives another order the second time:
+    then nobody could go on in the middle of an epoch.
+    """
+
+    def __init__(self, sampler: Iterable[Any], *, seed: int, name: str, batches: bool = False) -> None:
+        super().__init__()
+        self._sampler = sampler
+        self._seed = seed
+        self._name = name
+        self._in_batches = batches
+        self._is_checked = False
+        self._ends: Ints = np.empty(0, dtype=np.int64)  # of each batch of the epoch
+        self.n = len(self.indices(0, 0, 0x7FFFFFFF))
+        self.batches_per_epoch = len(self._ends)
+        self.batch_size = int(max(np.diff(self._ends, prepend=0), default=1))
+
+    def batches(self, epoch: int) -> Iterator[tuple[int, list[int]]]:
+        """(position of the first, indices) of each batch of an epoch."""
+        indices = self.indices(epoch, 0, 0x7FFFFFFF).tolist()
+        begin = 0
+        for end in self._ends.tolist():
+            yield begin, indices[begin:end]
+            begin = end
+
+    def _of(self, epoch: int) -> Ints:
+        listed = self._listed(epoch)
+        if not self._in_batches:
+            return np.asarray([int(index) for index in listed], dtype=np.int64)
+        self._ends = np.cumsum([len(batch) for batch in listed], dtype=np.int64)
+        return np.asarray([int(index) for batch in listed for index in batch], dtype=np.int64)
+
+    def _listed(self, epoch: int) -> list[Any]:
+        first = self._asked(epoch)
+        if not self._is_checked and self._asked(epoch) != first:
+            raise InputError(
+                f"{self._name}: {type(self._sampler).__name__} gives another order each time it is asked, so a run"
+                " could not go on exactly.",
+                fix="Draw from torch, numpy or random without a generator of your own: they are keyed by the epoch.",
+            )
+        self._is_checked = True
+        return first
+
+    def _asked(self, epoch: int) -> list[Any]:
+        value = key(self._seed, ORDER, epoch, 6)
+        for each in (self._sampler, getattr(self._sampler, "sampler", None)):  # a batch sampler has one inside
+            if callable(set_epoch := getattr(each, "set_epoch", None)):
+                set_epoch(epoch)
+            if callable(manual_seed := getattr(getattr(each, "generator", None), "manual_seed", None)):
+                manual_seed(value)
+        with undisturbed(keyed=True):
+            seed_all(value)
+            return list(self._sampler)
+
+
+def order_of(sampler: Any, dataset: Any, *, seed: int, batch_size: int, name: str) -> Order:
+    """The order that `sampler` means for a data set; `name` is where it was given."""
+    make: Callable[..., Order] | None = getattr(sampler, "order", None)
+    if callable(make):
+        return make(dataset, seed=seed, batch_size=batch_size)
+    if not isinstance(sampler, Iterable):
+        raise InputError(
+            f"{name}: a {type(sampler).__name__} gives no indices.",
+            fix="Give one of assay.engine (Weighted, Balanced, ByLength, Subset), or a sampler of torch.",
+        )
+    return Listed(sampler, seed=seed, name=name)
+
+
+def uniform(value: int, counters: npt.NDArray[np.uint64]) -> Floats:
+    """Numbers in [0, 1), one for each counter, under a 64-bit key.
+
+    The finaliser of SplitMix64 (Steele, Lea & Flood, "Fast splittable pseudorandom number generators", 2014), twice.
+    """
+    x = counters * np.uint64(0x9E3779B97F4A7C15) + np.uint64(value)
+    for _ in range(2):
+        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        x = (x ^ (x >> np.uint64(31))) + np.uint64(value)
+    return (x >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def _values(what: str, given: Any, dataset: Any) -> npt.NDArray[Any]:
+    """A value for each sample: as given, or an attribute of the data set by its name."""
+    if isinstance(given, str):
+        if not hasattr(dataset, given):
+            known = [name for name in vars(dataset) if not name.startswith("_")] if hasattr(dataset, "__dict__") else []
+            raise InputError(
+                f"{type(dataset).__name__} has no `{given}`, where the {what} of its samples would be.",
+                fix=did_you_mean(given, known) or f'Give {what} = "NAME" of an attribute, or the values.',
+            )
+        given = getattr(dataset, given)
+    values = np.asarray(given)
+    if values.ndim != 1 or len(values) != len(dataset):
+        shape = " x ".join(map(str, values.shape)) or "one"
+        raise InputError(f"There are {shape} {what} for {len(dataset)} samples; it takes one for each.")
+    return values
+
+
+def _signed(value: int) -> int:
+    return value - (1 << 64) if value >= 1 << 63 else value
