@@ -156,7 +156,15 @@ class Terminal(io.StringIO):
 def terminal(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
     """Runs an engine on a real pseudo-terminal and returns every byte that it was sent."""
 
-    def run(runs: Engine, *, columns: int = 80, error: type[BaseException] | None = None, **variables: str) -> str:
+    def run(
+        runs: Engine,
+        *,
+        columns: int = 80,
+        error: type[BaseException] | None = None,
+        before: Callable[[TextIO], object] = id,
+        lengths: dict[str, int | None] | None = None,
+        **variables: str,
+    ) -> str:
         for name in ("NO_COLOR", "FORCE_COLOR", "COLORTERM"):
             monkeypatch.delenv(name, raising=False)
         for name, value in {"TERM": "xterm-256color", "COLUMNS": str(columns), **variables}.items():
@@ -169,7 +177,8 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
         try:
             with os.fdopen(slave, "w", encoding="utf-8") as stream:
                 assert stream.isatty()
-                shown_by(runs, stream)
+                before(stream)
+                shown_by(runs, stream, lengths=lengths)
                 if error is None:
                     runs.run()
                 else:
@@ -199,8 +208,23 @@ def frames(text: str) -> list[str]:
     return [
         each
         for each in re.split(r"[\r\n]+", CONTROL.sub("", text))
-        if re.match(r"epoc.*(\d|…|\?) +loss", each) and "step" not in each
+        if re.match(r"epoc.*(\d|…|\?) +loss", each) and "  step" not in each
     ]
+
+
+def inner_frames(text: str) -> list[str]:
+    """What stood in the line of the bar of an evaluation."""
+    return [each for each in re.split(r"[\r\n]+", CONTROL.sub("", text)) if re.match(r"  \w+ .*\d/[\d?]", each)]
+
+
+class _Unsized:
+    """Batches that do not say how many they are."""
+
+    def __init__(self, batches: list[Any]) -> None:
+        self.batches = batches
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.batches)
 
 
 def screen(text: str, columns: int = 80) -> list[str]:
@@ -322,6 +346,165 @@ def test_a_resumed_run_begins_where_it_is(terminal: Callable[..., str], log: Kep
     text = terminal(runs)
 
     assert "4/6" in frames(text)[0] and frames(text)[0].startswith("epoch 2/2")
+
+
+@pytest.mark.row("A47")
+@pytest.mark.parametrize("columns", [80, 200])
+def test_a_stream_has_a_bar_without_a_total_and_an_evaluation_a_bar_below_it(
+    columns: int, terminal: Callable[..., str], log: Kept
+) -> None:
+    batches = list(loader(20, 4))
+    runs = engine(train=(each for each in batches), samples=12)
+    runs.bus.extend(Evaluate({"valid": loader(6, 4), "endless": _Unsized(batches)}, every="1 steps").handlers())
+
+    text = terminal(runs, columns=columns, lengths={"valid": 2})
+
+    drawn = [line.rstrip() for line in frames(text) + inner_frames(text)]
+    assert any(each.startswith("epoch 1 ") and " 1/?" in each for each in drawn)
+    assert any(each.startswith("  valid ") and each.endswith("0/2") for each in drawn)
+    assert any(each.startswith("  endless ") and each.endswith("0/?") for each in drawn)
+    assert max(map(len, drawn)) <= columns
+    assert screen(text, columns) == []
+
+    stream = io.StringIO()
+    again = engine(train=_Unsized(batches), epochs=1)
+    shown_by(again, stream)
+    again.run()
+    assert stream.getvalue().count("\n") == 1 and "━" not in stream.getvalue()
+
+
+def test_the_bar_of_a_stream_has_a_total_from_its_second_epoch_on(terminal: Callable[..., str], log: Kept) -> None:
+    text = terminal(engine(train=_Unsized(list(loader(20, 4))), epochs=2))
+
+    drawn = frames(text)
+    assert any(each.startswith("epoch 1/2 ") and "/?" in each for each in drawn)
+    assert any(each.startswith("epoch 2/2 ") and "10/10" in each for each in drawn)
+
+
+@pytest.mark.parametrize("stream", ["stderr", "stdout", "log"])
+def test_what_is_printed_meanwhile_stands_above_the_bar(
+    stream: str, terminal: Callable[..., str], log: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = engine()
+    logger = logging.getLogger("test.user")
+    logger.propagate = False
+
+    def speak(terminal: TextIO) -> Callable[[], None]:
+        monkeypatch.setattr(sys, "stderr", terminal)
+        monkeypatch.setattr(sys, "__stderr__", terminal)
+        if stream == "stdout":
+            monkeypatch.setattr(sys, "stdout", terminal)
+        handler = logging.StreamHandler()
+        logger.handlers = [handler] if stream == "log" else []
+        says = {
+            "stdout": lambda: print("hello"),
+            "stderr": lambda: print("hello", file=sys.stderr),
+            "log": lambda: logger.warning("hello"),
+        }
+        return says[stream]
+
+    text = terminal(runs, before=lambda each: runs.on("step_end", every=3)(speak(each)))
+
+    assert [line.split("  loss")[0] for line in screen(text)] == [
+        "hello",
+        "epoch  1/2  step     3",
+        "hello",
+        "epoch  2/2  step     6",
+    ]
+    if stream == "log":
+        assert logger.handlers[0].stream is sys.__stderr__  # type: ignore[attr-defined]
+
+
+def test_what_goes_to_a_file_still_does_while_there_is_a_bar(
+    terminal: Callable[..., str], log: Kept, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = engine()
+    runs.on("step_end")(lambda: print("mine"))
+
+    text = terminal(runs)
+
+    assert "mine" not in text
+    assert capsys.readouterr().out == "mine\n" * 6
+
+
+@pytest.mark.parametrize("hook", ["of Python", "of another debugger"])
+def test_a_breakpoint_has_the_terminal_for_itself(
+    hook: str, monkeypatch: pytest.MonkeyPatch, terminal: Callable[..., str], log: Kept
+) -> None:
+    stopped: list[Any] = []
+    bars: list[Any] = []
+    monkeypatch.setattr("pdb.Pdb.set_trace", lambda _, frame: stopped.append(frame.f_code.co_name))
+    monkeypatch.delenv("PYTHONBREAKPOINT", raising=False)
+    theirs = sys.__breakpointhook__ if hook == "of Python" else lambda: stopped.append("theirs")
+    monkeypatch.setattr(sys, "breakpointhook", theirs)
+    before = sys.breakpointhook
+    runs = engine()
+
+    @runs.on("step_end", every=4)
+    def look() -> None:
+        breakpoint()  # noqa: T100 - the test is about it
+        bars.append(sys.breakpointhook)
+
+    text = terminal(runs)
+
+    assert stopped == ["look" if hook == "of Python" else "theirs"]
+    assert bars == [before]
+    assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l")
+    assert screen(text)[-1].startswith("epoch  2/2") and not [each for each in frames(text) if "5/6" in each]
+
+
+def test_a_line_that_is_too_long_is_broken_between_its_parts(terminal: Callable[..., str], log: Kept) -> None:
+    runs = engine()
+    numbers = {f"valid/metric{i}": i / 7 for i in range(12)}
+    runs.on("epoch_end", priority=50)(lambda state: state.metrics.update(numbers))
+    runs.bus.extend(Evaluate({"valid": loader(6, 4)}).handlers())
+
+    text = terminal(runs)
+
+    seen = screen(text)
+    assert len(seen) > 4 and max(map(len, seen)) <= 80
+    assert [line[:8] for line in seen if "metric" in line and not line.startswith("epoch")] == [" " * 8] * (
+        len(seen) - 2
+    )
+    first = seen[: len(seen) // 2]
+    assert "  ".join(part.strip() for part in first) == log.lines[0]
+
+
+# ------------------------------------------------------------------------------------------------------ how long it takes
+
+
+@pytest.mark.row("C63")
+@pytest.mark.parametrize("bound", [{"epochs": 4}, {"steps": 32}, {"samples": 256}, {"epochs": 4, "seconds": 1000.0}])
+def test_the_time_that_is_left_is_right_within_a_fifth(
+    bound: dict[str, Any], monkeypatch: pytest.MonkeyPatch, log: Kept
+) -> None:
+    """A clock by which a step takes 5 s and an evaluation 3 s; the lines are made at the end of each of 4 epochs."""
+    clock = [100.0]
+    monkeypatch.setattr(display_module, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
+    runs = engine(train=loader(64, 8), **bound)
+    runs.on("step_end", priority=-1000)(lambda: clock.__setitem__(0, clock[0] + 5))
+    runs.bus.extend(Evaluate({"valid": loader(6, 4)}).handlers())
+    runs.on("eval_end")(lambda: clock.__setitem__(0, clock[0] + 3))
+    at: list[float] = []
+    runs.on("epoch_end", priority=101)(lambda: at.append(clock[0]))
+
+    lines = plain(runs)
+
+    told = [re.search(r"  eta (?:(\d+) min)? ?(?:(\d+) s)?$", line) for line in lines]
+    left = [int(found[1] or 0) * 60 + int(found[2] or 0) for found in told if found]
+    assert len(left) == 3 and told[3] is None
+    assert left == pytest.approx([at[-1] - each for each in at[:3]], rel=0.2)
+
+
+def test_a_bound_of_time_that_comes_first_is_what_is_left(monkeypatch: pytest.MonkeyPatch, log: Kept) -> None:
+    clock = [100.0]
+    monkeypatch.setattr(display_module, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
+    runs = engine(epochs=4, seconds=60.0)
+    runs.on("step_end", priority=-1000)(lambda: clock.__setitem__(0, clock[0] + 5))
+
+    lines = plain(runs)
+
+    assert [line.rpartition("  ")[2] for line in lines] == ["eta 45 s", "eta 30 s", "eta 15 s", "# s"]
 
 
 def test_the_bar_is_drawn_ten_times_a_second_at_most(monkeypatch: pytest.MonkeyPatch, log: Kept) -> None:

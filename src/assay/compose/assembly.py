@@ -73,6 +73,7 @@ def listen(assembled: Assembled, recorder: RunRecorder | NullRecorder, launch: L
     import logging
 
     from assay.engine import Display, Evaluate, Save, Throughput
+    from assay.engine.handlers.evaluate import length_of
 
     house, engine = assembled.house, assembled.engine
     period, splits = _evaluation(house)
@@ -99,7 +100,8 @@ def listen(assembled: Assembled, recorder: RunRecorder | NullRecorder, launch: L
     quiet = launch.quiet or bool(shown.get("quiet", False)) or not house.is_on("display")
     logger = recorder.logger if isinstance(recorder, RunRecorder) else logging.getLogger("assay")
     engine.bus.extend(Throughput().handlers())
-    display = Display(logger=logger, quiet=quiet, every=shown.get("every", "1 epoch"))
+    lengths = {split: length_of(loader, limit) for split, loader in loaders.items()}
+    display = Display(logger=logger, quiet=quiet, every=shown.get("every", "1 epoch"), lengths=lengths)
     engine.bus.extend(display.handlers())
 
     def say_what_is_run() -> None:

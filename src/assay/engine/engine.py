@@ -57,6 +57,7 @@ class Engine:
         self._happened: Counter[Event] = Counter()
         self._begun = 0.0
         self._keys: dict[int, int] = {}
+        self.max_samples, self.max_seconds = samples, seconds
         self._bound(epochs, steps)
         roles = {"engine": self, "process": process, "model": getattr(process, "model", None), "state": self.state}
         roles |= {"recorder": self.recorder, "backward": getattr(process, "backward", None)}
