@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from assay.cli.terminal import paint, use_color
+from assay.cli.terminal import folded, paint, use_color, width
 from assay.core.errors import AssayError, InputError, did_you_mean
 
 if TYPE_CHECKING:
@@ -22,7 +22,8 @@ def launch_options(command: Callable[..., Any]) -> Callable[..., Any]:
         (
             click.option("--device", help="cpu, cuda, cuda:1, mps. Left out: the accelerator if there is one."),
             click.option("--desc", default="", help="What this run is for; the body of its README."),
-            click.option("--debug", is_flag=True, help="Say more, and name the op that fails in backward."),
+            click.option("--debug", is_flag=True, help="A line for every step, and the op that fails in backward."),
+            click.option("--pdb", is_flag=True, help="When it fails, look around there with Python's debugger."),
             click.option("--no-file", is_flag=True, help="Leave no record and no other file."),
             click.option("--max-steps", type=click.IntRange(min=1), help="Stop after that many steps at the latest."),
             click.option("--quiet", is_flag=True, help="Print nothing but problems and the end."),
@@ -36,27 +37,29 @@ def launch_of(**options: Any) -> Launch:
     """The launch that the options of `launch_options` describe."""
     from assay.compose import Launch
 
-    if options["debug"]:
-        _debug()
-    return Launch(**options, command=("assay", *sys.argv[1:]))
+    return Launch(**{name: given for name, given in options.items() if name != "pdb"}, command=("assay", *sys.argv[1:]))
 
 
-def told(result: RunResult) -> int:
-    """Tell a person how a run ended; the exit code."""
+def told(result: RunResult, *, pdb: bool = False) -> int:
+    """Tell a person how a run ended; the exit code. With `pdb` they may look around where it failed."""
     color = use_color(sys.stderr)
     where = f"  {result.record_dir}" if result.record_dir is not None else ""
     error = result.exception
     if result.status == "finished":
-        values = "".join(f"  {name} {value:.4f}" for name, value in result.value.items())
-        click.echo(f"{paint('finished', 'green bold', on=color)} {result.id}  step {result.step}{values}", err=True)
+        values = [f"{name} {value:.4f}" for name, value in result.value.items()]
+        parts = filter(None, [f"finished {result.id}".rstrip(), f"step {result.step}", *values])
+        first, *rest = folded("  ".join(parts), width(sys.stderr))
+        click.echo("\n".join([paint("finished", "green bold", on=color) + first.removeprefix("finished"), *rest]), err=True)
     elif result.status == "stopped":
         click.echo(f"{paint('stopped', 'yellow bold', on=color)} {result.id}  at step {result.step}", err=True)
     else:
         _explain(error, color)
     if where:
         click.echo(f"record:{where}", err=True)
-    if result.status != "finished" and result.record_dir is not None:
+    if result.status != "finished" and result.record_dir is not None and result.step:
         click.echo(f"go on with: assay resume {result.id}", err=True)
+    if pdb and error is not None:
+        _look_around(error)
     return result.exit_code
 
 
@@ -108,6 +111,16 @@ def _refuse_torn(arguments: Sequence[str], i: int) -> None:
         raise InputError(f"`{arguments[i]}` is no config file: the shell has cut `{opened}` at its spaces.", fix=fix)
 
 
+def _look_around(error: BaseException) -> None:
+    """Python's debugger at the line that failed; the record is complete by now, however long this takes."""
+    import pdb
+
+    while error.__cause__ is not None:  # what was raised first knows more than what explains it
+        error = error.__cause__
+    if error.__traceback__ is not None and not isinstance(error, KeyboardInterrupt):
+        pdb.post_mortem(error.__traceback__)
+
+
 def _explain(error: BaseException | None, color: bool) -> None:
     if isinstance(error, AssayError):
         notes = "".join(f"\n  {note}" for note in getattr(error, "__notes__", ()))
@@ -118,11 +131,3 @@ def _explain(error: BaseException | None, color: bool) -> None:
         _, _, trimmed = ending(error)
         text = trimmed or "".join(traceback.format_exception_only(error))
         click.echo(text.rstrip(), err=True)
-
-
-def _debug() -> None:
-    import logging
-    import os
-
-    os.environ["CUDA_LAUNCH_BLOCKING"] = "1"
-    logging.getLogger("assay").setLevel(logging.DEBUG)

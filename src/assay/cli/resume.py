@@ -24,4 +24,4 @@ def command(arguments: tuple[str, ...], take_over: bool, **options: Any) -> int:
         raise InputError("`assay resume` goes on with one run.", fix="assay resume last")
     from assay.compose import resume
 
-    return told(resume(runs[0], overrides, launch_of(**options), take_over=take_over))
+    return told(resume(runs[0], overrides, launch_of(**options), take_over=take_over), pdb=options["pdb"])

@@ -11,9 +11,15 @@ import click
 from assay.cli.launch import given, launch_of, launch_options, told
 from assay.cli.terminal import paint, use_color
 from assay.core.errors import ConfigError, InputError
+from assay.core.schema import MAX_SEED
 
 if TYPE_CHECKING:
     from assay.config import Config
+
+
+FAST_STEPS = 20
+FAST = ["evaluate.every=10 steps", "evaluate.limit=2", "checkpoint.every=10 steps"]
+"""What `--fast-dev-run` asks for: evaluated and saved twice, then over."""
 
 
 @click.command(
@@ -27,7 +33,8 @@ if TYPE_CHECKING:
 @click.option("--no-sweep", is_flag=True, help="Leave the sweep of the file aside: run its base once.")
 @click.option("--user-dir", type=click.Path(), help="Where your modules are. Left out: beside the config, then src/.")
 @click.option("--tag", help="Instead of the config's tag.")
-@click.option("--seed", type=click.IntRange(min=0), help="Instead of the config's seed.")
+@click.option("--seed", type=click.IntRange(min=0, max=MAX_SEED), help="Instead of the config's seed.")
+@click.option("--fast-dev-run", "fast", is_flag=True, help="20 steps with all that a run does on the way: a trial.")
 def command(
     arguments: tuple[str, ...],
     variants: tuple[str, ...],
@@ -35,6 +42,7 @@ def command(
     user_dir: str | None,
     tag: str | None,
     seed: int | None,
+    fast: bool,
     **options: Any,
 ) -> int:
     from assay.compose import problems_of_shape, train
@@ -46,16 +54,19 @@ def command(
         raise InputError("`assay run` needs a config file.", fix="assay run digits.toml")
     overrides += [f"tag={tag}"] if tag is not None else []
     overrides += [f"seed={seed}"] if seed is not None else []
+    if fast:
+        overrides += FAST
+        options["max_steps"] = min(options["max_steps"] or FAST_STEPS, FAST_STEPS)
     made = [expand(open_config(file, overrides, user_dir=user_dir), variants, sweep=not no_sweep) for file in files]
     # All shapes first: a typo in the last config must not come to light after a night of training the others.
     _refuse([problem for configs in made for problem in told_once(configs, problems_of_shape)])
     launch = launch_of(**options)
     if sum(map(len, made)) == 1:
-        return told(train(made[0][0], launch))
-    return _series(made, launch)
+        return told(train(made[0][0], launch), pdb=options["pdb"])
+    return _series(made, launch, pdb=options["pdb"])
 
 
-def _series(made: Sequence[Sequence[Config]], launch: Any) -> int:
+def _series(made: Sequence[Sequence[Config]], launch: Any, *, pdb: bool) -> int:
     from assay.compose import Examiner, train_each
     from assay.config.expand import told_once
 
@@ -69,7 +80,7 @@ def _series(made: Sequence[Sequence[Config]], launch: Any) -> int:
     for i, config in enumerate(configs, 1):
         click.echo(f"\n{paint(f'[{i}/{len(configs)}]', 'bold', on=color)} {_title(config)}", err=True)
         result = next(results)
-        codes.append(told(result))
+        codes.append(told(result, pdb=pdb))
         if result.status == "stopped":
             if i < len(configs):
                 click.echo(f"not run: {len(configs) - i} of {len(configs)}", err=True)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from assay.compose.debug import debug_handlers
 from assay.compose.house import House
 from assay.compose.launch import Launch
 from assay.compose.parts import is_for_tests, make_loader, make_process, splits_of
@@ -20,6 +22,10 @@ if TYPE_CHECKING:
     from assay.engine import Engine
 
 
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
 @dataclass(slots=True)
 class Assembled:
     """An engine with all that listens to it, ready to run once it has a recorder."""
@@ -29,6 +35,7 @@ class Assembled:
     saver_folder: Path | None = None
     attempt: int = 1
     loaded: Mapping[str, Any] | None = None  # parts of a checkpoint for who is not there yet
+    say: Callable[[str], None] = _say  # to the person who looks on
 
     def saver(self, *, attempt: int | None = None) -> Any:
         from assay.engine import Saver
@@ -102,7 +109,10 @@ def listen(assembled: Assembled, recorder: RunRecorder | NullRecorder, launch: L
     engine.bus.extend(Throughput().handlers())
     lengths = {split: length_of(loader, limit) for split, loader in loaders.items()}
     display = Display(logger=logger, quiet=quiet, every=shown.get("every", "1 epoch"), lengths=lengths)
+    assembled.say = display.say
     engine.bus.extend(display.handlers())
+    if launch.debug:
+        engine.bus.extend(debug_handlers(logger))
 
     def say_what_is_run() -> None:
         for line in _opening(engine):

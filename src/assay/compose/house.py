@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from assay.compose.debug import debugging
 from assay.compose.launch import Launch
 from assay.config.load import Config
 from assay.config.references import with_outside
@@ -69,6 +70,7 @@ def open_house(config: Config, launch: Launch) -> Iterator[House]:
     root = _with_outside(config)
     seed = int(plain(root).get("seed", 0))
     with ExitStack() as stack:
+        stack.enter_context(debugging(on=launch.debug))
         stack.enter_context(user_code(config.user_dirs))
         context = Context()
         stack.callback(context.close)

@@ -60,7 +60,7 @@ def _train(assembled: Assembled, recorder: RunRecorder | NullRecorder, config: C
     engine, house = assembled.engine, assembled.house
     engine.recorder = recorder
     set_recorder(house, recorder)
-    with stopping_on_signals(engine) as caught:
+    with stopping_on_signals(engine, say=lambda line: assembled.say(line)) as caught:
         try:
             listen(assembled, recorder, launch, saving=isinstance(recorder, RunRecorder))
             on = house.values("train").get("deterministic", False)

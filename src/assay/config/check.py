@@ -377,6 +377,8 @@ def _bounds(key: Key, value: int | float, node: Node, path: KeyPath) -> Iterator
         limit = f"at least {key.minimum:g}"
     elif key.above is not None and not value > key.above:
         limit = f"more than {key.above:g}"
+    elif key.maximum is not None and not value <= key.maximum:
+        limit = f"at most {key.maximum}"
     else:
         return
     yield _problem("wrong-value", f"`{dotted(path)}` must be {limit}, not {_shown(node)}", node, path)

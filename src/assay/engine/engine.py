@@ -16,6 +16,7 @@ from assay.core.ports import Bind, NullRecorder, Recorder
 from assay.engine.batches import blame_device, to_device
 from assay.engine.bus import Bus, bind_by_name, event_named
 from assay.engine.data.source import Window, as_source
+from assay.engine.data.workers import died
 from assay.engine.process import Process
 from assay.engine.seed import STEP, key, seed_torch
 from assay.engine.state import State
@@ -83,8 +84,11 @@ class Engine:
                 self._train_epoch()
             self.fire(Event.RUN_END)
         except BaseException as error:
-            state.error = error
+            clear = died(error)
+            state.error = clear or error
             self.fire(Event.EXCEPTION)
+            if clear is not None:
+                raise clear from error
             raise
         return state
 

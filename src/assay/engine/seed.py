@@ -25,7 +25,7 @@ _PACK = {n: struct.Struct(f"<{n}q").pack for n in range(1, 7)}
 
 
 def key(*numbers: int) -> int:
-    """A 64-bit key from up to six 64-bit integers (blake2b)."""
+    """A 64-bit key from up to six signed 64-bit integers (blake2b)."""
     return int.from_bytes(blake2b(_PACK[len(numbers)](*numbers), digest_size=8).digest(), "little")
 
 

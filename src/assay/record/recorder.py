@@ -11,7 +11,6 @@ import socket
 import sys
 import threading
 import time
-import traceback as tracebacks
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -32,6 +31,7 @@ from assay.record.config_files import write_config
 from assay.record.edits import append_line
 from assay.record.environment import environment
 from assay.record.snapshot import STAT_CACHE, snapshot
+from assay.record.tracebacks import users_part
 from assay.record.writer import MetricsWriter
 from assay.store.artifacts import keep_artifact
 from assay.store.blobs import FileBlobs
@@ -211,6 +211,8 @@ class RunRecorder:
         self._refuse_if_over()
         if isinstance(fact, Ended):
             self._ended = fact
+        if isinstance(fact, Warned):
+            self.logger.warning(fact.message)
         try:
             append_line(self.folder.events, event_line(fact, time.time_ns()))
         except OSError as error:
@@ -372,9 +374,9 @@ def ending(error: BaseException | None) -> tuple[EndStatus, str, str]:
     """Status, reason and traceback of a run that ended with `error`."""
     if error is None or (isinstance(error, SystemExit) and not error.code):
         return "finished", "", ""
-    shown = "".join(tracebacks.format_exception(error))
     if isinstance(error, KeyboardInterrupt):
         return "stopped", "interrupted", ""
+    shown = users_part(error)
     first_line = str(error).strip().split("\n", 1)[0]
     return "failed", f"{type(error).__name__}: {first_line}" if first_line else type(error).__name__, shown
 

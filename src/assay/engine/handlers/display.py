@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 _REFRESH_S = 0.1
-_INDENT = "          "
+_INDENT = "    "
 
 
 class Display:

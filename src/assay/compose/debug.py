@@ -1,0 +1,84 @@
+"""`--debug`: kernels run one at a time, backward errors name their op, and there is a line for every step."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sys
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from assay.core.events import Event, Handler
+from assay.record.logfile import LOGGER
+
+if TYPE_CHECKING:
+    from assay.engine import Engine
+
+VARIABLE = "CUDA_LAUNCH_BLOCKING"
+"""Read by CUDA when it starts, in this process and in those that load data."""
+
+
+@contextlib.contextmanager
+def debugging(*, on: bool) -> Iterator[None]:
+    """While inside, all that `--debug` means; afterwards everything is as it was. Enter before a device is used."""
+    if not on:
+        yield
+        return
+    before, logger = os.environ.get(VARIABLE), logging.getLogger(LOGGER)
+    os.environ[VARIABLE] = "1"
+    import torch
+
+    level, console = logger.level, _Console()
+    logger.setLevel(logging.DEBUG)
+    logger.addHandler(console)
+    try:
+        with torch.autograd.set_detect_anomaly(True):
+            yield
+    finally:
+        logger.removeHandler(console)
+        logger.setLevel(level)
+        os.environ.pop(VARIABLE)
+        if before is not None:
+            os.environ[VARIABLE] = before
+
+
+def debug_handlers(logger: logging.Logger | logging.LoggerAdapter[logging.Logger]) -> list[Handler]:
+    """What is told of each step."""
+    since = [0.0]
+
+    def begin(engine: Engine) -> None:
+        model = engine.process.model
+        count = sum(parameter.numel() for parameter in model.parameters())
+        logger.debug("%s with %s parameters on %s, seed %d", type(model).__name__, f"{count:,}", engine.device, engine.seed)
+        since[0] = time.perf_counter()
+
+    def step(engine: Engine) -> None:
+        state, now = engine.state, time.perf_counter()
+        spent, since[0] = now - since[0], now
+        logger.debug(
+            "step %d: loss %.6g, %s, %.1f ms", state.step, state.loss, _described(state.batch), 1000 * spent
+        )
+
+    return [
+        Handler(event=Event.RUN_BEGIN, fn=begin, priority=-90, name="Debug"),
+        Handler(event=Event.STEP_END, fn=step, priority=-90, name="Debug"),
+    ]
+
+
+class _Console(logging.Handler):
+    """What nobody else shows: the display prints its lines itself."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.levelno <= logging.DEBUG or record.levelno >= logging.WARNING:
+            print(f"{record.levelname.lower()}: {record.getMessage()}", file=sys.stderr, flush=True)
+
+
+def _described(batch: Any) -> str:
+    """Types and shapes of the tensors of a batch, as in `float32 (8, 4) and int64 (8,)`."""
+    items = batch.values() if isinstance(batch, dict) else batch if isinstance(batch, list | tuple) else [batch]
+    shown = [
+        f"{str(item.dtype).removeprefix('torch.')} {tuple(item.shape)}" for item in items if hasattr(item, "shape")
+    ]
+    return " and ".join(shown) or f"a {type(batch).__name__}"
