@@ -49,7 +49,9 @@ def told(result: RunResult, *, pdb: bool = False) -> int:
         values = [f"{name} {value:.4f}" for name, value in result.value.items()]
         parts = filter(None, [f"finished {result.id}".rstrip(), f"step {result.step}", *values])
         first, *rest = folded("  ".join(parts), width(sys.stderr))
-        click.echo("\n".join([paint("finished", "green bold", on=color) + first.removeprefix("finished"), *rest]), err=True)
+        click.echo(
+            "\n".join([paint("finished", "green bold", on=color) + first.removeprefix("finished"), *rest]), err=True
+        )
     elif result.status == "stopped":
         click.echo(f"{paint('stopped', 'yellow bold', on=color)} {result.id}  at step {result.step}", err=True)
     else:

@@ -51,15 +51,15 @@ def debug_handlers(logger: logging.Logger | logging.LoggerAdapter[logging.Logger
     def begin(engine: Engine) -> None:
         model = engine.process.model
         count = sum(parameter.numel() for parameter in model.parameters())
-        logger.debug("%s with %s parameters on %s, seed %d", type(model).__name__, f"{count:,}", engine.device, engine.seed)
+        logger.debug(
+            "%s with %s parameters on %s, seed %d", type(model).__name__, f"{count:,}", engine.device, engine.seed
+        )
         since[0] = time.perf_counter()
 
     def step(engine: Engine) -> None:
         state, now = engine.state, time.perf_counter()
         spent, since[0] = now - since[0], now
-        logger.debug(
-            "step %d: loss %.6g, %s, %.1f ms", state.step, state.loss, _described(state.batch), 1000 * spent
-        )
+        logger.debug("step %d: loss %.6g, %s, %.1f ms", state.step, state.loss, _described(state.batch), 1000 * spent)
 
     return [
         Handler(event=Event.RUN_BEGIN, fn=begin, priority=-90, name="Debug"),

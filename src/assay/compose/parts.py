@@ -133,7 +133,7 @@ def _refuse_empty(house: House, split: str, loader: Loader) -> None:
             fix="Look at its arguments: a path, a name of a split, a filter that lets nothing through.",
         )
     raise InputError(
-        f"data.{split} has no batch: its {size} samples are fewer than one batch of {batch}, and drop_last leaves them out.",
+        f"data.{split} has {size} samples, fewer than one batch of {batch}, and drop_last leaves them out.",
         where=str(table.key_origin("batch_size")),
         fix=f"batch_size = {size} at most, or drop_last = false.",
     )

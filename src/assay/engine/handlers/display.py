@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TextIO
 
 from assay.core.events import Event, Handler
+from assay.core.schema import parse_period
 from assay.engine.engine import Engine
 from assay.engine.when import every as each
 
@@ -139,9 +140,11 @@ class Display:
         if self.bar is not None and self._inner is not None:
             self.bar.remove_task(self._inner)
         self._inner = None
+        if not self._will_be_told(engine):
+            self._tell_evaluation(engine)
 
     def tell(self, engine: Engine) -> None:
-        """A line about the run so far: metrics if they are of this step, the seconds since the line before, the rest."""
+        """A line about the run so far: metrics if they are of this step, the seconds since the last line, the eta."""
         state, now = engine.state, time.perf_counter()
         begun = state.epoch if state.epoch_step == 0 else state.epoch + 1
         of = f"/{state.max_epochs}" if state.max_epochs else ""
@@ -152,6 +155,22 @@ class Display:
         self._draw(engine)
         self.say("  ".join([*parts, f"{now - self._told:.1f} s", *([f"eta {left}"] if left else [])]))
         self._told = now
+
+    def _will_be_told(self, engine: Engine) -> bool:
+        """Whether the line of this step, or the end of the run, says what was just measured."""
+        state, period = engine.state, parse_period(self.every)
+        if not period.count or state.stop_reason or state.step == state.max_steps:
+            return True
+        if period.unit == "step":
+            return state.step % period.count == 0
+        ended = state.epoch + bool(state.epoch_step)
+        return state.epoch_step in (0, state.epoch_length) and ended % period.count == 0
+
+    def _tell_evaluation(self, engine: Engine) -> None:
+        state = engine.state
+        of = f"/{state.max_epochs}" if state.max_epochs else ""
+        values = [f"{name} {value:.4f}" for name, value in state.metrics.items() if name.startswith(f"{state.split}/")]
+        self.say("  ".join([f"epoch {state.epoch + 1:>2}{of}", f"step {state.step:>5}", *values]))
 
     def end(self, engine: Engine) -> None:
         self.close()
