@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +35,7 @@ class Assembled:
     saver_folder: Path | None = None
     attempt: int = 1
     loaded: Mapping[str, Any] | None = None  # parts of a checkpoint for who is not there yet
+    notes: list[str] = field(default_factory=list)  # to say at the start
     say: Callable[[str], None] = _say  # to the person who looks on
 
     def saver(self, *, attempt: int | None = None) -> Any:
@@ -115,7 +116,7 @@ def listen(assembled: Assembled, recorder: RunRecorder | NullRecorder, launch: L
         engine.bus.extend(debug_handlers(logger))
 
     def say_what_is_run() -> None:
-        for line in _opening(engine):
+        for line in [*assembled.notes, *_opening(engine)]:
             display.say(line)
 
     engine.bus.add(Handler(event=Event.RUN_BEGIN, fn=say_what_is_run, priority=100, name="Display.opening"))

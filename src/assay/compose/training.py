@@ -86,6 +86,8 @@ def resume(
     from assay.config import changed_keys
     from assay.engine.checkpoint.saver import load as load_checkpoint
     from assay.engine.handlers.save import PARTS, restore
+    from assay.engine.optim import put_settings, settings_of
+    from assay.query.diff import written
 
     view, name = find(address)
     launch = launch or Launch()
@@ -96,16 +98,25 @@ def resume(
     config = open_config(view.folder.config_toml, overrides, user_dir=None)
     config = at_home(config, view.file)
     config = sound(config)
-    changed = [change.key for change in changed_keys(old.root, config.root)]
+    changes = changed_keys(old.root, config.root)
+    changed = [change.key for change in changes]
     with open_house(config, launch) as house:
         assembled = assemble(house, launch, saver_folder=view.folder.checkpoints)
+        assembled.notes = [
+            f"changed: {each.key}  {written(each.before) or 'not given'} -> {written(each.after) or 'not given'}"
+            for each in changes
+        ]
         found, skipped = assembled.saver().complete()
         step, checkpoint = 0, ""
         if found or name:
             manifest = assembled.saver().find(name or "latest")
             step, checkpoint = manifest.step, manifest.name
             parts = load_checkpoint(view.folder.checkpoints / manifest.name)
+            optimizer = assembled.engine.process.backward.optimizer
+            asked = settings_of(optimizer)
             restore(assembled.engine, parts)
+            # The checkpoint brings the settings of then; what was changed since is what the user wants now.
+            put_settings(optimizer, asked, {key.rpartition(".")[2] for key in changed if key.startswith("optimizer.")})
             assembled.loaded = {name: part for name, part in parts.items() if name not in PARTS}
         if view.status == "finished" and assembled.engine.state.step == (assembled.engine.state.max_steps or -1):
             raise InputError(

@@ -21,7 +21,10 @@ def pick_device(name: str | None) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     kind = name.split(":")[0]
     if kind not in ("cpu", "cuda", "mps"):
-        fix = did_you_mean(kind, ["cpu", "cuda", "mps"]) or "devices are cpu, cuda, cuda:1, mps"
+        fix = (
+            did_you_mean("cuda" if kind == "gpu" else kind, ["cpu", "cuda", "mps"])
+            or "devices are cpu, cuda, cuda:1, mps"
+        )
         raise InputError(f"There is no device {name!r}.", fix=fix)
     available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if not available[kind]:

@@ -18,7 +18,7 @@ from assay.engine.bus import Bus, bind_by_name, event_named
 from assay.engine.data.source import Window, as_source
 from assay.engine.data.workers import died
 from assay.engine.process import Process
-from assay.engine.seed import STEP, key, seed_torch
+from assay.engine.seed import STEP, checked_seed, key, seed_torch
 from assay.engine.state import State
 
 KEYS_AHEAD = 64
@@ -50,7 +50,7 @@ class Engine:
     ) -> None:
         self.process = process
         self.source = as_source(train, accumulate=accumulate)
-        self.seed = seed
+        self.seed = checked_seed(seed)
         self.device = torch.device(device)
         self.recorder: Recorder = recorder if recorder is not None else NullRecorder()
         self.state = State()

@@ -14,6 +14,8 @@ from hashlib import blake2b
 import numpy as np
 import torch
 
+from assay.core.errors import InputError
+
 # The second number of a key says what it is for; two purposes never share a stream.
 INIT = 0  # (seed, INIT): building the model
 ORDER = 1  # (seed, ORDER, epoch): the permutation of an epoch
@@ -22,6 +24,13 @@ STEP = 3  # (seed, STEP, step, micro-step): forward and backward of training
 EVALUATE = 4  # (seed, EVALUATE, split, step): forward of evaluation
 
 _PACK = {n: struct.Struct(f"<{n}q").pack for n in range(1, 7)}
+
+
+def checked_seed(seed: int) -> int:
+    """The seed itself; InputError when it does not fit into a signed 64-bit integer."""
+    if not -(2**63) <= seed < 2**63:
+        raise InputError(f"The seed {seed} does not fit into 64 bits.", fix="Give one from 0 to 2**63 - 1.")
+    return seed
 
 
 def key(*numbers: int) -> int:

@@ -14,7 +14,7 @@ from torch.utils.data import IterableDataset, TensorDataset, default_collate
 from assay.core.errors import InputError
 from assay.engine.data.plan import Plan
 from assay.engine.data.source import Window
-from assay.engine.seed import SAMPLE, key, seed_all, undisturbed
+from assay.engine.seed import SAMPLE, checked_seed, key, seed_all, undisturbed
 
 Randomness = Literal["sample", "batch", "none"]
 
@@ -71,7 +71,7 @@ class Loader:
         self.dataset = dataset
         self.batch_size = batch_size
         self.micro_batch_size = _micro(batch_size, accumulate, micro_batch_size, split)
-        self.seed = seed
+        self.seed = checked_seed(seed)
         self.split = split
         self.drop_last = drop_last
         self.randomness: Randomness = randomness or _randomness_of(dataset)
