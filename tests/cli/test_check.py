@@ -337,7 +337,7 @@ def test_every_default_and_everything_injected_is_listed(assay: Assay) -> None:
 
     defaults = {each["key"]: (each["value"], each["of"], each["line"]) for each in taken["defaults"]}
     assert defaults["optimizer.eps"] == ("1e-08", "torch.optim.AdamW", 8)
-    assert defaults["process.criterion.reduction"] == ("'mean'", "torch.nn.MSELoss", 6)
+    assert defaults["process.criterion.reduction"] == ('"mean"', "torch.nn.MSELoss", 6)
     assert defaults["model.bias"] == ("True", "torch.nn.Linear", 2)
     assert defaults["train.accumulate"] == ("1", "[train]", 10)
     assert defaults["checkpoint.every"] == ('"1 epoch"', "[checkpoint]", 0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,6 +35,7 @@ class Assembled:
     saver_folder: Path | None = None
     attempt: int = 1
     loaded: Mapping[str, Any] | None = None  # parts of a checkpoint for who is not there yet
+    loaders: Mapping[str, Iterable[Any]] = field(default_factory=dict)  # of the splits that are evaluated
     notes: list[str] = field(default_factory=list)  # to say at the start
     say: Callable[[str], None] = _say  # to the person who looks on
 
@@ -73,7 +74,8 @@ def assemble(house: House, launch: Launch, *, saver_folder: Path | None = None, 
         backward.rate.epoch_length = engine.state.epoch_length
     house.context.set("state", engine.state)
     house.context.set("engine", engine)
-    return Assembled(house, engine, saver_folder)
+    loaders = {split: make_loader(house, split) for split in _evaluation(house)[1]}
+    return Assembled(house, engine, saver_folder, loaders=loaders)
 
 
 def listen(assembled: Assembled, recorder: RunRecorder | NullRecorder, launch: Launch, *, saving: bool) -> None:
@@ -84,8 +86,8 @@ def listen(assembled: Assembled, recorder: RunRecorder | NullRecorder, launch: L
     from assay.engine.handlers.evaluate import length_of
 
     house, engine = assembled.house, assembled.engine
-    period, splits = _evaluation(house)
-    loaders = {split: make_loader(house, split) for split in splits}
+    period, _ = _evaluation(house)
+    loaders = assembled.loaders
     limit = house.values("evaluate").get("limit")
     engine.bus.extend(Evaluate(loaders, every=period, limit=limit, seed=house.seed).handlers())
     if saving and house.is_on("checkpoint"):

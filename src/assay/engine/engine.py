@@ -16,7 +16,7 @@ from assay.core.ports import Bind, NullRecorder, Recorder
 from assay.engine.batches import blame_device, to_device
 from assay.engine.bus import Bus, bind_by_name, event_named
 from assay.engine.data.source import Window, as_source
-from assay.engine.data.workers import died
+from assay.engine.dead_worker import died
 from assay.engine.process import Process
 from assay.engine.seed import STEP, checked_seed, key, seed_torch
 from assay.engine.state import State

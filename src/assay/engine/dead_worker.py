@@ -1,4 +1,4 @@
-"""Processes that load data, and what is known when one of them is no more."""
+"""What is known when a process of torch's DataLoader is no more."""
 
 from __future__ import annotations
 
