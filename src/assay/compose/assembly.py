@@ -75,7 +75,20 @@ def assemble(house: House, launch: Launch, *, saver_folder: Path | None = None, 
     house.context.set("state", engine.state)
     house.context.set("engine", engine)
     loaders = {split: make_loader(house, split) for split in _evaluation(house)[1]}
-    return Assembled(house, engine, saver_folder, loaders=loaders)
+    return Assembled(house, engine, saver_folder, loaders=loaders, notes=_limits_of_seed(house))
+
+
+def _limits_of_seed(house: House) -> list[str]:
+    """What keeps a seed that was asked for from giving the same bits elsewhere; nothing where it does."""
+    import torch
+
+    if not house.seed or house.values("train").get("deterministic", False):
+        return []
+    if house.device.type != "cpu":
+        kind = house.device.type
+        return [f"seed {house.seed}: {kind} may round otherwise each time; [train] deterministic = true stops that"]
+    threads = torch.get_num_threads()
+    return [f"seed {house.seed}: the same bits with {threads} threads only"] if threads > 1 else []
 
 
 def listen(assembled: Assembled, recorder: RunRecorder | NullRecorder, launch: Launch, *, saving: bool) -> None:

@@ -102,7 +102,7 @@ def resume(
     changed = [change.key for change in changes]
     with open_house(config, launch) as house:
         assembled = assemble(house, launch, saver_folder=view.folder.checkpoints)
-        assembled.notes = [
+        assembled.notes += [
             f"changed: {each.key}  {written(each.before) or 'not given'} -> {written(each.after) or 'not given'}"
             for each in changes
         ]
