@@ -74,6 +74,16 @@ def batches():
 """
 
 
+TOLD = """
+from points import Points
+
+class Told(Points):
+    def __getitem__(self, i):
+        print(i)
+        return super().__getitem__(i)
+"""
+
+
 def without(toy: Path, *sections: str, name: str = "plain.toml") -> str:
     """A copy of the toy's config that leaves sections out."""
     text = (toy / "toy.toml").read_text()
@@ -255,6 +265,28 @@ def test_one_seed_gives_the_same_bits_and_another_one_others(assay, toy: Path) -
         run.rename(toy / f"kept-{len(digests)}")
 
     assert digests[0] == digests[1] != digests[2]
+
+
+@pytest.mark.row("F10")
+def test_the_seed_alone_changes_every_generator_and_debug_lists_them(
+    toy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (toy / "told.py").write_text(TOLD)
+    monkeypatch.chdir(toy)
+
+    def run(seed: int) -> tuple[list[str], dict[str, str]]:
+        given = ["data.train.source.type=told.Told", f"seed={seed}", "--no-file", "--debug", "--device", "cpu"]
+        assert main(["run", "toy.toml", "--max-steps", "8", *given]) == 0
+        said = capsys.readouterr()
+        return said.out.split(), dict(re.findall(r"^debug: generator for (.+): seed (\d+)$", said.err, re.MULTILINE))
+
+    (order, seeds), again, (other_order, other_seeds) = run(1), run(1), run(2)
+
+    assert again == (order, seeds)
+    assert order != other_order and sorted(order) == sorted(other_order)
+    assert {"weights", "order of an epoch", "a step", "samples of train", "evaluation of valid"} <= seeds.keys()
+    assert seeds.keys() == other_seeds.keys()
+    assert not set(seeds.values()) & set(other_seeds.values())
 
 
 @pytest.mark.row("E54")

@@ -128,7 +128,7 @@ def listen(assembled: Assembled, recorder: RunRecorder | NullRecorder, launch: L
     assembled.say = display.say
     engine.bus.extend(display.handlers())
     if launch.debug:
-        engine.bus.extend(debug_handlers(logger))
+        engine.bus.extend(debug_handlers(logger, splits_of(house.root)))
 
     def say_what_is_run() -> None:
         for line in [*assembled.notes, *_opening(engine)]:

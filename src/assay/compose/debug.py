@@ -7,7 +7,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from assay.core.events import Event, Handler
@@ -44,8 +44,12 @@ def debugging(*, on: bool) -> Iterator[None]:
             os.environ[VARIABLE] = before
 
 
-def debug_handlers(logger: logging.Logger | logging.LoggerAdapter[logging.Logger]) -> list[Handler]:
-    """What is told of each step."""
+def debug_handlers(
+    logger: logging.Logger | logging.LoggerAdapter[logging.Logger], splits: Iterable[str]
+) -> list[Handler]:
+    """What is told of the start: the model, and every generator with its seed; and of each step."""
+    from assay.engine.seed import streams
+
     since = [0.0]
 
     def begin(engine: Engine) -> None:
@@ -54,6 +58,8 @@ def debug_handlers(logger: logging.Logger | logging.LoggerAdapter[logging.Logger
         logger.debug(
             "%s with %s parameters on %s, seed %d", type(model).__name__, f"{count:,}", engine.device, engine.seed
         )
+        for purpose, seed in streams(engine.seed, splits).items():
+            logger.debug("generator for %s: seed %d", purpose, seed)
         since[0] = time.perf_counter()
 
     def step(engine: Engine) -> None:

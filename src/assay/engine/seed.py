@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import random
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from hashlib import blake2b
+from zlib import crc32
 
 import numpy as np
 import torch
@@ -36,6 +37,16 @@ def checked_seed(seed: int) -> int:
 def key(*numbers: int) -> int:
     """A 64-bit key from up to six signed 64-bit integers (blake2b)."""
     return int.from_bytes(blake2b(_PACK[len(numbers)](*numbers), digest_size=8).digest(), "little")
+
+
+def streams(seed: int, splits: Iterable[str]) -> dict[str, int]:
+    """Every random stream of a run by what it is for, with the key of its first use; the rest follow from the seed."""
+    first = {"weights": key(seed, INIT), "order of an epoch": key(seed, ORDER, 0), "a step": key(seed, STEP, 0, 0)}
+    for split in splits:
+        name = crc32(split.encode())
+        first[f"samples of {split}"] = key(seed, SAMPLE, name, 0, 0)
+        first[f"evaluation of {split}"] = key(seed, EVALUATE, name, 0)
+    return first
 
 
 def seed_torch(value: int) -> None:
