@@ -25,7 +25,9 @@ def launch_options(command: Callable[..., Any]) -> Callable[..., Any]:
             click.option("--debug", is_flag=True, help="A line for every step, and the op that fails in backward."),
             click.option("--pdb", is_flag=True, help="When it fails, look around there with Python's debugger."),
             click.option("--no-file", is_flag=True, help="Leave no record and no other file."),
-            click.option("--max-steps", type=click.IntRange(min=1), help="Stop after that many steps at the latest."),
+            click.option(
+                "--max-steps", type=click.IntRange(min=1), metavar="N", help="Stop after that many steps at the latest."
+            ),
             click.option("--quiet", is_flag=True, help="Print nothing but problems and the end."),
         )
     ):

@@ -11,7 +11,6 @@ import click
 from assay.cli.launch import given, launch_of, launch_options, told
 from assay.cli.terminal import paint, use_color
 from assay.core.errors import ConfigError, InputError
-from assay.core.schema import MAX_SEED
 
 if TYPE_CHECKING:
     from assay.config import Config
@@ -33,7 +32,7 @@ FAST = ["evaluate.every=10 steps", "evaluate.limit=2", "checkpoint.every=10 step
 @click.option("--no-sweep", is_flag=True, help="Leave the sweep of the file aside: run its base once.")
 @click.option("--user-dir", type=click.Path(), help="Where your modules are. Left out: beside the config, then src/.")
 @click.option("--tag", help="Instead of the config's tag.")
-@click.option("--seed", type=click.IntRange(min=0, max=MAX_SEED), help="Instead of the config's seed.")
+@click.option("--seed", type=click.IntRange(min=0), metavar="N", help="Instead of the config's seed.")
 @click.option("--fast-dev-run", "fast", is_flag=True, help="20 steps with all that a run does on the way: a trial.")
 def command(
     arguments: tuple[str, ...],

@@ -80,14 +80,14 @@ def assemble(house: House, launch: Launch, *, saver_folder: Path | None = None, 
 
 def _limits_of_seed(house: House) -> list[str]:
     """What keeps a seed that was asked for from giving the same bits elsewhere; nothing where it does."""
-    import torch
+    from assay.engine.device import threads_in_use
 
     if not house.seed or house.values("train").get("deterministic", False):
         return []
     if house.device.type != "cpu":
         kind = house.device.type
         return [f"seed {house.seed}: {kind} may round otherwise each time; [train] deterministic = true stops that"]
-    threads = torch.get_num_threads()
+    threads = threads_in_use()
     return [f"seed {house.seed}: the same bits with {threads} threads only"] if threads > 1 else []
 
 

@@ -28,13 +28,13 @@ def debugging(*, on: bool) -> Iterator[None]:
         return
     before, logger = os.environ.get(VARIABLE), logging.getLogger(LOGGER)
     os.environ[VARIABLE] = "1"
-    import torch
+    from assay.engine.anomaly import anomalies_named
 
     level, console = logger.level, _Console()
     logger.setLevel(logging.DEBUG)
     logger.addHandler(console)
     try:
-        with torch.autograd.set_detect_anomaly(True):
+        with anomalies_named():
             yield
     finally:
         logger.removeHandler(console)

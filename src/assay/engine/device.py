@@ -56,6 +56,11 @@ def use_threads(wanted: int | str, model: nn.Module) -> None:
     torch.set_num_threads(pick_threads(wanted, model))
 
 
+def threads_in_use() -> int:
+    """CPU threads that torch computes with."""
+    return torch.get_num_threads()
+
+
 def place(owner: object, device: torch.device) -> None:
     """Move every module that is an attribute of `owner` (a process: its model, its criterion) to the device."""
     for part in vars(owner).values():

@@ -226,7 +226,7 @@ def duration(seconds: float) -> str:
     whole = round(seconds)
     units = [(86400, "d"), (3600, "h"), (60, "min"), (1, "s")]
     at = next((i for i, (size, _) in enumerate(units) if whole >= size), 3)
-    parts = []
+    parts: list[str] = []
     for size, name in units[at : at + 2]:
         count, whole = divmod(whole, size)
         parts += [f"{count} {name}"] if count or not parts else []
