@@ -207,6 +207,8 @@ def test_an_interrupt_ends_with_130(error: BaseException, acting: Callable[[Act]
 def test_a_fault_shows_the_part_that_helps_and_where_to_take_it(
     acting: Callable[[Act], None], assay: Assay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("assay.record.tracebacks._HOUSE", str(ROOT))  # these lines are not of a user
+
     def odd(n: int) -> None:
         even(n - 1)
 

@@ -283,3 +283,43 @@ def test_a_folder_that_may_not_be_written_is_one_clear_error(at: str, toy: Path)
     assert "Traceback" not in ran.stderr
     assert ran.stderr.count("error: ") == 1 and "no permission" in ran.stderr and str(locked) in ran.stderr
     assert "fix: Let runs go elsewhere: set ASSAY_RUNS_DIR" in ran.stderr
+
+
+# -------------------------------------------------------------------------------------------------------- tired fingers
+
+
+def test_an_error_of_the_users_class_while_it_is_made_shows_their_line_and_its_place_in_the_config(
+    toy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (toy / "points.py").write_text((toy / "points.py").read_text().replace("self.noisy = noisy", "self.noisy = nosiy"))
+    monkeypatch.chdir(toy)
+
+    assert main(["run", "toy.toml", "--device", "cpu"]) == 1
+
+    said = capsys.readouterr().err
+    assert said.startswith("Traceback (most recent call last):\n  File ") and said.count("  File ") == 1
+    assert "points.py" in said and "NameError: name 'nosiy' is not defined" in said
+    assert said.endswith("while building data.train.source = points.Points (toy.toml:9:10)\n")
+    assert "fault in assay" not in said and not (toy / "runs").exists()
+
+
+def test_a_run_and_a_config_that_were_taken_for_each_other_are_told_with_the_command_that_was_meant(
+    toy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(toy)
+    assert main(["run", "toy.toml", "--device", "cpu", "--max-steps", "1"]) == 0
+    capsys.readouterr()
+
+    for arguments, what, fix in (
+        (["run", "last"], "`last` is a run, not a config file.", "assay resume last goes on with it; assay run runs/"),
+        (["run", "toy"], "`toy` is a run, not a config file.", "assay resume toy goes on with it"),
+        (["run", "nothing"], "There is no config file nothing.", "Near it there is: "),
+        (["resume", "toy.toml"], "toy.toml is a file, not a run.", "assay run toy.toml, or assay resume last"),
+        (["resume", "last", "toy"], "goes on with one run, not with 2: last, toy.", "assay resume last"),
+        (["run", "toy.toml", "--epochs", "3"], "has no option `--epochs`.", "write `train.epochs=...`"),
+        (["run", "toy.toml", "--batch-size=3"], "has no option `--batch-size`.", "write `data.train.batch_size=3`"),
+        (["run", "toy.toml", "--device", "gpu"], "There is no device 'gpu'.", "did you mean `cuda`?"),
+    ):
+        assert main(arguments) == 2
+        said = capsys.readouterr().err
+        assert said.startswith("error: ") and what in said and f"fix: {fix}" in said, arguments

@@ -175,9 +175,16 @@ def _sentence(text: str) -> str:
 
 
 def _report(error: BaseException) -> None:
-    """A fault: the part of the traceback that can help somebody, and where to take it."""
+    """A fault: the part of the traceback that can help somebody, and where to take it if it is not in their code."""
     import platform
     import traceback
+
+    from assay.record.tracebacks import users_part
+
+    theirs = users_part(error)
+    if theirs is not None:
+        click.echo(theirs.rstrip(), err=True)
+        return
 
     shown = traceback.TracebackException.from_exception(error)
     if not os.environ.get(TRACEBACK_VARIABLE):

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from assay.cli.launch import given, launch_of, launch_options, told
 from assay.cli.terminal import paint, use_color
-from assay.core.errors import ConfigError, InputError
+from assay.core.errors import AssayError, ConfigError, InputError
 
 if TYPE_CHECKING:
     from assay.config import Config
@@ -56,6 +59,8 @@ def command(
     if fast:
         overrides += FAST
         options["max_steps"] = min(options["max_steps"] or FAST_STEPS, FAST_STEPS)
+    for file in files:
+        _refuse_run(file)
     made = [expand(open_config(file, overrides, user_dir=user_dir), variants, sweep=not no_sweep) for file in files]
     # All shapes first: a typo in the last config must not come to light after a night of training the others.
     _refuse([problem for configs in made for problem in told_once(configs, problems_of_shape)])
@@ -63,6 +68,21 @@ def command(
     if sum(map(len, made)) == 1:
         return told(train(made[0][0], launch), pdb=options["pdb"])
     return _series(made, launch, pdb=options["pdb"])
+
+
+def _refuse_run(name: str) -> None:
+    """InputError for a run where a config belongs; anything else that is no file is told when it is opened."""
+    if Path(name).exists() or "." in name:
+        return
+    from assay.query.find import find
+
+    try:
+        run = find(name)[0]
+    except AssayError:
+        return
+    config = shlex.quote(os.path.relpath(run.folder.config_toml))
+    fix = f"assay resume {name} goes on with it; assay run {config} trains its config anew"
+    raise InputError(f"`{name}` is a run, not a config file.", fix=fix)
 
 
 def _series(made: Sequence[Sequence[Config]], launch: Any, *, pdb: bool) -> int:

@@ -31,7 +31,7 @@ from assay.record.config_files import write_config
 from assay.record.edits import append_line
 from assay.record.environment import environment
 from assay.record.snapshot import STAT_CACHE, snapshot
-from assay.record.tracebacks import users_part
+from assay.record.tracebacks import shortened
 from assay.record.writer import MetricsWriter
 from assay.store.artifacts import keep_artifact
 from assay.store.blobs import FileBlobs
@@ -376,7 +376,7 @@ def ending(error: BaseException | None) -> tuple[EndStatus, str, str]:
         return "finished", "", ""
     if isinstance(error, KeyboardInterrupt):
         return "stopped", "interrupted", ""
-    shown = users_part(error)
+    shown = shortened(error)
     first_line = str(error).strip().split("\n", 1)[0]
     return "failed", f"{type(error).__name__}: {first_line}" if first_line else type(error).__name__, shown
 
