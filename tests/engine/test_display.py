@@ -149,6 +149,20 @@ def test_what_is_shown_is_logged_too_and_the_end_is_only_logged(log: Kept) -> No
     assert re.fullmatch(r"6 steps in \d+\.\d s \(.*\)", log.lines[-1])
 
 
+def test_a_line_that_is_printed_is_not_printed_again_by_who_listens_to_all_logs(log: Kept) -> None:
+    above, logger = Kept(), logging.getLogger("test.display")
+    logging.getLogger("test").addHandler(above)
+    logger.propagate = True
+    try:
+        lines = plain(engine())
+        assert len(lines) == 2 and len(log.lines) == 3
+        assert [line.split(" in ")[0] for line in above.lines] == ["6 steps"]
+        assert logger.propagate
+        assert plain(engine(), quiet=True) == [] and len(above.lines) == 4
+    finally:
+        logging.getLogger("test").removeHandler(above)
+
+
 def test_quiet_prints_nothing_and_logs_the_same(log: Kept) -> None:
     assert plain(engine(), quiet=True) == []
     assert [line.split("  loss")[0] for line in log.lines[:-1]] == ["epoch  1/2  step     3", "epoch  2/2  step     6"]

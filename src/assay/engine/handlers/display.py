@@ -180,9 +180,11 @@ class Display:
 
     def say(self, line: str) -> None:
         """One line for the person and for the log. On a terminal it is broken where two blanks are."""
-        self.logger.info(line)
         if self.quiet:
+            self.logger.info(line)
             return
+        with _shown_once(self.logger):
+            self.logger.info(line)
         if self.bar is not None:
             shown = "\n".join(_folded(line, self.bar.console.width))
             self.bar.console.print(shown, highlight=False, markup=False, soft_wrap=True)
@@ -262,6 +264,17 @@ def _is_terminal(stream: TextIO | None) -> bool:
         return stream is not None and stream.isatty()
     except ValueError:  # closed
         return False
+
+
+@contextlib.contextmanager
+def _shown_once(logger: logging.Logger | logging.LoggerAdapter[logging.Logger]) -> Iterator[None]:
+    """What is logged goes to the handlers of the logger alone: those above it would print what is printed already."""
+    owner = logger if isinstance(logger, logging.Logger) else logger.logger
+    before, owner.propagate = owner.propagate, False
+    try:
+        yield
+    finally:
+        owner.propagate = before
 
 
 @contextlib.contextmanager
