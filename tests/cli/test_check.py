@@ -337,8 +337,10 @@ def test_every_default_and_everything_injected_is_listed(assay: Assay) -> None:
 
     defaults = {each["key"]: (each["value"], each["of"], each["line"]) for each in taken["defaults"]}
     assert defaults["optimizer.eps"] == ("1e-08", "torch.optim.AdamW", 8)
-    assert defaults["process.criterion.reduction"] == ("'mean'", "torch.nn.MSELoss", 6)
-    assert defaults["model.bias"] == ("True", "torch.nn.Linear", 2)
+    assert defaults["process.criterion.reduction"] == ('"mean"', "torch.nn.MSELoss", 6)
+    assert defaults["model.bias"] == ("true", "torch.nn.Linear", 2)
+    assert defaults["optimizer.betas"] == ("[0.9, 0.999]", "torch.optim.AdamW", 8)
+    assert defaults["process.criterion.reduce"] == ("none", "torch.nn.MSELoss", 6)
     assert defaults["train.accumulate"] == ("1", "[train]", 10)
     assert defaults["checkpoint.every"] == ('"1 epoch"', "[checkpoint]", 0)
     assert not {"optimizer.lr", "model.in_features", "optimizer.params", "train.epochs"} & set(defaults)
@@ -351,6 +353,15 @@ def test_every_default_and_everything_injected_is_listed(assay: Assay) -> None:
     for key in [*defaults, "optimizer.params"]:
         assert f"  {key} " in said.out
     assert "torch.optim.AdamW  a.toml:8" in said.out
+
+
+def test_a_check_of_one_variant_is_told_that_all_are_looked_at(assay: Assay) -> None:
+    Path("a.toml").write_text(CONFIG)
+
+    for given in (["--variant", "big"], ["--variant=big"]):
+        said = assay("check", "a.toml", *given)
+        assert said.code == 2
+        assert "`assay check` looks at every variant of the file" in said.err and "leave it out" in said.err
 
 
 def test_defaults_need_the_signatures(assay: Assay) -> None:

@@ -129,8 +129,15 @@ def test_a_command_that_does_not_exist_names_its_neighbour(assay: Assay) -> None
         (["--vers"], "`assay` has no option `--vers`.\n  fix: did you mean `--version`?"),
         (["show"], "`assay show` needs the argument RUN.\n  fix: `assay show --help` shows how"),
         (["tag", "last"], "`assay tag` needs the argument TITLE."),
-        (["log", "last", "-n", "x"], "`assay log`, lines: 'x' is not a valid integer range."),
         (["show", "a", "b"], "`assay show`: Got unexpected extra argument (b)."),
+        (["diff", "last"], "`assay diff` needs the argument B."),
+        (["log", "last", "-n", "x"], "`assay log`: -n must be a whole number of at least 0, not 'x'."),
+        (
+            ["run", "a.toml", "--max-steps", "0"],
+            "`assay run`: --max-steps must be a whole number of at least 1, not 0.",
+        ),
+        (["config", "gett", "x"], "`assay config` has no command `gett`.\n  fix: did you mean `get`?"),
+        (["config", "zzz"], "`assay config` has no command `zzz`.\n  fix: the commands are "),
         (["ls", "--json", "--csv"], "--json and --csv are two different things.\n  fix: give one of them"),
     ],
 )
@@ -201,6 +208,8 @@ def test_an_interrupt_ends_with_130(error: BaseException, acting: Callable[[Act]
 def test_a_fault_shows_the_part_that_helps_and_where_to_take_it(
     acting: Callable[[Act], None], assay: Assay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("assay.record.tracebacks._HOUSE", str(ROOT))  # these lines are not of a user
+
     def odd(n: int) -> None:
         even(n - 1)
 

@@ -413,6 +413,33 @@ depth = "${sizes.deep.a}"
 
 
 @pytest.mark.row("E09")
+def test_a_reference_with_a_typo_is_told_once_and_its_section_is_not_unused(project: Path) -> None:
+    text = '[model]\ntype = "torch.nn.Linear"\nwidth = "${hypr.width}"\n[hyper]\nwidth = 3\n'
+
+    problems = [each for each in check_shape(opened(text)) if each.kind != "missing-key"]
+
+    assert [(each.kind, each.fix) for each in problems if "hyp" in each.message] == [
+        ("unknown-reference", "did you mean `hyper`?")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("key", "fix"),
+    [
+        ("log_perod", "did you mean `log_period`, which is `display.every` here?"),
+        ("train_itr", "did you mean `train_iter`, which is `train.steps` here?"),
+        ("epoch", "did you mean `epochs`?"),
+        ("clip_nrm", "did you mean `clip_norm`?"),
+    ],
+)
+def test_a_typo_in_a_name_of_another_system_is_told_with_the_name_here(project: Path, key: str, fix: str) -> None:
+    in_file = check_shape(opened(f"[train]\nepochs = 1\n{key} = 5\n"))
+    typed = check_shape(opened("[train]\nepochs = 1\n", f"train.{key}=5"))
+
+    assert [each.fix for each in in_file if each.kind == "unknown-key"] == [fix]
+    assert [each.fix for each in typed if each.kind == "unknown-key"] == [fix]
+
+
 def test_a_model_under_another_name_is_told_which_name_a_run_looks_for(project: Path) -> None:
     (problem,) = check_shape(open_text('[bert_model]\ntype = "model.Net"\n'))
 

@@ -68,6 +68,22 @@ def test_a_new_key_goes_to_the_end_of_its_table() -> None:
     assert edited("train.epochs", 5).endswith("[train]\nepochs = 5\n")
 
 
+@pytest.mark.parametrize(
+    ("text", "new"),
+    [
+        ("# what this is for\n\n[a]\nx = 1\n", "# what this is for\n\nlr = 1\n\n[a]\nx = 1\n"),
+        ("# what\n# this is\n\n\n[a]\n", "# what\n# this is\n\n\nlr = 1\n\n[a]\n"),
+        ("# what this is for\n", "# what this is for\nlr = 1\n"),
+        ("# of the table\n[a]\nx = 1\n", "lr = 1\n# of the table\n[a]\nx = 1\n"),
+        ("[a]\nx = 1\n", "lr = 1\n[a]\nx = 1\n"),
+        ("# what\r\n\r\n[a]\r\n", "# what\r\n\r\nlr = 1\r\n\r\n[a]\r\n"),
+        ("", "lr = 1\n"),
+    ],
+)
+def test_the_first_key_of_a_file_goes_below_the_comment_it_begins_with(text: str, new: str) -> None:
+    assert with_key(text, ("lr",), from_plain(1, HERE)).rstrip() == new.rstrip()
+
+
 def test_a_key_is_removed_with_its_line() -> None:
     assert without_key(TEXT, ("model", "width")) == TEXT.replace("width = 32  # wide enough?\n", "")
     assert "plugins" not in without_key(TEXT, ("plugins",))

@@ -123,3 +123,15 @@ def test_a_name_that_is_given_twice_is_refused_with_both_places(project: Path) -
     assert [str(note.origin) for note in problem.related] == ["again.py:3:7", "nets.py:15:7"]
     with pytest.raises(TargetError, match="registered more than once"):
         find("tiny", user_dirs=(project, project / "src"))
+
+
+def test_a_name_under_two_kinds_is_told_with_the_kinds_and_how_to_say_which(project: Path) -> None:
+    (project / "more.py").write_text(
+        "from assay.build import register\nclass Net: ...\n@register(Net, 'small')\nclass Slim: ...\n"
+    )
+
+    (problem,) = [each for each in check_shape(open_text('[model]\ntype = "small"\n')) if each.kind == "duplicate-name"]
+
+    assert "registered twice, as" in problem.message and "Net" in problem.message and "Pipe" in problem.message
+    assert "a config cannot tell which is meant" in problem.message
+    assert "more.Slim" in problem.fix and "nets.Small" in problem.fix

@@ -54,7 +54,7 @@ def test_a_kind_of_device_that_is_not_here_is_refused(no_gpu: None, name: str) -
 
 
 @pytest.mark.parametrize(
-    ("name", "fix"), [("gpu", "cpu"), ("cuda0", "`cuda`"), ("tpu", "cpu"), ("", "cpu, cuda"), ("CPU", "`cpu`")]
+    ("name", "fix"), [("gpu", "`cuda`"), ("cuda0", "`cuda`"), ("tpu", "cpu"), ("", "cpu, cuda"), ("CPU", "`cpu`")]
 )
 def test_a_device_that_does_not_exist_is_refused_with_the_nearest(name: str, fix: str) -> None:
     with pytest.raises(InputError, match=f"no device {name!r}") as caught:

@@ -309,6 +309,7 @@ def test_a_config_that_is_wrong_or_not_there_is_a_result_among_the_others(three:
     assert "modle" in str(results[1].exception) and "not there.toml" in str(results[2].exception)
 
 
+@pytest.mark.row("A46")
 def test_what_a_run_held_is_freed_before_the_next_is_built(three: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a run that failed too: its exception is kept, and with it the frames that led there."""
     alive: list[int] = []

@@ -43,6 +43,7 @@ def test_a_killed_run_resumes_to_the_same_bits(assay, toy: Path, uninterrupted: 
     assert list(curves["valid/acc"].steps) == [8, 16, 24, 32]
 
 
+@pytest.mark.row("C64")
 @pytest.mark.parametrize(("signal", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
 def test_a_signal_ends_after_the_step_with_a_checkpoint(
     assay, toy: Path, uninterrupted: str, signal: str, code: int

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -337,12 +338,26 @@ def _is_subclass(one: Any, kind: Any) -> bool:
 
 
 def _shown(value: Any) -> str:
-    """A default as its owner would write it, in one short line."""
+    """A default as a config would say it, in one short line; an object as Python shows it."""
     try:
-        text = " ".join(repr(value).split())
+        text = " ".join(_written(value).split())
     except Exception as error:  # a repr is the user's code
         text = f"<{type(value).__name__} whose repr raised {type(error).__name__}>"
     return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _written(value: Any) -> str:
+    match value:
+        case None:
+            return "none"
+        case bool():
+            return str(value).lower()
+        case str() if type(value) is str:
+            return json.dumps(value, ensure_ascii=False)
+        case list() | tuple() if type(value) in (list, tuple):
+            return f"[{', '.join(map(_written, value))}]"
+        case _:
+            return repr(value)
 
 
 def _and(names: Sequence[str]) -> str:

@@ -66,6 +66,9 @@ def command(
     from assay.config import open_config
     from assay.config.expand import problems_of_sections, told_once, variations
 
+    if any(argument.partition("=")[0] == "--variant" for argument in arguments):
+        fix = "leave it out; --list shows them, each with its hash"
+        raise InputError("`assay check` looks at every variant of the file: it has no option `--variant`.", fix=fix)
     files, overrides = given(arguments)
     if len(files) != 1:
         raise InputError("`assay check` looks at one config.", fix="assay check digits.toml")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from assay.cli.terminal import paint, use_color
+from assay.cli.terminal import folded, paint, use_color, width
 from assay.core.errors import AssayError, InputError, did_you_mean
 
 if TYPE_CHECKING:
@@ -22,9 +22,12 @@ def launch_options(command: Callable[..., Any]) -> Callable[..., Any]:
         (
             click.option("--device", help="cpu, cuda, cuda:1, mps. Left out: the accelerator if there is one."),
             click.option("--desc", default="", help="What this run is for; the body of its README."),
-            click.option("--debug", is_flag=True, help="Say more, and name the op that fails in backward."),
+            click.option("--debug", is_flag=True, help="A line for every step, and the op that fails in backward."),
+            click.option("--pdb", is_flag=True, help="When it fails, look around there with Python's debugger."),
             click.option("--no-file", is_flag=True, help="Leave no record and no other file."),
-            click.option("--max-steps", type=click.IntRange(min=1), help="Stop after that many steps at the latest."),
+            click.option(
+                "--max-steps", type=click.IntRange(min=1), metavar="N", help="Stop after that many steps at the latest."
+            ),
             click.option("--quiet", is_flag=True, help="Print nothing but problems and the end."),
         )
     ):
@@ -36,25 +39,31 @@ def launch_of(**options: Any) -> Launch:
     """The launch that the options of `launch_options` describe."""
     from assay.compose import Launch
 
-    return Launch(**options, command=("assay", *sys.argv[1:]))
+    return Launch(**{name: given for name, given in options.items() if name != "pdb"}, command=("assay", *sys.argv[1:]))
 
 
-def told(result: RunResult) -> int:
-    """Tell a person how a run ended; the exit code."""
+def told(result: RunResult, *, pdb: bool = False) -> int:
+    """Tell a person how a run ended; the exit code. With `pdb` they may look around where it failed."""
     color = use_color(sys.stderr)
     where = f"  {result.record_dir}" if result.record_dir is not None else ""
     error = result.exception
     if result.status == "finished":
-        values = "".join(f"  {name} {value:.4f}" for name, value in result.value.items())
-        click.echo(f"{paint('finished', 'green bold', on=color)} {result.id}  step {result.step}{values}", err=True)
+        values = [f"{name} {value:.4f}" for name, value in result.value.items()]
+        parts = filter(None, [f"finished {result.id}".rstrip(), f"step {result.step}", *values])
+        first, *rest = folded("  ".join(parts), width(sys.stderr))
+        click.echo(
+            "\n".join([paint("finished", "green bold", on=color) + first.removeprefix("finished"), *rest]), err=True
+        )
     elif result.status == "stopped":
         click.echo(f"{paint('stopped', 'yellow bold', on=color)} {result.id}  at step {result.step}", err=True)
     else:
         _explain(error, color)
     if where:
         click.echo(f"record:{where}", err=True)
-    if result.status != "finished" and result.record_dir is not None:
+    if result.status != "finished" and result.record_dir is not None and result.step:
         click.echo(f"go on with: assay resume {result.id}", err=True)
+    if pdb and error is not None:
+        _look_around(error)
     return result.exit_code
 
 
@@ -77,14 +86,27 @@ def given(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 def _no_option(argument: str) -> InputError:
     """`--lr=1` and `--strct`: neither click nor anybody else knows it."""
-    name, has_value, _ = argument.partition("=")
+    name, has_value, value = argument.partition("=")
     context = click.get_current_context(silent=True)
     path = context.command_path if context is not None else "assay"
     options = [option for parameter in context.command.params for option in parameter.opts] if context else []
     near = "" if "." in name else did_you_mean(name, [option for option in options if option.startswith("-")])
-    written = f"write `{argument.lstrip('-')}`" if has_value else ""
+    key = _key_named(name.lstrip("-").replace("-", "_"))
+    written = f"write `{key or name.lstrip('-')}={value if has_value else '...'}`" if key or has_value else ""
     fix = " or ".join(filter(None, [near.removesuffix("?"), written])) + ("?" if near else "")
     return InputError(f"`{path}` has no option `{name}`.", fix=fix or f"`{path} --help` shows them")
+
+
+def _key_named(word: str) -> str:
+    """`--epochs 3`: the key of a config whose last part has this name, or nothing."""
+    from assay.core.schema import SECTIONS
+
+    tables = {f"{section.name}.": section.keys for section in SECTIONS if section.kind == "table"} | {"": SECTIONS}
+    train = next(section for section in SECTIONS if section.name == "data").keys
+    tables["data.train."] = train
+    known = [f"{above}{key.name}" for above, keys in tables.items() for key in keys if key.name == word]
+    known += ["optimizer.lr"] if word == "lr" else []
+    return known[0] if known else ""
 
 
 def _refuse_torn(arguments: Sequence[str], i: int) -> None:
@@ -104,6 +126,16 @@ def _refuse_torn(arguments: Sequence[str], i: int) -> None:
         opened = " ".join(arguments[before : end + 1])
         fix = f"write '{opened}'" if value else f"write `{''.join(arguments[before : i + 1])}`, without spaces"
         raise InputError(f"`{arguments[i]}` is no config file: the shell has cut `{opened}` at its spaces.", fix=fix)
+
+
+def _look_around(error: BaseException) -> None:
+    """Python's debugger at the line that failed; the record is complete by now, however long this takes."""
+    import pdb
+
+    while error.__cause__ is not None:  # what was raised first knows more than what explains it
+        error = error.__cause__
+    if error.__traceback__ is not None and not isinstance(error, KeyboardInterrupt):
+        pdb.post_mortem(error.__traceback__)
 
 
 def _explain(error: BaseException | None, color: bool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import sys
 from collections.abc import Sequence
 from types import TracebackType
@@ -160,6 +161,10 @@ def _in_our_words(error: click.UsageError) -> InputError:
     """What click found wrong with the arguments, as what and fix."""
     path = error.ctx.command_path if error.ctx is not None else "assay"
     how = f"`{path} --help` shows how"
+    group = error.ctx.command if error.ctx is not None else None
+    if isinstance(group, click.Group) and (found := re.fullmatch(r"No such command '(.*)'\.", error.message)):
+        fix = did_you_mean(found[1], group.commands) or f"the commands are {', '.join(group.commands)}"
+        return InputError(f"`{path}` has no command `{found[1]}`.", fix=fix)
     match error:
         case click.NoSuchOption(option_name=name, possibilities=near):
             return InputError(f"`{path}` has no option `{name}`.", fix=f"did you mean `{near[0]}`?" if near else how)
@@ -167,6 +172,12 @@ def _in_our_words(error: click.UsageError) -> InputError:
             what = parameter.human_readable_name
             kind = "argument" if isinstance(parameter, click.Argument) else "option"
             return InputError(f"`{path}` needs the {kind} {what}.", fix=how)
+        case click.BadParameter(param=click.Option(type=click.IntRange() as kind) as option):
+            given = error.message.partition(" is not ")[0]
+            limit = f"from {kind.min} to {kind.max}" if kind.max is not None else f"of at least {kind.min}"
+            return InputError(f"`{path}`: {option.opts[0]} must be a whole number {limit}, not {given}.")
+        case click.BadParameter(param=click.Option() as option):
+            return InputError(f"`{path}`, {option.opts[0]}: {_sentence(error.message)}", fix=how)
         case click.BadParameter(param=click.Parameter() as parameter):
             return InputError(f"`{path}`, {parameter.human_readable_name}: {_sentence(error.message)}", fix=how)
         case _:
@@ -179,9 +190,16 @@ def _sentence(text: str) -> str:
 
 
 def _report(error: BaseException) -> None:
-    """A fault: the part of the traceback that can help somebody, and where to take it."""
+    """A fault: the part of the traceback that can help somebody, and where to take it if it is not in their code."""
     import platform
     import traceback
+
+    from assay.record.tracebacks import users_part
+
+    theirs = users_part(error)
+    if theirs is not None:
+        click.echo(theirs.rstrip(), err=True)
+        return
 
     shown = traceback.TracebackException.from_exception(error)
     if not os.environ.get(TRACEBACK_VARIABLE):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
@@ -22,8 +23,12 @@ from assay.core.errors import InputError
 def command(arguments: tuple[str, ...], take_over: bool, no_verify: bool, **options: Any) -> int:
     runs, overrides = given(arguments)
     if len(runs) != 1:
-        raise InputError("`assay resume` goes on with one run.", fix="assay resume last")
+        count = f", not with {len(runs)}: {', '.join(runs)}" if runs else ""
+        raise InputError(f"`assay resume` goes on with one run{count}.", fix="assay resume last")
+    if Path(runs[0]).is_file():
+        raise InputError(f"{runs[0]} is a file, not a run.", fix=f"assay run {runs[0]}, or assay resume last")
     from assay.compose import resume
 
     launch = launch_of(**options)
-    return told(resume(runs[0], overrides, launch, take_over=take_over, verify=not no_verify))
+    ended = resume(runs[0], overrides, launch, take_over=take_over, verify=not no_verify)
+    return told(ended, pdb=options["pdb"])

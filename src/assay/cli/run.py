@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from assay.cli.launch import given, launch_of, launch_options, told
 from assay.cli.terminal import paint, use_color
-from assay.core.errors import ConfigError, InputError
+from assay.core.errors import AssayError, ConfigError, InputError
 
 if TYPE_CHECKING:
     from assay.config import Config
+
+
+FAST_STEPS = 20
+FAST = ["evaluate.every=10 steps", "evaluate.limit=2", "checkpoint.every=10 steps"]
+"""What `--fast-dev-run` asks for: evaluated and saved twice, then over."""
 
 
 @click.command(
@@ -28,7 +36,8 @@ if TYPE_CHECKING:
 @click.option("--user-dir", type=click.Path(), help="Where your modules are. Left out: beside the config, then src/.")
 @click.option("--from", "weights_from", metavar="RUN[@CKPT]|FILE", default="", help="Begin with these weights.")
 @click.option("--tag", help="Instead of the config's tag.")
-@click.option("--seed", type=click.IntRange(min=0), help="Instead of the config's seed.")
+@click.option("--seed", type=click.IntRange(min=0), metavar="N", help="Instead of the config's seed.")
+@click.option("--fast-dev-run", "fast", is_flag=True, help="20 steps with all that a run does on the way: a trial.")
 def command(
     arguments: tuple[str, ...],
     variants: tuple[str, ...],
@@ -36,6 +45,7 @@ def command(
     user_dir: str | None,
     tag: str | None,
     seed: int | None,
+    fast: bool,
     **options: Any,
 ) -> int:
     from assay.compose import problems_of_shape, train
@@ -47,16 +57,36 @@ def command(
         raise InputError("`assay run` needs a config file.", fix="assay run digits.toml")
     overrides += [f"tag={tag}"] if tag is not None else []
     overrides += [f"seed={seed}"] if seed is not None else []
+    if fast:
+        overrides += FAST
+        options["max_steps"] = min(options["max_steps"] or FAST_STEPS, FAST_STEPS)
+    for file in files:
+        _refuse_run(file)
     made = [expand(open_config(file, overrides, user_dir=user_dir), variants, sweep=not no_sweep) for file in files]
     # All shapes first: a typo in the last config must not come to light after a night of training the others.
     _refuse([problem for configs in made for problem in told_once(configs, problems_of_shape)])
     launch = launch_of(**options)
     if sum(map(len, made)) == 1:
-        return told(train(made[0][0], launch))
-    return _series(made, launch)
+        return told(train(made[0][0], launch), pdb=options["pdb"])
+    return _series(made, launch, pdb=options["pdb"])
 
 
-def _series(made: Sequence[Sequence[Config]], launch: Any) -> int:
+def _refuse_run(name: str) -> None:
+    """InputError for a run where a config belongs; anything else that is no file is told when it is opened."""
+    if Path(name).exists() or "." in name:
+        return
+    from assay.query.find import find
+
+    try:
+        run = find(name)[0]
+    except AssayError:
+        return
+    config = shlex.quote(os.path.relpath(run.folder.config_toml))
+    fix = f"assay resume {name} goes on with it; assay run {config} trains its config anew"
+    raise InputError(f"`{name}` is a run, not a config file.", fix=fix)
+
+
+def _series(made: Sequence[Sequence[Config]], launch: Any, *, pdb: bool) -> int:
     from assay.compose import Examiner, train_each
     from assay.config.expand import told_once
 
@@ -70,7 +100,7 @@ def _series(made: Sequence[Sequence[Config]], launch: Any) -> int:
     for i, config in enumerate(configs, 1):
         click.echo(f"\n{paint(f'[{i}/{len(configs)}]', 'bold', on=color)} {_title(config)}", err=True)
         result = next(results)
-        codes.append(told(result))
+        codes.append(told(result, pdb=pdb))
         if result.status == "stopped":
             if i < len(configs):
                 click.echo(f"not run: {len(configs) - i} of {len(configs)}", err=True)

@@ -41,6 +41,23 @@ def width(stream: TextIO) -> int | None:
     return shutil.get_terminal_size((80, 24)).columns
 
 
+def folded(line: str, columns: int | None) -> list[str]:
+    """A line as lines of at most `columns`, broken where two blanks are if the parts between are not wider themselves.
+
+    >>> folded("epoch 1  loss 0.25  valid/acc 0.5", 22)
+    ['epoch 1  loss 0.25', '    valid/acc 0.5']
+    """
+    lines: list[str] = []
+    for part in line.split("  "):
+        if not lines:
+            lines.append(part)
+        elif columns is None or len(lines[-1]) + 2 + len(part) <= columns:
+            lines[-1] += f"  {part}"
+        else:
+            lines.append(f"    {part}")
+    return lines
+
+
 def paint(text: str, style: str, *, on: bool) -> str:
     """`text` in a style such as "red bold"; as it is when `on` is false.
 

@@ -20,4 +20,4 @@ def command(run: str, splits: tuple[str, ...], **options: Any) -> int:
     if result.status == "finished":
         for name, value in result.value.items():
             click.echo(f"{name:<20} {value:.4f}")
-    return told(result)
+    return told(result, pdb=options["pdb"])

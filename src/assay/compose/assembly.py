@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from assay.compose.debug import debug_handlers
 from assay.compose.house import House
 from assay.compose.launch import Launch
 from assay.compose.parts import is_for_tests, make_loader, make_process, splits_of
@@ -21,6 +23,10 @@ if TYPE_CHECKING:
     from assay.engine import Engine
 
 
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
 @dataclass(slots=True)
 class Assembled:
     """An engine with all that listens to it, ready to run once it has a recorder."""
@@ -30,6 +36,9 @@ class Assembled:
     saver_folder: Path | None = None
     attempt: int = 1
     loaded: Mapping[str, Any] | None = None  # parts of a checkpoint for who is not there yet
+    loaders: Mapping[str, Iterable[Any]] = field(default_factory=dict)  # of the splits that are evaluated
+    notes: list[str] = field(default_factory=list)  # to say at the start
+    say: Callable[[str], None] = _say  # to the person who looks on
 
     def saver(self, *, attempt: int | None = None) -> Any:
         from assay.engine import Saver
@@ -67,7 +76,21 @@ def assemble(house: House, launch: Launch, *, saver_folder: Path | None = None, 
         backward.rate.epoch_length = engine.state.epoch_length
     house.context.set("state", engine.state)
     house.context.set("engine", engine)
-    return Assembled(house, engine, saver_folder)
+    loaders = {split: make_loader(house, split) for split in _evaluation(house)[1]}
+    return Assembled(house, engine, saver_folder, loaders=loaders, notes=_limits_of_seed(house))
+
+
+def _limits_of_seed(house: House) -> list[str]:
+    """What keeps a seed that was asked for from giving the same bits elsewhere; nothing where it does."""
+    from assay.engine.device import threads_in_use
+
+    if not house.seed or house.values("train").get("deterministic", False):
+        return []
+    if house.device.type != "cpu":
+        kind = house.device.type
+        return [f"seed {house.seed}: {kind} may round otherwise each time; [train] deterministic = true stops that"]
+    threads = threads_in_use()
+    return [f"seed {house.seed}: the same bits with {threads} threads only"] if threads > 1 else []
 
 
 def listen(assembled: Assembled, recorder: RunRecorder | NullRecorder, launch: Launch, *, saving: bool) -> None:
@@ -75,10 +98,11 @@ def listen(assembled: Assembled, recorder: RunRecorder | NullRecorder, launch: L
     import logging
 
     from assay.engine import Display, Evaluate, Loader, Save, Throughput
+    from assay.engine.handlers.evaluate import length_of
 
     house, engine = assembled.house, assembled.engine
-    period, splits = _evaluation(house)
-    loaders = {split: make_loader(house, split) for split in splits}
+    period, _ = _evaluation(house)
+    loaders = assembled.loaders
     limit = house.values("evaluate").get("limit")
     engine.bus.extend(Evaluate(loaders, every=period, limit=limit, seed=house.seed).handlers())
     if saving and house.is_on("checkpoint"):
@@ -102,16 +126,20 @@ def listen(assembled: Assembled, recorder: RunRecorder | NullRecorder, launch: L
     quiet = launch.quiet or bool(shown.get("quiet", False)) or not house.is_on("display")
     logger = recorder.logger if isinstance(recorder, RunRecorder) else logging.getLogger("assay")
     engine.bus.extend(Throughput().handlers())
-    display = Display(logger=logger, quiet=quiet, every=shown.get("every", "1 epoch"))
+    lengths = {split: length_of(loader, limit) for split, loader in loaders.items()}
+    display = Display(logger=logger, quiet=quiet, every=shown.get("every", "1 epoch"), lengths=lengths)
+    assembled.say = display.say
     engine.bus.extend(display.handlers())
+    if launch.debug:
+        engine.bus.extend(debug_handlers(logger, splits_of(house.root)))
 
     def say_what_is_run() -> None:
-        for line in _opening(engine, is_evaluated=bool(splits) or period == "never"):
+        is_evaluated = bool(loaders) or period == "never"
+        for line in [*assembled.notes, *_opening(engine, is_evaluated=is_evaluated)]:
             display.say(line)
 
     def warn(message: str) -> None:
         recorder.tell(Warned(message=message, step=engine.state.step))
-        display.say(message)
 
     for loader in (engine.source, *loaders.values()):
         if isinstance(loader, Loader):

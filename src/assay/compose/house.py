@@ -9,12 +9,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from assay.compose.debug import debugging
 from assay.compose.launch import Launch
 from assay.config.load import Config
 from assay.config.references import with_outside
 from assay.config.tree import KeyPath, Table, dotted, get_at, plain
 from assay.core.errors import ConfigError
-from assay.record.logfile import debugging as debugging_log
 
 if TYPE_CHECKING:
     from assay.build import Context, Plugin
@@ -71,8 +71,7 @@ def open_house(config: Config, launch: Launch) -> Iterator[House]:
     root = _with_outside(config)
     seed = int(plain(root).get("seed", 0))
     with ExitStack() as stack:
-        if launch.debug:
-            stack.enter_context(debugging())
+        stack.enter_context(debugging(on=launch.debug))
         stack.enter_context(user_code(config.user_dirs))
         context = Context()
         stack.callback(context.close)
@@ -82,21 +81,6 @@ def open_house(config: Config, launch: Launch) -> Iterator[House]:
         house = House(config, root, context, seed, pick_device(launch.device), stack)
         _furnish(house)
         yield house
-
-
-@contextlib.contextmanager
-def debugging() -> Iterator[None]:
-    """Say more; calls to the GPU wait for their end, so that the line that fails is the one that is shown."""
-    before = os.environ.get("CUDA_LAUNCH_BLOCKING")
-    os.environ["CUDA_LAUNCH_BLOCKING"] = "1"  # CUDA has not started yet
-    try:
-        with debugging_log():
-            yield
-    finally:
-        if before is None:
-            del os.environ["CUDA_LAUNCH_BLOCKING"]
-        else:
-            os.environ["CUDA_LAUNCH_BLOCKING"] = before
 
 
 def _furnish(house: House) -> None:

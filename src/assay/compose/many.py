@@ -5,17 +5,22 @@ from __future__ import annotations
 import contextlib
 import gc
 import inspect
+import logging
 import os
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from assay.compose.checks import problems_of_shape
 from assay.compose.launch import Launch, RunResult
 from assay.compose.training import train
 from assay.config import expand, open_config
+from assay.config.expand import told_once
 from assay.config.load import Config
+from assay.core.diagnostics import render
 from assay.core.errors import AssayError
+from assay.record.logfile import LOGGER
 
 if TYPE_CHECKING:
     pass
@@ -46,8 +51,17 @@ def run(
         except AssayError as error:
             results.append(_not_started(None, error))
             continue
+        _warn(made)
         results += train_each(made, launch)
     return results
+
+
+def _warn(configs: Sequence[Config]) -> None:
+    """What only looks wrong: nothing stops because of it, and nobody else would tell whoever calls from Python."""
+    told = told_once(configs, problems_of_shape)
+    warnings = [problem for problem in told if problem.severity == "warning"]
+    if warnings:
+        logging.getLogger(LOGGER).warning("%s", render(warnings, color=False))
 
 
 def train_each(configs: Iterable[Config], launch: Launch) -> Iterator[RunResult]:

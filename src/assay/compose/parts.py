@@ -12,7 +12,7 @@ from assay.core.schema import parse_duration_s
 
 if TYPE_CHECKING:
     from assay.build import Context
-    from assay.engine import Process
+    from assay.engine import Loader, Process
     from assay.engine.pipes import Stream
     from assay.engine.process import Model
 
@@ -115,6 +115,8 @@ def make_loader(house: House, split: str) -> Iterable[Any]:
         raise InputError(f"[data.{split}] has no batch_size.", fix=f"Write batch_size = 64 under [data.{split}].")
     loader = Loader(source, seed=house.seed, split=split, **_loader_settings(house, split, settings))
     house.closing.callback(loader.close)
+    if not loader.steps_per_epoch:
+        _refuse_empty(house, split, loader)
     house.context.set(f"{split}_loader", loader, type=LOADERS.get(split))
     return loader
 
@@ -138,6 +140,25 @@ def _loader_settings(house: House, split: str, settings: dict[str, Any]) -> dict
         if accumulate is not None and "micro_batch_size" not in settings:
             given["accumulate"] = accumulate
     return given
+
+
+def _refuse_empty(house: House, split: str, loader: Loader) -> None:
+    """At the start, not at the first evaluation an hour later."""
+    table = get_at(house.root, ("data", split))
+    assert isinstance(table, Table)
+    size, batch = len(loader.dataset), loader.batch_size
+    if not size:
+        kind = type(loader.dataset).__name__
+        raise InputError(
+            f"data.{split} is empty: the {kind} has no samples.",
+            where=str(table.items["source"].origin),
+            fix="Look at its arguments: a path, a name of a split, a filter that lets nothing through.",
+        )
+    raise InputError(
+        f"data.{split} has {size} samples, fewer than one batch of {batch}, and drop_last leaves them out.",
+        where=str(table.key_origin("batch_size")),
+        fix=f"batch_size = {size} at most, or drop_last = false.",
+    )
 
 
 def _stream_loader(house: House, split: str, stream: Stream, settings: dict[str, Any]) -> Iterable[Any]:

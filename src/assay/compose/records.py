@@ -174,6 +174,8 @@ def failed(recorder: RunRecorder | NullRecorder, config: Config, error: BaseExce
     status, reason, traceback = ending(error)
     folder, run_id = None, ""
     if isinstance(recorder, RunRecorder):
+        if traceback:
+            recorder.logger.info("%s", traceback.rstrip())
         recorder.finish(status, reason, traceback, step=step)
         folder, run_id = recorder.folder.path, recorder.id
     code = 130 if isinstance(error, KeyboardInterrupt) else error.exit_code if isinstance(error, AssayError) else 1

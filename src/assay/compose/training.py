@@ -58,22 +58,18 @@ def train(config: Config, launch: Launch, *, parent: str = "") -> RunResult:
 
 def _train(assembled: Assembled, recorder: RunRecorder | NullRecorder, config: Config, launch: Launch) -> RunResult:
     from assay.build import entered
-    from assay.engine.deterministic import deterministic, tracing_backward
+    from assay.engine.deterministic import deterministic
     from assay.engine.handlers.interrupt import stopping_on_signals
     from assay.engine.handlers.save import restore_listeners
 
     engine, house = assembled.engine, assembled.house
     engine.recorder = recorder
     set_recorder(house, recorder)
-    with stopping_on_signals(engine) as caught:
+    with stopping_on_signals(engine, say=lambda line: assembled.say(line)) as caught:
         try:
             listen(assembled, recorder, launch, saving=isinstance(recorder, RunRecorder))
             on = house.values("train").get("deterministic", False)
-            with (
-                entered(house.plugins),
-                deterministic(engine.process.model, enabled=on),
-                tracing_backward(enabled=launch.debug),
-            ):
+            with entered(house.plugins), deterministic(engine.process.model, enabled=on):
                 engine.bus.extend(handler for plugin in house.plugins for handler in plugin.handlers())
                 if assembled.loaded is not None:
                     restore_listeners(engine, assembled.loaded)
@@ -115,6 +111,8 @@ def resume(
     """
     from assay.config import changed_keys
     from assay.engine.handlers.save import is_of_engine, restore
+    from assay.engine.optim import put_settings, settings_of
+    from assay.query.diff import written
 
     view, name = find(address)
     launch = launch or Launch()
@@ -125,9 +123,14 @@ def resume(
     config = open_config(view.folder.config_toml, overrides, user_dir=None)
     config = at_home(config, view.file)
     config = sound(config)
-    changed = [change.key for change in changed_keys(old.root, config.root)]
+    changes = changed_keys(old.root, config.root)
+    changed = [change.key for change in changes]
     with open_house(config, launch) as house:
         assembled = assemble(house, launch, saver_folder=view.folder.checkpoints)
+        assembled.notes += [
+            f"changed: {each.key}  {written(each.before) or 'not given'} -> {written(each.after) or 'not given'}"
+            for each in changes
+        ]
         saver = assembled.saver()
         found, skipped = saver.complete()
         step, checkpoint = 0, ""
@@ -137,7 +140,11 @@ def resume(
             else:
                 manifest, parts, skipped = saver.newest(verify=verify)
             step, checkpoint = manifest.step, manifest.name
+            optimizer = assembled.engine.process.backward.optimizer
+            asked = settings_of(optimizer)
             restore(assembled.engine, parts)
+            # The checkpoint brings the settings of then; what was changed since is what the user wants now.
+            put_settings(optimizer, asked, {key.rpartition(".")[2] for key in changed if key.startswith("optimizer.")})
             assembled.loaded = {name: part for name, part in parts.items() if not is_of_engine(name)}
         if view.status == "finished" and assembled.engine.state.step == (assembled.engine.state.max_steps or -1):
             raise InputError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -21,6 +22,7 @@ from assay.config.tree import (
 )
 from assay.config.values import value_of
 from assay.core.diagnostics import Origin, Problem
+from assay.core.errors import nearest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +137,20 @@ def renamed(setting: Setting) -> tuple[Setting | None, list[Problem]]:
         return None, notes
     shown = f"{alias.new}={setting.text if setting.text is not None else '...'}"
     return replace(setting, parts=to, value=value, origins=origins, text=None, to_create=f"+{shown}"), notes
+
+
+def with_alias(problem: Problem) -> Problem:
+    """An unknown key that looks most like one of another system: then that one was meant."""
+    above, _, word = problem.key.rpartition(".")
+    if problem.kind != "unknown-key":
+        return problem
+    words = {alias.old.rpartition(".")[2]: alias for alias in ALIASES if alias.old.rpartition(".")[0] == above}
+    known = re.findall("did you mean `([^`]+)`", problem.fix)
+    near = nearest(word, [*known, *words])
+    if not near or near[0] in known:
+        return problem
+    alias = words[near[0]]
+    return replace(problem, fix=f"did you mean `{near[0]}`, which is `{alias.new}` here?")
 
 
 def _is_under(path: KeyPath, above: KeyPath) -> bool:

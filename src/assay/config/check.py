@@ -13,6 +13,7 @@ from datetime import date, time
 from difflib import SequenceMatcher
 from typing import Any
 
+from assay.config.aliases import with_alias
 from assay.config.allowed import FORM, WRAP, is_target, parts_of, refused_by_name, trust_command
 from assay.config.load import Config
 from assay.config.overrides import CLI
@@ -144,8 +145,9 @@ def _top_level(config: Config, root: Table, *, is_whole: bool) -> Iterator[Probl
                 fix = near or f"top-level keys are {', '.join(standard)}"
                 yield Problem(kind="unknown-key", message=f"unknown key `{name}`", origin=origin, key=name, fix=fix)
             elif is_whole:
-                near = did_you_mean(name, used - set(root.items))
-                fix = near or _renamed(name, root) or f'refer to it as "@{name}", or remove it'
+                if nearest(name, used - set(root.items)):
+                    continue  # the reference that was to lead here is wrong, which is told there
+                fix = _renamed(name, root) or f'refer to it as "@{name}", or remove it'
                 message = f"nothing uses the section `{name}`"
                 yield Problem(kind="unused-section", message=message, origin=origin, key=name, fix=fix)
 
@@ -167,6 +169,9 @@ def _unused_keys(config: Config) -> Iterator[Problem]:
             if isinstance(node, Table) and path in above:
                 todo += [((*path, key), item, node.key_origin(key)) for key, item in node.items.items()]
             else:
+                missing = [each for each in used if each[:-1] == path[:-1] and get_at(config.written, each) is None]
+                if nearest(str(path[-1]), [str(each[-1]) for each in missing]):
+                    continue  # as above
                 near = [str(other[-1]) for other in used if other[:-1] == path[:-1]]
                 yield Problem(
                     kind="unused-key",
@@ -248,12 +253,14 @@ def _table(key: Key, node: Node, key_origin: Origin, path: KeyPath, *, is_whole:
             yield from _value(inner, item, node.key_origin(name), (*path, name), is_whole=is_whole)
             continue
         known = [each.name for each in key.keys]
-        yield Problem(
-            kind="unknown-key",
-            message=f"unknown key `{dotted((*path, name))}`",
-            origin=node.key_origin(name),
-            key=dotted((*path, name)),
-            fix=did_you_mean(name, known) or f"it takes: {', '.join(known)}",
+        yield with_alias(
+            Problem(
+                kind="unknown-key",
+                message=f"unknown key `{dotted((*path, name))}`",
+                origin=node.key_origin(name),
+                key=dotted((*path, name)),
+                fix=did_you_mean(name, known) or f"it takes: {', '.join(known)}",
+            )
         )
     if not is_whole:
         return  # what seems to be missing may stand in a line that could not be read
@@ -377,6 +384,8 @@ def _bounds(key: Key, value: int | float, node: Node, path: KeyPath) -> Iterator
         limit = f"at least {key.minimum:g}"
     elif key.above is not None and not value > key.above:
         limit = f"more than {key.above:g}"
+    elif key.maximum is not None and not value <= key.maximum:
+        limit = f"at most {key.maximum}"
     else:
         return
     yield _problem("wrong-value", f"`{dotted(path)}` must be {limit}, not {_shown(node)}", node, path)
@@ -521,9 +530,13 @@ def _short_name(leaf: Leaf, name: str, path: KeyPath, modules: UserModules) -> I
             Problem(kind="duplicate-name", severity="note", message=f"`{name}` is registered here", origin=one.origin)
             for one in found
         )
+        times = "twice" if len(found) == 2 else f"{len(found)} times"
+        if len({one.kind for one in found}) == len(found):
+            kinds = " and ".join(one.kind or "no kind" for one in found)
+            times += f", as {kinds}, and a config cannot tell which is meant"
         yield Problem(
             kind="duplicate-name",
-            message=f"`{name}` is registered {'twice' if len(found) == 2 else f'{len(found)} times'}: {both}",
+            message=f"`{name}` is registered {times}: {both}",
             origin=leaf.origin,
             key=dotted(path),
             fix=f'write "{found[0].target}" or "{found[1].target}"',

@@ -135,6 +135,8 @@ class _Page:
         for at in ends:
             yield self._with(at, at, f"{self._newline}{said}")
         if not path[:-1]:
+            at = self._end_of_heading()
+            yield f"{self.text[:at]}{said}{self._newline}{self._newline if at else ''}{self.text[at:]}"
             yield f"{said}{self._newline}{self.text}"
 
     def without_key(self, path: KeyPath) -> Iterator[str]:
@@ -196,6 +198,17 @@ class _Page:
 
     def _is_header(self, at: int) -> bool:
         return self.text[self._start_of_line(at) : at + 1].strip().startswith("[")
+
+    def _end_of_heading(self) -> int:
+        """Where the comment ends that the file begins with; one that a table follows at once belongs to the table."""
+        at = 0
+        while self.text[at : at + 1] == "#":
+            at = min(self._end_of_line(at) + len(self._newline), len(self.text))
+        if not at or not self.text[:at].endswith("\n"):
+            return 0
+        rest = self.text[at:]
+        blank = len(rest) - len(rest.lstrip(" \t\r\n"))
+        return at + blank if blank or not rest else 0
 
     def _start_of_line(self, at: int) -> int:
         return self.text.rfind("\n", 0, at) + 1

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from assay.config import references
-from assay.config.aliases import renamed
+from assay.config.aliases import renamed, with_alias
 from assay.config.overrides import RefusedError, Setting, put, setting_of
 from assay.config.tree import Table
 from assay.core import schema
@@ -54,7 +54,7 @@ def merged(
             try:
                 written = put(written, setting) if setting is not None else written
             except RefusedError as refused:
-                problems.append(refused.problem)
+                problems.append(with_alias(refused.problem))
     body, wrong = references.drawn(_without(written, schema.MAKERS), draws)
     problems += wrong
     root, wrong = references.resolved(body)

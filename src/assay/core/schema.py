@@ -34,6 +34,7 @@ class Key:
     required: bool = False
     weights: bool = True
     minimum: float | None = None
+    maximum: int | None = None
     above: float | None = None
     choices: tuple[str, ...] = ()  # of an int: words it takes besides numbers
     keys: tuple[Key, ...] = ()
@@ -44,13 +45,23 @@ class Key:
         return next((key for key in self.keys if key.name == name), None)
 
 
+MAX_SEED = 2**63 - 1
+"""What fits into a signed 64-bit integer, which is what random numbers are keyed by."""
+
 ENABLED = Key(name="enabled", kind="bool", doc="false switches the section off and leaves it in place.", default=True)
 """The one switch of every section that can be done without."""
 
 SECTIONS: tuple[Key, ...] = (
     Key(name="tag", kind="text", doc="The one title of a run.", default="", weights=False),
     Key(name="desc", kind="text", doc="What the run is for; the body of its README.", default="", weights=False),
-    Key(name="seed", kind="int", doc="Every random number of the run comes from it.", default=0, minimum=0),
+    Key(
+        name="seed",
+        kind="int",
+        doc="Every random number of the run comes from it.",
+        default=0,
+        minimum=0,
+        maximum=MAX_SEED,
+    ),
     Key(
         name="threads",
         kind="int",

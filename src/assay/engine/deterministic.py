@@ -58,16 +58,3 @@ def _module_of(error: BaseException, model: nn.Module) -> str:
         if id(own) in names:
             where = f"{names[id(own)] or 'the model'} ({type(own).__name__})"
     return where
-
-
-@contextmanager
-def tracing_backward(*, enabled: bool = True) -> Iterator[None]:
-    """Within it an op that fails or gives NaN in backward is named, with the line of forward that it belongs to.
-
-    Steps take about twice as long.
-    """
-    if not enabled:
-        yield
-        return
-    with torch.autograd.set_detect_anomaly(True):
-        yield

@@ -21,7 +21,10 @@ def pick_device(name: str | None) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     kind = name.split(":")[0]
     if kind not in ("cpu", "cuda", "mps"):
-        fix = did_you_mean(kind, ["cpu", "cuda", "mps"]) or "devices are cpu, cuda, cuda:1, mps"
+        fix = (
+            did_you_mean("cuda" if kind == "gpu" else kind, ["cpu", "cuda", "mps"])
+            or "devices are cpu, cuda, cuda:1, mps"
+        )
         raise InputError(f"There is no device {name!r}.", fix=fix)
     available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if not available[kind]:
@@ -51,6 +54,11 @@ def pick_threads(wanted: int | str, model: nn.Module) -> int:
 def use_threads(wanted: int | str, model: nn.Module) -> None:
     """Give torch the threads of `pick_threads`."""
     torch.set_num_threads(pick_threads(wanted, model))
+
+
+def threads_in_use() -> int:
+    """CPU threads that torch computes with."""
+    return torch.get_num_threads()
 
 
 def place(owner: object, device: torch.device) -> None:

@@ -18,8 +18,9 @@ from assay.engine.batches import blame_device, to_device
 from assay.engine.bus import Bus, bind_by_name, event_named
 from assay.engine.data.loader import Loader
 from assay.engine.data.source import Window, as_source
+from assay.engine.dead_worker import died
 from assay.engine.process import Process
-from assay.engine.seed import STEP, WATCHED_STEPS, StepRandomness, key
+from assay.engine.seed import STEP, WATCHED_STEPS, StepRandomness, checked_seed, key
 from assay.engine.state import State
 
 KEYS_AHEAD = 64
@@ -51,7 +52,7 @@ class Engine:
     ) -> None:
         self.process = process
         self.source = as_source(train, accumulate=accumulate, seed=seed)
-        self.seed = seed
+        self.seed = checked_seed(seed)
         self.device = torch.device(device)
         self.recorder: Recorder = recorder if recorder is not None else NullRecorder()
         self.state = State()
@@ -59,6 +60,7 @@ class Engine:
         self._happened: Counter[Event] = Counter()
         self._begun = 0.0
         self._keys: dict[int, int] = {}
+        self.max_samples, self.max_seconds = samples, seconds
         self._bound(epochs, steps)
         roles = {"engine": self, "process": process, "model": getattr(process, "model", None), "state": self.state}
         roles |= {"recorder": self.recorder, "backward": getattr(process, "backward", None)}
@@ -85,8 +87,11 @@ class Engine:
                 self._train_epoch()
             self.fire(Event.RUN_END)
         except BaseException as error:
-            state.error = error
+            clear = died(error)
+            state.error = clear or error
             self.fire(Event.EXCEPTION)
+            if clear is not None:
+                raise clear from error
             raise
         return state
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -73,6 +73,19 @@ def _names(optimizer: Optimizer, model: nn.Module) -> dict[int, str]:
         for place, parameter in enumerate(group["params"]):
             names[len(names)] = name_of.get(id(parameter), f"group{number}.{place}")
     return names
+
+
+def settings_of(optimizer: Optimizer) -> list[dict[str, Any]]:
+    """The settings of each group: its learning rate, its betas, what else is no parameter."""
+    groups = optimizer.param_groups
+    return [{key: value for key, value in group.items() if key not in ("params", "param_names")} for group in groups]
+
+
+def put_settings(optimizer: Optimizer, settings: Sequence[Mapping[str, Any]], names: Collection[str]) -> None:
+    """Give each group those of its `settings` that have one of `names`; with "lr" goes what schedules begin from."""
+    names = {*names, *({"initial_lr"} if "lr" in names else ())}
+    for group, own in zip(optimizer.param_groups, settings, strict=True):
+        group.update({name: own[name] for name in names if name in own})
 
 
 def idle_optimizer() -> Optimizer:

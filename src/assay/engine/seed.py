@@ -8,14 +8,17 @@ from __future__ import annotations
 import ctypes
 import random
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from hashlib import blake2b
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 import torch
 from numpy.random import mtrand
+
+from assay.core.errors import InputError
 
 # The second number of a key says what it is for; two purposes never share a stream.
 INIT = 0  # (seed, INIT): building the model
@@ -29,9 +32,26 @@ BATCH = 6  # (seed, BATCH, epoch, number): a batch of data that is not ours; -1 
 _PACK = {n: struct.Struct(f"<{n}q").pack for n in range(1, 7)}
 
 
+def checked_seed(seed: int) -> int:
+    """The seed itself; InputError when it does not fit into a signed 64-bit integer."""
+    if not -(2**63) <= seed < 2**63:
+        raise InputError(f"The seed {seed} does not fit into 64 bits.", fix="Give one from 0 to 2**63 - 1.")
+    return seed
+
+
 def key(*numbers: int) -> int:
-    """A 64-bit key from up to six 64-bit integers (blake2b)."""
+    """A 64-bit key from up to six signed 64-bit integers (blake2b)."""
     return int.from_bytes(blake2b(_PACK[len(numbers)](*numbers), digest_size=8).digest(), "little")
+
+
+def streams(seed: int, splits: Iterable[str]) -> dict[str, int]:
+    """Every random stream of a run by what it is for, with the key of its first use; the rest follow from the seed."""
+    first = {"weights": key(seed, INIT), "order of an epoch": key(seed, ORDER, 0), "a step": key(seed, STEP, 0, 0)}
+    for split in splits:
+        name = crc32(split.encode())
+        first[f"samples of {split}"] = key(seed, SAMPLE, name, 0, 0)
+        first[f"evaluation of {split}"] = key(seed, EVALUATE, name, 0)
+    return first
 
 
 def seed_torch(value: int) -> None:

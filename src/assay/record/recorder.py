@@ -12,7 +12,6 @@ import socket
 import sys
 import threading
 import time
-import traceback as tracebacks
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -37,6 +36,7 @@ from assay.record.environment import environment
 from assay.record.key_code import source_of
 from assay.record.later import Later
 from assay.record.snapshot import STAT_CACHE, snapshot
+from assay.record.tracebacks import shortened
 from assay.record.watch import Watcher
 from assay.record.writer import MetricsWriter
 from assay.store.artifacts import keep_artifact
@@ -246,6 +246,8 @@ class RunRecorder:
         self._refuse_if_over()
         if isinstance(fact, Ended):
             self._ended = fact
+        if isinstance(fact, Warned):
+            self.logger.warning(fact.message)
         try:
             append_line(self.folder.events, event_line(fact, time.time_ns()))
         except OSError as error:
@@ -505,11 +507,11 @@ def ending(error: BaseException | None) -> tuple[EndStatus, str, str]:
     """Status, reason and traceback of a run that ended with `error`."""
     if error is None or (isinstance(error, SystemExit) and not error.code):
         return "finished", "", ""
-    shown = "".join(tracebacks.format_exception(error))
     if isinstance(error, KeyboardInterrupt):
         return "stopped", "interrupted", ""
     if isinstance(error, Terminated):
         return "stopped", "SIGTERM", ""
+    shown = shortened(error)
     first_line = str(error).strip().split("\n", 1)[0]
     return "failed", f"{type(error).__name__}: {first_line}" if first_line else type(error).__name__, shown
 

@@ -173,7 +173,8 @@ def make_project(root: Path) -> Project:
         _write_new(project.assay_dir / ".gitignore", _GITIGNORE)
         _write_new(project.settings, _SETTINGS)
     except OSError as error:
-        raise refusal(error, project.assay_dir, "The project folder cannot be made") from error
+        fix = "Make a folder above it a project (assay init), or make it writable; --no-file leaves no record."
+        raise refusal(error, project.assay_dir, "The project folder cannot be made", fix=fix) from error
     return project
 
 
@@ -206,13 +207,13 @@ def scan_runs(runs_dir: Path) -> Iterator[os.DirEntry[str]]:
         raise refusal(error, runs_dir, "The folder of the runs cannot be read") from error
 
 
-def refusal(error: OSError, path: Path, what: str) -> AssayError:
-    """What the operating system refused, as one clear sentence."""
+def refusal(error: OSError, path: Path, what: str, *, fix: str = "") -> AssayError:
+    """What the operating system refused, as one clear sentence; `fix` for a place that may not be written."""
     match error.errno:
         case errno.EACCES | errno.EPERM:
-            return InputError(f"{what}: no permission.", where=str(path), fix=_ELSEWHERE)
+            return InputError(f"{what}: no permission.", where=str(path), fix=fix or _ELSEWHERE)
         case errno.EROFS:
-            return InputError(f"{what}: the disk is read-only.", where=str(path), fix=_ELSEWHERE)
+            return InputError(f"{what}: the disk is read-only.", where=str(path), fix=fix or _ELSEWHERE)
         case errno.ENOSPC | errno.EDQUOT:
             return RecordError(f"{what}: the disk is full.", where=str(path), fix="Free some space, then run it again.")
         case errno.EEXIST | errno.ENOTDIR:

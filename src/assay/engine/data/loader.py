@@ -22,6 +22,7 @@ from assay.engine.data.randomness import Fetch, MapDataset, Randomness, randomne
 from assay.engine.data.samplers import Listed, order_of
 from assay.engine.data.source import Window
 from assay.engine.data.workers import StartMethod, Task, Workers
+from assay.engine.seed import checked_seed
 
 Part = tuple[int, list[int]]
 """Position of the first sample, indices."""
@@ -81,7 +82,7 @@ class Loader:
             )
         _check(split, batch_size, sampler, batch_sampler, shuffle, drop_last, micro_batch_size, workers, prefetch)
         self.dataset = dataset
-        self.seed = seed
+        self.seed = checked_seed(seed)
         self.split = split
         self.drop_last = drop_last
         self.workers = workers

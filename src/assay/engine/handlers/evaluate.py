@@ -92,13 +92,19 @@ def part_of(batches: Iterable[Any], limit: int | None) -> str:
     """What part of a split `limit` batches are, as `20 of 32 batches`; empty when they are all of it."""
     if limit is None:
         return ""
+    length = length_of(batches)
+    if length is None:
+        return f"at most {limit} batches"
+    return f"{limit} of {length} batches" if limit < length else ""
+
+
+def length_of(batches: Iterable[Any], limit: int | None = None) -> int | None:
+    """How many batches there are, of which `limit` are looked at; None when nobody can know."""
     try:
         length = len(batches) if isinstance(batches, Sized) else None
     except TypeError:  # a DataLoader of a stream has the method, but no length
         length = None
-    if length is None:
-        return f"at most {limit} batches"
-    return f"{limit} of {length} batches" if limit < length else ""
+    return length if length is None or limit is None else min(length, limit)
 
 
 @contextmanager

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
@@ -25,8 +25,11 @@ class Interrupts:
 
 
 @contextmanager
-def stopping_on_signals(engine: Engine) -> Iterator[Interrupts]:
-    """SIGINT and SIGTERM stop `engine` after its step. Outside the main thread signals stay as they are."""
+def stopping_on_signals(engine: Engine, *, say: Callable[[str], object] | None = None) -> Iterator[Interrupts]:
+    """SIGINT and SIGTERM stop `engine` after its step. Outside the main thread signals stay as they are.
+
+    `say` tells the person that they were heard: a step may take minutes.
+    """
     caught = Interrupts()
     if threading.current_thread() is not threading.main_thread():
         yield caught
@@ -36,7 +39,11 @@ def stopping_on_signals(engine: Engine) -> Iterator[Interrupts]:
         if caught.signal is not None:
             raise KeyboardInterrupt
         caught.signal = number
-        engine.stop(signal.Signals(number).name, hurry=True)
+        name = signal.Signals(number).name
+        engine.stop(name, hurry=True)
+        if say is not None:
+            with suppress(RuntimeError):  # it came while something was being written
+                say(f"{name}: stopping after this step, and saving; once more ends it at once")
 
     before: dict[int, Any] = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

@@ -1,0 +1,103 @@
+"""Runs started from Python that is no script: cells of a notebook, where there is no file and a loop is running."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from assay.cli.main import main
+from assay.core import run_file
+from flow.conftest import SRC
+from flow.test_train import only_run
+
+pytestmark = pytest.mark.slow
+
+KERNEL = """
+import asyncio, json, sys
+
+async def cells():
+    names = {"__name__": "__main__"}
+    for number, cell in enumerate(json.load(open(sys.argv[1])), 1):
+        exec(compile(cell, f"<ipython-input-{number}>", "exec"), names)
+        await asyncio.sleep(0)
+
+asyncio.run(cells())
+"""
+
+
+def in_cells(toy: Path, *cells: str) -> subprocess.CompletedProcess[str]:
+    """Cells one after another as a kernel of a notebook runs them: by `exec`, without `__file__`, inside a loop."""
+    (toy / "cells.json").write_text(json.dumps(cells))
+    return subprocess.run(
+        [sys.executable, "-c", KERNEL, "cells.json"],
+        cwd=toy,
+        env={**os.environ, "PYTHONPATH": str(SRC), "NO_COLOR": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.mark.row("A42")
+def test_configs_are_run_from_the_cells_of_a_notebook_in_their_order(toy: Path) -> None:
+    (toy / "other.toml").write_text((toy / "toy.toml").read_text().replace('tag = "toy"', 'tag = "other"'))
+
+    ran = in_cells(
+        toy,
+        "import assay\nassert '__file__' not in globals()",
+        "results = assay.run(['toy.toml', 'nothing.toml', 'other.toml'], device='cpu', desc='by hand', no_file=False)",
+        "print([result.status for result in results], [result.step for result in results])",
+        "print([result.config.root.items['tag'].value for result in results if result.config])",
+        "print(assay.load_model(str(results[2].record_dir), 'latest').training)",
+        "assert assay.run('toy.toml', no_file=True, device='cpu')[0].record_dir is None",
+    )
+
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.splitlines() == ["['finished', 'failed', 'finished'] [32, 0, 32]", "['toy', 'other']", "False"]
+    assert "\x1b" not in ran.stderr and "epoch  4/4  step    32" in ran.stderr
+    runs = sorted((toy / "runs").iterdir(), key=lambda run: run_file.read(run).created_ns)
+    assert [run_file.read(run).tag for run in runs] == ["toy", "other"]
+    assert "by hand" in (runs[0] / "README.md").read_text()
+
+
+def test_what_only_looks_wrong_is_said_to_whoever_runs_it_from_python(toy: Path) -> None:
+    text = (toy / "toy.toml").read_text().replace("width = 8", 'width = "${sizes.width}"')
+    (toy / "toy.toml").write_text(f"{text}\n[sizes]\nwidth = 8\nspare = 2\n")
+
+    ran = in_cells(toy, "import assay", "assert assay.run('toy.toml', device='cpu')[0].status == 'finished'")
+
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stderr.count("warning: nothing uses `sizes.spare`") == 1
+    assert only_run(toy)
+
+
+@pytest.mark.row("E52")
+@pytest.mark.parametrize(
+    ("seed", "threads", "deterministic", "said"),
+    [(3, 2, False, True), (3, 1, False, False), (0, 2, False, False), (3, 2, True, False)],
+)
+def test_a_seed_that_was_asked_for_tells_what_limits_it_only_where_something_does(
+    seed: int,
+    threads: int,
+    deterministic: bool,
+    said: bool,
+    toy: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(toy)
+    before = torch.get_num_threads()
+    given = [f"seed={seed}", f"threads={threads}", f"train.deterministic={str(deterministic).lower()}"]
+    try:
+        assert main(["run", "toy.toml", "--device", "cpu", "--max-steps", "1", "--no-file", *given]) == 0
+    finally:
+        torch.set_num_threads(before)
+
+    assert ("seed 3: the same bits with 2 threads only\n" in capsys.readouterr().err) == said
