@@ -41,7 +41,7 @@ def launch_of(**options: Any) -> Launch:
     return Launch(**options, command=("assay", *sys.argv[1:]))
 
 
-def told(result: RunResult) -> int:
+def told(result: RunResult, *, can_resume: bool = True) -> int:
     """Tell a person how a run ended; the exit code."""
     color = use_color(sys.stderr)
     where = f"  {result.record_dir}" if result.record_dir is not None else ""
@@ -55,9 +55,23 @@ def told(result: RunResult) -> int:
         _explain(error, color)
     if where:
         click.echo(f"record:{where}", err=True)
-    if result.status != "finished" and result.record_dir is not None:
+    if result.status != "finished" and result.record_dir is not None and can_resume:
         click.echo(f"go on with: assay resume {result.id}", err=True)
     return result.exit_code
+
+
+def told_both(result: RunResult) -> int:
+    """Tell how a run ended, and the test after it, if there was one; the exit code."""
+    code = told(result)
+    return max(code, told_test(result.test)) if result.test is not None else code
+
+
+def told_test(result: RunResult) -> int:
+    """Tell a person what a test measured, and how it ended; the exit code."""
+    if result.status == "finished":
+        for name, value in result.value.items():
+            click.echo(f"{name:<20} {value:.4f}")
+    return told(result, can_resume=False)
 
 
 def given(arguments: Sequence[str]) -> tuple[list[str], list[str]]:

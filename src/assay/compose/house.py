@@ -30,6 +30,8 @@ class House:
     seed: int
     device: Device
     plugins: list[Plugin] = field(default_factory=list)
+    task: Any = None
+    meta: bytes = b""
 
     def build(self, section: str) -> Any:
         return self.build_at((section,))

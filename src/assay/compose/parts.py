@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from assay.compose.house import House
+from assay.compose.tasks import dataset_of, make_task
 from assay.config.tree import Table, get_at, plain
 from assay.core.errors import ArgumentError, ConfigError, InputError
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def make_process(house: House, *, training: bool) -> Process:
-    """Model, optimizer, backward and process, in the order in which they need each other."""
+    """Task, model, optimizer, backward, criterion and process, in the order in which they need each other."""
     from assay.engine import Backward, seed_all
     from assay.engine.device import place, use_threads
     from assay.engine.optim import idle_optimizer
@@ -26,6 +27,8 @@ def make_process(house: House, *, training: bool) -> Process:
 
     context, settings = house.context, house.values("train")
     seed_all(key(house.seed, INIT))
+    if make_task(house) is not None:
+        seed_all(key(house.seed, INIT))  # whatever it drew, the model begins the same
     model = house.build("model")
     use_threads(plain(house.root).get("threads", "auto"), model)
     model.to(house.device)
@@ -47,6 +50,10 @@ def make_process(house: House, *, training: bool) -> Process:
         context.set("backward", backward)
     else:
         context.set("optimizer", idle_optimizer())
+    if "criterion" in house.root.items:
+        context.set("criterion", house.build("criterion"))
+    elif not training:
+        context.set("criterion", None)
     process: Process = house.build("process")
     place(process, house.device)
     evaluate = house.values("evaluate").get("precision", "fp32")
@@ -99,7 +106,7 @@ def make_loader(house: House, split: str) -> Iterable[Any]:
     from assay.engine.names import LOADERS
 
     settings = {key: value for key, value in house.values("data", split).items() if key != "source"}
-    source = house.build_at(("data", split, "source"))
+    source = _source(house, split)
     if settings.get("workers") or getattr(source, "num_workers", 0):
         house.context.check_for_workers(source, f"data.{split}.source")
     if not is_dataset(source):
@@ -118,13 +125,20 @@ def make_loader(house: House, split: str) -> Iterable[Any]:
     return loader
 
 
+def _source(house: House, split: str) -> Any:
+    if get_at(house.root, ("data", split, "source")) is None:
+        return dataset_of(house, split)
+    return house.build_at(("data", split, "source"))
+
+
 def _check_batches(house: House, split: str, source: Any) -> None:
     """InputError when `source`, which is no data set, cannot give the batches of a split as the config asks for."""
     from assay.build import loader_keys
 
     table = get_at(house.root, ("data", split))
     assert isinstance(table, Table)
-    name, where = type(source).__name__, str(table.items["source"].origin)
+    node = table.items.get("source")
+    name, where = type(source).__name__, str(node.origin if node is not None else table.origin)
     if not isinstance(source, Iterable) and not hasattr(source, "__getitem__"):
         fix = "Give a data set (__len__ and __getitem__), or an iterable of batches."
         raise InputError(f"data.{split}: a {name} can neither be iterated nor asked for an item.", where=where, fix=fix)
@@ -144,8 +158,3 @@ def _check_batches(house: House, split: str, source: Any) -> None:
 def splits_of(root: Table) -> list[str]:
     node = root.items.get("data")
     return list(node.items) if isinstance(node, Table) else []
-
-
-def is_for_tests(split: str) -> bool:
-    """`test`, and `test_clean` or `test_noisy` where there are several."""
-    return split == "test" or split.startswith("test_")

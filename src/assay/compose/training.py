@@ -23,6 +23,7 @@ from assay.compose.records import (
     set_recorder,
     tell_defaults,
 )
+from assay.compose.tasks import keep_meta, make_task
 from assay.config import config_hash, dump, load, open_config, seedless_hash
 from assay.config.load import Config
 from assay.core.errors import InputError
@@ -60,6 +61,7 @@ def _train(assembled: Assembled, recorder: RunRecorder | NullRecorder, config: C
     engine, house = assembled.engine, assembled.house
     engine.recorder = recorder
     set_recorder(house, recorder)
+    keep_meta(house, recorder)
     with stopping_on_signals(engine) as caught:
         try:
             listen(assembled, recorder, launch, saving=isinstance(recorder, RunRecorder))
@@ -156,6 +158,7 @@ def load_model(address: str, checkpoint: str = "best") -> Model:
     config = load(view.folder.config_toml)
     config = at_home(config, view.file)
     with open_house(config, Launch(device="cpu")) as house:
+        make_task(house)
         model = house.build("model")
         load_model_state(model, evaluated_weights(folder))
     model.eval()

@@ -29,7 +29,9 @@ from assay.engine.handlers.probe import Probe
 from assay.engine.handlers.profile import Profile
 from assay.engine.handlers.save import Save
 from assay.engine.handlers.throughput import Throughput
+from assay.engine.instance import DistTensorData, Instance
 from assay.engine.metrics import F1, Accuracy, Adapted, Confusion, Mean, Perplexity, Precision, Recall
+from assay.engine.outputs import Collect, Evaluation, SaveOutputs
 from assay.engine.process import Process, Supervised
 from assay.engine.ramps import Cycle, Ramp
 from assay.engine.scaler import ScaledBackward
@@ -46,6 +48,7 @@ from assay.engine.schedules import (
 )
 from assay.engine.seed import seed_all
 from assay.engine.state import State
+from assay.engine.task import Task
 from assay.engine.when import every
 
 __all__ = [
@@ -55,17 +58,21 @@ __all__ = [
     "Adapted",
     "At",
     "Backward",
+    "Collect",
     "Confusion",
     "Constant",
     "Cycle",
     "Display",
+    "DistTensorData",
     "EarlyStop",
     "Engine",
     "Evaluate",
+    "Evaluation",
     "Event",
     "Every",
     "Groups",
     "Handler",
+    "Instance",
     "Loader",
     "Mean",
     "Memory",
@@ -82,12 +89,14 @@ __all__ = [
     "Recall",
     "ResetOptimizer",
     "Save",
+    "SaveOutputs",
     "Saver",
     "ScaledBackward",
     "SetRequiresGrad",
     "SetValue",
     "State",
     "Supervised",
+    "Task",
     "Throughput",
     "TorchSchedule",
     "WarmupCosine",

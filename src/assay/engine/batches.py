@@ -39,9 +39,11 @@ def size_of(batch: Any) -> int:
 
 
 def to_device(batch: Any, device: torch.device) -> Any:
-    """The batch with every tensor on `device`; anything else stays what it is."""
+    """The batch with every tensor on `device`; what has a method `to` moves itself; anything else stays what it is."""
     if isinstance(batch, Tensor):
         return batch.to(device, non_blocking=True)
+    if callable(move := getattr(batch, "to", None)):
+        return move(device)
     if isinstance(batch, Mapping):
         return {key: to_device(value, device) for key, value in batch.items()}
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):

@@ -7,7 +7,7 @@ from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
 
-SAVED = ("epoch", "epoch_step", "step", "micro_step", "samples", "metrics", "best")
+SAVED = ("epoch", "epoch_step", "step", "micro_step", "samples", "metrics", "metrics_step", "best")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -16,8 +16,8 @@ class State:
 
     `step` counts optimizer updates, `micro_step` forward/backward passes, `epoch_step` updates within the epoch,
     `samples` training samples. `loss` is the mean loss of the newest step. `max_steps` is what the run will do in all,
-    None when nobody can know. `metrics` holds the newest evaluation, by name (`valid/acc`); `split` is the one that is
-    being evaluated. `hurry`: see `Engine.stop`.
+    None when nobody can know. `metrics` holds the newest evaluation, by name (`valid/acc`), and `metrics_step` at
+    which step it was; `split` is the one that is being evaluated. `hurry`: see `Engine.stop`.
     """
 
     epoch: int = 0
@@ -32,6 +32,7 @@ class State:
     batch: Any = None
     output: Any = None
     metrics: dict[str, float] = field(default_factory=dict)
+    metrics_step: int | None = None
     split: str = ""
     best: dict[str, Any] | None = None
     stop_reason: str = ""

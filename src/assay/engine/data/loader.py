@@ -9,11 +9,12 @@ from zlib import crc32
 
 import numpy as np
 import torch
-from torch.utils.data import IterableDataset, TensorDataset, default_collate
+from torch.utils.data import IterableDataset, TensorDataset
 
 from assay.core.errors import InputError
 from assay.engine.data.plan import Plan
 from assay.engine.data.source import Window
+from assay.engine.instance import collate as default
 from assay.engine.seed import SAMPLE, key, seed_all, undisturbed
 
 Randomness = Literal["sample", "batch", "none"]
@@ -75,9 +76,9 @@ class Loader:
         self.split = split
         self.drop_last = drop_last
         self.randomness: Randomness = randomness or _randomness_of(dataset)
-        self.collate = collate or getattr(dataset, "collate_fn", None) or default_collate
+        self.collate = collate or getattr(dataset, "collate_fn", None) or default
         self.plan = Plan(len(dataset), seed=seed, shuffle=shuffle)
-        self._is_plain = type(dataset) is TensorDataset and self.collate is default_collate
+        self._is_plain = type(dataset) is TensorDataset and self.collate is default
         self._split_key = crc32(split.encode("utf-8"))
         self._checked = False
 

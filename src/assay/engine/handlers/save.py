@@ -18,13 +18,14 @@ from assay.core.manifest import Kind, Manifest
 from assay.engine.backward import NonFiniteError
 from assay.engine.checkpoint.codec import decode, encode
 from assay.engine.checkpoint.saver import Saver, Where
+from assay.engine.criterion import criterion_state, load_criterion_state
 from assay.engine.engine import Engine
 from assay.engine.optim import load_optimizer_state, optimizer_state
 from assay.engine.scaler import ScaledBackward
 from assay.engine.when import every as each
 
 Mode = Literal["min", "max"]
-PARTS = ("model", "optimizer", "state")
+PARTS = ("model", "optimizer", "state", "criterion")
 
 
 class Stateful(Protocol):
@@ -144,7 +145,8 @@ class Save:
             if not known:
                 engine.fire(Event.CHECKPOINT_BEGIN)
             where = Where(step=state.step, epoch=state.epoch, samples=state.samples)
-            manifest = self.saver.save(capture(engine), where, kind=kind, info=dict(state.metrics))
+            info = state.metrics if state.metrics_step == state.step else {}  # not those of other weights
+            manifest = self.saver.save(capture(engine), where, kind=kind, info=dict(info))
             if not known:
                 engine.fire(Event.CHECKPOINT_END)
         except CheckpointError as error:
@@ -177,6 +179,7 @@ def capture(engine: Engine) -> dict[str, Any]:
         "optimizer": {**optimizer_state(backward.optimizer, model), **scaled},
         "state": engine.state.state_dict(),
     }
+    parts |= criterion_state(engine.process)
     return parts | {name: listener.state_dict() for name, listener in stateful(engine).items()}
 
 
@@ -187,6 +190,7 @@ def restore(engine: Engine, parts: Mapping[str, Any]) -> None:
     load_optimizer_state(backward.optimizer, engine.process.model, parts["optimizer"])
     if isinstance(backward, ScaledBackward) and "scaler" in parts["optimizer"]:
         backward.load_state_dict(parts["optimizer"]["scaler"])
+    load_criterion_state(engine.process, parts)
     engine.state.load_state_dict(parts["state"])
     restore_listeners(engine, parts)
 
