@@ -57,7 +57,7 @@ def test_a_field_that_is_not_the_same_in_all_samples_is_named(odd: Instance, sai
 
 def test_a_field_that_is_not_there_is_told_with_the_nearest() -> None:
     with pytest.raises(AttributeError, match="did you mean `labels`"):
-        sample().label
+        _ = sample().label
     with pytest.raises(KeyError, match="did you mean `labels`"):
         sample()["label"]
     with pytest.raises(InputError, match="nothing to stack"):

@@ -333,7 +333,7 @@ def test_what_json_knows_stays_what_it_is(value: Any) -> None:
 
 
 def test_what_cannot_be_written_is_named_by_its_place() -> None:
-    with pytest.raises(InputError, match="'x.a' holds a object"):
+    with pytest.raises(InputError, match=r"'x.a' holds a object"):
         as_plain({"a": [1, object()]}, "x")
 
 

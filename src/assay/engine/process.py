@@ -110,7 +110,7 @@ class Supervised(Process):
         batch_hook: Callable[[Any], Any] | None = None,
     ) -> None:
         self.model = model
-        self.criterion = criterion
+        self.criterion: Any = criterion
         self.metrics = dict(metrics or {})
         self.batch_hook = batch_hook
         if backward is not None:
