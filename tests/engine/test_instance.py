@@ -64,6 +64,7 @@ def test_a_field_that_is_not_there_is_told_with_the_nearest() -> None:
         Instance.stack([])
 
 
+@pytest.mark.row("E23")
 def test_each_field_knows_the_stage_that_needs_it() -> None:
     batch = Instance.stack([sample(number) for number in range(4)])
 

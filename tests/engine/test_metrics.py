@@ -121,7 +121,7 @@ def thousand(seed: int) -> tuple[Tensor, Tensor]:
     return scores, target
 
 
-@pytest.mark.row("C71")
+@pytest.mark.row("C71", "E41")
 @pytest.mark.parametrize("seed", OF_TORCHMETRICS)
 def test_on_random_data_the_numbers_are_those_of_torchmetrics_and_of_sorting(seed: int) -> None:
     scores, target = thousand(seed)

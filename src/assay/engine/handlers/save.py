@@ -105,7 +105,7 @@ class Save:
         assert self.best is not None
         metric, metrics, best = self.best[0], engine.state.metrics, engine.state.best
         if metrics and metric not in metrics:
-            fix = did_you_mean(metric, metrics) or f"there are: {', '.join(metrics)}"
+            fix = " ".join(filter(None, [did_you_mean(metric, metrics), f"there are: {', '.join(metrics)}"]))
             raise InputError(f"[checkpoint] best names {metric!r}, which the evaluation does not give.", fix=fix)
         if not self._improved or best is None:
             return
