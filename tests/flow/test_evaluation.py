@@ -304,7 +304,9 @@ def test_a_pipe_that_cannot_be_is_told_at_its_place(assay, project: Path) -> Non
 
 @pytest.mark.row("A85")
 def test_a_test_of_whatever_form_measures_bit_for_bit_what_the_training_did(assay, project: Path) -> None:
-    written(project, ("metrics = { acc", 'metrics = { f1 = { type = "assay.engine.F1", classes = 2 }, acc'), more=EVALUATE)
+    written(
+        project, ("metrics = { acc", 'metrics = { f1 = { type = "assay.engine.F1", classes = 2 }, acc'), more=EVALUATE
+    )
     assert assay("run", "toy.toml", "train.epochs=2").returncode == 0
     run = only_run(project)
     folder = run / "checkpoints" / "step-000000016"
