@@ -32,6 +32,7 @@ from assay.engine.handlers.throughput import Throughput
 from assay.engine.instance import DistTensorData, Instance
 from assay.engine.metrics import F1, Accuracy, Adapted, Confusion, Mean, Perplexity, Precision, Recall
 from assay.engine.outputs import Collect, Evaluation, SaveOutputs
+from assay.engine.pipes import chain
 from assay.engine.process import Process, Supervised
 from assay.engine.ramps import Cycle, Ramp
 from assay.engine.scaler import ScaledBackward
@@ -106,6 +107,7 @@ __all__ = [
     "WarmupPoly",
     "WarmupStep",
     "Where",
+    "chain",
     "evaluate",
     "every",
     "on",
