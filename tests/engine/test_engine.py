@@ -556,10 +556,7 @@ def test_resuming_at_any_step_gives_the_bits_of_the_uninterrupted_run() -> None:
             for point in recorded.points
             if point[1] > step or (event, point[0][:5], point[1]) == (Event.STEP_END, "valid", step)
         ]
-        extra = (
-            [("valid/loss", 10, whole.state.metrics["valid/loss"])] if (event, step) == (Event.EPOCH_END, 10) else []
-        )
-        assert again.points == missing + extra, (event, step)
+        assert again.points == missing, (event, step)
 
 
 @pytest.mark.parametrize("bound", [{"epochs": 2}, {"steps": 4}, {"samples": 28}])

@@ -109,6 +109,34 @@ def test_accuracy_is_what_counting_gives_however_the_samples_are_batched(
     assert metric.value() == pytest.approx(by_counting(scores, target, top, -1), nan_ok=True)
 
 
+OF_TORCHMETRICS = {0: (0.378, 0.763, 0.374707, 0.385076), 1: (0.369, 0.753, 0.368242, 0.373876)}
+"""By torchmetrics 1.9.0 on the data of `thousand`: top-1, top-5, macro F1, weighted precision."""
+
+
+def thousand(seed: int) -> tuple[Tensor, Tensor]:
+    """Scores of 20 classes for a thousand samples, a little better than chance."""
+    draw = torch.Generator().manual_seed(seed)
+    scores, target = torch.randn(1000, 20, generator=draw), torch.randint(0, 20, (1000,), generator=draw)
+    scores[torch.arange(1000), target] += 1.5
+    return scores, target
+
+
+@pytest.mark.row("C71", "E41")
+@pytest.mark.parametrize("seed", OF_TORCHMETRICS)
+def test_on_random_data_the_numbers_are_those_of_torchmetrics_and_of_sorting(seed: int) -> None:
+    scores, target = thousand(seed)
+    metrics = [Accuracy(), Accuracy(top=5), F1(), Precision(average="weighted")]
+
+    for start in range(0, 1000, 64):
+        for metric in metrics:
+            metric.update({"pred": scores[start : start + 64], "target": target[start : start + 64]})
+
+    assert [metric.value() for metric in metrics] == pytest.approx(OF_TORCHMETRICS[seed], abs=1e-6)
+    order = np.argsort(-scores.numpy(), axis=1)
+    for top, metric in ((1, metrics[0]), (5, metrics[1])):
+        assert metric.value() == np.mean([wanted in best for wanted, best in zip(target, order[:, :top], strict=True)])
+
+
 def test_accuracy_takes_class_indices_too() -> None:
     metric = Accuracy()
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import random
 from collections import namedtuple
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
 from assay.core.errors import InputError
-from assay.engine import Accuracy, Backward, Process, Supervised, evaluate
+from assay.engine import Accuracy, Backward, Evaluate, Process, Supervised, evaluate
+from assay.engine.handlers.save import capture, restore
 from engine.toys import engine, hard_net, loader, net, points, same_bits, supervised, weights_of
 
 
@@ -254,3 +257,77 @@ def test_a_criterion_that_keeps_every_sample_apart_is_told_the_shape() -> None:
 
     with pytest.raises(InputError, match=r"The loss has the shape \(8, 2\)"):
         engine(Supervised(model, nn.MSELoss(reduction="none"), torch.optim.SGD(model.parameters()))).run()
+
+
+# ---------------------------------------------------------------------------------------------------------- batch hook
+
+
+class Mixup:
+    """Mixes each sample with another one (Zhang et al. 2018); draws from all three generators."""
+
+    def __init__(self) -> None:
+        self.drawn: list[float] = []
+
+    def __call__(self, batch: Any) -> Any:
+        inputs, target = batch
+        share = 0.5 * (random.random() + float(np.random.rand()))
+        order = torch.randperm(len(inputs))
+        self.drawn.append(share)
+        return inputs.lerp(inputs[order], share), target.lerp(target[order], share)
+
+
+def mixed(hook: Any, *, dropped: list[Tensor] | None = None, **given: Any) -> Any:
+    model = hard_net()
+    if dropped is not None:
+        model[3].register_forward_hook(lambda _module, _inputs, output: dropped.append(output == 0))
+    process = supervised(model, batch_hook=hook)
+    return engine(process, loader(24, 8, accumulate=2), **given)
+
+
+@pytest.mark.row("E26")
+def test_a_batch_hook_is_called_once_for_each_micro_batch_and_never_in_an_evaluation() -> None:
+    hook = Mixup()
+    runs = mixed(hook, epochs=2)
+    runs.bus.extend(Evaluate({"valid": loader(10, 4)}, every="1 step").handlers())
+
+    runs.run()
+
+    assert runs.state.step == 6
+    assert len(hook.drawn) == runs.state.micro_step == 12
+    assert len(set(hook.drawn)) == 12
+
+
+def test_what_a_batch_hook_draws_depends_on_the_micro_step_alone() -> None:
+    whole, parts, hooks = mixed(Mixup(), steps=6), mixed(Mixup(), steps=4), [Mixup(), Mixup()]
+    whole.run()
+    random.seed(1), np.random.seed(1)
+    parts.run()
+    goes_on = mixed(hooks[1], steps=6)
+    restore(goes_on, capture(parts))
+    goes_on.run()
+
+    assert same_bits(weights_of(goes_on.process.model), weights_of(whole.process.model))
+    assert hooks[1].drawn == whole.process.batch_hook.drawn[-len(hooks[1].drawn) :]
+
+
+def test_a_batch_hook_changes_no_other_draw() -> None:
+    seen: list[list[Tensor]] = [[], []]
+    inside: list[Any] = []
+    for hook, dropped in zip((None, lambda batch: inside.append(torch.rand(1)) or batch), seen, strict=True):
+        mixed(hook, dropped=dropped, steps=3).run()
+
+    assert len(inside) == 6
+    assert all(torch.equal(one, other) for one, other in zip(*seen, strict=True))
+
+
+def test_a_method_of_a_process_can_be_its_batch_hook_and_must_return_the_batch() -> None:
+    class Mixing(Supervised):
+        def batch_hook(self, batch: Any) -> Any:  # type: ignore[override]
+            return None
+
+        def __init__(self, model: nn.Module) -> None:
+            self.model, self.criterion, self.metrics = model, nn.MSELoss(), {}
+            self.backward = Backward(torch.optim.SGD(model.parameters()))
+
+    with pytest.raises(InputError, match="The batch_hook returned nothing"):
+        engine(Mixing(net())).run()

@@ -82,7 +82,7 @@ def promise_run(root: Table, context: Context, *, user_dirs: Sequence[Path], tru
             return Promise(never=f"this config has no [{name}]")
         return Promise(type=kind(name), paths=((name,),))
 
-    for name in ("model", "optimizer", "schedule", "process"):
+    for name in ("task", "model", "optimizer", "schedule", "criterion", "process"):
         context.promise(name, section(name))
     source: tuple[KeyPath, ...] = (("data", "train", "source"),)
     context.promise("params", Promise(type=list, names=("model",)))

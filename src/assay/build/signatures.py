@@ -298,6 +298,8 @@ class _Check:
             elif self.is_whole and parameter.name not in meant:
                 message = f"`{table.target}` needs `{parameter.name}`"
                 fix = f"write `{parameter.name} = ...` in [{dotted(path)}]"
+                if schema.section(parameter.name) is not None:
+                    fix += f", or a section [{parameter.name}]"
                 if not parameter.by_keyword:
                     fix = f"write `args = [...]` in [{dotted(path)}]: it is taken by position only"
                 yield _problem("missing-argument", message, place, path, fix)

@@ -42,7 +42,7 @@ def launch_of(**options: Any) -> Launch:
     return Launch(**{name: given for name, given in options.items() if name != "pdb"}, command=("assay", *sys.argv[1:]))
 
 
-def told(result: RunResult, *, pdb: bool = False) -> int:
+def told(result: RunResult, *, pdb: bool = False, can_resume: bool = True) -> int:
     """Tell a person how a run ended; the exit code. With `pdb` they may look around where it failed."""
     color = use_color(sys.stderr)
     where = f"  {result.record_dir}" if result.record_dir is not None else ""
@@ -60,11 +60,25 @@ def told(result: RunResult, *, pdb: bool = False) -> int:
         _explain(error, color)
     if where:
         click.echo(f"record:{where}", err=True)
-    if result.status != "finished" and result.record_dir is not None and result.step:
+    if result.status != "finished" and result.record_dir is not None and result.step and can_resume:
         click.echo(f"go on with: assay resume {result.id}", err=True)
     if pdb and error is not None:
         _look_around(error)
     return result.exit_code
+
+
+def told_both(result: RunResult, *, pdb: bool = False) -> int:
+    """Tell how a run ended, and the test after it, if there was one; the exit code."""
+    code = told(result, pdb=pdb)
+    return max(code, told_test(result.test, pdb=pdb)) if result.test is not None else code
+
+
+def told_test(result: RunResult, *, pdb: bool = False) -> int:
+    """Tell a person what a test measured, and how it ended; the exit code."""
+    if result.status == "finished":
+        for name, value in result.value.items():
+            click.echo(f"{name:<20} {value:.4f}")
+    return told(result, pdb=pdb, can_resume=False)
 
 
 def given(arguments: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from assay.cli.launch import given, launch_of, launch_options, told
+from assay.cli.launch import given, launch_of, launch_options, told_both
 from assay.cli.terminal import paint, use_color
 from assay.core.errors import AssayError, ConfigError, InputError
 
@@ -38,6 +38,8 @@ FAST = ["evaluate.every=10 steps", "evaluate.limit=2", "checkpoint.every=10 step
 @click.option("--tag", help="Instead of the config's tag.")
 @click.option("--seed", type=click.IntRange(min=0), metavar="N", help="Instead of the config's seed.")
 @click.option("--fast-dev-run", "fast", is_flag=True, help="20 steps with all that a run does on the way: a trial.")
+@click.option("--then-test", is_flag=True, help="Test each run when it has finished, in a record of its own.")
+@click.option("--edit-test", metavar="TARGET", help="A function of yours that changes the config of that test.")
 def command(
     arguments: tuple[str, ...],
     variants: tuple[str, ...],
@@ -46,9 +48,11 @@ def command(
     tag: str | None,
     seed: int | None,
     fast: bool,
+    then_test: bool,
+    edit_test: str | None,
     **options: Any,
 ) -> int:
-    from assay.compose import problems_of_shape, train
+    from assay.compose import problems_of_shape, train, train_and_test
     from assay.config import expand, open_config
     from assay.config.expand import told_once
 
@@ -65,10 +69,14 @@ def command(
     made = [expand(open_config(file, overrides, user_dir=user_dir), variants, sweep=not no_sweep) for file in files]
     # All shapes first: a typo in the last config must not come to light after a night of training the others.
     _refuse([problem for configs in made for problem in told_once(configs, problems_of_shape)])
+    if edit_test is not None and not then_test:
+        raise InputError("`--edit-test` changes the config of a test.", fix="give --then-test, too")
     launch = launch_of(**options)
-    if sum(map(len, made)) == 1:
-        return told(train(made[0][0], launch), pdb=options["pdb"])
-    return _series(made, launch, pdb=options["pdb"])
+    if sum(map(len, made)) > 1:
+        return _series(made, launch, pdb=options["pdb"], then_test=then_test, edit_test=edit_test)
+    config = made[0][0]
+    result = train_and_test(config, launch, edit=edit_test) if then_test else train(config, launch)
+    return told_both(result, pdb=options["pdb"])
 
 
 def _refuse_run(name: str) -> None:
@@ -86,7 +94,7 @@ def _refuse_run(name: str) -> None:
     raise InputError(f"`{name}` is a run, not a config file.", fix=fix)
 
 
-def _series(made: Sequence[Sequence[Config]], launch: Any, *, pdb: bool) -> int:
+def _series(made: Sequence[Sequence[Config]], launch: Any, *, pdb: bool, then_test: bool, edit_test: str | None) -> int:
     from assay.compose import Examiner, train_each
     from assay.config.expand import told_once
 
@@ -96,11 +104,11 @@ def _series(made: Sequence[Sequence[Config]], launch: Any, *, pdb: bool) -> int:
     color = use_color(sys.stderr)
     click.echo(f"{len(configs)} runs, one after another", err=True)
     codes = []
-    results = train_each(configs, launch)
+    results = train_each(configs, launch, then_test=then_test, edit_test=edit_test)
     for i, config in enumerate(configs, 1):
         click.echo(f"\n{paint(f'[{i}/{len(configs)}]', 'bold', on=color)} {_title(config)}", err=True)
         result = next(results)
-        codes.append(told(result, pdb=pdb))
+        codes.append(told_both(result, pdb=pdb))
         if result.status == "stopped":
             if i < len(configs):
                 click.echo(f"not run: {len(configs) - i} of {len(configs)}", err=True)

@@ -6,18 +6,27 @@ from typing import Any
 
 import click
 
-from assay.cli.launch import launch_of, launch_options, told
+from assay.cli.launch import given, launch_of, launch_options, told_test
+from assay.core.errors import InputError
 
 
-@click.command(name="test", help="Evaluate a run on its test data: the best weights if it kept them, else the newest.")
-@click.argument("run", metavar="RUN[@CKPT]")
+@click.command(
+    name="test",
+    help="Evaluate a run on its test data: the best weights if it kept them, else the newest. A CONFIG is evaluated"
+    " with the weights that --from names.",
+    context_settings={"ignore_unknown_options": True},
+)
+@click.argument("arguments", metavar="RUN[@CKPT]|CONFIG [KEY=VALUE ...]", nargs=-1, type=click.UNPROCESSED)
+@click.option("--from", "weights", default="", metavar="RUN[@CKPT]|PATH", help="Whose weights a CONFIG is tested with.")
 @click.option("--split", "splits", multiple=True, help="Which split; may be repeated. Left out: test, and all test_*.")
+@click.option("--infer", is_flag=True, help="Keep what the model gives for [data.infer]: no loss, no metrics.")
 @launch_options
-def command(run: str, splits: tuple[str, ...], **options: Any) -> int:
+def command(arguments: tuple[str, ...], weights: str, splits: tuple[str, ...], infer: bool, **options: Any) -> int:
+    addresses, overrides = given(arguments)
+    if len(addresses) != 1:
+        raise InputError("`assay test` looks at one run, or one config.", fix="assay test last")
     from assay.compose import test
 
-    result = test(run, launch_of(**options), splits=splits)
-    if result.status == "finished":
-        for name, value in result.value.items():
-            click.echo(f"{name:<20} {value:.4f}")
-    return told(result, pdb=options["pdb"])
+    launch = launch_of(**options)
+    found = test(addresses[0], launch, splits=splits, infer=infer, weights=weights, overrides=overrides)
+    return told_test(found, pdb=options["pdb"])

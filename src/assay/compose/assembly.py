@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 from assay.compose.debug import debug_handlers
 from assay.compose.house import House
 from assay.compose.launch import Launch
-from assay.compose.parts import is_for_tests, make_loader, make_process, splits_of
+from assay.compose.parts import make_loader, make_process, splits_of
+from assay.compose.tasks import evaluation_of
 from assay.core.events import Event, Handler
 from assay.core.facts import Warned
 from assay.core.ports import Bind, NullRecorder
 from assay.core.run_file import Best
-from assay.core.schema import parse_duration_s
+from assay.core.schema import is_evaluated, parse_duration_s
 from assay.record.recorder import RunRecorder
 
 if TYPE_CHECKING:
@@ -104,7 +105,9 @@ def listen(assembled: Assembled, recorder: RunRecorder | NullRecorder, launch: L
     period, _ = _evaluation(house)
     loaders = assembled.loaders
     limit = house.values("evaluate").get("limit")
-    engine.bus.extend(Evaluate(loaders, every=period, limit=limit, seed=house.seed).handlers())
+    pipes, metrics = evaluation_of(house)
+    evaluate = Evaluate(loaders, every=period, limit=limit, seed=house.seed, pipes=pipes, metrics=metrics)
+    engine.bus.extend(evaluate.handlers())
     if saving and house.is_on("checkpoint"):
         settings = house.values("checkpoint")
 
@@ -152,7 +155,7 @@ def _evaluation(house: House) -> tuple[str, list[str]]:
     """How often which splits are evaluated."""
     settings = house.values("evaluate")
     period = settings.get("every", "1 epoch") if house.is_on("evaluate") else "never"
-    looked_at = [name for name in splits_of(house.root) if name != "train" and not is_for_tests(name)]
+    looked_at = [name for name in splits_of(house.root) if is_evaluated(name)]
     return period, settings.get("splits", looked_at)
 
 

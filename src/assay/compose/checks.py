@@ -25,9 +25,12 @@ def problems_of_shape(config: Config) -> list[Problem]:
     return check_shape(config)
 
 
-def examined(config: Config, *, strict: bool = False) -> Examined:
-    """What the signature stage finds out about the calls of a config; imports what it names."""
-    from assay.build import check_graph, check_sources, examine, planned, promised_types, user_code
+def examined(config: Config, *, strict: bool = False, training: bool = True) -> Examined:
+    """What the signature stage finds out about the calls of a config; imports what it names.
+
+    What only `training` needs may be missing otherwise: the criterion.
+    """
+    from assay.build import ROLES, check_graph, check_sources, examine, planned, promised_types, user_code
 
     if importlib.util.find_spec("torch") is None:
         return _without_torch(config)
@@ -35,8 +38,12 @@ def examined(config: Config, *, strict: bool = False) -> Examined:
     root, _ = with_outside(config.root, os.environ, config.settings.variables)
     where: dict[str, Any] = {"user_dirs": config.user_dirs, "trusted": config.settings.trusted}
     with user_code(config.user_dirs):  # one import for all that follows
-        types = promised_types(planned(root, **where))
-        found = examine(root, **where, types=types, strict=strict, is_whole=not config.read_problems)
+        plan = planned(root, **where)
+        types, roles = promised_types(plan), [role for role in ROLES if role != "criterion"]
+        if not training or "criterion" in plan.names():
+            roles.append("criterion")
+        is_whole = not config.read_problems
+        found = examine(root, **where, roles=roles, types=types, strict=strict, is_whole=is_whole)
         if any(problem.severity == "error" for problem in found.problems):
             return found
         further = (*check_sources(root, **where), *check_graph(root, planned(root, **where), **where))
@@ -88,11 +95,11 @@ def sound(config: Config) -> Config:
     return passed(config)[0]
 
 
-def passed(config: Config, *sections: str) -> tuple[Config, Examined]:
+def passed(config: Config, *sections: str, training: bool = True) -> tuple[Config, Examined]:
     """The config with every value as its type reads it, and what the signature stage found; it must have `sections`."""
     _refuse(problems_of_shape(config))
     config = _known(config)
-    found = examined(config)
+    found = examined(config, training=training)
     _refuse(found.problems)
     if splits := asks_lengths(config.root):
         from assay.compose.data import lengths_of  # which opens the config, checked as it is

@@ -32,6 +32,8 @@ class House:
     device: Device
     closing: ExitStack
     plugins: list[Plugin] = field(default_factory=list)
+    task: Any = None
+    meta: bytes = b""
 
     def build(self, section: str) -> Any:
         return self.build_at((section,))

@@ -36,7 +36,10 @@ class Launch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult:
-    """How a run ended. `record_dir` is None with `no_file`; `exception` is what it failed with; `value` its metrics."""
+    """How a run ended. `record_dir` is None with `no_file`; `exception` is what it failed with; `value` its metrics.
+
+    `test`: how the test that followed it ended, when one was asked for.
+    """
 
     record_dir: Path | None
     config: Config | None
@@ -46,3 +49,4 @@ class RunResult:
     exit_code: int = 0
     id: str = ""
     step: int = 0
+    test: RunResult | None = None

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from assay.compose.checks import problems_of_shape
 from assay.compose.launch import Launch, RunResult
+from assay.compose.testing import Edit, train_and_test
 from assay.compose.training import train
 from assay.config import expand, open_config
 from assay.config.expand import told_once
@@ -36,10 +37,13 @@ def run(
     desc: str = "",
     debug: bool = False,
     no_file: bool = False,
+    then_test: bool = False,
+    edit_test: Edit | str | None = None,
 ) -> list[RunResult]:
     """Train one config after another; results come in their order. An exception is kept in its result, not raised.
 
     Of a file with variants the base runs, or those named ("all" is every one); of a file with a sweep all its points.
+    `then_test`: each is tested when it has finished (`RunResult.test`); `edit_test` may change the config of its test.
     """
     paths = [configs] if isinstance(configs, str | os.PathLike) else list(configs)
     variants = [variant] if isinstance(variant, str) else list(variant)
@@ -52,7 +56,7 @@ def run(
             results.append(_not_started(None, error))
             continue
         _warn(made)
-        results += train_each(made, launch)
+        results += train_each(made, launch, then_test=then_test, edit_test=edit_test)
     return results
 
 
@@ -64,17 +68,20 @@ def _warn(configs: Sequence[Config]) -> None:
         logging.getLogger(LOGGER).warning("%s", render(warnings, color=False))
 
 
-def train_each(configs: Iterable[Config], launch: Launch) -> Iterator[RunResult]:
+def train_each(
+    configs: Iterable[Config], launch: Launch, *, then_test: bool = False, edit_test: Edit | str | None = None
+) -> Iterator[RunResult]:
     """Train one config after another, until one is stopped. An exception is kept in its result, not raised."""
     for config in configs:
         try:
-            result = train(config, launch)
+            result = train_and_test(config, launch, edit=edit_test) if then_test else train(config, launch)
         except AssayError as error:
             result = _not_started(config, error)
         yield result
         if result.status == "stopped":
             return
         _let_go(result.exception)
+        _let_go(result.test.exception if result.test is not None else None)
 
 
 def _not_started(config: Config | None, error: AssayError) -> RunResult:

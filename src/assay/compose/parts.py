@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from assay.compose.house import House
+from assay.compose.tasks import dataset_of, make_task
 from assay.config.tree import Table, get_at, plain
 from assay.core.errors import ArgumentError, ConfigError, InputError
 from assay.core.schema import parse_duration_s
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def make_process(house: House, *, training: bool) -> Process:
-    """Model, optimizer, backward and process, in the order in which they need each other."""
+    """Task, model, optimizer, backward, criterion and process, in the order in which they need each other."""
     from assay.engine import Backward, seed_all
     from assay.engine.device import place, use_threads
     from assay.engine.optim import idle_optimizer
@@ -28,6 +29,8 @@ def make_process(house: House, *, training: bool) -> Process:
 
     context, settings = house.context, house.values("train")
     seed_all(key(house.seed, INIT))
+    if make_task(house) is not None:
+        seed_all(key(house.seed, INIT))  # whatever it drew, the model begins the same
     model = house.build("model")
     use_threads(plain(house.root).get("threads", "auto"), model)
     model.to(house.device)
@@ -49,6 +52,10 @@ def make_process(house: House, *, training: bool) -> Process:
         context.set("backward", backward)
     else:
         context.set("optimizer", idle_optimizer())
+    if "criterion" in house.root.items:
+        context.set("criterion", house.build("criterion"))
+    elif not training:
+        context.set("criterion", None)
     process: Process = house.build("process")
     place(process, house.device)
     evaluate = house.values("evaluate").get("precision", "fp32")
@@ -102,7 +109,7 @@ def make_loader(house: House, split: str) -> Iterable[Any]:
     from assay.engine.pipes import Stream
 
     settings = house.values("data", split)
-    source = house.build_at(("data", split, "source"))
+    source = _source(house, split)
     if settings.get("workers") or getattr(source, "num_workers", 0):
         house.context.check_for_workers(source, f"data.{split}.source")
     if isinstance(source, Stream):
@@ -119,6 +126,12 @@ def make_loader(house: House, split: str) -> Iterable[Any]:
         _refuse_empty(house, split, loader)
     house.context.set(f"{split}_loader", loader, type=LOADERS.get(split))
     return loader
+
+
+def _source(house: House, split: str) -> Any:
+    if get_at(house.root, ("data", split, "source")) is None:
+        return dataset_of(house, split)
+    return house.build_at(("data", split, "source"))
 
 
 def _loader_settings(house: House, split: str, settings: dict[str, Any]) -> dict[str, Any]:
@@ -146,12 +159,13 @@ def _refuse_empty(house: House, split: str, loader: Loader) -> None:
     """At the start, not at the first evaluation an hour later."""
     table = get_at(house.root, ("data", split))
     assert isinstance(table, Table)
+    written = table.items.get("source", table)
     size, batch = len(loader.dataset), loader.batch_size
     if not size:
         kind = type(loader.dataset).__name__
         raise InputError(
             f"data.{split} is empty: the {kind} has no samples.",
-            where=str(table.items["source"].origin),
+            where=str(written.origin),
             fix="Look at its arguments: a path, a name of a split, a filter that lets nothing through.",
         )
     raise InputError(
@@ -186,7 +200,8 @@ def _check_batches(house: House, split: str, source: Any) -> None:
 
     table = get_at(house.root, ("data", split))
     assert isinstance(table, Table)
-    name, where = type(source).__name__, str(table.items["source"].origin)
+    node = table.items.get("source")
+    name, where = type(source).__name__, str(node.origin if node is not None else table.origin)
     if not isinstance(source, Iterable) and not hasattr(source, "__getitem__"):
         fix = "Give a data set (__len__ and __getitem__), or an iterable of batches."
         raise InputError(f"data.{split}: a {name} can neither be iterated nor asked for an item.", where=where, fix=fix)
@@ -206,8 +221,3 @@ def _check_batches(house: House, split: str, source: Any) -> None:
 def splits_of(root: Table) -> list[str]:
     node = root.items.get("data")
     return list(node.items) if isinstance(node, Table) else []
-
-
-def is_for_tests(split: str) -> bool:
-    """`test`, and `test_clean` or `test_noisy` where there are several."""
-    return split == "test" or split.startswith("test_")

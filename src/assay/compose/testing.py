@@ -1,62 +1,135 @@
-"""A recorded run evaluated on its test splits, with a record of its own."""
+"""Weights evaluated on test splits, or inferring from data without targets, with a record of its own."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
+from assay.compose.checks import passed
 from assay.compose.house import House, open_house
 from assay.compose.launch import Launch, RunResult
-from assay.compose.parts import is_for_tests, make_loader, make_process, promise_no_training, splits_of
+from assay.compose.parts import make_loader, make_process, promise_no_training, splits_of
 from assay.compose.records import at_home, ended, failed, new_record, set_recorder
+from assay.compose.tasks import evaluation_of, keep_meta
+from assay.compose.training import train
 from assay.config import load
-from assay.core.errors import InputError, did_you_mean
+from assay.config.load import Config, open_config
+from assay.config.tree import Table, delete_at, from_plain, get_at, plain
+from assay.core.diagnostics import Origin
+from assay.core.errors import AssayError, InputError, did_you_mean
 from assay.core.events import Event
 from assay.core.facts import Evaluated
+from assay.core.manifest import FILE_NAME, read
+from assay.core.schema import is_for_inference, is_for_tests
 from assay.query.find import find, find_checkpoint
 
-if TYPE_CHECKING:
-    pass
+Edit = Callable[[dict[str, Any]], Mapping[str, Any] | None]
+"""Changes the config of a test, given as plain data, in place; or returns another one."""
 
 
-def test(address: str, launch: Launch | None = None, *, splits: Sequence[str] = ()) -> RunResult:
-    """Evaluate a recorded run on splits; the weights are the best ones if it kept any, else the newest.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weights:
+    """What is tested: the checkpoint in a folder, or a file of weights; `parent` is RUN@CHECKPOINT of a record."""
 
-    Without `splits` it is `test`, and each whose name begins with `test_`.
-    Makes a record of its own (kind test) whose parent is the checkpoint.
+    path: Path
+    parent: str = ""
+    step: int = 0
+
+
+def test(
+    address: str,
+    launch: Launch | None = None,
+    *,
+    splits: Sequence[str] = (),
+    infer: bool = False,
+    weights: str = "",
+    overrides: Sequence[str] = (),
+) -> RunResult:
+    """Evaluate a recorded run, or a config with the weights of one, on splits.
+
+    The weights are the best ones if the run kept any, else the newest. `weights` names them for a config: a run, a
+    checkpoint's folder, or a safetensors file. Without `splits` it is `test`, and each whose name begins with `test_`.
+    `infer`: those that begin with `infer`, without loss and metrics; the outputs are kept. Makes a record of its own
+    (kind test) whose parent is the checkpoint.
     """
-    from assay.build import Promise, entered
-    from assay.engine.handlers.ema import evaluated_weights
-    from assay.engine.handlers.evaluate import evaluate
-    from assay.engine.handlers.save import load_model_state
-
     launch = launch or Launch()
+    if is_config(address):
+        if not weights:
+            fix = f"assay test {address} --from RUN, or a checkpoint's folder, or a .safetensors file"
+            raise InputError("A config has no weights to test.", fix=fix)
+        config, _ = passed(open_config(address, overrides), "data", training=False)
+        return test_config(config, weights_at(weights), launch, splits=splits, infer=infer)
+    if weights or overrides:
+        what = "--from" if weights else overrides[0]
+        raise InputError(
+            f"A recorded run is tested as it was trained; `{what}` is for a config.",
+            fix=f"assay test CONFIG {' '.join(overrides)} --from {address}".replace("  ", " "),
+        )
+    config = recorded(address)
+    return test_config(config, weights_at(address), launch, splits=splits, infer=infer)
+
+
+def recorded(address: str) -> Config:
+    """The config of a run, with the modules and settings that the run had."""
+    view, _ = find(address)
+    return at_home(load(view.folder.config_toml), view.file)
+
+
+def is_config(address: str) -> bool:
+    """Whether this is the path of a config file, and not the address of a run."""
+    return Path(address).is_file()
+
+
+def weights_at(address: str) -> Weights:
+    """The weights that an address means: RUN, RUN@CHECKPOINT, the folder of a checkpoint, a file of weights."""
+    path = Path(address).expanduser()
+    if path.suffix == ".safetensors":
+        if not path.is_file():
+            raise InputError(f"There is no file of weights {address}.")
+        return Weights(path=path)
+    if (path / FILE_NAME).is_file():
+        return Weights(path=path, step=read(path).step)
     view, name = find(address)
     if not name:
         name = "best" if view.best_checkpoint else "latest"
     view, folder = find_checkpoint(f"{view.id}@{name}")
-    config = load(view.folder.config_toml)
-    config = at_home(config, view.file)
+    return Weights(path=folder, parent=f"{view.id}@{folder.name}", step=read(folder).step)
+
+
+def test_config(
+    config: Config, weights: Weights, launch: Launch, *, splits: Sequence[str] = (), infer: bool = False
+) -> RunResult:
+    """Evaluate what `config` says with given weights; see `test`."""
+    from assay.build import Promise, entered
+    from assay.engine import SaveOutputs, evaluate
+    from assay.engine.deterministic import deterministic
+    from assay.engine.outputs import Pipes
+    from assay.engine.weights import load_to_evaluate
+
+    wanted = _wanted(config, splits, infer=infer)
     with open_house(config, launch) as house:
+        if infer:
+            house.root = _without_loss(house.root)
         promise_no_training(house.context)
         for name in splits_of(config.root):
             house.context.promise(f"{name}_loader", Promise(never="this is a test, not a training"))
         process = make_process(house, training=False)
-        load_model_state(process.model, evaluated_weights(folder))
-        known = splits_of(config.root)
-        wanted = list(splits) or [name for name in known if is_for_tests(name)] or ["test"]
-        for split in wanted:
-            if split not in known:
-                fix = did_you_mean(split, known) or f"It has: {', '.join(known)}."
-                raise InputError(f"The config of {view.id} has no [data.{split}].", fix=fix)
+        load_to_evaluate(process, weights.path)
         loaders = {split: make_loader(house, split) for split in wanted}
-        recorder = new_record(config, launch, None, kind="test", parent=f"{view.id}@{folder.name}", device=house.device)
+        pipes, metrics = evaluation_of(house)
+        if infer and not pipes.pipes:
+            pipes = Pipes([SaveOutputs()])
+        recorder = new_record(config, launch, None, kind="test", parent=weights.parent, device=house.device)
         set_recorder(house, recorder)
-        step = _step_of(folder)
+        keep_meta(house, recorder)
+        step = weights.step
         value: dict[str, float] = {}
         try:
-            with entered(house.plugins):
+            on = house.values("train").get("deterministic", False)
+            with entered(house.plugins), deterministic(process.model, enabled=on):
                 fire = _evaluation_events(house, step)
                 for split, loader in loaders.items():
                     fire(Event.EVAL_BEGIN)
@@ -64,18 +137,92 @@ def test(address: str, launch: Launch | None = None, *, splits: Sequence[str] = 
                         process,
                         loader,
                         split=split,
+                        step=step,
                         seed=house.seed,
                         device=house.device,
+                        pipes=pipes,
+                        metrics=metrics,
+                        recorder=recorder,
+                        infer=infer,
                         before=lambda: fire(Event.EVAL_STEP_BEGIN),
                         after=lambda: fire(Event.EVAL_STEP_END),
                     )
-                    recorder.log(results, step)
+                    if results:
+                        recorder.log(results, step)
                     recorder.tell(Evaluated(split=split, step=step, metrics=results, samples=samples))
                     value |= results
                     fire(Event.EVAL_END)
         except BaseException as error:
             return failed(recorder, config, error, step=0)
         return ended(recorder, config, "finished", "", value, step=step)
+
+
+def train_and_test(config: Config, launch: Launch, *, edit: Edit | str | None = None) -> RunResult:
+    """Train what a config asks for, then test it; the result of the test is in that of the training.
+
+    The config of the test is that of the run. `edit`, a function or the target of one, may change it as plain data.
+    """
+    if launch.no_file:
+        raise InputError("What leaves no record cannot be tested afterwards.", fix="Leave --no-file out.")
+    _wanted(config, (), infer=False)
+    change = _edit(edit, config)
+    result = train(config, launch)
+    if result.status != "finished":
+        return result
+    try:
+        derived = recorded(result.id)
+        if change is not None:
+            derived, _ = passed(edited(derived, change), "data", training=False)
+        return replace(result, test=test_config(derived, weights_at(result.id), launch))
+    except AssayError as error:
+        test = RunResult(record_dir=None, config=config, status="failed", exception=error, exit_code=error.exit_code)
+        return replace(result, test=test)
+
+
+def edited(config: Config, edit: Edit) -> Config:
+    """`config` as `edit` leaves it."""
+    data = plain(config.root)
+    returned = edit(data)
+    changed = data if returned is None else returned
+    if not isinstance(changed, Mapping):
+        raise InputError(
+            f"The function that edits the config of the test returned a {type(changed).__name__}.",
+            fix="Change the mapping that it is given, or return another one.",
+        )
+    root = from_plain(dict(changed), Origin(source=f"<{getattr(edit, '__name__', 'edit')}>"))
+    assert isinstance(root, Table)
+    return replace(config, root=root, written=root, given=root, named=None)
+
+
+def _edit(edit: Edit | str | None, config: Config) -> Edit | None:
+    from assay.build import resolve
+
+    if not isinstance(edit, str):
+        return edit
+    found = resolve(edit, user_dirs=config.user_dirs, trusted=config.settings.trusted)
+    if not callable(found):
+        raise InputError(f"{edit} is no function that could edit a config.")
+    return found  # type: ignore[no-any-return]
+
+
+def _wanted(config: Config, splits: Iterable[str], *, infer: bool) -> list[str]:
+    """The splits to look at; InputError names one that is not there."""
+    known = splits_of(config.root)
+    is_meant = is_for_inference if infer else is_for_tests
+    wanted = list(splits) or [name for name in known if is_meant(name)] or ["infer" if infer else "test"]
+    for split in wanted:
+        if split not in known:
+            fix = did_you_mean(split, known) or f"It has: {', '.join(known) or 'none'}. --split names another."
+            raise InputError(f"The config has no [data.{split}].", where=os.fspath(config.path or ""), fix=fix)
+    return wanted
+
+
+def _without_loss(root: Table) -> Table:
+    """The config of an inference: what only training and scoring need is not even built."""
+    for path in (("criterion",), ("process", "criterion"), ("optimizer",), ("schedule",)):
+        if get_at(root, path) is not None:
+            root = delete_at(root, path)
+    return root
 
 
 def _evaluation_events(house: House, step: int) -> Callable[[Event], None]:
@@ -89,9 +236,3 @@ def _evaluation_events(house: House, step: int) -> Callable[[Event], None]:
 
 
 _EVALUATION = (Event.EVAL_BEGIN, Event.EVAL_END, Event.EVAL_STEP_BEGIN, Event.EVAL_STEP_END)
-
-
-def _step_of(checkpoint: Path) -> int:
-    from assay.core.manifest import read
-
-    return read(checkpoint).step

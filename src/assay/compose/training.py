@@ -26,6 +26,7 @@ from assay.compose.records import (
     tell_defaults,
     tell_info,
 )
+from assay.compose.tasks import keep_meta, make_task
 from assay.config import config_hash, dump, load, open_config, seedless_hash
 from assay.config.load import Config
 from assay.core.errors import InputError
@@ -65,6 +66,7 @@ def _train(assembled: Assembled, recorder: RunRecorder | NullRecorder, config: C
     engine, house = assembled.engine, assembled.house
     engine.recorder = recorder
     set_recorder(house, recorder)
+    keep_meta(house, recorder)
     with stopping_on_signals(engine, say=lambda line: assembled.say(line)) as caught:
         try:
             listen(assembled, recorder, launch, saving=isinstance(recorder, RunRecorder))
@@ -200,6 +202,7 @@ def load_model(address: str, checkpoint: str = "best") -> Model:
     config = load(view.folder.config_toml)
     config = at_home(config, view.file)
     with open_house(config, Launch(device="cpu")) as house:
+        make_task(house)
         model = house.build("model")
         load_model_state(model, evaluated_weights(folder))
     model.eval()

@@ -51,6 +51,7 @@ def check_shape(
         if key.name in root.items:
             problems += _value(key, root.items[key.name], root.key_origin(key.name), (key.name,), is_whole=is_whole)
     if is_whole:
+        problems += _sources(root)
         problems += _evaluation(root)
     problems += _targets(root, UserModules(config.user_dirs), trusted)
     return _in_order(config, problems)
@@ -303,13 +304,25 @@ def _call(node: Node, key_origin: Origin, path: KeyPath, *, is_whole: bool) -> I
         yield _missing(f"`{dotted(path)}` has no `type`", key_origin, path, fix)
 
 
+def _sources(root: Table) -> Iterator[Problem]:
+    """Splits without data, where there is no task to have them."""
+    data = root.items.get("data")
+    if not isinstance(data, Table) or "task" in root.items:
+        return
+    for name, split in data.items.items():
+        if isinstance(split, Table) and not _is_given(split, "source"):
+            path = ("data", name)
+            example = 'add source = { type = "module.Name" }'
+            yield _missing(f"`{dotted(path)}` has no `source`", data.key_origin(name), path, example)
+
+
 def _evaluation(root: Table) -> Iterator[Problem]:
     """Splits that are named and not there, and a best that is never measured."""
     data, evaluate, checkpoint = (root.items.get(name) for name in ("data", "evaluate", "checkpoint"))
     if not isinstance(data, Table):
         return
     there = list(data.items)
-    splits = [name for name in there if name not in ("train", "test") and not name.startswith("test_")]
+    splits = [name for name in there if schema.is_evaluated(name)]
     named = evaluate.items.get("splits") if isinstance(evaluate, Table) else None
     if isinstance(named, List):
         splits = [leaf.value for leaf in named.items if isinstance(leaf, Leaf) and isinstance(leaf.value, str)]

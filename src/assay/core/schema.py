@@ -74,6 +74,7 @@ SECTIONS: tuple[Key, ...] = (
     Key(
         name="plugins", kind="calls", doc="Context managers around the run, entered in this order and left in reverse."
     ),
+    Key(name="task", kind="call", doc="Data sets by split, what is known about them, and how they are evaluated."),
     Key(name="model", kind="call", doc="What is trained."),
     Key(
         name="data",
@@ -83,8 +84,7 @@ SECTIONS: tuple[Key, ...] = (
             Key(
                 name="source",
                 kind="call",
-                doc="The dataset; or, without the keys below, an iterable of batches.",
-                required=True,
+                doc="The dataset; or, without the keys below, an iterable of batches. Left out: that of the task.",
             ),
             Key(
                 name="batch_size",
@@ -154,6 +154,7 @@ SECTIONS: tuple[Key, ...] = (
         ),
     ),
     Key(name="process", kind="call", doc="How a batch becomes a loss and an update."),
+    Key(name="criterion", kind="call", doc="The loss, where it is no part of the process; a test does without."),
     Key(name="optimizer", kind="call", doc="What changes the weights; its `params` come from the model."),
     Key(name="schedule", kind="call", doc="The learning rate over the run; its `optimizer` is the one above."),
     Key(
@@ -206,6 +207,7 @@ SECTIONS: tuple[Key, ...] = (
             ),
             Key(name="splits", kind="names", doc="Which splits. Left out: all but train and those for tests."),
             Key(name="limit", kind="int", doc="Batches of each split at most; then marked partial.", minimum=1),
+            Key(name="pipes", kind="calls", doc="What outputs go through before they are measured, in this order."),
             ENABLED,
         ),
     ),
@@ -284,6 +286,21 @@ MAKERS: Mapping[str, str] = {
 
 RESERVED: frozenset[str] = frozenset({"backward", "trace", "parallel"})
 """Sections whose names are taken and which do nothing yet: using one is an error, not a silent no-op."""
+
+
+def is_for_tests(split: str) -> bool:
+    """`test`, and `test_clean` or `test_noisy` where there are several: looked at by `assay test`."""
+    return split == "test" or split.startswith("test_")
+
+
+def is_for_inference(split: str) -> bool:
+    """`infer`, and `infer_...`: data without targets, looked at by `assay test --infer`."""
+    return split == "infer" or split.startswith("infer_")
+
+
+def is_evaluated(split: str) -> bool:
+    """Whether training looks at a split now and then, unless the config names others."""
+    return split != "train" and not is_for_tests(split) and not is_for_inference(split)
 
 
 def section(name: str) -> Key | None:

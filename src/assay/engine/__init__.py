@@ -33,7 +33,9 @@ from assay.engine.handlers.probe import Probe
 from assay.engine.handlers.profile import Profile
 from assay.engine.handlers.save import Save
 from assay.engine.handlers.throughput import Throughput
+from assay.engine.instance import DistTensorData, Instance
 from assay.engine.metrics import F1, Accuracy, Adapted, Confusion, Mean, Perplexity, Precision, Recall
+from assay.engine.outputs import Collect, Evaluation, SaveOutputs
 from assay.engine.pipes import chain
 from assay.engine.process import Process, Supervised
 from assay.engine.ramps import Cycle, Ramp
@@ -52,6 +54,7 @@ from assay.engine.schedules import (
 )
 from assay.engine.seed import get_state, seed_all, set_state
 from assay.engine.state import State
+from assay.engine.task import Task
 from assay.engine.when import every
 
 __all__ = [
@@ -63,17 +66,21 @@ __all__ = [
     "Backward",
     "Balanced",
     "ByLength",
+    "Collect",
     "Confusion",
     "Constant",
     "Cycle",
     "Display",
+    "DistTensorData",
     "EarlyStop",
     "Engine",
     "Evaluate",
+    "Evaluation",
     "Event",
     "Every",
     "Groups",
     "Handler",
+    "Instance",
     "Loader",
     "Mean",
     "Memory",
@@ -91,6 +98,7 @@ __all__ = [
     "ResetOptimizer",
     "RndManager",
     "Save",
+    "SaveOutputs",
     "Saver",
     "ScaledBackward",
     "SetRequiresGrad",
@@ -98,6 +106,7 @@ __all__ = [
     "State",
     "Subset",
     "Supervised",
+    "Task",
     "Throughput",
     "TorchSchedule",
     "WarmupCosine",

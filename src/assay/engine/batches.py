@@ -42,7 +42,9 @@ def size_of(batch: Any) -> int:
 
 
 def to_device(batch: Any, device: torch.device) -> Any:
-    """The batch with every tensor on `device`; anything else stays what it is."""
+    """The batch with every tensor on `device`; what has a method `to` moves itself; anything else stays what it is."""
+    if not isinstance(batch, Tensor) and callable(move := getattr(batch, "to", None)):
+        return move(device)
     return mapped(batch, lambda tensor: tensor.to(device, non_blocking=True))
 
 
@@ -52,9 +54,14 @@ def pinned(batch: Any) -> Any:
 
 
 def mapped(batch: Any, function: Callable[[Tensor], Tensor]) -> Any:
-    """The batch with `function` of each tensor in it; structures keep their kind, anything else stays what it is."""
+    """The batch with `function` of each tensor in it; structures keep their kind, anything else stays what it is.
+
+    What has a method `mapped` of its own, as an `Instance` has, does it itself.
+    """
     if isinstance(batch, Tensor):
         return function(batch)
+    if callable(own := getattr(batch, "mapped", None)):
+        return own(function)
     if isinstance(batch, Mapping):
         return {key: mapped(value, function) for key, value in batch.items()}
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from assay.core.errors import InputError
 from assay.engine.backward import Backward, Loss, NonFiniteError
 from assay.engine.metrics.metric import Metric
+from assay.engine.seed import HOOK, key, seed_all, undisturbed
 
 Model = nn.Module
 
@@ -21,12 +22,15 @@ class Process(ABC):
     """Write `forward_step`; everything else is a template that may be replaced.
 
     Training calls `train()`, then for each window of micro-batches `training_step(batch)` for each and `update(step)`
-    once. Evaluation calls `eval()`, then `validation_step(batch)`.
+    once. Evaluation calls `eval()`, then `validation_step(batch)`; where there is no loss, `inference_step(batch)`.
     """
 
     model: nn.Module
     backward: Backward
     metrics: Mapping[str, Metric]
+    batch_hook: Callable[[Any], Any] | None = None
+    """Gives the batch to train on in place of one, once for each micro-batch: mixup, for example. What it draws from
+    torch, numpy and `random` is keyed by the micro-step, and changes no other draw."""
 
     @abstractmethod
     def forward_step(self, batch: Any) -> tuple[Loss, Any]:
@@ -34,6 +38,8 @@ class Process(ABC):
 
     def training_step(self, batch: Any) -> Any:
         """Forward and backward of one micro-batch; no update."""
+        if self.batch_hook is not None:
+            batch = self._hooked(batch)
         loss, output = self._forward(batch)
         self.backward(loss)
         return output
@@ -43,6 +49,13 @@ class Process(ABC):
         with torch.no_grad():
             _, output = self._forward(batch)
         return output
+
+    def inference_step(self, batch: Any) -> Any:
+        """The output for a batch that need have no target; no loss."""
+        raise InputError(
+            f"{type(self).__name__} cannot infer: it has no inference_step.",
+            fix='Write `def inference_step(self, batch): return {"pred": self.model(batch)}`.',
+        )
 
     def update(self, step: int) -> bool:
         """One optimizer update after `step` completed ones; False when it was left out."""
@@ -56,6 +69,17 @@ class Process(ABC):
 
     def eval(self) -> None:
         self.train(False)
+
+    def _hooked(self, batch: Any) -> Any:
+        assert self.batch_hook is not None
+        # The engine has keyed torch by the micro-step.
+        own = key(torch.default_generator.initial_seed() % 2**63, HOOK)
+        with undisturbed():
+            seed_all(own)
+            batch = self.batch_hook(batch)
+        if batch is None:
+            raise InputError("The batch_hook returned nothing.", fix="Return the batch, changed or as it was.")
+        return batch
 
     def _forward(self, batch: Any) -> tuple[Loss, Any]:
         returned: Any = self.forward_step(batch)  # users write it
@@ -71,21 +95,24 @@ class Process(ABC):
 class Supervised(Process):
     """A model, a criterion and batches of (input, target).
 
-    The output is a mapping of `pred`, `target` and `loss`, which `metrics` read in evaluation.
+    The output is a mapping of `pred`, `target` and `loss`, which `metrics` read in evaluation. Without a criterion
+    (None) it can be evaluated, and the output has no loss. Inference takes inputs, with or without a target.
     """
 
     def __init__(
         self,
         model: nn.Module,
-        criterion: nn.Module,
+        criterion: nn.Module | None,
         optimizer: Optimizer | None = None,
         *,
         backward: Backward | None = None,
         metrics: Mapping[str, Metric] | None = None,
+        batch_hook: Callable[[Any], Any] | None = None,
     ) -> None:
         self.model = model
-        self.criterion = criterion
+        self.criterion: Any = criterion
         self.metrics = dict(metrics or {})
+        self.batch_hook = batch_hook
         if backward is not None:
             self.backward = backward
         elif optimizer is not None:
@@ -98,14 +125,27 @@ class Supervised(Process):
                 fix="Return such pairs from the data set, or write your own Process.",
             )
         inputs, target = batch
+        pred = self._predict(inputs)
+        if self.criterion is None:
+            if torch.is_grad_enabled():
+                raise InputError("There is no criterion, and nothing to train by.", fix="Give Supervised a criterion.")
+            return None, {"pred": pred, "target": target}  # type: ignore[return-value]
+        loss = self.criterion(pred, target)
+        return loss, {"pred": pred.detach(), "target": target, "loss": _detached(loss)}
+
+    def inference_step(self, batch: Any) -> Any:
+        inputs = batch[0] if isinstance(batch, list | tuple) and len(batch) in (1, 2) else batch
+        with torch.no_grad():
+            return {"pred": self._predict(inputs)}
+
+    def _predict(self, inputs: Any) -> Tensor:
         pred = self.model(inputs)
         if not isinstance(pred, Tensor):
             raise InputError(
                 f"Supervised takes a model that returns a tensor; {type(self.model).__name__} gave {_shape_of(pred)}.",
                 fix="Return the tensor alone from forward, or write your own Process.",
             )
-        loss = self.criterion(pred, target)
-        return loss, {"pred": pred.detach(), "target": target, "loss": _detached(loss)}
+        return pred
 
 
 def _detached(loss: Any) -> Any:

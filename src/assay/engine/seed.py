@@ -25,9 +25,10 @@ INIT = 0  # (seed, INIT): building the model
 ORDER = 1  # (seed, ORDER, epoch): the permutation of an epoch
 SAMPLE = 2  # (seed, SAMPLE, split, epoch, position): loading one sample, or the first of a batch
 STEP = 3  # (seed, STEP, step, micro-step): forward and backward of training
-EVALUATE = 4  # (seed, EVALUATE, split, step): forward of evaluation
+EVALUATE = 4  # (seed, EVALUATE, split, batch): forward of evaluation, the same at every step
 PIPE = 5  # (seed, PIPE, place, epoch, number): one draw of a stage of a stream
 BATCH = 6  # (seed, BATCH, epoch, number): a batch of data that is not ours; -1 as the epoch begins
+HOOK = 7  # (key of the micro-step, HOOK): what a process does to a batch before the model sees it
 
 _PACK = {n: struct.Struct(f"<{n}q").pack for n in range(1, 7)}
 

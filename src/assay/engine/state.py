@@ -9,7 +9,7 @@ from typing import Any
 
 SAVED = (
     *("epoch", "epoch_step", "epoch_samples", "step", "micro_step", "samples", "draws"),
-    *("metrics", "best"),
+    *("metrics", "metrics_step", "best"),
 )
 
 
@@ -21,8 +21,8 @@ class State:
     `samples` training samples, `epoch_samples` those of the epoch; `valid_samples` those that this process evaluated,
     which checkpoints do not keep: whether somebody looks must not change them. `draws` says that training draws from
     numpy or `random`. `loss` is the mean loss of the newest step. `max_steps` is what the run will do in all, None when
-    nobody can know. `metrics` holds the newest evaluation, by name (`valid/acc`); `split` is the one that is being
-    evaluated. `hurry`: see `Engine.stop`.
+    nobody can know. `metrics` holds the newest evaluation, by name (`valid/acc`), and `metrics_step` at which step it
+    was; `split` is the one that is being evaluated. `hurry`: see `Engine.stop`.
     """
 
     epoch: int = 0
@@ -40,6 +40,7 @@ class State:
     batch: Any = None
     output: Any = None
     metrics: dict[str, float] = field(default_factory=dict)
+    metrics_step: int | None = None
     split: str = ""
     best: dict[str, Any] | None = None
     stop_reason: str = ""

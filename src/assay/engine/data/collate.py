@@ -13,9 +13,12 @@ from torch.utils.data import default_collate
 def collate(samples: Sequence[Any]) -> Any:
     """One batch of like samples: tensors are stacked, structures stay what they are.
 
-    Tensors, arrays, numbers, strings, mappings, (named) tuples, lists, dataclasses and `types.SimpleNamespace`.
+    Tensors, arrays, numbers, strings, mappings, (named) tuples, lists, dataclasses and `types.SimpleNamespace`; and
+    what stacks itself by a class method `stack`, as an `Instance` does.
     """
     first = samples[0]
+    if callable(stack := getattr(type(first), "stack", None)):
+        return stack(samples)
     fields = fields_of(first)
     if fields is not None:
         batched = {name: collate([getattr(sample, name) for sample in samples]) for name in fields}

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from assay.core.errors import AssayError
 from assay.core.facts import Warned
+from assay.core.ports import Recorder
 from assay.engine.engine import Engine
 
 
 def keep(engine: Engine, data: bytes, name: str) -> None:
     """Keep `data` in the record; a warning when that fails."""
+    keep_in(engine.recorder, data, name, step=engine.state.step)
+
+
+def keep_in(recorder: Recorder, data: bytes, name: str, *, step: int) -> None:
+    """As `keep`, where there is no engine."""
     try:
-        engine.recorder.artifact(data, name)
+        recorder.artifact(data, name)
     except AssayError as error:
-        engine.recorder.tell(Warned(message=f"{name} was not kept: {error.what}", step=engine.state.step))
+        recorder.tell(Warned(message=f"{name} was not kept: {error.what}", step=step))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
@@ -16,10 +16,12 @@ from torch import nn
 from assay.core.errors import InputError
 from assay.core.events import Event, Handler
 from assay.core.facts import Evaluated
+from assay.core.ports import NullRecorder, Recorder
 from assay.engine.batches import blame_device, size_of, to_device
 from assay.engine.engine import Engine
 from assay.engine.metrics.means import Mean
-from assay.engine.metrics.metric import as_metric, numbers
+from assay.engine.metrics.metric import Metric, as_metric, numbers
+from assay.engine.outputs import Evaluation, Pipes
 from assay.engine.process import Process
 from assay.engine.seed import EVALUATE, key, seed_all, undisturbed
 from assay.engine.when import every as each
@@ -28,11 +30,19 @@ from assay.engine.when import every as each
 class Evaluate:
     """Evaluates splits at a period and, if not just done, at the end; results go to `state.metrics` and the record.
 
-    `limit`: at most that many batches of each; what comes of a part is recorded as such.
+    `limit`: at most that many batches of each; what comes of a part is recorded as such. `pipes` get the outputs, and
+    `metrics` measure them beside those of the process.
     """
 
     def __init__(
-        self, splits: Mapping[str, Iterable[Any]], *, every: str = "1 epoch", limit: int | None = None, seed: int = 0
+        self,
+        splits: Mapping[str, Iterable[Any]],
+        *,
+        every: str = "1 epoch",
+        limit: int | None = None,
+        seed: int = 0,
+        pipes: Pipes | Sequence[Any] = (),
+        metrics: Mapping[str, Any] | None = None,
     ) -> None:
         if limit is not None and limit < 1:
             raise InputError(f"The limit of an evaluation is {limit} batches; it must be at least 1.")
@@ -40,7 +50,8 @@ class Evaluate:
         self.every = every
         self.limit = limit
         self.seed = seed
-        self.done_at: int | None = None
+        self.pipes = pipes if isinstance(pipes, Pipes) else Pipes(pipes)
+        self.metrics = dict(metrics or {})
 
     def handlers(self) -> list[Handler]:
         periodic = each(self.every, self.run, name="Evaluate")
@@ -54,15 +65,15 @@ class Evaluate:
             self.run(engine)
 
     def run(self, engine: Engine) -> None:
-        """Evaluate every split, once for each step."""
+        """Evaluate every split, once for each step, also when the run goes on from a checkpoint of this one."""
         state = engine.state
-        if self.done_at == state.step:
+        if state.metrics_step == state.step:
             return
-        self.done_at = state.step
         begun = perf_counter()
         with _modes_kept(engine.process):
             for split, batches in self.splits.items():
                 self._split(engine, split, batches)
+        state.metrics_step = state.step
         engine.add_seconds("evaluation", perf_counter() - begun)
 
     def _split(self, engine: Engine, split: str, batches: Iterable[Any]) -> None:
@@ -73,8 +84,12 @@ class Evaluate:
             engine.process,
             batches if self.limit is None else islice(batches, self.limit),
             split=split,
+            step=state.step,
             seed=self.seed,
             device=engine.device,
+            pipes=self.pipes,
+            metrics=self.metrics,
+            recorder=engine.recorder,
             before=lambda: engine.fire(Event.EVAL_STEP_BEGIN),
             after=lambda: engine.fire(Event.EVAL_STEP_END),
         )
@@ -125,22 +140,32 @@ def evaluate(
     batches: Iterable[Any],
     *,
     split: str,
+    step: int = 0,
     seed: int = 0,
     device: torch.device | str = "cpu",
+    pipes: Pipes | Sequence[Any] = (),
+    metrics: Mapping[str, Any] | None = None,
+    recorder: Recorder | None = None,
+    infer: bool = False,
     before: Callable[[], None] | None = None,
     after: Callable[[], None] | None = None,
 ) -> tuple[dict[str, float], int]:
     """Metrics of one split by name (`valid/loss`), and how many samples there were. The process is left in eval mode.
 
+    Outputs go through `pipes`, then to the metrics of the process and to `metrics`. `infer`: there is no loss and
+    nothing is measured; the pipes alone get the outputs of `inference_step`. `step` is that of the weights.
+
     The global random generators come back as they were; inside, each batch has its own key.
     """
     device = torch.device(device)
-    metrics = {name: as_metric(name, metric) for name, metric in getattr(process, "metrics", {}).items()}
-    for metric in metrics.values():
-        metric.reset()
-    loss, samples = Mean(), 0
+    pipes = pipes if isinstance(pipes, Pipes) else Pipes(pipes)
+    used = {} if infer else _metrics(process, metrics or {})
+    evaluation = Evaluation(split=split, step=step, recorder=recorder if recorder is not None else NullRecorder())
+    loss = Mean()
     process.eval()
+    forward = process.inference_step if infer else process.validation_step
     with undisturbed():
+        pipes.begin(evaluation)
         for number, batch in enumerate(batches):
             if before is not None:
                 before()
@@ -148,29 +173,54 @@ def evaluate(
                 batch = to_device(batch, device)
             seed_all(key(seed, EVALUATE, crc32(split.encode()), number))
             try:
-                output = process.validation_step(batch)
+                output = forward(batch)
             except RuntimeError as error:
                 blame_device(batch, device, error)
                 raise
-            count = size_of(batch)
-            if not count:
-                raise InputError(
-                    f"How many samples a batch of the split {split} holds is unknown; it is a {type(batch).__name__}.",
-                    fix="Give batches of tensors, or of something with a length.",
-                )
-            samples += count
+            evaluation.batch, evaluation.size = batch, _counted(batch, split)
+            evaluation.samples += evaluation.size
             if isinstance(output, Mapping) and output.get("loss") is not None:
-                _add_loss(loss, output["loss"], count)
-            for metric in metrics.values():
+                _add_loss(loss, output["loss"], evaluation.size)
+            output = pipes(output)
+            for metric in used.values():
                 metric.update(output)
             if after is not None:
                 after()
-    if not samples:
-        raise InputError(f"The split {split} is empty: there is nothing to evaluate.", fix=f"Look at [data.{split}].")
-    results = {f"{split}/loss": loss.value()} if loss.weight else {}
-    for name, metric in metrics.items():
-        results |= numbers(f"{split}/{name}", metric.value())
-    return results, samples
+        evaluation.batch = None
+        if not evaluation.samples:
+            fix = f"Look at [data.{split}]."
+            raise InputError(f"The split {split} is empty: there is nothing to evaluate.", fix=fix)
+        results = evaluation.metrics
+        if loss.weight:
+            results[f"{split}/loss"] = loss.value()
+        for name, metric in used.items():
+            results |= numbers(f"{split}/{name}", metric.value())
+        pipes.end(evaluation)
+    return evaluation.metrics, evaluation.samples
+
+
+def _metrics(process: Process, others: Mapping[str, Any]) -> dict[str, Metric]:
+    """The metrics of a process and `others`, all begun anew. InputError when two have one name."""
+    own = getattr(process, "metrics", {})
+    if twice := sorted(own.keys() & others.keys()):
+        raise InputError(
+            f"Two metrics are called {twice[0]!r}: one of the process, and one of the task.",
+            fix="Take it away from the process: the task measures it for every model.",
+        )
+    metrics = {name: as_metric(name, metric) for name, metric in {**own, **others}.items()}
+    for metric in metrics.values():
+        metric.reset()
+    return metrics
+
+
+def _counted(batch: Any, split: str) -> int:
+    count = size_of(batch)
+    if not count:
+        raise InputError(
+            f"How many samples a batch of the split {split} holds is unknown; it is a {type(batch).__name__}.",
+            fix="Give batches of tensors, or of something with a length.",
+        )
+    return count
 
 
 def _add_loss(mean: Mean, loss: Any, count: int) -> None:

@@ -25,13 +25,14 @@ from assay.engine.checkpoint.folder import Where
 from assay.engine.checkpoint.saver import Saver
 from assay.engine.checkpoint.tensor_file import Staging
 from assay.engine.checkpoint.weights import load_model_state as load_model_state
+from assay.engine.criterion import criterion_state, load_criterion_state
 from assay.engine.engine import Engine
 from assay.engine.optim import load_optimizer_state, optimizer_state
 from assay.engine.scaler import ScaledBackward
 from assay.engine.when import every as each
 
 Mode = Literal["min", "max"]
-PARTS = ("model", "optimizer", "state")
+PARTS = ("model", "optimizer", "state", "criterion")
 _LAST = 1000
 _LOGGER = logging.getLogger("assay.checkpoint")
 
@@ -125,7 +126,7 @@ class Save:
         assert self.best is not None
         metric, metrics, best = self.best[0], engine.state.metrics, engine.state.best
         if metrics and metric not in metrics:
-            fix = did_you_mean(metric, metrics) or f"there are: {', '.join(metrics)}"
+            fix = " ".join(filter(None, [did_you_mean(metric, metrics), f"there are: {', '.join(metrics)}"]))
             raise InputError(f"[checkpoint] best names {metric!r}, which the evaluation does not give.", fix=fix)
         if not self._improved or best is None:
             return
@@ -161,7 +162,8 @@ class Save:
             self.wait()  # what was copied last is being written from where the next copy goes
             engine.fire(Event.CHECKPOINT_BEGIN)
             where = Where(step=step, epoch=state.epoch, samples=state.samples)
-            info = {**state.metrics, "train/loss": state.loss}
+            measured = state.metrics if state.metrics_step == step else {}  # not those of other weights
+            info = {**measured, "train/loss": state.loss}
             try:
                 write = self.saver.prepared(
                     capture(engine), where, kind=kind, info=info, final=final, staging=self._staging
@@ -238,6 +240,7 @@ def capture(engine: Engine) -> dict[str, Any]:
         "optimizer": {**optimizer_state(backward.optimizer, model), **scaled},
         "state": engine.state.state_dict(),
     }
+    parts |= criterion_state(engine.process)
     return parts | {name: listener.state_dict() for name, listener in stateful(engine).items()}
 
 
@@ -248,6 +251,7 @@ def restore(engine: Engine, parts: Mapping[str, Any]) -> None:
     load_optimizer_state(backward.optimizer, engine.process.model, parts["optimizer"])
     if isinstance(backward, ScaledBackward) and "scaler" in parts["optimizer"]:
         backward.load_state_dict(parts["optimizer"]["scaler"])
+    load_criterion_state(engine.process, parts)
     engine.state.load_state_dict(parts["state"])
     restore_listeners(engine, parts)
 

@@ -11,10 +11,11 @@ from itertools import islice
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset, default_collate, get_worker_info
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from assay.core.errors import AssayError, InputError
 from assay.engine.batches import size_of
+from assay.engine.data.collate import collate as default
 from assay.engine.data.randomness import generators
 from assay.engine.data.source import Window
 from assay.engine.pipes.stream import Cursor, Pass, Position, Stream
@@ -59,7 +60,7 @@ class StreamLoader:
         self.split = split
         self.accumulate = accumulate
         self.workers = workers
-        self.collate = collate or getattr(stream, "collate_fn", None) or default_collate
+        self.collate = collate or getattr(stream, "collate_fn", None) or default
         self.rank = rank
         self.ranks = ranks
         self._state: dict[str, Any] | None = None

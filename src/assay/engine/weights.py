@@ -1,0 +1,33 @@
+"""Weights put into a process to be evaluated, from a checkpoint or from a file of nothing but weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+
+from assay.core import manifest as manifests
+from assay.core.errors import CheckpointError
+from assay.engine.checkpoint.folder import load
+from assay.engine.criterion import PART, load_criterion_state
+from assay.engine.handlers.ema import evaluated_weights
+from assay.engine.handlers.save import load_model_state
+from assay.engine.process import Process
+
+
+def load_to_evaluate(process: Process, path: Path) -> None:
+    """Give a process the weights in the folder of a checkpoint, with the state of its criterion, or those in a
+    safetensors file. CheckpointError when they cannot be read or do not fit.
+    """
+    if path.is_dir():
+        load_model_state(process.model, evaluated_weights(path))
+        if any(part.name == PART for part in manifests.read(path).parts):
+            load_criterion_state(process, load(path, parts=(PART,)))
+        return
+    try:
+        weights = load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"The weights cannot be read: {error}.", where=str(path)) from error
+    # Copied out of the mapped file: sums over memory that is not aligned differ in their last bits.
+    load_model_state(process.model, {name: tensor.clone() for name, tensor in weights.items()})
