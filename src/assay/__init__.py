@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from assay.compose import load_model as load_model
     from assay.compose import run as run
+    from assay.compose.trainer import Trainer as Trainer
     from assay.config.params import BaseParams as BaseParams
     from assay.config.params import Params as Params
     from assay.record.meter import AvgMeter as AvgMeter
@@ -25,13 +26,14 @@ _HOMES = {
     "BaseParams": "assay.config.params",
     "Meter": "assay.record.meter",
     "Params": "assay.config.params",
+    "Trainer": "assay.compose.trainer",
     "load_model": "assay.compose",
     "run": "assay.compose",
     "start": "assay.record.start",
 }
 """Public name -> the module that defines it."""
 
-__all__ = ["AvgMeter", "BaseParams", "Meter", "Params", "__version__", "load_model", "run", "start"]
+__all__ = ["AvgMeter", "BaseParams", "Meter", "Params", "Trainer", "__version__", "load_model", "run", "start"]
 
 
 def __getattr__(name: str) -> Any:

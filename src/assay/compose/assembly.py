@@ -29,6 +29,7 @@ class Assembled:
     saver_folder: Path | None = None
     attempt: int = 1
     loaded: Mapping[str, Any] | None = None  # parts of a checkpoint for who is not there yet
+    length: str = ""  # how the length of the run was found, where two bounds were weighed
 
     def saver(self, *, attempt: int | None = None) -> Any:
         from assay.engine import Saver
@@ -41,21 +42,26 @@ class Assembled:
 
 def assemble(house: House, launch: Launch, *, saver_folder: Path | None = None, bind: Bind | None = None) -> Assembled:
     from assay.engine import Engine, Loader
+    from assay.engine.data.source import as_source
+    from assay.engine.totals import larger
 
     process = make_process(house, training=True)
     settings = house.values("train")
     train = make_loader(house, "train")
-    steps = settings.get("steps")
+    accumulate = 1 if isinstance(train, Loader) else settings.get("accumulate", 1)
+    epochs, steps, length = settings.get("epochs"), settings.get("steps"), ""
+    if settings.get("until") == "last" and epochs is not None and steps is not None:
+        epochs, steps, length = larger(as_source(train, accumulate=accumulate), epochs=epochs, steps=steps)
     if launch.max_steps is not None:
         steps = launch.max_steps if steps is None else min(steps, launch.max_steps)
     engine = Engine(
         process,
         train,
-        epochs=settings.get("epochs"),
+        epochs=epochs,
         steps=steps,
         samples=settings.get("samples"),
         seconds=parse_duration_s(settings["time"]) if "time" in settings else None,
-        accumulate=1 if isinstance(train, Loader) else settings.get("accumulate", 1),
+        accumulate=accumulate,
         seed=house.seed,
         device=house.device,
         bind=bind or house.context.bind,
@@ -65,7 +71,7 @@ def assemble(house: House, launch: Launch, *, saver_folder: Path | None = None, 
         backward.rate.epoch_length = engine.state.epoch_length
     house.context.set("state", engine.state)
     house.context.set("engine", engine)
-    return Assembled(house, engine, saver_folder)
+    return Assembled(house, engine, saver_folder, length=length)
 
 
 def listen(assembled: Assembled, recorder: RunRecorder | NullRecorder, launch: Launch, *, saving: bool) -> None:
@@ -103,7 +109,7 @@ def listen(assembled: Assembled, recorder: RunRecorder | NullRecorder, launch: L
     engine.bus.extend(display.handlers())
 
     def say_what_is_run() -> None:
-        for line in _opening(engine):
+        for line in [assembled.length, *_opening(engine)] if assembled.length else _opening(engine):
             display.say(line)
 
     engine.bus.add(Handler(event=Event.RUN_BEGIN, fn=say_what_is_run, priority=100, name="Display.opening"))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def make_process(house: House, *, training: bool) -> Process:
     """Model, optimizer, backward and process, in the order in which they need each other."""
-    from assay.engine import Backward, seed_all
+    from assay.engine import Backward, as_process, seed_all
     from assay.engine.device import place, use_threads
     from assay.engine.optim import idle_optimizer
     from assay.engine.precision import in_precision
@@ -46,9 +46,12 @@ def make_process(house: House, *, training: bool) -> Process:
         )
         context.set("backward", backward)
     else:
+        backward = None
         context.set("optimizer", idle_optimizer())
-    process: Process = house.build("process")
-    place(process, house.device)
+    written = house.build("process")
+    process: Process = as_process(written, model=model, backward=backward)
+    for owner in {id(written): written, id(process): process}.values():
+        place(owner, house.device)
     evaluate = house.values("evaluate").get("precision", "fp32")
     precision = settings.get("precision", "fp32")
     forward = in_precision(precision, house.device, process.forward_step, evaluate=evaluate)

@@ -81,8 +81,12 @@ def applied(root: Table) -> tuple[Table, list[Problem]]:
     """`root` with every alias under its name here, and a note for each.
 
     Given under both names, the one that this file writes itself wins over one that it imports; else the name here.
+    `train_iter` and `train_epoch` given together mean the larger of both.
     """
     notes: list[Problem] = []
+    both = [node for name in ("train_iter", "train_epoch") if (node := get_at(root, ("train", name))) is not None]
+    if len(both) == 2 and all(_count(node) is not None for node in both) and get_at(root, ("train", "until")) is None:
+        root = set_at(root, ("train", "until"), Leaf("last", both[0].origin), both[0].origin)
     for alias in ALIASES:
         path, to = parse_dotted(alias.old), parse_dotted(alias.new)
         node = get_at(root, path)

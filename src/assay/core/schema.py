@@ -106,6 +106,13 @@ SECTIONS: tuple[Key, ...] = (
             Key(name="samples", kind="int", doc="Samples seen.", minimum=1),
             Key(name="time", kind="duration", doc="Wall time, as in 90 s, 5 min or 2 h."),
             Key(
+                name="until",
+                kind="choice",
+                doc="Which of epochs and steps ends the run where both are given: the first reached, or the last.",
+                default="first",
+                choices=("first", "last"),
+            ),
+            Key(
                 name="precision",
                 kind="choice",
                 doc="The number format of the forward pass; fp16 with a loss scale, tf32 of matrix products on a GPU.",

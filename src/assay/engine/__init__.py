@@ -25,6 +25,7 @@ from assay.engine.handlers.ema import EMA
 from assay.engine.handlers.evaluate import Evaluate, evaluate
 from assay.engine.handlers.memory import Memory
 from assay.engine.handlers.norms import Norms
+from assay.engine.handlers.pipelines import Pipelines
 from assay.engine.handlers.probe import Probe
 from assay.engine.handlers.profile import Profile
 from assay.engine.handlers.save import Save
@@ -46,6 +47,13 @@ from assay.engine.schedules import (
 )
 from assay.engine.seed import seed_all
 from assay.engine.state import State
+from assay.engine.styles.adapt import as_process
+from assay.engine.styles.flags import ModelWrapper
+from assay.engine.styles.function import StepFunction
+from assay.engine.styles.hand import ByHand
+from assay.engine.styles.own_loss import OwnLoss
+from assay.engine.styles.trainer import Callback, EvalCallback, LoggerCallback, Trainer
+from assay.engine.unwrap import unwrap
 from assay.engine.when import every
 
 __all__ = [
@@ -55,24 +63,31 @@ __all__ = [
     "Adapted",
     "At",
     "Backward",
+    "ByHand",
+    "Callback",
     "Confusion",
     "Constant",
     "Cycle",
     "Display",
     "EarlyStop",
     "Engine",
+    "EvalCallback",
     "Evaluate",
     "Event",
     "Every",
     "Groups",
     "Handler",
     "Loader",
+    "LoggerCallback",
     "Mean",
     "Memory",
+    "ModelWrapper",
     "Noam",
     "NonFiniteError",
     "Norms",
+    "OwnLoss",
     "Perplexity",
+    "Pipelines",
     "Plan",
     "Precision",
     "Probe",
@@ -87,9 +102,11 @@ __all__ = [
     "SetRequiresGrad",
     "SetValue",
     "State",
+    "StepFunction",
     "Supervised",
     "Throughput",
     "TorchSchedule",
+    "Trainer",
     "WarmupCosine",
     "WarmupExponential",
     "WarmupLinear",
@@ -97,8 +114,10 @@ __all__ = [
     "WarmupPoly",
     "WarmupStep",
     "Where",
+    "as_process",
     "evaluate",
     "every",
     "on",
     "seed_all",
+    "unwrap",
 ]

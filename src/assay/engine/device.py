@@ -55,6 +55,6 @@ def use_threads(wanted: int | str, model: nn.Module) -> None:
 
 def place(owner: object, device: torch.device) -> None:
     """Move every module that is an attribute of `owner` (a process: its model, its criterion) to the device."""
-    for part in vars(owner).values():
+    for part in getattr(owner, "__dict__", {}).values():
         if isinstance(part, nn.Module):
             part.to(device)

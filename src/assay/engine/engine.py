@@ -3,37 +3,42 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext, suppress
 from time import perf_counter
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from assay.core.errors import InputError
 from assay.core.events import Event, Every, Handler
 from assay.core.ports import Bind, NullRecorder, Recorder
+from assay.engine.backward import Loss
 from assay.engine.batches import blame_device, to_device
 from assay.engine.bus import Bus, bind_by_name, event_named
 from assay.engine.data.source import Window, as_source
+from assay.engine.logged import Logged
 from assay.engine.process import Process
 from assay.engine.seed import STEP, key, seed_torch
 from assay.engine.state import State
+from assay.engine.styles.adapt import as_process
+from assay.engine.styles.own_updates import OwnUpdates
 
 KEYS_AHEAD = 64
 
 
 class Engine:
-    """Runs a process over training data until the first bound is reached.
+    """Runs a process over training data until the first bound is reached: `run()`, or by hand `for batch in engine`.
 
-    `train` is a `Loader` or any iterable of batches. Bounds: `epochs`, `steps` (optimizer updates), `samples`,
+    `process` may be written in any of the styles that `as_process` knows. `train` is a `Loader` or any iterable of batches. Bounds: `epochs`, `steps` (optimizer updates), `samples`,
     `seconds`; without any, one epoch. Randomness of forward and backward is keyed by (seed, step, micro-step), so a run
     that goes on from a checkpoint draws what the uninterrupted one would have drawn.
     """
 
     def __init__(
         self,
-        process: Process,
+        process: Any,
         train: Iterable[Any],
         *,
         epochs: int | None = None,
@@ -47,17 +52,20 @@ class Engine:
         handlers: Iterable[Handler] = (),
         bind: Bind | None = None,
     ) -> None:
-        self.process = process
+        self.process: Process = as_process(process)
         self.source = as_source(train, accumulate=accumulate)
         self.seed = seed
         self.device = torch.device(device)
         self.recorder: Recorder = recorder if recorder is not None else NullRecorder()
-        self.state = State()
+        self.state = State(dataloader=train)
+        self.logged = Logged()
         self.seconds: dict[str, float] = {}
         self._happened: Counter[Event] = Counter()
         self._begun = 0.0
         self._keys: dict[int, int] = {}
+        self._given = 0
         self._bound(epochs, steps)
+        process = self.process
         roles = {"engine": self, "process": process, "model": getattr(process, "model", None), "state": self.state}
         roles |= {"recorder": self.recorder, "backward": getattr(process, "backward", None)}
         self.bus = Bus(bind or bind_by_name(roles))
@@ -65,6 +73,9 @@ class Engine:
         self._backward_begin = self.bus.points[Event.BACKWARD_BEGIN]
         self._backward_end = self.bus.points[Event.BACKWARD_END]
         self._is_elsewhere = self.device.type != "cpu"
+        if self._is_elsewhere:
+            for event in (Event.CHECKPOINT_BEGIN, Event.EPOCH_END, Event.RUN_END, Event.EXCEPTION):
+                self.bus.add(Handler(event=event, fn=self._flush, priority=-100, name="Engine.flush"))
         self.bus.extend(handlers)
         self._bound_by_use(samples, seconds)
         if epochs is None and steps is None and samples is None and seconds is None:
@@ -79,7 +90,8 @@ class Engine:
         try:
             self._begin()
             while not self._is_done():
-                self._train_epoch()
+                for window in self._train_epoch():
+                    self._train_window(window)
             self.fire(Event.RUN_END)
         except BaseException as error:
             state.error = error
@@ -87,8 +99,57 @@ class Engine:
             raise
         return state
 
-    def _train_epoch(self) -> None:
-        """One pass over the data, or what is left of it; ends early at a bound or when asked to stop."""
+    def __iter__(self) -> Iterator[Any]:
+        """The loop by hand: the batches of the whole run, with everything that `run` does around the step.
+
+        The body updates the weights with the optimizer of this engine, or calls `backward(loss)`: then the update is
+        made here, at the end of the window. A loop that is left early ends the run as `stop` does: a step counts if its
+        update was made. What the body raises looks the same from here, so it is not told as an `exception`.
+        """
+        state, is_left = self.state, False
+        try:
+            self._begin()
+            updates = OwnUpdates(self.process.backward, "the loop")
+            try:
+                while not self._is_done() and not is_left:
+                    for window in self._train_epoch():
+                        before = state.micro_step
+                        self._begin_by_hand(window)
+                        for batch in self._batches(window):
+                            try:
+                                yield batch
+                            except GeneratorExit:
+                                is_left = True
+                                break
+                        state.micro_step = before + len(window.batches)
+                        if is_left:
+                            self.stop("the loop was left", hurry=True)
+                            if not updates.made:
+                                state.micro_step = before
+                                break
+                        self._end_by_hand(window, updates)
+            finally:
+                updates.stop()
+            self.fire(Event.RUN_END)
+        except BaseException as error:
+            state.error = error
+            self.fire(Event.EXCEPTION)
+            raise
+
+    def backward(self, loss: Loss) -> None:
+        """In a loop by hand: the gradients of one micro-batch, weighted as its window needs it."""
+        self._given += 1
+        self.process.backward(loss)
+
+    def log(self, name: str, value: Tensor | float, weight: Tensor | float | None = None) -> None:
+        """In a loop by hand: record the mean of `value` over the step as `train/NAME`; see `Process.log`."""
+        self.logged.add(name, value, weight)
+
+    def _train_epoch(self) -> Iterator[Window]:
+        """One pass over the data, or what is left of it; ends early at a bound or when asked to stop.
+
+        Who iterates makes a step of each window.
+        """
         state, recorder = self.state, self.recorder
         step_begin, step_end = self.bus.points[Event.STEP_BEGIN], self.bus.points[Event.STEP_END]
         log = None if isinstance(recorder, NullRecorder) else recorder.log
@@ -101,7 +162,7 @@ class Engine:
             waiting += loaded - now
             if step_begin.due <= state.step:
                 step_begin.fire(state.step)
-            self._train_window(window)
+            yield window
             computed = perf_counter()
             computing += computed - loaded
             if log is not None:
@@ -147,6 +208,39 @@ class Engine:
         state.epoch_step += 1
         state.samples += window.samples
 
+    def _begin_by_hand(self, window: Window) -> None:
+        self._given = 0
+        self.process.backward.begin(window.sizes)
+
+    def _batches(self, window: Window) -> Iterator[Any]:
+        """The micro-batches of one window, each with what belongs before and after it."""
+        state, begin, end = self.state, self._backward_begin, self._backward_end
+        for i, batch in enumerate(window.batches):
+            state.batch = to_device(batch, self.device) if self._is_elsewhere else batch
+            seed_torch(key(self.seed, STEP, state.step, i))
+            if begin.due <= state.micro_step:
+                begin.fire(state.micro_step)
+            yield state.batch
+            state.micro_step += 1
+            if end.due <= state.micro_step:
+                end.fire(state.micro_step)
+
+    def _end_by_hand(self, window: Window, updates: OwnUpdates) -> None:
+        """The update, unless the body has made it; then the step counts."""
+        state, backward = self.state, self.process.backward
+        told = self.logged.means.pop("loss", None)
+        loss = None if told is None else told.value()
+        if updates.made:
+            updates.settle(state.step, len(window.batches), loss)
+        else:
+            updates.check_given(self._given, len(window.batches))
+            self.process.update(state.step)
+            updates.made = 0
+        state.loss = backward.loss if loss is None else loss
+        state.step += 1
+        state.epoch_step += 1
+        state.samples += window.samples
+
     def _key_of(self, step: int) -> int:
         """The key of the first micro-batch of a step. Made one by one they would take several times as long."""
         if step not in self._keys:
@@ -159,7 +253,14 @@ class Engine:
         points = {"train/loss": self.state.loss, "train/lr": backward.lr}
         if backward.grad_norm is not None:
             points["train/grad_norm"] = backward.grad_norm
+        if self.logged.means:
+            points = self.logged.end_step(self.state.step, self.recorder) | points
         return points
+
+    def _flush(self) -> None:
+        """What was logged and still waits on a device is recorded; after an error of the device it is lost."""
+        with suppress(RuntimeError) if self.state.error is not None else nullcontext():
+            self.logged.flush(self.recorder)
 
     def _end_epoch(self) -> None:
         state = self.state
@@ -174,6 +275,9 @@ class Engine:
         self._check()
         self._begun = perf_counter()
         state, backward = self.state, self.process.backward
+        self.logged = Logged(lambda: state.batch, is_late=self._is_elsewhere)
+        if isinstance(self.process, Process):
+            self.process.attach(state, self.device, self.logged)
         backward.rate.total = state.max_steps
         backward.rate.epoch_length = state.epoch_length
         backward.rate.set(state.step)

@@ -12,7 +12,9 @@ from torch.optim import Optimizer
 
 from assay.core.errors import InputError
 from assay.engine.backward import Backward, Loss, NonFiniteError
+from assay.engine.logged import Logged
 from assay.engine.metrics.metric import Metric
+from assay.engine.state import State
 
 Model = nn.Module
 
@@ -21,12 +23,15 @@ class Process(ABC):
     """Write `forward_step`; everything else is a template that may be replaced.
 
     Training calls `train()`, then for each window of micro-batches `training_step(batch)` for each and `update(step)`
-    once. Evaluation calls `eval()`, then `validation_step(batch)`.
+    once. Evaluation calls `eval()`, then `validation_step(batch)`. No base class is needed for that: any object with
+    these methods will do.
     """
 
     model: nn.Module
     backward: Backward
     metrics: Mapping[str, Metric]
+    logged: Logged | None = None
+    """Where `log` puts things: that of the engine while it trains, another one while a split is evaluated."""
 
     @abstractmethod
     def forward_step(self, batch: Any) -> tuple[Loss, Any]:
@@ -56,6 +61,18 @@ class Process(ABC):
 
     def eval(self) -> None:
         self.train(False)
+
+    def log(self, name: str, value: Tensor | float, weight: Tensor | float | None = None) -> None:
+        """Record the weighted mean of `value` over the step as `train/NAME`, over an evaluated split as `valid/NAME`.
+
+        The weight is the number of samples in the batch, if none is given. No device waits for this.
+        """
+        if self.logged is not None:
+            self.logged.add(name, value, weight)
+
+    def attach(self, state: State, device: torch.device, logged: Logged) -> None:
+        """An engine begins to run this process on `device`; `state` says where it is."""
+        self.logged = logged
 
     def _forward(self, batch: Any) -> tuple[Loss, Any]:
         returned: Any = self.forward_step(batch)  # users write it

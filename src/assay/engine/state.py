@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from copy import copy
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,8 +16,9 @@ class State:
 
     `step` counts optimizer updates, `micro_step` forward/backward passes, `epoch_step` updates within the epoch,
     `samples` training samples. `loss` is the mean loss of the newest step. `max_steps` is what the run will do in all,
-    None when nobody can know. `metrics` holds the newest evaluation, by name (`valid/acc`); `split` is the one that is
-    being evaluated. `hurry`: see `Engine.stop`.
+    None when nobody can know. `batch` and `output` are those of the newest micro-batch, `dataloader` is what the batches
+    come from: while a split is evaluated, the loader of that. `metrics` holds the newest evaluation, by name
+    (`valid/acc`); `split` is the one that is being evaluated. `hurry`: see `Engine.stop`.
     """
 
     epoch: int = 0
@@ -31,7 +32,8 @@ class State:
     loss: float = float("nan")
     batch: Any = None
     output: Any = None
-    metrics: dict[str, float] = field(default_factory=dict)
+    dataloader: Any = None
+    metrics: dict[str, Any] = field(default_factory=dict)
     split: str = ""
     best: dict[str, Any] | None = None
     stop_reason: str = ""
@@ -46,10 +48,14 @@ class State:
     def global_iteration(self) -> int:
         return self.step
 
+    @property
+    def max_iterations(self) -> int | None:
+        return self.max_steps
+
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps; batch, output and bounds are not part of it."""
-        return {name: copy(getattr(self, name)) for name in SAVED}
+        """What a checkpoint keeps; batch, output, dataloader and bounds are not part of it."""
+        return {name: deepcopy(getattr(self, name)) for name in SAVED}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         for name in SAVED:
-            setattr(self, name, copy(state[name]))
+            setattr(self, name, deepcopy(state[name]))

@@ -18,6 +18,7 @@ from assay.core.events import Event, Handler
 from assay.core.facts import Evaluated
 from assay.engine.batches import blame_device, size_of, to_device
 from assay.engine.engine import Engine
+from assay.engine.logged import Logged
 from assay.engine.metrics.means import Mean
 from assay.engine.metrics.metric import as_metric, numbers
 from assay.engine.process import Process
@@ -67,7 +68,7 @@ class Evaluate:
 
     def _split(self, engine: Engine, split: str, batches: Iterable[Any]) -> None:
         state, begun = engine.state, perf_counter()
-        state.split = split
+        state.split, trained_on, state.dataloader = split, state.dataloader, batches
         engine.fire(Event.EVAL_BEGIN)
         results, samples = evaluate(
             engine.process,
@@ -84,7 +85,7 @@ class Evaluate:
         fact = Evaluated(split=split, step=state.step, metrics=results, samples=samples, seconds=seconds)
         engine.recorder.tell(replace(fact, partial=part_of(batches, self.limit)))
         engine.fire(Event.EVAL_END)
-        state.split = ""
+        state.split, state.dataloader = "", trained_on
 
 
 def part_of(batches: Iterable[Any], limit: int | None) -> str:
@@ -132,8 +133,10 @@ def evaluate(
     for metric in metrics.values():
         metric.reset()
     loss, samples = Mean(), 0
+    batch: Any = None
+    logged = Logged(lambda: batch)
     process.eval()
-    with undisturbed():
+    with undisturbed(), _logging_to(logged, process):
         for number, batch in enumerate(batches):
             if before is not None:
                 before()
@@ -161,9 +164,21 @@ def evaluate(
     if not samples:
         raise InputError(f"The split {split} is empty: there is nothing to evaluate.", fix=f"Look at [data.{split}].")
     results = {f"{split}/loss": loss.value()} if loss.weight else {}
+    results |= logged.take(split)
     for name, metric in metrics.items():
         results |= numbers(f"{split}/{name}", metric.value())
     return results, samples
+
+
+@contextmanager
+def _logging_to(logged: Logged, process: Process) -> Iterator[None]:
+    """Inside, what the process logs is of the split that is evaluated."""
+    before = getattr(process, "logged", None)
+    process.logged = logged
+    try:
+        yield
+    finally:
+        process.logged = before
 
 
 def _add_loss(mean: Mean, loss: Any, count: int) -> None:
