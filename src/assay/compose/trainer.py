@@ -5,8 +5,9 @@ from __future__ import annotations
 import inspect
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+from assay.core.ports import Recorder
 from assay.engine import Save, Saver
 from assay.engine import Trainer as EngineTrainer
 from assay.engine.state import State
@@ -32,7 +33,7 @@ class Trainer(EngineTrainer):
         Path(folder).mkdir(parents=True, exist_ok=True)
         code = Path(inspect.getfile(type(self))).parent
         self.run = start(tag=str(name), config=dict(self.params), project=folder, code_dirs=[code])
-        self.recorder = self.run
+        self.recorder = cast(Recorder, self.run)  # it never goes back to an earlier step
         self.initial()
         engine = self.make_engine()
         if self.run.folder is not None:

@@ -29,11 +29,12 @@ KEYS_AHEAD = 64
 
 
 class Engine:
-    """Runs a process over training data until the first bound is reached: `run()`, or by hand `for batch in engine`.
+    """Runs a process over training data until the first bound is reached: by `run()`, or by hand `for batch in engine`.
 
-    `process` may be written in any of the styles that `as_process` knows. `train` is a `Loader` or any iterable of batches. Bounds: `epochs`, `steps` (optimizer updates), `samples`,
-    `seconds`; without any, one epoch. Randomness of forward and backward is keyed by (seed, step, micro-step), so a run
-    that goes on from a checkpoint draws what the uninterrupted one would have drawn.
+    `process` may be written in any style that `as_process` knows. `train` is a `Loader` or any iterable of batches.
+    Bounds: `epochs`, `steps` (optimizer updates), `samples`, `seconds`; without any, one epoch. Randomness of forward
+    and backward is keyed by (seed, step, micro-step), so a run that goes on from a checkpoint draws what the
+    uninterrupted one would have drawn.
     """
 
     def __init__(
@@ -251,6 +252,8 @@ class Engine:
         """What is recorded of every step."""
         backward = self.process.backward
         points = {"train/loss": self.state.loss, "train/lr": backward.lr}
+        if self.state.loss != self.state.loss and backward.non_finite == "stop":
+            del points["train/loss"]  # a real nan would have been raised: nobody told this one
         if backward.grad_norm is not None:
             points["train/grad_norm"] = backward.grad_norm
         if self.logged.means:

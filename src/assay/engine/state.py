@@ -16,8 +16,8 @@ class State:
 
     `step` counts optimizer updates, `micro_step` forward/backward passes, `epoch_step` updates within the epoch,
     `samples` training samples. `loss` is the mean loss of the newest step. `max_steps` is what the run will do in all,
-    None when nobody can know. `batch` and `output` are those of the newest micro-batch, `dataloader` is what the batches
-    come from: while a split is evaluated, the loader of that. `metrics` holds the newest evaluation, by name
+    None when nobody can know. `batch` and `output` are those of the newest micro-batch. `dataloader` is what batches
+    come from; while a split is evaluated, the loader of that. `metrics` holds the newest evaluation, by name
     (`valid/acc`); `split` is the one that is being evaluated. `hurry`: see `Engine.stop`.
     """
 

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
 from assay.core.ports import MemoryRecorder
-from assay.engine import ByHand, Engine, Loader, ModelWrapper, OwnLoss, Process, StepFunction, Supervised
+from assay.engine import Backward, ByHand, Engine, Loader, ModelWrapper, OwnLoss, Process, StepFunction, Supervised
+from assay.engine.seed import STEP, key, seed_torch
 from engine.toys import hard_net, points, same_bits, weights_of
 
 Trained = tuple[nn.Module, Engine]
@@ -22,10 +23,10 @@ class Fields:
     """The points, as samples with named fields."""
 
     def __init__(self) -> None:
-        self.points = points(22)
+        self.points = points(32)
 
     def __len__(self) -> int:
-        return 22
+        return 32
 
     def __getitem__(self, index: int) -> dict[str, Tensor]:
         inputs, labels = self.points[index]
@@ -39,8 +40,8 @@ def parts() -> tuple[nn.Module, torch.optim.Optimizer]:
 
 
 def engine(process: Any, accumulate: int, data: Any = None) -> Engine:
-    """Three epochs of 22 samples in steps of 8: the last window has 6 samples, and so 2, 2 and 2 if it is split."""
-    train = Loader(data or points(22), batch_size=8, shuffle=True, accumulate=accumulate)
+    """Three epochs of 32 samples in steps of 12: the last window has 8 of them, which are split as 3, 3 and 2."""
+    train = Loader(data or points(32), batch_size=12, shuffle=True, accumulate=accumulate)
     return Engine(process, train, epochs=3, seed=5, recorder=MemoryRecorder())
 
 
@@ -54,8 +55,6 @@ def supervised(accumulate: int) -> Trained:
 def process(accumulate: int) -> Trained:
     class Own(Process):
         def __init__(self) -> None:
-            from assay.engine import Backward
-
             self.model, optimizer = parts()
             self.backward = Backward(optimizer)
 
@@ -85,22 +84,19 @@ def own_loss(accumulate: int) -> Trained:
 
 def train_batch(accumulate: int) -> Trained:
     class Task:
-        backward: Callable[[Tensor], None]
-
         def __init__(self) -> None:
             self.model, self.optim = parts()
 
         def train_batch(self, eidx: int, idx: int, global_step: int, batch: Pair, params: Any, device: Any) -> Any:
             loss = mse_loss(self.model(batch[0]), batch[1])
             if accumulate > 1:
-                self.backward(loss)
+                self.backward(loss)  # type: ignore[attr-defined]  # what the engine has put there
             else:
                 loss.backward()  # type: ignore[no-untyped-call]
                 self.optim.step()
                 self.optim.zero_grad()
             return {"loss": loss}
 
-    del Task.__annotations__["backward"]
     task = Task()
     runs = engine(task, accumulate)
     runs.run()
@@ -184,10 +180,8 @@ def test_every_style_trains_the_same_bits(style: Callable[[int], Trained], accum
 
 
 def test_the_reference_is_a_loop_without_assay() -> None:
-    from assay.engine.seed import STEP, key, seed_torch
-
     model, optimizer = parts()
-    train = Loader(points(22), batch_size=8, shuffle=True)
+    train = Loader(points(32), batch_size=12, shuffle=True)
     for step in range(9):
         (window, *_) = train.windows(*divmod(step, 3))
         seed_torch(key(5, STEP, step, 0))

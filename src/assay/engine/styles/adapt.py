@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 from torch import nn
@@ -25,21 +26,25 @@ def as_process(thing: Any, *, model: nn.Module | None = None, backward: Backward
     """
     if isinstance(thing, Process) or all(hasattr(thing, name) for name in COMPLETE):
         return thing
-    given: dict[str, Any] = {
-        "model": _model_of(thing, model),
-        "backward": _backward_of(thing, backward),
-        "metrics": getattr(thing, "metrics", None),
-    }
+    return _adapter_of(thing)(
+        thing,
+        _model_of(thing, model),
+        backward=_backward_of(thing, backward),
+        metrics=getattr(thing, "metrics", None),
+    )
+
+
+def _adapter_of(thing: Any) -> Callable[..., Process]:
     if hasattr(thing, "train_batch"):
-        return TrainBatch(thing, **given)
+        return TrainBatch
     if hasattr(thing, "training_step") and hasattr(thing, "update"):
-        return Duck(thing, **given)
+        return Duck
     if hasattr(thing, "forward_step"):
-        return OnlyForward(thing, **given)
+        return OnlyForward
     if _takes_flags(thing):
-        return FlaggedForward(thing, **given)
+        return FlaggedForward
     if callable(thing) and not isinstance(thing, nn.Module):
-        return StepFunction(thing, **given)
+        return StepFunction
     raise _unknown(thing)
 
 
@@ -52,8 +57,6 @@ def _model_of(thing: Any, given: nn.Module | None) -> nn.Module:
     model = getattr(thing, "model", given)
     if isinstance(model, nn.Module):
         return model
-    if isinstance(thing, nn.Module):
-        raise _unknown(thing)
     name = getattr(thing, "__name__", type(thing).__name__)
     raise InputError(
         f"Which model {name} trains is unknown: it has no attribute `model`.",

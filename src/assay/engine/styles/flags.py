@@ -94,7 +94,7 @@ class FlaggedForward(OwnProcess):
             wrapper.is_driven = True
         self._can_judge = getattr(wrapper, "criterion", self) is not None
 
-    def forward_step(self, batch: Any) -> tuple[Loss | None, Any]:
+    def forward_step(self, batch: Any) -> tuple[Any, Any]:
         return self.told(self.wrapper.forward(batch, needs_loss=True, requires_grad=True))
 
     def _differentiate(self, loss: Loss | None) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
-from assay.engine.backward import Backward, Loss
+from assay.engine.backward import Backward
 from assay.engine.metrics.metric import Metric
 from assay.engine.styles.own_updates import OwnProcess, pair_output, without_graph
 
@@ -35,7 +35,7 @@ class StepFunction(OwnProcess):
         self.who = getattr(step, "__name__", type(step).__name__)
         super().__init__(model, optimizer, backward=backward, metrics=metrics)
 
-    def forward_step(self, batch: Any) -> tuple[Loss | None, Any]:
+    def forward_step(self, batch: Any) -> tuple[Any, Any]:
         return self.told(self.step(batch))
 
     def validation_step(self, batch: Any) -> Any:

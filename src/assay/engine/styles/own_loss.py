@@ -51,7 +51,7 @@ class OwnLoss(Process):
         self._takes = inspect.signature(model.forward)
         self._fits: set[tuple[str, ...]] = set()
 
-    def forward_step(self, batch: Any) -> tuple[Loss | None, Any]:
+    def forward_step(self, batch: Any) -> tuple[Any, Any]:
         by_position, fields = _fields(batch)
         names = tuple(fields)
         if not by_position and names not in self._fits:

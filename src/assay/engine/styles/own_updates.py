@@ -1,4 +1,4 @@
-"""Code that may update the weights itself: who made the update of a step, and what there is left to do for the engine."""
+"""Code that may update the weights itself: who made the update of a step, and what of it is left to the engine."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class OwnProcess(Process):
         self._loss: Any = None
 
     @abstractmethod
-    def forward_step(self, batch: Any) -> tuple[Loss | None, Any]:
+    def forward_step(self, batch: Any) -> tuple[Any, Any]:
         """The loss, None when there is none to know; and the output. The weights may be other ones afterwards."""
 
     def differentiate(self, loss: Loss) -> None:

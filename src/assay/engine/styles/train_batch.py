@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-from assay.engine.backward import Backward, Loss
+from assay.engine.backward import Backward
 from assay.engine.batches import size_of
 from assay.engine.logged import Logged
 from assay.engine.metrics.classes import Accuracy
@@ -54,7 +54,7 @@ class TrainBatch(OwnProcess):
         super().attach(state, device, logged)
         self.state, self.device = state, device
 
-    def forward_step(self, batch: Any) -> tuple[Loss | None, Any]:
+    def forward_step(self, batch: Any) -> tuple[Any, Any]:
         return self.told(self._call(self.trainer.train_batch, batch))
 
     def training_step(self, batch: Any) -> Any:

@@ -92,7 +92,7 @@ class Trainer:
         return (self.engine or self.make_engine()).run()
 
     def evaluate(self, split: str) -> dict[str, Any]:
-        """Evaluate `eval` or `test`, once for each step; what is known of it by name. Without a loader it is nothing."""
+        """Evaluate `eval` or `test`, once for each step; what is known of it by name: nothing without a loader."""
         assert self.engine is not None
         if split in self.loaders:
             if split not in self._evaluations:
