@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from assay.config import check_shape, expand, load, loads, plain
+from assay.config import check_shape, dump, expand, load, loads, plain
 from assay.core.errors import ConfigError
 
 TUTORIAL = """
@@ -57,6 +57,24 @@ def test_numbers_change_their_unit_and_nothing_stays_nothing() -> None:
         "display": {"every": "10 steps"},
     }
     assert all(note.severity == "note" for note in config.notes)
+
+
+@pytest.mark.row("E30")
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("train_iter = 10\ntrain_epoch = 2", {"steps": 10, "epochs": 2, "until": "last"}),
+        ("train_iter = 0\ntrain_epoch = 2", {"epochs": 2}),
+        ("train_iter = 10\ntrain_epoch = 0", {"steps": 10}),
+        ("train_iter = 10\nepochs = 2", {"steps": 10, "epochs": 2}),
+        ("train_iter = 10\ntrain_epoch = 2\nuntil = 'first'", {"steps": 10, "epochs": 2, "until": "first"}),
+    ],
+)
+def test_both_bounds_by_their_older_names_mean_the_larger(given: str, expected: dict[str, object]) -> None:
+    config = loads(f"[train]\n{given}\n")
+
+    assert plain(config.root) == {"train": expected}
+    assert plain(loads(dump(config.root)).root) == {"train": expected}
 
 
 def test_what_has_its_own_name_already_counts() -> None:

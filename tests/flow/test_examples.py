@@ -117,6 +117,30 @@ def test_an_example_learns_in_a_few_steps_and_is_tested(assay, name: str, tmp_pa
 
 
 @pytest.mark.slow
+def test_the_loop_by_hand_learns_is_recorded_and_knows_when_it_was_done(tmp_path: Path) -> None:
+    def ran() -> str:
+        done = subprocess.run(
+            [sys.executable, str(EXAMPLES / "05_hand_loop" / "train.py")],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(SRC)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    first, second = ran(), ran()
+
+    assert first.startswith("step 240: valid/acc") and float(first.rpartition(" ")[2]) > 0.9
+    assert second == f"goes on from step 240\n{first}"
+    curves = [read_series(run / "metrics.bin") for run in sorted((tmp_path / "runs").iterdir())]
+    (whole,) = (curve for curve in curves if "train/loss" in curve)
+    assert whole["train/loss"].steps.tolist() == whole["train/unweighted"].steps.tolist() == list(range(1, 241))
+    assert whole["valid/acc"].steps.tolist() == [60, 120, 180, 240]
+
+
+@pytest.mark.slow
 def test_the_gpt_writes_what_follows_a_beginning(assay, tmp_path: Path) -> None:
     assert assay("run", str(EXAMPLES / "03_gpt" / "gpt.toml"), "--max-steps", "2", cwd=tmp_path).returncode == 0
 

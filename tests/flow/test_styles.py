@@ -34,8 +34,8 @@ class Task:
         return {"loss": nn.functional.cross_entropy(self.model(batch[0]), batch[1])}
 
 class Flags:
-    def __init__(self, model, backward, metrics=None):
-        self.model, self.backward, self.metrics = model, backward, metrics
+    def __init__(self, model, metrics=None):
+        self.model, self.metrics = model, metrics
 
     def forward(self, batch, needs_loss, requires_grad):
         outputs = {"pred": self.model(batch[0]), "target": batch[1]}

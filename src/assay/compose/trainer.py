@@ -13,6 +13,7 @@ from assay.engine import Trainer as EngineTrainer
 from assay.engine.state import State
 from assay.record.meter import AvgMeter
 from assay.record.start import Run, start
+from assay.store.layout import make_project
 
 
 class Trainer(EngineTrainer):
@@ -30,9 +31,9 @@ class Trainer(EngineTrainer):
     def initial_exp(self, folder: str | os.PathLike[str]) -> None:
         """Begin the record in the project `folder`, which is made; then the callbacks and the trainer itself."""
         name = getattr(self.params, "exp_name", "") or type(self).__name__
-        Path(folder).mkdir(parents=True, exist_ok=True)
+        project = make_project(Path(folder))
         code = Path(inspect.getfile(type(self))).parent
-        self.run = start(tag=str(name), config=dict(self.params), project=folder, code_dirs=[code])
+        self.run = start(tag=str(name), config=dict(self.params), project=project, code_dirs=[code])
         self.recorder = cast(Recorder, self.run)  # it never goes back to an earlier step
         self.initial()
         engine = self.make_engine()

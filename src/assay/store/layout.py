@@ -153,14 +153,18 @@ def open_project(start: Path, *, create: bool = False) -> Project:
     found = find_project(start)
     if found is not None:
         return found
-    project = Project(start.absolute(), is_new=create)
-    if create:
-        try:
-            project.assay_dir.mkdir(parents=True, exist_ok=True)
-            _write_new(project.assay_dir / ".gitignore", _GITIGNORE)
-            _write_new(project.settings, _SETTINGS)
-        except OSError as error:
-            raise refusal(error, project.assay_dir, "The project folder cannot be made") from error
+    return make_project(start) if create else Project(start.absolute())
+
+
+def make_project(root: Path) -> Project:
+    """`root` as a project, also when it lies in another one."""
+    project = Project(root.absolute(), is_new=True)
+    try:
+        project.assay_dir.mkdir(parents=True, exist_ok=True)
+        _write_new(project.assay_dir / ".gitignore", _GITIGNORE)
+        _write_new(project.settings, _SETTINGS)
+    except OSError as error:
+        raise refusal(error, project.assay_dir, "The project folder cannot be made") from error
     return project
 
 

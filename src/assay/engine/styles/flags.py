@@ -77,7 +77,10 @@ class ModelWrapper:
 
 
 class FlaggedForward(OwnProcess):
-    """Anything with `forward(batch, needs_loss, requires_grad)`, which gives a mapping."""
+    """Anything with `forward(batch, needs_loss, requires_grad)`, which gives a mapping.
+
+    One that has no `backward` of its own is given that of the engine, to call it as `self.backward(loss)`.
+    """
 
     def __init__(
         self,
@@ -90,6 +93,8 @@ class FlaggedForward(OwnProcess):
         self.wrapper = wrapper
         self.who = f"{type(wrapper).__name__}.forward"
         super().__init__(model, backward=backward, metrics=metrics)
+        if not hasattr(wrapper, "backward"):
+            wrapper.backward = backward
         if hasattr(wrapper, "is_driven"):
             wrapper.is_driven = True
         self._can_judge = getattr(wrapper, "criterion", self) is not None
