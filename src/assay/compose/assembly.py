@@ -41,14 +41,14 @@ class Assembled:
 
 
 def assemble(house: House, launch: Launch, *, saver_folder: Path | None = None, bind: Bind | None = None) -> Assembled:
-    from assay.engine import Engine, Loader
-    from assay.engine.data.source import as_source
+    from assay.engine import Engine
+    from assay.engine.data.source import Source, as_source
     from assay.engine.totals import larger
 
     process = make_process(house, training=True)
     settings = house.values("train")
     train = make_loader(house, "train")
-    accumulate = 1 if isinstance(train, Loader) else settings.get("accumulate", 1)
+    accumulate = 1 if isinstance(train, Source) else settings.get("accumulate", 1)
     epochs, steps, length = settings.get("epochs"), settings.get("steps"), ""
     if settings.get("until") == "last" and epochs is not None and steps is not None:
         epochs, steps, length = larger(as_source(train, accumulate=accumulate), epochs=epochs, steps=steps)
