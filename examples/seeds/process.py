@@ -1,7 +1,7 @@
 """What the README of flame shows of a process, trained by an engine and by the two loops that stand below it there.
 
-Other than there: `criterion` is `self.criterion` and asked for by its name, since it is a module as the model is; tensors
-are moved by the engine and not by `.cuda`; and `eval` is there, which the second loop calls. The calls are noted.
+Other than there: `criterion` is `self.criterion` and asked for by its name, since it is a module as the model is;
+tensors are moved by the engine and not by `.cuda`; `eval` is there, which the second loop calls. The calls are noted.
 """
 
 import torch

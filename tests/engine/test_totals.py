@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from assay.engine.data.loader import Loader
 from assay.core.errors import InputError
+from assay.engine.data.loader import Loader
 from assay.engine.data.source import as_source
 from assay.engine.totals import arithmetic, larger
 

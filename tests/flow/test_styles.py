@@ -81,8 +81,8 @@ PROCESSES = {
     "train_batch": f"type = 'styles.Task'\n{METRICS}",
     "flags": f"type = 'styles.Flags'\n{METRICS}",
     "wrapper": "type = 'assay.engine.ModelWrapper'\ncriterion = { type = 'torch.nn.CrossEntropyLoss' }\n" + METRICS,
-    "function": "type = 'assay.engine.StepFunction'\nstep = { type = 'styles.step', _partial_ = true, model = '@model' }\n"
-    + METRICS,
+    "function": "type = 'assay.engine.StepFunction'\n"
+    f"step = {{ type = 'styles.step', _partial_ = true, model = '@model' }}\n{METRICS}",
     "factory": "type = 'styles.make_step'",
 }
 

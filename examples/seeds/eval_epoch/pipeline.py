@@ -5,7 +5,7 @@ already, and is said by `epoch` and `step`.
 """
 
 import logging
-from typing import Any, Dict
+from typing import Any, Dict  # noqa: UP035
 
 from alchemy import EndEpochPipeline, SchedPipeline, evaluate
 
@@ -21,11 +21,11 @@ class EvalEpochEEPipeline(EndEpochPipeline):
         self.period = period
         self.split = split
 
-    def __call__(self, **kwargs) -> Dict[str, Any]:
+    def __call__(self, **kwargs) -> Dict[str, Any]:  # noqa: UP006
         cur_epoch = sym_tbl().train_sched.epoch
         if cur_epoch % self.period == 0:
             logger.info(
-                "EvalEpoch at epoch {} step {}".format(
+                "EvalEpoch at epoch {} step {}".format(  # noqa: UP032
                     sym_tbl().train_sched.epoch,
                     sym_tbl().train_sched.step,
                 )

@@ -2,8 +2,8 @@
 
 import torch
 
-from assay.config import get_config
 from assay.build import instantiate
+from assay.config import get_config
 from assay.engine import Accuracy, Engine, Evaluate, OwnLoss
 
 config = get_config("config.py")
