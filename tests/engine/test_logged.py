@@ -10,7 +10,7 @@ import torch
 
 from assay.core.errors import InputError
 from assay.core.ports import MemoryRecorder
-from assay.engine import Supervised, evaluate
+from assay.engine import Engine, Supervised, evaluate
 from assay.engine.logged import LATE, Logged
 from engine.toys import engine, loader, net, points, same_bits, supervised, weights_of
 
@@ -108,6 +108,14 @@ def test_late_values_are_read_together_and_stand_at_their_steps() -> None:
     logged.flush(recorder)
     assert recorder.curve("train/a") == [(step, float(step)) for step in range(1, LATE + 3)]
     assert recorder.calls == LATE + 2
+
+
+def test_an_engine_on_a_device_records_what_waits_before_it_saves_and_at_the_end() -> None:
+    runs = Engine(supervised(), loader(), epochs=1, device="meta")
+
+    flushed = [handler.event.value for handler in runs.bus.order() if handler.name == "Engine.flush"]
+
+    assert flushed == ["run_end", "epoch_end", "checkpoint_begin", "exception"]
 
 
 def test_a_value_keeps_no_graph_alive() -> None:

@@ -15,7 +15,7 @@ from assay.core.errors import InputError
 from assay.core.events import Event
 from assay.core.facts import Evaluated, Warned
 from assay.core.ports import MemoryRecorder
-from assay.engine import Callback, Engine, EvalCallback, LoggerCallback, Trainer, evaluate
+from assay.engine import Backward, Callback, Engine, EvalCallback, LoggerCallback, Trainer, evaluate
 from engine.toys import heard, loader, net, points
 
 Batches = list[tuple[Tensor, Tensor]]
@@ -294,6 +294,28 @@ def test_any_class_with_train_batch_will_do_and_its_events_are_those_of_any_run(
 
     assert runs.run().step == 3
     assert events == ["run_begin", *["step_end"] * 3, "run_end"]
+
+
+def test_one_task_may_be_trained_by_two_engines_one_after_the_other() -> None:
+    class Task:
+        backward: Any
+
+        def __init__(self) -> None:
+            self.model = net()
+            self.backward = Backward(torch.optim.SGD(self.model.parameters(), lr=0.05), clip_norm=1.0)
+
+        def train_batch(self, eidx: int, idx: int, global_step: int, batch: Any, params: Any, device: Any) -> None:
+            self.backward(mse_loss(self.model(batch[0]), batch[1]))
+
+    task = Task()
+    processes = []
+    for _ in range(2):
+        runs = Engine(task, loader(20, 8, accumulate=2), epochs=1)
+        assert runs.run().step == 3
+        processes.append(runs.process)
+
+    assert processes[0] is not processes[1]
+    assert processes[0].backward is processes[1].backward and processes[0].backward.clip_norm == 1.0
 
 
 def test_a_batch_that_is_no_pair_asks_for_eval_batch() -> None:

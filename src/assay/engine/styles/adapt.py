@@ -14,6 +14,7 @@ from assay.engine.process import Process
 from assay.engine.styles.duck import Duck, OnlyForward
 from assay.engine.styles.flags import FlaggedForward
 from assay.engine.styles.function import StepFunction
+from assay.engine.styles.own_updates import OwnProcess
 from assay.engine.styles.train_batch import TrainBatch
 
 COMPLETE = ("training_step", "validation_step", "update", "train", "eval", "backward", "model")
@@ -66,6 +67,8 @@ def _model_of(thing: Any, given: nn.Module | None) -> nn.Module:
 
 def _backward_of(thing: Any, given: Backward | None) -> Backward | None:
     own = getattr(thing, "backward", None)
+    if isinstance(adapter := getattr(own, "__self__", None), OwnProcess):  # put there for an engine before
+        own = adapter.backward
     if isinstance(own, Backward):
         return own
     optimizer = getattr(thing, "optimizer", getattr(thing, "optim", None))

@@ -28,6 +28,8 @@ class Average(Protocol):
 class TrainBatch(OwnProcess):
     """Anything with `train_batch`. What it returns is a meter or another mapping, with `loss` in it.
 
+    To leave the update to the engine it calls `self.backward(loss)`, which is put there; or it only returns its loss.
+
     `eidx` counts epochs from 1, `idx` the steps of an epoch and `global_step` those of the run from 0. Without
     `eval_batch` of the same arguments, a batch is evaluated as a pair (input, class).
     """
@@ -47,7 +49,7 @@ class TrainBatch(OwnProcess):
         super().__init__(model, backward=backward, metrics=metrics)
         self.state = State()
         self.device = torch.device("cpu")
-        if not hasattr(trainer, "backward"):
+        if not hasattr(type(trainer), "backward"):
             trainer.backward = self.differentiate
 
     def attach(self, state: State, device: torch.device, logged: Logged) -> None:
