@@ -13,9 +13,13 @@ from torch import nn
 from assay.core.errors import InputError
 from assay.core.events import Event, Every, Handler
 from assay.core.ports import Bind, NullRecorder, Recorder
+from assay.engine.backward import NonFiniteError
 from assay.engine.batches import blame_device, to_device
+from assay.engine.buffers import Buffers
 from assay.engine.bus import Bus, bind_by_name, event_named
 from assay.engine.data.source import Window, as_source
+from assay.engine.exhausted import is_out_of_memory, out_of_memory
+from assay.engine.origin import first_non_finite
 from assay.engine.process import Process
 from assay.engine.seed import STEP, key, seed_torch
 from assay.engine.state import State
@@ -57,6 +61,7 @@ class Engine:
         self._happened: Counter[Event] = Counter()
         self._begun = 0.0
         self._keys: dict[int, int] = {}
+        self._buffers: Buffers | None = None
         self._bound(epochs, steps)
         roles = {"engine": self, "process": process, "model": getattr(process, "model", None), "state": self.state}
         roles |= {"recorder": self.recorder, "backward": getattr(process, "backward", None)}
@@ -89,7 +94,7 @@ class Engine:
 
     def _train_epoch(self) -> None:
         """One pass over the data, or what is left of it; ends early at a bound or when asked to stop."""
-        state, recorder = self.state, self.recorder
+        state, recorder, process = self.state, self.recorder, self.process
         step_begin, step_end = self.bus.points[Event.STEP_BEGIN], self.bus.points[Event.STEP_END]
         log = None if isinstance(recorder, NullRecorder) else recorder.log
         waiting = computing = telling = 0.0
@@ -105,7 +110,7 @@ class Engine:
             computed = perf_counter()
             computing += computed - loaded
             if log is not None:
-                log(self._points(), state.step)
+                log(process.backward.points(), state.step)
             if step_end.due <= state.step:
                 step_end.fire(state.step)
             now = perf_counter()
@@ -124,6 +129,8 @@ class Engine:
         state, process = self.state, self.process
         begin, end = self._backward_begin, self._backward_end
         before = state.micro_step
+        if self._buffers:
+            self._buffers.keep()
         try:
             process.backward.begin(window.sizes)
             for i, batch in enumerate(window.batches):
@@ -137,10 +144,11 @@ class Engine:
                 state.micro_step += 1
                 if end.due <= state.micro_step:
                     end.fire(state.micro_step)
-            process.update(state.step)
+            if process.update(state.step) is False and self._buffers:
+                self._buffers.put_back()  # a step that is left out leaves nothing behind
         except BaseException as error:
             state.micro_step = before
-            blame_device(state.batch, self.device, error)
+            self._blame(window, error)
             raise
         state.loss = process.backward.loss
         state.step += 1
@@ -153,13 +161,31 @@ class Engine:
             self._keys = {each: key(self.seed, STEP, each, 0) for each in range(step, step + KEYS_AHEAD)}
         return self._keys[step]
 
-    def _points(self) -> dict[str, float]:
-        """What is recorded of every step."""
-        backward = self.process.backward
-        points = {"train/loss": self.state.loss, "train/lr": backward.lr}
-        if backward.grad_norm is not None:
-            points["train/grad_norm"] = backward.grad_norm
-        return points
+    def _blame(self, window: Window, error: BaseException) -> None:
+        """Raise what tells more than `error` about why the step failed, if there is something."""
+        if isinstance(error, NonFiniteError):
+            if self._buffers:
+                self._buffers.put_back()
+            raise NonFiniteError(error.what, where=self._origin(window) or error.where, fix=error.fix) from None
+        if is_out_of_memory(error):
+            raise out_of_memory(self.process, window.batches, self.state.step, error) from error
+        blame_device(self.state.batch, self.device, error)
+
+    def _origin(self, window: Window) -> str:
+        """Where the first value of the step is that is not finite: it is done again, from the same batch and seed."""
+
+        def again() -> None:
+            self.process.backward.begin(window.sizes)
+            for i, batch in enumerate(window.batches):
+                seed_torch(key(self.seed, STEP, self.state.step, i))
+                self.process.training_step(to_device(batch, self.device) if self._is_elsewhere else batch)
+
+        try:
+            return first_non_finite(self.process, window.batches, again)
+        finally:
+            if self._buffers:
+                self._buffers.put_back()
+            self.process.model.zero_grad(set_to_none=True)
 
     def _end_epoch(self) -> None:
         state = self.state
@@ -174,9 +200,10 @@ class Engine:
         self._check()
         self._begun = perf_counter()
         state, backward = self.state, self.process.backward
-        backward.rate.total = state.max_steps
-        backward.rate.epoch_length = state.epoch_length
-        backward.rate.set(state.step)
+        backward.start(state.step, total=state.max_steps, epoch_length=state.epoch_length)
+        model = getattr(self.process, "model", None)
+        if isinstance(model, nn.Module) and backward.non_finite != "ignore":
+            self._buffers = Buffers(model)
         self.process.train()
         for event, count in (
             (Event.STEP_BEGIN, state.step),

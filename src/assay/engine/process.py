@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from assay.core.errors import InputError
-from assay.engine.backward import Backward, Loss, NonFiniteError
+from assay.engine.backward import Backward, BackwardPart, Losses, NonFiniteError
 from assay.engine.metrics.metric import Metric
 
 Model = nn.Module
@@ -25,12 +25,15 @@ class Process(ABC):
     """
 
     model: nn.Module
-    backward: Backward
+    backward: BackwardPart
     metrics: Mapping[str, Metric]
 
     @abstractmethod
-    def forward_step(self, batch: Any) -> tuple[Loss, Any]:
-        """The loss (a mean, or a (sum, weight) pair) and the output (a mapping; `loss` in it is for logs)."""
+    def forward_step(self, batch: Any) -> tuple[Losses, Any]:
+        """The loss and the output (a mapping; `loss` in it is for logs).
+
+        The loss is a mean, a (sum, weight) pair, or a mapping of several of them by name.
+        """
 
     def training_step(self, batch: Any) -> Any:
         """Forward and backward of one micro-batch; no update."""
@@ -57,7 +60,7 @@ class Process(ABC):
     def eval(self) -> None:
         self.train(False)
 
-    def _forward(self, batch: Any) -> tuple[Loss, Any]:
+    def _forward(self, batch: Any) -> tuple[Losses, Any]:
         returned: Any = self.forward_step(batch)  # users write it
         if isinstance(returned, tuple) and len(returned) == 2:
             return returned
@@ -80,7 +83,7 @@ class Supervised(Process):
         criterion: nn.Module,
         optimizer: Optimizer | None = None,
         *,
-        backward: Backward | None = None,
+        backward: BackwardPart | None = None,
         metrics: Mapping[str, Metric] | None = None,
     ) -> None:
         self.model = model
@@ -91,7 +94,7 @@ class Supervised(Process):
         elif optimizer is not None:
             self.backward = Backward(optimizer)
 
-    def forward_step(self, batch: Any) -> tuple[Loss, Any]:
+    def forward_step(self, batch: Any) -> tuple[Losses, Any]:
         if not isinstance(batch, list | tuple) or len(batch) != 2:
             raise InputError(
                 f"Supervised takes batches of (input, target); this one is {_shape_of(batch)}.",
