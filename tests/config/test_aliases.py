@@ -44,7 +44,9 @@ def test_keys_of_the_tutorial_are_taken_with_a_note_and_a_stray_one_is_refused(t
 
 @pytest.mark.row("E12")
 def test_switches_of_other_systems_are_switches_here() -> None:
-    config = loads("[train]\namp.enabled = true\nrecompute_grad.enabled = true\n[backward]\nperiod = 4\nclip_norm = 1\n")
+    switches = "[train]\namp.enabled = true\nrecompute_grad.enabled = true\n"
+
+    config = loads(f"{switches}[backward]\nperiod = 4\nclip_norm = 1\n")
 
     train = {"precision": "bf16", "activation_checkpoint": True, "accumulate": 4, "clip_norm": 1}
     assert plain(config.root) == {"train": train, "backward": {}}

@@ -24,9 +24,11 @@ def make_backward(house: House, model: Model) -> BackwardPart:
 
     context, settings = house.context, house.values("train")
     optimizers = {name: _optimizer(house, model, path) for name, path in _paths(house, "optimizer").items()}
+    if "" in optimizers:
+        context.set("optimizer", optimizers[""])
+    schedules = _schedules(house, optimizers)
     if optimizers:
         context.set("optimizer", optimizers.get("", optimizers))
-    schedules = _schedules(house, optimizers)
     if schedules:
         context.set("schedule", schedules.get("", schedules))
     how = {"clip_norm": settings.get("clip_norm"), "non_finite": settings.get("non_finite", "stop")}
@@ -119,9 +121,12 @@ def _schedules(house: House, optimizers: Mapping[str, Any]) -> dict[str, Any]:
     if "" in paths and "" not in optimizers and optimizers and _is_of_torch(house, paths[""]):
         fix = f"Write {', '.join(f'[schedule.{name}]' for name in optimizers)}."
         raise InputError("A scheduler of torch belongs to one optimizer, and there are several.", fix=fix)
-    return {
-        name: house.build_at(path, **({"optimizer": optimizers[name]} if name else {})) for name, path in paths.items()
-    }
+    schedules: dict[str, Any] = {}
+    for name, path in paths.items():
+        if name:
+            house.context.set("optimizer", optimizers[name])  # a scheduler of torch asks for it by this name
+        schedules[name] = house.build_at(path)
+    return schedules
 
 
 def _is_of_torch(house: House, path: KeyPath) -> bool:

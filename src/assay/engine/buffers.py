@@ -7,17 +7,25 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
 
 
 @dataclass(slots=True)
 class _Kept:
-    """One buffer: where it is, what it was, and by what it is known not to have changed since."""
+    """One buffer: where it is, what it was, and by what it is known not to have changed since.
+
+    `is_quiet`: torch's normalisation writes running statistics without counting the change.
+    """
 
     home: dict[str, Any]
     name: str
     tensor: Tensor
     version: int
     copy: Tensor
+    is_quiet: bool
+
+    def is_unchanged(self, tensor: Tensor | None) -> bool:
+        return tensor is self.tensor and self.tensor._version == self.version and not self.is_quiet
 
 
 class Buffers:
@@ -28,8 +36,8 @@ class Buffers:
         for module in model.modules():
             for name, tensor in module._buffers.items():
                 if tensor is not None:
-                    copy = tensor.detach().clone()
-                    self._kept.append(_Kept(module._buffers, name, tensor, tensor._version, copy))
+                    copy, is_quiet = tensor.detach().clone(), isinstance(module, _NormBase)
+                    self._kept.append(_Kept(module._buffers, name, tensor, tensor._version, copy, is_quiet))
 
     def __bool__(self) -> bool:
         return bool(self._kept)
@@ -39,7 +47,7 @@ class Buffers:
         """What they are now is what `put_back` gives."""
         for kept in self._kept:
             tensor = kept.home.get(kept.name)
-            if tensor is None or (tensor is kept.tensor and tensor._version == kept.version):
+            if tensor is None or kept.is_unchanged(tensor):
                 continue
             if tensor.shape == kept.copy.shape and tensor.dtype == kept.copy.dtype:
                 kept.copy.copy_(tensor)
@@ -52,7 +60,7 @@ class Buffers:
         """As they were when they were kept, bit for bit."""
         for kept in self._kept:
             tensor = kept.home.get(kept.name)
-            if tensor is not kept.tensor or kept.tensor._version != kept.version:
+            if not kept.is_unchanged(tensor):
                 kept.tensor.copy_(kept.copy)
                 kept.home[kept.name] = kept.tensor
                 kept.version = kept.tensor._version

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -49,6 +50,7 @@ class _Watch:
 
     def __init__(self) -> None:
         self.found = ""
+        self._told: Tensor | None = None
         self._handles: list[RemovableHandle] = []
 
     def add(self, module: nn.Module, who: str) -> None:
@@ -56,7 +58,7 @@ class _Watch:
             given = (args, kwargs)
             for tensor in _tensors(given):
                 self.look(tensor, f"what comes to {who}, from the code between it and the module before")
-                self.look_at_gradient(tensor, f"the gradient that {who} passes back")
+                self.look_at_gradient(tensor, f"the gradient that {who} passes back", is_made=True)
 
         def after(_: nn.Module, args: Any, output: Any) -> None:
             for tensor in _tensors(output):
@@ -69,15 +71,17 @@ class _Watch:
     def add_parameter(self, parameter: nn.Parameter, name: str) -> None:
         self._handles.append(parameter.register_hook(lambda grad: self.look(grad, f"the gradient of {name}")))  # type: ignore[no-untyped-call]
 
-    def look(self, tensor: Tensor, where: str) -> None:
-        if not self.found:
+    def look(self, tensor: Tensor, where: str, *, is_made: bool = False) -> None:
+        # A gradient between two modules is told by the one that made it, whichever of the two is asked first.
+        if not self.found or (is_made and tensor is self._told):
             kind = _kind(tensor)
             if kind:
-                self.found = f"{where} ({kind})"
+                self.found, self._told = f"{where} ({kind})", tensor
 
-    def look_at_gradient(self, tensor: Tensor, where: str) -> None:
+    def look_at_gradient(self, tensor: Tensor, where: str, *, is_made: bool = False) -> None:
         if tensor.requires_grad and torch.is_grad_enabled():
-            self._handles.append(tensor.register_hook(lambda grad: self.look(grad, where)))  # type: ignore[no-untyped-call]
+            look = partial(self.look, where=where, is_made=is_made)
+            self._handles.append(tensor.register_hook(lambda grad: look(grad)))  # type: ignore[no-untyped-call]
 
     def leave(self) -> None:
         for handle in self._handles:
