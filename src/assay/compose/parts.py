@@ -82,12 +82,12 @@ def make_loader(house: House, split: str) -> Iterable[Any]:
         _check_batches(house, split, source)
         house.context.set(f"{split}_loader", source, type=LOADERS.get(split))
         return source  # type: ignore[no-any-return]
-    if "batch_size" not in settings:
+    if "batch_size" not in settings and "micro_batch_size" not in settings:
         raise InputError(f"[data.{split}] has no batch_size.", fix=f"Write batch_size = 64 under [data.{split}].")
     if split == "train":
         settings.setdefault("shuffle", True)
         accumulate = house.values("train").get("accumulate")
-        if accumulate is not None and "micro_batch_size" not in settings:
+        if accumulate is not None:
             settings["accumulate"] = accumulate
     loader = Loader(source, seed=house.seed, split=split, **settings)
     house.context.set(f"{split}_loader", loader, type=LOADERS.get(split))
