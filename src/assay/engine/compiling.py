@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
+import torch
 from torch import nn
 
 from assay.core.events import Event, Handler
@@ -21,8 +23,19 @@ def compiled(model: nn.Module, which: bool | str | Sequence[str], *, backend: st
         return []
     found = {"": model} if which is True else modules_named(model, which, setting="[train] compile")
     for module in found.values():
-        module.compile(backend=backend)
+        if type(module).forward.__module__.startswith("torch."):
+            # Of its own code torch compiles only what other code calls: a bare Sequential it would leave as it is.
+            module._compiled_call_impl = torch.compile(_called(module), backend=backend)
+        else:
+            module.compile(backend=backend)
     return [name or "the model" for name in found]
+
+
+def _called(module: nn.Module) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return module._call_impl(*args, **kwargs)
+
+    return call
 
 
 class CompileReport:
