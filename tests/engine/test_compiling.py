@@ -56,14 +56,6 @@ def test_losses_are_those_of_the_plain_model(which: Any) -> None:
     assert said == [f"compiled graphs: {graphs:.0f}, graph breaks: 0"]
 
 
-@pytest.mark.slow
-@pytest.mark.row("E51")
-def test_losses_of_compiled_kernels_are_those_of_the_plain_model() -> None:
-    plain, _, _ = losses(net(), False, "")
-
-    assert losses(net(), True, "inductor")[0] == pytest.approx(plain, rel=1e-5)
-
-
 class Breaks(nn.Module):
     def __init__(self) -> None:
         super().__init__()

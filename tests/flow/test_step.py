@@ -218,3 +218,19 @@ def test_a_step_that_is_not_finite_is_named_and_leaves_a_keypoint_of_finite_weig
     run.rename(toy.parent / "spoilt")
     assert assay("run", "toy.toml", *override).returncode == 0
     assert last_digest(only_run(toy)) == digest
+
+
+@pytest.mark.row("E51", "E15")
+def test_a_compiled_run_has_the_losses_of_a_plain_one_and_its_log_counts_the_graphs(assay, toy: Path) -> None:
+    """With activations that are computed again, and a last batch of another size."""
+    shorter = ("train.steps=8", "evaluate.enabled=false")
+    fast = (*shorter, "train.compile=true", "train.recompute_grad=true")
+    losses = []
+    for tag, given in {"plain": shorter, "compiled": fast}.items():
+        ran = assay("run", "toy.toml", *given, "--tag", tag, TORCHINDUCTOR_CACHE_DIR=str(toy.parent / "cache"))
+        assert ran.returncode == 0, ran.stderr
+        (run,) = (toy / "runs").glob(f"*-{tag}")
+        losses.append(list(read_series(run / "metrics.bin")["train/loss"].values))
+
+    assert losses[1] == pytest.approx(losses[0], rel=1e-4)
+    assert "compiled graphs: " in (run / "log.txt").read_text()

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from time import perf_counter
 from typing import Any, Literal, Protocol
 
 import torch
@@ -54,6 +55,7 @@ class BackwardPart(ABC):
 
     optimizers: Mapping[str, Optimizer]
     loss: float = math.nan
+    seconds: float = 0.0  # spent in `__call__` so far
     non_finite: NonFinite = "stop"
 
     @abstractmethod
@@ -164,6 +166,7 @@ class Backward(BackwardPart):
             self._terms = {}
 
     def __call__(self, loss: Losses) -> None:
+        begun = perf_counter()
         try:
             if isinstance(loss, tuple):
                 self._backward_sum(*loss)
@@ -180,6 +183,7 @@ class Backward(BackwardPart):
         except (AttributeError, RuntimeError, TypeError) as error:
             _blame_loss(loss, error)
             raise
+        self.seconds += perf_counter() - begun
 
     def update(self, step: int) -> bool:
         taken = self.prepare(step)

@@ -74,6 +74,7 @@ class Backwards(BackwardPart):
             except Exception as error:
                 error.add_note(f"in the backward pass of {name}")
                 raise
+        self.seconds = sum(part.seconds for part in self.by_name.values())
 
     def update(self, step: int) -> bool:
         taken = True

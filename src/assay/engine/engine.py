@@ -59,7 +59,7 @@ class Engine:
         self.state = State()
         self.seconds: dict[str, float] = {}
         self._happened: Counter[Event] = Counter()
-        self._begun = 0.0
+        self._begun = self._moving = self._updating = 0.0
         self._keys: dict[int, int] = {}
         self._buffers: Buffers | None = None
         self._bound(epochs, steps)
@@ -97,7 +97,8 @@ class Engine:
         state, recorder, process = self.state, self.recorder, self.process
         step_begin, step_end = self.bus.points[Event.STEP_BEGIN], self.bus.points[Event.STEP_END]
         log = None if isinstance(recorder, NullRecorder) else recorder.log
-        waiting = computing = telling = 0.0
+        waiting = computing = updating = telling = 0.0
+        moved, differentiated = self._moving, process.backward.seconds
         windows = self.source.windows(state.epoch, state.epoch_step)
         self._fire_at(Event.EPOCH_BEGIN, state.epoch)
         now = perf_counter()
@@ -108,7 +109,8 @@ class Engine:
                 step_begin.fire(state.step)
             self._train_window(window)
             computed = perf_counter()
-            computing += computed - loaded
+            computing += self._updating - loaded
+            updating += computed - self._updating
             if log is not None:
                 log(process.backward.points(), state.step)
             if step_end.due <= state.step:
@@ -118,7 +120,11 @@ class Engine:
             if state.stop_reason or state.step == state.max_steps:
                 break
         self.add_seconds("data", waiting)
-        self.add_seconds("compute", computing)
+        moved, differentiated = self._moving - moved, process.backward.seconds - differentiated
+        self.add_seconds("move", moved)
+        self.add_seconds("forward", computing - moved - differentiated)
+        self.add_seconds("backward", differentiated)
+        self.add_seconds("optimizer", updating)
         self.add_seconds("telling", telling)
         whole = state.epoch_step == state.epoch_length or not (state.stop_reason or state.step == state.max_steps)
         if whole and not state.hurry:
@@ -135,7 +141,7 @@ class Engine:
             process.backward.begin(window.sizes)
             for i, batch in enumerate(window.batches):
                 if self._is_elsewhere:
-                    batch = to_device(batch, self.device)
+                    batch = self._moved(batch)
                 seed_torch(key(self.seed, STEP, state.step, i) if i else self._key_of(state.step))
                 state.batch = batch
                 if begin.due <= state.micro_step:
@@ -144,6 +150,7 @@ class Engine:
                 state.micro_step += 1
                 if end.due <= state.micro_step:
                     end.fire(state.micro_step)
+            self._updating = perf_counter()
             if process.update(state.step) is False and self._buffers:
                 self._buffers.put_back()  # a step that is left out leaves nothing behind
         except BaseException as error:
@@ -154,6 +161,12 @@ class Engine:
         state.step += 1
         state.epoch_step += 1
         state.samples += window.samples
+
+    def _moved(self, batch: Any) -> Any:
+        begun = perf_counter()
+        batch = to_device(batch, self.device)
+        self._moving += perf_counter() - begun
+        return batch
 
     def _key_of(self, step: int) -> int:
         """The key of the first micro-batch of a step. Made one by one they would take several times as long."""
