@@ -117,6 +117,20 @@ def test_an_example_learns_in_a_few_steps_and_is_tested(assay, name: str, tmp_pa
 
 
 @pytest.mark.slow
+def test_what_the_generator_makes_comes_to_lie_on_the_ring(assay, tmp_path: Path) -> None:
+    ran = assay("run", str(EXAMPLES / "06_gan" / "gan.toml"), "train.epochs=6", cwd=tmp_path)
+
+    assert ran.returncode == 0, ran.stderr
+    (run,) = (tmp_path / "runs").iterdir()
+    curves = read_series(run / "metrics.bin")
+    off = curves["valid/off"].values
+    assert len(off) == 6 and off[-1] < 0.6 * off[0]
+    assert {"train/loss/critic", "train/loss/generator/fool", "train/lr/generator"} <= set(curves)
+    model = house.load_model(str(run), "best")
+    assert torch.linalg.vector_norm(model(500), dim=1).mean().item() == pytest.approx(1, abs=0.5)
+
+
+@pytest.mark.slow
 def test_the_gpt_writes_what_follows_a_beginning(assay, tmp_path: Path) -> None:
     assert assay("run", str(EXAMPLES / "03_gpt" / "gpt.toml"), "--max-steps", "2", cwd=tmp_path).returncode == 0
 

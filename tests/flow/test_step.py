@@ -220,11 +220,11 @@ def test_a_step_that_is_not_finite_is_named_and_leaves_a_keypoint_of_finite_weig
     assert last_digest(only_run(toy)) == digest
 
 
-@pytest.mark.row("E51", "E15")
+@pytest.mark.row("E51")
+@pytest.mark.timeout(400)
 def test_a_compiled_run_has_the_losses_of_a_plain_one_and_its_log_counts_the_graphs(assay, toy: Path) -> None:
-    """With activations that are computed again, and a last batch of another size."""
-    shorter = ("train.steps=8", "evaluate.enabled=false")
-    fast = (*shorter, "train.compile=true", "train.recompute_grad=true")
+    shorter = ("train.steps=3", "evaluate.enabled=false")
+    fast = (*shorter, 'train.compile=["layers.0"]')  # one layer: kernels of a whole model take a minute to compile
     losses = []
     for tag, given in {"plain": shorter, "compiled": fast}.items():
         ran = assay("run", "toy.toml", *given, "--tag", tag, TORCHINDUCTOR_CACHE_DIR=str(toy.parent / "cache"))
@@ -232,5 +232,17 @@ def test_a_compiled_run_has_the_losses_of_a_plain_one_and_its_log_counts_the_gra
         (run,) = (toy / "runs").glob(f"*-{tag}")
         losses.append(list(read_series(run / "metrics.bin")["train/loss"].values))
 
-    assert losses[1] == pytest.approx(losses[0], rel=1e-4)
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
     assert "compiled graphs: " in (run / "log.txt").read_text()
+
+
+@pytest.mark.row("E35", "E15")
+def test_a_run_that_computes_activations_again_has_the_bits_of_one_that_keeps_them(assay, toy: Path) -> None:
+    digests = []
+    for tag, given in {"plain": (), "again": ("train.recompute_grad.enabled=true",)}.items():
+        ran = assay("run", "toy.toml", "train.epochs=2", *given, "--tag", tag)
+        assert ran.returncode == 0, ran.stderr
+        (run,) = (toy / "runs").glob(f"*-{tag}")
+        digests.append(last_digest(run))
+
+    assert digests[0] == digests[1]
