@@ -74,6 +74,7 @@ def listen(assembled: Assembled, recorder: RunRecorder | NullRecorder, launch: L
 
     from assay.engine import Display, Evaluate, Save, Throughput
     from assay.engine.compiling import CompileReport
+    from assay.engine.deterministic import limits
 
     house, engine = assembled.house, assembled.engine
     period, splits = _evaluation(house)
@@ -106,7 +107,9 @@ def listen(assembled: Assembled, recorder: RunRecorder | NullRecorder, launch: L
     engine.bus.extend(display.handlers())
 
     def say_what_is_run() -> None:
-        for line in _opening(engine):
+        deterministic = bool(house.values("train").get("deterministic", False))
+        limit = limits(engine.device, deterministic=deterministic, seeded="seed" in house.root.items)
+        for line in [*_opening(engine), *([limit] if limit else [])]:
             display.say(line)
 
     engine.bus.add(Handler(event=Event.RUN_BEGIN, fn=say_what_is_run, priority=100, name="Display.opening"))

@@ -39,9 +39,6 @@ class Buffers:
                     copy, is_quiet = tensor.detach().clone(), isinstance(module, _NormBase)
                     self._kept.append(_Kept(module._buffers, name, tensor, tensor._version, copy, is_quiet))
 
-    def __bool__(self) -> bool:
-        return bool(self._kept)
-
     @torch.no_grad()
     def keep(self) -> None:
         """What they are now is what `put_back` gives."""

@@ -33,7 +33,7 @@ def compiled(model: nn.Module, which: bool | str | Sequence[str], *, backend: st
 
 def _called(module: nn.Module) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
-        return module._call_impl(*args, **kwargs)
+        return module._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]
 
     return call
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from time import perf_counter
 from typing import Any
 
@@ -13,6 +13,7 @@ from torch import nn
 from assay.core.errors import InputError
 from assay.core.events import Event, Every, Handler
 from assay.core.ports import Bind, NullRecorder, Recorder
+from assay.engine.ahead import ahead
 from assay.engine.backward import NonFiniteError
 from assay.engine.batches import blame_device, to_device
 from assay.engine.buffers import Buffers
@@ -99,7 +100,7 @@ class Engine:
         log = None if isinstance(recorder, NullRecorder) else recorder.log
         waiting = computing = updating = telling = 0.0
         moved, differentiated = self._moving, process.backward.seconds
-        windows = self.source.windows(state.epoch, state.epoch_step)
+        windows = self._windows()
         self._fire_at(Event.EPOCH_BEGIN, state.epoch)
         now = perf_counter()
         for window in windows:
@@ -119,10 +120,10 @@ class Engine:
             telling += now - computed
             if state.stop_reason or state.step == state.max_steps:
                 break
-        self.add_seconds("data", waiting)
         moved, differentiated = self._moving - moved, process.backward.seconds - differentiated
+        self.add_seconds("data", waiting - moved)
         self.add_seconds("move", moved)
-        self.add_seconds("forward", computing - moved - differentiated)
+        self.add_seconds("forward", computing - differentiated)
         self.add_seconds("backward", differentiated)
         self.add_seconds("optimizer", updating)
         self.add_seconds("telling", telling)
@@ -135,13 +136,11 @@ class Engine:
         state, process = self.state, self.process
         begin, end = self._backward_begin, self._backward_end
         before = state.micro_step
-        if self._buffers:
+        if self._buffers is not None:
             self._buffers.keep()
         try:
             process.backward.begin(window.sizes)
             for i, batch in enumerate(window.batches):
-                if self._is_elsewhere:
-                    batch = self._moved(batch)
                 seed_torch(key(self.seed, STEP, state.step, i) if i else self._key_of(state.step))
                 state.batch = batch
                 if begin.due <= state.micro_step:
@@ -151,7 +150,7 @@ class Engine:
                 if end.due <= state.micro_step:
                     end.fire(state.micro_step)
             self._updating = perf_counter()
-            if process.update(state.step) is False and self._buffers:
+            if process.update(state.step) is False and self._buffers is not None:
                 self._buffers.put_back()  # a step that is left out leaves nothing behind
         except BaseException as error:
             state.micro_step = before
@@ -162,11 +161,20 @@ class Engine:
         state.epoch_step += 1
         state.samples += window.samples
 
-    def _moved(self, batch: Any) -> Any:
-        begun = perf_counter()
-        batch = to_device(batch, self.device)
-        self._moving += perf_counter() - begun
-        return batch
+    def _windows(self) -> Iterator[Window]:
+        """What is left of the epoch, on the device."""
+        state = self.state
+        windows = self.source.windows(state.epoch, state.epoch_step)
+        if not self._is_elsewhere:
+            return windows
+
+        def took(seconds: float) -> None:
+            self._moving += seconds
+
+        def is_last() -> bool:
+            return bool(state.stop_reason) or state.step + 1 == state.max_steps
+
+        return ahead(windows, self.device, is_last=is_last, took=took)
 
     def _key_of(self, step: int) -> int:
         """The key of the first micro-batch of a step. Made one by one they would take several times as long."""
@@ -177,7 +185,7 @@ class Engine:
     def _blame(self, window: Window, error: BaseException) -> None:
         """Raise what tells more than `error` about why the step failed, if there is something."""
         if isinstance(error, NonFiniteError):
-            if self._buffers:
+            if self._buffers is not None:
                 self._buffers.put_back()
             raise NonFiniteError(error.what, where=self._origin(window) or error.where, fix=error.fix) from None
         if is_out_of_memory(error):
@@ -196,7 +204,7 @@ class Engine:
         try:
             return first_non_finite(self.process, window.batches, again)
         finally:
-            if self._buffers:
+            if self._buffers is not None:
                 self._buffers.put_back()
             self.process.model.zero_grad(set_to_none=True)
 
@@ -216,7 +224,7 @@ class Engine:
         backward.start(state.step, total=state.max_steps, epoch_length=state.epoch_length)
         model = getattr(self.process, "model", None)
         if isinstance(model, nn.Module) and backward.non_finite != "ignore":
-            self._buffers = Buffers(model)
+            self._buffers = Buffers(model) if any(True for _ in model.buffers()) else None
         self.process.train()
         for event, count in (
             (Event.STEP_BEGIN, state.step),

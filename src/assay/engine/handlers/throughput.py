@@ -87,7 +87,7 @@ class Throughput:
 
         self._counter = FlopCounterMode(display=False)
         self._samples = engine.state.samples
-        self._counter.__enter__()
+        self._counter.__enter__()  # type: ignore[no-untyped-call]
 
     def counted(self, engine: Engine) -> None:
         counter = self._counter
@@ -97,7 +97,7 @@ class Throughput:
 
     def leave(self) -> None:
         if self._counter is not None:
-            self._counter.__exit__(None, None, None)
+            self._counter.__exit__(None, None, None)  # type: ignore[no-untyped-call]
             self._counter = None
 
     def look(self, engine: Engine) -> None:
