@@ -98,7 +98,6 @@ def test_every_module_of_a_process_is_placed() -> None:
     assert owner.name == "owner"
 
 
-@pytest.mark.row("B23")
 def test_a_misspelt_device_is_told_which_was_meant() -> None:
     with pytest.raises(InputError, match="There is no device 'cude'") as caught:
         pick_device("cude")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import os
+import re
 import runpy
 import shutil
 import struct
@@ -128,6 +129,28 @@ def test_what_the_generator_makes_comes_to_lie_on_the_ring(assay, tmp_path: Path
     assert {"train/loss/critic", "train/loss/generator/fool", "train/lr/generator"} <= set(curves)
     model = house.load_model(str(run), "best")
     assert torch.linalg.vector_norm(model(500), dim=1).mean().item() == pytest.approx(1, abs=0.5)
+
+
+@pytest.mark.slow
+@pytest.mark.row("C75")
+def test_the_zoo_reaches_what_its_readme_says_and_each_of_its_models_learns(assay, tmp_path: Path) -> None:
+    zoo = EXAMPLES / "07_zoo"
+    said = [float(share) / 100 for share in re.findall(r"\| (\d+\.\d) % \|", (zoo / "README.md").read_text("utf-8"))]
+
+    whole = assay("run", str(zoo / "zoo.toml"), cwd=tmp_path)
+    tested = assay("test", "last", cwd=tmp_path)
+    each = assay("run", str(zoo / "zoo.toml"), "--variant", "all", "--max-steps", "63", cwd=tmp_path)
+
+    assert (whole.returncode, tested.returncode, each.returncode) == (0, 0, 0), whole.stderr + each.stderr
+    accuracy = float(re.search(r"test/acc +(\S+)", tested.stdout)[1])
+    assert accuracy > said[0] - 0.015
+    last = {}
+    for run in (tmp_path / "runs").iterdir():
+        kept = run_file.read(run)
+        if kept.kind == "train" and kept.tag != "zoo-mlp":
+            last[kept.tag] = read_series(run / "metrics.bin")["valid/acc"].values[-1]
+    assert len(last) == len(said) - 1 == 3
+    assert all(accuracy > 0.5 for accuracy in last.values()), last  # a tenth by chance, after one pass
 
 
 @pytest.mark.slow

@@ -246,3 +246,11 @@ def test_a_run_that_computes_activations_again_has_the_bits_of_one_that_keeps_th
         digests.append(last_digest(run))
 
     assert digests[0] == digests[1]
+
+
+@pytest.mark.row("B23")
+def test_a_misspelt_device_is_told_which_was_meant(assay) -> None:
+    ran = assay("run", "toy.toml", "--device", "cude")
+
+    assert ran.returncode == 2
+    assert "There is no device 'cude'." in ran.stderr and "did you mean `cuda`?" in ran.stderr

@@ -4,10 +4,11 @@ from pathlib import Path
 
 from assay.build import as_plugin, entered, instantiate
 from assay.config import get_at, load
+from assay.engine.pipes import StreamLoader
 
 config = load(Path(__file__).parent / "tagger.toml")
 plugins = instantiate(get_at(config.root, ("plugins",)))
 source = instantiate(get_at(config.root, ("data", "train", "source")))
 
 with entered([as_plugin(f"plugins[{i}]", plugin) for i, plugin in enumerate(plugins)]):
-    print("batches of", *(len(targets) for inputs, targets in source))
+    print("batches of", *(len(targets) for inputs, targets in StreamLoader(source)))

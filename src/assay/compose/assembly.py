@@ -40,7 +40,8 @@ class Assembled:
 
 
 def assemble(house: House, launch: Launch, *, saver_folder: Path | None = None, bind: Bind | None = None) -> Assembled:
-    from assay.engine import Engine, Loader
+    from assay.engine import Engine
+    from assay.engine.data.source import Source
 
     process = make_process(house, training=True)
     settings = house.values("train")
@@ -55,7 +56,7 @@ def assemble(house: House, launch: Launch, *, saver_folder: Path | None = None, 
         steps=steps,
         samples=settings.get("samples"),
         seconds=parse_duration_s(settings["time"]) if "time" in settings else None,
-        accumulate=1 if isinstance(train, Loader) else settings.get("accumulate", 1),
+        accumulate=1 if isinstance(train, Source) else settings.get("accumulate", 1),
         seed=house.seed,
         device=house.device,
         bind=bind or house.context.bind,

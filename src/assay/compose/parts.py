@@ -13,6 +13,7 @@ from assay.core.errors import InputError
 if TYPE_CHECKING:
     from assay.build import Context
     from assay.engine import Process
+    from assay.engine.pipes import Stream
     from assay.engine.process import Model
 
 
@@ -73,11 +74,14 @@ def make_loader(house: House, split: str) -> Iterable[Any]:
     from assay.engine import Loader
     from assay.engine.data.loader import is_dataset
     from assay.engine.names import LOADERS
+    from assay.engine.pipes import Stream
 
     settings = {key: value for key, value in house.values("data", split).items() if key != "source"}
     source = house.build_at(("data", split, "source"))
     if settings.get("workers") or getattr(source, "num_workers", 0):
         house.context.check_for_workers(source, f"data.{split}.source")
+    if isinstance(source, Stream):
+        return _stream_loader(house, split, source, settings)
     if not is_dataset(source):
         _check_batches(house, split, source)
         house.context.set(f"{split}_loader", source, type=LOADERS.get(split))
@@ -90,6 +94,24 @@ def make_loader(house: House, split: str) -> Iterable[Any]:
         if accumulate is not None:
             settings["accumulate"] = accumulate
     loader = Loader(source, seed=house.seed, split=split, **settings)
+    house.context.set(f"{split}_loader", loader, type=LOADERS.get(split))
+    return loader
+
+
+def _stream_loader(house: House, split: str, stream: Stream, settings: dict[str, Any]) -> Iterable[Any]:
+    """The batches of a stream, which makes them itself."""
+    from assay.engine.names import LOADERS
+    from assay.engine.pipes import StreamLoader
+
+    workers = settings.pop("workers", 0)
+    table = get_at(house.root, ("data", split))
+    if settings and isinstance(table, Table):
+        name = next(iter(settings))
+        fix = "itr.Shuffle shuffles a stream." if name == "shuffle" else "itr.Batch and itr.Bucket make its batches."
+        what = f"data.{split}: `{name}` is for items by index, but this is a stream."
+        raise InputError(what, where=str(table.key_origin(name)), fix=fix)
+    accumulate = house.values("train").get("accumulate", 1) if split == "train" else 1
+    loader = StreamLoader(stream, seed=house.seed, split=split, accumulate=accumulate, workers=workers)
     house.context.set(f"{split}_loader", loader, type=LOADERS.get(split))
     return loader
 

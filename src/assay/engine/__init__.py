@@ -31,6 +31,7 @@ from assay.engine.handlers.profile import Profile
 from assay.engine.handlers.save import Save
 from assay.engine.handlers.throughput import Throughput
 from assay.engine.metrics import F1, Accuracy, Adapted, Confusion, Mean, Perplexity, Precision, Recall
+from assay.engine.pipes import chain
 from assay.engine.process import Process, Supervised
 from assay.engine.ramps import Cycle, Ramp
 from assay.engine.scaler import ScaledBackward
@@ -100,6 +101,7 @@ __all__ = [
     "WarmupPoly",
     "WarmupStep",
     "Where",
+    "chain",
     "evaluate",
     "every",
     "on",

@@ -20,6 +20,7 @@ ORDER = 1  # (seed, ORDER, epoch): the permutation of an epoch
 SAMPLE = 2  # (seed, SAMPLE, split, epoch, position): loading one sample, or the first of a batch
 STEP = 3  # (seed, STEP, step, micro-step): forward and backward of training
 EVALUATE = 4  # (seed, EVALUATE, split, step): forward of evaluation
+PIPE = 5  # (seed, PIPE, place, epoch, number): one draw of a stage of a stream
 
 _PACK = {n: struct.Struct(f"<{n}q").pack for n in range(1, 7)}
 

@@ -148,9 +148,9 @@ class Loader:
             raise
 
     def _check_draws_nothing(self, indices: Sequence[int]) -> Any:
-        before = _generators()
+        before = generators()
         batch = self._fetch(indices)
-        if _generators() != before:
+        if generators() != before:
             raise InputError(
                 f'data.{self.split} says randomness = "none", but loading a batch draws random numbers.',
                 fix='Set randomness = "sample", which makes the draws a function of seed and position.',
@@ -159,7 +159,7 @@ class Loader:
         return batch
 
 
-def _generators() -> tuple[Any, ...]:
+def generators() -> tuple[Any, ...]:
     numpy_state = np.random.get_state(legacy=False)
     return torch.get_rng_state().numpy().tobytes(), repr(numpy_state), random.getstate()
 

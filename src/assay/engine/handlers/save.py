@@ -208,8 +208,14 @@ def restore_listeners(engine: Engine, parts: Mapping[str, Any]) -> None:
 
 
 def stateful(engine: Engine) -> dict[str, Stateful]:
-    """The listeners that have a state, by the name of their part: that of their class, numbered from the second on."""
+    """The data, if they have a state, and the listeners that have one, by the name of their part.
+
+    That of a listener is the name of its class, numbered from the second on.
+    """
     found: dict[str, Stateful] = {}
+    data: Any = engine.source
+    if callable(getattr(data, "state_dict", None)) and callable(getattr(data, "load_state_dict", None)):
+        found["data"] = data
     for handler in engine.bus.order():
         owner: Any = getattr(handler.fn, "__self__", None)
         if isinstance(owner, nn.Module | Optimizer) or any(owner is each for each in found.values()):

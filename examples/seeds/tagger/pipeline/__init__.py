@@ -1,1 +1,0 @@
-"""Stand-ins for the pipes that alchemy brings along."""
