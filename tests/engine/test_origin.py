@@ -156,3 +156,41 @@ def test_the_step_draws_the_same_when_it_is_done_again() -> None:
     assert rare.drawn[2] == rare.drawn[3] and len(rare.drawn) == 4
     assert caught.value.where == "the output of 1 (Rare) (nan)"
     assert not same_bits(weights_of(process.model), before)  # two steps were taken
+
+
+class Masked(nn.Module):
+    """Adds a mask of the batch to its scores."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scores, self.pick, self.factor = nn.Linear(4, 2), Pick(), 1.0
+
+    def forward(self, batch: Tensor) -> Tensor:
+        return self.pick(self.scores(batch[:, :4]), batch[:, 4:]) * self.factor  # type: ignore[no-any-return]
+
+
+class Pick(nn.Module):
+    def forward(self, scores: Tensor, mask: Tensor) -> Tensor:
+        return (scores + mask).softmax(1)
+
+
+def test_a_mask_of_minus_infinity_is_not_blamed() -> None:
+    process = supervised(Masked())
+    mask = torch.tensor([[0.0, -math.inf]]).expand(16, 2)
+    data = torch.utils.data.TensorDataset(torch.cat([points(16).tensors[0], mask], 1), torch.zeros(16, 2))
+    runs = engine(process, Loader(data, batch_size=8))
+    runs.on("step_end")(lambda: setattr(process.model, "factor", math.nan))
+
+    with pytest.raises(NonFiniteError) as caught:
+        runs.run()
+
+    assert caught.value.where == "the output of model (Masked) (nan)"
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+def test_a_compiled_model_is_looked_into_as_well() -> None:
+    network = model()
+    network.compile(backend="eager")
+
+    assert where(set_on("1.1", "forward_by", math.nan), network=network) == "the output of 1.1 (Through) (nan)"
+    assert network._compiled_call_impl is not None

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -22,7 +23,7 @@ def first_non_finite(owner: object, batches: Sequence[Any], again: Callable[[], 
     if stray:
         return f"the data: {stray}"
     watch = _Watch()
-    watched = set()
+    watched: set[nn.Module] = set()
     for root, part in vars(owner).items():
         if isinstance(part, nn.Module):
             for name, module in part.named_modules():
@@ -36,13 +37,26 @@ def first_non_finite(owner: object, batches: Sequence[Any], again: Callable[[], 
                 if parameter.requires_grad:
                     watch.add_parameter(parameter, name)
     try:
-        again()
-    except Exception:  # what it cannot finish does not matter: what it met on the way does
-        if not watch.found:
-            raise
+        with _eager(watched):
+            again()
+    except Exception as error:  # what it cannot finish does not matter: what it met on the way does
+        return watch.found or f"nowhere: done again, the step failed with {type(error).__name__}: {error}"
     finally:
         watch.leave()
     return watch.found or NOWHERE
+
+
+@contextmanager
+def _eager(modules: Iterable[nn.Module]) -> Iterator[None]:
+    """Inside compiled code nobody can look."""
+    compiled = {module: call for module in modules if (call := module._compiled_call_impl) is not None}
+    for module in compiled:
+        module._compiled_call_impl = None
+    try:
+        yield
+    finally:
+        for module, call in compiled.items():
+            module._compiled_call_impl = call
 
 
 class _Watch:
@@ -57,7 +71,8 @@ class _Watch:
         def before(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             given = (args, kwargs)
             for tensor in _tensors(given):
-                self.look(tensor, f"what comes to {who}, from the code between it and the module before")
+                if not _is_mask(tensor):
+                    self.look(tensor, f"what comes to {who}, from the code between it and the module before")
                 self.look_at_gradient(tensor, f"the gradient that {who} passes back", is_made=True)
 
         def after(_: nn.Module, args: Any, output: Any) -> None:
@@ -104,6 +119,11 @@ def _kind(tensor: Tensor) -> str:
     return "" if values.isfinite().all() else "inf"
 
 
+def _is_mask(tensor: Tensor) -> bool:
+    """Whether it holds finite values and -inf alone: what is added to scores to leave some out."""
+    return _kind(tensor) == "inf" and bool((tensor.isfinite() | tensor.isneginf()).all())
+
+
 def _tensors(found: Any) -> Iterator[Tensor]:
     for _, tensor in _named_tensors(found, ""):
         yield tensor
@@ -124,7 +144,7 @@ def _stray(batches: Sequence[Any]) -> str:
     """Which tensor of which micro-batch is not finite as it comes."""
     for number, batch in enumerate(batches):
         for path, tensor in _named_tensors(batch, "batch"):
-            kind = _kind(tensor)
+            kind = "" if _is_mask(tensor) else _kind(tensor)
             if kind:
                 of = f" of micro-batch {number + 1}" if batches[1:] else ""
                 return f"{path}{of} holds {kind}"
