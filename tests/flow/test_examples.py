@@ -142,6 +142,20 @@ def test_the_loop_by_hand_learns_is_recorded_and_knows_when_it_was_done(tmp_path
 
 
 @pytest.mark.slow
+def test_what_the_generator_makes_comes_to_lie_on_the_ring(assay, tmp_path: Path) -> None:
+    ran = assay("run", str(EXAMPLES / "06_gan" / "gan.toml"), "train.epochs=6", cwd=tmp_path)
+
+    assert ran.returncode == 0, ran.stderr
+    (run,) = (tmp_path / "runs").iterdir()
+    curves = read_series(run / "metrics.bin")
+    off = curves["valid/off"].values
+    assert len(off) == 6 and off[-1] < 0.6 * off[0]
+    assert {"train/loss/critic", "train/loss/generator/fool", "train/lr/generator"} <= set(curves)
+    model = house.load_model(str(run), "best")
+    assert torch.linalg.vector_norm(model(500), dim=1).mean().item() == pytest.approx(1, abs=0.5)
+
+
+@pytest.mark.slow
 @pytest.mark.row("C75")
 def test_the_zoo_reaches_what_its_readme_says_and_each_of_its_models_learns(assay, tmp_path: Path) -> None:
     zoo = EXAMPLES / "07_zoo"

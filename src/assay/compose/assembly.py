@@ -68,7 +68,7 @@ def assemble(house: House, launch: Launch, *, saver_folder: Path | None = None, 
     )
     backward = getattr(process, "backward", None)
     if backward is not None:  # without one the engine says so
-        backward.rate.epoch_length = engine.state.epoch_length
+        backward.start(0, total=engine.state.max_steps, epoch_length=engine.state.epoch_length)
     house.context.set("state", engine.state)
     house.context.set("engine", engine)
     return Assembled(house, engine, saver_folder, length=length)
@@ -79,6 +79,8 @@ def listen(assembled: Assembled, recorder: RunRecorder | NullRecorder, launch: L
     import logging
 
     from assay.engine import Display, Evaluate, Save, Throughput
+    from assay.engine.compiling import CompileReport
+    from assay.engine.deterministic import limits
 
     house, engine = assembled.house, assembled.engine
     period, splits = _evaluation(house)
@@ -105,11 +107,15 @@ def listen(assembled: Assembled, recorder: RunRecorder | NullRecorder, launch: L
     quiet = launch.quiet or bool(shown.get("quiet", False)) or not house.is_on("display")
     logger = recorder.logger if isinstance(recorder, RunRecorder) else logging.getLogger("assay")
     engine.bus.extend(Throughput().handlers())
+    if house.values("train").get("compile", False):
+        engine.bus.extend(CompileReport(say=logger.info).handlers())
     display = Display(logger=logger, quiet=quiet, every=shown.get("every", "1 epoch"))
     engine.bus.extend(display.handlers())
 
     def say_what_is_run() -> None:
-        for line in [assembled.length, *_opening(engine)] if assembled.length else _opening(engine):
+        deterministic = bool(house.values("train").get("deterministic", False))
+        limit = limits(engine.device, deterministic=deterministic, seeded="seed" in house.root.items)
+        for line in [*([assembled.length] if assembled.length else []), *_opening(engine), *([limit] if limit else [])]:
             display.say(line)
 
     engine.bus.add(Handler(event=Event.RUN_BEGIN, fn=say_what_is_run, priority=100, name="Display.opening"))
@@ -132,5 +138,5 @@ def _opening(engine: Engine) -> list[str]:
     state, source, lines = engine.state, engine.source, []
     if isinstance(source, Loader):
         lines = arithmetic(source, epochs=state.max_epochs, total=state.max_steps)
-    groups = described(engine.process.backward.optimizer, engine.process.model)
+    groups = described(engine.process.backward.optimizers, engine.process.model)
     return lines + (groups if groups[1:] else [])

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from assay.compose.backward import GIVEN
 from assay.config import check_shape
 from assay.config.defaults import HOMES
 from assay.config.load import Config
@@ -36,7 +37,8 @@ def examined(config: Config, *, strict: bool = False) -> Examined:
     where: dict[str, Any] = {"user_dirs": config.user_dirs, "trusted": config.settings.trusted}
     with user_code(config.user_dirs):  # one import for all that follows
         types = promised_types(planned(root, **where))
-        found = examine(root, **where, types=types, strict=strict, is_whole=not config.read_problems)
+        given = {"backward": GIVEN}
+        found = examine(root, **where, types=types, given=given, strict=strict, is_whole=not config.read_problems)
         if any(problem.severity == "error" for problem in found.problems):
             return found
         further = (*check_sources(root, **where), *check_graph(root, planned(root, **where), **where))

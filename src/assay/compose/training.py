@@ -25,6 +25,7 @@ from assay.compose.records import (
 )
 from assay.config import config_hash, dump, load, open_config, seedless_hash
 from assay.config.load import Config
+from assay.config.tree import get_at
 from assay.core.errors import InputError
 from assay.core.events import Handler
 from assay.core.facts import Warned
@@ -43,7 +44,8 @@ def train(config: Config, launch: Launch) -> RunResult:
     A wrong config raises before anything is written; once there is a record, what is raised inside ends up in the
     result (and in the record).
     """
-    config, found = passed(config, "optimizer", "data", "train")
+    has_own = get_at(config.root, ("backward", "type")) is not None  # which may well make its optimizers itself
+    config, found = passed(config, *(() if has_own else ("optimizer",)), "data", "train")
     with open_house(config, launch) as house:
         assembled = assemble(house, launch)
         recorder = new_record(config, launch, assembled)
@@ -53,6 +55,7 @@ def train(config: Config, launch: Launch) -> RunResult:
 
 def _train(assembled: Assembled, recorder: RunRecorder | NullRecorder, config: Config, launch: Launch) -> RunResult:
     from assay.build import entered
+    from assay.engine.backward import debugged
     from assay.engine.deterministic import deterministic
     from assay.engine.handlers.interrupt import stopping_on_signals
     from assay.engine.handlers.save import restore_listeners
@@ -64,7 +67,8 @@ def _train(assembled: Assembled, recorder: RunRecorder | NullRecorder, config: C
         try:
             listen(assembled, recorder, launch, saving=isinstance(recorder, RunRecorder))
             on = house.values("train").get("deterministic", False)
-            with entered(house.plugins), deterministic(engine.process.model, enabled=on):
+            model = engine.process.model
+            with entered(house.plugins), deterministic(model, enabled=on), debugged(enabled=launch.debug):
                 engine.bus.extend(handler for plugin in house.plugins for handler in plugin.handlers())
                 if assembled.loaded is not None:
                     restore_listeners(engine, assembled.loaded)
@@ -85,7 +89,7 @@ def resume(
     """Go on with a recorded run from its newest (or the named) checkpoint, under the same id, as a new attempt."""
     from assay.config import changed_keys
     from assay.engine.checkpoint.saver import load as load_checkpoint
-    from assay.engine.handlers.save import PARTS, restore
+    from assay.engine.handlers.save import is_of_engine, restore
 
     view, name = find(address)
     launch = launch or Launch()
@@ -106,7 +110,7 @@ def resume(
             step, checkpoint = manifest.step, manifest.name
             parts = load_checkpoint(view.folder.checkpoints / manifest.name)
             restore(assembled.engine, parts)
-            assembled.loaded = {name: part for name, part in parts.items() if name not in PARTS}
+            assembled.loaded = {name: part for name, part in parts.items() if not is_of_engine(name)}
         if view.status == "finished" and assembled.engine.state.step == (assembled.engine.state.max_steps or -1):
             raise InputError(
                 f"The run {view.id} finished at step {step}: there is nothing left to do.",

@@ -11,7 +11,8 @@ except ModuleNotFoundError as error:
     ) from None
 
 from assay.core.events import At, Event, Every, Handler
-from assay.engine.backward import Backward, NonFiniteError
+from assay.engine.backward import Backward, BackwardPart, NonFiniteError
+from assay.engine.backwards import Backwards
 from assay.engine.bus import on
 from assay.engine.checkpoint.saver import Saver, Where
 from assay.engine.data.loader import Loader
@@ -64,6 +65,8 @@ __all__ = [
     "Adapted",
     "At",
     "Backward",
+    "BackwardPart",
+    "Backwards",
     "ByHand",
     "Callback",
     "Confusion",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sized
+from collections.abc import Callable, Iterator, Mapping, Sized
 from typing import Any
 
 import torch
@@ -40,14 +40,19 @@ def size_of(batch: Any) -> int:
 
 def to_device(batch: Any, device: torch.device) -> Any:
     """The batch with every tensor on `device`; anything else stays what it is."""
+    return map_tensors(batch, lambda tensor: tensor.to(device, non_blocking=True))
+
+
+def map_tensors(batch: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """The batch with every tensor changed; anything else stays what it is."""
     if isinstance(batch, Tensor):
-        return batch.to(device, non_blocking=True)
+        return change(batch)
     if isinstance(batch, Mapping):
-        return {key: to_device(value, device) for key, value in batch.items()}
+        return {key: map_tensors(value, change) for key, value in batch.items()}
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(to_device(value, device) for value in batch))
+        return type(batch)(*(map_tensors(value, change) for value in batch))
     if isinstance(batch, list | tuple):
-        return type(batch)(to_device(value, device) for value in batch)
+        return type(batch)(map_tensors(value, change) for value in batch)
     return batch
 
 

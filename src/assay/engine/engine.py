@@ -14,11 +14,15 @@ from torch import Tensor, nn
 from assay.core.errors import InputError
 from assay.core.events import Event, Every, Handler
 from assay.core.ports import Bind, NullRecorder, Recorder
-from assay.engine.backward import Loss
+from assay.engine.ahead import ahead
+from assay.engine.backward import Losses, NonFiniteError
 from assay.engine.batches import blame_device, to_device
+from assay.engine.buffers import Buffers
 from assay.engine.bus import Bus, bind_by_name, event_named
 from assay.engine.data.source import Window, as_source
+from assay.engine.exhausted import is_out_of_memory, out_of_memory
 from assay.engine.logged import Logged
+from assay.engine.origin import first_non_finite
 from assay.engine.process import Process
 from assay.engine.seed import STEP, key, seed_torch
 from assay.engine.state import State
@@ -62,9 +66,10 @@ class Engine:
         self.logged = Logged()
         self.seconds: dict[str, float] = {}
         self._happened: Counter[Event] = Counter()
-        self._begun = 0.0
+        self._begun = self._moving = self._updating = 0.0
         self._keys: dict[int, int] = {}
         self._given = 0
+        self._buffers: Buffers | None = None
         self._bound(epochs, steps)
         process = self.process
         roles = {"engine": self, "process": process, "model": getattr(process, "model", None), "state": self.state}
@@ -137,7 +142,7 @@ class Engine:
             self.fire(Event.EXCEPTION)
             raise
 
-    def backward(self, loss: Loss) -> None:
+    def backward(self, loss: Losses) -> None:
         """In a loop by hand: the gradients of one micro-batch, weighted as its window needs it."""
         self._given += 1
         self.process.backward(loss)
@@ -151,11 +156,12 @@ class Engine:
 
         Who iterates makes a step of each window.
         """
-        state, recorder = self.state, self.recorder
+        state, recorder, process = self.state, self.recorder, self.process
         step_begin, step_end = self.bus.points[Event.STEP_BEGIN], self.bus.points[Event.STEP_END]
         log = None if isinstance(recorder, NullRecorder) else recorder.log
-        waiting = computing = telling = 0.0
-        windows = self.source.windows(state.epoch, state.epoch_step)
+        waiting = computing = updating = telling = 0.0
+        moved, differentiated = self._moving, process.backward.seconds
+        windows = self._windows()
         self._fire_at(Event.EPOCH_BEGIN, state.epoch)
         now = perf_counter()
         for window in windows:
@@ -165,7 +171,8 @@ class Engine:
                 step_begin.fire(state.step)
             yield window
             computed = perf_counter()
-            computing += computed - loaded
+            computing += self._updating - loaded
+            updating += computed - self._updating
             if log is not None:
                 log(self._points(), state.step)
             if step_end.due <= state.step:
@@ -174,8 +181,12 @@ class Engine:
             telling += now - computed
             if state.stop_reason or state.step == state.max_steps:
                 break
-        self.add_seconds("data", waiting)
-        self.add_seconds("compute", computing)
+        moved, differentiated = self._moving - moved, process.backward.seconds - differentiated
+        self.add_seconds("data", waiting - moved)
+        self.add_seconds("move", moved)
+        self.add_seconds("forward", computing - differentiated)
+        self.add_seconds("backward", differentiated)
+        self.add_seconds("optimizer", updating)
         self.add_seconds("telling", telling)
         whole = state.epoch_step == state.epoch_length or not (state.stop_reason or state.step == state.max_steps)
         if whole and not state.hurry:
@@ -186,11 +197,11 @@ class Engine:
         state, process = self.state, self.process
         begin, end = self._backward_begin, self._backward_end
         before = state.micro_step
+        if self._buffers is not None:
+            self._buffers.keep()
         try:
             process.backward.begin(window.sizes)
             for i, batch in enumerate(window.batches):
-                if self._is_elsewhere:
-                    batch = to_device(batch, self.device)
                 seed_torch(key(self.seed, STEP, state.step, i) if i else self._key_of(state.step))
                 state.batch = batch
                 if begin.due <= state.micro_step:
@@ -199,10 +210,12 @@ class Engine:
                 state.micro_step += 1
                 if end.due <= state.micro_step:
                     end.fire(state.micro_step)
-            process.update(state.step)
+            self._updating = perf_counter()
+            if process.update(state.step) is False and self._buffers is not None:
+                self._buffers.put_back()  # a step that is left out leaves nothing behind
         except BaseException as error:
             state.micro_step = before
-            blame_device(state.batch, self.device, error)
+            self._blame(window, error)
             raise
         state.loss = process.backward.loss
         state.step += 1
@@ -211,13 +224,15 @@ class Engine:
 
     def _begin_by_hand(self, window: Window) -> None:
         self._given = 0
+        if self._buffers is not None:
+            self._buffers.keep()
         self.process.backward.begin(window.sizes)
 
     def _batches(self, window: Window) -> Iterator[Any]:
         """The micro-batches of one window, each with what belongs before and after it."""
         state, begin, end = self.state, self._backward_begin, self._backward_end
         for i, batch in enumerate(window.batches):
-            state.batch = to_device(batch, self.device) if self._is_elsewhere else batch
+            state.batch = batch
             seed_torch(key(self.seed, STEP, state.step, i))
             if begin.due <= state.micro_step:
                 begin.fire(state.micro_step)
@@ -228,6 +243,7 @@ class Engine:
 
     def _end_by_hand(self, window: Window, updates: OwnUpdates) -> None:
         """The update, unless the body has made it; then the step counts."""
+        self._updating = perf_counter()
         state, backward = self.state, self.process.backward
         told = self.logged.means.pop("loss", None)
         loss = None if told is None else told.value()
@@ -235,12 +251,28 @@ class Engine:
             updates.settle(state.step, len(window.batches), loss)
         else:
             updates.check_given(self._given, len(window.batches))
-            self.process.update(state.step)
+            if self.process.update(state.step) is False and self._buffers is not None:
+                self._buffers.put_back()
             updates.made = 0
         state.loss = backward.loss if loss is None else loss
         state.step += 1
         state.epoch_step += 1
         state.samples += window.samples
+
+    def _windows(self) -> Iterator[Window]:
+        """What is left of the epoch, on the device."""
+        state = self.state
+        windows = self.source.windows(state.epoch, state.epoch_step)
+        if not self._is_elsewhere:
+            return windows
+
+        def took(seconds: float) -> None:
+            self._moving += seconds
+
+        def is_last() -> bool:
+            return bool(state.stop_reason) or state.step + 1 == state.max_steps
+
+        return ahead(windows, self.device, is_last=is_last, took=took)
 
     def _key_of(self, step: int) -> int:
         """The key of the first micro-batch of a step. Made one by one they would take several times as long."""
@@ -251,14 +283,40 @@ class Engine:
     def _points(self) -> dict[str, float]:
         """What is recorded of every step."""
         backward = self.process.backward
-        points = {"train/loss": self.state.loss, "train/lr": backward.lr}
+        points = backward.points()
         if self.state.loss != self.state.loss and backward.non_finite == "stop":
-            del points["train/loss"]  # a real nan would have been raised: nobody told this one
-        if backward.grad_norm is not None:
-            points["train/grad_norm"] = backward.grad_norm
+            points.pop("train/loss", None)  # a real nan would have been raised: nobody told this one
         if self.logged.means:
             points = self.logged.end_step(self.state.step, self.recorder) | points
         return points
+
+    def _blame(self, window: Window, error: BaseException) -> None:
+        """Raise what tells more than `error` about why the step failed, if there is something."""
+        if isinstance(error, NonFiniteError):
+            if self._buffers is not None:
+                self._buffers.put_back()
+            raise NonFiniteError(error.what, where=self._origin(window) or error.where, fix=error.fix) from None
+        if is_out_of_memory(error):
+            raise out_of_memory(self.process, window.batches, self.state.step, error) from error
+        blame_device(self.state.batch, self.device, error)
+
+    def _origin(self, window: Window) -> str:
+        """Where the first value of the step is that is not finite: it is done again, from the same batch and seed."""
+        if getattr(self.process, "has_updated", False):
+            return ""  # done again it would update the weights again
+
+        def again() -> None:
+            self.process.backward.begin(window.sizes)
+            for i, batch in enumerate(window.batches):
+                seed_torch(key(self.seed, STEP, self.state.step, i))
+                self.process.training_step(to_device(batch, self.device) if self._is_elsewhere else batch)
+
+        try:
+            return first_non_finite(self.process, window.batches, again)
+        finally:
+            if self._buffers is not None:
+                self._buffers.put_back()
+            self.process.model.zero_grad(set_to_none=True)
 
     def _flush(self) -> None:
         """What was logged and still waits on a device is recorded; after an error of the device it is lost."""
@@ -281,9 +339,10 @@ class Engine:
         self.logged = Logged(lambda: state.batch, is_late=self._is_elsewhere)
         if isinstance(self.process, Process):
             self.process.attach(state, self.device, self.logged)
-        backward.rate.total = state.max_steps
-        backward.rate.epoch_length = state.epoch_length
-        backward.rate.set(state.step)
+        backward.start(state.step, total=state.max_steps, epoch_length=state.epoch_length)
+        model = getattr(self.process, "model", None)
+        if isinstance(model, nn.Module) and backward.non_finite != "ignore":
+            self._buffers = Buffers(model) if any(True for _ in model.buffers()) else None
         self.process.train()
         for event, count in (
             (Event.STEP_BEGIN, state.step),

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from assay.core.errors import InputError
-from assay.engine.backward import Backward, Loss, NonFiniteError
+from assay.engine.backward import Backward, BackwardPart, Losses, NonFiniteError
 from assay.engine.logged import Logged
 from assay.engine.metrics.metric import Metric
 from assay.engine.state import State
@@ -28,14 +28,17 @@ class Process(ABC):
     """
 
     model: nn.Module
-    backward: Backward
+    backward: BackwardPart
     metrics: Mapping[str, Metric]
     logged: Logged | None = None
     """Where `log` puts things: that of the engine while it trains, another one while a split is evaluated."""
 
     @abstractmethod
-    def forward_step(self, batch: Any) -> tuple[Loss, Any]:
-        """The loss (a mean, or a (sum, weight) pair) and the output (a mapping; `loss` in it is for logs)."""
+    def forward_step(self, batch: Any) -> tuple[Losses, Any]:
+        """The loss and the output (a mapping; `loss` in it is for logs).
+
+        The loss is a mean, a (sum, weight) pair, or a mapping of several of them by name.
+        """
 
     def training_step(self, batch: Any) -> Any:
         """Forward and backward of one micro-batch; no update."""
@@ -74,7 +77,7 @@ class Process(ABC):
         """An engine begins to run this process on `device`; `state` says where it is."""
         self.logged = logged
 
-    def _forward(self, batch: Any) -> tuple[Loss, Any]:
+    def _forward(self, batch: Any) -> tuple[Losses, Any]:
         returned: Any = self.forward_step(batch)  # users write it
         if isinstance(returned, tuple) and len(returned) == 2:
             return returned
@@ -97,7 +100,7 @@ class Supervised(Process):
         criterion: nn.Module,
         optimizer: Optimizer | None = None,
         *,
-        backward: Backward | None = None,
+        backward: BackwardPart | None = None,
         metrics: Mapping[str, Metric] | None = None,
     ) -> None:
         self.model = model
@@ -108,7 +111,7 @@ class Supervised(Process):
         elif optimizer is not None:
             self.backward = Backward(optimizer)
 
-    def forward_step(self, batch: Any) -> tuple[Loss, Any]:
+    def forward_step(self, batch: Any) -> tuple[Losses, Any]:
         if not isinstance(batch, list | tuple) or len(batch) != 2:
             raise InputError(
                 f"Supervised takes batches of (input, target); this one is {_shape_of(batch)}.",

@@ -12,6 +12,7 @@ import torch
 from torch.utils.data import IterableDataset, TensorDataset, default_collate
 
 from assay.core.errors import InputError
+from assay.engine.batch_size import batch_size as divided
 from assay.engine.data.plan import Plan
 from assay.engine.data.source import Window
 from assay.engine.seed import SAMPLE, key, seed_all, undisturbed
@@ -35,7 +36,8 @@ def is_dataset(source: object) -> bool:
 class Loader:
     """Batches of a map-style data set, for training (`windows`) and evaluation (iteration, in order).
 
-    `batch_size` is the number of samples per optimizer step; `micro_batch_size` or `accumulate` splits it. The order
+    `batch_size` is the number of samples per optimizer step; `micro_batch_size` or `accumulate` splits it, and both of
+    them give it where it is left out. The order
     depends on (seed, epoch) alone, the randomness of a sample on (seed, split, epoch, position): where a run is in its
     data is one integer.
 
@@ -51,7 +53,7 @@ class Loader:
         self,
         dataset: MapDataset,
         *,
-        batch_size: int,
+        batch_size: int | None = None,
         seed: int = 0,
         split: str = "train",
         shuffle: bool = False,
@@ -66,11 +68,10 @@ class Loader:
                 f"data.{split}: {type(dataset).__name__} has no length or no items by index.",
                 fix="Give a map-style data set (__len__ and __getitem__).",
             )
-        if batch_size < 1:
-            raise InputError(f"data.{split}.batch_size is {batch_size}; it must be at least 1.")
         self.dataset = dataset
-        self.batch_size = batch_size
-        self.micro_batch_size = _micro(batch_size, accumulate, micro_batch_size, split)
+        self.sizes = divided(batch_size, micro=micro_batch_size, accumulate=accumulate, split=split)
+        self.batch_size = self.sizes.whole
+        self.micro_batch_size = self.sizes.micro
         self.seed = seed
         self.split = split
         self.drop_last = drop_last
@@ -92,7 +93,7 @@ class Loader:
     @property
     def arithmetic(self) -> str:
         """`64 = 4 accumulate x 16`, for the start of a run."""
-        return f"{self.batch_size} = {self.batch_size // self.micro_batch_size} accumulate x {self.micro_batch_size}"
+        return str(self.sizes)
 
     def windows(self, epoch: int, start: int) -> Iterator[Window]:
         """The windows of one epoch from number `start` on; the last may be smaller."""
@@ -170,30 +171,3 @@ def _randomness_of(dataset: MapDataset) -> Randomness:
     if type(dataset) is TensorDataset:
         return "none"
     return "batch" if hasattr(dataset, "__getitems__") else "sample"
-
-
-def _micro(batch_size: int, accumulate: int | None, micro: int | None, split: str) -> int:
-    if micro is not None and micro < 1:
-        raise InputError(f"data.{split}.micro_batch_size is {micro}; it must be at least 1.")
-    if accumulate is not None and accumulate < 1:
-        raise InputError(f"accumulate is {accumulate}; it must be at least 1.")
-    if micro is None:
-        micro, rest = divmod(batch_size, accumulate or 1)
-        if rest or not micro:
-            choices = [n for n in range(1, batch_size + 1) if batch_size % n == 0]
-            raise InputError(
-                f"A batch of {batch_size} cannot be split into {accumulate} equal micro-batches.",
-                fix=f"accumulate can be {', '.join(map(str, choices))}.",
-            )
-    elif accumulate is not None and micro * accumulate != batch_size and accumulate != 1:
-        raise InputError(
-            f"batch_size {batch_size} is not accumulate {accumulate} x micro_batch_size {micro}.",
-            fix="Give one of the two; the other follows.",
-        )
-    if batch_size % micro:
-        choices = [n for n in range(1, batch_size + 1) if batch_size % n == 0]
-        raise InputError(
-            f"A batch of {batch_size} cannot be split into micro-batches of {micro}.",
-            fix=f"micro_batch_size can be {', '.join(map(str, choices))}.",
-        )
-    return micro

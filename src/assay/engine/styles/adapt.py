@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from assay.core.errors import InputError
-from assay.engine.backward import Backward
+from assay.engine.backward import Backward, BackwardPart
 from assay.engine.process import Process
 from assay.engine.styles.duck import Duck, OnlyForward
 from assay.engine.styles.flags import FlaggedForward
@@ -20,7 +20,7 @@ from assay.engine.styles.train_batch import TrainBatch
 COMPLETE = ("training_step", "validation_step", "update", "train", "eval", "backward", "model")
 
 
-def as_process(thing: Any, *, model: nn.Module | None = None, backward: Backward | None = None) -> Any:
+def as_process(thing: Any, *, model: nn.Module | None = None, backward: BackwardPart | None = None) -> Any:
     """The process itself, or one around something of another style; InputError when it is of none.
 
     Model and optimizer are its own if it has them (`model`; `backward`, `optimizer` or `optim`), else those given.
@@ -65,16 +65,16 @@ def _model_of(thing: Any, given: nn.Module | None) -> nn.Module:
     )
 
 
-def _backward_of(thing: Any, given: Backward | None) -> Backward | None:
+def _backward_of(thing: Any, given: BackwardPart | None) -> BackwardPart | None:
     own = getattr(thing, "backward", None)
     if isinstance(adapter := getattr(own, "__self__", None), OwnProcess):  # put there for an engine before
         own = adapter.backward
-    if isinstance(own, Backward):
+    if isinstance(own, BackwardPart):
         return own
     optimizer = getattr(thing, "optimizer", getattr(thing, "optim", None))
     if optimizer is None or given is None:
         return given if optimizer is None else Backward(optimizer)
-    if given.optimizer is not optimizer:
+    if not any(each is optimizer for each in given.optimizers.values()):
         raise InputError(
             f"{type(thing).__name__} makes an optimizer of its own, and there is another one besides.",
             fix="Let it take the optimizer as a parameter `optimizer`.",

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from assay.engine.backward import Backward, Loss
+from assay.engine.backward import BackwardPart, Losses
 from assay.engine.metrics.metric import Metric
 from assay.engine.process import Process
 from assay.engine.styles.own_updates import OwnProcess
@@ -25,7 +25,7 @@ class Duck(OwnProcess):
         thing: Any,
         model: nn.Module,
         *,
-        backward: Backward | None = None,
+        backward: BackwardPart | None = None,
         metrics: Mapping[str, Metric] | None = None,
     ) -> None:
         self.thing = thing
@@ -33,7 +33,7 @@ class Duck(OwnProcess):
         self._takes_step = bool(inspect.signature(thing.update).parameters)
         super().__init__(model, backward=backward, metrics=metrics)
 
-    def forward_step(self, batch: Any) -> tuple[Loss, Any]:
+    def forward_step(self, batch: Any) -> tuple[Losses, Any]:
         return self.thing.forward_step(batch)  # type: ignore[no-any-return]
 
     def training_step(self, batch: Any) -> Any:
@@ -45,6 +45,7 @@ class Duck(OwnProcess):
     def update(self, step: int) -> bool:
         self.thing.update(step) if self._takes_step else self.thing.update()
         micro_batches, loss, self._micro_batches = self._micro_batches, self._loss, 0
+        self.has_updated = True
         self._updates.settle(step, micro_batches, loss)
         return True
 
@@ -69,7 +70,7 @@ class OnlyForward(Process):
         thing: Any,
         model: nn.Module,
         *,
-        backward: Backward | None = None,
+        backward: BackwardPart | None = None,
         metrics: Mapping[str, Metric] | None = None,
     ) -> None:
         self.thing = thing
@@ -78,5 +79,5 @@ class OnlyForward(Process):
         if backward is not None:
             self.backward = backward
 
-    def forward_step(self, batch: Any) -> tuple[Loss, Any]:
+    def forward_step(self, batch: Any) -> tuple[Losses, Any]:
         return self.thing.forward_step(batch)  # type: ignore[no-any-return]

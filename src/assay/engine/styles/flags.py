@@ -10,7 +10,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from assay.core.errors import InputError
-from assay.engine.backward import Backward, Loss
+from assay.engine.backward import Backward, BackwardPart, Losses
 from assay.engine.metrics.metric import Metric
 from assay.engine.styles.own_updates import OwnProcess, pair_output
 from assay.engine.unwrap import unwrap
@@ -29,7 +29,7 @@ class ModelWrapper:
         criterion: nn.Module | None = None,
         optimizer: Optimizer | None = None,
         *,
-        backward: Backward | None = None,
+        backward: BackwardPart | None = None,
         metrics: Mapping[str, Metric] | None = None,
     ) -> None:
         self.model = model
@@ -87,7 +87,7 @@ class FlaggedForward(OwnProcess):
         wrapper: Any,
         model: nn.Module,
         *,
-        backward: Backward | None = None,
+        backward: BackwardPart | None = None,
         metrics: Mapping[str, Metric] | None = None,
     ) -> None:
         self.wrapper = wrapper
@@ -102,7 +102,7 @@ class FlaggedForward(OwnProcess):
     def forward_step(self, batch: Any) -> tuple[Any, Any]:
         return self.told(self.wrapper.forward(batch, needs_loss=True, requires_grad=True))
 
-    def _differentiate(self, loss: Loss | None) -> None:
+    def _differentiate(self, loss: Losses | None) -> None:
         """It was asked for the gradients, and has made them by `backward`."""
 
     def validation_step(self, batch: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
-from assay.engine.backward import Backward
+from assay.engine.backward import BackwardPart
 from assay.engine.metrics.metric import Metric
 from assay.engine.styles.own_updates import OwnProcess, pair_output, without_graph
 
@@ -26,7 +26,7 @@ class StepFunction(OwnProcess):
         model: nn.Module,
         optimizer: Optimizer | None = None,
         *,
-        backward: Backward | None = None,
+        backward: BackwardPart | None = None,
         validate: Callable[[Any], Any] | None = None,
         metrics: Mapping[str, Metric] | None = None,
     ) -> None:

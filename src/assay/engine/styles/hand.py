@@ -9,7 +9,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from assay.core.errors import InputError
-from assay.engine.backward import Backward
+from assay.engine.backward import Backward, BackwardPart
 from assay.engine.metrics.metric import Metric
 from assay.engine.process import Process
 from assay.engine.styles.own_updates import pair_output, without_graph
@@ -27,7 +27,7 @@ class ByHand(Process):
         model: nn.Module,
         optimizer: Optimizer | None = None,
         *,
-        backward: Backward | None = None,
+        backward: BackwardPart | None = None,
         validate: Callable[[Any], Any] | None = None,
         metrics: Mapping[str, Metric] | None = None,
     ) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from assay.core.errors import InputError
-from assay.engine.backward import Backward, Loss
+from assay.engine.backward import Backward, BackwardPart, Losses
 from assay.engine.metrics.metric import Metric
 from assay.engine.process import Process
 from assay.engine.styles.own_updates import detached
@@ -35,7 +35,7 @@ class OwnLoss(Process):
         model: nn.Module,
         optimizer: Optimizer | None = None,
         *,
-        backward: Backward | None = None,
+        backward: BackwardPart | None = None,
         metrics: Mapping[str, Metric] | None = None,
         pred: str | None = None,
         target: str | None = None,
@@ -69,7 +69,7 @@ class OwnLoss(Process):
                 output[name] = detached(given[found])
         return loss, output
 
-    def _told(self, returned: Any) -> tuple[Loss | None, dict[str, Any]]:
+    def _told(self, returned: Any) -> tuple[Losses | None, dict[str, Any]]:
         """The loss, and everything that was returned without its graph."""
         if isinstance(returned, Tensor):
             return (returned, {"loss": returned.detach()}) if returned.dim() == 0 else (None, {"pred": returned})

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from assay.core.errors import InputError
-from assay.engine.backward import Backward, Loss, NonFiniteError
+from assay.engine.backward import Backward, BackwardPart, Losses, NonFiniteError
+from assay.engine.backwards import Backwards
 from assay.engine.metrics.metric import Metric
 from assay.engine.process import Process
 from assay.engine.scaler import ScaledBackward
@@ -21,11 +22,13 @@ from assay.engine.scaler import ScaledBackward
 class OwnUpdates:
     """Counts the steps that an optimizer makes, so that one by the user's code is told from one by the engine."""
 
-    def __init__(self, backward: Backward, who: str) -> None:
+    def __init__(self, backward: BackwardPart, who: str) -> None:
         self.backward = backward
         self.who = who
         self.made = 0
-        self._hook = backward.optimizer.register_step_post_hook(self._count)
+        optimizers = backward.optimizers.values()
+        self._hooks = [optimizer.register_step_post_hook(self._count) for optimizer in optimizers]
+        self.parameters = [p for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]]
 
     def _count(self, *_: Any) -> None:
         self.made += 1
@@ -38,21 +41,21 @@ class OwnUpdates:
         self.made, backward = 0, self.backward
         self._check(micro_batches)
         backward.loss = _number(loss)
-        backward.lr = backward.rate.current
         if loss is not None and not math.isfinite(backward.loss) and backward.non_finite == "stop":
             raise NonFiniteError(
                 f"The loss is {backward.loss} at step {step + 1}, and {self.who} updated the weights with it.",
                 fix="Leave the update to the engine: it is made only when loss and gradients are finite.",
             )
-        if backward.rate.schedule is not None:
-            backward.rate.set(step + 1)
+        for part in self._parts():
+            part.lr = part.rate.current
+            part.rate.set(step + 1)
 
     def check_given(self, given: int, micro_batches: int) -> None:
         """InputError when the engine is to make an update from gradients that it was not given as it needs them."""
         if given == micro_batches:
             return
         fix = "Call engine.backward(loss) for every batch; or loss.backward() and optimizer.step() of your own."
-        if given or any(parameter.grad is not None for parameter in self.backward.parameters):
+        if given or any(parameter.grad is not None for parameter in self.parameters):
             raise InputError(f"{self.who} made gradients, and no update with them.", fix=fix)
         raise InputError(f"{self.who} learned nothing from a batch: it made no update.", fix=fix)
 
@@ -61,14 +64,20 @@ class OwnUpdates:
         if micro_batches > 1:
             what = f"{self.who} updates the weights for each batch, but {micro_batches} are one step: accumulate."
             raise InputError(what, fix=fix)
-        if self.backward.clip_norm is not None:
+        if any(part.clip_norm is not None for part in self._parts()):
             raise InputError(f"{self.who} updates the weights itself, so clip_norm would do nothing.", fix=fix)
-        if isinstance(self.backward, ScaledBackward):
+        if any(isinstance(part, ScaledBackward) for part in self._parts()):
             raise InputError(f"{self.who} updates the weights itself, without the loss scale that fp16 needs.", fix=fix)
+
+    def _parts(self) -> list[Backward]:
+        """One for each optimizer, where they are ours."""
+        parts = self.backward.by_name.values() if isinstance(self.backward, Backwards) else [self.backward]
+        return [part for part in parts if isinstance(part, Backward)]
 
     def stop(self) -> None:
         """Count no more."""
-        self._hook.remove()
+        for hook in self._hooks:
+            hook.remove()
 
 
 class OwnProcess(Process):
@@ -78,13 +87,15 @@ class OwnProcess(Process):
     """
 
     who: str
+    has_updated = False
+    """Whether its code has made an update itself."""
 
     def __init__(
         self,
         model: nn.Module,
         optimizer: Optimizer | None = None,
         *,
-        backward: Backward | None = None,
+        backward: BackwardPart | None = None,
         metrics: Mapping[str, Metric] | None = None,
     ) -> None:
         self.model = model
@@ -102,7 +113,7 @@ class OwnProcess(Process):
     def forward_step(self, batch: Any) -> tuple[Any, Any]:
         """The loss, None when there is none to know; and the output. The weights may be other ones afterwards."""
 
-    def differentiate(self, loss: Loss) -> None:
+    def differentiate(self, loss: Losses) -> None:
         """What the code calls as `backward(loss)`: gradients weighted as the window needs it, and no update."""
         self._given += 1
         self.backward(loss)
@@ -121,6 +132,7 @@ class OwnProcess(Process):
         self._given = self._micro_batches = 0
         self._loss = None
         if made:
+            self.has_updated = True
             self._updates.settle(step, micro_batches, loss)
             return True
         try:
@@ -128,8 +140,8 @@ class OwnProcess(Process):
         finally:
             self._updates.made = 0
 
-    def _differentiate(self, loss: Loss | None) -> None:
-        if not self._is_known and any(parameter.grad is not None for parameter in self.backward.parameters):
+    def _differentiate(self, loss: Losses | None) -> None:
+        if not self._is_known and any(parameter.grad is not None for parameter in self._updates.parameters):
             raise InputError(
                 f"{self.who} called loss.backward(), and made no step with it.",
                 fix="Call optimizer.step() too; or leave both to the engine, and return the loss.",
@@ -142,7 +154,7 @@ class OwnProcess(Process):
             )
         self.backward(loss)
 
-    def told(self, returned: Any) -> tuple[Loss | None, Any]:
+    def told(self, returned: Any) -> tuple[Losses | None, Any]:
         """Loss and output of what a user's function returned; other numbers in a mapping are logged."""
         if isinstance(returned, Mapping):
             for name, value in returned.items():

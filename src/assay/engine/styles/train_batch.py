@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-from assay.engine.backward import Backward
+from assay.engine.backward import BackwardPart
 from assay.engine.batches import size_of
 from assay.engine.logged import Logged
 from assay.engine.metrics.classes import Accuracy
@@ -39,7 +39,7 @@ class TrainBatch(OwnProcess):
         trainer: Any,
         model: nn.Module,
         *,
-        backward: Backward | None = None,
+        backward: BackwardPart | None = None,
         metrics: Mapping[str, Metric] | None = None,
     ) -> None:
         self.trainer = trainer
