@@ -114,6 +114,12 @@ def test_one_that_uses_the_backward_of_the_engine_is_taken_as_it_is(accumulate: 
     assert same_bits(weights_of(duck.model), weights_of(reference.model))
 
 
+def test_the_criterion_of_an_object_is_that_of_the_process() -> None:
+    duck = plain()
+
+    assert engine(duck).process.criterion is duck.criterion  # type: ignore[attr-defined]
+
+
 def test_forward_step_alone_is_enough() -> None:
     class Forward:
         def __init__(self) -> None:

@@ -13,7 +13,7 @@ from torch.nn.functional import mse_loss
 
 from assay.core.errors import InputError
 from assay.core.ports import MemoryRecorder
-from assay.engine import Accuracy, Backward, ByHand, Engine, Evaluate, Loader, NonFiniteError, Save, Saver
+from assay.engine import Accuracy, Backward, Backwards, ByHand, Engine, Evaluate, Loader, NonFiniteError, Save, Saver
 from assay.engine.checkpoint.saver import load
 from assay.engine.handlers.save import restore
 from engine.toys import Noisy, engine, hard_net, heard, loader, net, same_bits, supervised, weights_of
@@ -251,6 +251,33 @@ def test_the_schedule_goes_on_though_the_update_is_not_ours() -> None:
         step(runs, batch)
 
     assert [rate for _, rate in recorder.curve("train/lr")] == pytest.approx([0.1, 0.05, 0.1 / 3])
+
+
+def test_two_optimizers_may_be_stepped_in_one_body() -> None:
+    one, other = net(seed=1), net(seed=2)
+    optimizers = {
+        "one": torch.optim.SGD(one.parameters(), lr=0.1),
+        "other": torch.optim.SGD(other.parameters(), lr=0.2),
+    }
+    backward = Backwards({name: Backward(optimizer) for name, optimizer in optimizers.items()})
+    recorder = MemoryRecorder()
+    process = ByHand(nn.ModuleDict({"one": one, "other": other}), backward=backward)
+    runs = Engine(process, loader(), epochs=2, recorder=recorder)
+
+    for inputs, target in runs:
+        for model, optimizer in zip((one, other), optimizers.values(), strict=True):
+            optimizer.zero_grad()
+            loss = mse_loss(model(inputs), target)
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+        runs.log("loss", loss)
+
+    assert runs.state.step == 6 and len(recorder.curve("train/loss")) == 6
+    for seed, (model, lr) in enumerate(rates.values(), 1):
+        alone = supervised(net(seed=seed), optimizer=None, backward=None)
+        alone.backward = Backward(torch.optim.SGD(alone.model.parameters(), lr=lr))
+        engine(alone).run()
+        assert same_bits(weights_of(model), weights_of(alone.model))
 
 
 def test_a_process_of_another_style_may_be_called_in_the_body() -> None:

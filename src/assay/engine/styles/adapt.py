@@ -27,12 +27,15 @@ def as_process(thing: Any, *, model: nn.Module | None = None, backward: Backward
     """
     if isinstance(thing, Process) or all(hasattr(thing, name) for name in COMPLETE):
         return thing
-    return _adapter_of(thing)(
+    adapter = _adapter_of(thing)(
         thing,
         _model_of(thing, model),
         backward=_backward_of(thing, backward),
         metrics=getattr(thing, "metrics", None),
     )
+    if isinstance(criterion := getattr(thing, "criterion", None), nn.Module):
+        vars(adapter)["criterion"] = criterion  # so that it is moved, and its state kept, as that of any process
+    return adapter
 
 
 def _adapter_of(thing: Any) -> Callable[..., Process]:
