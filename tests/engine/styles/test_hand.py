@@ -255,10 +255,8 @@ def test_the_schedule_goes_on_though_the_update_is_not_ours() -> None:
 
 def test_two_optimizers_may_be_stepped_in_one_body() -> None:
     one, other = net(seed=1), net(seed=2)
-    optimizers = {
-        "one": torch.optim.SGD(one.parameters(), lr=0.1),
-        "other": torch.optim.SGD(other.parameters(), lr=0.2),
-    }
+    rates = {"one": (one, 0.1), "other": (other, 0.2)}
+    optimizers = {name: torch.optim.SGD(model.parameters(), lr=lr) for name, (model, lr) in rates.items()}
     backward = Backwards({name: Backward(optimizer) for name, optimizer in optimizers.items()})
     recorder = MemoryRecorder()
     process = ByHand(nn.ModuleDict({"one": one, "other": other}), backward=backward)
