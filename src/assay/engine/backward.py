@@ -197,7 +197,6 @@ class Backward(BackwardPart):
         if not self._is_known_to_reach:
             self._check_reach()
         self.loss = self._read_loss()
-        self.lr = self.rate.current
         if self._weight is not None:
             self._divide(self._weight)
         if not self._unscale(step):
@@ -216,6 +215,7 @@ class Backward(BackwardPart):
         if take:
             self.optimizer.step()
         if self.rate.schedule is not None:
+            self.lr = self.rate.current
             self.rate.set(step + 1)
         self._zero_grad()
         self._is_clean = True
@@ -226,6 +226,8 @@ class Backward(BackwardPart):
         self.rate.set(step)
 
     def points(self) -> dict[str, float]:
+        if self.rate.schedule is None:
+            self.lr = self.rate.current
         points = {"train/loss": self.loss, "train/lr": self.lr}
         if self.grad_norm is not None:
             points["train/grad_norm"] = self.grad_norm

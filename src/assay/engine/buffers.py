@@ -42,15 +42,20 @@ class Buffers:
     @torch.no_grad()
     def keep(self) -> None:
         """What they are now is what `put_back` gives."""
+        copies: list[Tensor] = []
+        tensors: list[Tensor] = []
         for kept in self._kept:
             tensor = kept.home.get(kept.name)
             if tensor is None or kept.is_unchanged(tensor):
                 continue
             if tensor.shape == kept.copy.shape and tensor.dtype == kept.copy.dtype:
-                kept.copy.copy_(tensor)
+                copies.append(kept.copy)
+                tensors.append(tensor)
             else:
                 kept.copy = tensor.detach().clone()
             kept.tensor, kept.version = tensor, tensor._version
+        if copies:
+            torch._foreach_copy_(copies, tensors)  # one kernel for all on a GPU
 
     @torch.no_grad()
     def put_back(self) -> None:
