@@ -253,6 +253,17 @@ def test_the_schedule_goes_on_though_the_update_is_not_ours() -> None:
     assert [rate for _, rate in recorder.curve("train/lr")] == pytest.approx([0.1, 0.05, 0.1 / 3])
 
 
+def test_a_rate_that_the_body_sets_stays_and_is_recorded() -> None:
+    recorder = MemoryRecorder()
+    runs = hand(loader(), epochs=1, recorder=recorder)
+
+    for batch in runs:
+        runs.process.backward.optimizer.param_groups[0]["lr"] = 0.1 * (runs.state.step + 1)
+        step(runs, batch)
+
+    assert [rate for _, rate in recorder.curve("train/lr")] == pytest.approx([0.1, 0.2, 0.3])
+
+
 def test_two_optimizers_may_be_stepped_in_one_body() -> None:
     one, other = net(seed=1), net(seed=2)
     rates = {"one": (one, 0.1), "other": (other, 0.2)}

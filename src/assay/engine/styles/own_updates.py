@@ -48,7 +48,8 @@ class OwnUpdates:
             )
         for part in self._parts():
             part.lr = part.rate.current
-            part.rate.set(step + 1)
+            if part.rate.schedule is not None:  # else the code may set the rate as well
+                part.rate.set(step + 1)
 
     def check_given(self, given: int, micro_batches: int) -> None:
         """InputError when the engine is to make an update from gradients that it was not given as it needs them."""
