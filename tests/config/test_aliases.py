@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from assay.config import check_shape, expand, load, loads, plain
+from assay.config import check_shape, dump, expand, load, loads, plain
 from assay.core.errors import ConfigError
 
 TUTORIAL = """
@@ -36,13 +36,20 @@ def test_keys_of_the_tutorial_are_taken_with_a_note_and_a_stray_one_is_refused(t
         "acc": {"type": "assay.engine.Accuracy", "top": 1},
         "acc5": {"type": "assay.engine.Accuracy", "top": 5},
     }
-    assert root["train"]["activation_checkpoint"] == {"enabled": True}
+    assert root["train"]["activation_checkpoint"] is True
     notes = [(problem.key, problem.origin.line) for problem in problems if problem.severity == "note"]
     assert notes == [("train.eval_period", 8), ("train.topk", 9), ("train.recompute_grad", 10)]
-    assert [problem.key for problem in problems if problem.severity == "error"] == [
-        "train.activation_checkpoint",
-        "train.planted",
-    ]
+    assert [problem.key for problem in problems if problem.severity == "error"] == ["train.planted"]
+
+
+@pytest.mark.row("E12")
+def test_switches_of_other_systems_are_switches_here() -> None:
+    switches = "[train]\namp.enabled = true\nrecompute_grad.enabled = true\n"
+
+    config = loads(f"{switches}[backward]\nperiod = 4\nclip_norm = 1\n")
+
+    train = {"precision": "bf16", "activation_checkpoint": True, "accumulate": 4, "clip_norm": 1}
+    assert plain(config.root) == {"train": train, "backward": {}}
 
 
 def test_numbers_change_their_unit_and_nothing_stays_nothing() -> None:
@@ -57,6 +64,24 @@ def test_numbers_change_their_unit_and_nothing_stays_nothing() -> None:
         "display": {"every": "10 steps"},
     }
     assert all(note.severity == "note" for note in config.notes)
+
+
+@pytest.mark.row("E30")
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("train_iter = 10\ntrain_epoch = 2", {"steps": 10, "epochs": 2, "until": "last"}),
+        ("train_iter = 0\ntrain_epoch = 2", {"epochs": 2}),
+        ("train_iter = 10\ntrain_epoch = 0", {"steps": 10}),
+        ("train_iter = 10\nepochs = 2", {"steps": 10, "epochs": 2}),
+        ("train_iter = 10\ntrain_epoch = 2\nuntil = 'first'", {"steps": 10, "epochs": 2, "until": "first"}),
+    ],
+)
+def test_both_bounds_by_their_older_names_mean_the_larger(given: str, expected: dict[str, object]) -> None:
+    config = loads(f"[train]\n{given}\n")
+
+    assert plain(config.root) == {"train": expected}
+    assert plain(loads(dump(config.root)).root) == {"train": expected}
 
 
 def test_what_has_its_own_name_already_counts() -> None:
@@ -90,7 +115,7 @@ train.epochs = 3
 
     assert found[0][0]["epochs"] == 20
     assert "which is given too" not in found[0][1]
-    assert found[1][0] == {"epochs": 7, "activation_checkpoint": {"enabled": True}}
+    assert found[1][0] == {"epochs": 7, "activation_checkpoint": True}
     assert found[2][0]["epochs"] == 3
     assert "which is given too and counts" in found[2][1]
 

@@ -218,7 +218,8 @@ def test_the_text_of_a_value_as_typed_is_kept_for_those_who_want_text() -> None:
         (
             "train.zzz=1",
             "unknown-key",
-            "it takes: epochs, steps, samples, time, precision, accumulate, clip_norm, non_finite, deterministic",
+            "it takes: epochs, steps, samples, time, precision, accumulate, clip_norm, non_finite, compile, "
+            "activation_checkpoint, channels_last, deterministic",
             7,
         ),
         ("data.train.batch=1", "unknown-key", "did you mean `batch_size`?", 12),

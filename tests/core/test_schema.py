@@ -29,7 +29,7 @@ def test_every_default_is_a_value_the_key_would_take() -> None:
                 pass
             case ("int", int() as number):
                 assert key.minimum is None or number >= key.minimum, path
-            case ("bool", bool()) | ("text", str()):
+            case ("bool" | "switch", bool()) | ("text", str()):
                 pass
             case _:
                 pytest.fail(f"{path} has the default {key.default!r}")

@@ -189,7 +189,7 @@ def test_the_optimizer_sees_what_was_clipped() -> None:
     [
         (None, "The loss is a NoneType", "what the criterion gave"),
         (0.5, "The loss is a float", "not its .item()"),
-        ({"loss": 1}, "The loss is a dict", "what the criterion gave"),
+        ({"far": 1}, "The loss 'far' is a int", "what the criterion gave"),
         ((torch.ones(()), 1, 2), "The loss is a tuple of 3", "what the criterion gave"),
         (torch.ones(3, requires_grad=True), r"has the shape \(3,\)", "loss.mean()"),
         ((torch.ones(3, requires_grad=True), 3.0), r"has the shape \(3,\)", "loss.mean()"),
@@ -207,7 +207,6 @@ def test_what_is_no_loss_is_told_by_what_it_is(loss: Any, what: str, fix: str, s
 
     assert fix in caught.value.fix
     assert caught.value.where == "forward_step"
-    assert caught.value.__cause__ is not None
 
 
 def test_an_error_of_the_backward_pass_itself_stays_what_it_is() -> None:
@@ -278,7 +277,7 @@ def test_a_non_finite_stop_says_what_where_and_what_to_do() -> None:
         spoilt_engine(non_finite="stop").run()
 
     assert caught.value.what == "The loss is nan at step 2."
-    assert caught.value.where == "gradients that are not finite: 0.weight, 0.bias, 2.weight and 1 more"
+    assert caught.value.where == "the data: batch[0] holds nan"
     assert 'non_finite="skip"' in caught.value.fix and "still those of before" in caught.value.fix
     assert caught.value.exit_code == 1
 

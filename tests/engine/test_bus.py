@@ -209,6 +209,46 @@ def test_lists_that_were_given_can_be_used_again(bus: Bus) -> None:
     assert heard == ["b", "b", "a"] * 2
 
 
+# ------------------------------------------------------------------------------------------------------------- removed
+
+
+@pytest.mark.row("A62", "C60")
+def test_a_handler_that_was_removed_is_called_no_more(bus: Bus) -> None:
+    heard: list[str] = []
+    first, second = noting(heard, "first"), noting(heard, "second", when=Every(2))
+    bus.extend([first, second])
+
+    fire(bus, Event.STEP_END, range(1, 3))
+    bus.remove(first)
+    fire(bus, Event.STEP_END, range(3, 5))
+    bus.remove(second)
+    fire(bus, Event.STEP_END, range(5, 9))
+
+    assert heard == ["first", "first", "second", "second"]
+    assert bus.order() == [] and bus.points[Event.STEP_END].due == NEVER
+
+
+def test_a_handler_may_remove_itself_and_the_others_stay(bus: Bus) -> None:
+    heard: list[str] = []
+
+    def once() -> None:
+        heard.append("once")
+        bus.remove(handler)
+
+    handler = Handler(event=Event.STEP_END, fn=once)
+    bus.extend([handler, noting(heard, "stays")])
+    fire(bus, Event.STEP_END, range(1, 4))
+
+    assert heard == ["once", "stays", "stays", "stays"]
+
+
+def test_what_was_not_added_cannot_be_removed(bus: Bus) -> None:
+    bus.add(noting([], "there"))
+
+    with pytest.raises(InputError, match="does not listen to step_end"):
+        bus.remove(noting([], "another"))
+
+
 # -------------------------------------------------------------------------------------------------------------- failing
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from assay.core.errors import InputError
-from assay.engine.deterministic import deterministic
+from assay.engine.deterministic import deterministic, limits
 from engine.toys import engine, net, same_bits, supervised, weights_of
 
 
@@ -60,3 +60,25 @@ def test_what_is_at_fault_outside_of_the_model_is_not_put_down_to_it() -> None:
         Putting()(torch.ones(3))
 
     assert "backward" in caught.value.where
+
+
+@pytest.mark.row("E52")
+@pytest.mark.parametrize(
+    ("device", "deterministic", "seeded", "is_told"),
+    [
+        ("cuda", False, True, True),
+        ("cuda:1", False, True, True),
+        ("mps", False, True, True),
+        ("cuda", True, True, False),
+        ("cuda", False, False, False),
+        ("cpu", False, True, False),
+        ("cpu", True, True, False),
+    ],
+)
+def test_that_a_seed_may_not_be_enough_is_told_only_where_it_is_so(
+    device: str, deterministic: bool, seeded: bool, is_told: bool
+) -> None:
+    told = limits(torch.device(device), deterministic=deterministic, seeded=seeded)
+
+    assert bool(told) == is_told
+    assert not told or ("deterministic = true" in told and device.split(":")[0] in told)

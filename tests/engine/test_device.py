@@ -96,3 +96,10 @@ def test_every_module_of_a_process_is_placed() -> None:
 
     assert {tensor.device.type for tensor in (*owner.model.parameters(), owner.criterion.weight)} == {"meta"}  # type: ignore[union-attr]
     assert owner.name == "owner"
+
+
+def test_a_misspelt_device_is_told_which_was_meant() -> None:
+    with pytest.raises(InputError, match="There is no device 'cude'") as caught:
+        pick_device("cude")
+
+    assert caught.value.fix == "did you mean `cuda`?"

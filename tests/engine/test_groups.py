@@ -125,7 +125,7 @@ def test_the_sizes_of_groups_are_told() -> None:
     rules = [{"kind": ["norm", "bias"], "weight_decay": 0.0}, {"match": "encoder.2.*", "frozen": True}]
     optimizer = torch.optim.AdamW(Groups(model, rules=rules), lr=1e-3)
 
-    assert described(optimizer, model) == [
+    assert described({"": optimizer}, model) == [
         "group 1 of 2: lr 0.001, weight_decay 0.01: 28 parameters (embed.weight, encoder.0.weight)",
         "group 2 of 2: lr 0.001, weight_decay 0: 16 parameters"
         " (encoder.0.bias, encoder.1.weight, encoder.1.bias and 1 more)",

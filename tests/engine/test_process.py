@@ -56,6 +56,7 @@ def test_a_validation_step_gives_an_output_without_graph_and_no_gradients() -> N
     assert torch.is_grad_enabled()
 
 
+@pytest.mark.row("D17")
 def test_eval_is_train_of_false() -> None:
     process = supervised(hard_net())
 
@@ -69,6 +70,7 @@ def test_eval_is_train_of_false() -> None:
     assert [module.training for module in process.model.modules()] == after_eval
 
 
+@pytest.mark.row("D17")
 def test_what_a_process_declares_about_its_modes_is_kept_to() -> None:
     """Running statistics frozen for good: training begins, and goes on after an evaluation, without them."""
 
@@ -117,6 +119,7 @@ class Told(Process):
         super().train(mode)
 
 
+@pytest.mark.row("D18")
 def test_training_calls_train_then_a_step_for_each_micro_batch_then_one_update() -> None:
     process = Told()
 
@@ -127,6 +130,7 @@ def test_training_calls_train_then_a_step_for_each_micro_batch_then_one_update()
     assert isinstance(state.output, tuple)
 
 
+@pytest.mark.row("D18")
 def test_evaluation_calls_eval_then_a_validation_step_for_each_batch() -> None:
     process = Told()
 

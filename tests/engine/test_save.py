@@ -449,8 +449,21 @@ def test_who_saves_never_gets_no_keypoint_either(tmp_path: Path) -> None:
     assert steps_in(tmp_path) == []
 
 
-def test_running_statistics_that_are_spoilt_are_not_kept_and_that_is_said(tmp_path: Path) -> None:
+def test_running_statistics_that_the_step_spoilt_are_kept_as_they_were_before_it(tmp_path: Path) -> None:
     runs, recorder = failing(tmp_path, hard_net(), every="1 epoch")
+
+    with pytest.raises(NonFiniteError):
+        runs.run()
+
+    assert steps_in(tmp_path) == [2]
+    assert not [fact for fact in recorder.facts if isinstance(fact, Warned)]
+    assert all(each.isfinite().all() for each in load(tmp_path / "step-000000002")["model"].values())
+
+
+def test_running_statistics_that_were_spoilt_before_are_not_kept_and_that_is_said(tmp_path: Path) -> None:
+    model = hard_net()
+    runs, recorder = failing(tmp_path, model, every="1 epoch")
+    runs.on("step_end", every=2)(lambda: nn.init.constant_(model[1].running_mean, math.nan))
 
     with pytest.raises(NonFiniteError):
         runs.run()

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from assay.core.events import Event
-from assay.engine import State
+from assay.core.ports import MemoryRecorder
+from assay.engine import Evaluate, State
 from assay.engine.state import SAVED
 from engine.toys import engine, kept, loader, supervised
 
@@ -43,6 +44,7 @@ def counters(state: State) -> tuple[int, ...]:
     return state.epoch, state.epoch_step, state.step, state.micro_step, state.samples
 
 
+@pytest.mark.row("D19")
 @pytest.mark.parametrize("event", MEANING)
 def test_counters_say_what_is_completed_at_each_event(event: Event) -> None:
     runs = engine(train=loader(8, 6, accumulate=2))
@@ -52,6 +54,77 @@ def test_counters_say_what_is_completed_at_each_event(event: Event) -> None:
     runs.run()
 
     assert seen == MEANING[event]
+
+
+NOTHING = (None, None, {})
+"""(samples of the batch, samples of the output, metrics)"""
+LATEST = {
+    Event.RUN_BEGIN: [NOTHING],
+    Event.EPOCH_BEGIN: [NOTHING, (2, 2, {"valid/loss": 1})],
+    Event.STEP_BEGIN: [NOTHING, (6, 6, {}), (2, 2, {"valid/loss": 1}), (6, 6, {"valid/loss": 1})],
+    Event.BACKWARD_BEGIN: [(6, None, {}), (2, 6, {}), (6, 2, {"valid/loss": 1}), (2, 6, {"valid/loss": 1})],
+    Event.BACKWARD_END: [(6, 6, {}), (2, 2, {}), (6, 6, {"valid/loss": 1}), (2, 2, {"valid/loss": 1})],
+    Event.STEP_END: [(6, 6, {}), (2, 2, {}), (6, 6, {"valid/loss": 1}), (2, 2, {"valid/loss": 1})],
+    Event.EVAL_BEGIN: [(2, 2, {}), (2, 2, {"valid/loss": 1})],
+    Event.EVAL_STEP_BEGIN: [(2, 2, {}), (2, 2, {"valid/loss": 1})],
+    Event.EVAL_STEP_END: [(2, 2, {}), (2, 2, {"valid/loss": 1})],
+    Event.EVAL_END: [(2, 2, {"valid/loss": 1}), (2, 2, {"valid/loss": 2})],
+    Event.EPOCH_END: [(2, 2, {"valid/loss": 1}), (2, 2, {"valid/loss": 2})],
+    Event.RUN_END: [(2, 2, {"valid/loss": 2})],
+}
+EVALUATING = (Event.EVAL_BEGIN, Event.EVAL_STEP_BEGIN, Event.EVAL_STEP_END, Event.EVAL_END)
+
+
+@pytest.mark.row("D19")
+@pytest.mark.parametrize("event", LATEST)
+def test_batch_output_metrics_and_loader_are_the_newest_at_each_event(event: Event) -> None:
+    """The evaluation is the first to listen at the end of an epoch; its loss is counted: 1 for the first one."""
+    train, valid = loader(8, 6), loader(6, 6)
+    recorder = MemoryRecorder()
+    runs = engine(train=train, handlers=Evaluate({"valid": valid}).handlers(), recorder=recorder)
+    seen: list[Any] = []
+
+    @runs.on(event, priority=1)
+    def look(state: State) -> None:
+        size = None if state.batch is None else len(state.batch[0])
+        output = None if state.output is None else len(state.output["pred"])
+        seen.append((size, output, dict(state.metrics)))
+        assert state.dataloader is (valid if event in EVALUATING else train)
+        assert state.split == ("valid" if event in EVALUATING else "")
+        assert (state.max_epochs, state.max_iterations, state.epoch_length) == (2, 4, 2)
+        assert (state.local_iteration, state.global_iteration) == (state.epoch_step, state.step)
+
+    runs.run()
+
+    losses = [loss for _, loss in recorder.curve("valid/loss")]
+    expected = [(*sizes, {name: losses[i - 1] for name, i in metrics.items()}) for *sizes, metrics in LATEST[event]]
+    assert seen == expected and len(set(losses)) == 2
+
+
+@pytest.mark.row("D20")
+def test_nested_metrics_come_back_and_are_not_shared() -> None:
+    state, loaded = State(step=3, metrics={"valid": {"acc": 0.5, "by_class": [0.25, 0.75]}, "n": 2}), State()
+    saved = state.state_dict()
+
+    loaded.load_state_dict(saved)
+    state.metrics["valid"]["by_class"][0] = 9.0
+    loaded.metrics["valid"]["acc"] = 9.0
+
+    assert saved["metrics"] == {"valid": {"acc": 0.5, "by_class": [0.25, 0.75]}, "n": 2}
+    assert loaded.step == 3 and loaded.metrics["valid"]["by_class"] == [0.25, 0.75]
+
+
+@pytest.mark.row("D20")
+def test_nested_metrics_are_kept_in_a_checkpoint() -> None:
+    runs = engine(epochs=1)
+    runs.run()
+    runs.state.metrics = {"valid": {"acc": 0.5, "by_class": [0.25, 0.75]}, "n": 2}
+
+    state = State()
+    state.load_state_dict(kept(runs)["state"])
+
+    assert state.state_dict() == runs.state.state_dict()
+    assert state.batch is None and state.output is None and state.dataloader is None
 
 
 def test_iterations_are_steps_within_the_epoch_and_in_all() -> None:

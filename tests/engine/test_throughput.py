@@ -12,9 +12,10 @@ import torch
 from assay.core.ports import MemoryRecorder
 from assay.engine import Evaluate, Memory, Save, Saver, Throughput
 from assay.engine.handlers import throughput
-from engine.toys import engine, hard_net, loader, supervised
+from engine.toys import engine, hard_net, loader, same_bits, supervised, weights_of
 
-PARTS = ("data", "compute", "evaluation", "checkpoint", "logging", "other")
+STEP = ("data", "move", "forward", "backward", "optimizer")
+PARTS = (*STEP, "evaluation", "checkpoint", "logging", "other")
 
 
 def recorded(tmp_path: Path, every: str = "1 epoch", **given: Any) -> MemoryRecorder:
@@ -45,7 +46,7 @@ def test_the_parts_of_an_epoch_sum_up_to_its_time(every: str, tmp_path: Path, mo
         assert {step for step, _ in values.values()} == {3 * (epoch + 1)}
         assert sum(value for _, value in values.values()) == pytest.approx(wall)
         assert all(value >= 0 for _, value in values.values())
-        assert values["evaluation"][1] > 0 and values["checkpoint"][1] > 0 and values["compute"][1] > 0
+        assert all(values[name][1] > 0 for name in PARTS if name not in ("move", "other"))
         assert recorder.curve("speed/steps_per_s")[epoch][1] == pytest.approx(3 / wall)
         assert recorder.curve("speed/samples_per_s")[epoch][1] == pytest.approx(20 / wall)
         assert recorder.curve("speed/eta_s")[epoch][1] == pytest.approx((1 - epoch) * wall)
@@ -70,3 +71,34 @@ def test_memory_is_recorded_by_what_it_is_for() -> None:
     assert recorder.curve("memory/buffers_mib")[0][1] == (8 + 8) * 4 / 2**20 + 8 / 2**20
     assert recorder.curve("memory/process_mib")[0][1] > 10
     assert Memory("never").handlers() == []
+
+
+@pytest.mark.parametrize("accumulate", [1, 4])
+def test_operations_are_counted_once_and_change_nothing(accumulate: int) -> None:
+    """A linear layer takes 2 operations for each weight and sample, in backward as many for weights and for inputs."""
+
+    def trained(flops: bool | None) -> tuple[dict[str, Any], MemoryRecorder]:
+        model, recorder = hard_net(), MemoryRecorder()
+        runs = engine(supervised(model), loader(accumulate=accumulate), recorder=recorder, epochs=3)
+        runs.bus.extend(Throughput(flops=flops, peak_tflops=0.5).handlers())
+        runs.run()
+        return weights_of(model), recorder
+
+    (plain, nothing), (counted, recorder) = trained(None), trained(True)
+
+    assert same_bits(plain, counted)
+    assert nothing.curve("speed/tflops") == []  # not on a CPU, unless asked for
+    a_sample = 2 * (4 * 8 + 8 * 2) * 2 + 2 * 8 * 2  # the first layer has no gradient for its inputs
+    for number in range(3):
+        seconds = sum(recorder.curve(f"time/{name}_s")[number][1] for name in STEP)
+        ((_, rate), (_, share)) = (recorder.curve(f"speed/{name}")[number] for name in ("tflops", "mfu"))
+        assert rate == pytest.approx(a_sample * 20 / seconds / 1e12, rel=1e-6)
+        assert share == pytest.approx(2 * rate)
+
+
+def test_what_is_not_known_of_a_device_is_not_made_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = iter(["NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-40GB", "Some Other GPU"])
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: next(names))
+
+    assert [throughput.peak_tflops(torch.device("cuda")) for _ in range(3)] == [989.0, 312.0, None]
+    assert throughput.peak_tflops(torch.device("cpu")) is None

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from assay.core.errors import InputError
 from assay.engine.data.loader import Loader
-from assay.engine.totals import arithmetic
+from assay.engine.data.source import as_source
+from assay.engine.totals import arithmetic, larger
 
 
 class Images:
@@ -41,3 +43,23 @@ def test_the_length_of_a_run_is_told_with_its_arithmetic(
     loader = Loader(Images(), **{"batch_size": 128, **options})  # type: ignore[arg-type]
 
     assert arithmetic(loader, epochs=epochs, total=total) == lines
+
+
+@pytest.mark.row("E30")
+@pytest.mark.parametrize(
+    ("epochs", "steps", "expected"),
+    [
+        (500, 10_000, (None, 10_000, "the larger of 10,000 steps and 500 epochs x 10 = 5,000 steps")),
+        (500, 4_999, (500, None, "the larger of 4,999 steps and 500 epochs x 10 = 5,000 steps")),
+        (1, 1, (1, None, "the larger of 1 step and 1 epoch x 10 = 10 steps")),
+    ],
+)
+def test_the_larger_of_two_bounds_is_told_with_its_arithmetic(
+    epochs: int, steps: int, expected: tuple[int | None, int | None, str]
+) -> None:
+    assert larger(as_source([None] * 10), epochs=epochs, steps=steps) == expected
+
+
+def test_the_larger_of_two_bounds_is_unknown_where_the_length_of_an_epoch_is() -> None:
+    with pytest.raises(InputError, match="nobody knows how many batches an epoch has"):
+        larger(as_source(iter([None] * 10)), epochs=2, steps=3)

@@ -118,6 +118,44 @@ def test_an_example_learns_in_a_few_steps_and_is_tested(assay, name: str, tmp_pa
 
 
 @pytest.mark.slow
+def test_the_loop_by_hand_learns_is_recorded_and_knows_when_it_was_done(tmp_path: Path) -> None:
+    def ran() -> str:
+        done = subprocess.run(
+            [sys.executable, str(EXAMPLES / "05_hand_loop" / "train.py")],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(SRC)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    first, second = ran(), ran()
+
+    assert first.startswith("step 240: valid/acc") and float(first.rpartition(" ")[2]) > 0.9
+    assert second == f"goes on from step 240\n{first}"
+    curves = [read_series(run / "metrics.bin") for run in sorted((tmp_path / "runs").iterdir())]
+    (whole,) = (curve for curve in curves if "train/loss" in curve)
+    assert whole["train/loss"].steps.tolist() == whole["train/unweighted"].steps.tolist() == list(range(1, 241))
+    assert whole["valid/acc"].steps.tolist() == [60, 120, 180, 240]
+
+
+@pytest.mark.slow
+def test_what_the_generator_makes_comes_to_lie_on_the_ring(assay, tmp_path: Path) -> None:
+    ran = assay("run", str(EXAMPLES / "06_gan" / "gan.toml"), "train.epochs=6", cwd=tmp_path)
+
+    assert ran.returncode == 0, ran.stderr
+    (run,) = (tmp_path / "runs").iterdir()
+    curves = read_series(run / "metrics.bin")
+    off = curves["valid/off"].values
+    assert len(off) == 6 and off[-1] < 0.6 * off[0]
+    assert {"train/loss/critic", "train/loss/generator/fool", "train/lr/generator"} <= set(curves)
+    model = house.load_model(str(run), "best")
+    assert torch.linalg.vector_norm(model(500), dim=1).mean().item() == pytest.approx(1, abs=0.5)
+
+
+@pytest.mark.slow
 @pytest.mark.row("C75")
 def test_the_zoo_reaches_what_its_readme_says_and_each_of_its_models_learns(assay, tmp_path: Path) -> None:
     zoo = EXAMPLES / "07_zoo"

@@ -100,4 +100,4 @@ def test_a_seed_that_was_asked_for_tells_what_limits_it_only_where_something_doe
     finally:
         torch.set_num_threads(before)
 
-    assert ("seed 3: the same bits with 2 threads only\n" in capsys.readouterr().err) == said
+    assert ("seed: the same bits with 2 threads only\n" in capsys.readouterr().err) == said

@@ -14,8 +14,10 @@ import torch
 
 from assay.config import get_at, load, plain
 from assay.core import run_file
+from assay.core.facts import Evaluated, read_events
 from assay.store.blobs import FileBlobs
 from assay.store.layout import open_project, run_folders
+from assay.store.series import read_series
 from assay.store.watched import files_left
 from examples import EXAMPLES
 
@@ -309,3 +311,87 @@ def test_each_part_works_alone_with_nothing_else_of_the_framework(text: str, tmp
     *_, loaded, torch_line = done.stdout.splitlines()
     assert set(loaded.split()[1:]) <= {"core", *ALONE[text]}
     assert torch_line == f"torch {'engine' in ALONE[text]}"
+
+
+@pytest.mark.row("S-D2", "D12", "D18")
+def test_a_process_without_a_base_class_is_called_and_learns_as_in_the_loops_of_the_text(tmp_path: Path) -> None:
+    lines = run("process.py", folder=tmp_path).stdout.splitlines()
+
+    assert lines == [
+        " ".join(["train(True)", *["training_step", "update"] * 4]),
+        "the calls are those of the loop: True",
+        "the weights are those of the loop: True",
+        " ".join(["train(False)", *["validation_step"] * 4]),
+        "the calls are those of the loop: True",
+        "the loss is that of the loop: True 32",
+    ]
+
+
+@pytest.mark.row("S-D3", "D19", "D20")
+def test_a_state_has_the_fields_and_defaults_of_the_text(tmp_path: Path) -> None:
+    lines = run("state.py", folder=tmp_path).stdout.splitlines()
+
+    assert lines == [
+        *("epoch = 0", "max_epochs = None", "local_iteration = 0", "global_iteration = 0", "epoch_length = None"),
+        *("max_iterations = None", "batch = None", "output = None", "dataloader = None", "metrics = {}"),
+        "2 7 {'valid': {'acc': 0.5, 'loss': [1.0, 2.0]}} None None None",
+    ]
+
+
+@pytest.mark.row("S-E2", "E17", "E19")
+def test_a_model_with_its_loss_inside_gives_losses_in_training_and_scores_in_evaluation(tmp_path: Path) -> None:
+    lines = run("mnist/train.py", folder=tmp_path).stdout.splitlines()
+
+    assert lines == [
+        "train: {'losses': ()}",
+        "eval: {'prediction_scores': (32, 10)}",
+        "4 steps, ['test/Acc@1']",
+    ]
+
+
+@pytest.mark.row("S-A3", "A62")
+def test_a_pipeline_at_the_end_of_an_epoch_evaluates_every_second_one(tmp_path: Path) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-m", "assay", "run", str(SEEDS / "eval_epoch" / "train.toml")],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(SRC), "PYTHONDONTWRITEBYTECODE": "1", "CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    (folder,) = (tmp_path / "runs").iterdir()
+    evaluated = [each.fact for each in read_events(folder / "events.jsonl") if isinstance(each.fact, Evaluated)]
+    assert [(fact.split, fact.step // 3) for fact in evaluated] == [("dev", 2), ("dev", 4), ("dev", 6)]
+    log = (folder / "log.txt").read_text(encoding="utf-8")
+    assert [line.split("INFO")[1].strip() for line in log.splitlines() if "EvalEpoch" in line] == [
+        f"EvalEpoch at epoch {epoch} step {3 * epoch}" for epoch in (2, 4, 6)
+    ]
+
+
+@pytest.mark.row("S-B4", "B22")
+def test_the_loop_of_the_text_and_its_schedules_are_those_of_an_engine(tmp_path: Path) -> None:
+    lines = run("loop.py", folder=tmp_path).stdout.splitlines()
+
+    names = ["by hand", "by an engine", "StepLR", "MultiStepLR", "ExponentialLR", "CosineAnnealingLR"]
+    assert lines == [f"{name}: True" for name in names]
+
+
+@pytest.mark.row("S-C10", "C56", "C59")
+def test_a_trainer_trains_evaluates_and_keeps_all_that_belongs_to_the_experiment(tmp_path: Path) -> None:
+    run("trainer.py", folder=tmp_path)
+
+    (folder,) = (tmp_path / "experiment" / "runs").iterdir()
+    file = run_file.read(folder)
+    assert (file.tag, file.status, file.newest.to_step) == ("mytrainer_lr=0.01", "finished", 310)
+    steps = {split: [] for split in ("eval", "test")}
+    for each in read_events(folder / "events.jsonl"):
+        if isinstance(each.fact, Evaluated):
+            steps[each.fact.split].append(each.fact.step)
+    assert steps == {"eval": list(range(31, 311, 31)), "test": [155, 310]}
+    assert read_series(folder / "metrics.bin")["train/loss"].steps.tolist() == list(range(1, 311))
+    assert "epoch 10/10  step 310  @loss=" in (folder / "log.txt").read_text(encoding="utf-8")
+    assert len(list((folder / "checkpoints").iterdir())) == 3
+    assert plain(load(folder / "config.toml").root)["lr"] == 0.01
+    assert file.newest.code.snapshot

@@ -6,7 +6,7 @@ Targets are imported and signatures read; nothing is called.
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -86,7 +86,7 @@ def promise_run(root: Table, context: Context, *, user_dirs: Sequence[Path], tru
         context.promise(name, section(name))
     source: tuple[KeyPath, ...] = (("data", "train", "source"),)
     context.promise("params", Promise(type=list, names=("model",)))
-    context.promise("backward", Promise(type=engine("Backward"), names=("optimizer", "schedule")))
+    context.promise("backward", _backward(root, engine, kind("backward")))
     context.promise("engine", Promise(type=engine("Engine"), names=("process",), paths=source))
     context.promise("state", Promise(type=engine("State"), names=("process",), paths=source))
     data = root.items.get("data")
@@ -98,6 +98,15 @@ def promise_run(root: Table, context: Context, *, user_dirs: Sequence[Path], tru
     context.promise("record_dir", Promise(type=Path, names=("recorder",)))
     for path in plugin_paths(root):
         promise_providers(context, kind(*path))
+
+
+def _backward(root: Table, engine: Callable[[str], Any], own: Any) -> Promise:
+    """What the part between losses and weights will be: one of the config's own, or assay's for one or several."""
+    if (get_at(root, ("backward", "type"))) is not None:
+        return Promise(type=own, names=("optimizer", "schedule"), paths=(("backward",),))
+    node = root.items.get("optimizer")
+    is_one = not isinstance(node, Table) or "type" in node.items
+    return Promise(type=engine("Backward" if is_one else "Backwards"), names=("optimizer", "schedule"))
 
 
 def plugin_paths(root: Table) -> list[KeyPath]:

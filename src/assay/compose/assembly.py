@@ -52,46 +52,46 @@ class Assembled:
 
 def assemble(house: House, launch: Launch, *, saver_folder: Path | None = None, bind: Bind | None = None) -> Assembled:
     from assay.engine import Engine
-    from assay.engine.data.source import Source
+    from assay.engine.data.source import Source, as_source
+    from assay.engine.deterministic import limits
+    from assay.engine.device import threads_in_use
+    from assay.engine.totals import larger
 
     process = make_process(house, training=True)
     settings = house.values("train")
     train = make_loader(house, "train")
-    steps = settings.get("steps")
+    accumulate = 1 if isinstance(train, Source) else settings.get("accumulate", 1)
+    epochs, steps, length = settings.get("epochs"), settings.get("steps"), ""
+    if settings.get("until") == "last" and epochs is not None and steps is not None:
+        epochs, steps, length = larger(as_source(train, accumulate=accumulate), epochs=epochs, steps=steps)
     if launch.max_steps is not None:
         steps = launch.max_steps if steps is None else min(steps, launch.max_steps)
     engine = Engine(
         process,
         train,
-        epochs=settings.get("epochs"),
+        epochs=epochs,
         steps=steps,
         samples=settings.get("samples"),
         seconds=parse_duration_s(settings["time"]) if "time" in settings else None,
-        accumulate=1 if isinstance(train, Source) else settings.get("accumulate", 1),
+        accumulate=accumulate,
         seed=house.seed,
         device=house.device,
         bind=bind or house.context.bind,
     )
     backward = getattr(process, "backward", None)
     if backward is not None:  # without one the engine says so
-        backward.rate.epoch_length = engine.state.epoch_length
+        backward.start(0, total=engine.state.max_steps, epoch_length=engine.state.epoch_length)
     house.context.set("state", engine.state)
     house.context.set("engine", engine)
+    limit = limits(
+        house.device,
+        deterministic=bool(settings.get("deterministic", False)),
+        seeded=bool(house.seed),
+        threads=threads_in_use(),
+    )
+    notes = [line for line in (length, limit) if line]
     loaders = {split: make_loader(house, split) for split in _evaluation(house)[1]}
-    return Assembled(house, engine, saver_folder, loaders=loaders, notes=_limits_of_seed(house))
-
-
-def _limits_of_seed(house: House) -> list[str]:
-    """What keeps a seed that was asked for from giving the same bits elsewhere; nothing where it does."""
-    from assay.engine.device import threads_in_use
-
-    if not house.seed or house.values("train").get("deterministic", False):
-        return []
-    if house.device.type != "cpu":
-        kind = house.device.type
-        return [f"seed {house.seed}: {kind} may round otherwise each time; [train] deterministic = true stops that"]
-    threads = threads_in_use()
-    return [f"seed {house.seed}: the same bits with {threads} threads only"] if threads > 1 else []
+    return Assembled(house, engine, saver_folder, loaders=loaders, notes=notes)
 
 
 def listen(assembled: Assembled, recorder: RunRecorder | NullRecorder, launch: Launch, *, saving: bool) -> None:
@@ -99,6 +99,7 @@ def listen(assembled: Assembled, recorder: RunRecorder | NullRecorder, launch: L
     import logging
 
     from assay.engine import Display, Evaluate, Loader, Save, Throughput
+    from assay.engine.compiling import CompileReport
     from assay.engine.handlers.evaluate import length_of
 
     house, engine = assembled.house, assembled.engine
@@ -129,6 +130,8 @@ def listen(assembled: Assembled, recorder: RunRecorder | NullRecorder, launch: L
     quiet = launch.quiet or bool(shown.get("quiet", False)) or not house.is_on("display")
     logger = recorder.logger if isinstance(recorder, RunRecorder) else logging.getLogger("assay")
     engine.bus.extend(Throughput().handlers())
+    if house.values("train").get("compile", False):
+        engine.bus.extend(CompileReport(say=logger.info).handlers())
     lengths = {split: length_of(loader, limit) for split, loader in loaders.items()}
     display = Display(logger=logger, quiet=quiet, every=shown.get("every", "1 epoch"), lengths=lengths)
     assembled.say = display.say
@@ -172,5 +175,5 @@ def _opening(engine: Engine, *, is_evaluated: bool) -> list[str]:
         lines = [f"data.train: {source.exactness}"]
     if not is_evaluated:
         lines.append("nothing is evaluated: there is no data.valid")
-    groups = described(engine.process.backward.optimizer, engine.process.model)
+    groups = described(engine.process.backward.optimizers, engine.process.model)
     return lines + (groups if groups[1:] else [])

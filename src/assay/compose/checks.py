@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from assay.compose.backward import GIVEN
 from assay.config import check_shape
 from assay.config.defaults import HOMES
 from assay.config.load import Config
@@ -42,8 +43,8 @@ def examined(config: Config, *, strict: bool = False, training: bool = True) -> 
         types, roles = promised_types(plan), [role for role in ROLES if role != "criterion"]
         if not training or "criterion" in plan.names():
             roles.append("criterion")
-        is_whole = not config.read_problems
-        found = examine(root, **where, roles=roles, types=types, strict=strict, is_whole=is_whole)
+        how: dict[str, Any] = {"roles": roles, "types": types, "given": {"backward": GIVEN}, "strict": strict}
+        found = examine(root, **where, **how, is_whole=not config.read_problems)
         if any(problem.severity == "error" for problem in found.problems):
             return found
         further = (*check_sources(root, **where), *check_graph(root, planned(root, **where), **where))

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from assay.compose.backward import make_backward
 from assay.compose.house import House
 from assay.compose.tasks import dataset_of, make_task
 from assay.config.tree import Table, get_at, plain
-from assay.core.errors import ArgumentError, ConfigError, InputError
+from assay.core.errors import InputError
 from assay.core.schema import parse_duration_s
 
 if TYPE_CHECKING:
@@ -20,11 +21,10 @@ if TYPE_CHECKING:
 
 def make_process(house: House, *, training: bool) -> Process:
     """Task, model, optimizer, backward, criterion and process, in the order in which they need each other."""
-    from assay.engine import Backward, seed_all
-    from assay.engine.device import place, use_threads
+    from assay.engine import as_process, seed_all
+    from assay.engine.device import channels_last, place, use_threads
     from assay.engine.optim import idle_optimizer
     from assay.engine.precision import in_precision
-    from assay.engine.scaler import ScaledBackward
     from assay.engine.seed import INIT, key
 
     context, settings = house.context, house.values("train")
@@ -34,63 +34,43 @@ def make_process(house: House, *, training: bool) -> Process:
     model = house.build("model")
     use_threads(plain(house.root).get("threads", "auto"), model)
     model.to(house.device)
+    if settings.get("channels_last"):
+        channels_last(model)
     context.set("model", model)
     context.set("params", list(model.parameters()))
     if training:
-        optimizer = _optimizer(house, model)
-        context.set("optimizer", optimizer)
-        schedule = house.build("schedule") if "schedule" in house.root.items else None
-        if schedule is not None:
-            context.set("schedule", schedule)
-        how = ScaledBackward if settings.get("precision") == "fp16" else Backward
-        backward = how(
-            optimizer,
-            schedule=schedule,
-            clip_norm=settings.get("clip_norm"),
-            non_finite=settings.get("non_finite", "stop"),
-        )
+        backward = make_backward(house, model)
         context.set("backward", backward)
     else:
+        backward = None
         context.set("optimizer", idle_optimizer())
     if "criterion" in house.root.items:
         context.set("criterion", house.build("criterion"))
     elif not training:
         context.set("criterion", None)
-    process: Process = house.build("process")
-    place(process, house.device)
+    written = house.build("process")
+    process: Process = as_process(written, model=model, backward=backward)
+    for owner in {id(written): written, id(process): process}.values():
+        place(owner, house.device)
     evaluate = house.values("evaluate").get("precision", "fp32")
     precision = settings.get("precision", "fp32")
     forward = in_precision(precision, house.device, process.forward_step, evaluate=evaluate)
     process.forward_step = forward  # type: ignore[method-assign]
     context.set("process", process)
-    if not training:
+    if training:
+        _speed_up(model, settings)
+    else:
         promise_no_training(context)
     return process
 
 
-def _optimizer(house: House, model: Model) -> Any:
-    """The optimizer, in its fused form where there is one and nothing else is asked for."""
-    from assay.build.builder import problem_of
-    from assay.build.targets import find as find_target
-    from assay.engine.groups import Groups
-    from assay.engine.optim import may_fuse
+def _speed_up(model: Model, settings: dict[str, Any]) -> None:
+    """Last of all: what is built with the model sees it as it was written."""
+    from assay.engine.compiling import compiled
+    from assay.engine.recompute import recompute
 
-    node = get_at(house.root, ("optimizer",))
-    written = node.items if isinstance(node, Table) else {}
-    extra: dict[str, Any] = {}
-    if isinstance(node, Table) and node.target is not None:
-        trusted = house.config.settings.trusted
-        kind = find_target(node.target, user_dirs=house.config.user_dirs, trusted=trusted)
-        extra = {"fused": True} if may_fuse(kind, model, written) else {}
-    optimizer = house.build_at(("optimizer",), **extra)
-    if isinstance(params := written.get("params"), Table):
-        groups = house.build_at(("optimizer", "params"))  # built above: the same again
-        if isinstance(groups, Groups):
-            try:
-                groups.check(optimizer)
-            except ArgumentError as error:
-                raise ConfigError([problem_of(error, house.root, ("optimizer", "params"), params.origin)]) from error
-    return optimizer
+    recompute(model, settings.get("activation_checkpoint", False))
+    compiled(model, settings.get("compile", False))
 
 
 def promise_no_training(context: Context) -> None:
@@ -118,7 +98,7 @@ def make_loader(house: House, split: str) -> Iterable[Any]:
         _check_batches(house, split, source)
         house.context.set(f"{split}_loader", source, type=LOADERS.get(split))
         return source  # type: ignore[no-any-return]
-    if "batch_size" not in settings and "batch_sampler" not in settings:
+    if not {"batch_size", "micro_batch_size", "batch_sampler"} & settings.keys():
         raise InputError(f"[data.{split}] has no batch_size.", fix=f"Write batch_size = 64 under [data.{split}].")
     loader = Loader(source, seed=house.seed, split=split, **_loader_settings(house, split, settings))
     house.closing.callback(loader.close)
@@ -150,7 +130,7 @@ def _loader_settings(house: House, split: str, settings: dict[str, Any]) -> dict
         if "sampler" not in settings and "batch_sampler" not in settings:
             given.setdefault("shuffle", True)
         accumulate = house.values("train").get("accumulate")
-        if accumulate is not None and "micro_batch_size" not in settings:
+        if accumulate is not None:
             given["accumulate"] = accumulate
     return given
 

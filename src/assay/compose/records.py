@@ -112,7 +112,8 @@ def recorded_of(config: Config) -> dict[str, Any]:
 
 
 def is_fused(engine: Engine) -> bool:
-    return any(group.get("fused") is True for group in engine.process.backward.optimizer.param_groups)
+    optimizers = engine.process.backward.optimizers.values()
+    return any(group.get("fused") is True for optimizer in optimizers for group in optimizer.param_groups)
 
 
 def tell_defaults(recorder: RunRecorder | NullRecorder, config: Config, found: Examined, assembled: Assembled) -> None:

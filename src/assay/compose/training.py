@@ -29,6 +29,7 @@ from assay.compose.records import (
 from assay.compose.tasks import keep_meta, make_task
 from assay.config import config_hash, dump, load, open_config, seedless_hash
 from assay.config.load import Config
+from assay.config.tree import get_at
 from assay.core.errors import InputError
 from assay.core.events import Handler
 from assay.core.facts import Warned
@@ -48,7 +49,8 @@ def train(config: Config, launch: Launch, *, parent: str = "") -> RunResult:
     result (and in the record). `parent` is the run whose config this is.
     """
     origin = origin_of(launch.weights_from) if launch.weights_from else Origin()
-    config, found = passed(config, "optimizer", "data", "train")
+    has_own = get_at(config.root, ("backward", "type")) is not None  # which may well make its optimizers itself
+    config, found = passed(config, *(() if has_own else ("optimizer",)), "data", "train")
     with open_house(config, launch) as house:
         assembled = assemble(house, launch)
         origin.fill(assembled.engine.process.model)
@@ -59,6 +61,7 @@ def train(config: Config, launch: Launch, *, parent: str = "") -> RunResult:
 
 def _train(assembled: Assembled, recorder: RunRecorder | NullRecorder, config: Config, launch: Launch) -> RunResult:
     from assay.build import entered
+    from assay.engine.backward import debugged
     from assay.engine.deterministic import deterministic
     from assay.engine.handlers.interrupt import stopping_on_signals
     from assay.engine.handlers.save import restore_listeners
@@ -71,7 +74,8 @@ def _train(assembled: Assembled, recorder: RunRecorder | NullRecorder, config: C
         try:
             listen(assembled, recorder, launch, saving=isinstance(recorder, RunRecorder))
             on = house.values("train").get("deterministic", False)
-            with entered(house.plugins), deterministic(engine.process.model, enabled=on):
+            model = engine.process.model
+            with entered(house.plugins), deterministic(model, enabled=on), debugged(enabled=launch.debug):
                 engine.bus.extend(handler for plugin in house.plugins for handler in plugin.handlers())
                 if assembled.loaded is not None:
                     restore_listeners(engine, assembled.loaded)
@@ -142,11 +146,14 @@ def resume(
             else:
                 manifest, parts, skipped = saver.newest(verify=verify)
             step, checkpoint = manifest.step, manifest.name
-            optimizer = assembled.engine.process.backward.optimizer
-            asked = settings_of(optimizer)
+            optimizers = list(assembled.engine.process.backward.optimizers.values())
+            asked = [settings_of(each) for each in optimizers]
             restore(assembled.engine, parts)
             # The checkpoint brings the settings of then; what was changed since is what the user wants now.
-            put_settings(optimizer, asked, {key.rpartition(".")[2] for key in changed if key.startswith("optimizer.")})
+            for each, settings in zip(optimizers, asked, strict=True):
+                put_settings(
+                    each, settings, {key.rpartition(".")[2] for key in changed if key.startswith("optimizer.")}
+                )
             assembled.loaded = {name: part for name, part in parts.items() if not is_of_engine(name)}
         if view.status == "finished" and assembled.engine.state.step == (assembled.engine.state.max_steps or -1):
             raise InputError(

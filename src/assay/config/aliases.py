@@ -57,6 +57,11 @@ def _precision(node: Node) -> Node | None:
     return node
 
 
+def _switch(node: Node) -> Node | None:
+    enabled = get_at(node, ("enabled",)) if isinstance(node, Table) else None
+    return node if enabled is None else enabled
+
+
 def _accuracies(node: Node) -> Node | None:
     tops = node.items if isinstance(node, List) else (node,)
     metrics = {
@@ -70,11 +75,14 @@ def _accuracies(node: Node) -> Node | None:
 ALIASES: Sequence[Alias] = (
     Alias(old="train.eval_period", new="evaluate.every", note="in steps", value=_steps),
     Alias(old="train.topk", new="process.metrics", note="one Accuracy for each", value=_accuracies),
-    Alias(old="train.recompute_grad", new="train.activation_checkpoint", note="the switch", value=_as_it_is),
+    Alias(old="train.recompute_grad", new="train.activation_checkpoint", note="the switch", value=_switch),
     Alias(old="train.train_epoch", new="train.epochs", note="0 is left out", value=_count),
     Alias(old="train.train_iter", new="train.steps", note="0 is left out", value=_count),
     Alias(old="train.log_period", new="display.every", note="in steps", value=_steps),
     Alias(old="train.warmup_ratio", new="schedule.warmup_ratio", note="a part of the schedule", value=_as_it_is),
+    Alias(old="backward.period", new="train.accumulate", note="micro-steps of one step", value=_as_it_is),
+    Alias(old="backward.clip_norm", new="train.clip_norm", note="a setting of training", value=_as_it_is),
+    Alias(old="backward.non_finite", new="train.non_finite", note="a setting of training", value=_as_it_is),
     Alias(old="train.amp", new="train.precision", note="bf16 when it is enabled", value=_precision),
     *(
         Alias(old=f"data.{split}.{old}", new=f"data.{split}.{new}", note="the name in torch", value=_as_it_is)
@@ -95,8 +103,12 @@ def applied(root: Table) -> tuple[Table, list[Problem]]:
     """`root` with every alias under its name here, and a note for each.
 
     Given under both names, the one that this file writes itself wins over one that it imports; else the name here.
+    `train_iter` and `train_epoch` given together mean the larger of both.
     """
     notes: list[Problem] = []
+    both = [node for name in ("train_iter", "train_epoch") if (node := get_at(root, ("train", name))) is not None]
+    if len(both) == 2 and all(_count(node) is not None for node in both) and get_at(root, ("train", "until")) is None:
+        root = set_at(root, ("train", "until"), Leaf("last", both[0].origin), both[0].origin)
     for alias in ALIASES:
         path, to = parse_dotted(alias.old), parse_dotted(alias.new)
         node = get_at(root, path)

@@ -215,8 +215,17 @@ def _value(key: Key, node: Node, key_origin: Origin, path: KeyPath, *, is_whole:
     if isinstance(node, Leaf) and ((node.value is None and not key.required) or is_unresolved(node)):
         return
     match key.kind:
+        case "call" if key.keys and isinstance(node, Table) and "type" not in node.items:
+            yield from _table(key, node, key_origin, path, is_whole=is_whole)
+        case "call" if key.named and _are_named(node):
+            for name, item in node.items.items():  # type: ignore[union-attr]
+                yield from _call(item, item.origin, (*path, name), is_whole=is_whole)
         case "call":
             yield from _call(node, key_origin, path, is_whole=is_whole)
+        case "numbers":
+            yield from _numbers(node, path)
+        case "switch" if isinstance(node, List):
+            yield from _value(Key(name=key.name, kind="names", doc=key.doc), node, key_origin, path, is_whole=is_whole)
         case "calls":
             if not isinstance(node, List):
                 yield _wrong(node, path, f'a list of calls, as in {key.name} = [{{ type = "module.Name" }}]')
@@ -316,6 +325,19 @@ def _sources(root: Table) -> Iterator[Problem]:
             yield _missing(f"`{dotted(path)}` has no `source`", data.key_origin(name), path, example)
 
 
+def _are_named(node: Node) -> bool:
+    """Whether these are several calls by name, in the place of one: nothing in there but tables."""
+    return isinstance(node, Table) and bool(node.items) and all(isinstance(item, Table) for item in node.items.values())
+
+
+def _numbers(node: Node, path: KeyPath) -> Iterator[Problem]:
+    if isinstance(node, Table) and node.target is None:
+        for name, item in node.items.items():
+            yield from _numbers(item, (*path, name))
+    elif not (isinstance(node, Leaf) and isinstance(node.value, int | float) and not isinstance(node.value, bool)):
+        yield _wrong(node, path, "a number, or a table of them")
+
+
 def _evaluation(root: Table) -> Iterator[Problem]:
     """Splits that are named and not there, and a best that is never measured."""
     data, evaluate, checkpoint = (root.items.get(name) for name in ("data", "evaluate", "checkpoint"))
@@ -357,7 +379,9 @@ def _scalar(key: Key, node: Node, path: KeyPath) -> Iterator[Problem]:
     match key.kind, value:
         case "text", str() if not _is_object(value):
             return
-        case "bool", bool():
+        case "bool" | "switch", bool():
+            return
+        case "switch", str() if value in key.choices:
             return
         case "choice", str() if value in key.choices:
             return
@@ -411,6 +435,8 @@ def _wanted(key: Key) -> str:
     match key.kind:
         case "bool":
             return "true or false"
+        case "switch":
+            return f"true, false, {_or(key.choices)}, or a list of names of modules"
         case "choice":
             return _or(key.choices)
         case "period":

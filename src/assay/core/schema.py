@@ -16,7 +16,9 @@ Kind = Literal[
     "period",  # "1 epoch", "100 steps", "never"
     "duration",  # "90 s", "5 min", "2 h"
     "names",  # a list of strings
-    "call",  # type = target plus its arguments, or "@path" of one
+    "switch",  # true, false, one of `choices`, or a list of patterns of names
+    "numbers",  # a table of free names, each a number, or again such a table
+    "call",  # type = target plus its arguments, or "@path" of one; see `keys` and `named`
     "calls",  # a list of calls
     "table",  # exactly `keys`
     "tables",  # tables of free names, each with exactly `keys`
@@ -37,7 +39,8 @@ class Key:
     maximum: int | None = None
     above: float | None = None
     choices: tuple[str, ...] = ()  # of an int: words it takes besides numbers
-    keys: tuple[Key, ...] = ()
+    keys: tuple[Key, ...] = ()  # of a call: what stands there where there is no `type`
+    named: bool = False  # of a call: there may be several in its place, each under a name
     one_of: tuple[str, ...] = ()  # of a table: at least one of these is given
 
     def key(self, name: str) -> Key | None:
@@ -155,8 +158,27 @@ SECTIONS: tuple[Key, ...] = (
     ),
     Key(name="process", kind="call", doc="How a batch becomes a loss and an update."),
     Key(name="criterion", kind="call", doc="The loss, where it is no part of the process; a test does without."),
-    Key(name="optimizer", kind="call", doc="What changes the weights; its `params` come from the model."),
-    Key(name="schedule", kind="call", doc="The learning rate over the run; its `optimizer` is the one above."),
+    Key(
+        name="optimizer",
+        kind="call",
+        doc="What changes the weights; its `params` come from the model. Several by name: [optimizer.critic].",
+        named=True,
+    ),
+    Key(
+        name="schedule",
+        kind="call",
+        doc="The learning rate over the run; its `optimizer` is the one above. Several by name: [schedule.critic].",
+        named=True,
+    ),
+    Key(
+        name="backward",
+        kind="call",
+        doc="How losses become an update; with a `type` a part of your own in the place of assay's.",
+        keys=(
+            Key(name="weights", kind="numbers", doc="Factors of the losses that a process gives by name."),
+            Key(name="every", kind="numbers", doc="Of several optimizers: those that take each n-th step only."),
+        ),
+    ),
     Key(
         name="train",
         kind="table",
@@ -167,6 +189,13 @@ SECTIONS: tuple[Key, ...] = (
             Key(name="steps", kind="int", doc="Optimizer steps.", minimum=1),
             Key(name="samples", kind="int", doc="Samples seen.", minimum=1),
             Key(name="time", kind="duration", doc="Wall time, as in 90 s, 5 min or 2 h."),
+            Key(
+                name="until",
+                kind="choice",
+                doc="Which of epochs and steps ends the run where both are given: the first reached, or the last.",
+                default="first",
+                choices=("first", "last"),
+            ),
             Key(
                 name="precision",
                 kind="choice",
@@ -183,6 +212,21 @@ SECTIONS: tuple[Key, ...] = (
                 default="stop",
                 choices=("stop", "skip", "ignore"),
             ),
+            Key(
+                name="compile",
+                kind="switch",
+                doc="torch.compile: of the whole model, of its blocks, or of the modules that patterns name.",
+                default=False,
+                choices=("blocks",),
+            ),
+            Key(
+                name="activation_checkpoint",
+                kind="switch",
+                doc="Activations of blocks (or of the modules that patterns name) are computed again in backward.",
+                default=False,
+                choices=("blocks",),
+            ),
+            Key(name="channels_last", kind="bool", doc="Images lie in memory with their channels last.", default=False),
             Key(
                 name="deterministic",
                 kind="bool",
@@ -284,7 +328,7 @@ MAKERS: Mapping[str, str] = {
 }
 """Sections that say which configs to make of a file. No single config has them."""
 
-RESERVED: frozenset[str] = frozenset({"backward", "trace", "parallel"})
+RESERVED: frozenset[str] = frozenset({"trace", "parallel"})
 """Sections whose names are taken and which do nothing yet: using one is an error, not a silent no-op."""
 
 

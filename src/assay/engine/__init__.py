@@ -11,7 +11,8 @@ except ModuleNotFoundError as error:
     ) from None
 
 from assay.core.events import At, Event, Every, Handler
-from assay.engine.backward import Backward, NonFiniteError
+from assay.engine.backward import Backward, BackwardPart, NonFiniteError
+from assay.engine.backwards import Backwards
 from assay.engine.bus import on
 from assay.engine.checkpoint.folder import Where
 from assay.engine.checkpoint.saver import Saver
@@ -29,6 +30,7 @@ from assay.engine.handlers.ema import EMA
 from assay.engine.handlers.evaluate import Evaluate, evaluate
 from assay.engine.handlers.memory import Memory
 from assay.engine.handlers.norms import Norms
+from assay.engine.handlers.pipelines import Pipelines
 from assay.engine.handlers.probe import Probe
 from assay.engine.handlers.profile import Profile
 from assay.engine.handlers.save import Save
@@ -54,7 +56,14 @@ from assay.engine.schedules import (
 )
 from assay.engine.seed import get_state, seed_all, set_state
 from assay.engine.state import State
+from assay.engine.styles.adapt import as_process
+from assay.engine.styles.flags import ModelWrapper
+from assay.engine.styles.function import StepFunction
+from assay.engine.styles.hand import ByHand
+from assay.engine.styles.own_loss import OwnLoss
+from assay.engine.styles.trainer import Callback, EvalCallback, LoggerCallback, Trainer
 from assay.engine.task import Task
+from assay.engine.unwrap import unwrap
 from assay.engine.when import every
 
 __all__ = [
@@ -64,8 +73,12 @@ __all__ = [
     "Adapted",
     "At",
     "Backward",
+    "BackwardPart",
+    "Backwards",
     "Balanced",
+    "ByHand",
     "ByLength",
+    "Callback",
     "Collect",
     "Confusion",
     "Constant",
@@ -74,6 +87,7 @@ __all__ = [
     "DistTensorData",
     "EarlyStop",
     "Engine",
+    "EvalCallback",
     "Evaluate",
     "Evaluation",
     "Event",
@@ -82,12 +96,16 @@ __all__ = [
     "Handler",
     "Instance",
     "Loader",
+    "LoggerCallback",
     "Mean",
     "Memory",
+    "ModelWrapper",
     "Noam",
     "NonFiniteError",
     "Norms",
+    "OwnLoss",
     "Perplexity",
+    "Pipelines",
     "Plan",
     "Precision",
     "Probe",
@@ -104,11 +122,13 @@ __all__ = [
     "SetRequiresGrad",
     "SetValue",
     "State",
+    "StepFunction",
     "Subset",
     "Supervised",
     "Task",
     "Throughput",
     "TorchSchedule",
+    "Trainer",
     "WarmupCosine",
     "WarmupExponential",
     "WarmupLinear",
@@ -118,6 +138,7 @@ __all__ = [
     "Weighted",
     "Where",
     "WorkerError",
+    "as_process",
     "chain",
     "evaluate",
     "every",
@@ -128,4 +149,5 @@ __all__ = [
     "save_weights",
     "seed_all",
     "set_state",
+    "unwrap",
 ]

@@ -3,32 +3,109 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Literal
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any, Literal, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from assay.core.errors import AssayError, InputError
+from assay.core.errors import AssayError, InputError, did_you_mean
 from assay.engine.clip import clip_norm_
+from assay.engine.optim import NamedState
 from assay.engine.schedules import LearningRate, Schedule
+from assay.engine.seed import undisturbed
 
 NonFinite = Literal["stop", "skip", "ignore"]
 Loss = Tensor | tuple[Tensor, Tensor | float]
 """A mean over the batch, or (sum, weight): then the window's loss is the sum of sums over the sum of weights."""
+Losses = Loss | Mapping[str, Any]
+"""One loss, or several by their names."""
 
 
 class NonFiniteError(AssayError):
     """A loss or gradient became nan or infinite; the weights are those of before the step."""
 
 
-class Backward:
+@contextmanager
+def debugged(*, enabled: bool = True) -> Iterator[None]:
+    """Within it an error in the backward pass shows the line of the forward pass, and names the loss that it is of."""
+    with torch.autograd.set_detect_anomaly(enabled or torch.is_anomaly_enabled(), check_nan=False):
+        yield
+
+
+class Stateful(Protocol):
+    """Something that goes on from where it was."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+class BackwardPart(ABC):
+    """What stands between the losses of a window and the weights; the engine knows no more of it than this.
+
+    For each window it calls `begin`, then the process calls the part itself with the loss of each micro-batch, then
+    `update` once. `optimizers` are there by name, the only one as "". `loss` is that of the newest window.
+    """
+
+    optimizers: Mapping[str, Optimizer]
+    loss: float = math.nan
+    seconds: float = 0.0  # spent in `__call__` so far
+    non_finite: NonFinite = "stop"
+
+    @abstractmethod
+    def begin(self, sizes: Sequence[int] | None) -> None:
+        """A window begins. `sizes`: samples of each micro-batch; None for a window of one batch."""
+
+    @abstractmethod
+    def __call__(self, loss: Any) -> None:
+        """Add the gradients of one micro-batch. InputError when the loss is none."""
+
+    @abstractmethod
+    def update(self, step: int) -> bool:
+        """One update after `step` completed ones; False when it was left out.
+
+        Raises NonFiniteError, with the weights untouched, when that is the policy.
+        """
+
+    def start(self, step: int, *, total: int | None, epoch_length: int | None) -> None:  # noqa: B027
+        """The run begins, or goes on, after `step` completed ones of `total`, where that is known."""
+
+    def points(self) -> dict[str, float]:
+        """What is recorded of the newest update."""
+        return {"train/loss": self.loss}
+
+    def parts(self, model: nn.Module) -> dict[str, Stateful]:
+        """What has to go on from where it was when a run is resumed, by the name of its part in a checkpoint."""
+        return {_part("optimizer", name): NamedState(each, model) for name, each in self.optimizers.items()}
+
+
+@dataclass(slots=True)
+class _Term:
+    """One of several named losses over a window. `grads`: those of its sums, until the weights are all known."""
+
+    scalars: list[tuple[Tensor, float]] = field(default_factory=list)
+    weight: Tensor | float | None = None
+    grads: list[Tensor | None] | None = None
+
+    def value(self) -> float:
+        total = sum(scalar.item() * share for scalar, share in self.scalars)
+        return total if self.weight is None else total / float(self.weight)
+
+
+class Backward(BackwardPart):
     """Owns the order of one update; the engine tells it which window is coming.
 
     A window of several micro-batches gives the gradient of the whole window: means are weighted by their real number
-    of samples, (sum, weight) pairs by their weights. `non_finite` says what happens when loss or gradient norm is not
-    finite: stop with the weights as they were, skip the update and count it, or ignore it.
+    of samples, (sum, weight) pairs by their weights. A mapping of losses by name counts as their sum, each times its
+    factor in `weights` (1 where there is none); each is recorded as `train/loss/NAME`. `non_finite` says what happens
+    when loss or gradient norm is not finite: stop with the weights as they were, skip the update and count it, or
+    ignore it.
     """
 
     def __init__(
@@ -38,13 +115,17 @@ class Backward:
         schedule: Schedule | None = None,
         clip_norm: float | None = None,
         non_finite: NonFinite = "stop",
+        weights: Mapping[str, float] | None = None,
     ) -> None:
         self.optimizer = optimizer
+        self.optimizers = {"": optimizer}
         self.rate = LearningRate(optimizer, schedule)
         self.clip_norm = clip_norm
         self.non_finite = non_finite
+        self.weights = dict(weights or {})
         self.parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        self.loss: float = math.nan
+        self.loss = math.nan
+        self.losses: dict[str, float] = {}
         self.lr = self.rate.current
         self.grad_norm: float | None = None
         self.skipped = 0
@@ -56,13 +137,15 @@ class Backward:
         self._micro = 0
         self._weight: Tensor | float | None = None
         self._scalars: list[tuple[Tensor, float]] = []
+        self._terms: dict[str, _Term] = {}
         self._one: Tensor | None = None
         self._is_clean = False  # gradients may be there from before, or from a window that failed
         self._is_known_to_reach = False
         self._finder: tuple[Tensor, Tensor] | None = None  # what torch's own check of gradients needs, where it works
+        self._is_alone = True
+        self._keeps_graph = False
 
     def begin(self, sizes: Sequence[int] | None) -> None:
-        """A window begins. `sizes`: samples of each micro-batch; None for a window of one batch."""
         if not self._is_clean:
             self._zero_grad()
         self._is_clean = False
@@ -79,12 +162,16 @@ class Backward:
         self._micro = 0
         self._weight = None
         self._scalars.clear()
+        if self._terms:
+            self._terms = {}
 
-    def __call__(self, loss: Loss) -> None:
-        """Add the gradients of one micro-batch. InputError when the loss is none."""
+    def __call__(self, loss: Losses) -> None:
+        begun = perf_counter()
         try:
             if isinstance(loss, tuple):
                 self._backward_sum(*loss)
+            elif not isinstance(loss, Tensor) and isinstance(loss, Mapping):
+                self._backward_named(loss)
             elif self._shares is None:
                 self._differentiate(loss)
                 self._scalars.append((loss, 1.0))
@@ -96,41 +183,66 @@ class Backward:
         except (AttributeError, RuntimeError, TypeError) as error:
             _blame_loss(loss, error)
             raise
+        self.seconds += perf_counter() - begun
 
     def update(self, step: int) -> bool:
-        """Clip, step, set the rate of the next update, zero. False when the update was left out.
+        taken = self.prepare(step)
+        self.finish(step, take=taken)
+        return taken
 
-        Raises NonFiniteError, with the weights untouched, when that is the policy.
-        """
+    def prepare(self, step: int) -> bool:
+        """Have the gradients ready for the optimizer: clipped, and looked at. False when they are not to be used."""
+        if self._terms:
+            self._join()
         if not self._is_known_to_reach:
             self._check_reach()
         self.loss = self._read_loss()
-        self.lr = self.rate.current
         if self._weight is not None:
-            weight = self._weight
-            if self._micro:
-                raise InputError(
-                    "The losses of one window are of two kinds: some are means, some (sum, weight) pairs.",
-                    fix="Return the same kind for every batch.",
-                )
-            torch._foreach_div_([p.grad for p in self.parameters if p.grad is not None], weight)
+            self._divide(self._weight)
+        if not self._unscale(step):
+            return False
         self.grad_norm = None if self.clip_norm is None else clip_norm_(self.parameters, self.clip_norm)
         if not self._is_finite():
             if self.non_finite == "stop" or (self.non_finite == "skip" and not self._are_weights_finite()):
                 raise self._non_finite(step)
             if self.non_finite == "skip":
                 self.skipped += 1
-                self._end(step)
                 return False
-        self.optimizer.step()
-        self._end(step)
         return True
 
-    def _end(self, step: int) -> None:
+    def finish(self, step: int, *, take: bool) -> None:
+        """Take the step of the optimizer, or leave it out; then set the rate of the next one, and zero."""
+        if take:
+            self.optimizer.step()
         if self.rate.schedule is not None:
+            self.lr = self.rate.current
             self.rate.set(step + 1)
         self._zero_grad()
         self._is_clean = True
+
+    def start(self, step: int, *, total: int | None, epoch_length: int | None) -> None:
+        self.rate.total = total
+        self.rate.epoch_length = epoch_length
+        self.rate.set(step)
+
+    def points(self) -> dict[str, float]:
+        if self.rate.schedule is None:
+            self.lr = self.rate.current
+        points = {"train/loss": self.loss, "train/lr": self.lr}
+        if self.grad_norm is not None:
+            points["train/grad_norm"] = self.grad_norm
+        if self._terms:
+            points |= {f"train/loss/{name}": value for name, value in self.losses.items()}
+        return points
+
+    def share_graph(self, *, keep: bool) -> None:
+        """The gradients of its own parameters are all it makes; the graph is kept if others need it afterwards."""
+        self._is_alone = False
+        self._keeps_graph = keep
+
+    def _unscale(self, step: int) -> bool:
+        """Whether gradients can be used, after a loss scale was taken back; here there is none."""
+        return True
 
     def _forget_gradients(self) -> None:
         """As torch's `zero_grad`, without its entry in a profile: that costs more than the engine does otherwise."""
@@ -192,6 +304,86 @@ class Backward:
         self._weight = weight if self._weight is None else self._weight + weight
         self._scalars.append((total, 1.0))
 
+    def _backward_named(self, losses: Mapping[str, Loss]) -> None:
+        """All in one pass. Only sums of a window of several need passes of their own: what divides them comes later."""
+        share = 1.0 if self._shares is None else self._shares[self._micro]
+        self._micro += 1
+        self._check_names(losses)
+        if torch.is_anomaly_enabled():
+            self._look_at_each(losses)
+        means: Tensor | None = None
+        sums: list[tuple[_Term, Tensor]] = []
+        for name, loss in losses.items():
+            factor, term = self.weights.get(name, 1.0), self._terms.setdefault(name, _Term())
+            if isinstance(loss, tuple) and self._shares is not None:
+                total, weight = loss
+                if term.scalars and term.weight is None:
+                    raise _two_kinds()
+                term.weight = weight if term.weight is None else term.weight + weight
+                term.scalars.append((total.detach(), 1.0))
+                if factor:
+                    sums.append((term, total * factor))
+                continue
+            if term.weight is not None:
+                raise _two_kinds()
+            mean = loss[0] / loss[1] if isinstance(loss, tuple) else loss
+            term.scalars.append((mean.detach(), share))
+            if factor:
+                part = mean * (factor * share)
+                means = part if means is None else means + part
+        try:
+            for i, (term, total) in enumerate(sums):
+                grads = self._gradients(total, keep=means is not None or i + 1 < len(sums) or self._keeps_graph)
+                term.grads = [_added(*two) for two in zip(term.grads or [None] * len(grads), grads, strict=True)]
+            if means is not None:
+                self._differentiate(means)
+        except Exception as error:
+            error.add_note(f"in the backward pass of the losses {', '.join(losses)}; --debug says of which")
+            raise
+
+    def _check_names(self, losses: Mapping[str, Loss]) -> None:
+        """InputError for weights of losses that are not there, and for a loss that no gradient comes from."""
+        for name in self.weights:
+            if name not in losses:
+                fix = did_you_mean(name, losses) or f"there are: {', '.join(losses)}"
+                raise InputError(f"There is a weight for the loss {name!r}, which the step does not give.", fix=fix)
+        for name, loss in losses.items():
+            if self.weights.get(name, 1.0):
+                _check_loss(loss, f"the loss {name!r}")
+        if not any(self.weights.get(name, 1.0) for name in losses):
+            raise InputError("There is no loss to train with: all of them have the weight 0, or there is none.")
+
+    def _look_at_each(self, losses: Mapping[str, Loss]) -> None:
+        """Differentiate each loss alone and forget what comes out, so that the one which cannot be is named."""
+        with undisturbed():
+            for name, loss in losses.items():
+                if self.weights.get(name, 1.0):
+                    try:
+                        self._gradients(loss[0] if isinstance(loss, tuple) else loss, keep=True)
+                    except Exception as error:
+                        error.add_note(f"in the backward pass of the loss {name!r}")
+                        raise
+
+    def _gradients(self, loss: Tensor, *, keep: bool) -> list[Tensor | None]:
+        """Of each parameter, None where the loss does not reach it."""
+        trained = [parameter for parameter in self.parameters if parameter.requires_grad]
+        grads = iter(torch.autograd.grad(loss, trained, retain_graph=keep, allow_unused=True))
+        return [next(grads) if parameter.requires_grad else None for parameter in self.parameters]
+
+    def _join(self) -> None:
+        """Put the gradients of sums, divided by their weights, with those of means."""
+        for term in self._terms.values():
+            for parameter, grad in zip(self.parameters, term.grads or (), strict=False):
+                if grad is not None:
+                    own = grad / (1.0 if term.weight is None else term.weight)
+                    parameter.grad = own if parameter.grad is None else parameter.grad + own
+            term.grads = None
+
+    def _divide(self, weight: Tensor | float) -> None:
+        if self._micro:
+            raise _two_kinds()
+        torch._foreach_div_([p.grad for p in self.parameters if p.grad is not None], weight)
+
     def _differentiate(self, loss: Tensor) -> None:
         """`loss.backward()`, from a 1 that is kept: torch would make a new one each time."""
         if loss.dim():
@@ -199,11 +391,21 @@ class Backward:
             return
         if self._one is None or self._one.get_device() != loss.get_device() or self._one.dtype != loss.dtype:
             self._one = torch.ones_like(loss)
-        torch.autograd.backward(loss, self._one)
+        if self._is_alone:
+            torch.autograd.backward(loss, self._one)
+            return
+        trained = [parameter for parameter in self.parameters if parameter.requires_grad]
+        torch.autograd.backward(loss, self._one, retain_graph=self._keeps_graph, inputs=trained)
 
     def _read_loss(self) -> float:
         if len(self._scalars) == 1:
             return self._scalars[0][0].item()
+        if self._terms:
+            if self._scalars:
+                raise InputError("Of the losses of one window some have names, and some have none.")
+            self.losses = {name: term.value() for name, term in self._terms.items()}
+            counted = {name: self.weights.get(name, 1.0) for name in self.losses}
+            return sum(factor * self.losses[name] for name, factor in counted.items() if factor)
         total = sum(scalar.item() * share for scalar, share in self._scalars)
         return total if self._weight is None else total / float(self._weight)
 
@@ -216,19 +418,44 @@ def _values(grad: Tensor) -> Tensor:
     return grad.coalesce().values() if grad.is_sparse else grad
 
 
+def _two_kinds() -> InputError:
+    return InputError(
+        "The losses of one window are of two kinds: some are means, some (sum, weight) pairs.",
+        fix="Return the same kind for every batch.",
+    )
+
+
+def _added(one: Tensor | None, other: Tensor | None) -> Tensor | None:
+    return other if one is None else one if other is None else one + other
+
+
+def _part(kind: str, name: str) -> str:
+    return f"{kind}.{name}" if name else kind
+
+
 def _blame_loss(loss: object, error: Exception) -> None:
     """Raise InputError if `error` came from a loss that nothing can be learned from; its type and shape tell."""
+    if isinstance(loss, Mapping):
+        return  # each was looked at before
+    try:
+        _check_loss(loss, "The loss")
+    except InputError as blamed:
+        raise blamed from error
+
+
+def _check_loss(loss: object, who: str) -> None:
+    """InputError for a loss that nothing can be learned from."""
     total = loss[0] if isinstance(loss, tuple) and len(loss) == 2 else loss
     if not isinstance(total, Tensor):
         kind = f"tuple of {len(total)}" if isinstance(total, tuple) else type(total).__name__
-        what = f"The loss is a {kind}; it must be a tensor, or a (sum, weight) pair."
+        what = f"is a {kind}; it must be a tensor, or a (sum, weight) pair."
         fix = "Return what the criterion gave, not its .item() or .detach()."
     elif total.numel() != 1:
-        what = f"The loss has the shape {tuple(total.shape)}; it must be one number."
+        what = f"has the shape {tuple(total.shape)}; it must be one number."
         fix = "Return loss.mean(), or the pair (loss.sum(), weight)."
     elif not total.requires_grad:
-        what = "The loss has no gradient: it depends on no parameter that is trained."
+        what = "has no gradient: it depends on no parameter that is trained."
         fix = "Was it detached, or computed under no_grad, or is every parameter of the model frozen?"
     else:
         return
-    raise InputError(what, where="forward_step", fix=fix) from error
+    raise InputError(f"{who[0].upper()}{who[1:]} {what}", where="forward_step", fix=fix)

@@ -35,6 +35,14 @@ class Point:
         self.listeners = sorted(added, key=lambda listener: listener.handler.priority)
         self.due = min(listener.due for listener in self.listeners)
 
+    def remove(self, handler: Handler) -> None:
+        """Forget a handler that was added; InputError when it was not. It may be one that is being called."""
+        left = [listener for listener in self.listeners if listener.handler != handler]
+        if len(left) == len(self.listeners):
+            raise InputError(f"The handler {handler.name} does not listen to {self.event}.")
+        self.listeners = left
+        self.due = min((listener.due for listener in left), default=NEVER)
+
     def start_at(self, count: int) -> None:
         """The run goes on from `count`: what was due before it has been done."""
         for listener in self.listeners:
@@ -71,6 +79,10 @@ class Bus:
     def extend(self, handlers: Iterable[Handler]) -> None:
         for handler in handlers:
             self.add(handler)
+
+    def remove(self, handler: Handler) -> None:
+        """Call it no more, from the next time on."""
+        self.points[handler.event].remove(handler)
 
     def order(self) -> list[Handler]:
         """Every handler, in the order in which those of one event are called."""

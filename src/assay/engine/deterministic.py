@@ -49,6 +49,21 @@ def deterministic(model: nn.Module, *, enabled: bool = True) -> Iterator[None]:
             del os.environ[_WORKSPACE]
 
 
+def limits(device: torch.device, *, deterministic: bool, seeded: bool, threads: int = 1) -> str:
+    """Why two runs with one seed may differ here, in one line; "" when they will not, or nobody asked for a seed.
+
+    On a CPU the ops of torch give the same bits each time as long as the number of threads stays what it is.
+    """
+    if deterministic or not seeded:
+        return ""
+    if device.type == "cpu":
+        return f"seed: the same bits with {threads} threads only" if threads > 1 else ""
+    return (
+        f"seed: on {device.type} some ops add up in any order, so two runs with this seed may differ in their last "
+        "bits; [train] deterministic = true leaves them out"
+    )
+
+
 def _module_of(error: BaseException, model: nn.Module) -> str:
     """The innermost module of the model that was at work, as `encoder.attention (Attention)`."""
     names = {id(module): name for name, module in model.named_modules()}

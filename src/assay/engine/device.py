@@ -61,8 +61,20 @@ def threads_in_use() -> int:
     return torch.get_num_threads()
 
 
+def channels_last(model: nn.Module) -> None:
+    """Weights of convolutions, and images as they come to the model, lie in memory with their channels last."""
+
+    def turned(value: object) -> object:
+        if isinstance(value, torch.Tensor) and value.dim() == 4 and value.is_floating_point():
+            return value.contiguous(memory_format=torch.channels_last)
+        return value
+
+    model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    model.register_forward_pre_hook(lambda _, args: tuple(turned(each) for each in args))
+
+
 def place(owner: object, device: torch.device) -> None:
     """Move every module that is an attribute of `owner` (a process: its model, its criterion) to the device."""
-    for part in vars(owner).values():
+    for part in getattr(owner, "__dict__", {}).values():
         if isinstance(part, nn.Module):
             part.to(device)

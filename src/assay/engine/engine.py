@@ -4,39 +4,49 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext, suppress
 from time import perf_counter
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from assay.core.errors import InputError
 from assay.core.events import Event, Every, Handler
 from assay.core.facts import Warned
 from assay.core.ports import Bind, NullRecorder, Recorder
+from assay.engine.ahead import ahead
+from assay.engine.backward import Losses, NonFiniteError
 from assay.engine.batches import blame_device, to_device
+from assay.engine.buffers import Buffers
 from assay.engine.bus import Bus, bind_by_name, event_named
 from assay.engine.data.loader import Loader
 from assay.engine.data.source import Window, as_source
 from assay.engine.dead_worker import died
+from assay.engine.exhausted import is_out_of_memory, out_of_memory
+from assay.engine.logged import Logged
+from assay.engine.origin import first_non_finite
 from assay.engine.process import Process
-from assay.engine.seed import STEP, WATCHED_STEPS, StepRandomness, checked_seed, key
+from assay.engine.seed import STEP, WATCHED_STEPS, StepRandomness, checked_seed, key, seed_all
 from assay.engine.state import State
+from assay.engine.styles.adapt import as_process
+from assay.engine.styles.own_updates import OwnUpdates
 
 KEYS_AHEAD = 64
 
 
 class Engine:
-    """Runs a process over training data until the first bound is reached.
+    """Runs a process over training data until the first bound is reached: by `run()`, or by hand `for batch in engine`.
 
-    `train` is a `Loader` or any iterable of batches. Bounds: `epochs`, `steps` (optimizer updates), `samples`,
-    `seconds`; without any, one epoch. Randomness of forward and backward is keyed by (seed, step, micro-step), so a run
-    that goes on from a checkpoint draws what the uninterrupted one would have drawn.
+    `process` may be written in any style that `as_process` knows. `train` is a `Loader` or any iterable of batches.
+    Bounds: `epochs`, `steps` (optimizer updates), `samples`, `seconds`; without any, one epoch. Randomness of forward
+    and backward is keyed by (seed, step, micro-step), so a run that goes on from a checkpoint draws what the
+    uninterrupted one would have drawn.
     """
 
     def __init__(
         self,
-        process: Process,
+        process: Any,
         train: Iterable[Any],
         *,
         epochs: int | None = None,
@@ -50,18 +60,22 @@ class Engine:
         handlers: Iterable[Handler] = (),
         bind: Bind | None = None,
     ) -> None:
-        self.process = process
+        self.process: Process = as_process(process)
         self.source = as_source(train, accumulate=accumulate, seed=seed)
         self.seed = checked_seed(seed)
         self.device = torch.device(device)
         self.recorder: Recorder = recorder if recorder is not None else NullRecorder()
-        self.state = State()
+        self.state = State(dataloader=train)
+        self.logged = Logged()
         self.seconds: dict[str, float] = {}
         self._happened: Counter[Event] = Counter()
-        self._begun = 0.0
+        self._begun = self._moving = self._updating = 0.0
         self._keys: dict[int, int] = {}
         self.max_samples, self.max_seconds = samples, seconds
+        self._given = 0
+        self._buffers: Buffers | None = None
         self._bound(epochs, steps)
+        process = self.process
         roles = {"engine": self, "process": process, "model": getattr(process, "model", None), "state": self.state}
         roles |= {"recorder": self.recorder, "backward": getattr(process, "backward", None)}
         self.bus = Bus(bind or bind_by_name(roles))
@@ -70,6 +84,9 @@ class Engine:
         self._backward_end = self.bus.points[Event.BACKWARD_END]
         self._is_elsewhere = self.device.type != "cpu"
         self._randomness = StepRandomness()
+        if self._is_elsewhere:
+            for event in (Event.CHECKPOINT_BEGIN, Event.EPOCH_END, Event.RUN_END, Event.EXCEPTION):
+                self.bus.add(Handler(event=event, fn=self._flush, priority=-100, name="Engine.flush"))
         self.bus.extend(handlers)
         self._bound_by_use(samples, seconds)
         if epochs is None and steps is None and samples is None and seconds is None:
@@ -84,7 +101,8 @@ class Engine:
         try:
             self._begin()
             while not self._is_done():
-                self._train_epoch()
+                for window in self._train_epoch():
+                    self._train_window(window)
             self.fire(Event.RUN_END)
         except BaseException as error:
             clear = died(error)
@@ -95,12 +113,62 @@ class Engine:
             raise
         return state
 
-    def _train_epoch(self) -> None:
-        """One pass over the data, or what is left of it; ends early at a bound or when asked to stop."""
-        state, recorder = self.state, self.recorder
+    def __iter__(self) -> Iterator[Any]:
+        """The loop by hand: the batches of the whole run, with everything that `run` does around the step.
+
+        The body updates the weights with the optimizer of this engine, or calls `backward(loss)`: then the update is
+        made here, at the end of the window. A loop that is left early ends the run as `stop` does: a step counts if its
+        update was made. What the body raises looks the same from here, so it is not told as an `exception`.
+        """
+        state, is_left = self.state, False
+        try:
+            self._begin()
+            updates = OwnUpdates(self.process.backward, "the loop")
+            try:
+                while not self._is_done() and not is_left:
+                    for window in self._train_epoch():
+                        before = state.micro_step
+                        self._begin_by_hand(window)
+                        for batch in self._batches(window):
+                            try:
+                                yield batch
+                            except GeneratorExit:
+                                is_left = True
+                                break
+                        state.micro_step = before + len(window.batches)
+                        if is_left:
+                            self.stop("the loop was left", hurry=True)
+                            if not updates.made:
+                                state.micro_step = before
+                                break
+                        self._end_by_hand(window, updates)
+            finally:
+                updates.stop()
+            self.fire(Event.RUN_END)
+        except BaseException as error:
+            state.error = error
+            self.fire(Event.EXCEPTION)
+            raise
+
+    def backward(self, loss: Losses) -> None:
+        """In a loop by hand: the gradients of one micro-batch, weighted as its window needs it."""
+        self._given += 1
+        self.process.backward(loss)
+
+    def log(self, name: str, value: Tensor | float, weight: Tensor | float | None = None) -> None:
+        """In a loop by hand: record the mean of `value` over the step as `train/NAME`; see `Process.log`."""
+        self.logged.add(name, value, weight)
+
+    def _train_epoch(self) -> Iterator[Window]:
+        """One pass over the data, or what is left of it; ends early at a bound or when asked to stop.
+
+        Who iterates makes a step of each window.
+        """
+        state, recorder, process = self.state, self.recorder, self.process
         step_begin, step_end = self.bus.points[Event.STEP_BEGIN], self.bus.points[Event.STEP_END]
         log = None if isinstance(recorder, NullRecorder) else recorder.log
-        waiting = computing = telling = 0.0
+        waiting = computing = updating = telling = 0.0
+        moved, differentiated = self._moving, process.backward.seconds
         windows = self._windows()
         self._fire_at(Event.EPOCH_BEGIN, state.epoch)
         now = perf_counter()
@@ -109,9 +177,10 @@ class Engine:
             waiting += loaded - now
             if step_begin.due <= state.step:
                 step_begin.fire(state.step)
-            self._train_window(window)
+            yield window
             computed = perf_counter()
-            computing += computed - loaded
+            computing += self._updating - loaded
+            updating += computed - self._updating
             if log is not None:
                 log(self._points(), state.step)
             if step_end.due <= state.step:
@@ -120,8 +189,12 @@ class Engine:
             telling += now - computed
             if state.stop_reason or state.step == state.max_steps:
                 break
-        self.add_seconds("data", waiting)
-        self.add_seconds("compute", computing)
+        moved, differentiated = self._moving - moved, process.backward.seconds - differentiated
+        self.add_seconds("data", waiting - moved)
+        self.add_seconds("move", moved)
+        self.add_seconds("forward", computing - differentiated)
+        self.add_seconds("backward", differentiated)
+        self.add_seconds("optimizer", updating)
         self.add_seconds("telling", telling)
         whole = state.epoch_step == state.epoch_length or not (state.stop_reason or state.step == state.max_steps)
         if whole and not state.hurry:
@@ -132,13 +205,12 @@ class Engine:
         state, process = self.state, self.process
         begin, end = self._backward_begin, self._backward_end
         before = state.micro_step
+        if self._buffers is not None:
+            self._buffers.keep()
         try:
             process.backward.begin(window.sizes)
             for i, batch in enumerate(window.batches):
-                if self._is_elsewhere:
-                    batch = to_device(batch, self.device)
-                value = key(self.seed, STEP, state.step, i) if i else self._key_of(state.step)
-                self._randomness.begin(value, state.step)
+                self._randomness.begin(self._micro_key(i), state.step)
                 state.batch = batch
                 if begin.due <= state.micro_step:
                     begin.fire(state.micro_step)
@@ -148,10 +220,12 @@ class Engine:
                 state.micro_step += 1
                 if end.due <= state.micro_step:
                     end.fire(state.micro_step)
-            process.update(state.step)
+            self._updating = perf_counter()
+            if process.update(state.step) is False and self._buffers is not None:
+                self._buffers.put_back()  # a step that is left out leaves nothing behind
         except BaseException as error:
             state.micro_step = before
-            blame_device(state.batch, self.device, error)
+            self._blame(window, error)
             raise
         state.loss = process.backward.loss
         state.step += 1
@@ -169,12 +243,69 @@ class Engine:
             )
             self.recorder.tell(Warned(message=message, step=self.state.step))
 
+    def _begin_by_hand(self, window: Window) -> None:
+        self._given = 0
+        if self._buffers is not None:
+            self._buffers.keep()
+        self.process.backward.begin(window.sizes)
+
+    def _batches(self, window: Window) -> Iterator[Any]:
+        """The micro-batches of one window, each with what belongs before and after it."""
+        state, begin, end = self.state, self._backward_begin, self._backward_end
+        for i, batch in enumerate(window.batches):
+            state.batch = batch
+            self._randomness.begin(self._micro_key(i), state.step)
+            if begin.due <= state.micro_step:
+                begin.fire(state.micro_step)
+            yield state.batch
+            if self._randomness.end():
+                self._draws()
+            state.micro_step += 1
+            if end.due <= state.micro_step:
+                end.fire(state.micro_step)
+
+    def _end_by_hand(self, window: Window, updates: OwnUpdates) -> None:
+        """The update, unless the body has made it; then the step counts."""
+        self._updating = perf_counter()
+        state, backward = self.state, self.process.backward
+        told = self.logged.means.pop("loss", None)
+        loss = None if told is None else told.value()
+        if updates.made:
+            updates.settle(state.step, len(window.batches), loss)
+        else:
+            updates.check_given(self._given, len(window.batches))
+            if self.process.update(state.step) is False and self._buffers is not None:
+                self._buffers.put_back()
+            updates.made = 0
+        state.loss = backward.loss if loss is None else loss
+        state.step += 1
+        state.epoch_step += 1
+        state.samples += window.samples
+        state.epoch_samples += window.samples
+
     def _windows(self) -> Iterator[Window]:
-        """What is left of the epoch. Batches of a `Loader` are counted by samples: their size may have changed."""
+        """What is left of the epoch, on the device. Batches of a `Loader` are counted by samples: they may have other
+        sizes than before.
+        """
         state, source = self.state, self.source
         if state.epoch_samples and isinstance(source, Loader):
-            return source.windows_after(state.epoch, state.epoch_samples)
-        return source.windows(state.epoch, state.epoch_step)
+            windows = source.windows_after(state.epoch, state.epoch_samples)
+        else:
+            windows = source.windows(state.epoch, state.epoch_step)
+        if not self._is_elsewhere:
+            return windows
+
+        def took(seconds: float) -> None:
+            self._moving += seconds
+
+        def is_last() -> bool:
+            return bool(state.stop_reason) or state.step + 1 == state.max_steps
+
+        return ahead(windows, self.device, is_last=is_last, took=took)
+
+    def _micro_key(self, i: int) -> int:
+        """The key of what micro-batch `i` of this step draws."""
+        return key(self.seed, STEP, self.state.step, i) if i else self._key_of(self.state.step)
 
     def _key_of(self, step: int) -> int:
         """The key of the first micro-batch of a step. Made one by one they would take several times as long."""
@@ -185,10 +316,45 @@ class Engine:
     def _points(self) -> dict[str, float]:
         """What is recorded of every step."""
         backward = self.process.backward
-        points = {"train/loss": self.state.loss, "train/lr": backward.lr}
-        if backward.grad_norm is not None:
-            points["train/grad_norm"] = backward.grad_norm
+        points = backward.points()
+        if self.state.loss != self.state.loss and backward.non_finite == "stop":
+            points.pop("train/loss", None)  # a real nan would have been raised: nobody told this one
+        if self.logged.means:
+            points = self.logged.end_step(self.state.step, self.recorder) | points
         return points
+
+    def _blame(self, window: Window, error: BaseException) -> None:
+        """Raise what tells more than `error` about why the step failed, if there is something."""
+        if isinstance(error, NonFiniteError):
+            if self._buffers is not None:
+                self._buffers.put_back()
+            raise NonFiniteError(error.what, where=self._origin(window) or error.where, fix=error.fix) from None
+        if is_out_of_memory(error):
+            raise out_of_memory(self.process, window.batches, self.state.step, error) from error
+        blame_device(self.state.batch, self.device, error)
+
+    def _origin(self, window: Window) -> str:
+        """Where the first value of the step is that is not finite: it is done again, from the same batch and seed."""
+        if getattr(self.process, "has_updated", False):
+            return ""  # done again it would update the weights again
+
+        def again() -> None:
+            self.process.backward.begin(window.sizes)
+            for i, batch in enumerate(window.batches):
+                seed_all(self._micro_key(i))
+                self.process.training_step(to_device(batch, self.device) if self._is_elsewhere else batch)
+
+        try:
+            return first_non_finite(self.process, window.batches, again)
+        finally:
+            if self._buffers is not None:
+                self._buffers.put_back()
+            self.process.model.zero_grad(set_to_none=True)
+
+    def _flush(self) -> None:
+        """What was logged and still waits on a device is recorded; after an error of the device it is lost."""
+        with suppress(RuntimeError) if self.state.error is not None else nullcontext():
+            self.logged.flush(self.recorder)
 
     def _end_epoch(self) -> None:
         state = self.state
@@ -206,9 +372,13 @@ class Engine:
         state, backward = self.state, self.process.backward
         self._randomness.draws = state.draws
         self._count_on()
-        backward.rate.total = state.max_steps
-        backward.rate.epoch_length = state.epoch_length
-        backward.rate.set(state.step)
+        self.logged = Logged(lambda: state.batch, is_late=self._is_elsewhere)
+        if isinstance(self.process, Process):
+            self.process.attach(state, self.device, self.logged)
+        backward.start(state.step, total=state.max_steps, epoch_length=state.epoch_length)
+        model = getattr(self.process, "model", None)
+        if isinstance(model, nn.Module) and backward.non_finite != "ignore":
+            self._buffers = Buffers(model) if any(True for _ in model.buffers()) else None
         self.process.train()
         for event, count in (
             (Event.STEP_BEGIN, state.step),

@@ -30,16 +30,24 @@ class Groups:
     A rule chooses by `match`, patterns of names such as "encoder.*" or "*.bias", or by `kind`: "norm" (the parameters
     of normalisation layers), "bias", "embedding". `frozen = true` takes what it chooses out of training; every other
     key is a setting of the group (lr, weight_decay, ...). All rules that choose a parameter count, a later one over an
-    earlier one. What no rule chooses has the settings of the optimizer. ArgumentError for a pattern that fits nothing.
+    earlier one. What no rule chooses has the settings of the optimizer. `only`: patterns of names; all else is left to
+    other optimizers. ArgumentError for a pattern that fits nothing.
     """
 
-    def __init__(self, model: nn.Module, *, rules: Sequence[Mapping[str, Any]]) -> None:
+    def __init__(
+        self, model: nn.Module, *, rules: Sequence[Mapping[str, Any]] = (), only: str | Sequence[str] = ("*",)
+    ) -> None:
         self.rules = [_read(number, rule) for number, rule in enumerate(rules)]
         self.frozen: list[str] = []
+        only = (only,) if isinstance(only, str) else only
         names, kinds = _names(model), _kinds(model)
         self._refuse_unused(names)
+        for each in only:
+            _refuse_unfit(each, names, ("only",))
         by_settings: dict[str, dict[str, Any]] = {}
         for parameter in model.parameters():
+            if not any(fnmatchcase(name, each) for name in names[id(parameter)] for each in only):
+                continue
             settings = self._settings(names[id(parameter)], kinds[id(parameter)])
             frozen = settings.pop("frozen", None)
             if frozen is not None:
@@ -77,30 +85,36 @@ class Groups:
         return settings
 
     def _refuse_unused(self, names: Mapping[int, Sequence[str]]) -> None:
-        known = [name for each in names.values() for name in each]
-        parts = dict.fromkeys(f"{name[:i]}.*" for name in known for i, letter in enumerate(name) if letter == ".")
         for number, rule in enumerate(self.rules):
             for each in rule.match:
-                if not any(fnmatchcase(name, each) for name in known):
-                    near = nearest(each, [*parts, *known])
-                    raise ArgumentError(
-                        f"No parameter of the model fits {each!r}",
-                        inside=("rules", number, "match"),
-                        fix=suggested(near) or f"there are: {', '.join(known[:5])}{', ...' if known[5:] else ''}",
-                    )
+                _refuse_unfit(each, names, ("rules", number, "match"))
 
 
-def described(optimizer: Optimizer, model: nn.Module) -> list[str]:
+def _refuse_unfit(pattern: str, names: Mapping[int, Sequence[str]], inside: Sequence[str | int]) -> None:
+    known = [name for each in names.values() for name in each]
+    if any(fnmatchcase(name, pattern) for name in known):
+        return
+    parts = dict.fromkeys(f"{name[:i]}.*" for name in known for i, letter in enumerate(name) if letter == ".")
+    near = nearest(pattern, [*parts, *known])
+    raise ArgumentError(
+        f"No parameter of the model fits {pattern!r}",
+        inside=inside,
+        fix=suggested(near) or f"there are: {', '.join(known[:5])}{', ...' if known[5:] else ''}",
+    )
+
+
+def described(optimizers: Mapping[str, Optimizer], model: nn.Module) -> list[str]:
     """A line for each group with how much is in it, and one for what is not trained."""
     names = _names(model)
     lines: list[str] = []
     trained: set[int] = set()
-    for group in optimizer.param_groups:
+    groups = [(name, group) for name, optimizer in optimizers.items() for group in optimizer.param_groups]
+    for name, group in groups:
         trained |= {id(parameter) for parameter in group["params"]}
         settings = {"lr": group.get("initial_lr", group["lr"]), "weight_decay": group.get("weight_decay")}
         told = ", ".join(f"{key} {value:g}" for key, value in settings.items() if _is_number(value))
         lines.append(
-            f"group {len(lines) + 1} of {len(optimizer.param_groups)}: {told}: {_content(group['params'], names)}"
+            f"{name and name + ', '}group {len(lines) + 1} of {len(groups)}: {told}: {_content(group['params'], names)}"
         )
     left = [parameter for parameter in model.parameters() if id(parameter) not in trained]
     return [*lines, f"not trained: {_content(left, names)}"] if left else lines

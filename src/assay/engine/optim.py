@@ -25,6 +25,20 @@ def optimizer_state(optimizer: Optimizer, model: nn.Module) -> dict[str, Any]:
     }
 
 
+class NamedState:
+    """The state of an optimizer by the names of the parameters in `model`, as a checkpoint keeps it."""
+
+    def __init__(self, optimizer: Optimizer, model: nn.Module) -> None:
+        self.optimizer = optimizer
+        self.model = model
+
+    def state_dict(self) -> dict[str, Any]:
+        return optimizer_state(self.optimizer, self.model)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        load_optimizer_state(self.optimizer, self.model, state)
+
+
 def load_optimizer_state(optimizer: Optimizer, model: nn.Module, saved: Mapping[str, Any]) -> None:
     """Put a saved state back. CheckpointError when the parameters, or their groups, are others than were saved."""
     names = _names(optimizer, model)

@@ -11,9 +11,11 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from assay.core.errors import InputError
-from assay.engine.backward import Backward, Loss, NonFiniteError
+from assay.engine.backward import Backward, BackwardPart, Losses, NonFiniteError
+from assay.engine.logged import Logged
 from assay.engine.metrics.metric import Metric
 from assay.engine.seed import HOOK, key, seed_all, undisturbed
+from assay.engine.state import State
 
 Model = nn.Module
 
@@ -22,19 +24,25 @@ class Process(ABC):
     """Write `forward_step`; everything else is a template that may be replaced.
 
     Training calls `train()`, then for each window of micro-batches `training_step(batch)` for each and `update(step)`
-    once. Evaluation calls `eval()`, then `validation_step(batch)`; where there is no loss, `inference_step(batch)`.
+    once. Evaluation calls `eval()`, then `validation_step(batch)`; where there is no loss, `inference_step(batch)`. No
+    base class is needed for that: any object with these methods will do.
     """
 
     model: nn.Module
-    backward: Backward
+    backward: BackwardPart
     metrics: Mapping[str, Metric]
     batch_hook: Callable[[Any], Any] | None = None
     """Gives the batch to train on in place of one, once for each micro-batch: mixup, for example. What it draws from
     torch, numpy and `random` is keyed by the micro-step, and changes no other draw."""
+    logged: Logged | None = None
+    """Where `log` puts things: that of the engine while it trains, another one while a split is evaluated."""
 
     @abstractmethod
-    def forward_step(self, batch: Any) -> tuple[Loss, Any]:
-        """The loss (a mean, or a (sum, weight) pair) and the output (a mapping; `loss` in it is for logs)."""
+    def forward_step(self, batch: Any) -> tuple[Losses, Any]:
+        """The loss and the output (a mapping; `loss` in it is for logs).
+
+        The loss is a mean, a (sum, weight) pair, or a mapping of several of them by name.
+        """
 
     def training_step(self, batch: Any) -> Any:
         """Forward and backward of one micro-batch; no update."""
@@ -81,7 +89,19 @@ class Process(ABC):
             raise InputError("The batch_hook returned nothing.", fix="Return the batch, changed or as it was.")
         return batch
 
-    def _forward(self, batch: Any) -> tuple[Loss, Any]:
+    def log(self, name: str, value: Tensor | float, weight: Tensor | float | None = None) -> None:
+        """Record the weighted mean of `value` over the step as `train/NAME`, over an evaluated split as `valid/NAME`.
+
+        The weight is the number of samples in the batch, if none is given. No device waits for this.
+        """
+        if self.logged is not None:
+            self.logged.add(name, value, weight)
+
+    def attach(self, state: State, device: torch.device, logged: Logged) -> None:
+        """An engine begins to run this process on `device`; `state` says where it is."""
+        self.logged = logged
+
+    def _forward(self, batch: Any) -> tuple[Losses, Any]:
         returned: Any = self.forward_step(batch)  # users write it
         if isinstance(returned, tuple) and len(returned) == 2:
             return returned
@@ -105,7 +125,7 @@ class Supervised(Process):
         criterion: nn.Module | None,
         optimizer: Optimizer | None = None,
         *,
-        backward: Backward | None = None,
+        backward: BackwardPart | None = None,
         metrics: Mapping[str, Metric] | None = None,
         batch_hook: Callable[[Any], Any] | None = None,
     ) -> None:
@@ -118,7 +138,7 @@ class Supervised(Process):
         elif optimizer is not None:
             self.backward = Backward(optimizer)
 
-    def forward_step(self, batch: Any) -> tuple[Loss, Any]:
+    def forward_step(self, batch: Any) -> tuple[Losses, Any]:
         if not isinstance(batch, list | tuple) or len(batch) != 2:
             raise InputError(
                 f"Supervised takes batches of (input, target); this one is {_shape_of(batch)}.",

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from assay.core.errors import InputError
-from assay.engine.backward import Backward, Loss, NonFinite, NonFiniteError
+from assay.engine.backward import Backward, NonFinite, NonFiniteError, Stateful
 from assay.engine.schedules import Schedule
 
 
@@ -33,8 +33,9 @@ class ScaledBackward(Backward):
         growth_factor: float = 2.0,
         backoff_factor: float = 0.5,
         growth_interval: int = 2000,
+        weights: Mapping[str, float] | None = None,
     ) -> None:
-        super().__init__(optimizer, schedule=schedule, clip_norm=clip_norm, non_finite=non_finite)
+        super().__init__(optimizer, schedule=schedule, clip_norm=clip_norm, non_finite=non_finite, weights=weights)
         if scale < 1 or growth_factor <= 1 or not 0 < backoff_factor < 1 or growth_interval < 1:
             raise InputError("A loss scale is at least 1, grows by a factor above 1 and falls by one below 1.")
         self.scale = scale
@@ -43,29 +44,18 @@ class ScaledBackward(Backward):
         self.growth_interval = growth_interval
         self.overflows = 0
         self._since = 0  # updates since the scale changed
+        self._has_overflown = False
 
-    def __call__(self, loss: Loss) -> None:
-        super().__call__(self._scaled(loss))
+    def finish(self, step: int, *, take: bool) -> None:
+        super().finish(step, take=take)
+        if self._has_overflown:
+            return
+        self._since += 1
+        if self._since == self.growth_interval:
+            self.scale, self._since = self.scale * self.growth_factor, 0
 
-    def update(self, step: int) -> bool:
-        if self._unscale():
-            updated = super().update(step)
-            self._since += 1
-            if self._since == self.growth_interval:
-                self.scale, self._since = self.scale * self.growth_factor, 0
-            return updated
-        self.loss, self.lr, self.grad_norm = self._read_loss(), self.rate.current, math.inf
-        if self.clip_norm is None:
-            self.grad_norm = None
-        self.overflows += 1
-        self.scale, self._since = self.scale * self.backoff_factor, 0
-        if self.scale < 1:
-            raise NonFiniteError(
-                f"Gradients overflow at step {step + 1} even with a loss scale below 1.",
-                fix='The weights are still those of before. Lower the learning rate, or use precision = "bf16".',
-            )
-        self._end(step)
-        return False
+    def parts(self, model: nn.Module) -> dict[str, Stateful]:
+        return {**super().parts(model), "scaler": self}
 
     def state_dict(self) -> dict[str, Any]:
         """What a run that goes on needs besides the optimizer."""
@@ -74,16 +64,27 @@ class ScaledBackward(Backward):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.scale, self._since, self.overflows = float(state["scale"]), int(state["since"]), int(state["overflows"])
 
-    def _scaled(self, loss: Any) -> Any:
-        if isinstance(loss, tuple) and len(loss) == 2 and isinstance(loss[0], Tensor):
-            return loss[0].float() * self.scale, loss[1]
-        # Anything else is no loss, which the base says.
-        return loss.float() * self.scale if isinstance(loss, Tensor) else loss
+    def _differentiate(self, loss: Tensor) -> None:
+        super()._differentiate(loss.float() * self.scale)
 
-    def _read_loss(self) -> float:
-        return super()._read_loss() / self.scale
+    def _gradients(self, loss: Tensor, *, keep: bool) -> list[Tensor | None]:
+        return super()._gradients(loss.float() * self.scale, keep=keep)
 
-    def _unscale(self) -> bool:
+    def _unscale(self, step: int) -> bool:
+        self._has_overflown = not self._are_unscaled()
+        if not self._has_overflown:
+            return True
+        self.grad_norm = None if self.clip_norm is None else math.inf
+        self.overflows += 1
+        self.scale, self._since = self.scale * self.backoff_factor, 0
+        if self.scale < 1:
+            raise NonFiniteError(
+                f"Gradients overflow at step {step + 1} even with a loss scale below 1.",
+                fix='The weights are still those of before. Lower the learning rate, or use precision = "bf16".',
+            )
+        return False
+
+    def _are_unscaled(self) -> bool:
         """Gradients as they would be without a scale; False when one of them is not finite."""
         kinds: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
         for parameter in self.parameters:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from copy import copy
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,8 +21,9 @@ class State:
     `samples` training samples, `epoch_samples` those of the epoch; `valid_samples` those that this process evaluated,
     which checkpoints do not keep: whether somebody looks must not change them. `draws` says that training draws from
     numpy or `random`. `loss` is the mean loss of the newest step. `max_steps` is what the run will do in all, None when
-    nobody can know. `metrics` holds the newest evaluation, by name (`valid/acc`), and `metrics_step` at which step it
-    was; `split` is the one that is being evaluated. `hurry`: see `Engine.stop`.
+    nobody can know. `batch` and `output` are those of the newest micro-batch. `dataloader` is what batches come from;
+    while a split is evaluated, the loader of that. `metrics` holds the newest evaluation, by name (`valid/acc`), and
+    `metrics_step` at which step it was; `split` is the one that is being evaluated. `hurry`: see `Engine.stop`.
     """
 
     epoch: int = 0
@@ -39,7 +40,8 @@ class State:
     loss: float = float("nan")
     batch: Any = None
     output: Any = None
-    metrics: dict[str, float] = field(default_factory=dict)
+    dataloader: Any = None
+    metrics: dict[str, Any] = field(default_factory=dict)
     metrics_step: int | None = None
     split: str = ""
     best: dict[str, Any] | None = None
@@ -56,6 +58,10 @@ class State:
         return self.step
 
     @property
+    def max_iterations(self) -> int | None:
+        return self.max_steps
+
+    @property
     def consumed_train_samples(self) -> int:
         return self.samples
 
@@ -64,9 +70,9 @@ class State:
         return self.valid_samples
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps; batch, output and bounds are not part of it."""
-        return {name: copy(getattr(self, name)) for name in SAVED}
+        """What a checkpoint keeps; batch, output, dataloader and bounds are not part of it."""
+        return {name: deepcopy(getattr(self, name)) for name in SAVED}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         for name in SAVED:
-            setattr(self, name, copy(state[name]))
+            setattr(self, name, deepcopy(state[name]))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from assay.core.errors import InputError
 from assay.engine.data.loader import Loader
+from assay.engine.data.source import Source
 
 
 def arithmetic(loader: Loader, *, epochs: int | None, total: int | None) -> list[str]:
@@ -25,6 +27,22 @@ def arithmetic(loader: Loader, *, epochs: int | None, total: int | None) -> list
     if loader.micro_batch_size != batch:
         lines.append(f"a step has {loader.arithmetic}")
     return lines
+
+
+def larger(source: Source, *, epochs: int, steps: int) -> tuple[int | None, int | None, str]:
+    """Of both bounds the one that is reached last, as (epochs, steps), and the arithmetic.
+
+    InputError where nobody can know which it is.
+    """
+    length = source.steps_per_epoch
+    if length is None:
+        raise InputError(
+            "Which of epochs and steps is reached last is unknown: nobody knows how many batches an epoch has.",
+            fix='Give one of the two, or [train] until = "first".',
+        )
+    total = epochs * length
+    said = f"the larger of {_counted(steps, 'step')} and {_counted(epochs, 'epoch')} x {length:,} = {total:,} steps"
+    return (epochs, None, said) if total >= steps else (None, steps, said)
 
 
 def _counted(count: int, what: str) -> str:

@@ -14,6 +14,7 @@ from torch.utils.data import IterableDataset, TensorDataset
 
 from assay.core.errors import InputError
 from assay.core.schema import LOADER_CLASHES
+from assay.engine.batch_size import batch_size as divided
 from assay.engine.batches import pinned
 from assay.engine.data.collate import collate as collate_samples
 from assay.engine.data.pinning import pinned_ahead
@@ -36,7 +37,8 @@ def is_dataset(source: object) -> bool:
 class Loader:
     """Batches of a map-style data set, for training (`windows`) and evaluation (iteration, in order).
 
-    `batch_size` is the number of samples per optimizer step; `micro_batch_size` or `accumulate` splits it. The order
+    `batch_size` is the number of samples per optimizer step; `micro_batch_size` or `accumulate` splits it, and both of
+    them give it where it is left out. The order
     depends on (seed, epoch) alone, the randomness of a sample on (seed, split, epoch, position): where a run is in its
     data is one integer, and how many workers load it changes nothing.
 
@@ -98,16 +100,15 @@ class Loader:
             name = f"data.{split}.batch_sampler"
             self._lists = Listed(batch_sampler, seed=seed, name=name, batches=True)
             self.order: Order = self._lists
-            self.micro_batch_size = self._lists.batch_size
-            self.batch_size = self.micro_batch_size * self._accumulate
+            self.sizes = divided(micro=self._lists.batch_size, accumulate=accumulate, split=split)
         else:
-            assert batch_size is not None
-            self.batch_size = batch_size
-            self.micro_batch_size = _micro(batch_size, accumulate, micro_batch_size, split)
+            self.sizes = divided(batch_size, micro=micro_batch_size, accumulate=accumulate, split=split)
             if sampler is None:
                 self.order = Plan(len(dataset), seed=seed, shuffle=bool(shuffle))
             else:
-                self.order = order_of(sampler, dataset, seed=seed, batch_size=batch_size, name=f"data.{split}.sampler")
+                size, name = self.sizes.whole, f"data.{split}.sampler"
+                self.order = order_of(sampler, dataset, seed=seed, batch_size=size, name=name)
+        self.batch_size, self.micro_batch_size = self.sizes.whole, self.sizes.micro
         is_plain = type(dataset) is TensorDataset and self.collate is collate_samples
         self.fetch = Fetch(dataset, collate=self.collate, randomness=self.randomness, seed=seed, split=split)
         self._load: Callable[..., Any] = partial(_rows, dataset) if is_plain else self.fetch  # type: ignore[arg-type]
@@ -142,7 +143,7 @@ class Loader:
     @property
     def arithmetic(self) -> str:
         """`64 = 4 accumulate x 16`, for the start of a run."""
-        return f"{self.batch_size} = {self.batch_size // self.micro_batch_size} accumulate x {self.micro_batch_size}"
+        return str(self.sizes)
 
     def windows(self, epoch: int, start: int) -> Iterator[Window]:
         """The windows of one epoch from number `start` on; the last may be smaller."""
@@ -282,39 +283,7 @@ def _check(
             raise InputError(
                 f"data.{split}: {one} and {other} do not go together: {why}.", fix="Leave one of them out."
             )
-    if not given["batch_sampler"]:
-        if batch_size is None:
-            raise InputError(f"data.{split} has no batch_size.", fix="Give batch_size, or a batch_sampler.")
-        if batch_size < 1:
-            raise InputError(f"data.{split}.batch_size is {batch_size}; it must be at least 1.")
     if workers < 0:
         raise InputError(f"data.{split}.workers is {workers}; it must be at least 0.")
     if prefetch < 1:
         raise InputError(f"data.{split}.prefetch is {prefetch}; it must be at least 1.")
-
-
-def _micro(batch_size: int, accumulate: int | None, micro: int | None, split: str) -> int:
-    if micro is not None and micro < 1:
-        raise InputError(f"data.{split}.micro_batch_size is {micro}; it must be at least 1.")
-    if accumulate is not None and accumulate < 1:
-        raise InputError(f"accumulate is {accumulate}; it must be at least 1.")
-    if micro is None:
-        micro, rest = divmod(batch_size, accumulate or 1)
-        if rest or not micro:
-            choices = [n for n in range(1, batch_size + 1) if batch_size % n == 0]
-            raise InputError(
-                f"A batch of {batch_size} cannot be split into {accumulate} equal micro-batches.",
-                fix=f"accumulate can be {', '.join(map(str, choices))}.",
-            )
-    elif accumulate is not None and micro * accumulate != batch_size and accumulate != 1:
-        raise InputError(
-            f"batch_size {batch_size} is not accumulate {accumulate} x micro_batch_size {micro}.",
-            fix="Give one of the two; the other follows.",
-        )
-    if batch_size % micro:
-        choices = [n for n in range(1, batch_size + 1) if batch_size % n == 0]
-        raise InputError(
-            f"A batch of {batch_size} cannot be split into micro-batches of {micro}.",
-            fix=f"micro_batch_size can be {', '.join(map(str, choices))}.",
-        )
-    return micro

@@ -6,16 +6,17 @@ A change takes effect when `step` steps are completed. A run that goes on from a
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, ClassVar
 
 from torch import nn
-from torch.optim import Optimizer
 
 from assay.core.errors import InputError, did_you_mean
 from assay.core.events import At, Event, Handler
 from assay.core.facts import Changed
+from assay.engine.backward import Backward
+from assay.engine.backwards import Backwards
 from assay.engine.engine import Engine
 
 _EARLIEST = -(10**12)
@@ -78,7 +79,8 @@ class SetRequiresGrad(_Change):
                 fix = did_you_mean(pattern, names) or f"There are: {', '.join(names[:8])}."
                 raise InputError(f"SetRequiresGrad: no parameter of the model is called {pattern!r}.", fix=fix)
         if self.value:
-            trained = {id(weight) for group in _optimizer(engine).param_groups for weight in group["params"]}
+            groups = [group for part in _parts(engine).values() for group in part.optimizer.param_groups]
+            trained = {id(weight) for group in groups for weight in group["params"]}
             lost = [name for name, weight in self._matched(engine.process.model) if id(weight) not in trained]
             if lost:
                 raise InputError(
@@ -108,9 +110,9 @@ class SetRequiresGrad(_Change):
 class SetValue(_Change):
     """Sets a value when `step` steps are completed.
 
-    `key` begins with `optimizer` (a setting of all its groups, as in optimizer.lr), `model`, `process` or `backward`
-    (an attribute, as in model.drop.p or backward.clip_norm). Where there is a schedule, optimizer.lr is the rate that
-    it multiplies.
+    `key` begins with `optimizer` (a setting of all its groups, as in optimizer.lr; of one of several optimizers, as in
+    optimizer.critic.lr), `model`, `process` or `backward` (an attribute, as in model.drop.p or backward.clip_norm).
+    Where there is a schedule, optimizer.lr is the rate that it multiplies.
     """
 
     changes: ClassVar[str] = "a value that training depends on"
@@ -136,14 +138,14 @@ class SetValue(_Change):
         if root != "optimizer":
             setattr(self._owner(engine, root, path), last, self.value)
             return
-        for group in _optimizer(engine).param_groups:
-            group[last] = self.value
-        if last == "lr":
-            rate = engine.process.backward.rate
-            rate.bases = [float(self.value) for _ in rate.bases]
-            for group in _optimizer(engine).param_groups:
-                group["initial_lr"] = self.value
-            rate.set(engine.state.step)
+        for part in _named(engine, path):
+            for group in part.optimizer.param_groups:
+                group[last] = self.value
+            if last == "lr":
+                part.rate.bases = [float(self.value) for _ in part.rate.bases]
+                for group in part.optimizer.param_groups:
+                    group["initial_lr"] = self.value
+                part.rate.set(engine.state.step)
 
     def _now(self, engine: Engine) -> Any:
         """What it is; InputError when there is no such thing."""
@@ -155,12 +157,13 @@ class SetValue(_Change):
                 f"SetValue cannot set {self.key!r}.", fix=fix or "Write optimizer.lr or model.drop.p, for example."
             )
         if root == "optimizer":
-            groups = _optimizer(engine).param_groups
-            if len(path) != 1 or path[0] not in groups[0] or path[0] == "params":
-                there = [name for name in groups[0] if name not in ("params", "initial_lr")]
-                fix = did_you_mean(path[-1], there) or f"It has: {', '.join(there)}."
+            parts = _named(engine, path[:-1])
+            there = [name for name in _first(parts) if name not in ("params", "initial_lr")] if parts else []
+            if path[-1] not in there:
+                known = [*there, *(f"{name}.lr" for name in _parts(engine) if name)]
+                fix = did_you_mean(".".join(path), known) or f"It has: {', '.join(known)}."
                 raise InputError(f"SetValue: the optimizer has no setting {'.'.join(path)!r}.", fix=fix)
-            return groups[0][path[0]]
+            return _first(parts)[path[-1]]
         return _member(self._owner(engine, root, path[:-1]), path[-1], self.key)
 
     def _owner(self, engine: Engine, root: str, path: Sequence[str]) -> Any:
@@ -186,7 +189,8 @@ class ResetOptimizer(_Change):
         pass
 
     def do(self, engine: Engine) -> list[tuple[str, str, str]]:
-        _optimizer(engine).state.clear()
+        for part in _parts(engine).values():
+            part.optimizer.state.clear()
         return [("the state of the optimizer was reset", "", "")]
 
     def redo(self, engine: Engine) -> None:
@@ -199,8 +203,26 @@ def _checked(step: int) -> int:
     return step
 
 
-def _optimizer(engine: Engine) -> Optimizer:
-    return engine.process.backward.optimizer
+def _parts(engine: Engine) -> dict[str, Backward]:
+    """What updates with which optimizer, by its name; the only one is called ""."""
+    backward = engine.process.backward
+    if isinstance(backward, Backwards):
+        return backward.by_name
+    if isinstance(backward, Backward):
+        return {"": backward}
+    raise InputError(f"What a {type(backward).__name__} does cannot be changed: it is no Backward of assay's.")
+
+
+def _named(engine: Engine, path: Sequence[str]) -> list[Backward]:
+    """All of them, or the one that `path` names; none when there is no such."""
+    parts = _parts(engine)
+    if not path:
+        return list(parts.values())
+    return [part for name, part in parts.items() if [name] == list(path)]
+
+
+def _first(parts: Sequence[Backward]) -> Mapping[str, Any]:
+    return parts[0].optimizer.param_groups[0]
 
 
 def _member(owner: Any, name: str, key: str) -> Any:

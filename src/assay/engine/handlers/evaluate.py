@@ -19,6 +19,7 @@ from assay.core.facts import Evaluated
 from assay.core.ports import NullRecorder, Recorder
 from assay.engine.batches import blame_device, size_of, to_device
 from assay.engine.engine import Engine
+from assay.engine.logged import Logged
 from assay.engine.metrics.means import Mean
 from assay.engine.metrics.metric import Metric, as_metric, numbers
 from assay.engine.outputs import Evaluation, Pipes
@@ -78,7 +79,7 @@ class Evaluate:
 
     def _split(self, engine: Engine, split: str, batches: Iterable[Any]) -> None:
         state, begun = engine.state, perf_counter()
-        state.split = split
+        state.split, trained_on, state.dataloader = split, state.dataloader, batches
         engine.fire(Event.EVAL_BEGIN)
         results, samples = evaluate(
             engine.process,
@@ -100,7 +101,7 @@ class Evaluate:
         fact = Evaluated(split=split, step=state.step, metrics=results, samples=samples, seconds=seconds)
         engine.recorder.tell(replace(fact, partial=part_of(batches, self.limit)))
         engine.fire(Event.EVAL_END)
-        state.split = ""
+        state.split, state.dataloader = "", trained_on
 
 
 def part_of(batches: Iterable[Any], limit: int | None) -> str:
@@ -162,9 +163,11 @@ def evaluate(
     used = {} if infer else _metrics(process, metrics or {})
     evaluation = Evaluation(split=split, step=step, recorder=recorder if recorder is not None else NullRecorder())
     loss = Mean()
+    batch: Any = None
+    logged = Logged(lambda: batch)
     process.eval()
     forward = process.inference_step if infer else process.validation_step
-    with undisturbed():
+    with undisturbed(), _logging_to(logged, process):
         pipes.begin(evaluation)
         for number, batch in enumerate(batches):
             if before is not None:
@@ -193,6 +196,7 @@ def evaluate(
         results = evaluation.metrics
         if loss.weight:
             results[f"{split}/loss"] = loss.value()
+        results |= logged.take(split)
         for name, metric in used.items():
             results |= numbers(f"{split}/{name}", metric.value())
         pipes.end(evaluation)
@@ -221,6 +225,17 @@ def _counted(batch: Any, split: str) -> int:
             fix="Give batches of tensors, or of something with a length.",
         )
     return count
+
+
+@contextmanager
+def _logging_to(logged: Logged, process: Process) -> Iterator[None]:
+    """Inside, what the process logs is of the split that is evaluated."""
+    before = getattr(process, "logged", None)
+    process.logged = logged
+    try:
+        yield
+    finally:
+        process.logged = before
 
 
 def _add_loss(mean: Mean, loss: Any, count: int) -> None:

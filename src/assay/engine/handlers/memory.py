@@ -35,8 +35,9 @@ class Memory:
 
 def sizes_bytes(engine: Engine) -> dict[str, int]:
     """What is taken by now, by what for."""
-    model, optimizer = engine.process.model, engine.process.backward.optimizer
-    gathered = [value for state in optimizer.state.values() for value in state.values() if isinstance(value, Tensor)]
+    model, optimizers = engine.process.model, engine.process.backward.optimizers.values()
+    states = [state for optimizer in optimizers for state in optimizer.state.values()]
+    gathered = [value for state in states for value in state.values() if isinstance(value, Tensor)]
     sizes = {
         "weights": _bytes_of(model.parameters()),
         "buffers": _bytes_of(model.buffers()),

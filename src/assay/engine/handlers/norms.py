@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from assay.core.errors import InputError
@@ -27,7 +28,7 @@ class Norms:
             raise InputError(f"depth is {depth}; it counts the parts of a module's name, from 1 on.")
         self.when = steps(every)
         self.depth = depth
-        self._hook: RemovableHandle | None = None
+        self._hooks: list[RemovableHandle] = []
         self._grads: list[tuple[str, Tensor]] = []
 
     def handlers(self) -> list[Handler]:
@@ -41,12 +42,16 @@ class Norms:
 
     def listen(self, engine: Engine) -> None:
         """Be there when the optimizer takes its step: after it the gradients are gone."""
-        model, optimizer = engine.process.model, engine.process.backward.optimizer
+        named = {id(weight): (name, weight) for name, weight in _trained(engine.process.model)}
 
-        def measure(*_: Any) -> None:
-            self._grads += [(name, _norm(weight.grad)) for name, weight in _trained(model) if weight.grad is not None]
+        def measure(optimizer: Optimizer, *_: Any) -> None:
+            own = {id(weight) for group in optimizer.param_groups for weight in group["params"]}
+            mine = [pair for known, pair in named.items() if known in own]
+            self._grads += [(name, _norm(weight.grad)) for name, weight in mine if weight.grad is not None]
 
-        self._hook = optimizer.register_step_pre_hook(measure)
+        self._hooks = [
+            optimizer.register_step_pre_hook(measure) for optimizer in engine.process.backward.optimizers.values()
+        ]
 
     def record(self, engine: Engine) -> None:
         weights = [(name, _norm(weight)) for name, weight in engine.process.model.named_parameters()]
@@ -58,9 +63,9 @@ class Norms:
         engine.recorder.log(grads | norms, engine.state.step)
 
     def leave(self) -> None:
-        if self._hook is not None:
-            self._hook.remove()
-            self._hook = None
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
         self._grads = []
 
     def _by_module(self, kind: str, norms: Mapping[str, float]) -> dict[str, float]:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from time import perf_counter
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from torch import nn
 from torch.optim import Optimizer
@@ -18,7 +18,7 @@ from assay.core.events import Event, Handler
 from assay.core.facts import Saved, Warned
 from assay.core.manifest import Kind, Manifest, folder_of_step
 from assay.core.ports import Recorder
-from assay.engine.backward import NonFiniteError
+from assay.engine.backward import NonFiniteError, Stateful
 from assay.engine.checkpoint.background import Background
 from assay.engine.checkpoint.codec import decode, encode
 from assay.engine.checkpoint.folder import Where
@@ -27,22 +27,14 @@ from assay.engine.checkpoint.tensor_file import Staging
 from assay.engine.checkpoint.weights import load_model_state as load_model_state
 from assay.engine.criterion import criterion_state, load_criterion_state
 from assay.engine.engine import Engine
-from assay.engine.optim import load_optimizer_state, optimizer_state
-from assay.engine.scaler import ScaledBackward
 from assay.engine.when import every as each
 
 Mode = Literal["min", "max"]
-PARTS = ("model", "optimizer", "state", "criterion")
+PARTS = ("model", "optimizer", "scaler", "backward", "criterion", "state")
+"""What an engine itself consists of; of several optimizers each has a part of its own, as `optimizer.critic`."""
+
 _LAST = 1000
 _LOGGER = logging.getLogger("assay.checkpoint")
-
-
-class Stateful(Protocol):
-    """A listener that goes on from where it was: an object with handlers, and with a state of its own."""
-
-    def state_dict(self) -> dict[str, Any]: ...
-
-    def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 
 class Save:
@@ -234,12 +226,8 @@ def _spoilt(model: nn.Module) -> list[str]:
 def capture(engine: Engine) -> dict[str, Any]:
     """Everything a checkpoint keeps, by part; each listener with a state is a part of its own."""
     model, backward = engine.process.model, engine.process.backward
-    scaled = {"scaler": backward.state_dict()} if isinstance(backward, ScaledBackward) else {}
-    parts = {
-        "model": model.state_dict(),
-        "optimizer": {**optimizer_state(backward.optimizer, model), **scaled},
-        "state": engine.state.state_dict(),
-    }
+    parts = {"model": model.state_dict(), "state": engine.state.state_dict()}
+    parts |= {name: part.state_dict() for name, part in backward.parts(model).items()}
     parts |= criterion_state(engine.process)
     return parts | {name: listener.state_dict() for name, listener in stateful(engine).items()}
 
@@ -248,9 +236,14 @@ def restore(engine: Engine, parts: Mapping[str, Any]) -> None:
     """Put a loaded checkpoint into an engine that has not run yet, and into those that listen to it by now."""
     load_model_state(engine.process.model, parts["model"])
     backward = engine.process.backward
-    load_optimizer_state(backward.optimizer, engine.process.model, parts["optimizer"])
-    if isinstance(backward, ScaledBackward) and "scaler" in parts["optimizer"]:
-        backward.load_state_dict(parts["optimizer"]["scaler"])
+    holders = backward.parts(engine.process.model)
+    odd = {name for name in parts if _is_of_optimizer(name)} ^ {name for name in holders if _is_of_optimizer(name)}
+    if odd:
+        there = "is in the checkpoint, and not in this run" if odd <= parts.keys() else "is not in the checkpoint"
+        raise CheckpointError(f"{', '.join(sorted(odd))} {there}: it was made with other optimizers.")
+    for name, holder in holders.items():
+        if name in parts:
+            holder.load_state_dict(parts[name])
     load_criterion_state(engine.process, parts)
     engine.state.load_state_dict(parts["state"])
     restore_listeners(engine, parts)
@@ -259,6 +252,10 @@ def restore(engine: Engine, parts: Mapping[str, Any]) -> None:
 def is_of_engine(part: str) -> bool:
     """Whether a part of a checkpoint belongs to the engine itself, and not to somebody who listens."""
     return part.partition(".")[0] in PARTS
+
+
+def _is_of_optimizer(part: str) -> bool:
+    return part.partition(".")[0] == "optimizer"
 
 
 def restore_listeners(engine: Engine, parts: Mapping[str, Any]) -> None:
@@ -270,7 +267,8 @@ def restore_listeners(engine: Engine, parts: Mapping[str, Any]) -> None:
         else:
             message = f"The checkpoint holds no state of {name}, which begins anew."
             engine.recorder.tell(Warned(message=message, step=engine.state.step))
-    for name in parts.keys() - listeners.keys() - set(PARTS):
+    others = {name for name in parts if is_of_engine(name)}
+    for name in parts.keys() - listeners.keys() - others:
         message = f"The checkpoint holds a state of {name}, which listens no more: it is lost."
         engine.recorder.tell(Warned(message=message, step=engine.state.step))
 

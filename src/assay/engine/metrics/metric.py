@@ -90,11 +90,21 @@ def numbers(name: str, value: Any) -> dict[str, float]:
     return {key: number for part, item in parts for key, number in numbers(part, item).items()}
 
 
+TUPLE = ("pred", "target", "loss")
+"""What the places of an output mean that is a plain tuple."""
+
+
 def taken(output: Any, *names: str, by: str) -> list[Any]:
-    """Parts of what a process returned, by name; InputError says which `by` needs."""
+    """Parts of what a process returned, by name; InputError says which `by` needs.
+
+    A named tuple has its own names, any other is (pred, target, loss).
+    """
     try:
+        if isinstance(output, tuple):
+            places = getattr(output, "_fields", TUPLE)
+            return [output[places.index(name)] for name in names]
         return [output[name] for name in names]
-    except (KeyError, TypeError, IndexError):
+    except (KeyError, TypeError, IndexError, ValueError):
         wanted = " and ".join(f"`{name}`" for name in names)
         example = ", ".join(f'"{name}": ...' for name in names)
         raise InputError(

@@ -1,0 +1,68 @@
+"""`assay.Trainer`: a training as one class, with its record. Torch is imported when the class is asked for."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from assay.core.ports import Recorder
+from assay.record.meter import AvgMeter
+from assay.record.start import Run, start
+from assay.store.layout import make_project
+
+if TYPE_CHECKING:
+    from assay.engine import Trainer as _Engine
+    from assay.engine.state import State
+else:
+    _Engine = object
+
+
+class Recorded(_Engine):
+    """What `assay.Trainer` adds to that of the engine: the record of the run, and means over an epoch."""
+
+    run: Run | None = None
+
+    def __init__(self, params: Any) -> None:
+        super().__init__(params)
+        self.average = AvgMeter()
+
+    def initial_exp(self, folder: str | os.PathLike[str]) -> None:
+        """Begin the record in the project `folder`, which is made; then the callbacks and the trainer itself."""
+        from assay.engine import Save, Saver
+
+        name = getattr(self.params, "exp_name", "") or type(self).__name__
+        project = make_project(Path(folder))
+        code = Path(inspect.getfile(type(self))).parent
+        self.run = start(tag=str(name), config=dict(self.params), project=project, code_dirs=[code])
+        self.recorder = cast(Recorder, self.run)  # it never goes back to an earlier step
+        self.initial()
+        engine = self.make_engine()
+        if self.run.folder is not None:
+            engine.bus.extend(Save(Saver(self.run.folder.checkpoints)).handlers())
+
+    def train(self) -> State:
+        """Train all epochs, or those that are left; the record ends with it."""
+        if self.run is None:
+            return super().train()
+        with self.run:
+            return super().train()
+
+
+if TYPE_CHECKING:
+    Trainer = Recorded
+
+
+def __getattr__(name: str) -> Any:
+    if name != "Trainer":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from assay.engine import Trainer as EngineTrainer
+
+    doc = """Write `initial_trainer(params)` and `train_batch(...)`; then `initial_exp(folder)` and `train()`.
+
+    The record lies in the project of that folder: parameters, code, log, metrics, and a checkpoint after each epoch.
+    """
+    made = type(name, (Recorded, EngineTrainer), {"__module__": __name__, "__doc__": doc})
+    globals()[name] = made
+    return made

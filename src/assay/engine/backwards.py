@@ -1,0 +1,134 @@
+"""Several optimizers in one step, each with losses, a schedule and a limit of its own: a GAN, an actor and a critic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from torch import nn
+
+from assay.core.errors import InputError, did_you_mean
+from assay.engine.backward import Backward, BackwardPart, NonFiniteError, Stateful
+
+
+class Backwards(BackwardPart):
+    """One `Backward` for each name. The process gives a mapping of losses by these names, and all are updated together.
+
+    The loss of a part changes the parameters of its own optimizer and leaves all others as they are, so that the loss
+    of a generator may run through its critic. `every` says of a part that it is updated in each n-th step only; in the
+    others its loss may be missing, and is not used. An update that one part leaves out is left out by all.
+    """
+
+    def __init__(self, by_name: Mapping[str, Backward], *, every: Mapping[str, int] | None = None) -> None:
+        if not by_name:
+            raise InputError("Backwards was given no Backward.")
+        self.by_name = dict(by_name)
+        self.every = dict(every or {})
+        self.optimizers = {name: part.optimizer for name, part in self.by_name.items()}
+        _refuse_shared(self.by_name)
+        for name, count in self.every.items():
+            if name not in self.by_name:
+                fix = did_you_mean(name, self.by_name) or f"there are: {', '.join(self.by_name)}"
+                raise InputError(f"`every` names {name!r}, which is no optimizer.", fix=fix)
+            if count < 1:
+                raise InputError(f"`every` of {name} is {count}; it counts steps, from 1 on.")
+        policies = {part.non_finite for part in self.by_name.values()}
+        self.non_finite = "ignore" if policies == {"ignore"} else "stop" if "stop" in policies else "skip"
+        self._due = self._due_at(0)
+        self._updated: tuple[str, ...] = ()
+
+    def __getitem__(self, name: str) -> Backward:
+        return self.by_name[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.by_name)
+
+    def is_due(self, name: str) -> bool:
+        """Whether this step updates the part, and so wants its loss."""
+        return name in self._due
+
+    def begin(self, sizes: Sequence[int] | None) -> None:
+        for part in self._due.values():
+            part.begin(sizes)
+
+    def __call__(self, loss: Any) -> None:
+        names = ", ".join(self.by_name)
+        if not isinstance(loss, Mapping):
+            raise InputError(
+                f"The loss is a {type(loss).__name__}; {names} want one each.",
+                where="forward_step",
+                fix=f"Return a mapping of losses: {{{', '.join(f'{name!r}: ...' for name in self.by_name)}}}.",
+            )
+        for name in loss:
+            if name not in self.by_name:
+                fix = did_you_mean(name, self.by_name) or f"there are: {names}"
+                raise InputError(f"There is a loss for {name!r}, which is no optimizer.", where="forward_step", fix=fix)
+        for i, (name, part) in enumerate(self._due.items()):
+            if name not in loss:
+                raise InputError(f"There is no loss for {name!r}, which this step updates.", where="forward_step")
+            part.share_graph(keep=i + 1 < len(self._due))
+            try:
+                part(loss[name])
+            except InputError as error:
+                raise InputError(f"{name}: {error.what}", where=error.where, fix=error.fix) from error
+            except Exception as error:
+                error.add_note(f"in the backward pass of {name}")
+                raise
+        self.seconds = sum(part.seconds for part in self.by_name.values())
+
+    def update(self, step: int) -> bool:
+        taken = True
+        for name, part in self._due.items():
+            try:
+                taken = part.prepare(step) and taken
+            except NonFiniteError as error:
+                raise NonFiniteError(f"{name}: {error.what}", where=error.where, fix=error.fix) from error
+        for part in self._due.values():
+            part.finish(step, take=taken)
+        self.loss = sum(part.loss for part in self._due.values())
+        self._updated = tuple(self._due)
+        self._go_to(step + 1)
+        return taken
+
+    def start(self, step: int, *, total: int | None, epoch_length: int | None) -> None:
+        for part in self.by_name.values():
+            part.start(step, total=total, epoch_length=epoch_length)
+        self._go_to(step)
+
+    def points(self) -> dict[str, float]:
+        points = {"train/loss": self.loss}
+        for name in self._updated:
+            for key, value in self.by_name[name].points().items():
+                split, what, *rest = key.split("/")
+                points["/".join((split, what, name, *rest))] = value
+        return points
+
+    def parts(self, model: nn.Module) -> dict[str, Stateful]:
+        found: dict[str, Stateful] = {}
+        for name, part in self.by_name.items():
+            found |= {f"{key}.{name}": holder for key, holder in part.parts(model).items()}
+        return found
+
+    def _go_to(self, step: int) -> None:
+        if self.every:
+            self._due = self._due_at(step)
+            for name, part in self.by_name.items():
+                if name not in self._due:
+                    part.rate.set(step)
+
+    def _due_at(self, step: int) -> dict[str, Backward]:
+        """In the last of every n steps: a critic that is ahead of its generator, as in Arjovsky et al., 1701.07875."""
+        return {name: part for name, part in self.by_name.items() if (step + 1) % self.every.get(name, 1) == 0}
+
+
+def _refuse_shared(by_name: Mapping[str, Backward]) -> None:
+    """InputError when two optimizers train one parameter: each would undo what the other does."""
+    owner: dict[int, str] = {}
+    for name, part in by_name.items():
+        for parameter in part.parameters:
+            first = owner.setdefault(id(parameter), name)
+            if first != name:
+                raise InputError(
+                    f"{first} and {name} both train a parameter of the shape {tuple(parameter.shape)}.",
+                    fix="Give each the parameters of its own part of the model.",
+                )

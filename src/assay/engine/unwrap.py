@@ -1,0 +1,21 @@
+"""The user's own module behind what torch wraps around it."""
+
+from __future__ import annotations
+
+from torch import nn
+from torch.nn.parallel import DataParallel, DistributedDataParallel
+
+
+def unwrap(model: nn.Module) -> nn.Module:
+    """The module that the user wrote, whatever is around it: `torch.compile`, DistributedDataParallel, DataParallel.
+
+    >>> model = nn.Linear(2, 2)
+    >>> unwrap(DataParallel(model)) is model
+    True
+    """
+    while True:
+        inner = model.module if isinstance(model, DistributedDataParallel | DataParallel) else None
+        inner = inner or model.__dict__.get("_modules", {}).get("_orig_mod")  # what torch.compile gives
+        if not isinstance(inner, nn.Module):
+            return model
+        model = inner
