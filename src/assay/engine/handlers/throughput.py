@@ -59,9 +59,6 @@ class Throughput:
     def handlers(self) -> list[Handler]:
         return [
             Handler(event=Event.RUN_BEGIN, fn=self.begin, priority=100),
-            Handler(event=Event.STEP_BEGIN, fn=self.count, when=self, priority=1000, name="Throughput.count"),
-            Handler(event=Event.STEP_END, fn=self.counted, when=self, priority=-1000, name="Throughput.counted"),
-            Handler(event=Event.EXCEPTION, fn=self.leave, priority=-1000),
             Handler(event=Event.EPOCH_END, fn=self.look, priority=-1000),
             Handler(event=Event.EPOCH_END, fn=self.record, priority=90),
             Handler(event=Event.RUN_END, fn=self.look, priority=-1000),
@@ -69,6 +66,12 @@ class Throughput:
         ]
 
     def begin(self, engine: Engine) -> None:
+        if self.flops is None:
+            self.flops = engine.device.type == "cuda"
+        if self.flops:
+            engine.bus.add(Handler(event=Event.STEP_BEGIN, fn=self.count, when=self, priority=1000))
+            engine.bus.add(Handler(event=Event.STEP_END, fn=self.counted, when=self, priority=-1000))
+            engine.bus.add(Handler(event=Event.EXCEPTION, fn=self.leave, priority=-1000))
         self._since = perf_counter()
         self._counts = (engine.state.step, engine.state.samples)
         self._before = dict(engine.seconds)
@@ -79,8 +82,6 @@ class Throughput:
 
     def count(self, engine: Engine) -> None:
         """The operations of this step, if anybody wants to know."""
-        if self.flops is None:
-            self.flops = engine.device.type == "cuda"
         if self.flops and any(module._compiled_call_impl is not None for module in engine.process.model.modules()):
             self.flops = False  # what was compiled into one kernel cannot be counted
         if not self.flops or self.per_sample is not None:
