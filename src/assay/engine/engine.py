@@ -214,6 +214,7 @@ class Engine:
                 state.batch = batch
                 if begin.due <= state.micro_step:
                     begin.fire(state.micro_step)
+                state.output = None  # what it holds is used again by the forward pass: a new place would cost more
                 state.output = process.training_step(batch)
                 if self._randomness.end():
                     self._draws()
