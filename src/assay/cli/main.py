@@ -41,6 +41,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "pack": ("assay.cli.pack", "Put a run into one file."),
     "unpack": ("assay.cli.unpack", "Take a packed run into this project."),
     "bench": ("assay.cli.bench", "Measure how fast the data of a config is loaded."),
+    "verify-resume": ("assay.cli.verify_resume", "Kill and resume a config's run, and compare the bits."),
     "events": ("assay.cli.events", "Who listens to what while a config runs, in order."),
 }
 """Name -> (module that has it as `command`, one line of help). Help and completion read this and import nothing."""

@@ -33,7 +33,13 @@ FAST = ["evaluate.every=10 steps", "evaluate.limit=2", "checkpoint.every=10 step
 @launch_options
 @click.option("--variant", "variants", multiple=True, help="A variant of the file, or all of them; may be repeated.")
 @click.option("--no-sweep", is_flag=True, help="Leave the sweep of the file aside: run its base once.")
-@click.option("--user-dir", type=click.Path(), help="Where your modules are. Left out: beside the config, then src/.")
+@click.option(
+    "--user-dir",
+    "user_dirs",
+    type=click.Path(),
+    multiple=True,
+    help="Where your modules are; may be repeated. Left out: beside the config, then src/.",
+)
 @click.option("--from", "weights_from", metavar="RUN[@CKPT]|FILE", default="", help="Begin with these weights.")
 @click.option("--tag", help="Instead of the config's tag.")
 @click.option("--seed", type=click.IntRange(min=0), metavar="N", help="Instead of the config's seed.")
@@ -44,7 +50,7 @@ def command(
     arguments: tuple[str, ...],
     variants: tuple[str, ...],
     no_sweep: bool,
-    user_dir: str | None,
+    user_dirs: tuple[str, ...],
     tag: str | None,
     seed: int | None,
     fast: bool,
@@ -66,7 +72,8 @@ def command(
         options["max_steps"] = min(options["max_steps"] or FAST_STEPS, FAST_STEPS)
     for file in files:
         _refuse_run(file)
-    made = [expand(open_config(file, overrides, user_dir=user_dir), variants, sweep=not no_sweep) for file in files]
+    opened = [open_config(file, overrides, user_dir=user_dirs or None) for file in files]
+    made = [expand(config, variants, sweep=not no_sweep) for config in opened]
     # All shapes first: a typo in the last config must not come to light after a night of training the others.
     _refuse([problem for configs in made for problem in told_once(configs, problems_of_shape)])
     if edit_test is not None and not then_test:

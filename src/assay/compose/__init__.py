@@ -20,3 +20,5 @@ from assay.compose.training import load_model as load_model
 from assay.compose.training import rerun as rerun
 from assay.compose.training import resume as resume
 from assay.compose.training import train as train
+from assay.compose.verify_resume import ResumeCheck as ResumeCheck
+from assay.compose.verify_resume import verify_resume as verify_resume
