@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from assay.cli.launch import given, launch_of, launch_options, told_both
+from assay.cli.launch import given, launch_of, launch_options, told, told_both
 from assay.cli.terminal import paint, use_color
 from assay.core.errors import AssayError, ConfigError, InputError
 
@@ -41,6 +41,12 @@ FAST = ["evaluate.every=10 steps", "evaluate.limit=2", "checkpoint.every=10 step
     help="Where your modules are; may be repeated. Left out: beside the config, then src/.",
 )
 @click.option("--from", "weights_from", metavar="RUN[@CKPT]|FILE", default="", help="Begin with these weights.")
+@click.option(
+    "--resume",
+    "resumed",
+    type=click.Choice(["auto"]),
+    help="auto: go on with the newest run of this config and tag that did not finish, if there is one.",
+)
 @click.option("--tag", help="Instead of the config's tag.")
 @click.option("--seed", type=click.IntRange(min=0), metavar="N", help="Instead of the config's seed.")
 @click.option("--fast-dev-run", "fast", is_flag=True, help="20 steps with all that a run does on the way: a trial.")
@@ -54,11 +60,12 @@ def command(
     tag: str | None,
     seed: int | None,
     fast: bool,
+    resumed: str | None,
     then_test: bool,
     edit_test: str | None,
     **options: Any,
 ) -> int:
-    from assay.compose import problems_of_shape, train, train_and_test
+    from assay.compose import problems_of_shape, resume_or_train, train, train_and_test
     from assay.config import expand, open_config
     from assay.config.expand import told_once
 
@@ -79,9 +86,13 @@ def command(
     if edit_test is not None and not then_test:
         raise InputError("`--edit-test` changes the config of a test.", fix="give --then-test, too")
     launch = launch_of(**options)
+    if resumed is not None and (then_test or sum(map(len, made)) > 1):
+        raise InputError("`--resume auto` goes on with one run.", fix="give one config, and no --then-test")
     if sum(map(len, made)) > 1:
         return _series(made, launch, pdb=options["pdb"], then_test=then_test, edit_test=edit_test)
     config = made[0][0]
+    if resumed is not None:
+        return told(resume_or_train(config, launch, tell=lambda line: click.echo(line, err=True)), pdb=options["pdb"])
     result = train_and_test(config, launch, edit=edit_test) if then_test else train(config, launch)
     return told_both(result, pdb=options["pdb"])
 

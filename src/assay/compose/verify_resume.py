@@ -79,8 +79,9 @@ def verify_resume(
     """Train the config uninterrupted, then with `kills` times kill -9 at steps drawn with `seed`, and compare the end.
 
     The killed run saves several times for each kill, and so that most fall between two checkpoints, unless an override
-    of the config says how often. `vary` gives overrides for each attempt from 1 on, which must not change the bits. InputError for a
-    config whose end is decided by a clock, or that is over too soon; AssayError for a run that fails by itself.
+    of the config says how often. `vary` gives overrides for each attempt from 1 on, which must not change the bits.
+    InputError for a config whose end is decided by a clock, or that is over too soon; AssayError for a run that fails
+    by itself.
     """
     launch = launch or Launch()
     config = sound(config)
