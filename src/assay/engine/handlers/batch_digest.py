@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from hashlib import blake2b
 
+from torch import Tensor
+
 from assay.core.errors import CheckpointError
 from assay.core.events import Event, Handler
 from assay.core.facts import Warned
-from assay.engine.checkpoint.codec import digest
+from assay.engine.batches import mapped
+from assay.engine.checkpoint.codec import digest, digest_tensor
 from assay.engine.engine import Engine
 
 NAME = "data/digest"
@@ -17,8 +20,8 @@ _BITS = 48  # a point of a curve is a float64: more would be rounded
 class BatchDigest:
     """Records `data/digest`: 48 bits of a digest of the micro-batches of each step, in their order.
 
-    They are as the model gets them, augmented and on the device; each step waits for that. A batch with something in
-    it that is neither plain data nor a tensor is told once, and counts as its type alone.
+    They are as the model gets them, augmented and on the device; each step waits for that. Of a batch with something in
+    it that is neither plain data nor a tensor only the tensors count; that there are none is told once.
     """
 
     def __init__(self) -> None:
@@ -35,12 +38,19 @@ class BatchDigest:
         batch = engine.state.batch
         try:
             found = digest(batch)
-        except CheckpointError as error:
-            found = type(batch).__qualname__
-            if not self._is_told:
-                message = f"{NAME} does not say what is in a batch: {error.what}"
+        except CheckpointError:  # a class of somebody: what counts in it are its tensors
+            inside: list[str] = []
+
+            def look(tensor: Tensor) -> Tensor:
+                inside.append(digest_tensor(tensor))
+                return tensor
+
+            mapped(batch, look)
+            found = " ".join(inside)
+            if not inside and not self._is_told:
+                message = f"{NAME} does not say what is in a batch: a {type(batch).__name__} holds no tensors."
                 engine.recorder.tell(Warned(message=message, step=engine.state.step))
-            self._is_told = True
+                self._is_told = True
         self._hash.update(f"{found}\n".encode())
 
     def record(self, engine: Engine) -> None:
