@@ -211,8 +211,8 @@ def _go_on(
             take_over=take_over,
         )
         tell_info(recorder, dump(config.root))
-        *_, before, now = (None, *recorder.run.attempts)
-        assembled.notes += told_differences(before, now) if before is not None and now is not None else []
+        if len(recorder.run.attempts) > 1:
+            assembled.notes += told_differences(*recorder.run.attempts[-2:])
         for each in skipped:
             message = f"{each.name} is no checkpoint: {each.why}. The run goes on from step {step}."
             recorder.logger.warning(message)
