@@ -107,7 +107,7 @@ def measured(steps: int, rounds: int, recorder: Recorder) -> Iterator[Figure]:
 def main() -> None:
     asked = options("What the engine costs on a real model.")
     settle()
-    steps, rounds = (4, 1) if asked.quick else (60, 15)
+    steps, rounds = (4, 1) if asked.quick else (200, 9)
     with tempfile.TemporaryDirectory() as folder, recorded_in(Path(folder)) as recorder:
         figures = list(measured(steps, rounds, recorder))
     show("gpt: the engine against the same loop by hand", figures, machine(), as_json=asked.as_json)

@@ -132,7 +132,6 @@ def test_a_command_that_does_not_exist_names_its_neighbour(assay: Assay) -> None
         (["show"], "`assay show` needs the argument RUN.\n  fix: `assay show --help` shows how"),
         (["tag", "last"], "`assay tag` needs the argument TITLE."),
         (["show", "a", "b"], "`assay show`: Got unexpected extra argument (b)."),
-        (["diff", "last"], "`assay diff` needs the argument B."),
         (["log", "last", "-n", "x"], "`assay log`: -n must be a whole number of at least 0, not 'x'."),
         (
             ["run", "a.toml", "--max-steps", "0"],

@@ -218,7 +218,7 @@ def test_the_text_of_a_value_as_typed_is_kept_for_those_who_want_text() -> None:
         (
             "train.zzz=1",
             "unknown-key",
-            "it takes: epochs, steps, samples, time, precision, accumulate, clip_norm, non_finite, compile, "
+            "it takes: epochs, steps, samples, time, until, precision, accumulate, clip_norm, non_finite, compile, "
             "activation_checkpoint, channels_last, deterministic",
             7,
         ),

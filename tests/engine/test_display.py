@@ -562,3 +562,25 @@ def test_the_bar_is_drawn_ten_times_a_second_at_most(monkeypatch: pytest.MonkeyP
     assert gaps[0] == 1  # nothing is known yet
     assert set(gaps[1:-2]) == {12}
     assert len(drawn) == 36
+
+
+def test_a_bar_that_is_slow_to_draw_is_drawn_less_often(monkeypatch: pytest.MonkeyPatch, log: Kept) -> None:
+    """Drawing takes 4 ms, of which a second may hold one: a step takes the 128th part of a second."""
+    runs = engine(supervised(), loader(3200, 8), epochs=1)
+    spent = [0.0]
+    monkeypatch.setenv("TERM", "xterm")
+    clock = SimpleNamespace(perf_counter=lambda: 1.0 + runs.state.step / 128 + spent[0])
+    monkeypatch.setattr(display_module, "time", clock)
+    display = shown_by(runs, Terminal())
+    drawn: list[int] = []
+
+    def draw(engine: Engine) -> None:
+        drawn.append(engine.state.step)
+        spent[0] += 0.004
+
+    monkeypatch.setattr(display, "_draw", draw)
+
+    runs.run()
+
+    assert runs.state.step == 400
+    assert len(drawn) < 10 and min(later - earlier for earlier, later in pairwise(drawn[2:-2])) > 100

@@ -270,7 +270,7 @@ def test_uniform_numbers_are_uniform_and_neighbours_are_not_alike() -> None:
         ({"batch_size": 4, "batch_sampler": [[0]]}, "batch_sampler and batch_size"),
         ({"sampler": Balanced(), "batch_sampler": [[0]]}, "sampler and batch_sampler"),
         ({"batch_sampler": [[0]], "drop_last": True}, "batch_sampler and drop_last"),
-        ({}, "data.train has no batch_size"),
+        ({}, "[data.train] has no batch_size"),
     ],
 )
 def test_what_says_the_same_twice_is_refused(options: dict[str, Any], what: str) -> None:

@@ -163,7 +163,7 @@ def test_bounds_are_there_and_the_length_of_an_epoch() -> None:
 def test_what_was_best_comes_back_with_the_counters() -> None:
     runs = engine(steps=4)
     runs.run()
-    runs.state.metrics, runs.state.metrics_step = {"valid/acc": 0.5}, 3
+    runs.state.metrics, runs.state.evaluated = {"valid/acc": 0.5}, {"valid": 3}
     runs.state.best = {"metric": "valid/acc", "mode": "max", "value": 0.75, "step": 3}
 
     state = State()
@@ -178,7 +178,7 @@ def test_what_was_best_comes_back_with_the_counters() -> None:
         "micro_step": 4,
         "samples": 28,
         "metrics": {"valid/acc": 0.5},
-        "metrics_step": 3,
+        "evaluated": {"valid": 3},
         "best": {"metric": "valid/acc", "mode": "max", "value": 0.75, "step": 3},
     }
 

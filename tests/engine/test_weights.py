@@ -125,7 +125,10 @@ def test_no_pickle_is_read_anywhere_else() -> None:
 
     found = {path.relative_to(source).as_posix(): calls.findall(path.read_text()) for path in source.rglob("*.py")}
 
-    assert {name: len(hits) for name, hits in found.items() if hits} == {"engine/checkpoint/weights.py": 1}
+    assert {name: len(hits) for name, hits in found.items() if hits} == {
+        "engine/checkpoint/weights.py": 1,
+        "engine/data/workers.py": 1,  # what its own processes send through a pipe, nothing from a file
+    }
     assert 'torch.load(path, map_location="cpu", weights_only=True)' in Path(weights.__file__).read_text()
 
 

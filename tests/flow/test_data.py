@@ -139,7 +139,7 @@ def test_a_signal_to_all_processes_of_a_run_stops_it_after_the_step(toy: Path) -
     assert run_file.read(only_run(toy)).status == "stopped"
 
 
-def test_a_private_generator_is_told_and_recorded(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_private_generator_is_told_and_recorded(here: Path, caplog: pytest.LogCaptureFixture) -> None:
     points = (here / "points.py").read_text()
     points = points.replace("self.loaded = 0", "self.loaded = 0\n        self.rng = random.Random(1)")
     (here / "points.py").write_text(points.replace("0.1 * random.random()", "0.1 * self.rng.random()"))
@@ -148,7 +148,7 @@ def test_a_private_generator_is_told_and_recorded(here: Path, capsys: pytest.Cap
 
     told = "data.train draws from a private generator (Points.rng); resume will not be exact."
     assert result.exception is None and result.record_dir is not None
-    assert capsys.readouterr().err.count(told) == 1
+    assert [record.getMessage() for record in caplog.records].count(told) == 1
     assert told in (result.record_dir / "events.jsonl").read_text()
 
 

@@ -57,7 +57,7 @@ def test_all_that_is_printed_is_shown_and_kept_children_and_c_code_included(proj
     script = python(
         """
 with assay.start() as run:
-    print("python")
+    print("python", flush=True)
     subprocess.run(["echo", "child"])
     os.write(1, b"below python\\n")
 print("after the run")

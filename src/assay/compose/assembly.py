@@ -146,6 +146,8 @@ def listen(assembled: Assembled, recorder: RunRecorder | NullRecorder, launch: L
             display.say(line)
 
     def warn(message: str) -> None:
+        if isinstance(recorder, NullRecorder):
+            display.say(message)
         recorder.tell(Warned(message=message, step=engine.state.step))
 
     for loader in (engine.source, *loaders.values()):

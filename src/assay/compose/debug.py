@@ -27,10 +27,10 @@ def debugging(*, on: bool) -> Iterator[None]:
         return
     before = os.environ.get(VARIABLE)
     os.environ[VARIABLE] = "1"
-    from assay.engine.anomaly import anomalies_named
+    from assay.engine.backward import debugged
 
     try:
-        with debugging_log(), anomalies_named():
+        with debugging_log(), debugged():
             yield
     finally:
         os.environ.pop(VARIABLE)

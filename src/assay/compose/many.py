@@ -91,7 +91,10 @@ def _not_started(config: Config | None, error: AssayError) -> RunResult:
 def _let_go(error: BaseException | None) -> None:
     """Free what the run held, the memory of its device above all, before the next one needs it."""
     while error is not None:
-        for frame, _ in traceback.walk_tb(error.__traceback__):
+        frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+        for frame in frames[1:]:  # left by the error, generators among them; the first is where it was caught
+            _clear(frame)
+        for frame in frames:
             _forget_variables(frame)
         error = error.__cause__ or error.__context__
     gc.collect()
@@ -101,6 +104,10 @@ def _forget_variables(frame: FrameType | None) -> None:
     """What the calls that led to an error hold, the model among it, is let go of; the lines of its traceback stay."""
     while frame is not None:
         if not frame.f_code.co_flags & inspect.CO_GENERATOR:  # one that waits would be ended
-            with contextlib.suppress(RuntimeError):  # still running
-                frame.clear()
+            _clear(frame)
         frame = frame.f_back
+
+
+def _clear(frame: FrameType) -> None:
+    with contextlib.suppress(RuntimeError):  # still running
+        frame.clear()

@@ -63,7 +63,6 @@ def train(config: Config, launch: Launch, *, parent: str = "") -> RunResult:
 
 def _train(assembled: Assembled, recorder: RunRecorder | NullRecorder, config: Config, launch: Launch) -> RunResult:
     from assay.build import entered
-    from assay.engine.backward import debugged
     from assay.engine.deterministic import deterministic
     from assay.engine.handlers.interrupt import stopping_on_signals
     from assay.engine.handlers.save import restore_listeners, unlike
@@ -76,8 +75,7 @@ def _train(assembled: Assembled, recorder: RunRecorder | NullRecorder, config: C
         try:
             listen(assembled, recorder, launch, saving=isinstance(recorder, RunRecorder))
             on = house.values("train").get("deterministic", False)
-            model = engine.process.model
-            with entered(house.plugins), deterministic(model, enabled=on), debugged(enabled=launch.debug):
+            with entered(house.plugins), deterministic(engine.process.model, enabled=on):
                 engine.bus.extend(handler for plugin in house.plugins for handler in plugin.handlers())
                 if assembled.loaded is not None:
                     restore_listeners(engine, assembled.loaded)
@@ -215,7 +213,6 @@ def _go_on(
             assembled.notes += told_differences(*recorder.run.attempts[-2:])
         for each in skipped:
             message = f"{each.name} is no checkpoint: {each.why}. The run goes on from step {step}."
-            recorder.logger.warning(message)
             recorder.tell(Warned(message=message, step=step))
         assembled.saver(attempt=recorder.run.newest.number).set_aside(step)
         return _train(assembled, recorder, config, launch)

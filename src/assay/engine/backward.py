@@ -33,8 +33,11 @@ class NonFiniteError(AssayError):
 
 @contextmanager
 def debugged(*, enabled: bool = True) -> Iterator[None]:
-    """Within it an error in the backward pass shows the line of the forward pass, and names the loss that it is of."""
-    with torch.autograd.set_detect_anomaly(enabled or torch.is_anomaly_enabled(), check_nan=False):
+    """Within it an error in the backward pass shows the line of the forward pass, and names the loss that it is of.
+
+    An op that gives nan in the backward pass is such an error.
+    """
+    with torch.autograd.set_detect_anomaly(enabled or torch.is_anomaly_enabled()):
         yield
 
 

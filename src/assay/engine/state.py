@@ -9,7 +9,7 @@ from typing import Any
 
 SAVED = (
     *("epoch", "epoch_step", "epoch_samples", "step", "micro_step", "samples", "draws"),
-    *("metrics", "metrics_step", "best"),
+    *("metrics", "evaluated", "best"),
 )
 
 
@@ -23,7 +23,7 @@ class State:
     numpy or `random`. `loss` is the mean loss of the newest step. `max_steps` is what the run will do in all, None when
     nobody can know. `batch` and `output` are those of the newest micro-batch. `dataloader` is what batches come from;
     while a split is evaluated, the loader of that. `metrics` holds the newest evaluation, by name (`valid/acc`), and
-    `metrics_step` at which step it was; `split` is the one that is being evaluated. `hurry`: see `Engine.stop`.
+    `evaluated` at which step it was, by split; `split` is the one that is being evaluated. `hurry`: see `Engine.stop`.
     """
 
     epoch: int = 0
@@ -42,7 +42,7 @@ class State:
     output: Any = None
     dataloader: Any = None
     metrics: dict[str, Any] = field(default_factory=dict)
-    metrics_step: int | None = None
+    evaluated: dict[str, int] = field(default_factory=dict)
     split: str = ""
     best: dict[str, Any] | None = None
     stop_reason: str = ""

@@ -29,7 +29,7 @@ def logged_rows(run: RunView, *, branches: bool = False) -> Iterator[LoggedRow]:
         )
         for order, step, time_ns, branch, values in lines:
             if branches or not branch:
-                found.append((order, step, time_ns, branch, names, values))
-    found.sort(key=lambda each: each[0])
-    for _, step, time_ns, branch, names, values in found:
+                found.append((time_ns, order, step, branch, names, values))
+    found.sort(key=lambda each: each[:2])  # a file that was compacted holds them by metric
+    for time_ns, _, step, branch, names, values in found:
         yield LoggedRow(step, time_ns, dict(zip(names, values, strict=True)), branch)

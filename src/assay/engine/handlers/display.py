@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 _REFRESH_S = 0.1
+_SHARE = 0.004
+"""The part of the time that drawing may take: where it is slow, or the machine busy, it is drawn less often."""
 _INDENT = "    "
 
 
@@ -51,6 +53,7 @@ class Display:
         self._inner: TaskID | None = None  # the bar of an evaluation
         self._due = 0
         self._drawn = (0.0, 0)
+        self._wait_s = _REFRESH_S
         self._begun = (0.0, 0)
         self._told = 0.0
         self._evaluated_at: int | None = None
@@ -116,9 +119,10 @@ class Display:
             return
         since, step = self._drawn
         rate = (state.step - step) / max(now - since, 1e-9)
-        self._due = state.step + max(1, int(rate * _REFRESH_S)) if since else state.step + 1
-        self._drawn = (now, state.step)
         self._draw(engine)
+        self._wait_s = max(_REFRESH_S, (time.perf_counter() - now) / _SHARE)
+        self._due = state.step + max(1, int(rate * self._wait_s)) if since else state.step + 1
+        self._drawn = (now, state.step)
 
     def begin_evaluation(self, engine: Engine) -> None:
         if self.bar is not None:
@@ -130,7 +134,7 @@ class Display:
         if self.bar is None or self._inner is None:
             return
         now = time.perf_counter()
-        is_due = now - self._drawn[0] >= _REFRESH_S
+        is_due = now - self._drawn[0] >= self._wait_s
         self.bar.update(self._inner, advance=1, refresh=is_due)
         if is_due:
             self._drawn = (now, self._drawn[1])

@@ -68,13 +68,13 @@ class Evaluate:
     def run(self, engine: Engine) -> None:
         """Evaluate every split, once for each step, also when the run goes on from a checkpoint of this one."""
         state = engine.state
-        if state.metrics_step == state.step:
+        due = {split: batches for split, batches in self.splits.items() if state.evaluated.get(split) != state.step}
+        if not due:
             return
         begun = perf_counter()
         with _modes_kept(engine.process):
-            for split, batches in self.splits.items():
+            for split, batches in due.items():
                 self._split(engine, split, batches)
-        state.metrics_step = state.step
         engine.add_seconds("evaluation", perf_counter() - begun)
 
     def _split(self, engine: Engine, split: str, batches: Iterable[Any]) -> None:
@@ -95,6 +95,7 @@ class Evaluate:
             after=lambda: engine.fire(Event.EVAL_STEP_END),
         )
         state.metrics.update(results)
+        state.evaluated[split] = state.step
         state.valid_samples += samples
         engine.recorder.log(results, state.step)
         seconds = perf_counter() - begun

@@ -17,7 +17,7 @@ from assay.core.errors import CheckpointError, InputError, did_you_mean
 from assay.core.events import Event, Handler
 from assay.core.facts import Saved, Warned
 from assay.core.manifest import Kind, Manifest, folder_of_step
-from assay.core.ports import Recorder
+from assay.core.ports import NullRecorder, Recorder
 from assay.engine.backward import NonFiniteError, Stateful
 from assay.engine.checkpoint.background import Background
 from assay.engine.checkpoint.codec import decode, digest, encode
@@ -154,7 +154,11 @@ class Save:
             self.wait()  # what was copied last is being written from where the next copy goes
             engine.fire(Event.CHECKPOINT_BEGIN)
             where = Where(step=step, epoch=state.epoch, samples=state.samples)
-            measured = state.metrics if state.metrics_step == step else {}  # not those of other weights
+            measured = {  # not those of other weights
+                name: value
+                for name, value in state.metrics.items()
+                if state.evaluated.get(name.partition("/")[0]) == step
+            }
             info = {**measured, "train/loss": state.loss}
             try:
                 write = self.saver.prepared(
@@ -213,7 +217,8 @@ def _tell_saved(recorder: Recorder, manifest: Manifest, *, seconds: float, is_be
 
 
 def _tell_failure(recorder: Recorder, message: str, step: int) -> None:
-    _LOGGER.warning(message)
+    if isinstance(recorder, NullRecorder):  # which tells nobody
+        _LOGGER.warning(message)
     recorder.tell(Warned(message=message, step=step))
 
 
