@@ -106,10 +106,12 @@ def test_a_command_has_its_name_and_its_line_of_help(name: str, assay: Assay) ->
 
 def test_every_file_with_a_command_is_in_the_table() -> None:
     folder = Path(cli.__file__).parent
-    files = {path.stem for path in folder.glob("*.py") if "\ndef command(" in path.read_text(encoding="utf-8")}
+    texts = {path.stem.replace("_", "-"): path.read_text(encoding="utf-8") for path in folder.glob("*.py")}
+    files = {name for name, text in texts.items() if "\ndef command(" in text}
 
     assert files <= set(COMMANDS)
-    assert {name: module for name, (module, _) in COMMANDS.items()} == {name: f"assay.cli.{name}" for name in COMMANDS}
+    modules = {name: f"assay.cli.{name.replace('-', '_')}" for name in COMMANDS}
+    assert {name: module for name, (module, _) in COMMANDS.items()} == modules
 
 
 def test_a_command_that_does_not_exist_names_its_neighbour(assay: Assay) -> None:

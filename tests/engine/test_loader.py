@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -350,3 +351,19 @@ def test_what_cannot_be_split_is_refused_with_what_can(options: dict[str, int], 
 def test_a_stream_is_no_data_set() -> None:
     with pytest.raises(InputError, match=r"data\.valid: generator has no length or no items by index"):
         Loader((i for i in range(3)), batch_size=1, split="valid")  # type: ignore[arg-type]
+
+
+@pytest.mark.row("E24")
+@pytest.mark.parametrize("workers", [0, 2])
+def test_training_goes_on_at_the_exact_item_of_a_thousand_and_a_test_counts_each_once(workers: int) -> None:
+    def items(epoch: int, start: int) -> list[int]:
+        with closing(Loader(Numbers(1000), batch_size=32, shuffle=True, seed=5, workers=workers)) as loader:
+            return [int(item) for window in loader.windows(epoch, start) for batch in window.batches for item in batch]
+
+    whole = items(1, 0)
+    for step in (1, 13, 31):
+        assert items(1, step) == whole[32 * step :]
+    assert sorted(whole) == list(range(1000))
+    with closing(Loader(Numbers(1000), batch_size=32, split="test", workers=workers)) as loader:
+        tested = [int(item) for batch in loader for item in batch]
+    assert tested == list(range(1000))

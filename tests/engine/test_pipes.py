@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -322,3 +324,21 @@ def test_parts_have_the_sizes_asked_for_and_nothing_in_common() -> None:
     for wrong in (lambda: lst.Part([1, 2], 2), lambda: lst.Part([-1], 0), lambda: part(0, [1001])):
         with pytest.raises(ArgumentError):
             wrong()
+
+
+@pytest.mark.row("F14")
+def test_pipes_are_our_own_and_need_no_torchdata() -> None:
+    program = """
+import sys
+sys.modules["torchdata"] = None  # importing it fails
+from assay.engine.pipes import StreamLoader, Stream, chain, itr, lst
+chained = chain([lst.SequenceWrapper(range(6)), itr.Map(str), itr.Batch(4)])
+assert isinstance(chained, Stream) and list(chained) == [["0", "1", "2", "3"], ["4", "5"]]
+assert len(list(StreamLoader(chain([lst.SequenceWrapper(range(6)), itr.Batch(4)])))) == 2
+assert not [name for name in sys.modules if name.startswith(("torchdata.", "torch.utils.data.datapipes.iter"))
+            and name not in before_assay]
+"""
+    before = "import sys, torch.utils.data\nbefore_assay = set(sys.modules)\n"
+    done = subprocess.run([sys.executable, "-c", before + program], capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stderr

@@ -177,7 +177,9 @@ def test_debug_is_known_to_the_process_and_its_workers_and_says_more_in_console_
         .read_text()
         .replace("super()", f"print('process', __import__('os').environ.get('{VARIABLE}'))\n        super()", 1)
     )
-    lines = re.compile(r" DEBUG +\[\S+\] \S+  step (\d+): loss [\d.]+, float32 \(8, 4\) and int64 \(8,\), [\d.]+ ms$", re.MULTILINE)
+    lines = re.compile(
+        r" DEBUG +\[\S+\] \S+  step (\d+): loss [\d.]+, float32 \(8, 4\) and int64 \(8,\), [\d.]+ ms$", re.MULTILINE
+    )
 
     for flags, told in ((["--debug"], "1"), ([], "0")):
         ran = assay("run", config, *flags, "--max-steps", "4", **({} if flags else {VARIABLE: "0"}))
@@ -281,7 +283,9 @@ def test_the_seed_alone_changes_every_generator_and_debug_lists_them(
         given = ["data.train.source.type=told.Told", f"seed={seed}", "--no-file", "--debug", "--device", "cpu"]
         assert main(["run", "toy.toml", "--max-steps", "8", *given]) == 0
         said = capsys.readouterr()
-        return said.out.split(), dict(re.findall(r" DEBUG +\[\S+\] \S+  generator for (.+): seed (\d+)$", said.err, re.MULTILINE))
+        return said.out.split(), dict(
+            re.findall(r" DEBUG +\[\S+\] \S+  generator for (.+): seed (\d+)$", said.err, re.MULTILINE)
+        )
 
     (order, seeds), again, (other_order, other_seeds) = run(1), run(1), run(2)
 

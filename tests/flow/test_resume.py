@@ -91,3 +91,45 @@ def test_an_import_error_in_the_users_module_is_an_input_error_with_their_line(a
     assert wrong.returncode == 2
     assert "nothing_like_this" in wrong.stderr and "net.py" in wrong.stderr
     assert not (toy / "runs").exists()
+
+
+def test_resume_auto_goes_on_with_what_did_not_finish_and_begins_anew_without_it(
+    assay, toy: Path, uninterrupted: str
+) -> None:
+    first = assay("run", "toy.toml", "--resume", "auto", DIE_AT="151")
+    assert first.returncode == -9
+    assert "nothing to go on with: a new run\n" in first.stderr
+    run = only_run(toy)
+    assert assay("run", "toy.toml", "--tag", "other", "--max-steps", "1").returncode == 0  # of another tag
+    assert assay("run", "toy.toml", "--resume", "auto", "optimizer.lr=1", "--max-steps", "1").returncode == 0
+
+    second = assay("run", "toy.toml", "--resume", "auto", "display.every=1 steps")
+
+    assert second.returncode == 0, second.stderr
+    assert f"goes on with {run_file.read(run).id}, killed\n" in second.stderr
+    assert last_digest(run) == uninterrupted
+    file = run_file.read(run)
+    assert [attempt.status for attempt in file.attempts][1:] == ["finished"]
+    assert file.newest.changed == ("display",)
+    third = assay("run", "toy.toml", "--resume", "auto", "--max-steps", "1")
+    assert "nothing to go on with: a new run\n" in third.stderr
+    assert len(list((toy / "runs").iterdir())) == 4
+
+
+def test_what_changed_is_told_and_kept_and_other_data_are_refused(assay, toy: Path) -> None:
+    assert assay("run", "toy.toml", DIE_AT="151").returncode == -9
+    (toy / "net.py").write_text((toy / "net.py").read_text() + "\n# looked at\n")
+
+    for key, value in (("seed", "4"), ("data.train.source.size", "30"), ("data.train.shuffle", "false")):
+        refused = assay("resume", "last", f"{key}={value}")
+        assert refused.returncode == 2
+        assert f"was trained with another {key}: " in refused.stderr and "--force goes on" in refused.stderr
+    changed = assay("resume", "last", "data.train.source.size=30", "optimizer.lr=0.1", "--force", OMP_NUM_THREADS="2")
+
+    assert changed.returncode == 0, changed.stderr
+    assert "changed: data.train.source.size  not given -> 30\n" in changed.stderr
+    assert "code changed: net.py\n" in changed.stderr
+    assert "environment changed: variables.OMP_NUM_THREADS  " in changed.stderr
+    newest = run_file.read(only_run(toy)).newest
+    assert (set(newest.changed), newest.changed_code) == ({"data.train.source.size", "optimizer.lr"}, ("net.py",))
+    assert "code changed: net.py" in (only_run(toy) / "log.txt").read_text()

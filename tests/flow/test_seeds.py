@@ -349,6 +349,57 @@ def test_a_model_with_its_loss_inside_gives_losses_in_training_and_scores_in_eva
     ]
 
 
+@pytest.mark.slow
+@pytest.mark.row("S-E3", "E58")
+def test_the_whole_project_of_the_tutorial_runs_to_its_end_and_learns_the_digits(tmp_path: Path) -> None:
+    (tmp_path / ".assay").mkdir()
+    ran = subprocess.run(
+        [sys.executable, "-m", "assay", "run", str(SEEDS / "mnist" / "project.py"), "--device", "cpu"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(SRC), "PYTHONDONTWRITEBYTECODE": "1", "ASSAY_RUNS_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert ran.returncode == 0, ran.stderr
+    assert "20 epochs x 32 (4,000 samples / 128, rounded up) = 640 steps" in ran.stderr
+    (run_path,) = tmp_path.glob("*-mnist")
+    curves = read_series(run_path / "metrics.bin")
+    assert list(curves["test/Acc@1"].steps) == [*range(100, 601, 100), 640]
+    assert float(curves["test/Acc@1"].values[-1]) > 0.9
+    shown = re.findall(r"^epoch .*step +(\d+) ", ran.stderr, re.MULTILINE)
+    assert [int(step) for step in shown] == list(range(10, 641, 10))
+    best = run_file.read(run_path).best
+    assert best is not None and best.metric == "test/Acc@1"
+
+
+@pytest.mark.row("S-A5")
+def test_a_task_that_gives_a_collate_with_its_data_is_asked_for_every_batch(tmp_path: Path) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-m", "assay", "run", str(SEEDS / "collate" / "train.toml"), "--device", "cpu"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(SRC), "PYTHONDONTWRITEBYTECODE": "1", "ASSAY_RUNS_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert ran.returncode == 0, ran.stderr  # lists of different length make no batch without it
+    assert "step     5  loss " in ran.stderr and "valid/loss" in ran.stderr
+
+
+@pytest.mark.row("S-B2")
+def test_features_are_made_once_by_two_processes(tmp_path: Path) -> None:
+    lines = run("features.py", folder=tmp_path).stdout.splitlines()
+
+    assert [line.rstrip("01") for line in lines] == [
+        "Creating features from dataset file at text.txt by ",
+        "features [3, 1, 4]",
+        "features [3, 1, 4]",
+    ]
+
+
 @pytest.mark.row("S-A3", "A62")
 def test_a_pipeline_at_the_end_of_an_epoch_evaluates_every_second_one(tmp_path: Path) -> None:
     ran = subprocess.run(

@@ -17,7 +17,7 @@ from assay.core.version import version
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "init": ("assay.cli.init", "Make a project to begin with."),
-    "check": ("assay.cli.check", "Say everything that is wrong with a config, without running it."),
+    "check": ("assay.cli.check", "Say all that is wrong with a config, without running it."),
     "run": ("assay.cli.run", "Train what a config asks for."),
     "resume": ("assay.cli.resume", "Go on with a run that was stopped, failed or killed."),
     "rerun": ("assay.cli.rerun", "Train the config of a run again, as a new run."),
@@ -27,8 +27,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "log": ("assay.cli.log", "What a run logged; --follow to watch it."),
     "live": ("assay.cli.live", "Its curves, drawn while it trains."),
     "board": ("assay.cli.board", "Its curves in TensorBoard."),
-    "config": ("assay.cli.config", "Settings and variables, and where a value of a config comes from."),
-    "diff": ("assay.cli.diff", "What differs between two runs: config, metrics, environment, code."),
+    "config": ("assay.cli.config", "Settings and variables, and where a value comes from."),
+    "diff": ("assay.cli.diff", "What two runs differ in: config, metrics, environment, code."),
     "find": ("assay.cli.find", "Which run made a file."),
     "note": ("assay.cli.note", "Add a note to a run."),
     "label": ("assay.cli.label", "Put labels on a run."),
@@ -41,6 +41,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "pack": ("assay.cli.pack", "Put a run into one file."),
     "unpack": ("assay.cli.unpack", "Take a packed run into this project."),
     "bench": ("assay.cli.bench", "Measure how fast the data of a config is loaded."),
+    "verify-resume": ("assay.cli.verify_resume", "Kill and resume a config's run, and compare the bits."),
     "events": ("assay.cli.events", "Who listens to what while a config runs, in order."),
 }
 """Name -> (module that has it as `command`, one line of help). Help and completion read this and import nothing."""

@@ -19,8 +19,9 @@ from assay.core.errors import InputError
 @click.argument("arguments", metavar="RUN[@CKPT] [KEY=VALUE ...]", nargs=-1, type=click.UNPROCESSED)
 @launch_options
 @click.option("--take-over", is_flag=True, help="Even if another process seems to be writing this run.")
+@click.option("--force", is_flag=True, help="Even with another seed or other data.")
 @click.option("--no-verify", is_flag=True, help="Do not compare the checkpoint with its digests first.")
-def command(arguments: tuple[str, ...], take_over: bool, no_verify: bool, **options: Any) -> int:
+def command(arguments: tuple[str, ...], take_over: bool, force: bool, no_verify: bool, **options: Any) -> int:
     runs, overrides = given(arguments)
     if len(runs) != 1:
         count = f", not with {len(runs)}: {', '.join(runs)}" if runs else ""
@@ -30,5 +31,5 @@ def command(arguments: tuple[str, ...], take_over: bool, no_verify: bool, **opti
     from assay.compose import resume
 
     launch = launch_of(**options)
-    ended = resume(runs[0], overrides, launch, take_over=take_over, verify=not no_verify)
+    ended = resume(runs[0], overrides, launch, take_over=take_over, verify=not no_verify, force=force)
     return told(ended, pdb=options["pdb"])

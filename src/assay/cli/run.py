@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from assay.cli.launch import given, launch_of, launch_options, told_both
+from assay.cli.launch import given, launch_of, launch_options, told, told_both
 from assay.cli.terminal import paint, use_color
 from assay.core.errors import AssayError, ConfigError, InputError
 
@@ -33,8 +33,20 @@ FAST = ["evaluate.every=10 steps", "evaluate.limit=2", "checkpoint.every=10 step
 @launch_options
 @click.option("--variant", "variants", multiple=True, help="A variant of the file, or all of them; may be repeated.")
 @click.option("--no-sweep", is_flag=True, help="Leave the sweep of the file aside: run its base once.")
-@click.option("--user-dir", type=click.Path(), help="Where your modules are. Left out: beside the config, then src/.")
+@click.option(
+    "--user-dir",
+    "user_dirs",
+    type=click.Path(),
+    multiple=True,
+    help="Where your modules are; may be repeated. Left out: beside the config, then src/.",
+)
 @click.option("--from", "weights_from", metavar="RUN[@CKPT]|FILE", default="", help="Begin with these weights.")
+@click.option(
+    "--resume",
+    "resumed",
+    type=click.Choice(["auto"]),
+    help="auto: go on with the newest run of this config and tag that did not finish, if there is one.",
+)
 @click.option("--tag", help="Instead of the config's tag.")
 @click.option("--seed", type=click.IntRange(min=0), metavar="N", help="Instead of the config's seed.")
 @click.option("--fast-dev-run", "fast", is_flag=True, help="20 steps with all that a run does on the way: a trial.")
@@ -44,15 +56,16 @@ def command(
     arguments: tuple[str, ...],
     variants: tuple[str, ...],
     no_sweep: bool,
-    user_dir: str | None,
+    user_dirs: tuple[str, ...],
     tag: str | None,
     seed: int | None,
     fast: bool,
+    resumed: str | None,
     then_test: bool,
     edit_test: str | None,
     **options: Any,
 ) -> int:
-    from assay.compose import problems_of_shape, train, train_and_test
+    from assay.compose import problems_of_shape, resume_or_train, train, train_and_test
     from assay.config import expand, open_config
     from assay.config.expand import told_once
 
@@ -66,15 +79,20 @@ def command(
         options["max_steps"] = min(options["max_steps"] or FAST_STEPS, FAST_STEPS)
     for file in files:
         _refuse_run(file)
-    made = [expand(open_config(file, overrides, user_dir=user_dir), variants, sweep=not no_sweep) for file in files]
+    opened = [open_config(file, overrides, user_dir=user_dirs or None) for file in files]
+    made = [expand(config, variants, sweep=not no_sweep) for config in opened]
     # All shapes first: a typo in the last config must not come to light after a night of training the others.
     _refuse([problem for configs in made for problem in told_once(configs, problems_of_shape)])
     if edit_test is not None and not then_test:
         raise InputError("`--edit-test` changes the config of a test.", fix="give --then-test, too")
     launch = launch_of(**options)
+    if resumed is not None and (then_test or sum(map(len, made)) > 1):
+        raise InputError("`--resume auto` goes on with one run.", fix="give one config, and no --then-test")
     if sum(map(len, made)) > 1:
         return _series(made, launch, pdb=options["pdb"], then_test=then_test, edit_test=edit_test)
     config = made[0][0]
+    if resumed is not None:
+        return told(resume_or_train(config, launch, tell=lambda line: click.echo(line, err=True)), pdb=options["pdb"])
     result = train_and_test(config, launch, edit=edit_test) if then_test else train(config, launch)
     return told_both(result, pdb=options["pdb"])
 

@@ -19,4 +19,7 @@ from assay.compose.training import listeners as listeners
 from assay.compose.training import load_model as load_model
 from assay.compose.training import rerun as rerun
 from assay.compose.training import resume as resume
+from assay.compose.training import resume_or_train as resume_or_train
 from assay.compose.training import train as train
+from assay.compose.verify_resume import ResumeCheck as ResumeCheck
+from assay.compose.verify_resume import verify_resume as verify_resume

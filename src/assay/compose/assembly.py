@@ -37,6 +37,7 @@ class Assembled:
     saver_folder: Path | None = None
     attempt: int = 1
     loaded: Mapping[str, Any] | None = None  # parts of a checkpoint for who is not there yet
+    expected: Mapping[str, Any] | None = None  # a whole checkpoint, to compare with what was made of it
     loaders: Mapping[str, Iterable[Any]] = field(default_factory=dict)  # of the splits that are evaluated
     notes: list[str] = field(default_factory=list)  # to say at the start
     say: Callable[[str], None] = _say  # to the person who looks on

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from assay.compose.backward import make_backward
@@ -89,18 +89,24 @@ def make_loader(house: House, split: str) -> Iterable[Any]:
     from assay.engine.pipes import Stream
 
     settings = house.values("data", split)
-    source = _source(house, split)
+    source, collate = _source(house, split)
     if settings.get("workers") or getattr(source, "num_workers", 0):
         house.context.check_for_workers(source, f"data.{split}.source")
     if isinstance(source, Stream):
-        return _stream_loader(house, split, source, {key: settings[key] for key in settings if key != "source"})
+        others = {key: settings[key] for key in settings if key != "source"}
+        return _stream_loader(house, split, source, others, collate)
     if not is_dataset(source):
+        if collate is not None:
+            raise InputError(f"The task gave a collate with data.{split}, which gives whole batches.")
         _check_batches(house, split, source)
         house.context.set(f"{split}_loader", source, type=LOADERS.get(split))
         return source  # type: ignore[no-any-return]
     if not {"batch_size", "micro_batch_size", "batch_sampler"} & settings.keys():
         raise InputError(f"[data.{split}] has no batch_size.", fix=f"Write batch_size = 64 under [data.{split}].")
-    loader = Loader(source, seed=house.seed, split=split, **_loader_settings(house, split, settings))
+    given = _loader_settings(house, split, settings)
+    if collate is not None:
+        given.setdefault("collate", collate)
+    loader = Loader(source, seed=house.seed, split=split, **given)
     house.closing.callback(loader.close)
     if not loader.steps_per_epoch:
         _refuse_empty(house, split, loader)
@@ -108,10 +114,19 @@ def make_loader(house: House, split: str) -> Iterable[Any]:
     return loader
 
 
-def _source(house: House, split: str) -> Any:
-    if get_at(house.root, ("data", split, "source")) is None:
-        return dataset_of(house, split)
-    return house.build_at(("data", split, "source"))
+def _source(house: House, split: str) -> tuple[Any, Any]:
+    """What the data of a split come from, and the collate that a task gave with them, None for none."""
+    if get_at(house.root, ("data", split, "source")) is not None:
+        return house.build_at(("data", split, "source")), None
+    found = dataset_of(house, split)
+    if not (isinstance(found, tuple) and len(found) == 2 and isinstance(found[1], Mapping)):
+        return found, None
+    data, options = found
+    unknown = [str(name) for name in options if name not in ("collate", "collate_fn")]
+    if unknown:
+        what = f"The task gave `{unknown[0]}` with the data of the split {split!r}."
+        raise InputError(what, fix=f"It may give `collate`; the rest is written under [data.{split}].")
+    return data, options.get("collate", options.get("collate_fn"))
 
 
 def _loader_settings(house: House, split: str, settings: dict[str, Any]) -> dict[str, Any]:
@@ -155,13 +170,14 @@ def _refuse_empty(house: House, split: str, loader: Loader) -> None:
     )
 
 
-def _stream_loader(house: House, split: str, stream: Stream, settings: dict[str, Any]) -> Iterable[Any]:
-    """The batches of a stream, which makes them itself."""
+def _stream_loader(house: House, split: str, stream: Stream, settings: dict[str, Any], collate: Any) -> Iterable[Any]:
+    """The batches of a stream, which makes them itself; `collate` unless the config says another."""
     from assay.engine.names import LOADERS
     from assay.engine.pipes import StreamLoader
 
     workers = settings.pop("workers", 0)
-    collate = house.build_at(("data", split, "collate")) if settings.pop("collate", None) else None
+    if settings.pop("collate", None):
+        collate = house.build_at(("data", split, "collate"))
     table = get_at(house.root, ("data", split))
     if settings and isinstance(table, Table):
         name = next(iter(settings))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,6 +27,7 @@ from assay.compose.records import (
     tell_info,
 )
 from assay.compose.tasks import keep_meta, make_task
+from assay.compose.unfinished import refuse_other_data, told_differences, unfinished
 from assay.config import config_hash, dump, load, open_config, seedless_hash
 from assay.config.load import Config
 from assay.config.tree import get_at
@@ -35,6 +36,7 @@ from assay.core.events import Handler
 from assay.core.facts import Warned
 from assay.core.ports import NullRecorder
 from assay.query.find import find, find_checkpoint
+from assay.query.run import RunView
 from assay.record.recorder import RunRecorder
 from assay.store.layout import Project
 
@@ -63,7 +65,7 @@ def _train(assembled: Assembled, recorder: RunRecorder | NullRecorder, config: C
     from assay.build import entered
     from assay.engine.deterministic import deterministic
     from assay.engine.handlers.interrupt import stopping_on_signals
-    from assay.engine.handlers.save import restore_listeners
+    from assay.engine.handlers.save import restore_listeners, unlike
 
     engine, house = assembled.engine, assembled.house
     engine.recorder = recorder
@@ -78,6 +80,11 @@ def _train(assembled: Assembled, recorder: RunRecorder | NullRecorder, config: C
                 if assembled.loaded is not None:
                     restore_listeners(engine, assembled.loaded)
                     assembled.loaded = None
+                if assembled.expected is not None:
+                    for part in unlike(engine, assembled.expected):
+                        message = f"{part} took its state from the checkpoint and has another now: resume is not exact."
+                        recorder.tell(Warned(message=message, step=engine.state.step))
+                    assembled.expected = None
                 state = engine.run()
         except BaseException as error:
             return failed(recorder, config, error, step=engine.state.step)
@@ -108,27 +115,49 @@ def resume(
     *,
     take_over: bool = False,
     verify: bool = True,
+    force: bool = False,
 ) -> RunResult:
     """Go on with a recorded run from its newest (or the named) checkpoint, under the same id, as a new attempt.
 
     When the newest cannot be read it is the one before, and that is said. Without `verify` no digest is looked at.
+    InputError for another seed or other data than the run has, unless `force`.
     """
+    view, name = find(address)
+    if view.kind != "train":
+        raise InputError(f"The run {view.id} is a test: there is nothing to go on with.")
+    config = sound(at_home(open_config(view.folder.config_toml, overrides, user_dir=None), view.file))
+    return _go_on(view, name, config, launch or Launch(), take_over=take_over, verify=verify, force=force)
+
+
+def resume_or_train(config: Config, launch: Launch, *, tell: Callable[[str], None] = lambda line: None) -> RunResult:
+    """Go on with the newest run of this config that did not finish and is not running; train it anew without one."""
+    if launch.no_file or launch.weights_from:
+        given = "--no-file" if launch.no_file else "--from"
+        raise InputError(f"`--resume auto` goes on with what was recorded; {given} leaves that aside.")
+    config = sound(config)
+    view = unfinished(config)
+    if view is None:
+        tell("nothing to go on with: a new run")
+        return train(config, launch)
+    tell(f"goes on with {view.id}, {view.status_text}")
+    return _go_on(view, "", config, launch, take_over=False, verify=True, force=False)
+
+
+def _go_on(
+    view: RunView, name: str, config: Config, launch: Launch, *, take_over: bool, verify: bool, force: bool
+) -> RunResult:
+    """A new attempt of a run, with this config, from its checkpoint of that name, "" for the newest."""
     from assay.config import changed_keys
     from assay.engine.handlers.save import is_of_engine, restore
     from assay.engine.optim import put_settings, settings_of
     from assay.query.diff import written
 
-    view, name = find(address)
-    launch = launch or Launch()
-    if view.kind != "train":
-        raise InputError(f"The run {view.id} is a test: there is nothing to go on with.")
     old = load(view.folder.config_toml)
     project = Project(Path(view.file.project)) if view.file.project else project_around(None)
-    config = open_config(view.folder.config_toml, overrides, user_dir=None)
-    config = at_home(config, view.file)
-    config = sound(config)
     changes = changed_keys(old.root, config.root)
     changed = [change.key for change in changes]
+    if not force:
+        refuse_other_data(view.id, old.root, config.root, changed)
     with open_house(config, launch) as house:
         assembled = assemble(house, launch, saver_folder=view.folder.checkpoints)
         assembled.notes += [
@@ -153,6 +182,7 @@ def resume(
                     each, settings, {key.rpartition(".")[2] for key in changed if key.startswith("optimizer.")}
                 )
             assembled.loaded = {name: part for name, part in parts.items() if not is_of_engine(name)}
+            assembled.expected = parts if verify and not changed else None
         if view.status == "finished" and assembled.engine.state.step == (assembled.engine.state.max_steps or -1):
             raise InputError(
                 f"The run {view.id} finished at step {step}: there is nothing left to do.",
@@ -179,6 +209,8 @@ def resume(
             take_over=take_over,
         )
         tell_info(recorder, dump(config.root))
+        if len(recorder.run.attempts) > 1:
+            assembled.notes += told_differences(*recorder.run.attempts[-2:])
         for each in skipped:
             message = f"{each.name} is no checkpoint: {each.why}. The run goes on from step {step}."
             recorder.tell(Warned(message=message, step=step))

@@ -112,9 +112,12 @@ def open_config(
     given: str | os.PathLike[str] | Mapping[str, Any] | object,
     overrides: Sequence[str] = (),
     *,
-    user_dir: str | os.PathLike[str] | None = None,
+    user_dir: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
 ) -> Config:
-    """Like `load`, but what is wrong inside the file is kept in `Config.problems`: for `check_shape` to tell it all."""
+    """Like `load`, but what is wrong inside the file is kept in `Config.problems`: for `check_shape` to tell it all.
+
+    Of several `user_dir` the first that has a module wins.
+    """
     if not isinstance(given, str | os.PathLike):
         root, problems = objects.read(given, "<python>")
         return _config(root, problems, {}, overrides, None, _user_dirs(user_dir, Path()))
@@ -178,13 +181,16 @@ def _config(
     )
 
 
-def _user_dirs(given: str | os.PathLike[str] | None, folder: Path) -> tuple[Path, ...]:
+def _user_dirs(
+    given: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None, folder: Path
+) -> tuple[Path, ...]:
     if given is None:
         return folder, folder / "src"
-    path = Path(given)
-    if not path.is_dir():
-        raise InputError(f"The folder of user modules does not exist: {path}", fix="Check --user-dir.")
-    return (path,)
+    paths = tuple(Path(each) for each in ([given] if isinstance(given, str | os.PathLike) else given))
+    for path in paths:
+        if not path.is_dir():
+            raise InputError(f"The folder of user modules does not exist: {path}", fix="Check --user-dir.")
+    return paths
 
 
 def _text_of(file: Path) -> tuple[str, list[Problem]]:

@@ -61,7 +61,10 @@ class Best:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """One launch or resume. Times are unix ns; `changed` are config keys that differ from the attempt before."""
+    """One launch or resume. Times are unix ns; `changed` are config keys that differ from the attempt before.
+
+    `changed_code` are files of the code that do.
+    """
 
     number: int
     started_ns: int
@@ -77,6 +80,7 @@ class Attempt:
     config_hash: str = ""
     seedless_hash: str = ""
     changed: tuple[str, ...] = ()
+    changed_code: tuple[str, ...] = ()
     launch: Mapping[str, Any] = field(default_factory=dict)
     code: Code = field(default_factory=Code)
     environment: Mapping[str, Any] = field(default_factory=dict)

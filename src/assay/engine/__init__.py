@@ -23,6 +23,7 @@ from assay.engine.data.samplers import Balanced, ByLength, Subset, Weighted
 from assay.engine.data.workers import WorkerError
 from assay.engine.engine import Engine
 from assay.engine.groups import Groups
+from assay.engine.handlers.batch_digest import BatchDigest
 from assay.engine.handlers.change import ResetOptimizer, SetRequiresGrad, SetValue
 from assay.engine.handlers.display import Display
 from assay.engine.handlers.early_stop import EarlyStop
@@ -76,6 +77,7 @@ __all__ = [
     "BackwardPart",
     "Backwards",
     "Balanced",
+    "BatchDigest",
     "ByHand",
     "ByLength",
     "Callback",

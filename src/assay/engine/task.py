@@ -16,7 +16,8 @@ class Task:
 
     A data set may be a factory (`_partial_ = true` in a config), which is called when its split is needed. `metrics`
     and `pipes` are those of every evaluation, whatever the model. A class of your own may have `dataset(split)`
-    instead, and set `meta`: classes, a tokenizer's words, vectors. What `meta` holds is kept in the record.
+    instead, which may return (data, {"collate": function}), and set `meta`: classes, a tokenizer's words, vectors. What
+    `meta` holds is kept in the record.
     """
 
     def __init__(

@@ -41,6 +41,7 @@ from assay.record.watch import Watcher
 from assay.record.writer import MetricsWriter
 from assay.store.artifacts import keep_artifact
 from assay.store.blobs import FileBlobs
+from assay.store.code import read_tree
 from assay.store.known import remember
 from assay.store.layout import Project, RunFolder, create_run_folder, refusal
 from assay.store.series import summaries
@@ -218,6 +219,7 @@ class RunRecorder:
                 from_step=from_step,
                 to_step=from_step,
                 changed=tuple(changed),
+                changed_code=_changed_code(home, old.code if old else Code(), code),
                 exactness=exactness,
                 code=code,
                 environment=environment(),
@@ -564,6 +566,18 @@ def _code(project: Project, folders: Sequence[Path], patch: Path) -> tuple[Code,
         return code, ""
     except (OSError, AssayError) as error:
         return Code(), f"The code could not be kept: {error}"
+
+
+def _changed_code(project: Project | None, before: Code, now: Code) -> tuple[str, ...]:
+    """The files that are not the same in two snapshots; none when one of them is not here."""
+    if project is None or before.snapshot == now.snapshot or not (before.snapshot and now.snapshot):
+        return ()
+    blobs = FileBlobs(project.code_dir)
+    try:
+        a, b = (read_tree(blobs, code.snapshot) for code in (before, now))
+    except (KeyError, OSError, AssayError):
+        return ()
+    return tuple(sorted(path for path in a.keys() | b.keys() if a.get(path) != b.get(path)))
 
 
 def _read_run(folder: RunFolder) -> RunFile:

@@ -20,7 +20,7 @@ from assay.core.manifest import Kind, Manifest, folder_of_step
 from assay.core.ports import NullRecorder, Recorder
 from assay.engine.backward import NonFiniteError, Stateful
 from assay.engine.checkpoint.background import Background
-from assay.engine.checkpoint.codec import decode, encode
+from assay.engine.checkpoint.codec import decode, digest, encode
 from assay.engine.checkpoint.folder import Where
 from assay.engine.checkpoint.saver import Saver
 from assay.engine.checkpoint.tensor_file import Staging
@@ -252,6 +252,12 @@ def restore(engine: Engine, parts: Mapping[str, Any]) -> None:
     load_criterion_state(engine.process, parts)
     engine.state.load_state_dict(parts["state"])
     restore_listeners(engine, parts)
+
+
+def unlike(engine: Engine, parts: Mapping[str, Any]) -> list[str]:
+    """The parts of a loaded checkpoint that, asked for their state now, do not give what it holds of them."""
+    now = capture(engine)
+    return [name for name, state in parts.items() if name in now and digest(now[name]) != digest(state)]
 
 
 def is_of_engine(part: str) -> bool:

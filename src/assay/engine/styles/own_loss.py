@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 
 from assay.core.errors import InputError
 from assay.engine.backward import Backward, BackwardPart, Losses
+from assay.engine.instance import Instance
 from assay.engine.metrics.metric import Metric
 from assay.engine.process import Process
 from assay.engine.styles.own_updates import detached
@@ -27,7 +28,8 @@ class OwnLoss(Process):
     In training every key with `loss` in it is a loss: they are added up, each is logged. Of an object with `.loss`, as
     the models of transformers return, that is the loss, and the others are logged. In evaluation there need be none.
     Metrics find the model's `prediction_scores` or `logits` as `pred`, and the batch's `labels` as `target`; `pred` and
-    `target` say other names. A batch that is a tuple goes to the model by position.
+    `target` say other names. A batch that is a tuple goes to the model by position, the fields of an
+    `Instance` by name.
     """
 
     def __init__(
@@ -102,6 +104,8 @@ def _fields(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """A batch as positional and named arguments."""
     if isinstance(batch, Mapping):
         return (), dict(batch.items())
+    if isinstance(batch, Instance):
+        return (), {name: batch[name] for name in batch.keys()}  # noqa: SIM118 - it cannot be iterated
     if isinstance(batch, tuple) and hasattr(batch, "_asdict"):
         return (), batch._asdict()
     if dataclasses.is_dataclass(batch) and not isinstance(batch, type):

@@ -1,0 +1,64 @@
+"""`assay verify-resume`."""
+
+from __future__ import annotations
+
+import secrets
+import shlex
+import sys
+
+import click
+
+from assay.cli.launch import given
+from assay.cli.terminal import folded, paint, use_color, width
+from assay.core.errors import InputError
+
+
+@click.command(
+    name="verify-resume",
+    help="Train a config once undisturbed and once killed (kill -9) and resumed at random steps, and compare the bits"
+    " of the end: weights, optimizer, state, metrics and the order of the samples. It happens in a temporary project.",
+    context_settings={"ignore_unknown_options": True},
+)
+@click.argument("arguments", metavar="CONFIG [KEY=VALUE ...]", nargs=-1, type=click.UNPROCESSED)
+@click.option("--kills", type=click.IntRange(min=1), default=3, metavar="N", help="How often it is killed; 3.")
+@click.option("--kill-seed", type=click.IntRange(min=0), metavar="N", help="Kill where another time did.")
+@click.option("--variant", "variants", multiple=True, help="A variant of the file.")
+@click.option("--user-dir", type=click.Path(), help="Where your modules are. Left out: beside the config, then src/.")
+@click.option("--device", help="cpu, cuda, cuda:1, mps. Left out: the accelerator if there is one.")
+@click.option("--max-steps", type=click.IntRange(min=2), metavar="N", help="Stop after that many steps at the latest.")
+def command(
+    arguments: tuple[str, ...],
+    kills: int,
+    kill_seed: int | None,
+    variants: tuple[str, ...],
+    user_dir: str | None,
+    device: str | None,
+    max_steps: int | None,
+) -> int:
+    files, overrides = given(arguments)
+    if len(files) != 1:
+        raise InputError("`assay verify-resume` tries one config.", fix="assay verify-resume digits.toml --kills 5")
+    from assay.compose import Launch, verify_resume
+    from assay.compose.verify_resume import runs_of, shown
+    from assay.config import expand, open_config
+
+    configs = expand(open_config(files[0], overrides, user_dir=user_dir), variants, sweep=False)
+    if len(configs) != 1:
+        raise InputError(f"That names {len(configs)} configs.", fix="give one --variant")
+    seed = secrets.randbelow(10**6) if kill_seed is None else kill_seed
+    click.echo(f"kills: {kills}, drawn with --kill-seed {seed}", err=True)
+    launch = Launch(device=device, max_steps=max_steps)
+    check = verify_resume(configs[0], launch, kills=kills, seed=seed, tell=lambda line: click.echo(line, err=True))
+    for line in shown(check):
+        for part in folded(line, width(sys.stdout)):
+            click.echo(part)
+    color = use_color(sys.stdout)
+    times = "once" if len(check.killed_at) == 1 else f"{len(check.killed_at)} times"
+    if check.equal:
+        click.echo(paint("equal", "green bold", on=color) + f": {check.steps} steps, killed {times}")
+        return 0
+    click.echo(paint("not equal", "red bold", on=color) + f": {check.steps} steps, killed {times}")
+    if check.kept is not None:
+        left, right = (shlex.quote(str(run.path)) for run in runs_of(check.kept))
+        click.echo(f"both are kept: assay diff {left} {right}", err=True)
+    return 1

@@ -1,0 +1,36 @@
+"""Where two checkpoints differ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from assay.engine.checkpoint.codec import digest
+from assay.engine.checkpoint.folder import load
+
+
+def differing(left: Path, right: Path) -> dict[str, list[str]]:
+    """Each part of two checkpoints by name, with the names of what is not the same in it: none for equal bits.
+
+    CheckpointError for one that is damaged.
+    """
+    a, b = load(left), load(right)
+    return {part: _names(a.get(part), b.get(part)) for part in sorted(a.keys() | b.keys())}
+
+
+def _names(left: Any, right: Any) -> list[str]:
+    if digest(left) == digest(right):
+        return []
+    ours, theirs = dict(_leaves(left, "")), dict(_leaves(right, ""))
+    return [name for name in dict.fromkeys([*ours, *theirs]) if ours.get(name) != theirs.get(name)]
+
+
+def _leaves(state: Any, path: str) -> Iterator[tuple[str, str]]:
+    """The digest of everything in a state that holds nothing else, by where it is."""
+    inside = state.items() if isinstance(state, Mapping) else enumerate(state) if isinstance(state, list) else None
+    if inside is None:
+        yield path, digest(state)
+        return
+    for key, value in inside:
+        yield from _leaves(value, f"{path}.{key}" if path else str(key))

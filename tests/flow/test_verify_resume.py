@@ -1,0 +1,102 @@
+"""`assay verify-resume`: a config is trained undisturbed, and killed and resumed, and the bits of both are compared."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from assay.compose import verify_resume
+from assay.config import load
+from assay.query.find import find_run
+
+pytestmark = pytest.mark.slow
+
+PRIVATE = """
+import numpy as np
+from points import Points
+
+class Stubborn(Points):
+    \"\"\"Draws from a generator that nobody can key.\"\"\"
+
+    def __init__(self, **given):
+        super().__init__(**given)
+        self.draw = np.random.default_rng(0)
+
+    def __getitem__(self, i):
+        x, y = self.points[i], self.labels[i]
+        return x + float(self.draw.random()), y
+"""
+
+
+@pytest.fixture(autouse=True)
+def own_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+
+
+def test_a_killed_run_is_told_to_be_equal_and_the_users_project_is_untouched(assay, toy: Path, tmp_path: Path) -> None:
+    before = sorted(path.name for path in toy.iterdir())
+
+    done = assay("verify-resume", "toy.toml", "--kills", "2", "--kill-seed", "4", TMPDIR=str(tmp_path))
+
+    assert done.returncode == 0, done.stderr
+    names = ("weights", "optimizer", "state", "metrics", "sample order")
+    assert done.stdout.splitlines()[:5] == [f"{name:<12}  equal" for name in names]
+    assert re.fullmatch("equal: 32 steps, killed (once|2 times)", done.stdout.splitlines()[5])
+    assert done.stderr.startswith("kills: 2, drawn with --kill-seed 4\nuninterrupted: 32 steps, ")
+    assert "kill 1 of 2: at step " in done.stderr
+    assert sorted(path.name for path in toy.iterdir() if path.name != "__pycache__") == before
+    assert not list(tmp_path.glob("assay-verify-*"))
+    assert not (tmp_path / "data" / "assay" / "projects.txt").read_text().strip()
+
+
+def test_data_that_cannot_be_resumed_is_told_with_what_differs_and_both_runs_are_kept(
+    assay, toy: Path, tmp_path: Path
+) -> None:
+    (toy / "stubborn.py").write_text(PRIVATE)
+
+    done = assay(
+        *("verify-resume", "toy.toml", "data.train.source={ type = 'stubborn.Stubborn', split = 0 }"),
+        *("--kills", "2", "--kill-seed", "1"),
+        TMPDIR=str(tmp_path),
+    )
+
+    assert done.returncode == 1, done.stderr
+    assert re.search(r"^weights +differs: model: layers\.0\.weight, .* more$", done.stdout, re.MULTILINE)
+    assert re.search(r"^sample order +differs: from step \d+ on$", done.stdout, re.MULTILINE)
+    assert "\nnot equal: 32 steps" in done.stdout
+    kept = re.search(r"assay diff (\S+) (\S+)", done.stderr)
+    assert kept is not None
+    assert [len(find_run(path).file.attempts) for path in kept.groups()] == [1, 3]
+
+
+def test_what_can_never_be_equal_and_what_fails_by_itself_are_one_clear_error(assay, toy: Path) -> None:
+    timed = assay("verify-resume", "toy.toml", "train.time=10 s")
+    assert timed.returncode == 2
+    assert "error: A run that a clock ends is never twice the same." in timed.stderr
+
+    (toy / "net.py").write_text((toy / "net.py").read_text().replace("self.layers(x)", "self.leyers(x)"))
+    failing = assay("verify-resume", "toy.toml")
+    assert failing.returncode == 1
+    assert "The uninterrupted run failed, and said:" in failing.stderr and "leyers" in failing.stderr
+
+
+def test_many_kills_with_other_workers_each_time_end_with_the_same_bits(
+    toy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Accumulation, averaged weights, augmentation that draws from all three generators; kills within epochs."""
+    monkeypatch.chdir(toy)
+    changes = ["train.accumulate=2", "plugins=[{ type = 'assay.engine.EMA', decay = 0.9 }]"]
+    changes += ["train.epochs=12", "data.train.source.size=120", "optimizer.lr=1e-3"]
+
+    check = verify_resume(
+        load("toy.toml", changes),
+        kills=20,
+        seed=11,
+        vary=lambda attempt: [f"data.train.workers={(0, 2, 4)[attempt % 3]}"],
+    )
+
+    assert {each.name: each.differences for each in check.compared if each.differences} == {}
+    assert check.steps == 180
+    assert len(check.killed_at) == 20
