@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 from assay.build import Context, ContextError, build, instantiate, user_code
 from assay.config import L
 from assay.config.tree import Table, get_at, parse_dotted
-from assay.core.errors import ConfigError
+from assay.core.errors import ConfigError, InputError
 
 Write = Callable[..., Path]
 Tree = Callable[[str], Table]
@@ -375,3 +375,10 @@ def test_instantiate_takes_what_is_missing_from_the_context_in_use() -> None:
         assert instantiate(hook) == ("the model", 3)
     with pytest.raises(ConfigError, match="needs `model`"):
         instantiate(hook)
+
+
+def test_what_is_neither_a_target_nor_a_tree_is_refused_with_what_is() -> None:
+    with pytest.raises(InputError, match="A int cannot be built") as caught:
+        instantiate(3)  # type: ignore[arg-type]
+
+    assert 'plain(config.root)["model"]' in caught.value.fix

@@ -46,11 +46,11 @@ def test_a_title_can_be_changed_and_found(assay: Assay, run: str) -> None:
 
 
 def test_an_archived_run_is_listed_on_request(assay: Assay, run: str) -> None:
-    assay("archive", run)
+    assert assay("archive", run).out == "archived: aaaaaaaa first\n"
     assert "first" not in assay("ls").out
     assert "first" in assay("ls", "--archived").out
 
-    assay("archive", "--undo", run)
+    assert assay("archive", "--undo", run).out == "shown again: aaaaaaaa first\n"
     assert "first" in assay("ls").out
 
 

@@ -11,8 +11,11 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from assay.record.media import png
+from assay.record.recorder import RunRecorder
 from assay.store.layout import Project
 from run_folders import make_run, tell
 
@@ -46,6 +49,28 @@ def test_a_curve_is_drawn_within_eighty_columns(project: Project, assay: Assay) 
     assert "valid/acc" in assay("live", "last", "-m", "valid/acc").lines[2]
     wrong = assay("live", "last", "-m", "valid/ac")
     assert wrong.code == 2 and "did you mean `valid/acc`?" in wrong.err
+
+
+@pytest.mark.row("B33")
+def test_epochs_stand_below_steps_and_the_newest_image_of_a_weight_below_the_curves(
+    project: Project, assay: Assay
+) -> None:
+    with RunRecorder.start(project, tag="exp") as run:
+        for step in range(1, 31):
+            run.log({"loss": 1 / step, "epoch": (step - 1) // 10}, step)
+        for step, shade in ((10, 0), (20, 255)):
+            run.artifact(png(np.full((4, 6, 3), shade, np.uint8)), "weight", kind="image", step=step)
+
+    said = assay("live", "last", "--image", "weight")
+
+    assert "epoch 3  step 30" in said.lines[0]
+    axis = next(i for i, line in enumerate(said.lines) if "└step 1" in line)
+    below = said.lines[axis + 1]
+    assert below.split() == ["epoch", "1", "3"] and len(below) == len(said.lines[axis]) <= 80
+    assert said.lines[-3:] == ["weight  step 20", "██████", "██████"]
+    assert not any(line.startswith("epoch ") for line in said.lines), "no curve of its own"
+    wrong = assay("live", "last", "--image", "wieght")
+    assert wrong.code == 2 and "did you mean `weight`?" in wrong.err
 
 
 def test_a_run_without_points_is_told_so(project: Project, assay: Assay) -> None:

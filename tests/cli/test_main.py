@@ -320,3 +320,12 @@ def test_the_table_is_what_completion_sees() -> None:
         assert commands.list_commands(context) == list(COMMANDS)
         assert commands.get_command(context, "nothing") is None
     assert main(["--help"]) == 0
+
+
+def test_a_group_of_commands_alone_shows_what_it_has(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("config", "bench"):
+        assert main([name]) == 0
+        said = capsys.readouterr()
+        assert said.out.startswith(f"Usage: assay {name} ") and "error" not in said.out + said.err
+    assert main(["board"]) == 2
+    assert "`assay board` needs the argument RUN." in capsys.readouterr().err

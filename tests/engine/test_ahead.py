@@ -79,6 +79,7 @@ class NoBackward:
     def start(self, step: int, **known: Any) -> None: ...
 
 
+@pytest.mark.row("C58")
 @pytest.mark.parametrize("steps", [2, 3, 5])
 def test_an_engine_elsewhere_draws_no_window_that_it_does_not_use(steps: int) -> None:
     data = points(20)

@@ -118,6 +118,30 @@ def test_an_example_learns_in_a_few_steps_and_is_tested(assay, name: str, tmp_pa
 
 
 @pytest.mark.slow
+@pytest.mark.row("E20")
+def test_a_tiny_model_of_transformers_with_random_weights_learns_and_is_built_again(assay, tmp_path: Path) -> None:
+    (tmp_path / "offline").mkdir()
+    (tmp_path / "offline" / "sitecustomize.py").write_text(OFFLINE)
+    config = EXAMPLES / "08_transformers" / "bert.toml"
+
+    ran = assay(
+        "run", str(config), "train.epochs=3", cwd=tmp_path, PYTHONPATH=f"{tmp_path / 'offline'}{os.pathsep}{SRC}"
+    )
+    tested = assay("test", "last", cwd=tmp_path)
+
+    assert ran.returncode == 0, ran.stderr
+    accuracy = float(re.search(r"test/acc +(\S+)", tested.stdout)[1])
+    assert accuracy > 0.9
+    (run,) = (run for run in (tmp_path / "runs").iterdir() if run_file.read(run).kind == "train")
+    model = house.load_model(str(run), "best")
+    assert type(model).__module__.startswith("transformers.") and not model.training
+    words = runpy.run_path(str(EXAMPLES / "08_transformers" / "data.py"))["Words"](500, seed=2)
+    with torch.no_grad():
+        scores = model(input_ids=words.letters, attention_mask=words.mask).logits
+    assert (scores.argmax(1) == words.labels).double().mean().item() == pytest.approx(accuracy, abs=1e-4)
+
+
+@pytest.mark.slow
 def test_the_loop_by_hand_learns_is_recorded_and_knows_when_it_was_done(tmp_path: Path) -> None:
     def ran() -> str:
         done = subprocess.run(

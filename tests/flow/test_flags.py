@@ -38,6 +38,7 @@ epoch_begin      Display
 epoch_end        Throughput.look
 epoch_end        Evaluate
 epoch_end        Save
+epoch_end        Memory
 epoch_end        Throughput.record
 epoch_end        Display
 eval_end         Display
@@ -235,7 +236,7 @@ def test_a_config_that_asks_for_nothing_is_evaluated_saved_timed_and_shown(assay
     listed = assay("events", config)
 
     assert listed.returncode == 0, listed.stderr
-    shown = [f"{line.split()[0]:<17}{line.split()[-1]}" for line in listed.stdout.splitlines()]
+    shown = [f"{line.split()[0]:<17}{line.split()[-1]}" for line in listed.stdout.splitlines()[1:]]
     assert "\n".join(shown) + "\n" == EVENTS
     off = assay("events", config, "evaluate.enabled=false", "checkpoint.enabled=false")
     assert not re.search("Evaluate|Save", off.stdout)

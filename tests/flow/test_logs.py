@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -147,7 +148,6 @@ def test_the_folder_of_a_run_has_the_layout_that_is_documented(toy: Path, assay:
 
 @pytest.mark.row("E56", "B20")
 def test_steps_and_epochs_come_as_lines_of_json_with_speed_time_rate_and_memory(toy: Path, assay: Assay) -> None:
-    (toy / "toy.toml").write_text('plugins = [{ type = "assay.engine.Memory" }]\n' + CONFIG)
     assert assay("run", "toy.toml", "train.epochs=2").returncode == 0
 
     rows = [json.loads(line) for line in assay("log", "last", "--json").stdout.splitlines()]
@@ -160,6 +160,13 @@ def test_steps_and_epochs_come_as_lines_of_json_with_speed_time_rate_and_memory(
     assert of_epochs[0]["metrics"]["speed/eta_s"] > 0 == of_epochs[1]["metrics"]["speed/eta_s"]
     assert all("time/data_s" in row["metrics"] for row in of_epochs)
     assert [row["step"] for row in rows if "valid/acc" in row["metrics"]] == [8, 16]
-    assert [row["step"] for row in rows if "memory/weights_mib" in row["metrics"]] == [8, 16]
+    of_memory = [row for row in rows if "memory/weights_mib" in row["metrics"]]
+    assert [row["step"] for row in of_memory] == [8, 16]
+    assert all(row["metrics"]["memory/optimizer_mib"] > 0 for row in of_memory)
+    assert sys.platform != "linux" or all(row["metrics"]["memory/process_mib"] > 10 for row in of_memory)
     assert [row["time"] for row in rows] == sorted(row["time"] for row in rows)
     assert assay("log", "last", "--json", "-n", "1").stdout.count("\n") == 1
+    (toy / "toy.toml").write_text('plugins = [{ type = "assay.engine.Memory", every = "3 steps" }]\n' + CONFIG)
+    assert assay("run", "toy.toml", "train.epochs=1").returncode == 0
+    rows = [json.loads(line) for line in assay("log", "last", "--json").stdout.splitlines()]
+    assert [row["step"] for row in rows if "memory/weights_mib" in row["metrics"]] == [3, 6], "once, as it says itself"

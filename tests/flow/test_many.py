@@ -15,6 +15,7 @@ import assay as house
 from assay.cli.main import main
 from assay.config import changed_keys, load, plain
 from assay.core import run_file
+from assay.core.errors import InputError
 from assay.core.facts import Ended, read_events
 
 pytestmark = pytest.mark.slow
@@ -399,3 +400,48 @@ def test_deterministic_names_the_op_and_the_module_that_cannot_be(assay, toy: Pa
     assert "`put_` has no deterministic form here" in refused.stderr
     assert "at:  the model (Net)" in refused.stderr
     assert assay("run", "many.toml").returncode == 0
+
+
+@pytest.mark.row("D27")
+def test_runs_take_the_devices_of_a_list_in_turn(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    short(toy, VARIANTS)
+    monkeypatch.chdir(toy)
+    taken = []
+
+    def train(config: Any, launch: Any) -> house.compose.RunResult:
+        taken.append((config.variant, launch.device))
+        return house.compose.RunResult(record_dir=None, config=config, status="finished")
+
+    monkeypatch.setattr("assay.compose.many.train", train)
+
+    house.run(["many.toml", "toy.toml"], variant="all", device=[0, 1])
+
+    assert taken == [("wide", "cuda:0"), ("short", "cuda:1"), ("slow", "cuda:0")]
+    taken.clear()
+    house.run(["many.toml", "many.toml", "many.toml"], device="cuda:2,5")
+    assert taken == [("", "cuda:2"), ("", "cuda:5"), ("", "cuda:2")]
+
+
+@pytest.mark.row("D27")
+def test_a_list_of_devices_is_looked_at_before_anything_is_begun(assay, toy: Path) -> None:
+    short(toy, VARIANTS)
+    for given, said in (
+        ("cpu,cpu", "names cpu twice"),
+        ("cuda:0,,1", "is no list of devices"),
+        ("cpu,cude", "did you mean `cuda`?"),
+        ("cpu,cuda:9999", "cuda"),
+    ):
+        ran = assay("run", "many.toml", "--variant", "all", "--device", given)
+        assert ran.returncode == 2 and said in ran.stderr, ran.stderr
+    one = assay("check", "many.toml")
+    assert one.returncode == 0
+    assert not (toy / "runs").exists() or not list((toy / "runs").iterdir())
+
+
+def test_one_run_takes_one_device(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from assay.compose import Launch
+    from assay.compose.house import the_one_device
+
+    assert the_one_device(Launch(device="cuda:1")) == "cuda:1" and the_one_device(Launch()) is None
+    with pytest.raises(InputError, match="uses one device; here are 2: cuda:0, cuda:1"):
+        the_one_device(Launch(device="cuda:0,1"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import os
 import re
@@ -9,16 +10,19 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from assay.config import get_at, load, plain
 from assay.core import run_file
 from assay.core.facts import Evaluated, read_events
+from assay.query.run import RunView
 from assay.store.blobs import FileBlobs
 from assay.store.layout import open_project, run_folders
 from assay.store.series import read_series
 from assay.store.watched import files_left
+from event_reader import read
 from examples import EXAMPLES
 
 SEEDS = EXAMPLES / "seeds"
@@ -62,8 +66,17 @@ PIPE_NAMES += ["ParseJsonDoc", "PruneLongText", "Sample2Encoding", "Batch"]
 
 def run(script: str, *arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
     """Run a snippet in a process of its own that sees no GPU."""
+    return _ran(str(SEEDS / script), *arguments, folder=folder)
+
+
+def assay(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """The same for a command of assay."""
+    return _ran("-m", "assay", *arguments, folder=folder)
+
+
+def _ran(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(
-        [sys.executable, str(SEEDS / script), *arguments],
+        [sys.executable, *arguments],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(SRC), "PYTHONDONTWRITEBYTECODE": "1", "CUDA_VISIBLE_DEVICES": ""},
         capture_output=True,
@@ -271,6 +284,73 @@ def test_a_run_around_any_script(tmp_path: Path) -> None:
             assert (change.size_bytes, change.sha256) == (len(data), hashlib.sha256(data).hexdigest())
 
 
+@pytest.mark.row("S-C9", "C52")
+def test_what_was_recorded_is_looked_at_and_variables_come_back(tmp_path: Path) -> None:
+    run("experiment.py", folder=tmp_path)
+    (folder,) = run_folders(open_project(tmp_path))
+    made = run_file.read(folder.path)
+
+    listed, _, count, *rest = run("viewer.py", folder=tmp_path).stdout.splitlines()
+
+    assert (listed.split(), count) == (["id", "tag", "status"], "1")
+    *viewed, given, both, file = rest
+    assert ast.literal_eval(viewed[0]) == [(made.id, "log/log.log")]
+    sources, (tag, status, command) = (ast.literal_eval(each) for each in _values("\n".join(viewed[1:])))
+    assert sources["__main__.train"].startswith("@run.keycode()\ndef train():")
+    assert (tag, status) == ("exp", "finished") and command[-1].endswith("experiment.py")
+    assert given == "/path/to/all/datasets"
+    assert ast.literal_eval(both) == {"datasets": given, "a": 1}
+    assert given in Path(file).read_text(encoding="utf-8")
+
+
+def _values(text: str) -> list[str]:
+    """The two values that `pprint` has written one behind the other."""
+    first, brace, second = text.partition("}\n")
+    return [first + brace, second]
+
+
+@pytest.mark.row("S-B6", "B33")
+def test_a_loop_by_hand_is_seen_in_tensorboard_and_in_the_terminal(tmp_path: Path) -> None:
+    printed = run("board.py", folder=tmp_path).stdout
+    run("history.py", folder=tmp_path)
+
+    assert re.findall(r"^epoch: (\d)|^global_step:(\d+), loss:\d\.\d$", printed, re.MULTILINE) == [
+        ("0", ""), ("1", ""), ("", "10"), ("2", ""), ("", "20"), ("3", ""), ("", "30"), ("4", ""), ("", "40")
+    ]  # fmt: skip
+    by_tag = {run_file.read(folder.path).tag: folder for folder in run_folders(open_project(tmp_path))}
+    events, curves = read(by_tag["board"].path / "board"), read_series(by_tag["board"].metrics)
+    for name in ("train loss", "test accuary"):
+        steps, values = zip(*events.scalars[name], strict=True)
+        assert steps == (10, 20, 30, 40) and np.allclose(values, curves[name].values)
+    image = [(step, height, width) for step, height, width, _ in events.images["train image sample"]]
+    assert image == [(step, 11 * 30 + 2, 12 * 30 + 2) for step in (10, 20, 30, 40)]
+    sizes = {"0.weight": 36, "0.bias": 4, "3.weight": 27040, "3.bias": 10}
+    assert {name: rows[-1][1]["num"] for name, rows in events.histograms.items()} == sizes
+    view = RunView(by_tag["history"])
+    assert list(view.history("train_loss", "test_acc")) == [(1, 10), (2, 20), (3, 30), (4, 40)]
+    shown = assay("live", view.id, "--image", "hidden_weight", folder=tmp_path).stdout.splitlines()
+    assert shown[0].startswith("history") and "epoch 5  step 40" in shown[0]
+    assert "train_loss" in shown and any(line.startswith("test_acc") for line in shown)
+    weight = shown[shown.index("hidden_weight  step 40") + 1 :]
+    assert len(weight) == 5 and all(len(line) == 16 for line in weight) and len(set("".join(weight))) > 2
+
+
+@pytest.mark.row("S-A4", "A86")
+def test_a_run_is_trained_and_tested_in_two_linked_records(tmp_path: Path) -> None:
+    printed = run("train_and_test/train_and_test.py", folder=tmp_path).stdout
+
+    assert printed == "finished test/acc test/loss\n"
+    by_kind = {run_file.read(folder.path).kind: folder for folder in run_folders(open_project(tmp_path))}
+    train, test = (RunView(by_kind[kind]) for kind in ("train", "test"))
+    assert train.best is not None and test.file.parent == f"{train.id}@{train.best.checkpoint}"
+    assert (train.tag, test.tag, train.desc, test.desc) == ("points", "points-test", "a first try", "a first try")
+    told = [event.fact for event in train.events if isinstance(event.fact, Evaluated)]
+    (then,) = [fact for fact in told if (fact.split, fact.step) == ("test", train.best.step)]
+    (now,) = [event.fact for event in test.events if isinstance(event.fact, Evaluated)]
+    assert dict(now.metrics) == dict(then.metrics) and len({fact.metrics["test/acc"] for fact in told[1::2]}) > 1
+    assert train.artifacts and not test.artifacts
+
+
 ALONE = {
     "from assay import Meter\nm = Meter(); m.loss = 0.5; print(m)": {"record"},
     "from assay import Params\np = Params(); p.lr = 0.1; print(p)": {"config"},
@@ -441,7 +521,12 @@ def test_a_trainer_trains_evaluates_and_keeps_all_that_belongs_to_the_experiment
         if isinstance(each.fact, Evaluated):
             steps[each.fact.split].append(each.fact.step)
     assert steps == {"eval": list(range(31, 311, 31)), "test": [155, 310]}
-    assert read_series(folder / "metrics.bin")["train/loss"].steps.tolist() == list(range(1, 311))
+    curve = read_series(folder / "metrics.bin")["train/loss"]
+    assert curve.steps.tolist() == list(range(1, 311))
+    board = read(folder / "board").scalars
+    assert [step for step, _ in board["train/loss"]] == list(range(1, 311))
+    assert np.allclose([value for _, value in board["train/loss"]], curve.values)
+    assert [step for step, _ in board["eval/acc"]] == list(range(31, 311, 31))
     assert "epoch 10/10  step 310  @loss=" in (folder / "log.txt").read_text(encoding="utf-8")
     assert len(list((folder / "checkpoints").glob("step-*"))) == 4  # the newest three, and the final one
     assert plain(load(folder / "config.toml").root)["lr"] == 0.01

@@ -150,11 +150,14 @@ def test_the_model_of_a_run_comes_back_in_eval_mode(assay, toy: Path, monkeypatc
 
 @pytest.mark.row("C54")
 def test_a_config_from_init_trains_and_its_test_passes(assay, tmp_path: Path) -> None:
-    assert assay("init", str(tmp_path / "new")).returncode == 0
+    made = assay("init", str(tmp_path / "new"))
+    assert made.returncode == 0 and "around it" not in made.stdout
     ran = assay("run", "config.toml", cwd=tmp_path / "new")
     assert ran.returncode == 0, ran.stderr
     again = assay("init", str(tmp_path / "new"))
     assert again.returncode == 2 and "config.toml" in again.stderr
+    inner = assay("init", "inner", cwd=tmp_path / "new")
+    assert f"part of the project around it, with its runs: {tmp_path / 'new'}" in inner.stdout
 
 
 def test_check_says_fine_or_everything_that_is_wrong(assay, toy: Path) -> None:

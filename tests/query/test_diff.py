@@ -33,6 +33,17 @@ def test_a_run_and_its_repeat_do_not_differ(project: Project) -> None:
     assert found.to_json()["equal"] is True
 
 
+def test_speed_time_and_memory_differ_between_equal_runs_and_count_when_they_are_asked_for(project: Project) -> None:
+    left, right = (
+        RunView(make_run(project, points={"loss": [1.0], "speed/steps_per_s": [speed], "memory/process_mib": [speed]}))
+        for speed in (10.0, 11.0)
+    )
+
+    assert diff(left, right).metrics == ()
+    found = diff(left, right, ("metrics",)).metrics
+    assert [each.name for each in found] == ["speed/steps_per_s", "memory/process_mib"]
+
+
 def test_changed_keys_are_shown_as_toml_writes_them(project: Project) -> None:
     left = make_run(
         project, config='lr = 0.1\nname = "a"\nonly_left = [1, 2]\n[net]\nwidth = 3\non = true\nnest = {a = 1}\n'

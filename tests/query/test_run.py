@@ -233,3 +233,22 @@ def test_a_metric_that_was_only_nan_is_there(project: Project) -> None:
 
     assert math.isnan(view.summaries["loss"].last)
     assert isinstance(view.file, RunFile)
+
+
+@pytest.mark.row("B33")
+def test_what_was_logged_is_indexed_by_epoch_and_step(project: Project) -> None:
+    from assay.record.recorder import RunRecorder
+
+    with RunRecorder.start(project) as run:
+        for step, epoch in ((1, 0), (2, None), (3, 1), (4, None)):
+            run.log({"loss": 1 / step} | ({} if epoch is None else {"epoch": epoch}), step)
+        run.log({"acc": 0.5}, 2)
+    view = RunView(run.folder)
+
+    assert list(view.history("loss")) == [(0, 1), (0, 2), (1, 3), (1, 4)]
+    assert view.history()[0, 2] == {"loss": 0.5, "acc": 0.5}
+    with pytest.raises(InputError, match="no metric `los`"):
+        view.history("los")
+    with RunRecorder.start(project) as other:
+        other.log({"loss": 1.0}, 7)
+    assert RunView(other.folder).history() == {(0, 7): {"loss": 1.0}}

@@ -70,3 +70,19 @@ def test_a_damaged_run_hides_no_other(project: Project, tmp_path: Path) -> None:
     path = with_checkpoint(project, "good", 7, b"w")
 
     assert [each.run.tag for each in find_origins(path / "model.json", [project])] == ["good"]
+
+
+@pytest.mark.row("C47", "S-C9")
+def test_a_file_of_a_watched_folder_is_found_by_name_and_by_content(project: Project, tmp_path: Path) -> None:
+    with RunRecorder.start(project, tag="mine") as run:
+        (run.watch("save", [".ckpt"]) / "1.ckpt").write_bytes(b"weights")
+    with RunRecorder.start(project, tag="other"):
+        pass
+    copy = tmp_path / "renamed.bin"
+    copy.write_bytes(b"weights")
+
+    (by_content,) = find_origins(copy, [project])
+    (by_name,) = find_by_name("ckpt", [project])
+
+    for found in (by_content, by_name):
+        assert (found.run.tag, found.what, found.name) == ("mine", "file", "save/1.ckpt")

@@ -28,7 +28,7 @@ from assay.config.tree import (
     parse_dotted,
 )
 from assay.core.diagnostics import Origin, Problem
-from assay.core.errors import ArgumentError, ConfigError, did_you_mean
+from assay.core.errors import ArgumentError, ConfigError, InputError, did_you_mean
 
 _PYTHON = Origin(source="<python>")
 
@@ -74,6 +74,9 @@ def instantiate(
         builder = _Builder(Table({}, _PYTHON), context, here, (), ROLES, {}, [])
         if isinstance(target, str):
             return builder.made(find(target, user_dirs=here), list(args), kwargs, (), _PYTHON, target)
+        if not callable(target):
+            fix = 'Give a target, something to call, or a tree: plain(config.root)["model"], for example.'
+            raise InputError(f"A {type(target).__name__} cannot be built.", fix=fix)
         return builder.made(target, list(args), kwargs, (), _PYTHON)
     if args:
         raise TypeError("positional arguments of a tree are written in it: args = [...]")

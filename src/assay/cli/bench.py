@@ -40,7 +40,7 @@ def data(arguments: tuple[str, ...], seconds: float, counts: str | None, as_json
         locked = f", {each.batch_bytes / 2**20:.1f} MiB a batch" if each.pinned is not False else ""
         by = "its own loader" if each.workers is None else f"workers {each.workers}"
         rate = f"{each.batches_per_s:,.1f} batches/s" if each.batches_per_s else "one batch"
-        click.echo(f"{by:<14}  {pinned:<15}  {rate}, the first after {each.first_batch_s:.2f} s{locked}")
+        click.echo(f"{by:<14}  {pinned:<15}  {rate}, first in {each.first_batch_s:.2f} s{locked}")
     return 0
 
 

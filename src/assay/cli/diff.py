@@ -31,7 +31,7 @@ _HOW = {"added": "only right", "removed": "only left", "changed": "changed", "mo
 @click.argument("left", metavar="A")
 @click.argument("right", metavar="[B]", required=False)
 @click.option("--config", is_flag=True, help="Compare their configs.")
-@click.option("--metrics", is_flag=True, help="Compare their metrics.")
+@click.option("--metrics", is_flag=True, help="Compare their metrics, those of speed, time and memory too.")
 @click.option("--env", "environment", is_flag=True, help="Compare their environments: versions, machine, variables.")
 @click.option("--code", is_flag=True, help="Compare their code.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")

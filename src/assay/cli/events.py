@@ -6,6 +6,7 @@ import click
 
 from assay.cli.launch import given
 from assay.core.errors import InputError
+from assay.core.events import When
 
 
 @click.command(name="events", help="Who listens to what while a config runs, in the order in which they are called.")
@@ -18,6 +19,12 @@ def command(arguments: tuple[str, ...]) -> int:
         raise InputError("`assay events` looks at one config.", fix="assay events digits.toml")
     from assay.compose import listeners
 
+    click.echo(f"{'event':<16}  {'when':<12}  {'priority':>8}  handler")
     for handler in listeners(open_config(files[0], overrides)):
-        click.echo(f"{handler.event:<16} {handler.when!s:<12} {handler.priority:>4}  {handler.name}")
+        click.echo(f"{handler.event:<16}  {_words(handler.when):<12}  {handler.priority:>8}  {handler.name}")
     return 0
+
+
+def _words(when: When) -> str:
+    """When it is called; of something that decides each time anew its name."""
+    return str(when) if type(when).__str__ is not object.__str__ else f"as {type(when).__name__}"

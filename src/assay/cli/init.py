@@ -132,8 +132,11 @@ def command(folder: Path) -> int:
             (folder / name).write_text(text, encoding="utf-8")
     except OSError as error:
         raise refusal(error, folder, "The project cannot be made") from error
-    open_project(folder, create=True)
-    click.echo(f"A project in {folder.resolve()}: {', '.join(FILES)}")
+    home = open_project(folder, create=True)
+    click.echo(f"made in {folder.resolve()}:")
+    click.echo(f"  {', '.join(FILES)}")
+    if home.root.resolve() != folder.resolve():
+        click.echo(f"part of the project around it, with its runs: {home.root}")
     click.echo("next:")
     prefix = f"cd {folder} && " if folder != Path() else ""
     click.echo(f"  {prefix}assay run config.toml")

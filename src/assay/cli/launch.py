@@ -20,7 +20,11 @@ def launch_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Settings of one launch. They are recorded, and kept out of the config and its hash."""
     for option in reversed(
         (
-            click.option("--device", help="cpu, cuda, cuda:1, mps. Left out: the accelerator if there is one."),
+            click.option(
+                "--device",
+                help="cpu, cuda, cuda:1, mps; several runs take those of cuda:0,1 in turn. Left out: the accelerator if"
+                " there is one.",
+            ),
             click.option("--desc", default="", help="What this run is for; the body of its README."),
             click.option("--debug", is_flag=True, help="A line for every step, and the op that fails in backward."),
             click.option("--pdb", is_flag=True, help="When it fails, look around there with Python's debugger."),

@@ -14,9 +14,10 @@ from assay.core.diagnostics import visible
 from assay.core.errors import InputError, did_you_mean
 from assay.query.chart import chart, middles, sparkline
 from assay.query.find import find_run
-from assay.query.run import RunView
+from assay.query.run import EPOCH, RunView, epochs_at
 from assay.query.words import duration, elided, number
-from assay.store.series import read_series
+from assay.store.artifacts import Artifact, artifacts
+from assay.store.series import Series, read_series
 
 _WIDEST = 100
 _NAME = 24
@@ -29,19 +30,26 @@ _NUMBERS = 10
 )
 @click.argument("run")
 @click.option("-m", "--metric", metavar="NAME", help="The curve to draw large. Left out: the first loss.")
+@click.option("-i", "--image", metavar="NAME", help="The newest image of that name, as those of a weight, below it.")
 @click.option("--every", "every_s", metavar="S", type=click.FloatRange(min=0.1), default=1.0, help="Seconds between.")
 @click.option("--once", is_flag=True, help="Draw once. So it is where there is no terminal.")
-def command(run: str, metric: str | None, every_s: float, once: bool) -> int:
+def command(run: str, metric: str | None, image: str | None, every_s: float, once: bool) -> int:
     view = find_run(run)
     if metric is not None and metric not in view.metrics and view.status != "running":
         fix = did_you_mean(metric, view.metrics) or f"it has {', '.join(view.metrics[:10])}"
         raise InputError(f"The run {view.id} has no metric `{metric}`.", fix=fix)
+    pictures = _pictures(view)
+    if image is not None and image not in pictures and view.status != "running":
+        fix = did_you_mean(image, pictures) or (f"it has {', '.join(pictures)}" if pictures else "none was kept")
+        raise InputError(f"The run {view.id} has no image `{image}`.", fix=fix)
     once = once or not sys.stdout.isatty()
     drawn = 0
     while True:
         view = RunView(view.folder)
         size = shutil.get_terminal_size((80, 24))
-        lines = list(_page(view, metric, min(size.columns, _WIDEST), size.lines - 2, use_color(sys.stdout)))
+        columns, rows, color = min(size.columns, _WIDEST), size.lines - 2, use_color(sys.stdout)
+        drawing = _drawn(view, image, columns, rows // 3, color) if image is not None else []
+        lines = [*_page(view, metric, columns, rows - len(drawing), color), *drawing]
         # Back to where the last picture began, and over it line by line: a screen that is cleared would flicker.
         click.echo((f"\x1b[{drawn}A" if drawn else "") + "\n".join(line + "\x1b[K" * (not once) for line in lines))
         if drawn > len(lines):
@@ -56,24 +64,53 @@ def _page(view: RunView, metric: str | None, width: int, height: int, color: boo
     status = paint(view.status, STATUS_STYLES[view.status], on=color)
     summaries = view.summaries
     step = max((each.step for each in summaries.values()), default=0)
+    at = f"epoch {summaries[EPOCH].last + 1:.0f}  step {step}" if EPOCH in summaries else f"step {step}"
     tag = visible(elided(view.tag, 30)) or "-"
-    yield f"{paint(tag, 'bold', on=color)}  {view.id}  {status}  step {step}  {duration(view.duration_s)}"
+    yield f"{paint(tag, 'bold', on=color)}  {view.id}  {status}  {at}  {duration(view.duration_s)}"
     if not summaries:
         yield from ("", "nothing was logged yet")
         return
     chosen = metric if metric is not None and metric in summaries else _first_loss(list(summaries))
-    rows = min(len(summaries), max(1, height - 14))
-    shown = list(summaries)[:rows]
-    found = read_series(view.folder.metrics, names=[*shown, chosen])
+    names = [name for name in summaries if name != EPOCH]
+    rows = min(len(names), max(2, height - 14))
+    shown = names[:rows]
+    found = read_series(view.folder.metrics, names=[*shown, chosen, EPOCH])
     yield from ("", paint(visible(chosen), "bold", on=color))
-    yield from chart(found[chosen], width=width, height=max(4, min(10, height - rows - 5)))
+    drawn = chart(found[chosen], width=width, height=max(4, min(10, height - rows - 5)))
+    yield from drawn
+    if EPOCH in found and chosen != EPOCH and len(drawn) > 1:
+        yield _epochs(found[EPOCH], found[chosen], drawn[-1])
     yield ""
     room = width - _NAME - _NUMBERS - 4
     for name in shown:
         line = sparkline(middles(found[name], room), room)
         yield f"{elided(visible(name), _NAME):<{_NAME}}  {number(summaries[name].last):>{_NUMBERS}}  {line}"
-    if rows < len(summaries):
-        yield f"... and {len(summaries) - rows} more: --metric NAME draws one"
+    if rows < len(names):
+        yield f"... and {len(names) - rows} more: --metric NAME draws one"
+
+
+def _epochs(epochs: Series, curve: Series, axis: str) -> str:
+    """The epochs of the first and the last step, below the two."""
+    first, last = (str(each + 1) for each in epochs_at(epochs, [int(curve.steps[0]), int(curve.steps[-1])]))
+    return f"{'':>{axis.index('└') + 1}}epoch {first}".ljust(len(axis) - len(last)) + last
+
+
+def _pictures(view: RunView) -> dict[str, Artifact]:
+    """The newest image of each name."""
+    return {each.name: each for each in artifacts(view.folder) if each.kind in ("image", "figure")}
+
+
+def _drawn(view: RunView, name: str, width: int, height: int, color: bool) -> list[str]:
+    kept = _pictures(view).get(name)
+    if kept is None:
+        return ["", f"no image {visible(name)} yet"]
+    from assay.query.picture import picture
+    from assay.store.blobs import FileBlobs
+
+    of_step = f"  step {kept.step}" if kept.step is not None else ""
+    data = FileBlobs(view.folder.artifacts).get(kept.digest)
+    shown = picture(data, width=width, height=max(1, height - 2), color=color)
+    return ["", paint(visible(name), "bold", on=color) + of_step, *shown]
 
 
 def _first_loss(names: list[str]) -> str:

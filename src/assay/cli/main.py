@@ -130,6 +130,9 @@ def _run(args: list[str]) -> int:
         return result if isinstance(result, int) else 0
     except click.exceptions.Exit as end:
         return end.exit_code
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.ctx.get_help())
+        return 0
     except click.UsageError as error:
         _complain(_in_our_words(error))
         return InputError.exit_code
@@ -170,7 +173,7 @@ def _in_our_words(error: click.UsageError) -> InputError:
         case click.NoSuchOption(option_name=name, possibilities=near):
             return InputError(f"`{path}` has no option `{name}`.", fix=f"did you mean `{near[0]}`?" if near else how)
         case click.MissingParameter(param=click.Parameter() as parameter):
-            what = parameter.human_readable_name
+            what = parameter.human_readable_name.removesuffix("...")
             kind = "argument" if isinstance(parameter, click.Argument) else "option"
             return InputError(f"`{path}` needs the {kind} {what}.", fix=how)
         case click.BadParameter(param=click.Option(type=click.IntRange() as kind) as option):

@@ -88,6 +88,8 @@ def command(
     launch = launch_of(**options)
     if resumed is not None and (then_test or sum(map(len, made)) > 1):
         raise InputError("`--resume auto` goes on with one run.", fix="give one config, and no --then-test")
+    if len(launch.devices()) > 1:
+        _check_devices(launch.devices())
     if sum(map(len, made)) > 1:
         return _series(made, launch, pdb=options["pdb"], then_test=then_test, edit_test=edit_test)
     config = made[0][0]
@@ -95,6 +97,14 @@ def command(
         return told(resume_or_train(config, launch, tell=lambda line: click.echo(line, err=True)), pdb=options["pdb"])
     result = train_and_test(config, launch, edit=edit_test) if then_test else train(config, launch)
     return told_both(result, pdb=options["pdb"])
+
+
+def _check_devices(names: Sequence[str]) -> None:
+    """All of them at once: the last one must not turn out to be missing after a night on the others."""
+    from assay.compose import check_device
+
+    for name in names:
+        check_device(name)
 
 
 def _refuse_run(name: str) -> None:

@@ -99,7 +99,7 @@ def listen(assembled: Assembled, recorder: RunRecorder | NullRecorder, launch: L
     """Everything that listens to a run, in the order of their priorities."""
     import logging
 
-    from assay.engine import Display, Evaluate, Loader, Save, Throughput
+    from assay.engine import Display, Evaluate, Loader, Memory, Save, Throughput
     from assay.engine.compiling import CompileReport
     from assay.engine.handlers.evaluate import length_of
 
@@ -131,6 +131,8 @@ def listen(assembled: Assembled, recorder: RunRecorder | NullRecorder, launch: L
     quiet = launch.quiet or bool(shown.get("quiet", False)) or not house.is_on("display")
     logger = recorder.logger if isinstance(recorder, RunRecorder) else logging.getLogger("assay")
     engine.bus.extend(Throughput().handlers())
+    if not any(isinstance(plugin.thing, Memory) for plugin in house.plugins):
+        engine.bus.extend(Memory().handlers())
     if house.values("train").get("compile", False):
         engine.bus.extend(CompileReport(say=logger.info).handlers())
     lengths = {split: length_of(loader, limit) for split, loader in loaders.items()}

@@ -14,7 +14,7 @@ from assay.compose.launch import Launch
 from assay.config.load import Config
 from assay.config.references import with_outside
 from assay.config.tree import KeyPath, Table, dotted, get_at, plain
-from assay.core.errors import ConfigError
+from assay.core.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
     from assay.build import Context, Plugin
@@ -80,9 +80,25 @@ def open_house(config: Config, launch: Launch) -> Iterator[House]:
         stack.enter_context(context.use())
         precision = get_at(root, ("train", "precision"))
         stack.enter_context(matmul_precision(plain(precision) if precision is not None else "fp32"))
-        house = House(config, root, context, seed, pick_device(launch.device), stack)
+        house = House(config, root, context, seed, pick_device(the_one_device(launch)), stack)
         _furnish(house)
         yield house
+
+
+def check_device(name: str) -> None:
+    """InputError when there is no such device here."""
+    from assay.engine.device import pick_device
+
+    pick_device(name)
+
+
+def the_one_device(launch: Launch) -> str | None:
+    """The device of one run; None: the accelerator if there is one. InputError when several are named."""
+    names = launch.devices()
+    if len(names) > 1:
+        fix = "Name one. Several are for several runs: the configs of `assay run` take them in turn."
+        raise InputError(f"A run uses one device; here are {len(names)}: {', '.join(names)}.", fix=fix)
+    return names[0] if names else None
 
 
 def _furnish(house: House) -> None:

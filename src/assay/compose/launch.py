@@ -8,12 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from assay.config.load import Config
+from assay.core.devices import device_names
 from assay.core.facts import EndStatus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """Settings of one launch: they come from the command line, are kept in `run.json` and never in the config."""
+    """Settings of one launch: they come from the command line, are kept in `run.json` and never in the config.
+
+    `device`: one, or a list such as `cuda:0,1` that several runs take in turn; None: the accelerator if there is one.
+    """
 
     device: str | None = None
     desc: str = ""
@@ -23,6 +27,10 @@ class Launch:
     max_steps: int | None = None
     weights_from: str = ""
     command: tuple[str, ...] = ()
+
+    def devices(self) -> tuple[str, ...]:
+        """The devices by name; InputError when they are no list of devices."""
+        return device_names(self.device) if self.device is not None else ()
 
     def recorded(self) -> dict[str, Any]:
         return {

@@ -9,6 +9,7 @@ import logging
 import os
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ from assay.compose.training import train
 from assay.config import expand, open_config
 from assay.config.expand import told_once
 from assay.config.load import Config
+from assay.core.devices import device_names
 from assay.core.diagnostics import render
 from assay.core.errors import AssayError
 from assay.record.logfile import LOGGER
@@ -32,7 +34,7 @@ def run(
     *,
     variant: str | Sequence[str] = (),
     sweep: bool = True,
-    device: str | None = None,
+    device: str | int | Sequence[str | int] | None = None,
     user_dir: str | os.PathLike[str] | None = None,
     desc: str = "",
     debug: bool = False,
@@ -43,11 +45,13 @@ def run(
     """Train one config after another; results come in their order. An exception is kept in its result, not raised.
 
     Of a file with variants the base runs, or those named ("all" is every one); of a file with a sweep all its points.
+    Of several devices (`[0, 1]`, "cuda:0,1") the runs take one each in turn.
     `then_test`: each is tested when it has finished (`RunResult.test`); `edit_test` may change the config of its test.
     """
     paths = [configs] if isinstance(configs, str | os.PathLike) else list(configs)
     variants = [variant] if isinstance(variant, str) else list(variant)
-    launch = Launch(device=device, desc=desc, debug=debug, no_file=no_file)
+    names = None if device is None else ",".join(device_names(device))
+    launch = Launch(device=names, desc=desc, debug=debug, no_file=no_file)
     results: list[RunResult] = []
     for path in paths:
         try:
@@ -56,7 +60,7 @@ def run(
             results.append(_not_started(None, error))
             continue
         _warn(made)
-        results += train_each(made, launch, then_test=then_test, edit_test=edit_test)
+        results += train_each(made, launch, then_test=then_test, edit_test=edit_test, before=len(results))
     return results
 
 
@@ -69,12 +73,22 @@ def _warn(configs: Sequence[Config]) -> None:
 
 
 def train_each(
-    configs: Iterable[Config], launch: Launch, *, then_test: bool = False, edit_test: Edit | str | None = None
+    configs: Iterable[Config],
+    launch: Launch,
+    *,
+    then_test: bool = False,
+    edit_test: Edit | str | None = None,
+    before: int = 0,
 ) -> Iterator[RunResult]:
-    """Train one config after another, until one is stopped. An exception is kept in its result, not raised."""
-    for config in configs:
+    """Train one config after another, until one is stopped. An exception is kept in its result, not raised.
+
+    Of several devices the runs take one each in turn, counted from the `before` runs that were there already.
+    """
+    devices = launch.devices() or (None,)
+    for i, config in enumerate(configs, before):
+        one = replace(launch, device=devices[i % len(devices)])
         try:
-            result = train_and_test(config, launch, edit=edit_test) if then_test else train(config, launch)
+            result = train_and_test(config, one, edit=edit_test) if then_test else train(config, one)
         except AssayError as error:
             result = _not_started(config, error)
         yield result

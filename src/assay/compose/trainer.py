@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from assay.core.ports import Recorder
+from assay.plugins.tensorboard import TensorBoard
 from assay.record.meter import AvgMeter
 from assay.record.start import Run, start
 from assay.store.layout import make_project
@@ -23,6 +24,7 @@ class Recorded(_Engine):
     """What `assay.Trainer` adds to that of the engine: the record of the run, and means over an epoch."""
 
     run: Run | None = None
+    board: TensorBoard | None = None
 
     def __init__(self, params: Any) -> None:
         super().__init__(params)
@@ -41,6 +43,9 @@ class Recorded(_Engine):
         engine = self.make_engine()
         if self.run.folder is not None:
             engine.bus.extend(Save(Saver(self.run.folder.checkpoints)).handlers())
+            self.board = TensorBoard()
+            self.run.attach(self.board)
+            engine.bus.extend(self.board.handlers())
 
     def train(self) -> State:
         """Train all epochs, or those that are left; the record ends with it."""
@@ -61,7 +66,8 @@ def __getattr__(name: str) -> Any:
 
     doc = """Write `initial_trainer(params)` and `train_batch(...)`; then `initial_exp(folder)` and `train()`.
 
-    The record lies in the project of that folder: parameters, code, log, metrics, and a checkpoint after each epoch.
+    The record lies in the project of that folder: parameters, code, log, metrics, event files for TensorBoard, and a
+    checkpoint after each epoch. `board` takes images, histograms and texts besides.
     """
     made = type(name, (Recorded, EngineTrainer), {"__module__": __name__, "__doc__": doc})
     globals()[name] = made

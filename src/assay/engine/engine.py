@@ -322,6 +322,8 @@ class Engine:
             points.pop("train/loss", None)  # a real nan would have been raised: nobody told this one
         if self.logged.means:
             points = self.logged.end_step(self.state.step, self.recorder) | points
+        if self.state.epoch_step == 1:
+            points = {**points, "epoch": float(self.state.epoch)}  # so is every step from here on
         return points
 
     def _blame(self, window: Window, error: BaseException) -> None:

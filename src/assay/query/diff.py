@@ -21,6 +21,8 @@ from assay.store.layout import Project, find_project
 
 Part = Literal["config", "metrics", "environment", "code"]
 PARTS: tuple[Part, ...] = ("config", "metrics", "environment", "code")
+COSTS = ("speed/", "time/", "memory/")
+"""Metrics that differ between two equal runs. They are compared when metrics are asked for by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,7 @@ def diff(left: RunView, right: RunView, parts: tuple[Part, ...] = PARTS) -> RunD
         right,
         tuple(part for part in PARTS if part in parts),
         config=_config(left, right) if "config" in parts else (),
-        metrics=_metrics(left, right) if "metrics" in parts else (),
+        metrics=_metrics(left, right, costs=parts != PARTS) if "metrics" in parts else (),
         environment=_environment(left, right) if "environment" in parts else (),
         code=code,
         code_missing=missing,
@@ -143,9 +145,9 @@ def _config(left: RunView, right: RunView) -> tuple[Changed, ...]:
     return tuple(Changed(change.key, written(change.before), written(change.after)) for change in changes)
 
 
-def _metrics(left: RunView, right: RunView) -> tuple[MetricChanged, ...]:
+def _metrics(left: RunView, right: RunView, *, costs: bool) -> tuple[MetricChanged, ...]:
     a, b = left.summaries, right.summaries
-    names = dict.fromkeys([*a, *b])
+    names = [name for name in dict.fromkeys([*a, *b]) if costs or not name.startswith(COSTS)]
     # Compared as text, so that nan equals nan.
     return tuple(MetricChanged(n, a.get(n), b.get(n)) for n in names if repr(a.get(n)) != repr(b.get(n)))
 

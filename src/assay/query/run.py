@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
@@ -26,6 +27,9 @@ from assay.store.layout import RunFolder
 
 if TYPE_CHECKING:
     from assay.store.series import Series
+
+EPOCH = "epoch"
+"""The metric that says, from some steps on, in which epoch the run is (from 0)."""
 
 
 class RunView:
@@ -149,6 +153,22 @@ class RunView:
             raise InputError(f"The run {self.id} has no metric `{name}`.", where=str(self.path), fix=fix)
         return found[name]
 
+    def history(self, *names: str) -> dict[tuple[int, int], dict[str, float]]:
+        """What these metrics were, by (epoch, step); of all of them without names. Both count from 0.
+
+        The epoch is the newest value of the metric `epoch` at or before the step, 0 where there is none.
+        """
+        from assay.store.series import read_series
+
+        curves = {name: self.metric(name) for name in names} if names else read_series(self.folder.metrics)
+        curves.pop(EPOCH, None)
+        epochs = read_series(self.folder.metrics, names=[EPOCH]).get(EPOCH)
+        found: dict[tuple[int, int], dict[str, float]] = {}
+        for name, curve in curves.items():
+            for step, epoch, value in zip(curve.steps, epochs_at(epochs, curve.steps), curve.values, strict=True):
+                found.setdefault((epoch, int(step)), {})[name] = float(value)
+        return dict(sorted(found.items()))
+
     @property
     def best(self) -> Best | None:
         """The best value by the run's own criterion, when its config names one."""
@@ -207,6 +227,15 @@ class RunView:
     def values(self) -> dict[str, Any]:
         """Results that are no curves, with later corrections."""
         return {**self.file.values, **{edit.key: edit.new for edit in self.edits if edit.what == "value"}}
+
+
+def epochs_at(epochs: Series | None, steps: Iterable[int]) -> list[int]:
+    """The epoch of each step, from 0: that of the newest point at or before it."""
+    if epochs is None or not len(epochs):
+        return [0 for _ in steps]
+    known = sorted(zip(epochs.steps.tolist(), epochs.values.tolist(), strict=True))
+    places = (bisect_right(known, int(step), key=lambda point: point[0]) for step in steps)
+    return [int(known[place - 1][1]) if place else 0 for place in places]
 
 
 def _text(path: Path) -> str:

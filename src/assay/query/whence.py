@@ -14,13 +14,17 @@ from assay.query.run import RunView
 from assay.store.blobs import FileBlobs
 from assay.store.code import read_tree
 from assay.store.layout import Project, run_folders
+from assay.store.watched import file_changes, files_left
 
-What = Literal["checkpoint", "artifact", "code"]
+What = Literal["checkpoint", "artifact", "file", "code"]
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """A run that has the file: as what, under which name, and of which step where it has one."""
+    """A run that has the file: as what, under which name, and of which step where it has one.
+
+    A "file" was made in a folder that the run watched.
+    """
 
     run: RunView
     what: What
@@ -42,11 +46,12 @@ def find_origins(path: Path, projects: Sequence[Project]) -> list[Origin]:
 
 
 def find_by_name(part: str, projects: Sequence[Project]) -> list[Origin]:
-    """Artifacts and checkpoints whose name holds `part`, the oldest first."""
+    """Artifacts, checkpoints and files of watched folders whose name holds `part`, the oldest first."""
     found = []
     for project in projects:
         for run in _views(project):
             found += [Origin(run, "artifact", each.name) for each in run.artifacts if part in each.name]
+            found += [Origin(run, "file", name) for name in files_left(run.folder) if part in name]
             found += [
                 Origin(run, "checkpoint", f"{each.name}/{file.name}", each.step)
                 for each in run.checkpoints
@@ -80,6 +85,8 @@ def _origins(digests: dict[str, str], project: Project) -> Iterator[Origin]:
     for run in _views(project):
         yield from _in_checkpoints(run, digests)
         yield from (Origin(run, "artifact", each.name) for each in run.artifacts if each.digest in digests)
+        watched = dict.fromkeys(each.path for each in file_changes(run.folder) if each.sha256 in digests)
+        yield from (Origin(run, "file", path) for path in watched)
         for snapshot in dict.fromkeys(attempt.code.snapshot for attempt in run.file.attempts):
             if snapshot and snapshot not in trees:
                 trees[snapshot] = _tree(project, snapshot)

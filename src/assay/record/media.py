@@ -90,6 +90,18 @@ def pixels(image: Any) -> NDArray[np.uint8]:
     return np.ascontiguousarray(array[:, :, :3] if array.shape[2] >= 3 else array.repeat(3, axis=2))
 
 
+def stretched(image: Any) -> NDArray[np.float64]:
+    """Numbers of any range as an image: the lowest is 0, the highest 1; what is no number is 0."""
+    import numpy as np
+
+    array = array_of(image).astype(np.float64)
+    finite = array[np.isfinite(array)]
+    low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
+    known = np.nan_to_num(array, nan=low, posinf=high, neginf=low)
+    stretch: NDArray[np.float64] = (known - low) / (high - low or 1.0)
+    return stretch
+
+
 def grid(images: Any, *, per_row: int = 8, gap: int = 2) -> NDArray[np.uint8]:
     """Images of one size side by side, `per_row` in each row, as one image."""
     import numpy as np

@@ -91,12 +91,14 @@ class Run:
         """Keep how the numbers of an array are distributed."""
         return self._keep("histogram", name, step, lambda: media.histogram_of(values, bins=bins).to_json())
 
-    def image(self, name: str, image: Any, step: int | None = None) -> str:
+    def image(self, name: str, image: Any, step: int | None = None, *, stretch: bool = False) -> str:
         """Keep an array as a PNG: height x width, with 1, 3 or 4 channels in front or behind.
 
-        Floats are from 0 to 1, integers from 0 to 255.
+        Floats are from 0 to 1, integers from 0 to 255; with `stretch` numbers of any range, as those of a weight.
         """
-        return self._keep("image", name, step, lambda: media.png(media.pixels(image)))
+        return self._keep(
+            "image", name, step, lambda: media.png(media.pixels(media.stretched(image) if stretch else image))
+        )
 
     def images(self, name: str, images: Any, step: int | None = None, *, per_row: int = 8) -> str:
         """Keep images of one size as one, side by side."""

@@ -53,7 +53,7 @@ def test_other_numbers_that_it_returns_are_recorded() -> None:
 
     _, recorder = trained(returns(many))
 
-    assert {name for name, _, _ in recorder.points} == {"train/loss", "train/lr", "train/aux", "train/mean"}
+    assert {name for name, _, _ in recorder.points} == {"epoch", "train/loss", "train/lr", "train/aux", "train/mean"}
     assert [value for _, value in recorder.curve("train/aux")] == [3.0] * 6
 
 

@@ -180,7 +180,8 @@ class Display:
         self.close()
         state = engine.state
         share = " ".join(f"{name} {value:.1f}s" for name, value in engine.seconds.items() if value >= 0.05)
-        self.logger.info("%d steps in %.1f s (%s)", state.step, time.perf_counter() - self._begun[0], share)
+        spent = f" ({share})" if share else ""
+        self.logger.info("%d steps in %.1f s%s", state.step, time.perf_counter() - self._begun[0], spent)
 
     def say(self, line: str) -> None:
         """One line for the person and for the log. On a terminal it is broken where two blanks are."""

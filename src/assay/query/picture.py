@@ -1,0 +1,94 @@
+"""Pictures as text: two pixels in each character, in colours where the terminal has them, else in five greys."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from typing import TYPE_CHECKING
+
+from assay.core.errors import InputError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+_GREYS = " ░▒▓█"
+_HEAD = b"\x89PNG\r\n\x1a\n"
+_CHANNELS = {0: 1, 2: 3, 4: 2, 6: 4}
+
+
+def picture(png: bytes, *, width: int, height: int, color: bool) -> list[str]:
+    """A PNG file as at most `height` lines of at most `width` characters; a small one is not made larger.
+
+    InputError for another kind of file, and for a PNG with a palette, 16 bits or interlaced lines.
+    """
+    import numpy as np
+
+    image = decoded(png)
+    rows, columns = image.shape[:2]
+    scale = max(columns / width, rows / (2 * height), 1.0)
+    across, down = max(1, int(columns / scale)), max(1, int(rows / scale))
+    image = image[np.arange(down) * rows // down][:, np.arange(across) * columns // across]
+    if down % 2:
+        image = np.concatenate([image, np.zeros_like(image[:1])])
+    if color:
+        return [_colored(top, low) for top, low in zip(image[::2].tolist(), image[1::2].tolist(), strict=True)]
+    grey = (image[::2].astype(int) + image[1::2]).mean(axis=2) / 2
+    return ["".join(_GREYS[round(value / 255 * 4)] for value in line) for line in grey.tolist()]
+
+
+def _colored(top: list[list[int]], low: list[list[int]]) -> str:
+    """An upper half block: its colour is the upper pixel, the colour behind it the lower one."""
+    cells = [f"\x1b[38;2;{r};{g};{b};48;2;{x};{y};{z}m▀" for (r, g, b), (x, y, z) in zip(top, low, strict=True)]
+    return "".join(cells) + "\x1b[0m"
+
+
+def decoded(png: bytes) -> NDArray[np.uint8]:
+    """Height x width x 3 of bytes."""
+    import numpy as np
+
+    if not png.startswith(_HEAD):
+        raise InputError("This is no PNG file.")
+    at, packed = len(_HEAD), []
+    width = height = depth = kind = interlaced = 0
+    while at + 8 <= len(png):
+        size, name = struct.unpack_from(">I4s", png, at)
+        data = png[at + 8 : at + 8 + size]
+        if name == b"IHDR":
+            width, height, depth, kind, _, _, interlaced = struct.unpack(">IIBBBBB", data)
+        elif name == b"IDAT":
+            packed.append(data)
+        at += 12 + size
+    if depth != 8 or kind not in _CHANNELS or interlaced:
+        raise InputError("A PNG file of this kind cannot be drawn here.", fix="assay find shows where it lies.")
+    channels = _CHANNELS[kind]
+    lines = _unfiltered(zlib.decompress(b"".join(packed)), width * channels, height, channels)
+    image = np.frombuffer(lines, np.uint8).reshape(height, width, channels)
+    return image[:, :, :3] if channels >= 3 else image[:, :, :1].repeat(3, axis=2)
+
+
+def _unfiltered(data: bytes, stride: int, height: int, pixel: int) -> bytes:
+    """Each line of a PNG says how it was predicted from its left and upper neighbours."""
+    out, above = bytearray(), bytearray(stride)
+    for row in range(height):
+        start = row * (stride + 1)
+        how, line = data[start], bytearray(data[start + 1 : start + 1 + stride])
+        for i in range(stride) if how else ():
+            left = line[i - pixel] if i >= pixel else 0
+            corner = above[i - pixel] if i >= pixel else 0
+            line[i] = line[i] + _predicted(how, left, above[i], corner) & 0xFF
+        out += line
+        above = line
+    return bytes(out)
+
+
+def _predicted(how: int, left: int, up: int, corner: int) -> int:
+    match how:
+        case 1:
+            return left
+        case 2:
+            return up
+        case 3:
+            return (left + up) // 2
+    guess = left + up - corner
+    return min((left, up, corner), key=lambda each: abs(guess - each))  # of equals the first, as Paeth has it
