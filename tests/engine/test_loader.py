@@ -367,3 +367,73 @@ def test_training_goes_on_at_the_exact_item_of_a_thousand_and_a_test_counts_each
     with closing(Loader(Numbers(1000), batch_size=32, split="test", workers=workers)) as loader:
         tested = [int(item) for batch in loader for item in batch]
     assert tested == list(range(1000))
+
+
+@given(
+    n=st.integers(1, 60),
+    micro=st.integers(1, 4),
+    accumulate=st.integers(1, 3),
+    ranks=st.integers(1, 5),
+    start=st.integers(0, 3),
+    drop_last=st.booleans(),
+)
+def test_the_windows_of_several_ranks_are_those_of_one_dealt_out(
+    n: int, micro: int, accumulate: int, ranks: int, start: int, drop_last: bool
+) -> None:
+    options: Any = {"batch_size": micro * accumulate * ranks, "shuffle": True, "collate": as_list}
+    options["drop_last"] = drop_last
+    one = Loader(Numbers(n), micro_batch_size=micro, **options)
+    shares = [Loader(Numbers(n), accumulate=accumulate, rank=i, ranks=ranks, **options) for i in range(ranks)]
+
+    whole = list(one.windows(1, start))
+    dealt = list(zip(*(share.windows(1, start) for share in shares), strict=True))
+
+    assert [share.steps_per_epoch for share in shares] == [one.steps_per_epoch] * ranks
+    assert len(dealt) == len(whole)
+    for window, own in zip(whole, dealt, strict=True):
+        assert [list(share.batches) for share in own] == [list(window.batches)[i::ranks] for i in range(ranks)]
+        assert {share.samples for share in own} == {window.samples}
+        assert {share.micro_steps for share in own} == {len(own[0].batches)}
+
+
+@pytest.mark.row("E39")
+def test_ranks_evaluate_batches_of_the_size_that_is_given_each() -> None:
+    shares = [
+        Loader(Numbers(100), micro_batch_size=2, split="test", collate=as_list, rank=i, ranks=8) for i in range(8)
+    ]
+
+    assert shares[0].sizes.whole == 16
+    assert [len(share) for share in shares] == [7] * 8
+    assert sorted(sample for share in shares for batch in share for sample in batch) == list(range(100))
+
+
+def test_worker_processes_load_the_share_of_their_rank() -> None:
+    plain, loaded = (
+        [
+            [list(window.batches) for window in share.windows(0, 0)]
+            for i in range(2)
+            for share in [
+                Loader(Noisy(11), batch_size=4, collate=as_list, shuffle=True, rank=i, ranks=2, workers=workers)
+            ]
+        ]
+        for workers in (0, 1)
+    )
+
+    assert loaded == plain
+    assert plain[1][-1] != []  # 3 samples: two for the first rank, one for the second
+
+
+def test_a_batch_that_ranks_cannot_divide_is_refused_with_the_sizes_that_can() -> None:
+    with pytest.raises(InputError, match="A batch of 32 cannot be split evenly on 3 ranks"):
+        Loader(Numbers(100), batch_size=32, ranks=3)
+    with pytest.raises(InputError, match="no rank 2 of 2"):
+        Loader(Numbers(100), batch_size=32, rank=2, ranks=2)
+
+
+def test_each_batch_of_a_batch_sampler_is_shared_by_the_ranks() -> None:
+    lists = [[0, 1, 2, 3], [4, 5], [6]]
+
+    shares = [Loader(Numbers(7), batch_sampler=lists, collate=as_list, rank=i, ranks=2) for i in range(2)]
+
+    found = [[list(window.batches) for window in share.windows(0, 0)] for share in shares]
+    assert found == [[[[0, 1]], [[4]], [[6]]], [[[2, 3]], [[5]], []]]

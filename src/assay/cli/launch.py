@@ -32,6 +32,9 @@ def launch_options(command: Callable[..., Any]) -> Callable[..., Any]:
             click.option(
                 "--max-steps", type=click.IntRange(min=1), metavar="N", help="Stop after that many steps at the latest."
             ),
+            click.option(
+                "--nproc", type=click.IntRange(min=1), metavar="N", help="Train in N processes that share each batch."
+            ),
             click.option("--quiet", is_flag=True, help="Print nothing but problems and the end."),
         )
     ):

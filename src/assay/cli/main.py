@@ -46,6 +46,9 @@ COMMANDS: dict[str, tuple[str, str]] = {
 }
 """Name -> (module that has it as `command`, one line of help). Help and completion read this and import nothing."""
 
+RANK_COMMAND = "_rank"
+"""Not for people: `assay run --nproc N` starts it."""
+
 TRACEBACK_VARIABLE = "ASSAY_TRACEBACK"
 COMPLETE_VARIABLE = "_ASSAY_COMPLETE"
 SIGINT_CODE, SIGPIPE_CODE = 130, 141
@@ -123,6 +126,8 @@ def _run(args: list[str]) -> int:
         from click.shell_completion import shell_complete
 
         return shell_complete(commands, {}, "assay", COMPLETE_VARIABLE, instruction)
+    if args[0] == RANK_COMMAND:
+        return _work(args[1])
     try:
         # Not `commands.main`: it has endings of its own for what is ended below.
         with commands.make_context("assay", args) as context:
@@ -149,6 +154,19 @@ def _run(args: list[str]) -> int:
     except Exception as error:  # the edge of the process: whatever nobody expected becomes text
         _report(error)
         return 1
+
+
+def _work(folder: str) -> int:
+    """One of the processes of a run, started by another one; it ends at once."""
+    from assay.compose.ranks import work
+
+    code = 1
+    try:
+        code = work(folder)
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)  # threads of torch.distributed now and then abort a process that ends in order
 
 
 def _complain(error: AssayError) -> None:

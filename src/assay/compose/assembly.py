@@ -82,6 +82,10 @@ def assemble(house: House, launch: Launch, *, saver_folder: Path | None = None, 
     backward = getattr(process, "backward", None)
     if backward is not None:  # without one the engine says so
         backward.start(0, total=engine.state.max_steps, epoch_length=engine.state.epoch_length)
+    if house.ranks is not None:
+        from assay.engine.parallel.data import join_data
+
+        join_data(engine, house.ranks)
     house.context.set("state", engine.state)
     house.context.set("engine", engine)
     limit = limits(
@@ -90,7 +94,8 @@ def assemble(house: House, launch: Launch, *, saver_folder: Path | None = None, 
         seeded=bool(house.seed),
         threads=threads_in_use(),
     )
-    notes = [line for line in (length, limit) if line]
+    spread = "" if house.ranks is None else f"mesh: data {house.ranks.count} = {house.ranks.count} processes"
+    notes = [line for line in (length, limit, spread) if line]
     loaders = {split: make_loader(house, split) for split in _evaluation(house)[1]}
     return Assembled(house, engine, saver_folder, loaders=loaders, notes=notes)
 
@@ -128,7 +133,7 @@ def listen(assembled: Assembled, recorder: RunRecorder | NullRecorder, launch: L
         )
         engine.bus.extend(save.handlers())
     shown = house.values("display")
-    quiet = launch.quiet or bool(shown.get("quiet", False)) or not house.is_on("display")
+    quiet = launch.quiet or not house.is_first or bool(shown.get("quiet", False)) or not house.is_on("display")
     logger = recorder.logger if isinstance(recorder, RunRecorder) else logging.getLogger("assay")
     engine.bus.extend(Throughput().handlers())
     if not any(isinstance(plugin.thing, Memory) for plugin in house.plugins):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from assay.compose.debug import debugging
 from assay.compose.launch import Launch
+from assay.config import dump
 from assay.config.load import Config
 from assay.config.references import with_outside
 from assay.config.tree import KeyPath, Table, dotted, get_at, plain
@@ -19,6 +20,7 @@ from assay.core.errors import ConfigError, InputError
 if TYPE_CHECKING:
     from assay.build import Context, Plugin
     from assay.engine.device import Device
+    from assay.engine.parallel.ranks import Ranks
 
 
 @dataclass(slots=True)
@@ -34,6 +36,13 @@ class House:
     plugins: list[Plugin] = field(default_factory=list)
     task: Any = None
     meta: bytes = b""
+    ranks: Ranks | None = None
+    """The processes that share this run, where there are several."""
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this process is the one that records, saves and tells."""
+        return self.ranks is None or self.ranks.rank == 0
 
     def build(self, section: str) -> Any:
         return self.build_at((section,))
@@ -65,11 +74,19 @@ class House:
 
 
 @contextlib.contextmanager
-def open_house(config: Config, launch: Launch) -> Iterator[House]:
+def open_house(config: Config, launch: Launch, *, joins: bool = False) -> Iterator[House]:
+    """`joins`: together with the other processes that were started for this run."""
     from assay.build import Context, user_code
     from assay.engine.device import pick_device
     from assay.engine.precision import matmul_precision
 
+    if joins:
+        from assay.engine.parallel.join import joined, own_device, world
+
+        here = world()
+        device = pick_device(own_device(the_one_device(launch), here))
+    else:
+        device = pick_device(the_one_device(launch))
     root = _with_outside(config)
     seed = int(plain(root).get("seed", 0))
     with ExitStack() as stack:
@@ -80,7 +97,12 @@ def open_house(config: Config, launch: Launch) -> Iterator[House]:
         stack.enter_context(context.use())
         precision = get_at(root, ("train", "precision"))
         stack.enter_context(matmul_precision(plain(precision) if precision is not None else "fp32"))
-        house = House(config, root, context, seed, pick_device(the_one_device(launch)), stack)
+        house = House(config, root, context, seed, device, stack)
+        if joins:
+            house.ranks = stack.enter_context(
+                joined(here, device, bucket_mb=house.values("parallel").get("bucket_mb", 0))
+            )
+            _check_alike(house)
         _furnish(house)
         yield house
 
@@ -99,6 +121,12 @@ def the_one_device(launch: Launch) -> str | None:
         fix = "Name one. Several are for several runs: the configs of `assay run` take them in turn."
         raise InputError(f"A run uses one device; here are {len(names)}: {', '.join(names)}.", fix=fix)
     return names[0] if names else None
+
+
+def _check_alike(house: House) -> None:
+    """InputError when another process has another config: it was changed meanwhile, or draws by chance."""
+    if house.ranks is not None and len(set(house.ranks.gather(dump(house.config.root)))) > 1:
+        raise InputError("The processes of this run have read different configs.", fix="Start them with --nproc.")
 
 
 def _furnish(house: House) -> None:

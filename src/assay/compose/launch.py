@@ -26,6 +26,8 @@ class Launch:
     quiet: bool = False
     max_steps: int | None = None
     weights_from: str = ""
+    nproc: int | None = None
+    ranks_folder: str = ""
     command: tuple[str, ...] = ()
 
     def devices(self) -> tuple[str, ...]:
@@ -39,6 +41,7 @@ class Launch:
             "no_file": self.no_file,
             **({"max_steps": self.max_steps} if self.max_steps is not None else {}),
             **({"from": self.weights_from} if self.weights_from else {}),
+            **({"nproc": self.nproc} if self.nproc is not None else {}),
         }
 
 

@@ -141,12 +141,16 @@ def _loader_settings(house: House, split: str, settings: dict[str, Any]) -> dict
     if "timeout" in settings:
         given["timeout_s"] = parse_duration_s(settings["timeout"])
     given.setdefault("pin_memory", house.device.type == "cuda")
+    if house.ranks is not None:
+        given |= {"rank": house.ranks.rank, "ranks": house.ranks.count}
     if split == "train":
         if "sampler" not in settings and "batch_sampler" not in settings:
             given.setdefault("shuffle", True)
         accumulate = house.values("train").get("accumulate")
         if accumulate is not None:
             given["accumulate"] = accumulate
+    elif house.ranks is not None and "micro_batch_size" not in given and "batch_size" in given:
+        given["micro_batch_size"] = given.pop("batch_size")  # that of each rank
     return given
 
 

@@ -43,7 +43,7 @@ def new_record(
     parent: str = "",
     device: Any = None,
 ) -> RunRecorder | NullRecorder:
-    if launch.no_file:
+    if launch.no_file or (assembled is not None and not assembled.house.is_first):
         return NullRecorder()
     project = project_around(config.path)
     values = plain(config.root)

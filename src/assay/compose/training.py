@@ -12,6 +12,7 @@ from assay.compose.checks import passed, sound
 from assay.compose.house import open_house
 from assay.compose.launch import Launch, RunResult
 from assay.compose.origin import Origin, origin_of
+from assay.compose.ranks import cause_of, is_spread, refuse_joined, spread_config, spread_resume, tell_folder
 from assay.compose.records import (
     at_home,
     code_outside,
@@ -53,7 +54,9 @@ def train(config: Config, launch: Launch, *, parent: str = "") -> RunResult:
     origin = origin_of(launch.weights_from) if launch.weights_from else Origin()
     has_own = get_at(config.root, ("backward", "type")) is not None  # which may well make its optimizers itself
     config, found = passed(config, *(() if has_own else ("optimizer",)), "data", "train")
-    with open_house(config, launch) as house:
+    if is_spread(config, launch):
+        return spread_config(config, launch, parent=parent)
+    with open_house(config, launch, joins=True) as house:
         assembled = assemble(house, launch)
         origin.fill(assembled.engine.process.model)
         recorder = new_record(config, launch, assembled, parent=origin.parent or parent)
@@ -71,6 +74,8 @@ def _train(assembled: Assembled, recorder: RunRecorder | NullRecorder, config: C
     engine.recorder = recorder
     set_recorder(house, recorder)
     keep_meta(house, recorder)
+    if launch.ranks_folder and isinstance(recorder, RunRecorder):
+        tell_folder(launch, recorder.folder.path)
     with stopping_on_signals(engine, say=lambda line: assembled.say(line)) as caught:
         try:
             listen(assembled, recorder, launch, saving=isinstance(recorder, RunRecorder))
@@ -87,7 +92,7 @@ def _train(assembled: Assembled, recorder: RunRecorder | NullRecorder, config: C
                     assembled.expected = None
                 state = engine.run()
         except BaseException as error:
-            return failed(recorder, config, error, step=engine.state.step)
+            return failed(recorder, config, cause_of(error, launch), step=engine.state.step)
     if caught.signal is not None:
         reason = state.stop_reason
         result = ended(recorder, config, "stopped", reason, state.metrics, step=state.step)
@@ -126,7 +131,7 @@ def resume(
     if view.kind != "train":
         raise InputError(f"The run {view.id} is a test: there is nothing to go on with.")
     config = sound(at_home(open_config(view.folder.config_toml, overrides, user_dir=None), view.file))
-    return _go_on(view, name, config, launch or Launch(), take_over=take_over, verify=verify, force=force)
+    return go_on(view, name, config, launch or Launch(), take_over=take_over, verify=verify, force=force)
 
 
 def resume_or_train(config: Config, launch: Launch, *, tell: Callable[[str], None] = lambda line: None) -> RunResult:
@@ -135,15 +140,16 @@ def resume_or_train(config: Config, launch: Launch, *, tell: Callable[[str], Non
         given = "--no-file" if launch.no_file else "--from"
         raise InputError(f"`--resume auto` goes on with what was recorded; {given} leaves that aside.")
     config = sound(config)
+    refuse_joined("`--resume auto`")
     view = unfinished(config)
     if view is None:
         tell("nothing to go on with: a new run")
         return train(config, launch)
     tell(f"goes on with {view.id}, {view.status_text}")
-    return _go_on(view, "", config, launch, take_over=False, verify=True, force=False)
+    return go_on(view, "", config, launch, take_over=False, verify=True, force=False)
 
 
-def _go_on(
+def go_on(
     view: RunView, name: str, config: Config, launch: Launch, *, take_over: bool, verify: bool, force: bool
 ) -> RunResult:
     """A new attempt of a run, with this config, from its checkpoint of that name, "" for the newest."""
@@ -158,7 +164,10 @@ def _go_on(
     changed = [change.key for change in changes]
     if not force:
         refuse_other_data(view.id, old.root, config.root, changed)
-    with open_house(config, launch) as house:
+    if is_spread(config, launch):
+        how = {"take_over": take_over, "verify": verify, "force": force}
+        return spread_resume(config, launch, view.folder.path, name, **how)
+    with open_house(config, launch, joins=True) as house:
         assembled = assemble(house, launch, saver_folder=view.folder.checkpoints)
         assembled.notes += [
             f"changed: {each.key}  {written(each.before) or 'not given'} -> {written(each.after) or 'not given'}"
@@ -188,6 +197,10 @@ def _go_on(
                 f"The run {view.id} finished at step {step}: there is nothing left to do.",
                 fix=f"Train longer: assay resume {view.id} train.epochs=...",
             )
+        if house.ranks is not None:
+            house.ranks.wait()  # all have read what the first one now moves
+        if not house.is_first:
+            return _train(assembled, NullRecorder(), config, launch)
         recorder = RunRecorder.resume(
             view.folder,
             from_step=step,

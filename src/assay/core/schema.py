@@ -277,6 +277,28 @@ SECTIONS: tuple[Key, ...] = (
         ),
     ),
     Key(
+        name="parallel",
+        kind="table",
+        doc="Over how many processes a run is divided, along which axes. It changes nothing that is trained.",
+        weights=False,
+        keys=(
+            Key(
+                name="data",
+                kind="int",
+                doc="Processes that each have the whole model, and share every batch.",
+                default=1,
+                minimum=1,
+            ),
+            Key(
+                name="bucket_mb",
+                kind="int",
+                doc="Gradients that are sent at once, in MiB, as bucket_cap_mb of torch's DDP; 0 is its default, 25.",
+                default=0,
+                minimum=0,
+            ),
+        ),
+    ),
+    Key(
         name="display",
         kind="table",
         doc="What a person sees while it runs.",
@@ -328,7 +350,7 @@ MAKERS: Mapping[str, str] = {
 }
 """Sections that say which configs to make of a file. No single config has them."""
 
-RESERVED: frozenset[str] = frozenset({"trace", "parallel"})
+RESERVED: frozenset[str] = frozenset({"trace"})
 """Sections whose names are taken and which do nothing yet: using one is an error, not a silent no-op."""
 
 

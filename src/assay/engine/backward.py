@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -47,6 +48,19 @@ class Stateful(Protocol):
     def state_dict(self) -> dict[str, Any]: ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+class Peers(Protocol):
+    """Other processes that have a share of each window."""
+
+    samples: int
+    """How many samples the window has on all of them."""
+
+    def sum_values(self, values: Sequence[float]) -> list[float]: ...
+
+    def sum_losses(self, kind: str, values: Sequence[float], *, has_none: bool) -> tuple[str, list[float]]: ...
+
+    def sum_(self, tensors: Sequence[Tensor]) -> None: ...
 
 
 class BackwardPart(ABC):
@@ -96,8 +110,11 @@ class _Term:
     weight: Tensor | float | None = None
     grads: list[Tensor | None] | None = None
 
+    def sum(self) -> float:
+        return sum(scalar.item() * share for scalar, share in self.scalars)
+
     def value(self) -> float:
-        total = sum(scalar.item() * share for scalar, share in self.scalars)
+        total = self.sum()
         return total if self.weight is None else total / float(self.weight)
 
 
@@ -147,12 +164,15 @@ class Backward(BackwardPart):
         self._finder: tuple[Tensor, Tensor] | None = None  # what torch's own check of gradients needs, where it works
         self._is_alone = True
         self._keeps_graph = False
+        self.peers: Peers | None = None
 
     def begin(self, sizes: Sequence[int] | None) -> None:
         if not self._is_clean:
             self._zero_grad()
         self._is_clean = False
-        if sizes is None or len(sizes) == 1:
+        if self.peers is not None:
+            self._shares = [size / self.peers.samples for size in sizes or ()]
+        elif sizes is None or len(sizes) == 1:
             self._shares = None
         else:
             total = sum(sizes)
@@ -195,7 +215,9 @@ class Backward(BackwardPart):
 
     def prepare(self, step: int) -> bool:
         """Have the gradients ready for the optimizer: clipped, and looked at. False when they are not to be used."""
-        if self._terms:
+        if self.peers is not None:
+            self._add_up(self.peers)
+        elif self._terms:
             self._join()
         if not self._is_known_to_reach:
             self._check_reach()
@@ -381,6 +403,36 @@ class Backward(BackwardPart):
                     own = grad / (1.0 if term.weight is None else term.weight)
                     parameter.grad = own if parameter.grad is None else parameter.grad + own
             term.grads = None
+
+    def _add_up(self, peers: Peers) -> None:
+        """What was found in this share of the window becomes what all found in the whole, the same bits on each.
+
+        A share may be empty. Losses and weights are added up first: they say what the gradients are divided by.
+        """
+        terms = self._terms or ({"": _Term(self._scalars, self._weight)} if self._scalars else {})
+        own = [[name, term.weight is not None] for name, term in terms.items()]
+        flat = [number for term in terms.values() for number in (term.sum(), float(term.weight or 0.0))]
+        kind, sums = peers.sum_losses(json.dumps([bool(self._terms), own]), flat, has_none=not terms)
+        is_named, names = json.loads(kind)
+        for (name, is_sum), value, weight in zip(names, sums[::2], sums[1::2], strict=True):
+            whole = torch.tensor(value, dtype=torch.float64)
+            if is_named:
+                term = self._terms.setdefault(name, _Term())
+                term.scalars, term.weight = [(whole, 1.0)], weight if is_sum else None
+            else:
+                self._scalars, self._weight = [(whole / weight if is_sum else whole, 1.0)], weight if is_sum else None
+        if self._terms:
+            self._join()
+        reached = peers.sum_values([parameter.grad is not None for parameter in self.parameters])
+        grads = []
+        for parameter, count in zip(self.parameters, reached, strict=True):
+            if count and parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            if parameter.grad is not None:
+                grads.append(parameter.grad)
+        if any(grad.is_sparse for grad in grads):
+            raise InputError("Sparse gradients are not shared between processes.", fix="Use dense embeddings.")
+        peers.sum_(grads)
 
     def _divide(self, weight: Tensor | float) -> None:
         if self._micro:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext, suppress
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -31,6 +31,9 @@ from assay.engine.seed import STEP, WATCHED_STEPS, StepRandomness, checked_seed,
 from assay.engine.state import State
 from assay.engine.styles.adapt import as_process
 from assay.engine.styles.own_updates import OwnUpdates
+
+if TYPE_CHECKING:
+    from assay.engine.parallel.ranks import Ranks
 
 KEYS_AHEAD = 64
 
@@ -67,6 +70,7 @@ class Engine:
         self.recorder: Recorder = recorder if recorder is not None else NullRecorder()
         self.state = State(dataloader=train)
         self.logged = Logged()
+        self.ranks: Ranks | None = None
         self.seconds: dict[str, float] = {}
         self._happened: Counter[Event] = Counter()
         self._begun = self._moving = self._updating = 0.0
@@ -121,6 +125,8 @@ class Engine:
         update was made. What the body raises looks the same from here, so it is not told as an `exception`.
         """
         state, is_left = self.state, False
+        if self.ranks is not None:
+            raise InputError("A loop by hand runs in one process.", fix="Write a Process, which `run` trains.")
         try:
             self._begin()
             updates = OwnUpdates(self.process.backward, "the loop")
@@ -166,7 +172,7 @@ class Engine:
         """
         state, recorder, process = self.state, self.recorder, self.process
         step_begin, step_end = self.bus.points[Event.STEP_BEGIN], self.bus.points[Event.STEP_END]
-        log = None if isinstance(recorder, NullRecorder) else recorder.log
+        log = None if isinstance(recorder, NullRecorder) and self.ranks is None else recorder.log
         waiting = computing = updating = telling = 0.0
         moved, differentiated = self._moving, process.backward.seconds
         windows = self._windows()
@@ -185,6 +191,8 @@ class Engine:
                 log(self._points(), state.step)
             if step_end.due <= state.step:
                 step_end.fire(state.step)
+            if self.ranks is not None:
+                self._agree(self.ranks)
             now = perf_counter()
             telling += now - computed
             if state.stop_reason or state.step == state.max_steps:
@@ -204,10 +212,12 @@ class Engine:
         """One optimizer step: forward and backward of each micro-batch, then one update. If it fails nothing counts."""
         state, process = self.state, self.process
         begin, end = self._backward_begin, self._backward_end
-        before = state.micro_step
+        before, ranks = state.micro_step, self.ranks
         if self._buffers is not None:
             self._buffers.keep()
         try:
+            if ranks is not None:
+                ranks.begin(window)
             process.backward.begin(window.sizes)
             for i, batch in enumerate(window.batches):
                 self._randomness.begin(self._micro_key(i), state.step)
@@ -224,6 +234,9 @@ class Engine:
             self._updating = perf_counter()
             if process.update(state.step) is False and self._buffers is not None:
                 self._buffers.put_back()  # a step that is left out leaves nothing behind
+            if ranks is not None:
+                state.micro_step = before + ranks.micro_steps
+                ranks.follow_(process.model.buffers())
         except BaseException as error:
             state.micro_step = before
             self._blame(window, error)
@@ -305,7 +318,9 @@ class Engine:
         return ahead(windows, self.device, is_last=is_last, took=took)
 
     def _micro_key(self, i: int) -> int:
-        """The key of what micro-batch `i` of this step draws."""
+        """The key of what micro-batch `i` of this step draws: dealt out to several ranks, each keeps its number."""
+        if self.ranks is not None:
+            i = i * self.ranks.count + self.ranks.rank
         return key(self.seed, STEP, self.state.step, i) if i else self._key_of(self.state.step)
 
     def _key_of(self, step: int) -> int:
@@ -320,7 +335,9 @@ class Engine:
         points = backward.points()
         if self.state.loss != self.state.loss and backward.non_finite == "stop":
             points.pop("train/loss", None)  # a real nan would have been raised: nobody told this one
-        if self.logged.means:
+        if self.ranks is not None:
+            points = self.logged.take("train", self.ranks) | points
+        elif self.logged.means:
             points = self.logged.end_step(self.state.step, self.recorder) | points
         if self.state.epoch_step == 1:
             points = {**points, "epoch": float(self.state.epoch)}  # so is every step from here on
@@ -375,7 +392,7 @@ class Engine:
         state, backward = self.state, self.process.backward
         self._randomness.draws = state.draws
         self._count_on()
-        self.logged = Logged(lambda: state.batch, is_late=self._is_elsewhere)
+        self.logged = Logged(lambda: state.batch, is_late=self._is_elsewhere and self.ranks is None)
         if isinstance(self.process, Process):
             self.process.attach(state, self.device, self.logged)
         backward.start(state.step, total=state.max_steps, epoch_length=state.epoch_length)
@@ -424,8 +441,17 @@ class Engine:
                 fix=f'Give Engine(..., device="{there}"), or move the model before its optimizer is made.',
             )
 
+    def _agree(self, ranks: Ranks) -> None:
+        """Stop where one of the ranks was asked to, and at the least bound that one of them has reached."""
+        state = self.state
+        reason, hurry, state.max_steps = ranks.agreed(state.max_steps)
+        state.stop_reason = state.stop_reason or reason
+        state.hurry = state.hurry or hurry
+
     def _is_done(self) -> bool:
         state = self.state
+        if self.ranks is not None:
+            self._agree(self.ranks)
         if state.epoch_step and state.epoch_step == state.epoch_length and not state.stop_reason:
             return False  # it goes on from between the last step of an epoch and its end
         return bool(
@@ -439,6 +465,9 @@ class Engine:
 
         `hurry`: the process is about to be ended. What can be done when the run goes on is left until then.
         """
+        if self.ranks is not None:
+            self.ranks.ask_to_stop(reason, hurry=hurry)  # all do it after the same step
+            return
         self.state.stop_reason = self.state.stop_reason or reason
         self.state.hurry = self.state.hurry or hurry
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -12,6 +12,9 @@ from assay.core.errors import InputError
 from assay.core.ports import Recorder
 from assay.engine.batches import size_of
 from assay.engine.metrics.means import Mean
+
+if TYPE_CHECKING:
+    from assay.engine.parallel.ranks import Ranks
 
 LATE = 64
 """Steps whose values may wait on a device before they are fetched together."""
@@ -43,9 +46,11 @@ class Logged:
             mean = self.means[name] = Mean()
         mean.add(value, weight)
 
-    def take(self, prefix: str) -> dict[str, float]:
-        """All means by `prefix/name`; waits for the device. Afterwards there are none."""
+    def take(self, prefix: str, ranks: Ranks | None = None) -> dict[str, float]:
+        """All means by `prefix/name`, over all `ranks`; waits for the device. Afterwards there are none."""
         means, self.means = self.means, {}
+        if ranks is not None:
+            means = _of_all(means, ranks)
         return {f"{prefix}/{name}": value for name, value in zip(means, _read(list(means.values())), strict=True)}
 
     def end_step(self, step: int, recorder: Recorder) -> dict[str, float]:
@@ -64,6 +69,18 @@ class Logged:
         values = iter(_read([mean for _, means in waiting for mean in means.values()]))
         for step, means in waiting:
             recorder.log({f"train/{name}": next(values) for name in means}, step)
+
+
+def _of_all(means: dict[str, Mean], ranks: Ranks) -> dict[str, Mean]:
+    """The means of all ranks together; a name need not be on each of them."""
+    if not any(ranks.sum_values([len(means)])):
+        return {}
+    own = {name: (float(mean.total), float(mean.weight)) for name, mean in means.items()}
+    whole: dict[str, Mean] = {}
+    for theirs in ranks.gather(own):
+        for name, pair in theirs.items():
+            whole.setdefault(name, Mean()).add_sum(*pair)
+    return whole
 
 
 def _read(means: list[Mean]) -> list[float]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, time
 from enum import Enum
-from itertools import islice
+from itertools import islice, zip_longest
 from os import PathLike, fspath
 from typing import Any, Protocol
 
@@ -19,6 +19,8 @@ from assay.core.plain import dumps
 from assay.core.ports import NullRecorder, Recorder
 from assay.engine.handlers.artifact import keep_in
 from assay.engine.metrics.metric import numbers
+
+_MISSING = object()
 
 LOSS = "loss"
 """The part of an output that is about the batch, not about its samples: left out unless somebody asks for it."""
@@ -134,6 +136,19 @@ class Collect:
         for place in range(self._count):
             yield {name: values[place] for name, values in fields.items()}
 
+    def share(self) -> Any:
+        """What the other ranks need of what was kept here."""
+        return self._count, self._parts
+
+    def join(self, shares: Sequence[Any]) -> None:
+        """Keep what all ranks have, in the order of the split: its batches were dealt out in turn."""
+        self._forget()
+        for count, parts in shares:
+            self._count += count
+            for name in parts:
+                if name not in self._parts:
+                    self._parts[name] = _in_turn([each.get(name, []) for _, each in shares])
+
     def _forget(self) -> None:
         self._parts: dict[str, list[Any]] = {}
         self._count = 0
@@ -153,30 +168,38 @@ class SaveOutputs:
         self.fields = None if fields is None else tuple(fields)
         self.limit = limit
         self.name = name
-        self._lines: list[str] = []
+        self._batches: list[list[Any]] = []
         self._evaluation = Evaluation(split="")
 
     def begin_eval(self, evaluation: Evaluation) -> None:
         self._evaluation = evaluation
-        self._lines = []
+        self._batches = []
 
     def __call__(self, output: Any) -> Any:
-        evaluation, first = self._evaluation, len(self._lines)
-        left = None if self.limit is None else self.limit - first
+        left = None if self.limit is None else self.limit - sum(map(len, self._batches))
         if left is not None and left <= 0:
             return output
-        found = per_sample(output, evaluation.size, self.fields, by="SaveOutputs")
+        found = per_sample(output, self._evaluation.size, self.fields, by="SaveOutputs")
         columns = {name: as_plain(value, name) for name, value in found.items()}
         rows = (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
-        for index, row in enumerate(islice(rows, left), first):
-            self._lines.append(dumps({"step": evaluation.step, "split": evaluation.split, "index": index, **row}))
+        self._batches.append(list(islice(rows, left)))
         return output
 
+    def share(self) -> Any:
+        """What the other ranks need of what was kept here."""
+        return self._batches
+
+    def join(self, shares: Sequence[Any]) -> None:
+        """Keep what all ranks have, in the order of the split: its batches were dealt out in turn."""
+        self._batches = _in_turn(shares)
+
     def end_eval(self, evaluation: Evaluation) -> None:
-        data = "".join(f"{line}\n" for line in self._lines).encode()
+        rows = islice((row for batch in self._batches for row in batch), self.limit)
+        where = {"step": evaluation.step, "split": evaluation.split}
+        data = "".join(f"{dumps({**where, 'index': index, **row})}\n" for index, row in enumerate(rows)).encode()
         name = f"{evaluation.split}/{self.name}_step{evaluation.step}.jsonl"
         keep_in(evaluation.recorder, data, name, step=evaluation.step)
-        self._lines = []
+        self._batches = []
 
 
 def per_sample(output: Any, size: int, fields: Sequence[str] | None, *, by: str) -> dict[str, Any]:
@@ -237,6 +260,14 @@ def as_plain(value: Any, what: str) -> Any:
         f"{what!r} holds a {type(value).__name__}, which cannot be written as JSON.",
         fix="Give numbers, text, tensors, arrays, lists or mappings of these.",
     )
+
+
+def _in_turn(shares: Sequence[Sequence[Any]]) -> list[Any]:
+    """
+    >>> _in_turn([[0, 2, 4], [1, 3]])
+    [0, 1, 2, 3, 4]
+    """
+    return [each for row in zip_longest(*shares, fillvalue=_MISSING) for each in row if each is not _MISSING]
 
 
 def _count(value: Any) -> int:

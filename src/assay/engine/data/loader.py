@@ -51,6 +51,9 @@ class Loader:
     indices of each batch; then `accumulate` batches make an optimizer step. `workers` processes load `prefetch` batches
     each ahead and stay for all epochs if `persistent_workers`; `timeout_s` is how long a batch may take, `worker_init`
     is called in each with its number, `start_method` is how they are started. `pin_memory` counts where there is CUDA.
+
+    `rank` of `ranks` loads a share: micro-batches are dealt out in turn, so that N ranks load what one rank with N
+    times as many micro-batches would, and no sample is left out, padded or given twice.
     """
 
     def __init__(
@@ -75,6 +78,8 @@ class Loader:
         timeout_s: float = 0.0,
         worker_init: Callable[[int], object] | None = None,
         start_method: StartMethod | None = None,
+        rank: int = 0,
+        ranks: int = 1,
     ) -> None:
         self._options = {name: value for name, value in locals().items() if name not in ("self", "dataset")}
         if not is_dataset(dataset):
@@ -83,7 +88,11 @@ class Loader:
                 fix="Give a map-style data set (__len__ and __getitem__).",
             )
         _check(split, batch_size, sampler, batch_sampler, shuffle, drop_last, micro_batch_size, workers, prefetch)
+        if not 0 <= rank < ranks:
+            raise InputError(f"data.{split}: there is no rank {rank} of {ranks}; they are counted from 0.")
         self.dataset = dataset
+        self.rank = rank
+        self.ranks = ranks
         self.seed = checked_seed(seed)
         self.split = split
         self.drop_last = drop_last
@@ -100,9 +109,10 @@ class Loader:
             name = f"data.{split}.batch_sampler"
             self._lists = Listed(batch_sampler, seed=seed, name=name, batches=True)
             self.order: Order = self._lists
-            self.sizes = divided(micro=self._lists.batch_size, accumulate=accumulate, split=split)
+            whole = self._lists.batch_size * self._accumulate
+            self.sizes = divided(whole, accumulate=self._accumulate, ranks=ranks, split=split)
         else:
-            self.sizes = divided(batch_size, micro=micro_batch_size, accumulate=accumulate, split=split)
+            self.sizes = divided(batch_size, micro=micro_batch_size, accumulate=accumulate, ranks=ranks, split=split)
             if sampler is None:
                 self.order = Plan(len(dataset), seed=seed, shuffle=bool(shuffle))
             else:
@@ -169,13 +179,15 @@ class Loader:
         self.epoch = epoch
 
     def __iter__(self) -> Iterator[Any]:
-        """The batches of one epoch (see `set_epoch`), whole: not split into micro-batches."""
-        if self._lists is not None:
-            parts = self._lists.batches(self.epoch)
-        else:
-            parts = blocks(self.order, self.epoch, 0, self.batch_size)
-        least = self.batch_size if self.drop_last else 1
-        yield from self._loaded((self.epoch, *part) for part in parts if len(part[1]) >= least)
+        """The batches of one epoch (see `set_epoch`), whole: not split into micro-batches.
+
+        Of several ranks each gives every so many-th batch of `batch_size / ranks` samples.
+        """
+        size = self.batch_size // self.ranks
+        parts = self._lists.batches(self.epoch) if self._lists is not None else blocks(self.order, self.epoch, 0, size)
+        least = size if self.drop_last else 1
+        full = (part for part in parts if len(part[1]) >= least)
+        yield from self._loaded((self.epoch, *part) for part in islice(full, self.rank, None, self.ranks))
 
     def changed(self, **options: Any) -> Loader:
         """Another loader of the same data, which differs in these options."""
@@ -192,16 +204,24 @@ class Loader:
         def tasks() -> Iterator[Task]:
             for cut in cuts:
                 begun.append(cut)
-                yield from ((epoch, *part) for part in cut)
+                yield from ((epoch, *part) for part in cut[self.rank :: self.ranks])
 
         batches = self._loaded(tasks())
         for first in batches:
+            while len(begun[0]) <= self.rank:
+                yield self._window(begun.popleft(), ())
             cut = begun.popleft()
-            sizes = [len(indices) for _, indices in cut]
-            if len(cut) == 1:
-                yield Window((first,), sizes[0])
-            else:
-                yield Window([first, *islice(batches, len(cut) - 1)], sum(sizes), sizes)
+            own = len(range(self.rank, len(cut), self.ranks))
+            yield self._window(cut, (first,) if own == 1 else [first, *islice(batches, own - 1)])
+        while begun:
+            yield self._window(begun.popleft(), ())
+
+    def _window(self, cut: list[Part], batches: Sequence[Any]) -> Window:
+        sizes = [len(indices) for _, indices in cut]
+        if self.ranks == 1:
+            return Window(batches, sum(sizes), sizes if len(cut) > 1 else None, len(cut))
+        own = sizes[self.rank :: self.ranks]
+        return Window(batches, sum(sizes), own, -(-len(cut) // self.ranks))
 
     def _cuts(self, epoch: int, start: int) -> Iterator[list[Part]]:
         """The micro-batches of each window of an epoch, from number `start` on."""
@@ -210,7 +230,7 @@ class Loader:
             return
         parts = islice(self._lists.batches(epoch), start * self._accumulate, None)
         while cut := list(islice(parts, self._accumulate)):
-            yield cut
+            yield cut if self.ranks == 1 else [piece for part in cut for piece in _pieces(part, self.ranks)]
 
     def _cuts_from(self, epoch: int, sample: int) -> Iterator[list[Part]]:
         if self._lists is not None:
@@ -246,6 +266,13 @@ class Loader:
                 for note in told:
                     self.warn(note)
             yield batch
+
+
+def _pieces(part: Part, count: int) -> list[Part]:
+    """A batch in so many pieces, one for each rank; fewer when it has not that many samples."""
+    position, indices = part
+    size = -(-len(indices) // count)
+    return [(position + i, indices[i : i + size]) for i in range(0, len(indices), size)]
 
 
 def _rows(dataset: TensorDataset, epoch: int, position: int, indices: Sequence[int]) -> list[torch.Tensor]:

@@ -12,11 +12,16 @@ from assay.engine.seed import BATCH, key, seed_all, undisturbed
 
 
 class Window(NamedTuple):
-    """The batches of one optimizer step. `sizes`: samples of each; None when there is one batch only."""
+    """The batches of one optimizer step. `sizes`: samples of each; None when there is one batch only.
+
+    On several ranks these batches are the share of one of them, which may be none; `samples` are those of all, and
+    `micro_steps` is how many batches the rank with the most has.
+    """
 
     batches: Sequence[Any]
     samples: int
     sizes: Sequence[int] | None = None
+    micro_steps: int = 1
 
 
 @runtime_checkable

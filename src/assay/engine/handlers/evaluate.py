@@ -18,11 +18,14 @@ from assay.core.events import Event, Handler
 from assay.core.facts import Evaluated
 from assay.core.ports import NullRecorder, Recorder
 from assay.engine.batches import blame_device, size_of, to_device
+from assay.engine.data.loader import Loader
 from assay.engine.engine import Engine
 from assay.engine.logged import Logged
 from assay.engine.metrics.means import Mean
 from assay.engine.metrics.metric import Metric, as_metric, numbers
 from assay.engine.outputs import Evaluation, Pipes
+from assay.engine.parallel.gathered import check_shared, gather
+from assay.engine.parallel.ranks import Ranks
 from assay.engine.process import Process
 from assay.engine.seed import EVALUATE, key, seed_all, undisturbed
 from assay.engine.when import every as each
@@ -83,7 +86,7 @@ class Evaluate:
         engine.fire(Event.EVAL_BEGIN)
         results, samples = evaluate(
             engine.process,
-            batches if self.limit is None else islice(batches, self.limit),
+            share_of(batches, self.limit, engine.ranks),
             split=split,
             step=state.step,
             seed=self.seed,
@@ -91,6 +94,7 @@ class Evaluate:
             pipes=self.pipes,
             metrics=self.metrics,
             recorder=engine.recorder,
+            ranks=engine.ranks,
             before=lambda: engine.fire(Event.EVAL_STEP_BEGIN),
             after=lambda: engine.fire(Event.EVAL_STEP_END),
         )
@@ -103,6 +107,15 @@ class Evaluate:
         engine.recorder.tell(replace(fact, partial=part_of(batches, self.limit)))
         engine.fire(Event.EVAL_END)
         state.split, state.dataloader = "", trained_on
+
+
+def share_of(batches: Iterable[Any], limit: int | None, ranks: Ranks | None) -> Iterable[Any]:
+    """The batches that this rank evaluates, of the first `limit`: every so many-th."""
+    if ranks is None:
+        return batches if limit is None else islice(batches, limit)
+    if not isinstance(batches, Loader) or batches.ranks == 1:
+        return islice(batches, ranks.rank, limit, ranks.count)
+    return batches if limit is None else islice(batches, len(range(ranks.rank, limit, ranks.count)))
 
 
 def part_of(batches: Iterable[Any], limit: int | None) -> str:
@@ -149,6 +162,7 @@ def evaluate(
     metrics: Mapping[str, Any] | None = None,
     recorder: Recorder | None = None,
     infer: bool = False,
+    ranks: Ranks | None = None,
     before: Callable[[], None] | None = None,
     after: Callable[[], None] | None = None,
 ) -> tuple[dict[str, float], int]:
@@ -157,7 +171,8 @@ def evaluate(
     Outputs go through `pipes`, then to the metrics of the process and to `metrics`. `infer`: there is no loss and
     nothing is measured; the pipes alone get the outputs of `inference_step`. `step` is that of the weights.
 
-    The global random generators come back as they were; inside, each batch has its own key.
+    The global random generators come back as they were; inside, each batch has its own key. On several `ranks`,
+    `batches` are the share of this one; what comes back is of all.
     """
     device = torch.device(device)
     pipes = pipes if isinstance(pipes, Pipes) else Pipes(pipes)
@@ -170,12 +185,15 @@ def evaluate(
     forward = process.inference_step if infer else process.validation_step
     with undisturbed(), _logging_to(logged, process):
         pipes.begin(evaluation)
+        if ranks is not None:
+            check_shared(pipes.pipes, used)
         for number, batch in enumerate(batches):
             if before is not None:
                 before()
             if device.type != "cpu":
                 batch = to_device(batch, device)
-            seed_all(key(seed, EVALUATE, crc32(split.encode()), number))
+            place = number if ranks is None else number * ranks.count + ranks.rank
+            seed_all(key(seed, EVALUATE, crc32(split.encode()), place))
             try:
                 output = forward(batch)
             except RuntimeError as error:
@@ -191,13 +209,15 @@ def evaluate(
             if after is not None:
                 after()
         evaluation.batch = None
+        if ranks is not None:
+            gather(ranks, evaluation, pipes.pipes, {"": loss, **used})
         if not evaluation.samples:
             fix = f"Look at [data.{split}]."
             raise InputError(f"The split {split} is empty: there is nothing to evaluate.", fix=fix)
         results = evaluation.metrics
         if loss.weight:
             results[f"{split}/loss"] = loss.value()
-        results |= logged.take(split)
+        results |= logged.take(split, ranks)
         for name, metric in used.items():
             results |= numbers(f"{split}/{name}", metric.value())
         pipes.end(evaluation)

@@ -1,0 +1,11 @@
+"""Several processes that train one model together.
+
+1. `ranks`  one process among those that share the data: what they count together and agree on
+2. `data`   an engine made to share each step with them
+3. `join`   how a process finds the others, and leaves them
+"""
+
+from assay.engine.parallel.data import data_parallel
+from assay.engine.parallel.ranks import Ranks
+
+__all__ = ["Ranks", "data_parallel"]

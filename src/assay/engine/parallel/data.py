@@ -1,0 +1,52 @@
+"""Data parallelism: each process has a share of every step, and all take the same update."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from assay.core.errors import InputError
+from assay.engine.backward import Backward
+from assay.engine.backwards import Backwards
+from assay.engine.data.loader import Loader
+from assay.engine.parallel.ranks import BUCKET_BYTES, Ranks
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+    from assay.engine.engine import Engine
+
+
+def data_parallel(engine: Engine, mesh: DeviceMesh, *, axis: str = "data", bucket_bytes: int = BUCKET_BYTES) -> Ranks:
+    """Make `engine` train its share along an axis of `mesh`; returns the ranks of that axis.
+
+    Its `Loader` is one of `rank` and `ranks` of that axis. All ranks begin with the weights of rank 0. The gradient of
+    a step is that of the whole batch, whatever the losses: means, (sum, weight) pairs, several by name. Losses and
+    metrics are those of all ranks; running statistics are those of rank 0. InputError for what cannot be shared.
+    """
+    return join_data(engine, Ranks(mesh.get_group(axis), bucket_bytes=bucket_bytes))
+
+
+def join_data(engine: Engine, ranks: Ranks) -> Ranks:
+    """The same for ranks that are there already."""
+    process: Any = engine.process
+    source = engine.source
+    if not isinstance(source, Loader):
+        raise InputError(
+            f"data.train gives batches itself ({source.exactness}): they cannot be divided among {ranks.count} ranks.",
+            fix="Give a data set (__len__ and __getitem__) and batch_size, or train in one process.",
+        )
+    if (source.rank, source.ranks) != (ranks.rank, ranks.count):
+        raise InputError(
+            f"The loader is rank {source.rank} of {source.ranks}; this process is rank {ranks.rank} of {ranks.count}."
+        )
+    backward = getattr(process, "backward", None)
+    if not isinstance(backward, Backward | Backwards) or hasattr(process, "has_updated"):
+        raise InputError(
+            f"{type(process).__name__} makes its own updates, which other ranks know nothing of.",
+            fix="Write a Process with forward_step, whose losses assay differentiates; or train in one process.",
+        )
+    for part in backward.by_name.values() if isinstance(backward, Backwards) else (backward,):
+        part.peers = ranks
+    ranks.follow_([*process.model.parameters(), *process.model.buffers()])
+    engine.ranks = ranks
+    return ranks

@@ -1,0 +1,161 @@
+"""One process among those that share the data: what they add up, and what they agree on."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+from zlib import crc32
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from assay.core.errors import AssayError, InputError
+from assay.engine.data.source import Window
+
+BUCKET_BYTES = 25 * 2**20
+"""Gradients are sent together in pieces of about this size, as DistributedDataParallel does it."""
+
+
+class PeerError(AssayError):
+    """Another process of this run ended, or does not answer."""
+
+
+class Ranks:
+    """The processes of one axis of a mesh, of which this is number `rank` of `count`.
+
+    Everything here is collective: all processes call it, in the same order. `bucket_bytes` is how much is sent at once.
+    """
+
+    def __init__(self, group: Any = None, *, bucket_bytes: int = BUCKET_BYTES) -> None:
+        self.group = group
+        self.rank = dist.get_rank(group)
+        self.count = dist.get_world_size(group)
+        self.bucket_bytes = bucket_bytes
+        self.samples = 0
+        self.micro_steps = 0
+        self.asked = ""
+        self.is_hurried = False
+        # Where what is agreed on is sent from: a number on the CPU makes no device wait.
+        self._host = dist.new_group(dist.get_process_group_ranks(group), backend="gloo")
+
+    def begin(self, window: Window) -> None:
+        """The step that comes: `samples` of all ranks, in at most `micro_steps` batches."""
+        self.samples = window.samples
+        self.micro_steps = window.micro_steps
+
+    def sum_values(self, values: Sequence[float]) -> list[float]:
+        """Sums over all ranks, in double precision; the same bits on each."""
+        tensor = torch.tensor(values, dtype=torch.float64)
+        self._reduce(tensor, self._host)
+        return tensor.tolist()
+
+    def sum_losses(self, kind: str, values: Sequence[float], *, has_none: bool) -> tuple[str, list[float]]:
+        """Sums of what `kind` says these values are; InputError where another rank has values of another kind.
+
+        A rank that has none takes the kind of rank 0, which always has some.
+        """
+        kinds = [0.0] * self.count
+        kinds[self.rank] = 0.0 if has_none else 1.0 + crc32(kind.encode())
+        kinds = self.sum_values(kinds)
+        if 0.0 in kinds or len(set(kinds)) > 1:
+            known = self.gather(None if has_none else kind)
+            for rank, theirs in enumerate(known):
+                if theirs not in (None, known[0]):
+                    raise InputError(
+                        f"The losses of one step are of another kind on rank {rank} ({theirs}) than on rank 0"
+                        f" ({known[0]}).",
+                        fix="Return the same losses for every batch; one that is not to count may be 0.",
+                    )
+            kind = known[0]
+        width = 2 * len(json.loads(kind)[1])
+        return kind, self.sum_values(values if not has_none else [0.0] * width)
+
+    def sum_(self, tensors: Iterable[Tensor]) -> None:
+        """Add up tensors over all ranks in place; the same bits on each. They are as many, and alike, everywhere."""
+        for bucket in _buckets((tensor.detach() for tensor in tensors), self.bucket_bytes):
+            flat = torch.cat([tensor.reshape(-1) for tensor in bucket])
+            self._reduce(flat, self.group)
+            for tensor, part in zip(bucket, torch.split(flat, [tensor.numel() for tensor in bucket]), strict=True):
+                tensor.copy_(part.view_as(tensor))
+
+    def follow_(self, tensors: Iterable[Tensor]) -> None:
+        """Give tensors the values that they have on rank 0."""
+        for bucket in _buckets((tensor.detach() for tensor in tensors), self.bucket_bytes):
+            flat = torch.cat([tensor.reshape(-1) for tensor in bucket])
+            with _peers():
+                dist.broadcast(flat, group=self.group, group_src=0)
+            for tensor, part in zip(bucket, torch.split(flat, [tensor.numel() for tensor in bucket]), strict=True):
+                tensor.copy_(part.view_as(tensor))
+
+    def gather(self, value: Any) -> list[Any]:
+        """What each rank gives, in their order."""
+        found: list[Any] = [None] * self.count
+        with _peers():
+            dist.all_gather_object(found, value, group=self._host)
+        return found
+
+    def of_first(self, value: Any) -> Any:
+        """What rank 0 gives."""
+        box = [value]
+        with _peers():
+            dist.broadcast_object_list(box, group=self._host, group_src=0)
+        return box[0]
+
+    def ask_to_stop(self, reason: str, *, hurry: bool) -> None:
+        """What one rank alone may know, as a signal: all of them do it at the end of the same step."""
+        self.asked = self.asked or reason
+        self.is_hurried = self.is_hurried or hurry
+
+    def agreed(self, max_steps: int | None) -> tuple[str, bool, int | None]:
+        """Whether somebody asked to stop (the reason, whether in a hurry), and the least bound of all."""
+        bound = math.inf if max_steps is None else max_steps
+        tensor = torch.tensor([bool(self.asked), self.is_hurried, -bound], dtype=torch.float64)
+        with _peers():
+            dist.all_reduce(tensor, op=dist.ReduceOp.MAX, group=self._host)
+        asked, hurried, least = tensor.tolist()
+        reason = ""
+        if asked:
+            reason = next(each for each in self.gather(self.asked) if each)
+        return reason, bool(hurried), None if math.isinf(least) else int(-least)
+
+    def wait(self) -> None:
+        """Return when all ranks have come here."""
+        self.sum_values([0.0])
+
+    def _reduce(self, tensor: Tensor, group: Any) -> None:
+        with _peers():
+            dist.all_reduce(tensor, group=group)
+
+
+class _peers:
+    """What torch says when a connection is lost becomes a PeerError."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, RuntimeError):
+            first = str(error).strip().splitlines()[0] if str(error).strip() else "no reason given"
+            raise PeerError(
+                "Another process of this run ended, or does not answer.",
+                where=first[:200],
+                fix="What ended it is told by that process.",
+            ) from error
+
+
+def _buckets(tensors: Iterable[Tensor], size: int) -> Iterable[list[Tensor]]:
+    """Tensors of one kind and device together, up to about `size` bytes."""
+    kinds: dict[tuple[torch.device, torch.dtype], list[list[Tensor]]] = {}
+    filled: dict[tuple[torch.device, torch.dtype], int] = {}
+    for tensor in tensors:
+        kind = tensor.device, tensor.dtype
+        own = tensor.numel() * tensor.element_size()
+        if kind not in kinds or (filled[kind] and filled[kind] + own > size):
+            kinds.setdefault(kind, []).append([])
+            filled[kind] = 0
+        kinds[kind][-1].append(tensor)
+        filled[kind] += own
+    return [bucket for buckets in kinds.values() for bucket in buckets]

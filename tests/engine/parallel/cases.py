@@ -1,0 +1,310 @@
+"""What the tests of several processes do in each of them: `python cases.py FOLDER RANK RANKS CASE ...`.
+
+Each case gives something that JSON knows; `results` holds that of every rank.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.utils.data import TensorDataset
+
+from assay.core.errors import AssayError
+from assay.core.events import Event, Handler
+from assay.core.ports import MemoryRecorder
+from assay.engine import Accuracy, Backward, Engine, Evaluate, Loader, Process, Supervised
+from assay.engine.outputs import Collect, SaveOutputs
+from assay.engine.parallel import data_parallel
+
+
+def points(size: int) -> TensorDataset:
+    draw = torch.Generator().manual_seed(0)
+    inputs = torch.randn(size, 4, generator=draw, dtype=torch.float64)
+    return TensorDataset(inputs, torch.stack([inputs.sum(1), inputs.square().sum(1)], 1))
+
+
+def net(*, dropout: float = 0.0) -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Dropout(dropout), nn.Linear(8, 2)).double()
+
+
+class Means(Process):
+    """The mean loss over the batch; logs what only some batches have."""
+
+    def __init__(self, model: nn.Module, **how: Any) -> None:
+        self.model = model
+        self.metrics: dict[str, Any] = {}
+        self.backward = Backward(torch.optim.AdamW(model.parameters(), lr=1e-2), **how)
+
+    def forward_step(self, batch: Any) -> tuple[Any, Any]:
+        inputs, target = batch
+        pred = self.model(inputs)
+        losses = (pred - target).square().mean(1)
+        self.log("mean_input", inputs.mean())
+        if inputs[0, 0] > 0:
+            self.log("sometimes", inputs[0, 0], 1.0)
+        return self.loss(losses, inputs), {"pred": pred.detach(), "target": target, "loss": losses.mean().detach()}
+
+    def loss(self, losses: Tensor, inputs: Tensor) -> Any:
+        return losses.mean()
+
+
+class Sums(Means):
+    """Samples count as much as their input says: shares weigh unevenly."""
+
+    def loss(self, losses: Tensor, inputs: Tensor) -> Any:
+        weights = inputs[:, 0].abs() + 0.1
+        return (losses * weights).sum(), weights.sum()
+
+
+class Several(Means):
+    def loss(self, losses: Tensor, inputs: Tensor) -> Any:
+        weights = inputs[:, 1].abs() + 0.1
+        return {"plain": losses.mean(), "weighted": ((losses * weights).sum(), weights.sum())}
+
+
+class Spoilt(Means):
+    """One sample of one rank makes the loss infinite."""
+
+    def loss(self, losses: Tensor, inputs: Tensor) -> Any:
+        return losses.mean() / (inputs[:, 0] != points(34).tensors[0][3, 0]).all()
+
+
+class Disagreeing(Means):
+    def loss(self, losses: Tensor, inputs: Tensor) -> Any:
+        return {"even" if dist.is_initialized() and dist.get_rank() else "odd": losses.mean()}
+
+
+def train(
+    process: Process,
+    *,
+    rank: int,
+    ranks: int,
+    accumulate: int = 1,
+    like: bool = True,
+    size: int = 34,
+    batch_size: int = 12,
+    handlers: list[Handler] | None = None,
+    **bounds: Any,
+) -> dict[str, Any]:
+    """Train on a share; or, in one process, on all of it, in micro-batches that are `like` those of the ranks."""
+    accumulate *= ranks if like and not dist.is_initialized() else 1
+    shared = (rank, ranks) if dist.is_initialized() else (0, 1)
+    loader = Loader(
+        points(size), batch_size=batch_size, shuffle=True, accumulate=accumulate, rank=shared[0], ranks=shared[1]
+    )
+    recorder = MemoryRecorder()
+    engine = Engine(process, loader, recorder=recorder, handlers=handlers or [], **(bounds or {"epochs": 2}))
+    if dist.is_initialized():
+        data_parallel(engine, init_device_mesh("cpu", (ranks,), mesh_dim_names=("data",)))
+    engine.run()
+    weights = [value for each in process.model.state_dict().values() for value in each.flatten().tolist()]
+    state = engine.state
+    return {
+        "weights": weights,
+        "points": [[name, step, value] for name, step, value in recorder.points],
+        "counts": [state.step, state.samples, state.epoch],
+        "stop": state.stop_reason,
+        "micro_steps": state.micro_step,
+    }
+
+
+def means(rank: int, ranks: int) -> Any:
+    return train(Means(net()), rank=rank, ranks=ranks)
+
+
+def plain(rank: int, ranks: int) -> Any:
+    """One process takes each batch whole."""
+    found = train(Means(net()), rank=rank, ranks=ranks, like=False)
+    losses = [point for point in found["points"] if point[0] in ("train/loss", "train/mean_input")]
+    return {"weights": found["weights"], "points": losses}
+
+
+def clipped(rank: int, ranks: int) -> Any:
+    return train(Means(net(), clip_norm=0.3), rank=rank, ranks=ranks)
+
+
+def accumulated(rank: int, ranks: int) -> Any:
+    return train(Means(net()), rank=rank, ranks=ranks, accumulate=2)
+
+
+def sums(rank: int, ranks: int) -> Any:
+    return train(Sums(net(), clip_norm=0.3), rank=rank, ranks=ranks)
+
+
+def sums_accumulated(rank: int, ranks: int) -> Any:
+    return train(Sums(net()), rank=rank, ranks=ranks, accumulate=2)
+
+
+def several(rank: int, ranks: int) -> Any:
+    return train(Several(net(), weights={"weighted": 0.5}), rank=rank, ranks=ranks, accumulate=2)
+
+
+def few(rank: int, ranks: int) -> Any:
+    """The last step of an epoch has one sample: all ranks but one have none."""
+    return train(Several(net()), rank=rank, ranks=ranks, size=25)
+
+
+def frozen(rank: int, ranks: int) -> Any:
+    model = net()
+    model[0].requires_grad_(False)
+    return train(Means(model), rank=rank, ranks=ranks)
+
+
+def dropout(rank: int, ranks: int) -> Any:
+    """Equal to one process that has as many micro-batches as all ranks together."""
+    return train(Means(net(dropout=0.4)), rank=rank, ranks=ranks)
+
+
+def skipped(rank: int, ranks: int) -> Any:
+    process = Spoilt(net(), non_finite="skip")
+    found = train(process, rank=rank, ranks=ranks)
+    return {**found, "points": [], "skipped": process.backward.skipped}  # type: ignore[attr-defined]
+
+
+def spoilt(rank: int, ranks: int) -> Any:
+    process = Spoilt(net())
+    try:
+        train(process, rank=rank, ranks=ranks)
+    except AssayError as error:
+        return {"error": type(error).__name__, "what": str(error).splitlines()[0]}
+    return {}
+
+
+def disagreeing(rank: int, ranks: int) -> Any:
+    try:
+        train(Disagreeing(net()), rank=rank, ranks=ranks)
+    except AssayError as error:
+        return str(error)
+    return ""
+
+
+def stopped(rank: int, ranks: int) -> Any:
+    """One rank alone is asked to stop."""
+
+    def ask(engine: Engine) -> None:
+        if engine.state.step == 2 and rank == ranks - 1:
+            engine.stop("somebody asked", hurry=True)
+
+    found = train(
+        Means(net()),
+        rank=rank,
+        ranks=ranks,
+        handlers=[Handler(event=Event.STEP_END, fn=ask)],
+        epochs=9,
+    )
+    return {key: found[key] for key in ("counts", "stop", "weights")}
+
+
+def bounded(rank: int, ranks: int) -> Any:
+    """One rank alone finds that it is enough."""
+
+    def ask(engine: Engine) -> None:
+        if engine.state.step == 4 and rank == ranks - 1:
+            engine.finish()
+
+    found = train(Means(net()), rank=rank, ranks=ranks, handlers=[Handler(event=Event.STEP_END, fn=ask)], epochs=9)
+    return {key: found[key] for key in ("counts", "weights")}
+
+
+class Classes(Supervised):
+    """Tells which samples it has seen."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        model = nn.Linear(4, 3).double()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        super().__init__(model, nn.CrossEntropyLoss(), optimizer, metrics={"acc": Accuracy()})
+        self.seen: list[float] = []
+
+    def forward_step(self, batch: Any) -> tuple[Any, Any]:
+        if not torch.is_grad_enabled():
+            self.seen += batch[0][:, 0].tolist()
+            self.log("drawn", torch.rand(()), 1.0)
+        return super().forward_step(batch)
+
+
+def classes(size: int) -> TensorDataset:
+    inputs, _ = points(size).tensors
+    return TensorDataset(inputs, inputs[:, 1].abs().mul(2).long().clamp(max=2))
+
+
+def evaluated(rank: int, ranks: int, *, size: int = 21, limit: int | None = None, batches: bool = False) -> Any:
+    shared = {"rank": rank, "ranks": ranks} if dist.is_initialized() else {}
+    process = Classes()
+    recorder = MemoryRecorder()
+    engine = Engine(process, Loader(classes(12), batch_size=12, **shared), recorder=recorder)
+    valid: Any = Loader(classes(size), micro_batch_size=2, split="valid", **shared)
+    if batches:
+        valid = [tuple(each[i : i + 2] for each in classes(size).tensors) for i in range(0, size, 2)]
+    collect, save = Collect(), SaveOutputs(["target"], limit=9)
+    evaluate = Evaluate({"valid": valid}, limit=limit, pipes=[collect, save])
+    engine.bus.extend(evaluate.handlers())
+    if dist.is_initialized():
+        data_parallel(engine, init_device_mesh("cpu", (ranks,), mesh_dim_names=("data",)))
+    engine.run()
+    return {
+        "metrics": engine.state.metrics,
+        "seen": process.seen,
+        "samples": [fact.samples for fact in recorder.facts if hasattr(fact, "samples")],
+        "collected": collect["target"].tolist(),
+        "count": len(collect),
+        "artifacts": {name: data.decode() for name, data in recorder.artifacts.items()},
+    }
+
+
+def limited(rank: int, ranks: int) -> Any:
+    return evaluated(rank, ranks, limit=3)
+
+
+def own_batches(rank: int, ranks: int) -> Any:
+    return evaluated(rank, ranks, batches=True)
+
+
+CASES: dict[str, Callable[[int, int], Any]] = {
+    each.__name__: each  # type: ignore[attr-defined]
+    for each in (
+        means,
+        plain,
+        clipped,
+        accumulated,
+        sums,
+        sums_accumulated,
+        several,
+        few,
+        frozen,
+        dropout,
+        skipped,
+        spoilt,
+        disagreeing,
+        stopped,
+        bounded,
+        evaluated,
+        limited,
+        own_batches,
+    )
+}
+
+
+def main(folder: str, rank: str, ranks: str, *names: str) -> None:
+    torch.set_num_threads(1)
+    store = dist.FileStore(f"{folder}/store", int(ranks))
+    dist.init_process_group("gloo", store=store, rank=int(rank), world_size=int(ranks))
+    results = {name: CASES[name](int(rank), int(ranks)) for name in names}
+    Path(folder, f"{rank}.json").write_text(json.dumps(results))
+    dist.destroy_process_group()
+    sys.stdout.flush()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
