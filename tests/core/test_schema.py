@@ -49,6 +49,7 @@ def test_what_does_not_change_the_weights_is_marked() -> None:
         "threads",
         "evaluate",
         "checkpoint",
+        "parallel",
         "display",
     }
 
