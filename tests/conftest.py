@@ -57,6 +57,13 @@ def spelled_out(data: object) -> object:
             return data
 
 
+def without_the_monitor_of_tqdm() -> None:
+    """Other packages draw bars with it, and its thread outlives them."""
+    tqdm = sys.modules.get("tqdm")
+    if tqdm is not None:
+        tqdm.tqdm.monitor_interval = 0
+
+
 @pytest.fixture(autouse=True)
 def nothing_is_left_behind() -> Iterator[None]:
     """Fail a test that leaves variables, threads, files, processes, a process group, a path or a folder behind.
@@ -65,6 +72,7 @@ def nothing_is_left_behind() -> Iterator[None]:
     """
     variables = dict(os.environ)
     threads = set(threading.enumerate())
+    without_the_monitor_of_tqdm()
     files = open_files()
     children = child_pids()
     path = list(sys.path)

@@ -15,7 +15,7 @@ def test_the_page_of_commands_is_what_the_commands_say() -> None:
 def test_every_command_has_a_section_with_its_options_within_80_columns() -> None:
     text = page()
 
-    assert set(COMMANDS) <= set(re.findall(r"^## `assay (\w+)`$", text, re.MULTILINE))
+    assert set(COMMANDS) <= set(re.findall(r"^## `assay ([\w-]+)`$", text, re.MULTILINE))
     assert "--fast-dev-run" in text and "assay config explain" in text
     blocks = re.findall(r"^```text\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     assert all(len(line) <= 80 for block in blocks for line in block.splitlines())

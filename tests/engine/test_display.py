@@ -146,7 +146,7 @@ def test_what_is_shown_is_logged_too_and_the_end_is_only_logged(log: Kept) -> No
     lines = plain(engine())
 
     assert [SECONDS.sub("# s", line) for line in log.lines[:-1]] == lines
-    assert re.fullmatch(r"6 steps in \d+\.\d s \(.*\)", log.lines[-1])
+    assert re.fullmatch(r"6 steps in \d+\.\d s( \(.*\))?", log.lines[-1])
 
 
 def test_a_line_that_is_printed_is_not_printed_again_by_who_listens_to_all_logs(log: Kept) -> None:

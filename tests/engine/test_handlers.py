@@ -38,12 +38,14 @@ from assay.engine import (
     SetValue,
     Throughput,
 )
+from assay.engine.handlers.batch_digest import BatchDigest
 from assay.engine.handlers.save import capture
 from engine.toys import Noisy, engine, hard_net, loader, same_bits, supervised
 
 Make = Callable[[Path], Any]
 
 OBSERVERS: dict[str, Make] = {
+    "BatchDigest": lambda folder: BatchDigest(),
     "Display": lambda folder: Display(logger=getLogger("test"), every="1 step", stream=StringIO()),
     "EMA": lambda folder: EMA(0.9),
     "Evaluate": lambda folder: Evaluate({"valid": Loader(Noisy(6), batch_size=4)}, every="1 step"),

@@ -126,7 +126,7 @@ def curves(run: Path) -> dict[str, Any]:
     return {
         name: (list(found[name].steps), list(found[name].values))
         for name in found
-        if not name.startswith(("time/", "speed/"))
+        if not name.startswith(("time/", "speed/", "memory/"))
     }
 
 

@@ -82,6 +82,7 @@ def test_what_can_never_be_equal_and_what_fails_by_itself_are_one_clear_error(as
     assert "The uninterrupted run failed, and said:" in failing.stderr and "leyers" in failing.stderr
 
 
+@pytest.mark.timeout(600)  # more than forty starts of torch
 def test_many_kills_with_other_workers_each_time_end_with_the_same_bits(
     toy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

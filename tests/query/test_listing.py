@@ -35,15 +35,22 @@ def test_runs_are_found_by_an_expression_and_can_be_looked_at(three: Project) ->
     assert len(assay.runs(project=three.root, limit=2)) == 2
 
 
-def test_a_table_becomes_arrays_and_a_frame(three: Project) -> None:
+def test_a_table_becomes_arrays(three: Project) -> None:
     table = assay.runs(sort="created", columns=["tag", "loss", "width"])
 
     arrays = table.to_numpy()
-    frame = table.to_pandas("loss", "width")
 
     assert arrays["tag"].tolist() == ["t0", "t1", "t2"]
     assert arrays["loss"].dtype == np.float64
     np.testing.assert_array_equal(arrays["loss"], [np.nan, 1.0, 2.0])
+
+
+def test_a_table_becomes_a_frame(three: Project) -> None:
+    pytest.importorskip("pandas")
+    table = assay.runs(sort="created", columns=["tag", "loss", "width"])
+
+    frame = table.to_pandas("loss", "width")
+
     assert list(frame.columns) == ["loss", "width"]
     assert list(frame.index) == [row.id for row in table.rows]
     assert frame["width"].tolist() == [0.0, 1.0, 2.0]

@@ -36,8 +36,8 @@ class Recorded(_Engine):
 
         name = getattr(self.params, "exp_name", "") or type(self).__name__
         project = make_project(Path(folder))
-        code = Path(inspect.getfile(type(self))).parent
-        self.run = start(tag=str(name), config=dict(self.params), project=project, code_dirs=[code])
+        code = [Path(file).parent] if (file := _file_of(type(self))) else []
+        self.run = start(tag=str(name), config=dict(self.params), project=project, code_dirs=code)
         self.recorder = cast(Recorder, self.run)  # it never goes back to an earlier step
         self.initial()
         engine = self.make_engine()
@@ -72,3 +72,11 @@ def __getattr__(name: str) -> Any:
     made = type(name, (Recorded, EngineTrainer), {"__module__": __name__, "__doc__": doc})
     globals()[name] = made
     return made
+
+
+def _file_of(kind: type) -> str:
+    """Where a class is written; "" for one that was typed in."""
+    try:
+        return inspect.getfile(kind)
+    except (OSError, TypeError):  # which of them depends on what torch has patched
+        return ""
