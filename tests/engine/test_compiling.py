@@ -9,9 +9,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from assay.core.errors import InputError
 from assay.core.ports import MemoryRecorder
 from assay.engine import Loader
-from assay.engine.compiling import CompileReport, compiled
+from assay.engine.compiling import CompileReport, _check_home, compiled
 from assay.engine.device import channels_last
 from assay.engine.recompute import recompute
 from engine.test_recompute import Deep
@@ -110,3 +111,12 @@ def test_blocks_that_are_recomputed_can_be_compiled() -> None:
         return losses(model, "blocks" if both else False, "aot_eager")[0]
 
     assert trained(True) == pytest.approx(trained(False), rel=1e-4)
+
+
+def test_a_compiler_that_cannot_find_torch_is_told_before_the_first_step() -> None:
+    model = nn.Linear(2, 2)
+
+    with pytest.raises(InputError, match="the path to torch holds a space"):
+        _check_home(model, "inductor", "/a folder/torch/__init__.py")
+    _check_home(model, "inductor", "/folder/torch/__init__.py")
+    _check_home(model, "aot_eager", "/a folder/torch/__init__.py")

@@ -156,6 +156,8 @@ def _killed(
         begun = run_file.read(folder.path).newest.from_step
         tell(f"kill {attempt} of {len(targets)}: at step {step}, begun at {begun}")
         killed_at.append(step)
+        if run_file.read(folder.path).status == "finished":  # the kill came when there was nothing left to do
+            return folder, killed_at
     return trial.run("killed", vary(len(targets) + 1), attempt=len(targets) + 1), killed_at
 
 

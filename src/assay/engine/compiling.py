@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from assay.core.errors import InputError
 from assay.core.events import Event, Handler
 from assay.engine.blocks import modules_named
 from assay.engine.engine import Engine
@@ -21,6 +22,7 @@ def compiled(model: nn.Module, which: bool | str | Sequence[str], *, backend: st
     """
     if which is False:
         return []
+    _check_home(model, backend, torch.__file__)
     found = {"": model} if which is True else modules_named(model, which, setting="[train] compile")
     for module in found.values():
         if type(module).forward.__module__.startswith("torch."):
@@ -29,6 +31,17 @@ def compiled(model: nn.Module, which: bool | str | Sequence[str], *, backend: st
         else:
             module.compile(backend=backend)
     return [name or "the model" for name in found]
+
+
+def _check_home(model: nn.Module, backend: str, torch_file: str) -> None:
+    """InputError where torch would fail in the first step, with a page from a C++ compiler."""
+    devices = {parameter.device.type for parameter in model.parameters()}
+    if backend == "inductor" and "cpu" in devices and " " in torch_file:
+        raise InputError(
+            "torch.compile cannot work for a CPU: the path to torch holds a space, which its compiler takes apart.",
+            where=torch_file,
+            fix="Make the environment in a folder without spaces, or leave out [train] compile.",
+        )
 
 
 def _called(module: nn.Module) -> Callable[..., Any]:
