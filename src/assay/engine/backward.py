@@ -56,11 +56,17 @@ class Peers(Protocol):
     samples: int
     """How many samples the window has on all of them."""
 
-    def sum_values(self, values: Sequence[float]) -> list[float]: ...
+    def sum_own(self, values: Sequence[float]) -> list[float]: ...
 
     def sum_losses(self, kind: str, values: Sequence[float], *, has_none: bool) -> tuple[str, list[float]]: ...
 
     def sum_(self, tensors: Sequence[Tensor]) -> None: ...
+
+    def join_(self, parameters: Sequence[Tensor]) -> None: ...
+
+    def clip_(self, parameters: Sequence[Tensor], max_norm: float) -> float: ...
+
+    def everywhere(self, flag: bool) -> bool: ...
 
 
 class BackwardPart(ABC):
@@ -165,6 +171,8 @@ class Backward(BackwardPart):
         self._is_alone = True
         self._keeps_graph = False
         self.peers: Peers | None = None
+        self.hand_on: Callable[[Tensor], None] | None = None
+        """Who differentiates a loss instead: other processes have the rest of what it came from."""
 
     def begin(self, sizes: Sequence[int] | None) -> None:
         if not self._is_clean:
@@ -226,7 +234,7 @@ class Backward(BackwardPart):
             self._divide(self._weight)
         if not self._unscale(step):
             return False
-        self.grad_norm = None if self.clip_norm is None else clip_norm_(self.parameters, self.clip_norm)
+        self.grad_norm = None if self.clip_norm is None else self._clip(self.clip_norm)
         if not self._is_finite():
             if self.non_finite == "stop" or (self.non_finite == "skip" and not self._are_weights_finite()):
                 raise self._non_finite(step)
@@ -275,6 +283,15 @@ class Backward(BackwardPart):
             for parameter in group["params"]:
                 parameter.grad = None
 
+    def _clip(self, max_norm: float) -> float:
+        if self.peers is not None:
+            return self.peers.clip_(self.parameters, max_norm)
+        return clip_norm_(self.parameters, max_norm)
+
+    def _do_all(self, flag: bool) -> bool:
+        """Whether `flag` holds in all processes that have parts of the model."""
+        return flag if self.peers is None else self.peers.everywhere(flag)
+
     def _is_finite(self) -> bool:
         if self.grad_norm is not None:
             return math.isfinite(self.loss + self.grad_norm)
@@ -283,13 +300,13 @@ class Backward(BackwardPart):
     def _are_gradients_finite(self) -> bool:
         grads = [grad for parameter in self.parameters if (grad := parameter.grad) is not None]
         if self._finder is None:
-            return all(bool(_values(grad).isfinite().all()) for grad in grads)
+            return self._do_all(all(bool(_values(grad).isfinite().all()) for grad in grads))
         found, one = self._finder
         torch._amp_foreach_non_finite_check_and_unscale_(grads, found, one)  # a fifth of what a norm costs
-        if not found.item():
-            return True
-        found.zero_()
-        return False
+        are_finite = not found.item()
+        if not are_finite:
+            found.zero_()
+        return self._do_all(are_finite)
 
     def _check_reach(self) -> None:
         grads = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
@@ -303,7 +320,7 @@ class Backward(BackwardPart):
             )
 
     def _are_weights_finite(self) -> bool:
-        return all(bool(parameter.isfinite().all()) for parameter in self.parameters)
+        return self._do_all(all(bool(parameter.isfinite().all()) for parameter in self.parameters))
 
     def _non_finite(self, step: int) -> NonFiniteError:
         what = "The gradient is not finite" if self.grad_norm is None else f"The gradient norm is {self.grad_norm}"
@@ -336,6 +353,9 @@ class Backward(BackwardPart):
         self._check_names(losses)
         if torch.is_anomaly_enabled():
             self._look_at_each(losses)
+        if self.hand_on is not None and any(isinstance(loss, tuple) for loss in losses.values()):
+            what = "Losses by name are (sum, weight) pairs, which a pipeline cannot differentiate one after another."
+            raise InputError(what, where="forward_step", fix="Return means by name, or one (sum, weight) pair.")
         means: Tensor | None = None
         sums: list[tuple[_Term, Tensor]] = []
         for name, loss in losses.items():
@@ -423,7 +443,7 @@ class Backward(BackwardPart):
                 self._scalars, self._weight = [(whole / weight if is_sum else whole, 1.0)], weight if is_sum else None
         if self._terms:
             self._join()
-        reached = peers.sum_values([parameter.grad is not None for parameter in self.parameters])
+        reached = peers.sum_own([parameter.grad is not None for parameter in self.parameters])
         grads = []
         for parameter, count in zip(self.parameters, reached, strict=True):
             if count and parameter.grad is None:
@@ -433,6 +453,7 @@ class Backward(BackwardPart):
         if any(grad.is_sparse for grad in grads):
             raise InputError("Sparse gradients are not shared between processes.", fix="Use dense embeddings.")
         peers.sum_(grads)
+        peers.join_(self.parameters)
 
     def _divide(self, weight: Tensor | float) -> None:
         if self._micro:
@@ -441,6 +462,9 @@ class Backward(BackwardPart):
 
     def _differentiate(self, loss: Tensor) -> None:
         """`loss.backward()`, from a 1 that is kept: torch would make a new one each time."""
+        if self.hand_on is not None:
+            self.hand_on(loss)
+            return
         if loss.dim():
             loss.backward()  # type: ignore[no-untyped-call]
             return

@@ -98,4 +98,4 @@ class ScaledBackward(Backward):
         for (device, _), flag, grads in zip(kinds, found, kinds.values(), strict=True):
             inverse = torch.full((1,), 1.0 / self.scale, device=device)
             torch._amp_foreach_non_finite_check_and_unscale_(grads, flag, inverse)
-        return not any(flag.item() for flag in found)
+        return self._do_all(not any(flag.item() for flag in found))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from assay.core.errors import InputError
+from assay.engine.parallel.pipeline import Pipeline
 
 if TYPE_CHECKING:
     from torch import nn
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 
 def divide(model: nn.Module, mesh: Mesh) -> None:
     """Leave in `model` what this process has of it, along each axis of `mesh` but `data`. In place."""
-    for axis in ("tensor", "pipeline", "shard"):
+    for axis in ("tensor", "shard"):
         if mesh.layout.sizes[axis] > 1:
             raise InputError(f"[parallel] {axis} is not there yet.")
+    if mesh.layout.pipeline > 1:
+        mesh.pipeline = Pipeline(model, mesh)

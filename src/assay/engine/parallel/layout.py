@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch.distributed.device_mesh import init_device_mesh
@@ -12,9 +12,14 @@ from torch.distributed.device_mesh import init_device_mesh
 from assay.core.errors import InputError
 from assay.core.schema import PARALLEL_AXES as AXES
 from assay.engine.parallel.ranks import BUCKET_BYTES, Ranks
+from assay.engine.parallel.staged import StagedRanks
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
+
+    from assay.engine.parallel.pipeline import Pipeline
+
+Schedule = Literal["1f1b", "gpipe", "interleaved"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,11 +34,64 @@ class Layout:
     data: int = 1
     shard: int = 1
     tensor: int = 1
+    schedule: Schedule = "1f1b"
+    """In which order a pipeline takes the micro-batches of a step forward and back."""
+    stages: int = 0
+    """Of the pipeline; 0: one for each of its processes, or two where stages are interleaved."""
+    split: tuple[str, ...] = ()
+    """The parts of the model with which stages after the first begin; none: stages about as large as each other."""
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> Layout:
-        """That of a [parallel] table."""
-        return cls(**{name: int(settings[name]) for name in AXES if name in settings})
+        """That of a [parallel] table. InputError for a pipeline that comes out uneven."""
+        given: dict[str, Any] = {name: int(settings[name]) for name in (*AXES, "stages") if name in settings}
+        if "schedule" in settings:
+            given["schedule"] = settings["schedule"]
+        layout = cls(**given, split=tuple(settings.get("split", ())))
+        layout._check_stages()
+        return layout
+
+    def _check_stages(self) -> None:
+        if self.pipeline == 1:
+            return
+        per_process, rest = divmod(self.stage_count, self.pipeline)
+        if rest or not per_process:
+            what = f"{self.stage_count} stages cannot be divided evenly among {self.pipeline} processes."
+            raise InputError(what, fix=f"[parallel] stages can be {self.pipeline} or {2 * self.pipeline}.")
+        if (per_process > 1) != (self.schedule == "interleaved"):
+            what = f"{self.stage_count} stages are {per_process} for each of {self.pipeline} processes"
+            wanted = "wants several" if self.schedule == "interleaved" else "has one"
+            raise InputError(
+                f"{what}; schedule = {self.schedule!r} {wanted}.",
+                fix='schedule = "interleaved" is for several stages in each process.',
+            )
+
+    @property
+    def stage_count(self) -> int:
+        return self.stages or self.pipeline * (2 if self.schedule == "interleaved" else 1)
+
+    def check_micro_batches(self, count: int, *, arithmetic: str = "") -> None:
+        """InputError when a step of so many micro-batches for each pipeline does not go with its schedule."""
+        if self.pipeline == 1:
+            return
+        of = f" ({arithmetic})" if arithmetic else ""
+        if self.schedule == "1f1b" and count < self.pipeline:
+            raise InputError(
+                f"A step has {count} micro-batches{of}; 1f1b keeps {self.pipeline} stages busy with one each.",
+                fix=f'Write [train] accumulate = {self.pipeline} or more, or [parallel] schedule = "gpipe".',
+            )
+        rounds = max(1, count // self.pipeline)
+        if self.schedule == "interleaved" and count % rounds:
+            even = [count - count % self.pipeline, count - count % self.pipeline + self.pipeline]
+            raise InputError(
+                f"A step has {count} micro-batches{of}, which interleaved stages take in {rounds} rounds of as many.",
+                fix=f"[train] accumulate can be {even[0]} or {even[1]}.",
+            )
+
+    def waiting(self, count: int) -> float:
+        """The share of a step in which a process of the pipeline waits for others, with so many micro-batches."""
+        filling = (self.pipeline - 1) * self.pipeline / self.stage_count
+        return filling / (filling + count)
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -64,6 +122,8 @@ class Mesh:
     layout: Layout
     devices: DeviceMesh
     ranks: Ranks
+    pipeline: Pipeline | None = None
+    """What this process has of a model that was split into stages."""
 
     def at(self, axis: str) -> int:
         """Where this process is along an axis, from 0."""
@@ -77,4 +137,8 @@ def laid_out(layout: Layout, device: torch.device, *, bucket_mb: int = 0) -> Mes
         raise InputError(f"There are {world} processes; the layout is {layout}.")
     devices = init_device_mesh(device.type, tuple(layout.sizes.values()), mesh_dim_names=AXES)
     sharing = devices["data", "shard"]._flatten("samples").get_group()
-    return Mesh(layout=layout, devices=devices, ranks=Ranks(sharing, bucket_bytes=bucket_mb * 2**20 or BUCKET_BYTES))
+    size = bucket_mb * 2**20 or BUCKET_BYTES
+    if layout.pipeline > 1:
+        line = devices["pipeline"].get_group()
+        return Mesh(layout=layout, devices=devices, ranks=StagedRanks(sharing, line, bucket_bytes=size))
+    return Mesh(layout=layout, devices=devices, ranks=Ranks(sharing, bucket_bytes=size))

@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from assay.core.errors import AssayError, InputError
+from assay.engine.clip import clip_norm_
 from assay.engine.data.source import Window
 
 BUCKET_BYTES = 25 * 2**20
@@ -52,6 +53,10 @@ class Ranks:
 
     def sum_values(self, values: Sequence[float]) -> list[float]:
         """Sums over all ranks, in double precision; the same bits on each."""
+        return self.sum_own(values)
+
+    def sum_own(self, values: Sequence[float]) -> list[float]:
+        """The same of what is about this part of the model, where that is divided."""
         tensor = torch.tensor(values, dtype=torch.float64)
         self._reduce(tensor, self._host)
         return tensor.tolist()
@@ -63,9 +68,9 @@ class Ranks:
         """
         kinds = [0.0] * self.count
         kinds[self.rank] = 0.0 if has_none else 1.0 + crc32(kind.encode())
-        kinds = self.sum_values(kinds)
+        kinds = self.sum_own(kinds)
         if 0.0 in kinds or len(set(kinds)) > 1:
-            known = self.gather(None if has_none else kind)
+            known = self.gather_own(None if has_none else kind)
             for rank, theirs in enumerate(known):
                 if theirs not in (None, known[0]):
                     raise InputError(
@@ -75,7 +80,7 @@ class Ranks:
                     )
             kind = known[0]
         width = 2 * len(json.loads(kind)[1])
-        return kind, self.sum_values(values if not has_none else [0.0] * width)
+        return kind, self.sum_own(values if not has_none else [0.0] * width)
 
     def sum_(self, tensors: Iterable[Tensor]) -> None:
         """Add up tensors over all ranks in place; the same bits on each. They are as many, and alike, everywhere."""
@@ -96,10 +101,25 @@ class Ranks:
 
     def gather(self, value: Any) -> list[Any]:
         """What each rank gives, in their order."""
+        return self.gather_own(value)
+
+    def gather_own(self, value: Any) -> list[Any]:
+        """The same of what is about this part of the model, where that is divided."""
         found: list[Any] = [None] * self.count
         with _peers():
             dist.all_gather_object(found, value, group=self._host)
         return found
+
+    def clip_(self, parameters: Sequence[Tensor], max_norm: float) -> float:
+        """Scale gradients so that the norm of all, whatever this process has of them, is at most that; returns it."""
+        return clip_norm_(parameters, max_norm)
+
+    def join_(self, parameters: Sequence[Tensor]) -> None:
+        """Add up gradients of weights that other parts of the model have as well."""
+
+    def everywhere(self, flag: bool) -> bool:
+        """Whether it is so for all parts of the model."""
+        return flag
 
     def gather_from_everyone(self, value: Any) -> list[Any]:
         """What each process of the run gives, in their order."""
