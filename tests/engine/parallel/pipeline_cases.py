@@ -17,12 +17,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from assay.core.events import Event, Handler
 from assay.core.ports import MemoryRecorder
-from assay.engine import Backward, Engine, Evaluate, Loader, Process
-from assay.engine.handlers.save import capture, restore
+from assay.engine import Backward, Engine, Loader, Process
+from assay.engine.handlers.save import capture
 from assay.engine.metrics import Mean
-from assay.engine.outputs import Collect
 from assay.engine.parallel.data import join_data
 from assay.engine.parallel.divide import divide
 from assay.engine.parallel.layout import Layout, Mesh, laid_out
@@ -123,9 +121,7 @@ def found(engine: Engine) -> dict[str, Any]:
     parts = capture(engine)
     return {
         "weights": {name: value.flatten().tolist() for name, value in parts["model"].items()},
-        "moments": {
-            name: value["exp_avg"].flatten().tolist() for name, value in parts["optimizer"]["state"].items()
-        },
+        "moments": {name: value["exp_avg"].flatten().tolist() for name, value in parts["optimizer"]["state"].items()},
         "groups": [group["params"] for group in parts["optimizer"]["groups"]],
         "points": [[name, step, value] for name, step, value in recorder.points],
         "counts": [engine.state.step, engine.state.samples, engine.state.epoch, engine.state.micro_step],

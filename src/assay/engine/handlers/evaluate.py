@@ -185,7 +185,7 @@ def evaluate(
     batch: Any = None
     logged = Logged(lambda: batch)
     process.eval()
-    forward = process.inference_step if infer else process.validation_step
+    forward: Callable[[Any], Any] = process.inference_step if infer else process.validation_step
     if pipeline is not None:
         forward = pipeline.forward(forward)
     with undisturbed(), _logging_to(logged, process):

@@ -199,7 +199,7 @@ class Pipeline:
     def _new_plan(self, boundaries: Sequence[Shapes], count: int, *, is_training: bool) -> Any:
         from torch.distributed.pipelining import Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
 
-        stages = [self._stage(number, boundaries, is_training=is_training) for number in self.stages]
+        stages: Any = [self._stage(number, boundaries, is_training=is_training) for number in self.stages]
         how: dict[str, Any] = {"loss_fn": self._loss if is_training else None, "scale_grads": False}
         if self.layout.schedule == "interleaved":
             return ScheduleInterleaved1F1B(stages, count, **how)
@@ -264,9 +264,10 @@ class Pipeline:
             turn.begin(i, 0)
             self._handed = None
             turn.output = self._answered(turn, i)
-            if self._handed is None:
+            handed: Tensor | None = self._handed
+            if handed is None:
                 raise InputError(f"{type(self._process).__name__} gave no loss for a micro-batch.")
-            return self._handed
+            return handed
         except Exception as error:
             turn.failed = error
             raise

@@ -102,14 +102,14 @@ def keep(model: nn.Module, names: frozenset[str]) -> frozenset[str]:
         for own in (module._parameters, module._buffers):
             for name, tensor in own.items():
                 if tensor is not None and id(tensor) not in kept:
-                    own[name] = None  # type: ignore[index]
+                    own[name] = None
     elsewhere = frozenset(whole - model.state_dict().keys())
 
     def pass_over(_: nn.Module, state: dict[str, Any], *__: Any) -> None:
         for name in elsewhere:
             state.pop(name, None)
 
-    model.register_load_state_dict_pre_hook(pass_over)
+    model.register_load_state_dict_pre_hook(pass_over)  # type: ignore[no-untyped-call]
     return elsewhere
 
 
@@ -168,9 +168,7 @@ def _within(model: nn.Module, name: str) -> frozenset[str]:
     """What is in a module, or is of that name itself, by the first name of each."""
     first = {id(tensor): own for own, tensor in _weights(model).items()}
     inside = f"{name}." if name else ""
-    return frozenset(
-        first[id(tensor)] for own, tensor in _all_weights(model) if own == name or own.startswith(inside)
-    )
+    return frozenset(first[id(tensor)] for own, tensor in _all_weights(model) if own == name or own.startswith(inside))
 
 
 def _asked(parts: Sequence[Part], stages: int, split: Sequence[str]) -> list[int]:
