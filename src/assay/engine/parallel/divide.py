@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from assay.core.errors import InputError
+from assay.engine.parallel.tensor import divide_tensors
 
 if TYPE_CHECKING:
     from torch import nn
@@ -12,8 +14,11 @@ if TYPE_CHECKING:
     from assay.engine.parallel.layout import Mesh
 
 
-def divide(model: nn.Module, mesh: Mesh) -> None:
+def divide(model: nn.Module, mesh: Mesh, *, tensor_plan: Mapping[str, Any] | None = None) -> None:
     """Leave in `model` what this process has of it, along each axis of `mesh` but `data`. In place."""
-    for axis in ("tensor", "pipeline", "shard"):
-        if mesh.layout.sizes[axis] > 1:
+    sizes = mesh.layout.sizes
+    if sizes["tensor"] > 1:
+        divide_tensors(model, mesh.devices["tensor"], tensor_plan)
+    for axis in ("pipeline", "shard"):
+        if sizes[axis] > 1:
             raise InputError(f"[parallel] {axis} is not there yet.")
