@@ -115,7 +115,7 @@ def listen(assembled: Assembled, recorder: RunRecorder | NullRecorder, launch: L
     pipes, metrics = evaluation_of(house)
     evaluate = Evaluate(loaders, every=period, limit=limit, seed=house.seed, pipes=pipes, metrics=metrics)
     engine.bus.extend(evaluate.handlers())
-    if saving and house.is_on("checkpoint"):
+    if _takes_part(house, saving=saving) and house.is_on("checkpoint"):
         settings = house.values("checkpoint")
 
         def remember(metric: str, mode: Any, value: float, step: int, checkpoint: str) -> None:
@@ -124,7 +124,7 @@ def listen(assembled: Assembled, recorder: RunRecorder | NullRecorder, launch: L
 
         best = settings.get("best") if house.is_on("evaluate") else None
         save = Save(
-            assembled.saver(),
+            assembled.saver() if saving else None,
             every=settings.get("every", "1 epoch"),
             best=(best["metric"], best["mode"]) if best else None,
             evaluate_every=period,
@@ -162,6 +162,13 @@ def listen(assembled: Assembled, recorder: RunRecorder | NullRecorder, launch: L
             loader.warn = warn
 
     engine.bus.add(Handler(event=Event.RUN_BEGIN, fn=say_what_is_run, priority=100, name="Display.opening"))
+
+
+def _takes_part(house: House, *, saving: bool) -> bool:
+    """Whether this process writes checkpoints, or has parts of the weights that another one writes."""
+    if house.mesh is None or not house.mesh.layout.divides_the_model:
+        return saving
+    return any(house.mesh.ranks.gather_from_everyone(saving))
 
 
 def _evaluation(house: House) -> tuple[str, list[str]]:

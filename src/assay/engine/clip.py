@@ -16,8 +16,8 @@ def clip_norm_(parameters: Iterable[Tensor], max_norm: float) -> float:
     """Scale gradients in place so that their global 2-norm is at most `max_norm`; returns the norm before.
 
     A norm that is not finite leaves the gradients as they are: whoever asked decides what to do. On a device other
-    than the CPU reading the norm waits for the device. The norm of gradients that are divided among processes is that of
-    the whole; then this is collective. InputError for sparse gradients.
+    than the CPU reading the norm waits for the device. The norm of gradients that are divided among processes is that
+    of the whole; then this is collective. InputError for sparse gradients.
     """
     parameters = [parameter for parameter in parameters if parameter.grad is not None]
     grads = [parameter.grad for parameter in parameters if parameter.grad is not None]

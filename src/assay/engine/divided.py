@@ -1,7 +1,7 @@
 """Tensors that are divided among processes (DTensor), of which this one has a part.
 
-What is added up or compared element by element is done on the parts, with plain tensors: lists of both kinds are refused
-by torch. Everything here that says so is collective: all processes that have a part call it, in the same order.
+What is added up or compared element by element is done on the parts, with plain tensors: torch refuses lists of both
+kinds. Everything here that says so is collective: all processes that have a part call it, in the same order.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ import sys
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+T = TypeVar("T")
 ELEMENTWISE = ("ASGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop", "SGD")
 """Optimizers of torch that look at each element alone, so that an update of the parts is that of the whole."""
 
@@ -40,8 +41,8 @@ def own(tensor: Tensor) -> Tensor:
 def own_gradient(parameter: Tensor) -> Tensor | None:
     """This process's part of a gradient, in the same memory, divided as its parameter is. May be collective."""
     grad: Any = parameter.grad
-    if grad is None or not is_divided(grad):
-        return grad
+    if not is_divided(grad):
+        return parameter.grad
     if grad.placements != parameter.placements:  # type: ignore[attr-defined]
         grad = grad.redistribute(placements=parameter.placements)  # type: ignore[attr-defined]
         parameter.grad = grad
@@ -50,7 +51,7 @@ def own_gradient(parameter: Tensor) -> Tensor | None:
 
 def whole(tensor: Tensor) -> Tensor:
     """A plain tensor of all parts. Collective."""
-    return tensor.full_tensor().detach() if is_divided(tensor) else tensor  # type: ignore[attr-defined,no-any-return]
+    return tensor.full_tensor().detach() if is_divided(tensor) else tensor  # type: ignore[attr-defined]
 
 
 def divided_as(value: Tensor, tensor: Tensor) -> Tensor:
@@ -110,8 +111,11 @@ def norm_of_all(tensors: Sequence[Tensor]) -> Tensor:
     return total.sqrt()
 
 
-def whole_state(state: Any) -> Any:
-    """A tree of state with whole tensors, in host memory, in the place of divided ones. Collective."""
+def whole_state(state: T, *, keep: bool = True) -> T:
+    """A tree of state with whole tensors, in host memory, in the place of divided ones. Collective.
+
+    Who does not `keep` them gets empty ones.
+    """
     known: dict[tuple[Any, ...], Tensor] = {}  # tied weights are one piece of memory, and stay one
 
     def walk(value: Any) -> Any:
@@ -119,7 +123,8 @@ def whole_state(state: Any) -> Any:
             part = own(value)
             place = part.data_ptr(), part.shape, part.stride(), tuple(value.shape)
             if place not in known or not part.numel():
-                known[place] = whole(value).cpu()
+                together = whole(value)
+                known[place] = together.cpu() if keep else torch.empty(0)
             return known[place]
         if isinstance(value, dict):
             items = ((key, walk(item)) for key, item in value.items())
@@ -134,7 +139,7 @@ def whole_state(state: Any) -> Any:
             return type(value)(walk(item) for item in value)
         return value
 
-    return walk(state)
+    return cast("T", walk(state))
 
 
 def divided_like(state: Mapping[str, Any], there: Mapping[str, Any]) -> Mapping[str, Any]:

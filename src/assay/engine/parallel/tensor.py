@@ -42,8 +42,8 @@ _ALONE: tuple[type[nn.Module], ...] = (
 _ALONE += (nn.Sigmoid, nn.Softplus, nn.Softsign, nn.Hardtanh, nn.Identity, nn.Dropout)
 _HEADS = ("heads", "num_heads", "n_heads", "nhead", "n_head", "num_attention_heads", "num_key_value_heads")
 _FIX = (
-    'Give the model a method tensor_plan() that returns {"blocks.*.up": "colwise", "blocks.*.down": "rowwise"}, or write'
-    " such lines under [parallel.tensor_plan]."
+    'Give the model a method tensor_plan() that returns {"blocks.*.up": "colwise", "blocks.*.down": "rowwise"},'
+    " or write such lines under [parallel.tensor_plan]."
 )
 
 
@@ -80,10 +80,7 @@ def plan_of(model: nn.Module, given: Mapping[str, Any] | None = None) -> Plan:
     transformers carry; else what is known of layers of torch: the two linear layers of TransformerEncoderLayer and
     TransformerDecoderLayer, and pairs of linear layers in a Sequential with nothing but activations between them.
     """
-    if given:
-        found = _resolved(model, given, "", "[parallel.tensor_plan]")
-    else:
-        found = dict(_known(model, ""))
+    found = _resolved(model, given, "", "[parallel.tensor_plan]") if given else dict(_known(model, ""))
     if not found:
         raise InputError(
             f"[parallel] tensor: how a {type(model).__name__} is divided among processes is not known.", fix=_FIX
