@@ -88,6 +88,10 @@ def assemble(house: House, launch: Launch, *, saver_folder: Path | None = None, 
         join_data(engine, house.ranks)
     house.context.set("state", engine.state)
     house.context.set("engine", engine)
+    if house.mesh is not None and house.mesh.layout.tensor > 1:
+        from assay.engine.parallel.alike import AlikeGradients
+
+        engine.bus.extend(AlikeGradients(house.mesh.devices["tensor"]).handlers())
     limit = limits(
         house.device,
         deterministic=bool(settings.get("deterministic", False)),
@@ -115,7 +119,7 @@ def listen(assembled: Assembled, recorder: RunRecorder | NullRecorder, launch: L
     pipes, metrics = evaluation_of(house)
     evaluate = Evaluate(loaders, every=period, limit=limit, seed=house.seed, pipes=pipes, metrics=metrics)
     engine.bus.extend(evaluate.handlers())
-    if saving and house.is_on("checkpoint"):
+    if _takes_part(house, saving=saving) and house.is_on("checkpoint"):
         settings = house.values("checkpoint")
 
         def remember(metric: str, mode: Any, value: float, step: int, checkpoint: str) -> None:
@@ -124,7 +128,7 @@ def listen(assembled: Assembled, recorder: RunRecorder | NullRecorder, launch: L
 
         best = settings.get("best") if house.is_on("evaluate") else None
         save = Save(
-            assembled.saver(),
+            assembled.saver() if saving else None,
             every=settings.get("every", "1 epoch"),
             best=(best["metric"], best["mode"]) if best else None,
             evaluate_every=period,
@@ -162,6 +166,13 @@ def listen(assembled: Assembled, recorder: RunRecorder | NullRecorder, launch: L
             loader.warn = warn
 
     engine.bus.add(Handler(event=Event.RUN_BEGIN, fn=say_what_is_run, priority=100, name="Display.opening"))
+
+
+def _takes_part(house: House, *, saving: bool) -> bool:
+    """Whether this process writes checkpoints, or has parts of the weights that another one writes."""
+    if house.mesh is None or not house.mesh.layout.divides_the_model:
+        return saving
+    return any(house.mesh.ranks.gather_from_everyone(saving))
 
 
 def _evaluation(house: House) -> tuple[str, list[str]]:

@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 
 from assay.core.errors import AssayError, InputError, did_you_mean
 from assay.engine.clip import clip_norm_
+from assay.engine.divided import in_any_part, is_divided, own, own_gradient, update_of_parts
 from assay.engine.optim import NamedState
 from assay.engine.schedules import LearningRate, Schedule
 from assay.engine.seed import undisturbed
@@ -173,6 +174,7 @@ class Backward(BackwardPart):
         self.peers: Peers | None = None
         self.hand_on: Callable[[Tensor], None] | None = None
         """Who differentiates a loss instead: other processes have the rest of what it came from."""
+        self._is_divided = any(map(is_divided, self.parameters))
 
     def begin(self, sizes: Sequence[int] | None) -> None:
         if not self._is_clean:
@@ -245,7 +247,10 @@ class Backward(BackwardPart):
 
     def finish(self, step: int, *, take: bool) -> None:
         """Take the step of the optimizer, or leave it out; then set the rate of the next one, and zero."""
-        if take:
+        if take and self._is_divided:
+            with update_of_parts(self.optimizer):
+                self.optimizer.step()
+        elif take:
             self.optimizer.step()
         if self.rate.schedule is not None:
             self.lr = self.rate.current
@@ -290,6 +295,8 @@ class Backward(BackwardPart):
 
     def _do_all(self, flag: bool) -> bool:
         """Whether `flag` holds in all processes that have parts of the model."""
+        if self._is_divided:
+            flag = not in_any_part(not flag, self.parameters)
         return flag if self.peers is None else self.peers.everywhere(flag)
 
     def _is_finite(self) -> bool:
@@ -298,7 +305,7 @@ class Backward(BackwardPart):
         return math.isfinite(self.loss) and (self.non_finite == "ignore" or self._are_gradients_finite())
 
     def _are_gradients_finite(self) -> bool:
-        grads = [grad for parameter in self.parameters if (grad := parameter.grad) is not None]
+        grads = self._own_gradients()
         if self._finder is None:
             return self._do_all(all(bool(_values(grad).isfinite().all()) for grad in grads))
         found, one = self._finder
@@ -308,8 +315,14 @@ class Backward(BackwardPart):
             found.zero_()
         return self._do_all(are_finite)
 
+    def _own_gradients(self) -> list[Tensor]:
+        """Of each parameter that has one; of one that is divided among processes, this process's part."""
+        if self._is_divided:
+            return [grad for parameter in self.parameters if (grad := own_gradient(parameter)) is not None]
+        return [grad for parameter in self.parameters if (grad := parameter.grad) is not None]
+
     def _check_reach(self) -> None:
-        grads = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
+        grads = self._own_gradients()
         self._is_known_to_reach = bool(grads)
         if grads and all(_is_plain(grad) and grad.device == grads[0].device for grad in grads):
             self._finder = torch.zeros(1, device=grads[0].device), torch.ones(1, device=grads[0].device)
@@ -320,7 +333,7 @@ class Backward(BackwardPart):
             )
 
     def _are_weights_finite(self) -> bool:
-        return self._do_all(all(bool(parameter.isfinite().all()) for parameter in self.parameters))
+        return self._do_all(all(bool(own(parameter).isfinite().all()) for parameter in self.parameters))
 
     def _non_finite(self, step: int) -> NonFiniteError:
         what = "The gradient is not finite" if self.grad_norm is None else f"The gradient norm is {self.grad_norm}"
@@ -444,12 +457,10 @@ class Backward(BackwardPart):
         if self._terms:
             self._join()
         reached = peers.sum_own([parameter.grad is not None for parameter in self.parameters])
-        grads = []
         for parameter, count in zip(self.parameters, reached, strict=True):
             if count and parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
-            if parameter.grad is not None:
-                grads.append(parameter.grad)
+        grads = self._own_gradients()
         if any(grad.is_sparse for grad in grads):
             raise InputError("Sparse gradients are not shared between processes.", fix="Use dense embeddings.")
         peers.sum_(grads)
@@ -458,7 +469,7 @@ class Backward(BackwardPart):
     def _divide(self, weight: Tensor | float) -> None:
         if self._micro:
             raise _two_kinds()
-        torch._foreach_div_([p.grad for p in self.parameters if p.grad is not None], weight)
+        torch._foreach_div_(self._own_gradients(), weight)
 
     def _differentiate(self, loss: Tensor) -> None:
         """`loss.backward()`, from a 1 that is kept: torch would make a new one each time."""

@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 
 from assay.core.errors import InputError
 from assay.engine.backward import Backward, NonFinite, NonFiniteError, Stateful
+from assay.engine.divided import own_gradient
 from assay.engine.schedules import Schedule
 
 
@@ -88,8 +89,8 @@ class ScaledBackward(Backward):
         """Gradients as they would be without a scale; False when one of them is not finite."""
         kinds: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
         for parameter in self.parameters:
-            if parameter.grad is not None:
-                grad = parameter.grad
+            grad = own_gradient(parameter)
+            if grad is not None:
                 if grad.is_sparse:
                     parameter.grad = grad = grad.coalesce()
                     grad = grad.values()

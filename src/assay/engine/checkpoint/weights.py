@@ -18,6 +18,7 @@ from assay.core import manifest as manifests
 from assay.core.errors import CheckpointError, InputError
 from assay.engine.checkpoint.folder import load, separate
 from assay.engine.checkpoint.tensor_file import read_tensors, write_tensors
+from assay.engine.divided import divided_like
 from assay.engine.optim import load_optimizer_state
 
 _OF_MODELS = ("model", "state_dict", "model_state_dict", "weights", "net")
@@ -73,7 +74,7 @@ def load_model_state(model: nn.Module, state: Mapping[str, Any], *, strict: bool
         return Report()
     if strict:
         try:
-            model.load_state_dict(state)
+            model.load_state_dict(divided_like(state, model.state_dict()))
         except (RuntimeError, KeyError) as error:
             raise CheckpointError(f"The checkpoint does not fit the model: {error}") from error
         return Report()
@@ -82,7 +83,7 @@ def load_model_state(model: nn.Module, state: Mapping[str, Any], *, strict: bool
     fitting = type(state)((name, value) for name, value in state.items() if name not in odd)  # type: ignore[call-arg]
     if hasattr(state, "_metadata"):
         fitting._metadata = state._metadata  # type: ignore[attr-defined]
-    result = model.load_state_dict(fitting, strict=False)
+    result = model.load_state_dict(divided_like(fitting, there), strict=False)
     missing = [name for name in result.missing_keys if name not in odd]
     return Report(missing=tuple(missing), unexpected=tuple(result.unexpected_keys), mismatched=tuple(odd))
 

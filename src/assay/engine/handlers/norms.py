@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from assay.core.errors import InputError
 from assay.core.events import Event, Handler
+from assay.engine.divided import norms_of
 from assay.engine.engine import Engine
 from assay.engine.when import Before, steps
 
@@ -44,17 +45,20 @@ class Norms:
         """Be there when the optimizer takes its step: after it the gradients are gone."""
         named = {id(weight): (name, weight) for name, weight in _trained(engine.process.model)}
 
-        def measure(optimizer: Optimizer, *_: Any) -> None:
+        def measure(mine: list[tuple[str, nn.Parameter]], *_: Any) -> None:
+            known = [(name, weight.grad) for name, weight in mine if weight.grad is not None]
+            norms = norms_of([grad for _, grad in known])
+            self._grads += [(name, norm) for (name, _), norm in zip(known, norms, strict=True)]
+
+        self._hooks = []
+        for optimizer in engine.process.backward.optimizers.values():
             own = {id(weight) for group in optimizer.param_groups for weight in group["params"]}
             mine = [pair for known, pair in named.items() if known in own]
-            self._grads += [(name, _norm(weight.grad)) for name, weight in mine if weight.grad is not None]
-
-        self._hooks = [
-            optimizer.register_step_pre_hook(measure) for optimizer in engine.process.backward.optimizers.values()
-        ]
+            self._hooks.append(optimizer.register_step_pre_hook(partial(measure, mine)))
 
     def record(self, engine: Engine) -> None:
-        weights = [(name, _norm(weight)) for name, weight in engine.process.model.named_parameters()]
+        named = dict(engine.process.model.named_parameters())
+        weights = list(zip(named, norms_of(list(named.values())), strict=True))
         values = _numbers([*self._grads, *weights])
         grads = self._by_module("grad_norm", dict(zip([name for name, _ in self._grads], values, strict=False)))
         rest = values[len(self._grads) :]
@@ -79,12 +83,6 @@ class Norms:
 
 def _trained(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
     return [(name, weight) for name, weight in model.named_parameters() if weight.requires_grad]
-
-
-def _norm(tensor: Tensor) -> Tensor:
-    values = tensor.detach().coalesce().values() if tensor.is_sparse else tensor.detach()
-    norm: Tensor = torch.linalg.vector_norm(values, dtype=torch.promote_types(values.dtype, torch.float32))
-    return norm
 
 
 def _numbers(norms: list[tuple[str, Tensor]]) -> list[float]:

@@ -45,8 +45,9 @@ def join_data(engine: Engine, ranks: Ranks) -> Ranks:
             f"{type(process).__name__} makes its own updates, which other ranks know nothing of.",
             fix="Write a Process with forward_step, whose losses assay differentiates; or train in one process.",
         )
-    for part in backward.by_name.values() if isinstance(backward, Backwards) else (backward,):
-        part.peers = ranks
+    if not ranks.is_alone:  # else this process has all samples of a step, and all of the model
+        for part in backward.by_name.values() if isinstance(backward, Backwards) else (backward,):
+            part.peers = ranks
     ranks.follow_([*process.model.parameters(), *process.model.buffers()])
     engine.ranks = ranks
     return ranks

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from assay.core.errors import InputError
 from assay.engine.parallel.pipeline import Pipeline
+from assay.engine.parallel.tensor import divide_tensors
 
 if TYPE_CHECKING:
     from torch import nn
@@ -13,10 +15,12 @@ if TYPE_CHECKING:
     from assay.engine.parallel.layout import Mesh
 
 
-def divide(model: nn.Module, mesh: Mesh) -> None:
+def divide(model: nn.Module, mesh: Mesh, *, tensor_plan: Mapping[str, Any] | None = None) -> None:
     """Leave in `model` what this process has of it, along each axis of `mesh` but `data`. In place."""
-    for axis in ("tensor", "shard"):
-        if mesh.layout.sizes[axis] > 1:
-            raise InputError(f"[parallel] {axis} is not there yet.")
-    if mesh.layout.pipeline > 1:
+    sizes = mesh.layout.sizes
+    if sizes["shard"] > 1:
+        raise InputError("[parallel] shard is not there yet.")
+    if sizes["tensor"] > 1:
+        divide_tensors(model, mesh.devices["tensor"], tensor_plan)
+    if sizes["pipeline"] > 1:
         mesh.pipeline = Pipeline(model, mesh)

@@ -106,6 +106,11 @@ class Layout:
         """How many processes have different samples."""
         return self.data * self.shard
 
+    @property
+    def divides_the_model(self) -> bool:
+        """Whether a process has only a part of the weights."""
+        return self.processes > self.data
+
     def __str__(self) -> str:
         """As `data 2 x tensor 2 = 4 processes`."""
         shown = [f"{name} {size}" for name, size in self.sizes.items() if size > 1] or [f"data {self.data}"]

@@ -1,4 +1,4 @@
-"""Pipeline parallelism: the model is split into stages, and the micro-batches of a step go through them one behind another.
+"""Pipeline parallelism: a model is split into stages, through which the micro-batches of a step go one behind another.
 
 Which stage takes which micro-batch when is decided by the schedules of `torch.distributed.pipelining`.
 """
@@ -6,7 +6,7 @@ Which stage takes which micro-batch when is decided by the schedules of `torch.d
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -23,6 +23,7 @@ from assay.engine.instance import Instance
 from assay.engine.parallel.ranks import PeerError
 from assay.engine.parallel.staged import StagedRanks
 from assay.engine.parallel.stages import cut, keep
+from assay.engine.parallel.together import apart, on_host, together
 from assay.engine.seed import undisturbed
 
 if TYPE_CHECKING:
@@ -159,6 +160,26 @@ class Pipeline:
         """The same for all batches of training."""
         for window in windows:
             yield window._replace(batches=[self.placed(batch) for batch in window.batches])
+
+    @property
+    def is_saved(self) -> bool:
+        """Whether checkpoints have the weights of this process, and not those of another one with the same."""
+        return self.ranks.line[0] == 0
+
+    def whole(self, parts: dict[str, Any]) -> dict[str, Any]:
+        """The parts of a checkpoint as of the whole model, where one is saved; others keep their own. Collective."""
+        if not self.is_saved:
+            return parts
+        states = self.ranks.gather_line(on_host(parts))
+        if not states:
+            return parts
+        found: dict[str, Any] = together(states, {name: i for i, name in enumerate(self.order)})
+        return found
+
+    def own(self, parts: Mapping[str, Any]) -> dict[str, Any]:
+        """What concerns this process of the parts of a checkpoint of the whole model."""
+        found: dict[str, Any] = apart(dict(parts), self.elsewhere)
+        return found
 
     def _alike(self, batches: Sequence[Any]) -> Iterator[tuple[int, int]]:
         """Where rows of micro-batches of the same shapes begin, and how long they are: a schedule takes such a row."""

@@ -15,6 +15,7 @@ from torch import Tensor
 from assay.core.errors import AssayError, InputError
 from assay.engine.clip import clip_norm_
 from assay.engine.data.source import Window
+from assay.engine.divided import own
 
 BUCKET_BYTES = 25 * 2**20
 """Gradients are sent together in pieces of about this size, as DistributedDataParallel does it."""
@@ -41,10 +42,16 @@ class Ranks:
         self.asked = ""
         self.is_hurried = False
         # Where what is agreed on is sent from: a number on the CPU makes no device wait.
-        own = dist.get_process_group_ranks(group)
-        self._everyone = dist.new_group(backend="gloo")
-        self._host = dist.new_group(own, backend="gloo", use_local_synchronization=True)
+        members = dist.get_process_group_ranks(group)
+        self.host_backend = "fake" if dist.get_backend() == "fake" else "gloo"
+        self._everyone = dist.new_group(backend=self.host_backend)
+        self._host = dist.new_group(members, backend=self.host_backend, use_local_synchronization=True)
         self.is_first = dist.get_rank() == 0
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether what a step needs is all in this process."""
+        return self.count == 1
 
     def begin(self, window: Window) -> None:
         """The step that comes: `samples` of all ranks, in at most `micro_steps` batches."""
@@ -84,15 +91,15 @@ class Ranks:
 
     def sum_(self, tensors: Iterable[Tensor]) -> None:
         """Add up tensors over all ranks in place; the same bits on each. They are as many, and alike, everywhere."""
-        for bucket in _buckets((tensor.detach() for tensor in tensors), self.bucket_bytes):
+        for bucket in _buckets((own(tensor).detach() for tensor in tensors), self.bucket_bytes):
             flat = torch.cat([tensor.reshape(-1) for tensor in bucket])
             self._reduce(flat, self.group)
             for tensor, part in zip(bucket, torch.split(flat, [tensor.numel() for tensor in bucket]), strict=True):
                 tensor.copy_(part.view_as(tensor))
 
     def follow_(self, tensors: Iterable[Tensor]) -> None:
-        """Give tensors the values that they have on rank 0."""
-        for bucket in _buckets((tensor.detach() for tensor in tensors), self.bucket_bytes):
+        """Give tensors the values that they have on rank 0; of one that is divided otherwise, its part."""
+        for bucket in _buckets((own(tensor).detach() for tensor in tensors), self.bucket_bytes):
             flat = torch.cat([tensor.reshape(-1) for tensor in bucket])
             with _peers():
                 dist.broadcast(flat, group=self.group, group_src=0)

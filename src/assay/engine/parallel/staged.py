@@ -1,4 +1,4 @@
-"""The processes of a pipeline: what only the last stage knows is told to all, what each has a part of is put together."""
+"""The processes of a pipeline: what only the last stage knows is told to all, what all have parts of is added up."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from assay.core.errors import InputError
+from assay.engine.divided import norm_of_all, own_gradient
 from assay.engine.parallel.ranks import BUCKET_BYTES, Ranks, _peers
 
 
@@ -25,10 +26,14 @@ class StagedRanks(Ranks):
         super().__init__(group, bucket_bytes=bucket_bytes)
         self.place = dist.get_rank(pipeline)
         self.places = dist.get_world_size(pipeline)
-        self._line = dist.get_process_group_ranks(pipeline)
-        self._line_host = dist.new_group(self._line, backend="gloo", use_local_synchronization=True)
+        self.line = dist.get_process_group_ranks(pipeline)
+        self._host_of_line = dist.new_group(self.line, backend=self.host_backend, use_local_synchronization=True)
         self._shared: list[tuple[Any, list[Tensor]]] = []
         self._borrowed: set[int] = set()
+
+    @property
+    def is_alone(self) -> bool:
+        return False
 
     @property
     def is_last(self) -> bool:
@@ -45,7 +50,7 @@ class StagedRanks(Ranks):
             if places[0] != self.place:
                 self._borrowed.add(id(weight))
         for places, own in sorted(by_places.items(), key=lambda pair: pair[0]):
-            group = dist.new_group([self._line[place] for place in places], use_local_synchronization=True)
+            group = dist.new_group([self.line[place] for place in places], use_local_synchronization=True)
             self._shared.append((group, own))
 
     def sum_values(self, values: Sequence[float]) -> list[float]:
@@ -62,13 +67,12 @@ class StagedRanks(Ranks):
         return found
 
     def clip_(self, parameters: Sequence[Tensor], max_norm: float) -> float:
-        grads = [each.grad for each in parameters if each.grad is not None]
+        grads = [part for each in parameters if (part := own_gradient(each)) is not None]
         if any(grad.is_sparse for grad in grads):
             raise InputError("Sparse gradients cannot be clipped.", fix="Leave out clip_norm, or use dense embeddings.")
         counted = [each.grad for each in parameters if each.grad is not None and id(each) not in self._borrowed]
-        norms = torch._foreach_norm(counted) if counted else [torch.zeros(())]
-        square = torch.stack([norm.double() for norm in norms]).square().sum().cpu()
-        self._reduce(square, self._line_host)
+        square = norm_of_all(counted).double().square().cpu()
+        self._reduce(square, self._host_of_line)
         norm = math.sqrt(square.item())
         if math.isfinite(norm) and grads:
             torch._foreach_mul_(grads, min(1.0, max_norm / (norm + 1e-6)))
@@ -79,7 +83,9 @@ class StagedRanks(Ranks):
             for weight in weights:
                 if weight.grad is None:
                     weight.grad = torch.zeros_like(weight)
-                self._reduce(weight.grad, group)
+                grad = own_gradient(weight)
+                assert grad is not None
+                self._reduce(grad, group)
 
     def everywhere(self, flag: bool) -> bool:
         return all(self.of_line(flag))
@@ -92,12 +98,19 @@ class StagedRanks(Ranks):
         """What the process at a place of the pipeline gives."""
         box = [value]
         with _peers():
-            dist.broadcast_object_list(box, src=self._line[place], group=self._line_host)
+            dist.broadcast_object_list(box, src=self.line[place], group=self._host_of_line)
         return box[0]
+
+    def gather_line(self, value: Any) -> list[Any]:
+        """What each process of this pipeline gives, in their order, to the first; none to the others."""
+        found: list[Any] = [None] * self.places if self.place == 0 else []
+        with _peers():
+            dist.gather_object(value, found or None, dst=self.line[0], group=self._host_of_line)
+        return found
 
     def of_line(self, value: Any) -> list[Any]:
         """What each process of this pipeline gives, in their order."""
         found: list[Any] = [None] * self.places
         with _peers():
-            dist.all_gather_object(found, value, group=self._line_host)
+            dist.all_gather_object(found, value, group=self._host_of_line)
         return found

@@ -1,0 +1,140 @@
+"""One model trained under every layout of so many processes: `python matrix.py FOLDER RANK RANKS`.
+
+A row is a layout of `LAYOUTS`, a column a way of training of `WAYS`; each cell is trained in double precision. To add
+an axis, add its layouts: all cells of one number of processes run in one launch.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+
+from assay.core.ports import MemoryRecorder
+from assay.engine import Backward, Engine, Loader, Process
+from assay.engine.parallel.data import join_data
+from assay.engine.parallel.divide import divide
+from assay.engine.parallel.layout import Layout, Mesh, laid_out
+from assay.engine.recompute import recompute
+
+LAYOUTS: dict[int, tuple[Layout, ...]] = {
+    2: (Layout(data=2),),
+    4: (Layout(data=4),),
+}
+"""What is trained on how many processes."""
+
+WAYS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "accumulated": {"accumulate": 2},
+    "checkpointed": {"activation_checkpoint": True},
+    "clipped": {"clip_norm": 0.2},
+    "all": {"accumulate": 2, "activation_checkpoint": True, "clip_norm": 0.2},
+}
+
+
+class Block(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.up = nn.Linear(width, 3 * width)
+        self.down = nn.Linear(3 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden: Tensor = self.down(torch.nn.functional.gelu(self.up(self.norm(x))))
+        return x + hidden
+
+
+class Net(nn.Module):
+    """Blocks between what is read in and what is read out. No dropout, no running statistics."""
+
+    def __init__(self, width: int = 6, depth: int = 4) -> None:
+        super().__init__()
+        self.inlet = nn.Linear(4, width)
+        self.blocks = nn.ModuleList(Block(width) for _ in range(depth))
+        self.outlet = nn.Linear(width, 3)  # an odd number: it does not divide evenly
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.inlet(x)
+        for block in self.blocks:
+            x = block(x)
+        out: Tensor = self.outlet(x)
+        return out
+
+
+class Fit(Process):
+    def __init__(self, model: nn.Module, *, clip_norm: float | None = None) -> None:
+        self.model = model
+        self.metrics: dict[str, Any] = {}
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        self.backward = Backward(optimizer, clip_norm=clip_norm)
+
+    def forward_step(self, batch: Any) -> tuple[Any, Any]:
+        inputs, target = batch
+        loss = (self.model(inputs) - target).square().mean()
+        return loss, {"loss": loss.detach()}
+
+
+def samples(size: int = 40) -> TensorDataset:
+    draw = torch.Generator().manual_seed(0)
+    inputs = torch.randn(size, 4, generator=draw, dtype=torch.float64)
+    return TensorDataset(inputs, inputs[:, :3] * inputs[:, 1:])
+
+
+def cell(layout: Layout, way: str) -> dict[str, Any]:
+    """The losses, gradient norms and weights of a training; in one process it is what the layout has to equal."""
+    options = dict(WAYS[way])
+    torch.manual_seed(0)
+    model = Net().double()
+    mesh = laid_out(layout, torch.device("cpu")) if dist.is_initialized() else None
+    if mesh is not None:
+        divide(model, mesh)
+    accumulate = options.pop("accumulate", 1)
+    rank, ranks = (mesh.ranks.rank, mesh.ranks.count) if mesh is not None else (0, 1)
+    if mesh is None:
+        accumulate *= layout.sharers
+    is_recomputed = options.pop("activation_checkpoint", False)
+    process = Fit(model, **options)
+    recompute(model, is_recomputed)
+    loader = Loader(samples(), batch_size=16, shuffle=True, accumulate=accumulate, rank=rank, ranks=ranks)
+    recorder = MemoryRecorder()
+    engine = Engine(process, loader, epochs=2, recorder=recorder)
+    if mesh is not None:
+        join_data(engine, mesh.ranks)
+    engine.run()
+    points = [[name, step, value] for name, step, value in recorder.points if name.startswith("train/")]
+    return {"points": points, "weights": whole(model, mesh)}
+
+
+def whole(model: nn.Module, mesh: Mesh | None) -> dict[str, list[float]]:
+    """All weights by their names, wherever they are."""
+    own = {}
+    for name, weight in model.named_parameters():
+        full: Any = getattr(weight, "full_tensor", None)
+        own[name] = (full() if full is not None else weight).detach().flatten().tolist()
+    if mesh is not None:
+        for theirs in mesh.ranks.gather_from_everyone(own):
+            own = theirs | own
+    return dict(sorted(own.items()))
+
+
+def main(folder: str, rank: str, ranks: str) -> None:
+    torch.set_num_threads(1)
+    store = dist.FileStore(f"{folder}/store", int(ranks))
+    dist.init_process_group("gloo", store=store, rank=int(rank), world_size=int(ranks))
+    results = {str(layout): {way: cell(layout, way) for way in WAYS} for layout in LAYOUTS[int(ranks)]}
+    Path(folder, f"{rank}.json").write_text(json.dumps(results))
+    dist.barrier()
+    dist.destroy_process_group()
+    sys.stdout.flush()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,65 @@
+"""Every layout gives what one process gives, to rounding in double precision: losses, gradient norms and weights."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from assay.engine.parallel.layout import Layout
+
+SCRIPT = Path(__file__).with_name("matrix.py")
+spec = importlib.util.spec_from_file_location("parallel_matrix", SCRIPT)
+assert spec is not None and spec.loader is not None
+matrix = importlib.util.module_from_spec(spec)
+sys.modules["parallel_matrix"] = matrix
+spec.loader.exec_module(matrix)
+
+CELLS = [
+    pytest.param(ranks, layout, way, id=f"{layout}: {way}")
+    for ranks, layouts in matrix.LAYOUTS.items()
+    for layout in layouts
+    for way in matrix.WAYS
+]
+
+
+@pytest.fixture(scope="session")
+def launched(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """What each rank of a launch gave: one launch for all cells of as many processes."""
+
+    @cache
+    def launch(ranks: int) -> list[dict[str, Any]]:
+        folder = tmp_path_factory.mktemp("matrix")
+        running = [
+            subprocess.Popen(
+                [sys.executable, str(SCRIPT), str(folder), str(rank), str(ranks)], stderr=subprocess.PIPE, text=True
+            )
+            for rank in range(ranks)
+        ]
+        told = [each.communicate(timeout=110)[1] for each in running]
+        assert not any(each.returncode for each in running), "\n".join(told)
+        return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(ranks)]
+
+    return launch
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("ranks", "layout", "way"), CELLS)
+def test_a_layout_trains_what_one_process_does(launched: Any, ranks: int, layout: Layout, way: str) -> None:
+    expected = matrix.cell(layout, way)
+
+    cells = [each[str(layout)][way] for each in launched(ranks)]
+
+    for found in cells:
+        assert [point[:2] for point in found["points"]] == [point[:2] for point in expected["points"]]
+        values = [point[2] for point in found["points"]]
+        assert values == pytest.approx([point[2] for point in expected["points"]], rel=1e-10, abs=1e-10)
+        assert found["weights"].keys() == expected["weights"].keys()
+        for name, weight in expected["weights"].items():
+            assert found["weights"][name] == pytest.approx(weight, rel=1e-10, abs=1e-10), name
