@@ -181,7 +181,7 @@ class Backward(BackwardPart):
             self._zero_grad()
         self._is_clean = False
         if self.peers is not None:
-            self._shares = [size / self.peers.samples for size in sizes or ()]
+            self._shares = [1.0] if sizes is None else [size / self.peers.samples for size in sizes]
         elif sizes is None or len(sizes) == 1:
             self._shares = None
         else:

@@ -94,13 +94,19 @@ class Pipeline:
         self._answer: list[Any] | None = None
         self._handed: Tensor | None = None
         self._process: Any = None
+        self._source: Any = None
         self._compute: Callable[[int, Any, dict[str, Any]], Any] = self._through
         model.forward = self._called
 
     @property
     def lines(self) -> list[str]:
         """Which stage is where, of what it is made, and how large it is."""
-        return [f"pipeline: {self.count} stages ({self.layout.schedule})", *self.cut.table(self.ranks.places)]
+        waits = ""
+        if self._source is not None:
+            count = self._source.sizes.accumulate
+            waits = f", {count} micro-batches in a step: each process waits for {self.layout.waiting(count):.0%} of it"
+        head = f"pipeline: {self.count} stages ({self.layout.schedule}){waits}"
+        return [head, *self.cut.table(self.ranks.places)]
 
     def join(self, engine: Engine, precision: Callable[..., Any] | None = None) -> None:
         """Let an engine train through this pipeline. `precision` wraps what computes, as it wraps `forward_step`.
@@ -113,9 +119,9 @@ class Pipeline:
                 f"{type(process.backward).__name__} differentiates losses itself; in a pipeline the stages do it.",
                 fix="Train with one optimizer, or without [parallel] pipeline.",
             )
-        sizes: Any = getattr(engine.source, "sizes", None)
-        if sizes is not None:
-            self.layout.check_micro_batches(sizes.accumulate, arithmetic=str(sizes))
+        self._source = engine.source
+        sizes: Any = engine.source.sizes  # type: ignore[attr-defined]
+        self.layout.check_micro_batches(sizes.accumulate, arithmetic=str(sizes))
         self._process = process
         if precision is not None:
             self._compute = precision(self._through)

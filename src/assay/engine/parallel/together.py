@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from torch import Tensor
+
 
 def together(states: Sequence[Any], order: Mapping[str, int]) -> Any:
     """One tree of several: tables are joined, anything else is that of the first who has it.
@@ -35,10 +37,18 @@ def apart(state: Any, elsewhere: Collection[str]) -> Any:
     return state
 
 
+def on_host(state: Any) -> Any:
+    """A tree with all tensors in host memory, as another process can be given it."""
+    if isinstance(state, Tensor):
+        return state.detach().cpu()
+    if isinstance(state, dict):
+        return _like(state, ((key, on_host(value)) for key, value in state.items()))
+    return type(state)(map(on_host, state)) if type(state) in (list, tuple) else state
+
+
 def _are_groups(state: Any) -> bool:
-    return (
-        isinstance(state, list) and bool(state) and all(isinstance(each, dict) and "params" in each for each in state)
-    )
+    """Whether it is a list of groups of an optimizer."""
+    return isinstance(state, list) and bool(state) and all(isinstance(one, dict) and "params" in one for one in state)
 
 
 def _groups_together(groups: Sequence[Mapping[str, Any]], order: Mapping[str, int]) -> list[dict[str, Any]]:
