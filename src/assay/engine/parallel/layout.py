@@ -114,7 +114,8 @@ class Layout:
     def __str__(self) -> str:
         """As `data 2 x tensor 2 = 4 processes`."""
         shown = [f"{name} {size}" for name, size in self.sizes.items() if size > 1] or [f"data {self.data}"]
-        return f"{' x '.join(shown)} = {self.processes} processes"
+        how = f" ({self.schedule})" if self.pipeline > 1 and self.schedule != "1f1b" else ""
+        return f"{' x '.join(shown)} = {self.processes} processes{how}"
 
 
 @dataclass(slots=True, kw_only=True)
