@@ -125,8 +125,7 @@ class Pipeline:
         self._process = process
         if precision is not None:
             self._compute = precision(self._through)
-        if self.is_last:
-            process.backward.hand_on = self._take
+        process.backward.hand_on = self._take
         engine.pipeline = self
 
     def train(self, batches: Sequence[Any], begin: Callable[[int, int], None]) -> Any:
@@ -300,6 +299,8 @@ class Pipeline:
             raise
 
     def _take(self, loss: Tensor) -> None:
+        if not self.is_last:
+            raise self._uncalled()
         if not loss.requires_grad:
             raise RuntimeError("the loss depends on no parameter that is trained")
         self._handed = loss
@@ -311,8 +312,11 @@ class Pipeline:
             turn.step(turn.batches[i])
         except _Asked as asked:
             return asked.given
-        raise InputError(
-            f"{type(self._process).__name__} does not call its model, which a pipeline needs to begin.",
+        raise self._uncalled()
+
+    def _uncalled(self) -> InputError:
+        return InputError(
+            f"{type(self._process).__name__} does not call its model, with which a pipeline begins.",
             fix="Call self.model(...) once in forward_step.",
         )
 
