@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 
 from assay.core.errors import AssayError, InputError, did_you_mean
 from assay.engine.clip import clip_norm_
+from assay.engine.divided import clip_divided_norm_, is_divided, own
 from assay.engine.optim import NamedState
 from assay.engine.schedules import LearningRate, Schedule
 from assay.engine.seed import undisturbed
@@ -55,12 +56,23 @@ class Peers(Protocol):
 
     samples: int
     """How many samples the window has on all of them."""
+    is_idle: bool
+    """Whether the micro-batch is there only because another process has one more: it counts for nothing."""
 
     def sum_values(self, values: Sequence[float]) -> list[float]: ...
 
     def sum_losses(self, kind: str, values: Sequence[float], *, has_none: bool) -> tuple[str, list[float]]: ...
 
     def sum_(self, tensors: Sequence[Tensor]) -> None: ...
+
+    def all_agree(self, value: bool) -> bool: ...
+
+    @property
+    def sharding(self) -> object | None:
+        """How weights are shared out; then what differentiates a loss adds up its gradients too."""
+        ...
+
+    def begin_pass(self, *, is_last: bool) -> None: ...
 
 
 class BackwardPart(ABC):
@@ -164,6 +176,8 @@ class Backward(BackwardPart):
         self._finder: tuple[Tensor, Tensor] | None = None  # what torch's own check of gradients needs, where it works
         self._is_alone = True
         self._keeps_graph = False
+        self._is_divided = any(map(is_divided, self.parameters))
+        self._passes = 0
         self.peers: Peers | None = None
 
     def begin(self, sizes: Sequence[int] | None) -> None:
@@ -171,7 +185,7 @@ class Backward(BackwardPart):
             self._zero_grad()
         self._is_clean = False
         if self.peers is not None:
-            self._shares = [size / self.peers.samples for size in sizes or ()]
+            self._shares = [size / self.peers.samples for size in sizes or (self.peers.samples,)]
         elif sizes is None or len(sizes) == 1:
             self._shares = None
         else:
@@ -182,7 +196,7 @@ class Backward(BackwardPart):
                     fix="Give batches of tensors, or accumulate 1.",
                 )
             self._shares = [size / total for size in sizes]
-        self._micro = 0
+        self._micro = self._passes = 0
         self._weight = None
         self._scalars.clear()
         if self._terms:
@@ -190,6 +204,8 @@ class Backward(BackwardPart):
 
     def __call__(self, loss: Losses) -> None:
         begun = perf_counter()
+        if self.peers is not None:
+            loss = self._begin_pass(self.peers, loss)
         try:
             if isinstance(loss, tuple):
                 self._backward_sum(*loss)
@@ -207,6 +223,14 @@ class Backward(BackwardPart):
             _blame_loss(loss, error)
             raise
         self.seconds += perf_counter() - begun
+
+    def _begin_pass(self, peers: Peers, loss: Losses) -> Losses:
+        """What is to be differentiated of the loss of a micro-batch that may be there for the others' sake only."""
+        self._passes += 1
+        # Sums of several losses are divided by their weights one by one: none may wait for the next pass.
+        is_apart = isinstance(loss, Mapping) and any(isinstance(each, tuple) for each in loss.values())
+        peers.begin_pass(is_last=is_apart or self._passes == len(self._shares or ()))
+        return _nothing(loss) if peers.is_idle else loss
 
     def update(self, step: int) -> bool:
         taken = self.prepare(step)
@@ -226,7 +250,8 @@ class Backward(BackwardPart):
             self._divide(self._weight)
         if not self._unscale(step):
             return False
-        self.grad_norm = None if self.clip_norm is None else clip_norm_(self.parameters, self.clip_norm)
+        clip = clip_divided_norm_ if self._is_divided else clip_norm_
+        self.grad_norm = None if self.clip_norm is None else clip(self.parameters, self.clip_norm)
         if not self._is_finite():
             if self.non_finite == "stop" or (self.non_finite == "skip" and not self._are_weights_finite()):
                 raise self._non_finite(step)
@@ -281,6 +306,9 @@ class Backward(BackwardPart):
         return math.isfinite(self.loss) and (self.non_finite == "ignore" or self._are_gradients_finite())
 
     def _are_gradients_finite(self) -> bool:
+        if self._is_divided and self.peers is not None:
+            grads = [own(parameter.grad) for parameter in self.parameters if parameter.grad is not None]
+            return self.peers.all_agree(all(bool(grad.isfinite().all()) for grad in grads))
         grads = [grad for parameter in self.parameters if (grad := parameter.grad) is not None]
         if self._finder is None:
             return all(bool(_values(grad).isfinite().all()) for grad in grads)
@@ -303,7 +331,8 @@ class Backward(BackwardPart):
             )
 
     def _are_weights_finite(self) -> bool:
-        return all(bool(parameter.isfinite().all()) for parameter in self.parameters)
+        are = all(bool(own(parameter).isfinite().all()) for parameter in self.parameters)
+        return self.peers.all_agree(are) if self._is_divided and self.peers is not None else are
 
     def _non_finite(self, step: int) -> NonFiniteError:
         what = "The gradient is not finite" if self.grad_norm is None else f"The gradient norm is {self.grad_norm}"
@@ -391,9 +420,21 @@ class Backward(BackwardPart):
 
     def _gradients(self, loss: Tensor, *, keep: bool) -> list[Tensor | None]:
         """Of each parameter, None where the loss does not reach it."""
+        if self.peers is not None and self.peers.sharding is not None:
+            return self._passed(loss, keep=keep)
         trained = [parameter for parameter in self.parameters if parameter.requires_grad]
         grads = iter(torch.autograd.grad(loss, trained, retain_graph=keep, allow_unused=True))
         return [next(grads) if parameter.requires_grad else None for parameter in self.parameters]
+
+    def _passed(self, loss: Tensor, *, keep: bool) -> list[Tensor | None]:
+        """The same where the weights that were computed with are not the parameters, which are parts of them."""
+        before = [parameter.grad for parameter in self.parameters]
+        self._forget_gradients()
+        torch.autograd.backward(loss, retain_graph=keep)
+        found = [parameter.grad for parameter in self.parameters]
+        for parameter, grad in zip(self.parameters, before, strict=True):
+            parameter.grad = grad
+        return found
 
     def _join(self) -> None:
         """Put the gradients of sums, divided by their weights, with those of means."""
@@ -423,6 +464,8 @@ class Backward(BackwardPart):
                 self._scalars, self._weight = [(whole / weight if is_sum else whole, 1.0)], weight if is_sum else None
         if self._terms:
             self._join()
+        if peers.sharding is not None:
+            return
         reached = peers.sum_values([parameter.grad is not None for parameter in self.parameters])
         grads = []
         for parameter, count in zip(self.parameters, reached, strict=True):
@@ -437,7 +480,7 @@ class Backward(BackwardPart):
     def _divide(self, weight: Tensor | float) -> None:
         if self._micro:
             raise _two_kinds()
-        torch._foreach_div_([p.grad for p in self.parameters if p.grad is not None], weight)
+        torch._foreach_div_([own(p.grad) for p in self.parameters if p.grad is not None], weight)
 
     def _differentiate(self, loss: Tensor) -> None:
         """`loss.backward()`, from a 1 that is kept: torch would make a new one each time."""
@@ -471,6 +514,13 @@ def _is_plain(grad: Tensor) -> bool:
 
 def _values(grad: Tensor) -> Tensor:
     return grad.coalesce().values() if grad.is_sparse else grad
+
+
+def _nothing(loss: Any) -> Any:
+    """A loss that adds nothing to any gradient, and whose backward pass is that of `loss`."""
+    if isinstance(loss, Mapping):
+        return {name: _nothing(each) for name, each in loss.items()}
+    return tuple(each * 0 for each in loss) if isinstance(loss, tuple) else loss * 0
 
 
 def _two_kinds() -> InputError:

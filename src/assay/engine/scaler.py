@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 
 from assay.core.errors import InputError
 from assay.engine.backward import Backward, NonFinite, NonFiniteError, Stateful
+from assay.engine.divided import own
 from assay.engine.schedules import Schedule
 
 
@@ -71,7 +72,8 @@ class ScaledBackward(Backward):
         return super()._gradients(loss.float() * self.scale, keep=keep)
 
     def _unscale(self, step: int) -> bool:
-        self._has_overflown = not self._are_unscaled()
+        fits = self._are_unscaled()
+        self._has_overflown = not (self.peers.all_agree(fits) if self._is_divided and self.peers else fits)
         if not self._has_overflown:
             return True
         self.grad_norm = None if self.clip_norm is None else math.inf
@@ -89,7 +91,7 @@ class ScaledBackward(Backward):
         kinds: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
         for parameter in self.parameters:
             if parameter.grad is not None:
-                grad = parameter.grad
+                grad = own(parameter.grad)
                 if grad.is_sparse:
                     parameter.grad = grad = grad.coalesce()
                     grad = grad.values()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from assay.core.errors import InputError
+from assay.engine.parallel.shard import shard
 
 if TYPE_CHECKING:
     from torch import nn
@@ -12,8 +14,15 @@ if TYPE_CHECKING:
     from assay.engine.parallel.layout import Mesh
 
 
-def divide(model: nn.Module, mesh: Mesh) -> None:
-    """Leave in `model` what this process has of it, along each axis of `mesh` but `data`. In place."""
-    for axis in ("tensor", "pipeline", "shard"):
+def divide(model: nn.Module, mesh: Mesh, settings: Mapping[str, Any] | None = None) -> None:
+    """Leave in `model` what this process has of it, along each axis of `mesh` but `data`. In place.
+
+    `settings` are those of [parallel]. Where weights are shared out all processes begin with those of rank 0.
+    """
+    settings = settings or {}
+    for axis in ("tensor", "pipeline"):
         if mesh.layout.sizes[axis] > 1:
             raise InputError(f"[parallel] {axis} is not there yet.")
+    if mesh.layout.shard > 1:
+        mesh.ranks.follow_([*model.parameters(), *model.buffers()])
+        mesh.ranks.sharding = shard(model, mesh, blocks=settings.get("shard_blocks"), stage=mesh.layout.stage)

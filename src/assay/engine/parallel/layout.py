@@ -22,18 +22,28 @@ class Layout:
     """How many processes there are along each axis.
 
     Those along `data` and `shard` have different samples; those along `tensor` and `pipeline` have parts of one model,
-    and see the same samples.
+    and see the same samples. `stage`: what the processes along `shard` share out, as the stages of ZeRO.
     """
 
     pipeline: int = 1
     data: int = 1
     shard: int = 1
     tensor: int = 1
+    stage: int = 3
 
     @classmethod
-    def of(cls, settings: Mapping[str, Any]) -> Layout:
-        """That of a [parallel] table."""
-        return cls(**{name: int(settings[name]) for name in AXES if name in settings})
+    def of(cls, settings: Mapping[str, Any], *, processes: int = 1) -> Layout:
+        """That of a [parallel] table; `processes` share the samples where it names no axis.
+
+        ZeRO shares out weights among the processes of `data`, where there is no `shard`.
+        """
+        sizes = {name: int(settings[name]) for name in AXES if name in settings} or {"data": processes}
+        zero = settings.get("zero", {})
+        if not zero or not zero.get("enabled", True):
+            return cls(**sizes)
+        if sizes.get("shard", 1) == 1:
+            sizes |= {"shard": sizes.get("data", 1), "data": 1}
+        return cls(**sizes, stage=int(zero.get("stage", 3)))
 
     @property
     def sizes(self) -> dict[str, int]:

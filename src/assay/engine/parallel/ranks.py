@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 import torch
@@ -14,6 +14,10 @@ from torch import Tensor
 
 from assay.core.errors import AssayError, InputError
 from assay.engine.data.source import Window
+from assay.engine.divided import own
+
+if TYPE_CHECKING:
+    from assay.engine.parallel.shard import Sharding
 
 BUCKET_BYTES = 25 * 2**20
 """Gradients are sent together in pieces of about this size, as DistributedDataParallel does it."""
@@ -37,6 +41,8 @@ class Ranks:
         self.bucket_bytes = bucket_bytes
         self.samples = 0
         self.micro_steps = 0
+        self.sharding: Sharding | None = None  # of the model, where its weights are shared out
+        self.is_idle = False  # this rank takes part in a pass only because others have a micro-batch left
         self.asked = ""
         self.is_hurried = False
         # Where what is agreed on is sent from: a number on the CPU makes no device wait.
@@ -79,7 +85,7 @@ class Ranks:
 
     def sum_(self, tensors: Iterable[Tensor]) -> None:
         """Add up tensors over all ranks in place; the same bits on each. They are as many, and alike, everywhere."""
-        for bucket in _buckets((tensor.detach() for tensor in tensors), self.bucket_bytes):
+        for bucket in _buckets((own(tensor.detach()) for tensor in tensors), self.bucket_bytes):
             flat = torch.cat([tensor.reshape(-1) for tensor in bucket])
             self._reduce(flat, self.group)
             for tensor, part in zip(bucket, torch.split(flat, [tensor.numel() for tensor in bucket]), strict=True):
@@ -87,12 +93,29 @@ class Ranks:
 
     def follow_(self, tensors: Iterable[Tensor]) -> None:
         """Give tensors the values that they have on rank 0."""
-        for bucket in _buckets((tensor.detach() for tensor in tensors), self.bucket_bytes):
+        for bucket in _buckets((own(tensor.detach()) for tensor in tensors), self.bucket_bytes):
             flat = torch.cat([tensor.reshape(-1) for tensor in bucket])
             with _peers():
                 dist.broadcast(flat, group=self.group, group_src=0)
             for tensor, part in zip(bucket, torch.split(flat, [tensor.numel() for tensor in bucket]), strict=True):
                 tensor.copy_(part.view_as(tensor))
+
+    def begin_pass(self, *, is_last: bool) -> None:
+        """A backward pass comes, the last one of a step or not."""
+        if self.sharding is not None:
+            self.sharding.begin_pass(is_last=is_last)
+
+    def settle(self) -> None:
+        """After forward passes that no backward pass follows."""
+        if self.sharding is not None:
+            self.sharding.settle()
+
+    def all_agree(self, value: bool) -> bool:
+        """Whether `value` is true on each process of the run."""
+        tensor = torch.tensor([value], dtype=torch.uint8)
+        with _peers():
+            dist.all_reduce(tensor, op=dist.ReduceOp.MIN, group=self._everyone)
+        return bool(tensor.item())
 
     def gather(self, value: Any) -> list[Any]:
         """What each rank gives, in their order."""

@@ -1,0 +1,75 @@
+"""Tensors that several processes hold together (DTensors): what this one has of them, and their norm as a whole."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
+
+
+def is_divided(tensor: Any) -> bool:
+    """Whether this process may have a part of `tensor` only."""
+    return hasattr(tensor, "_local_tensor")  # its class lies in a module that takes long to load
+
+
+def own(tensor: Tensor) -> Tensor:
+    """What this process has of a tensor, in the same memory; the tensor itself where it is whole."""
+    local: Tensor = getattr(tensor, "_local_tensor", tensor)
+    return local
+
+
+def like(divided: Tensor, whole: Tensor) -> Tensor:
+    """A whole tensor, of which this process keeps what it keeps of `divided`. No process asks another."""
+    from torch.distributed.tensor import distribute_tensor
+
+    if not is_divided(divided) or is_divided(whole):
+        return whole
+    layout: DTensor = divided  # type: ignore[assignment]
+    here = whole.detach().to(own(divided).device)
+    return distribute_tensor(here, layout.device_mesh, layout.placements, src_data_rank=None)
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """All of a tensor, from all processes that hold it, which have to ask for it together."""
+    full: Tensor = tensor.full_tensor() if is_divided(tensor) else tensor  # type: ignore[attr-defined]
+    return full
+
+
+def norm_of(grads: Iterable[Tensor]) -> Tensor:
+    """The 2-norm of all values of all gradients, each counted once. All processes that hold them ask together."""
+    held: dict[tuple[Any, tuple[int, ...]], list[Tensor]] = {}
+    for grad in grads:
+        mesh, dims, value = None, (), grad
+        if is_divided(grad):
+            layout: DTensor = grad  # type: ignore[assignment]
+            if any(each.is_partial() for each in layout.placements):
+                value = whole(grad)
+            else:
+                mesh, value = layout.device_mesh, own(grad)
+                dims = tuple(i for i, each in enumerate(layout.placements) if not each.is_replicate())
+        held.setdefault((mesh if dims else None, dims), []).append(value)
+    squares = []
+    for (mesh, dims), values in held.items():
+        square = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(values))).square()
+        for dim in dims:
+            torch.distributed.all_reduce(square, group=mesh.get_group(dim))
+        squares.append(square)
+    return torch.stack(squares).sum().sqrt()
+
+
+def clip_divided_norm_(parameters: Iterable[Tensor], max_norm: float) -> float:
+    """As `clip_norm_`, for gradients that several processes hold together: the norm is that of the whole."""
+    grads = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    if not grads:
+        return 0.0
+    total = norm_of(grads)
+    norm = float(total)
+    if math.isfinite(norm) and norm * 1.01 + 1e-6 > max_norm:
+        torch._foreach_mul_([own(grad) for grad in grads], (max_norm / (total + 1e-6)).clamp_(max=1.0))
+    return norm
