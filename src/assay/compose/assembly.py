@@ -48,7 +48,8 @@ class Assembled:
         assert self.saver_folder is not None
         self.attempt = attempt or self.attempt
         keep = self.house.values("checkpoint").get("keep", 3)
-        return Saver(self.saver_folder, keep=keep, attempt=self.attempt)
+        writers = self.house.mesh.writers if self.house.mesh is not None else None
+        return Saver(self.saver_folder, keep=keep, attempt=self.attempt, writers=writers)
 
 
 def assemble(house: House, launch: Launch, *, saver_folder: Path | None = None, bind: Bind | None = None) -> Assembled:
@@ -119,7 +120,7 @@ def listen(assembled: Assembled, recorder: RunRecorder | NullRecorder, launch: L
         settings = house.values("checkpoint")
 
         def remember(metric: str, mode: Any, value: float, step: int, checkpoint: str) -> None:
-            assert isinstance(recorder, RunRecorder)
+            assert isinstance(recorder, RunRecorder)  # it is the first one that tells
             recorder.set_best(Best(metric=metric, mode=mode, value=value, step=step, checkpoint=checkpoint))
 
         best = settings.get("best") if house.is_on("evaluate") else None

@@ -313,8 +313,8 @@ SECTIONS: tuple[Key, ...] = (
             Key(
                 name="shard_blocks",
                 kind="switch",
-                doc="The blocks whose weights come together one at a time. Left out: shard_blocks() of the model, or what"
-                " it repeats; false: all at once.",
+                doc="Blocks whose weights come together one by one. Left out: shard_blocks() of the model, or what it"
+                " repeats; false: all at once.",
                 choices=("blocks",),
             ),
             Key(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -33,6 +33,26 @@ def like(divided: Tensor, whole: Tensor) -> Tensor:
     layout: DTensor = divided  # type: ignore[assignment]
     here = whole.detach().to(own(divided).device)
     return distribute_tensor(here, layout.device_mesh, layout.placements, src_data_rank=None)
+
+
+def as_held(now: Any, saved: Any) -> Any:
+    """A saved state, of whose tensors this process keeps what it keeps of those of `now`, which is built the same."""
+    if is_divided(now) and isinstance(saved, Tensor) and saved.shape == now.shape:
+        return like(now, saved)
+    if isinstance(now, Mapping) and isinstance(saved, dict):
+        held = type(saved)((key, as_held(now.get(key), value)) for key, value in saved.items())
+        if hasattr(saved, "_metadata"):
+            held._metadata = saved._metadata  # type: ignore[attr-defined]
+        return held
+    if isinstance(now, list | tuple) and isinstance(saved, list) and len(now) == len(saved):
+        return [as_held(*pair) for pair in zip(now, saved, strict=True)]
+    return saved
+
+
+def box_of(tensor: Tensor) -> tuple[int, ...]:
+    """Where in the whole tensor that what this process has of it begins."""
+    (chunk,) = tensor.__create_chunk_list__()  # type: ignore[attr-defined]
+    return tuple(chunk.offsets)
 
 
 def whole(tensor: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from assay.core.errors import CheckpointError
+from assay.engine.divided import is_divided, like
 
 
 def optimizer_state(optimizer: Optimizer, model: nn.Module) -> dict[str, Any]:
@@ -74,6 +75,8 @@ def _group_of(group: Mapping[str, Any], names: Mapping[int, str], saved: list[Ma
 
 def _laid_out_as(parameter: torch.Tensor, value: Any) -> Any:
     """State in the memory layout of its parameter: fused updates walk through both as they lie there."""
+    if is_divided(parameter) and isinstance(value, torch.Tensor) and value.shape == parameter.shape:
+        return like(parameter, value)
     if not isinstance(value, torch.Tensor) or value.shape != parameter.shape or value.stride() == parameter.stride():
         return value
     return torch.empty_like(parameter, dtype=value.dtype, device=value.device, requires_grad=False).copy_(value)

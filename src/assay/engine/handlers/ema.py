@@ -13,6 +13,7 @@ from assay.core import manifest as manifests
 from assay.core.errors import CheckpointError, InputError
 from assay.core.events import Event, Every, Handler
 from assay.engine.checkpoint.folder import load
+from assay.engine.divided import like, own
 from assay.engine.engine import Engine
 
 _FIRST = -50  # before who evaluates and saves
@@ -73,8 +74,8 @@ class EMA:
     @torch.no_grad()
     def update(self) -> None:
         decay = min(self.decay, (1 + self.updates) / (10 + self.updates)) if self.warmup else self.decay
-        live = [weight.to(mean.dtype) for weight, mean in zip(self._live, self._average, strict=True)]
-        torch._foreach_lerp_(self._average, live, 1.0 - decay)
+        live = [own(weight).to(mean.dtype) for weight, mean in zip(self._live, self._average, strict=True)]
+        torch._foreach_lerp_([own(mean) for mean in self._average], live, 1.0 - decay)
         self.updates += 1
 
     @torch.no_grad()
@@ -82,14 +83,14 @@ class EMA:
         """The model has the averaged weights from here on."""
         if not self._live or self._aside is not None:  # no live ones: a test, which has loaded what it tests
             return
-        self._aside = [weight.clone() for weight in self._live]
-        torch._foreach_copy_(self._live, self._average)
+        self._aside = [own(weight).clone() for weight in self._live]
+        torch._foreach_copy_([own(weight) for weight in self._live], [own(mean) for mean in self._average])
 
     @torch.no_grad()
     def take_out(self) -> None:
         """The model has its own weights again, bit for bit."""
         if self._aside is not None:
-            torch._foreach_copy_(self._live, self._aside)
+            torch._foreach_copy_([own(weight) for weight in self._live], self._aside)
             self._aside = None
 
     def state_dict(self) -> dict[str, Any]:
@@ -119,7 +120,8 @@ class EMA:
             some = ", ".join(sorted(odd)[:5])
             raise CheckpointError(f"The averaged weights of the checkpoint are of another model: {some}.")
         for name, place in self._place.items():
-            self._average[place].copy_(saved[name])
+            average = self._average[place]
+            own(average).copy_(own(like(average, saved[name])))
 
 
 def evaluated_weights(folder: Path) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from torch.utils.hooks import RemovableHandle
 
 from assay.core.errors import InputError
 from assay.core.events import Event, Handler
+from assay.engine.divided import is_divided, norm_of
 from assay.engine.engine import Engine
 from assay.engine.when import Before, steps
 
@@ -82,6 +83,8 @@ def _trained(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
 
 
 def _norm(tensor: Tensor) -> Tensor:
+    if is_divided(tensor):
+        return norm_of([tensor.detach()])
     values = tensor.detach().coalesce().values() if tensor.is_sparse else tensor.detach()
     norm: Tensor = torch.linalg.vector_norm(values, dtype=torch.promote_types(values.dtype, torch.float32))
     return norm

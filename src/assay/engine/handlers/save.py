@@ -26,6 +26,7 @@ from assay.engine.checkpoint.saver import Saver
 from assay.engine.checkpoint.tensor_file import Staging
 from assay.engine.checkpoint.weights import load_model_state as load_model_state
 from assay.engine.criterion import criterion_state, load_criterion_state
+from assay.engine.divided import as_held, own
 from assay.engine.engine import Engine
 from assay.engine.when import every as each
 
@@ -134,6 +135,8 @@ class Save:
         if not isinstance(engine.state.error, NonFiniteError):
             return
         spoilt = _spoilt(engine.process.model)
+        if self.saver.writers is not None and engine.ranks is not None and not engine.ranks.all_agree(not spoilt):
+            spoilt = spoilt or ["a weight that another process has"]
         if spoilt:
             message = f"No checkpoint of step {engine.state.step} was written: {spoilt[0]} is not finite."
             engine.recorder.tell(Warned(message=message, step=engine.state.step))
@@ -177,11 +180,12 @@ class Save:
             self._failed_step = step
             with _reported(recorder, step):
                 if write is None:
-                    self.saver.promote(name, kind, final=final)
+                    if self.saver.is_first:
+                        self.saver.promote(name, kind, final=final)
                 else:
                     _tell_saved(recorder, write(), seconds=perf_counter() - begun, is_best=is_best)
                 self._failed_step = None
-                if best is not None:
+                if best is not None and self.saver.is_first:
                     self._mark(name, best)
 
         if self._background is not None:
@@ -224,7 +228,7 @@ def _tell_failure(recorder: Recorder, message: str, step: int) -> None:
 
 def _spoilt(model: nn.Module) -> list[str]:
     """Names of weights and running statistics from which training cannot go on; a buffer may well be infinite."""
-    weights = [name for name, weight in model.named_parameters() if not weight.isfinite().all()]
+    weights = [name for name, weight in model.named_parameters() if not own(weight).isfinite().all()]
     return weights + [name for name, buffer in model.named_buffers() if buffer.isnan().any()]
 
 
@@ -257,7 +261,9 @@ def restore(engine: Engine, parts: Mapping[str, Any]) -> None:
 def unlike(engine: Engine, parts: Mapping[str, Any]) -> list[str]:
     """The parts of a loaded checkpoint that, asked for their state now, do not give what it holds of them."""
     now = capture(engine)
-    return [name for name, state in parts.items() if name in now and digest(now[name]) != digest(state)]
+    return [
+        name for name, state in parts.items() if name in now and digest(now[name]) != digest(as_held(now[name], state))
+    ]
 
 
 def is_of_engine(part: str) -> bool:

@@ -10,8 +10,10 @@ import torch
 from torch.distributed.device_mesh import init_device_mesh
 
 from assay.core.errors import InputError
+from assay.core.manifest import Axis
 from assay.core.schema import PARALLEL_AXES as AXES
 from assay.engine.parallel.ranks import BUCKET_BYTES, Ranks
+from assay.engine.parallel.writers import Writers
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -54,6 +56,11 @@ class Layout:
         return self.pipeline * self.data * self.shard * self.tensor
 
     @property
+    def is_divided(self) -> bool:
+        """Whether no process has the whole model."""
+        return self.processes > self.data
+
+    @property
     def sharers(self) -> int:
         """How many processes have different samples."""
         return self.data * self.shard
@@ -68,12 +75,14 @@ class Layout:
 class Mesh:
     """The processes of a run, laid out: `devices` has an axis for each name of AXES, of size 1 too.
 
-    `ranks` are those that share the samples with this one.
+    `ranks` are those that share the samples with this one; `writers` those that write a checkpoint together, None where
+    one process has all of it.
     """
 
     layout: Layout
     devices: DeviceMesh
     ranks: Ranks
+    writers: Writers | None = None
 
     def at(self, axis: str) -> int:
         """Where this process is along an axis, from 0."""
@@ -87,4 +96,6 @@ def laid_out(layout: Layout, device: torch.device, *, bucket_mb: int = 0) -> Mes
         raise InputError(f"There are {world} processes; the layout is {layout}.")
     devices = init_device_mesh(device.type, tuple(layout.sizes.values()), mesh_dim_names=AXES)
     sharing = devices["data", "shard"]._flatten("samples").get_group()
-    return Mesh(layout=layout, devices=devices, ranks=Ranks(sharing, bucket_bytes=bucket_mb * 2**20 or BUCKET_BYTES))
+    ranks = Ranks(sharing, bucket_bytes=bucket_mb * 2**20 or BUCKET_BYTES)
+    axes = tuple(Axis(name=name, size=size) for name, size in layout.sizes.items())
+    return Mesh(layout=layout, devices=devices, ranks=ranks, writers=Writers(axes) if layout.is_divided else None)

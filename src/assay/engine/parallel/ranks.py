@@ -95,7 +95,7 @@ class Ranks:
         """Give tensors the values that they have on rank 0."""
         for bucket in _buckets((own(tensor.detach()) for tensor in tensors), self.bucket_bytes):
             flat = torch.cat([tensor.reshape(-1) for tensor in bucket])
-            with _peers():
+            with peers():
                 dist.broadcast(flat, group=self.group, group_src=0)
             for tensor, part in zip(bucket, torch.split(flat, [tensor.numel() for tensor in bucket]), strict=True):
                 tensor.copy_(part.view_as(tensor))
@@ -113,21 +113,21 @@ class Ranks:
     def all_agree(self, value: bool) -> bool:
         """Whether `value` is true on each process of the run."""
         tensor = torch.tensor([value], dtype=torch.uint8)
-        with _peers():
+        with peers():
             dist.all_reduce(tensor, op=dist.ReduceOp.MIN, group=self._everyone)
         return bool(tensor.item())
 
     def gather(self, value: Any) -> list[Any]:
         """What each rank gives, in their order."""
         found: list[Any] = [None] * self.count
-        with _peers():
+        with peers():
             dist.all_gather_object(found, value, group=self._host)
         return found
 
     def gather_from_everyone(self, value: Any) -> list[Any]:
         """What each process of the run gives, in their order."""
         found: list[Any] = [None] * dist.get_world_size()
-        with _peers():
+        with peers():
             dist.all_gather_object(found, value, group=self._everyone)
         return found
 
@@ -140,7 +140,7 @@ class Ranks:
         """Whether somebody asked to stop (the reason, whether in a hurry), and the least bound of all."""
         bound = math.inf if max_steps is None else max_steps
         tensor = torch.tensor([bool(self.asked), self.is_hurried, -bound], dtype=torch.float64)
-        with _peers():
+        with peers():
             dist.all_reduce(tensor, op=dist.ReduceOp.MAX, group=self._everyone)
         asked, hurried, least = tensor.tolist()
         reason = ""
@@ -150,15 +150,15 @@ class Ranks:
 
     def wait(self) -> None:
         """Return when all processes of the run have come here."""
-        with _peers():
+        with peers():
             dist.barrier(group=self._everyone)
 
     def _reduce(self, tensor: Tensor, group: Any) -> None:
-        with _peers():
+        with peers():
             dist.all_reduce(tensor, group=group)
 
 
-class _peers:
+class peers:
     """What torch says when a connection is lost becomes a PeerError."""
 
     def __enter__(self) -> None:
