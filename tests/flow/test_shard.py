@@ -1,4 +1,4 @@
-"""A run whose weights are shared out: trained, saved, killed, resumed in any layout, and loaded as if it had been one."""
+"""A run whose weights are shared out: trained, saved, killed, resumed in any layout, and loaded as if it were one."""
 
 from __future__ import annotations
 
