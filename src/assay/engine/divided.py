@@ -87,11 +87,11 @@ def in_any_part(flag: bool, tensors: Iterable[Tensor]) -> bool:
 
 def norms_of(tensors: Sequence[Tensor]) -> list[Tensor]:
     """The 2-norm of each tensor as a whole, in double precision where the device has it. Collective."""
-    norms: list[Any] = [None if is_divided(tensor) else _norm(tensor) for tensor in tensors]
+    norms = [_norm(own(tensor)) for tensor in tensors]
     for groups, places in _by_groups(tensors).items():
         if not groups:
             continue
-        squares = torch.stack([_norm(own(tensors[i])) for i in places]).square()
+        squares = torch.stack([norms[i] for i in places]).square()
         for group in groups:
             dist.all_reduce(squares, group=group)
         for i, norm in zip(places, squares.sqrt().unbind(), strict=True):
