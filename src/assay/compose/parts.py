@@ -38,7 +38,7 @@ def make_process(house: House, *, training: bool) -> Process:
     if settings.get("channels_last"):
         channels_last(model)
     if house.mesh is not None:
-        divide(model, house.mesh, tensor_plan=house.values("parallel").get("tensor_plan"))
+        divide(model, house.mesh, house.values("parallel"))
     context.set("model", model)
     context.set("params", list(model.parameters()))
     if training:

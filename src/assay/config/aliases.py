@@ -83,6 +83,8 @@ ALIASES: Sequence[Alias] = (
     Alias(old="backward.period", new="train.accumulate", note="micro-steps of one step", value=_as_it_is),
     Alias(old="backward.clip_norm", new="train.clip_norm", note="a setting of training", value=_as_it_is),
     Alias(old="backward.non_finite", new="train.non_finite", note="a setting of training", value=_as_it_is),
+    Alias(old="train.zero_optimization", new="parallel.zero", note="shares out the weights", value=_as_it_is),
+    Alias(old="zero", new="parallel.zero", note="shares out the weights", value=_as_it_is),
     Alias(old="train.amp", new="train.precision", note="bf16 when it is enabled", value=_precision),
     *(
         Alias(old=f"data.{split}.{old}", new=f"data.{split}.{new}", note="the name in torch", value=_as_it_is)

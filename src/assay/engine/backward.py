@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 
 from assay.core.errors import AssayError, InputError, did_you_mean
 from assay.engine.clip import clip_norm_
-from assay.engine.divided import in_any_part, is_divided, own, own_gradient, update_of_parts
+from assay.engine.divided import clip_divided_norm_, is_divided, own, update_of_parts
 from assay.engine.optim import NamedState
 from assay.engine.schedules import LearningRate, Schedule
 from assay.engine.seed import undisturbed
@@ -56,12 +56,23 @@ class Peers(Protocol):
 
     samples: int
     """How many samples the window has on all of them."""
+    is_idle: bool
+    """Whether the micro-batch is there only because another process has one more: it counts for nothing."""
 
     def sum_values(self, values: Sequence[float]) -> list[float]: ...
 
     def sum_losses(self, kind: str, values: Sequence[float], *, has_none: bool) -> tuple[str, list[float]]: ...
 
     def sum_(self, tensors: Sequence[Tensor]) -> None: ...
+
+    def all_agree(self, value: bool) -> bool: ...
+
+    @property
+    def sharding(self) -> object | None:
+        """How weights are shared out; then what differentiates a loss adds up its gradients too."""
+        ...
+
+    def begin_pass(self, *, is_last: bool) -> None: ...
 
 
 class BackwardPart(ABC):
@@ -165,15 +176,16 @@ class Backward(BackwardPart):
         self._finder: tuple[Tensor, Tensor] | None = None  # what torch's own check of gradients needs, where it works
         self._is_alone = True
         self._keeps_graph = False
-        self.peers: Peers | None = None
         self._is_divided = any(map(is_divided, self.parameters))
+        self._passes = 0
+        self.peers: Peers | None = None
 
     def begin(self, sizes: Sequence[int] | None) -> None:
         if not self._is_clean:
             self._zero_grad()
         self._is_clean = False
         if self.peers is not None:
-            self._shares = [size / self.peers.samples for size in sizes or ()]
+            self._shares = [size / self.peers.samples for size in sizes or (self.peers.samples,)]
         elif sizes is None or len(sizes) == 1:
             self._shares = None
         else:
@@ -184,7 +196,7 @@ class Backward(BackwardPart):
                     fix="Give batches of tensors, or accumulate 1.",
                 )
             self._shares = [size / total for size in sizes]
-        self._micro = 0
+        self._micro = self._passes = 0
         self._weight = None
         self._scalars.clear()
         if self._terms:
@@ -192,6 +204,8 @@ class Backward(BackwardPart):
 
     def __call__(self, loss: Losses) -> None:
         begun = perf_counter()
+        if self.peers is not None:
+            loss = self._begin_pass(self.peers, loss)
         try:
             if isinstance(loss, tuple):
                 self._backward_sum(*loss)
@@ -209,6 +223,14 @@ class Backward(BackwardPart):
             _blame_loss(loss, error)
             raise
         self.seconds += perf_counter() - begun
+
+    def _begin_pass(self, peers: Peers, loss: Losses) -> Losses:
+        """What is to be differentiated of the loss of a micro-batch that may be there for the others' sake only."""
+        self._passes += 1
+        # Sums of several losses are divided by their weights one by one: none may wait for the next pass.
+        is_apart = isinstance(loss, Mapping) and any(isinstance(each, tuple) for each in loss.values())
+        peers.begin_pass(is_last=is_apart or self._passes == len(self._shares or ()))
+        return _nothing(loss) if peers.is_idle else loss
 
     def update(self, step: int) -> bool:
         taken = self.prepare(step)
@@ -228,7 +250,8 @@ class Backward(BackwardPart):
             self._divide(self._weight)
         if not self._unscale(step):
             return False
-        self.grad_norm = None if self.clip_norm is None else clip_norm_(self.parameters, self.clip_norm)
+        clip = clip_divided_norm_ if self._is_divided else clip_norm_
+        self.grad_norm = None if self.clip_norm is None else clip(self.parameters, self.clip_norm)
         if not self._is_finite():
             if self.non_finite == "stop" or (self.non_finite == "skip" and not self._are_weights_finite()):
                 raise self._non_finite(step)
@@ -286,28 +309,21 @@ class Backward(BackwardPart):
         return math.isfinite(self.loss) and (self.non_finite == "ignore" or self._are_gradients_finite())
 
     def _are_gradients_finite(self) -> bool:
-        grads = self._own_gradients()
+        if self._is_divided and self.peers is not None:
+            grads = [own(parameter.grad) for parameter in self.parameters if parameter.grad is not None]
+            return self.peers.all_agree(all(bool(grad.isfinite().all()) for grad in grads))
+        grads = [grad for parameter in self.parameters if (grad := parameter.grad) is not None]
         if self._finder is None:
-            return self._do_all(all(bool(_values(grad).isfinite().all()) for grad in grads))
+            return all(bool(_values(grad).isfinite().all()) for grad in grads)
         found, one = self._finder
         torch._amp_foreach_non_finite_check_and_unscale_(grads, found, one)  # a fifth of what a norm costs
-        are_finite = not found.item()
-        if not are_finite:
-            found.zero_()
-        return self._do_all(are_finite)
-
-    def _own_gradients(self) -> list[Tensor]:
-        """Of each parameter that has one; of one that is divided among processes, this process's part."""
-        if self._is_divided:
-            return [grad for parameter in self.parameters if (grad := own_gradient(parameter)) is not None]
-        return [grad for parameter in self.parameters if (grad := parameter.grad) is not None]
-
-    def _do_all(self, flag: bool) -> bool:
-        """Whether `flag` holds in all processes that have parts of the parameters."""
-        return not in_any_part(not flag, self.parameters) if self._is_divided else flag
+        if not found.item():
+            return True
+        found.zero_()
+        return False
 
     def _check_reach(self) -> None:
-        grads = self._own_gradients()
+        grads = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
         self._is_known_to_reach = bool(grads)
         if grads and all(_is_plain(grad) and grad.device == grads[0].device for grad in grads):
             self._finder = torch.zeros(1, device=grads[0].device), torch.ones(1, device=grads[0].device)
@@ -318,7 +334,8 @@ class Backward(BackwardPart):
             )
 
     def _are_weights_finite(self) -> bool:
-        return self._do_all(all(bool(own(parameter).isfinite().all()) for parameter in self.parameters))
+        are = all(bool(own(parameter).isfinite().all()) for parameter in self.parameters)
+        return self.peers.all_agree(are) if self._is_divided and self.peers is not None else are
 
     def _non_finite(self, step: int) -> NonFiniteError:
         what = "The gradient is not finite" if self.grad_norm is None else f"The gradient norm is {self.grad_norm}"
@@ -406,9 +423,21 @@ class Backward(BackwardPart):
 
     def _gradients(self, loss: Tensor, *, keep: bool) -> list[Tensor | None]:
         """Of each parameter, None where the loss does not reach it."""
+        if self.peers is not None and self.peers.sharding is not None:
+            return self._passed(loss, keep=keep)
         trained = [parameter for parameter in self.parameters if parameter.requires_grad]
         grads = iter(torch.autograd.grad(loss, trained, retain_graph=keep, allow_unused=True))
         return [next(grads) if parameter.requires_grad else None for parameter in self.parameters]
+
+    def _passed(self, loss: Tensor, *, keep: bool) -> list[Tensor | None]:
+        """The same where the weights that were computed with are not the parameters, which are parts of them."""
+        before = [parameter.grad for parameter in self.parameters]
+        self._forget_gradients()
+        torch.autograd.backward(loss, retain_graph=keep)
+        found = [parameter.grad for parameter in self.parameters]
+        for parameter, grad in zip(self.parameters, before, strict=True):
+            parameter.grad = grad
+        return found
 
     def _join(self) -> None:
         """Put the gradients of sums, divided by their weights, with those of means."""
@@ -438,11 +467,15 @@ class Backward(BackwardPart):
                 self._scalars, self._weight = [(whole / weight if is_sum else whole, 1.0)], weight if is_sum else None
         if self._terms:
             self._join()
+        if peers.sharding is not None:
+            return
         reached = peers.sum_values([parameter.grad is not None for parameter in self.parameters])
+        grads = []
         for parameter, count in zip(self.parameters, reached, strict=True):
             if count and parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
-        grads = self._own_gradients()
+            if parameter.grad is not None:
+                grads.append(parameter.grad)
         if any(grad.is_sparse for grad in grads):
             raise InputError("Sparse gradients are not shared between processes.", fix="Use dense embeddings.")
         peers.sum_(grads)
@@ -450,7 +483,7 @@ class Backward(BackwardPart):
     def _divide(self, weight: Tensor | float) -> None:
         if self._micro:
             raise _two_kinds()
-        torch._foreach_div_(self._own_gradients(), weight)
+        torch._foreach_div_([own(p.grad) for p in self.parameters if p.grad is not None], weight)
 
     def _differentiate(self, loss: Tensor) -> None:
         """`loss.backward()`, from a 1 that is kept: torch would make a new one each time."""
@@ -484,6 +517,13 @@ def _is_plain(grad: Tensor) -> bool:
 
 def _values(grad: Tensor) -> Tensor:
     return grad.coalesce().values() if grad.is_sparse else grad
+
+
+def _nothing(loss: Any) -> Any:
+    """A loss that adds nothing to any gradient, and whose backward pass is that of `loss`."""
+    if isinstance(loss, Mapping):
+        return {name: _nothing(each) for name, each in loss.items()}
+    return tuple(each * 0 for each in loss) if isinstance(loss, tuple) else loss * 0
 
 
 def _two_kinds() -> InputError:

@@ -222,6 +222,8 @@ class Engine:
             for i, batch in enumerate(window.batches):
                 self._randomness.begin(self._micro_key(i), state.step)
                 state.batch = batch
+                if ranks is not None and window.sizes is not None:
+                    self.logged.is_idle = ranks.is_idle = not window.sizes[i]
                 if begin.due <= state.micro_step:
                     begin.fire(state.micro_step)
                 state.output = None  # what it holds is used again by the forward pass: a new place would cost more
@@ -235,6 +237,7 @@ class Engine:
             if process.update(state.step) is False and self._buffers is not None:
                 self._buffers.put_back()  # a step that is left out leaves nothing behind
             if ranks is not None:
+                self.logged.is_idle = False
                 state.micro_step = before + ranks.micro_steps
                 ranks.follow_(process.model.buffers())
         except BaseException as error:
@@ -357,6 +360,8 @@ class Engine:
         """Where the first value of the step is that is not finite: it is done again, from the same batch and seed."""
         if getattr(self.process, "has_updated", False):
             return ""  # done again it would update the weights again
+        if self.ranks is not None and self.ranks.sharding is not None:
+            return ""  # all would have to look at the same places
 
         def again() -> None:
             self.process.backward.begin(window.sizes)

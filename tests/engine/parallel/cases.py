@@ -22,8 +22,12 @@ from assay.core.errors import AssayError
 from assay.core.events import Event, Handler
 from assay.core.ports import MemoryRecorder
 from assay.engine import Accuracy, Backward, Engine, Evaluate, Loader, Process, Supervised
+from assay.engine.divided import whole
 from assay.engine.outputs import Collect, SaveOutputs
 from assay.engine.parallel import data_parallel
+from assay.engine.parallel.data import join_data
+from assay.engine.parallel.divide import divide
+from assay.engine.parallel.layout import Layout, Mesh, laid_out
 
 
 def points(size: int) -> TensorDataset:
@@ -32,9 +36,24 @@ def points(size: int) -> TensorDataset:
     return TensorDataset(inputs, torch.stack([inputs.sum(1), inputs.square().sum(1)], 1))
 
 
+MESHES: list[Mesh] = []
+"""Where weights are shared out: the processes that do it."""
+
+
 def net(*, dropout: float = 0.0) -> nn.Sequential:
     torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Dropout(dropout), nn.Linear(8, 2)).double()
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Dropout(dropout), nn.Linear(8, 2)).double()
+    for mesh in MESHES:
+        divide(model, mesh)
+    return model
+
+
+def share(engine: Engine, ranks: int) -> None:
+    """Let an engine share its steps with the others, if there are others."""
+    if MESHES:
+        join_data(engine, MESHES[0].ranks)
+    elif dist.is_initialized():
+        data_parallel(engine, init_device_mesh("cpu", (ranks,), mesh_dim_names=("data",)))
 
 
 class Means(Process):
@@ -104,10 +123,9 @@ def train(
     )
     recorder = MemoryRecorder()
     engine = Engine(process, loader, recorder=recorder, handlers=handlers or [], **(bounds or {"epochs": 2}))
-    if dist.is_initialized():
-        data_parallel(engine, init_device_mesh("cpu", (ranks,), mesh_dim_names=("data",)))
+    share(engine, ranks)
     engine.run()
-    weights = [value for each in process.model.state_dict().values() for value in each.flatten().tolist()]
+    weights = [value for each in process.model.state_dict().values() for value in whole(each).flatten().tolist()]
     state = engine.state
     return {
         "weights": weights,
@@ -222,13 +240,16 @@ class Classes(Supervised):
     def __init__(self) -> None:
         torch.manual_seed(0)
         model = nn.Linear(4, 3).double()
+        for mesh in MESHES:
+            divide(model, mesh)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         super().__init__(model, nn.CrossEntropyLoss(), optimizer, metrics={"acc": Accuracy()})
         self.seen: list[float] = []
 
     def forward_step(self, batch: Any) -> tuple[Any, Any]:
         if not torch.is_grad_enabled():
-            self.seen += batch[0][:, 0].tolist()
+            is_idle = self.logged is not None and self.logged.is_idle  # others have a batch left
+            self.seen += [] if is_idle else batch[0][:, 0].tolist()
             self.log("drawn", torch.rand(()), 1.0)
         return super().forward_step(batch)
 
@@ -249,8 +270,7 @@ def evaluated(rank: int, ranks: int, *, size: int = 21, limit: int | None = None
     collect, save = Collect(), SaveOutputs(["target"], limit=9)
     evaluate = Evaluate({"valid": valid}, limit=limit, pipes=[collect, save])
     engine.bus.extend(evaluate.handlers())
-    if dist.is_initialized():
-        data_parallel(engine, init_device_mesh("cpu", (ranks,), mesh_dim_names=("data",)))
+    share(engine, ranks)
     engine.run()
     return {
         "metrics": engine.state.metrics,
@@ -268,6 +288,25 @@ def limited(rank: int, ranks: int) -> Any:
 
 def own_batches(rank: int, ranks: int) -> Any:
     return evaluated(rank, ranks, batches=True)
+
+
+def one_batch(rank: int, ranks: int) -> Any:
+    """Ranks but the first have nothing to evaluate."""
+    return evaluated(rank, ranks, size=2)
+
+
+def sharded(case: Callable[[int, int], Any]) -> Callable[[int, int], Any]:
+    """The same with the weights shared out."""
+
+    def run(rank: int, ranks: int) -> Any:
+        if dist.is_initialized():
+            MESHES.append(laid_out(Layout(shard=ranks), torch.device("cpu")))
+        try:
+            return case(rank, ranks)
+        finally:
+            MESHES.clear()
+
+    return run
 
 
 CASES: dict[str, Callable[[int, int], Any]] = {
@@ -291,6 +330,14 @@ CASES: dict[str, Callable[[int, int], Any]] = {
         evaluated,
         limited,
         own_batches,
+        one_batch,
+    )
+}
+CASES |= {
+    f"sharded {name}": sharded(CASES[name])
+    for name in (
+        *("means", "clipped", "accumulated", "sums", "sums_accumulated", "several", "few", "frozen", "dropout"),
+        *("skipped", "spoilt", "stopped", "evaluated", "limited", "own_batches", "one_batch"),
     )
 }
 

@@ -18,7 +18,8 @@ cases = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(cases)
 
 Results = dict[str, list[Any]]
-EQUAL = ["means", "clipped", "accumulated", "sums", "sums_accumulated", "several", "few", "frozen", "dropout"]
+SHARED = ["means", "clipped", "accumulated", "sums", "sums_accumulated", "several", "few", "frozen", "dropout"]
+EQUAL = [*SHARED, *(f"sharded {name}" for name in SHARED)]
 
 
 def launched(folder: Path, ranks: int) -> Results:
@@ -76,14 +77,16 @@ def test_ranks_that_share_a_step_update_and_record_as_one_process_does(name: str
 
 
 @pytest.mark.slow
-def test_a_loss_that_is_not_finite_on_one_rank_is_so_for_all_of_them(several: tuple[int, Results]) -> None:
+@pytest.mark.parametrize("how", ["", "sharded "])
+def test_a_loss_that_is_not_finite_on_one_rank_is_so_for_all_of_them(how: str, several: tuple[int, Results]) -> None:
     ranks, results = several
+    skipped, spoilt = results[f"{how}skipped"], results[f"{how}spoilt"]
 
-    assert results["skipped"][0]["skipped"] == 2
-    close(results["skipped"][0]["weights"], alone("skipped", ranks)["weights"])
-    assert [each["weights"] for each in results["skipped"]] == [results["skipped"][0]["weights"]] * ranks
-    assert [each for each in results["spoilt"]] == [alone("spoilt", ranks)] * ranks
-    assert results["spoilt"][0]["error"] == "NonFiniteError"
+    assert skipped[0]["skipped"] == 2
+    close(skipped[0]["weights"], alone("skipped", ranks)["weights"])
+    assert [each["weights"] for each in skipped] == [skipped[0]["weights"]] * ranks
+    assert spoilt == [alone("spoilt", ranks)] * ranks
+    assert spoilt[0]["error"] == "NonFiniteError"
 
 
 @pytest.mark.slow
@@ -104,14 +107,18 @@ def test_all_ranks_stop_after_the_step_in_which_one_was_asked_to(several: tuple[
 
 @pytest.mark.slow
 @pytest.mark.row("F03", "A81", "A75")
-@pytest.mark.parametrize("name", ["evaluated", "limited", "own_batches"])
-def test_ranks_evaluate_every_sample_once_and_agree_on_what_came_of_it(name: str, several: tuple[int, Results]) -> None:
+@pytest.mark.parametrize("how", ["", "sharded "])
+@pytest.mark.parametrize("name", ["evaluated", "limited", "own_batches", "one_batch"])
+def test_ranks_evaluate_every_sample_once_and_agree_on_what_came_of_it(
+    name: str, how: str, several: tuple[int, Results]
+) -> None:
     ranks, results = several
     expected = alone(name, ranks)
+    name = how + name
 
     seen = [sample for each in results[name] for sample in each["seen"]]
 
-    size = 6 if name == "limited" else 21
+    size = {"limited": 6, "one_batch": 2}.get(name.split()[-1], 21)
     assert sorted(seen) == sorted(expected["seen"])
     assert len(seen) == size
     for found in results[name]:

@@ -56,7 +56,7 @@ def test_a_model_is_divided_among_processes_that_are_not_there(mesh: Mesh) -> No
 
 def test_a_layer_that_does_not_get_its_part_of_the_features_says_so(mesh: Mesh) -> None:
     model = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 4))
-    divide(model, mesh, tensor_plan={"1": "rowwise"})
+    divide(model, mesh, {"tensor_plan": {"1": "rowwise"}})
 
     with pytest.raises(InputError, match=r"1 is divided as 'rowwise' and takes 2 of 8 features; it got 8"):
         model(torch.zeros(5, 4))

@@ -10,8 +10,10 @@ import torch
 from torch.distributed.device_mesh import init_device_mesh
 
 from assay.core.errors import InputError
+from assay.core.manifest import Axis
 from assay.core.schema import PARALLEL_AXES as AXES
 from assay.engine.parallel.ranks import BUCKET_BYTES, Ranks
+from assay.engine.parallel.writers import Writers
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -22,18 +24,28 @@ class Layout:
     """How many processes there are along each axis.
 
     Those along `data` and `shard` have different samples; those along `tensor` and `pipeline` have parts of one model,
-    and see the same samples.
+    and see the same samples. `stage`: what the processes along `shard` share out, as the stages of ZeRO.
     """
 
     pipeline: int = 1
     data: int = 1
     shard: int = 1
     tensor: int = 1
+    stage: int = 3
 
     @classmethod
-    def of(cls, settings: Mapping[str, Any]) -> Layout:
-        """That of a [parallel] table."""
-        return cls(**{name: int(settings[name]) for name in AXES if name in settings})
+    def of(cls, settings: Mapping[str, Any], *, processes: int = 1) -> Layout:
+        """That of a [parallel] table; `processes` share the samples where it names no axis.
+
+        ZeRO shares out weights among the processes of `data`, where there is no `shard`.
+        """
+        sizes = {name: int(settings[name]) for name in AXES if name in settings} or {"data": processes}
+        zero = settings.get("zero", {})
+        if not zero or not zero.get("enabled", True):
+            return cls(**sizes)
+        if sizes.get("shard", 1) == 1:
+            sizes |= {"shard": sizes.get("data", 1), "data": 1}
+        return cls(**sizes, stage=int(zero.get("stage", 3)))
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -44,14 +56,14 @@ class Layout:
         return self.pipeline * self.data * self.shard * self.tensor
 
     @property
+    def is_divided(self) -> bool:
+        """Whether no process has the whole model."""
+        return self.processes > self.data
+
+    @property
     def sharers(self) -> int:
         """How many processes have different samples."""
         return self.data * self.shard
-
-    @property
-    def divides_the_model(self) -> bool:
-        """Whether a process has only a part of the weights."""
-        return self.processes > self.data
 
     def __str__(self) -> str:
         """As `data 2 x tensor 2 = 4 processes`."""
@@ -63,12 +75,14 @@ class Layout:
 class Mesh:
     """The processes of a run, laid out: `devices` has an axis for each name of AXES, of size 1 too.
 
-    `ranks` are those that share the samples with this one.
+    `ranks` are those that share the samples with this one; `writers` those that write a checkpoint together, None where
+    one process has all of it.
     """
 
     layout: Layout
     devices: DeviceMesh
     ranks: Ranks
+    writers: Writers | None = None
 
     def at(self, axis: str) -> int:
         """Where this process is along an axis, from 0."""
@@ -82,4 +96,6 @@ def laid_out(layout: Layout, device: torch.device, *, bucket_mb: int = 0) -> Mes
         raise InputError(f"There are {world} processes; the layout is {layout}.")
     devices = init_device_mesh(device.type, tuple(layout.sizes.values()), mesh_dim_names=AXES)
     sharing = devices["data", "shard"]._flatten("samples").get_group()
-    return Mesh(layout=layout, devices=devices, ranks=Ranks(sharing, bucket_bytes=bucket_mb * 2**20 or BUCKET_BYTES))
+    ranks = Ranks(sharing, bucket_bytes=bucket_mb * 2**20 or BUCKET_BYTES)
+    axes = tuple(Axis(name=name, size=size) for name, size in layout.sizes.items())
+    return Mesh(layout=layout, devices=devices, ranks=ranks, writers=Writers(axes) if layout.is_divided else None)
