@@ -69,7 +69,7 @@ def test_a_run_of_divided_layers_is_that_of_one_process_and_each_goes_on_from_th
     assert gone_on.returncode == 0, gone_on.stderr
 
     same(one, two)
-    again = assay("resume", f"{two.name.split('-')[2]}@step-000000016", "parallel.tensor=2")
+    again = assay("resume", f"{two.name.split('-')[2]}@step-000000024", "parallel.tensor=2")
     assert again.returncode == 0, again.stderr
     same(one, two)
     tested = assay("test", "last")
@@ -82,7 +82,7 @@ def same(one: Path, two: Path) -> None:
     assert norms
     for name in ("train/loss", "train/grad_norm", "valid/loss", "valid/acc", *norms):
         mine, theirs = (dict(zip(curve[name].steps, curve[name].values, strict=True)) for curve in curves)
-        assert theirs == pytest.approx(mine, abs=1e-5), name
+        assert theirs == pytest.approx(mine, rel=1e-4, abs=1e-5), name
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(one.parent / "toy project")
         models = [assay_package.load_model(str(run), "latest") for run in (one, two)]
