@@ -19,10 +19,11 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         batch, length, width = x.shape
-        split = self.qkv(self.first_norm(x)).view(batch, length, 3, self.heads, width // self.heads)
-        query, key, value = split.permute(2, 0, 3, 1, 4)
+        # Head by head, so that a part of the features is some of the heads.
+        split = self.qkv(self.first_norm(x)).view(batch, length, -1, 3, width // self.heads)
+        query, key, value = split.permute(3, 0, 2, 1, 4)
         seen = scaled_dot_product_attention(query, key, value, is_causal=True)
-        x = x + self.out(seen.transpose(1, 2).reshape(batch, length, width))
+        x = x + self.out(seen.transpose(1, 2).reshape(batch, length, -1))
         return x + self.down(gelu(self.up(self.second_norm(x))))
 
 
@@ -42,6 +43,15 @@ class GPT(nn.Module):
     def forward(self, letters: Tensor) -> Tensor:
         x = self.letter(letters) + self.place(torch.arange(letters.shape[1], device=letters.device))
         return (self.norm(self.blocks(x)) @ self.letter.weight.T).transpose(1, 2)
+
+    def tensor_plan(self) -> dict[str, str]:
+        """Of each block a process has some of the heads, and some of the features between `up` and `down`."""
+        return {
+            "blocks.*.qkv": "colwise",
+            "blocks.*.out": "rowwise",
+            "blocks.*.up": "colwise",
+            "blocks.*.down": "rowwise",
+        }
 
     @torch.no_grad()
     def write(self, letters: Tensor, count: int, temperature: float = 0.7) -> Tensor:

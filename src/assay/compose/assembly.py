@@ -89,6 +89,10 @@ def assemble(house: House, launch: Launch, *, saver_folder: Path | None = None, 
         join_data(engine, house.ranks)
     house.context.set("state", engine.state)
     house.context.set("engine", engine)
+    if house.mesh is not None and house.mesh.layout.tensor > 1:
+        from assay.engine.parallel.alike import AlikeGradients
+
+        engine.bus.extend(AlikeGradients(house.mesh.devices["tensor"]).handlers())
     limit = limits(
         house.device,
         deterministic=bool(settings.get("deterministic", False)),

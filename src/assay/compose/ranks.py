@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from assay.compose.division import check_division
 from assay.compose.launch import Launch, RunResult
 from assay.config import dump, open_config
 from assay.config.load import Config
@@ -85,6 +86,7 @@ def is_spread(config: Config, launch: Launch) -> bool:
             )
         return False
     check_split(config, sharers(config, count))
+    check_division(config)
     return count > 1
 
 

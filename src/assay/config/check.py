@@ -224,6 +224,13 @@ def _value(key: Key, node: Node, key_origin: Origin, path: KeyPath, *, is_whole:
             yield from _call(node, key_origin, path, is_whole=is_whole)
         case "numbers":
             yield from _numbers(node, path)
+        case "texts":
+            if not isinstance(node, Table):
+                yield _wrong(node, path, 'a table of strings, as in "blocks.*.up" = "colwise"')
+                return
+            for name, item in node.items.items():
+                if not (isinstance(item, Leaf) and isinstance(item.value, str)):
+                    yield _wrong(item, (*path, name), "a string")
         case "switch" if isinstance(node, List):
             yield from _value(Key(name=key.name, kind="names", doc=key.doc), node, key_origin, path, is_whole=is_whole)
         case "calls":

@@ -18,6 +18,7 @@ Kind = Literal[
     "names",  # a list of strings
     "switch",  # true, false, one of `choices`, or a list of patterns of names
     "numbers",  # a table of free names, each a number, or again such a table
+    "texts",  # a table of free names, each a string
     "call",  # type = target plus its arguments, or "@path" of one; see `keys` and `named`
     "calls",  # a list of calls
     "table",  # exactly `keys`
@@ -309,6 +310,11 @@ SECTIONS: tuple[Key, ...] = (
                 doc="Processes that see the same samples, and of which each computes some of the layers.",
                 default=1,
                 minimum=1,
+            ),
+            Key(
+                name="tensor_plan",
+                kind="texts",
+                doc="Which modules are divided along `tensor`, and how. Left out: as the model says, or by its layers.",
             ),
             Key(
                 name="shard_blocks",

@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 
 from assay.core.errors import AssayError, InputError, did_you_mean
 from assay.engine.clip import clip_norm_
-from assay.engine.divided import clip_divided_norm_, is_divided, own
+from assay.engine.divided import clip_divided_norm_, is_divided, own, update_of_parts
 from assay.engine.optim import NamedState
 from assay.engine.schedules import LearningRate, Schedule
 from assay.engine.seed import undisturbed
@@ -262,7 +262,10 @@ class Backward(BackwardPart):
 
     def finish(self, step: int, *, take: bool) -> None:
         """Take the step of the optimizer, or leave it out; then set the rate of the next one, and zero."""
-        if take:
+        if take and self._is_divided:
+            with update_of_parts(self.optimizer):
+                self.optimizer.step()
+        elif take:
             self.optimizer.step()
         if self.rate.schedule is not None:
             self.lr = self.rate.current

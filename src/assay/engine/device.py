@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from contextlib import AbstractContextManager
+from typing import Any
 
 import torch
 from torch import nn
@@ -54,6 +56,11 @@ def pick_threads(wanted: int | str, model: nn.Module) -> int:
 def use_threads(wanted: int | str, model: nn.Module) -> None:
     """Give torch the threads of `pick_threads`."""
     torch.set_num_threads(pick_threads(wanted, model))
+
+
+def without_memory() -> AbstractContextManager[Any]:
+    """Within it tensors have a shape and no values."""
+    return torch.device("meta")
 
 
 def threads_in_use() -> int:

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
+
+
+ELEMENTWISE = ("ASGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop", "SGD")
+"""Optimizers of torch that look at each element alone, so that an update of the parts is that of the whole."""
 
 
 def is_divided(tensor: Any) -> bool:
@@ -95,3 +101,62 @@ def clip_divided_norm_(parameters: Iterable[Tensor], max_norm: float) -> float:
     if math.isfinite(norm) and norm * 1.01 + 1e-6 > max_norm:
         torch._foreach_mul_([own(grad) for grad in grads], (max_norm / (total + 1e-6)).clamp_(max=1.0))
     return norm
+
+
+@contextmanager
+def update_of_parts(optimizer: Optimizer) -> Iterator[None]:
+    """Within it the optimizer has this process's parts in the place of divided parameters, where that is the same.
+
+    Its fused and batched kernels take plain tensors, or tensors that are divided all alike. Optimizers that look at
+    more than each element keep the whole.
+    """
+    kind = type(optimizer)
+    if not (kind.__module__.startswith("torch.optim.") and kind.__name__ in ELEMENTWISE):
+        yield
+        return
+    taken: list[tuple[list[Tensor], int, Tensor, Tensor, dict[str, Any]]] = []
+    for group in optimizer.param_groups:
+        for place, parameter in enumerate(group["params"]):
+            if not is_divided(parameter):
+                continue
+            part = own(parameter)
+            part.grad = _own_gradient(parameter)
+            state = dict(optimizer.state.get(parameter, {}))
+            if state:
+                optimizer.state[part] = {key: own(v) if isinstance(v, Tensor) else v for key, v in state.items()}
+            group["params"][place] = part
+            taken.append((group["params"], place, parameter, part, state))
+    try:
+        yield
+    finally:
+        for params, place, parameter, part, before in taken:
+            params[place] = parameter
+            part.grad = None
+            after = optimizer.state.pop(part, None)
+            if after is not None:
+                optimizer.state[parameter] = {
+                    key: _put_together(value, before.get(key), parameter, part) for key, value in after.items()
+                }
+
+
+def _own_gradient(parameter: Tensor) -> Tensor | None:
+    """This process's part of a gradient, divided as its parameter is."""
+    grad: Any = parameter.grad
+    home: Any = parameter
+    if is_divided(grad) and grad.placements != home.placements:
+        grad = grad.redistribute(placements=home.placements)
+    return None if grad is None else own(grad)
+
+
+def _put_together(value: Any, before: Any, parameter: Tensor, part: Tensor) -> Any:
+    """A value of the state of a part as one of the whole parameter."""
+    if not isinstance(value, Tensor) or not value.dim() or value.shape != part.shape:
+        return value
+    if isinstance(before, Tensor) and own(before) is value:
+        return before
+    from torch.distributed.tensor import DTensor
+
+    home: Any = parameter
+    return DTensor.from_local(
+        value, home.device_mesh, home.placements, run_check=False, shape=home.shape, stride=home.stride()
+    )

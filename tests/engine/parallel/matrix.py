@@ -25,8 +25,8 @@ from assay.engine.parallel.layout import Layout, Mesh, laid_out
 from assay.engine.recompute import recompute
 
 LAYOUTS: dict[int, tuple[Layout, ...]] = {
-    2: (Layout(data=2), Layout(shard=2)),
-    4: (Layout(shard=4), Layout(data=2, shard=2)),
+    2: (Layout(data=2), Layout(shard=2), Layout(tensor=2)),
+    4: (Layout(shard=4), Layout(data=2, shard=2), Layout(data=2, tensor=2), Layout(shard=2, tensor=2)),
 }
 """What is trained on how many processes."""
 
@@ -66,6 +66,9 @@ class Net(nn.Module):
             x = block(x)
         out: Tensor = self.outlet(x)
         return out
+
+    def tensor_plan(self) -> dict[str, str]:
+        return {"blocks.*.up": "colwise", "blocks.*.down": "rowwise"}
 
 
 class Fit(Process):

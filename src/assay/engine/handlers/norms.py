@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from assay.core.errors import InputError
@@ -45,14 +45,14 @@ class Norms:
         """Be there when the optimizer takes its step: after it the gradients are gone."""
         named = {id(weight): (name, weight) for name, weight in _trained(engine.process.model)}
 
-        def measure(optimizer: Optimizer, *_: Any) -> None:
-            own = {id(weight) for group in optimizer.param_groups for weight in group["params"]}
-            mine = [pair for known, pair in named.items() if known in own]
+        def measure(mine: list[tuple[str, nn.Parameter]], *_: Any) -> None:
             self._grads += [(name, _norm(weight.grad)) for name, weight in mine if weight.grad is not None]
 
-        self._hooks = [
-            optimizer.register_step_pre_hook(measure) for optimizer in engine.process.backward.optimizers.values()
-        ]
+        self._hooks = []
+        for optimizer in engine.process.backward.optimizers.values():
+            own = {id(weight) for group in optimizer.param_groups for weight in group["params"]}
+            mine = [pair for known, pair in named.items() if known in own]
+            self._hooks.append(optimizer.register_step_pre_hook(partial(measure, mine)))
 
     def record(self, engine: Engine) -> None:
         weights = [(name, _norm(weight)) for name, weight in engine.process.model.named_parameters()]

@@ -8,7 +8,7 @@ from typing import Any
 import torch.distributed as dist
 
 from assay.core.manifest import Axis
-from assay.engine.parallel.ranks import peers
+from assay.engine.parallel.ranks import host_backend, peers
 
 
 class Writers:
@@ -20,7 +20,7 @@ class Writers:
     def __init__(self, axes: tuple[Axis, ...] = ()) -> None:
         self.rank = dist.get_rank()
         self.axes = axes
-        self._group = dist.new_group(backend="gloo")
+        self._group = dist.new_group(backend=host_backend())
 
     @property
     def is_first(self) -> bool:
