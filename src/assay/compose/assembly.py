@@ -48,7 +48,8 @@ class Assembled:
         assert self.saver_folder is not None
         self.attempt = attempt or self.attempt
         keep = self.house.values("checkpoint").get("keep", 3)
-        return Saver(self.saver_folder, keep=keep, attempt=self.attempt)
+        writers = self.house.mesh.writers if self.house.mesh is not None else None
+        return Saver(self.saver_folder, keep=keep, attempt=self.attempt, writers=writers)
 
 
 def assemble(house: House, launch: Launch, *, saver_folder: Path | None = None, bind: Bind | None = None) -> Assembled:
@@ -100,7 +101,7 @@ def assemble(house: House, launch: Launch, *, saver_folder: Path | None = None, 
         threads=threads_in_use(),
     )
     spread = "" if house.mesh is None else f"mesh: {house.mesh.layout}"
-    notes = [line for line in (length, limit, spread, *pipeline) if line]
+    notes = [line for line in (length, limit, spread, _zero(house), *pipeline) if line]
     loaders = {split: make_loader(house, split) for split in _evaluation(house)[1]}
     return Assembled(house, engine, saver_folder, loaders=loaders, notes=notes)
 
@@ -132,16 +133,16 @@ def listen(assembled: Assembled, recorder: RunRecorder | NullRecorder, launch: L
     pipes, metrics = evaluation_of(house)
     evaluate = Evaluate(loaders, every=period, limit=limit, seed=house.seed, pipes=pipes, metrics=metrics)
     engine.bus.extend(evaluate.handlers())
-    if _takes_part(house, saving=saving) and house.is_on("checkpoint"):
+    if saving and house.is_on("checkpoint"):
         settings = house.values("checkpoint")
 
         def remember(metric: str, mode: Any, value: float, step: int, checkpoint: str) -> None:
-            assert isinstance(recorder, RunRecorder)
+            assert isinstance(recorder, RunRecorder)  # it is the first one that tells
             recorder.set_best(Best(metric=metric, mode=mode, value=value, step=step, checkpoint=checkpoint))
 
         best = settings.get("best") if house.is_on("evaluate") else None
         save = Save(
-            assembled.saver() if saving else None,
+            assembled.saver(),
             every=settings.get("every", "1 epoch"),
             best=(best["metric"], best["mode"]) if best else None,
             evaluate_every=period,
@@ -181,11 +182,18 @@ def listen(assembled: Assembled, recorder: RunRecorder | NullRecorder, launch: L
     engine.bus.add(Handler(event=Event.RUN_BEGIN, fn=say_what_is_run, priority=100, name="Display.opening"))
 
 
-def _takes_part(house: House, *, saving: bool) -> bool:
-    """Whether this process writes checkpoints, or has parts of the weights that another one writes."""
-    if house.mesh is None or not house.mesh.layout.divides_the_model:
-        return saving
-    return any(house.mesh.ranks.gather_from_everyone(saving))
+def _zero(house: House) -> str:
+    """What [parallel.zero] comes to."""
+    settings = house.values("parallel")
+    zero = settings.get("zero", {})
+    if not zero or not zero.get("enabled", True):
+        return ""
+    if house.mesh is None:
+        return "ZeRO: one process has everything, there is nothing to share out"
+    layout, asked = house.mesh.layout, int(settings.get("shard", 1))
+    sizes = f"data {layout.shard} is shard {layout.shard}, " if asked == 1 else ""
+    kept = {1: "weights and gradients stay whole in a step", 2: "weights stay whole in a step", 3: "all is shared out"}
+    return f"ZeRO stage {layout.stage}: {sizes}{kept[layout.stage]}"
 
 
 def _evaluation(house: House) -> tuple[str, list[str]]:

@@ -16,7 +16,6 @@ from assay.config.load import Config
 from assay.config.references import with_outside
 from assay.config.tree import KeyPath, Table, dotted, get_at, plain
 from assay.core.errors import ConfigError, InputError
-from assay.core.schema import PARALLEL_AXES
 
 if TYPE_CHECKING:
     from assay.build import Context, Plugin
@@ -108,7 +107,7 @@ def open_house(config: Config, launch: Launch, *, joins: bool = False) -> Iterat
         house = House(config, root, context, seed, device, stack)
         if joins:
             settings = house.values("parallel")
-            layout = Layout.of(settings) if settings.keys() & set(PARALLEL_AXES) else Layout(data=here.count)
+            layout = Layout.of(settings, processes=here.count)
             house.mesh = stack.enter_context(joined(here, device, layout, bucket_mb=settings.get("bucket_mb", 0)))
             _check_alike(house)
         _furnish(house)

@@ -41,7 +41,7 @@ def make_process(house: House, *, training: bool) -> Process:
     if is_split and training:
         _speed_up(model, settings, is_split=True)  # it looks at blocks, of which each process is about to have a few
     if house.mesh is not None:
-        divide(model, house.mesh, tensor_plan=house.values("parallel").get("tensor_plan"))
+        divide(model, house.mesh, house.values("parallel"))
     context.set("model", model)
     context.set("params", list(model.parameters()))
     if training:

@@ -78,7 +78,7 @@ def _train(assembled: Assembled, recorder: RunRecorder | NullRecorder, config: C
         tell_folder(launch, recorder.folder.path)
     with stopping_on_signals(engine, say=lambda line: assembled.say(line)) as caught:
         try:
-            listen(assembled, recorder, launch, saving=isinstance(recorder, RunRecorder))
+            listen(assembled, recorder, launch, saving=_is_saving(assembled, recorder))
             on = house.values("train").get("deterministic", False)
             with entered(house.plugins), deterministic(engine.process.model, enabled=on):
                 engine.bus.extend(handler for plugin in house.plugins for handler in plugin.handlers())
@@ -98,6 +98,16 @@ def _train(assembled: Assembled, recorder: RunRecorder | NullRecorder, config: C
         result = ended(recorder, config, "stopped", reason, state.metrics, step=state.step)
         return replace(result, exit_code=caught.exit_code)
     return ended(recorder, config, "finished", state.stop_reason, state.metrics, step=state.step)
+
+
+def _is_saving(assembled: Assembled, recorder: RunRecorder | NullRecorder) -> bool:
+    """Whether this process writes checkpoints: the one that records, or all where none has the whole model."""
+    mesh = assembled.house.mesh
+    if mesh is None or mesh.writers is None:
+        return isinstance(recorder, RunRecorder)
+    folder = mesh.writers.gather(str(assembled.saver_folder or "") if isinstance(recorder, RunRecorder) else "")[0]
+    assembled.saver_folder = Path(folder) if folder else None
+    return bool(folder)
 
 
 def rerun(address: str, overrides: Sequence[str] = (), launch: Launch | None = None) -> RunResult:

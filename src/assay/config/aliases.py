@@ -14,6 +14,7 @@ from assay.config.tree import (
     Node,
     Table,
     delete_at,
+    dotted,
     from_plain,
     get_at,
     key_origin_at,
@@ -83,6 +84,8 @@ ALIASES: Sequence[Alias] = (
     Alias(old="backward.period", new="train.accumulate", note="micro-steps of one step", value=_as_it_is),
     Alias(old="backward.clip_norm", new="train.clip_norm", note="a setting of training", value=_as_it_is),
     Alias(old="backward.non_finite", new="train.non_finite", note="a setting of training", value=_as_it_is),
+    Alias(old="train.zero_optimization", new="parallel.zero", note="shares out the weights", value=_as_it_is),
+    Alias(old="zero", new="parallel.zero", note="shares out the weights", value=_as_it_is),
     Alias(old="train.amp", new="train.precision", note="bf16 when it is enabled", value=_precision),
     *(
         Alias(old=f"data.{split}.{old}", new=f"data.{split}.{new}", note="the name in torch", value=_as_it_is)
@@ -137,6 +140,10 @@ def renamed(setting: Setting) -> tuple[Setting | None, list[Problem]]:
         return setting, []
     old, to = parse_dotted(alias.old), parse_dotted(alias.new)
     notes = [_note(alias, setting.key_origin())]
+    if alias.value is _as_it_is:
+        to = (*to, *setting.parts[len(old) :])
+        origins = (setting.key_origin(),) * len(to)
+        return replace(setting, parts=to, origins=origins, to_create=f"+{dotted(to)}={setting.text or '...'}"), notes
     origins = (setting.key_origin(),) * len(to)
     if setting.value is None:
         return replace(setting, parts=to, origins=origins), notes

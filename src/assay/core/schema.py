@@ -336,6 +336,29 @@ SECTIONS: tuple[Key, ...] = (
                 doc="The parts of the model with which stages after the first begin. Left out: stages of like size.",
             ),
             Key(
+                name="shard_blocks",
+                kind="switch",
+                doc="Blocks whose weights come together one by one. Left out: shard_blocks() of the model, or what it"
+                " repeats; false: all at once.",
+                choices=("blocks",),
+            ),
+            Key(
+                name="zero",
+                kind="table",
+                doc="ZeRO: where there is no `shard`, the processes of `data` share out the weights.",
+                keys=(
+                    Key(
+                        name="stage",
+                        kind="int",
+                        doc="3: as `shard`; 2: weights stay together between forward and backward; 1: gradients too.",
+                        default=3,
+                        minimum=1,
+                        maximum=3,
+                    ),
+                    ENABLED,
+                ),
+            ),
+            Key(
                 name="bucket_mb",
                 kind="int",
                 doc="Gradients that are sent at once, in MiB, as bucket_cap_mb of torch's DDP; 0 is its default, 25.",

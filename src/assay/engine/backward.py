@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 
 from assay.core.errors import AssayError, InputError, did_you_mean
 from assay.engine.clip import clip_norm_
-from assay.engine.divided import in_any_part, is_divided, own, own_gradient, update_of_parts
+from assay.engine.divided import clip_divided_norm_, is_divided, own, update_of_parts
 from assay.engine.optim import NamedState
 from assay.engine.schedules import LearningRate, Schedule
 from assay.engine.seed import undisturbed
@@ -56,6 +56,8 @@ class Peers(Protocol):
 
     samples: int
     """How many samples the window has on all of them."""
+    is_idle: bool
+    """Whether the micro-batch is there only because another process has one more: it counts for nothing."""
 
     def sum_own(self, values: Sequence[float]) -> list[float]: ...
 
@@ -63,11 +65,21 @@ class Peers(Protocol):
 
     def sum_(self, tensors: Sequence[Tensor]) -> None: ...
 
+    is_staged: bool
+    """Whether the model is split into stages, of which other processes have the rest."""
+
     def join_(self, parameters: Sequence[Tensor]) -> None: ...
 
     def clip_(self, parameters: Sequence[Tensor], max_norm: float) -> float: ...
 
-    def everywhere(self, flag: bool) -> bool: ...
+    def all_agree(self, value: bool) -> bool: ...
+
+    @property
+    def sharding(self) -> object | None:
+        """How weights are shared out; then what differentiates a loss adds up its gradients too."""
+        ...
+
+    def begin_pass(self, *, is_last: bool) -> None: ...
 
 
 class BackwardPart(ABC):
@@ -171,17 +183,18 @@ class Backward(BackwardPart):
         self._finder: tuple[Tensor, Tensor] | None = None  # what torch's own check of gradients needs, where it works
         self._is_alone = True
         self._keeps_graph = False
-        self.peers: Peers | None = None
         self.hand_on: Callable[[Tensor], None] | None = None
         """Who differentiates a loss instead: other processes have the rest of what it came from."""
         self._is_divided = any(map(is_divided, self.parameters))
+        self._passes = 0
+        self.peers: Peers | None = None
 
     def begin(self, sizes: Sequence[int] | None) -> None:
         if not self._is_clean:
             self._zero_grad()
         self._is_clean = False
         if self.peers is not None:
-            self._shares = [1.0] if sizes is None else [size / self.peers.samples for size in sizes]
+            self._shares = [size / self.peers.samples for size in sizes or (self.peers.samples,)]
         elif sizes is None or len(sizes) == 1:
             self._shares = None
         else:
@@ -192,7 +205,7 @@ class Backward(BackwardPart):
                     fix="Give batches of tensors, or accumulate 1.",
                 )
             self._shares = [size / total for size in sizes]
-        self._micro = 0
+        self._micro = self._passes = 0
         self._weight = None
         self._scalars.clear()
         if self._terms:
@@ -200,6 +213,8 @@ class Backward(BackwardPart):
 
     def __call__(self, loss: Losses) -> None:
         begun = perf_counter()
+        if self.peers is not None:
+            loss = self._begin_pass(self.peers, loss)
         try:
             if isinstance(loss, tuple):
                 self._backward_sum(*loss)
@@ -217,6 +232,14 @@ class Backward(BackwardPart):
             _blame_loss(loss, error)
             raise
         self.seconds += perf_counter() - begun
+
+    def _begin_pass(self, peers: Peers, loss: Losses) -> Losses:
+        """What is to be differentiated of the loss of a micro-batch that may be there for the others' sake only."""
+        self._passes += 1
+        # Sums of several losses are divided by their weights one by one: none may wait for the next pass.
+        is_apart = isinstance(loss, Mapping) and any(isinstance(each, tuple) for each in loss.values())
+        peers.begin_pass(is_last=is_apart or self._passes == len(self._shares or ()))
+        return _nothing(loss) if peers.is_idle else loss
 
     def update(self, step: int) -> bool:
         taken = self.prepare(step)
@@ -291,13 +314,13 @@ class Backward(BackwardPart):
     def _clip(self, max_norm: float) -> float:
         if self.peers is not None:
             return self.peers.clip_(self.parameters, max_norm)
-        return clip_norm_(self.parameters, max_norm)
+        return (clip_divided_norm_ if self._is_divided else clip_norm_)(self.parameters, max_norm)
 
     def _do_all(self, flag: bool) -> bool:
         """Whether `flag` holds in all processes that have parts of the model."""
-        if self._is_divided:
-            flag = not in_any_part(not flag, self.parameters)
-        return flag if self.peers is None else self.peers.everywhere(flag)
+        if self.peers is None or not (self._is_divided or self.peers.is_staged):
+            return flag
+        return self.peers.all_agree(flag)
 
     def _is_finite(self) -> bool:
         if self.grad_norm is not None:
@@ -305,7 +328,10 @@ class Backward(BackwardPart):
         return math.isfinite(self.loss) and (self.non_finite == "ignore" or self._are_gradients_finite())
 
     def _are_gradients_finite(self) -> bool:
-        grads = self._own_gradients()
+        if self._is_divided and self.peers is not None:
+            grads = [own(parameter.grad) for parameter in self.parameters if parameter.grad is not None]
+            return self._do_all(all(bool(grad.isfinite().all()) for grad in grads))
+        grads = [grad for parameter in self.parameters if (grad := parameter.grad) is not None]
         if self._finder is None:
             return self._do_all(all(bool(_values(grad).isfinite().all()) for grad in grads))
         found, one = self._finder
@@ -315,14 +341,8 @@ class Backward(BackwardPart):
             found.zero_()
         return self._do_all(are_finite)
 
-    def _own_gradients(self) -> list[Tensor]:
-        """Of each parameter that has one; of one that is divided among processes, this process's part."""
-        if self._is_divided:
-            return [grad for parameter in self.parameters if (grad := own_gradient(parameter)) is not None]
-        return [grad for parameter in self.parameters if (grad := parameter.grad) is not None]
-
     def _check_reach(self) -> None:
-        grads = self._own_gradients()
+        grads = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
         self._is_known_to_reach = bool(grads)
         if grads and all(_is_plain(grad) and grad.device == grads[0].device for grad in grads):
             self._finder = torch.zeros(1, device=grads[0].device), torch.ones(1, device=grads[0].device)
@@ -424,9 +444,21 @@ class Backward(BackwardPart):
 
     def _gradients(self, loss: Tensor, *, keep: bool) -> list[Tensor | None]:
         """Of each parameter, None where the loss does not reach it."""
+        if self.peers is not None and self.peers.sharding is not None:
+            return self._passed(loss, keep=keep)
         trained = [parameter for parameter in self.parameters if parameter.requires_grad]
         grads = iter(torch.autograd.grad(loss, trained, retain_graph=keep, allow_unused=True))
         return [next(grads) if parameter.requires_grad else None for parameter in self.parameters]
+
+    def _passed(self, loss: Tensor, *, keep: bool) -> list[Tensor | None]:
+        """The same where the weights that were computed with are not the parameters, which are parts of them."""
+        before = [parameter.grad for parameter in self.parameters]
+        self._forget_gradients()
+        torch.autograd.backward(loss, retain_graph=keep)
+        found = [parameter.grad for parameter in self.parameters]
+        for parameter, grad in zip(self.parameters, before, strict=True):
+            parameter.grad = grad
+        return found
 
     def _join(self) -> None:
         """Put the gradients of sums, divided by their weights, with those of means."""
@@ -456,11 +488,15 @@ class Backward(BackwardPart):
                 self._scalars, self._weight = [(whole / weight if is_sum else whole, 1.0)], weight if is_sum else None
         if self._terms:
             self._join()
+        if peers.sharding is not None:
+            return
         reached = peers.sum_own([parameter.grad is not None for parameter in self.parameters])
+        grads = []
         for parameter, count in zip(self.parameters, reached, strict=True):
             if count and parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
-        grads = self._own_gradients()
+            if parameter.grad is not None:
+                grads.append(parameter.grad)
         if any(grad.is_sparse for grad in grads):
             raise InputError("Sparse gradients are not shared between processes.", fix="Use dense embeddings.")
         peers.sum_(grads)
@@ -469,7 +505,7 @@ class Backward(BackwardPart):
     def _divide(self, weight: Tensor | float) -> None:
         if self._micro:
             raise _two_kinds()
-        torch._foreach_div_(self._own_gradients(), weight)
+        torch._foreach_div_([own(p.grad) for p in self.parameters if p.grad is not None], weight)
 
     def _differentiate(self, loss: Tensor) -> None:
         """`loss.backward()`, from a 1 that is kept: torch would make a new one each time."""
@@ -506,6 +542,13 @@ def _is_plain(grad: Tensor) -> bool:
 
 def _values(grad: Tensor) -> Tensor:
     return grad.coalesce().values() if grad.is_sparse else grad
+
+
+def _nothing(loss: Any) -> Any:
+    """A loss that adds nothing to any gradient, and whose backward pass is that of `loss`."""
+    if isinstance(loss, Mapping):
+        return {name: _nothing(each) for name, each in loss.items()}
+    return tuple(each * 0 for each in loss) if isinstance(loss, tuple) else loss * 0
 
 
 def _two_kinds() -> InputError:

@@ -9,15 +9,13 @@ import torch
 from torch import Tensor
 
 from assay.core.errors import InputError
-from assay.engine.divided import is_divided, norm_of_all, own_gradient
 
 
 def clip_norm_(parameters: Iterable[Tensor], max_norm: float) -> float:
     """Scale gradients in place so that their global 2-norm is at most `max_norm`; returns the norm before.
 
     A norm that is not finite leaves the gradients as they are: whoever asked decides what to do. On a device other
-    than the CPU reading the norm waits for the device. The norm of gradients that are divided among processes is that
-    of the whole; then this is collective. InputError for sparse gradients.
+    than the CPU reading the norm waits for the device. InputError for sparse gradients.
     """
     parameters = [parameter for parameter in parameters if parameter.grad is not None]
     grads = [parameter.grad for parameter in parameters if parameter.grad is not None]
@@ -25,8 +23,6 @@ def clip_norm_(parameters: Iterable[Tensor], max_norm: float) -> float:
         return 0.0
     if any(grad.is_sparse for grad in grads):
         raise InputError("Sparse gradients cannot be clipped.", fix="Leave out clip_norm, or use dense embeddings.")
-    if any(map(is_divided, parameters)):
-        return _clip_divided(parameters, max_norm)
     device, dtype = grads[0].device, grads[0].dtype
     if any(grad.device != device or grad.dtype != dtype for grad in grads):
         return _clip_mixed(parameters, grads, max_norm)
@@ -35,15 +31,6 @@ def clip_norm_(parameters: Iterable[Tensor], max_norm: float) -> float:
     # The coefficient is clamped at 1: clearly below the limit nothing is to be done, near it torch's rounding decides.
     if math.isfinite(norm) and norm * 1.01 + 1e-6 > max_norm:
         torch._foreach_mul_(grads, (max_norm / (total + 1e-6)).clamp_(max=1.0))
-    return norm
-
-
-def _clip_divided(parameters: list[Tensor], max_norm: float) -> float:
-    parts = [part for parameter in parameters if (part := own_gradient(parameter)) is not None]
-    total = norm_of_all([parameter.grad for parameter in parameters if parameter.grad is not None])
-    norm = float(total)
-    if math.isfinite(norm):
-        torch._foreach_mul_(parts, min(1.0, max_norm / (norm + 1e-6)))
     return norm
 
 

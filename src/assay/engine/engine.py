@@ -26,6 +26,7 @@ from assay.engine.dead_worker import died
 from assay.engine.exhausted import is_out_of_memory, out_of_memory
 from assay.engine.logged import Logged
 from assay.engine.origin import first_non_finite
+from assay.engine.parallel.ranks import lost
 from assay.engine.process import Process
 from assay.engine.seed import STEP, WATCHED_STEPS, StepRandomness, checked_seed, key, seed_all
 from assay.engine.state import State
@@ -111,7 +112,7 @@ class Engine:
                     self._train_window(window)
             self.fire(Event.RUN_END)
         except BaseException as error:
-            clear = died(error)
+            clear = died(error) or (lost(error) if self.ranks is not None else None)
             state.error = clear or error
             self.fire(Event.EXCEPTION)
             if clear is not None:
@@ -228,6 +229,7 @@ class Engine:
             if process.update(state.step) is False and self._buffers is not None:
                 self._buffers.put_back()  # a step that is left out leaves nothing behind
             if ranks is not None:
+                self.logged.is_idle = False
                 state.micro_step = before + ranks.micro_steps
                 ranks.follow_(process.model.buffers())
         except BaseException as error:
@@ -247,6 +249,8 @@ class Engine:
         for i, batch in enumerate(window.batches):
             self._randomness.begin(self._micro_key(i), state.step)
             state.batch = batch
+            if self.ranks is not None and window.sizes is not None:
+                self.logged.is_idle = self.ranks.is_idle = not window.sizes[i]
             if begin.due <= state.micro_step:
                 begin.fire(state.micro_step)
             state.output = None  # what it holds is used again by the forward pass: a new place would cost more
@@ -391,6 +395,8 @@ class Engine:
         """Where the first value of the step is that is not finite: it is done again, from the same batch and seed."""
         if getattr(self.process, "has_updated", False) or self.pipeline is not None:
             return ""  # done again it would update the weights again
+        if self.ranks is not None and self.ranks.sharding is not None:
+            return ""  # all would have to look at the same places
 
         def again() -> None:
             self.process.backward.begin(window.sizes)

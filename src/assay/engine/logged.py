@@ -30,10 +30,13 @@ class Logged:
         self.means: dict[str, Mean] = {}
         self._batch = batch
         self._is_late = is_late
+        self.is_idle = False  # what is computed counts for nothing
         self._waiting: list[tuple[int, dict[str, Mean]]] = []
 
     def add(self, name: str, value: Tensor | float, weight: Tensor | float | None = None) -> None:
         """InputError when the value is not one number."""
+        if self.is_idle:
+            return
         if isinstance(value, Tensor):
             if value.numel() != 1:
                 what = f"{name!r} was logged with the shape {tuple(value.shape)}; a value is one number."

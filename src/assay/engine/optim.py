@@ -11,7 +11,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from assay.core.errors import CheckpointError
-from assay.engine.divided import divided_as, is_divided
+from assay.engine.divided import is_divided, like
 
 
 def optimizer_state(optimizer: Optimizer, model: nn.Module) -> dict[str, Any]:
@@ -75,11 +75,9 @@ def _group_of(group: Mapping[str, Any], names: Mapping[int, str], saved: list[Ma
 
 def _laid_out_as(parameter: torch.Tensor, value: Any) -> Any:
     """State in the memory layout of its parameter: fused updates walk through both as they lie there."""
-    if not isinstance(value, torch.Tensor) or value.shape != parameter.shape:
-        return value
-    if is_divided(parameter):
-        return divided_as(value, parameter)
-    if value.stride() == parameter.stride():
+    if is_divided(parameter) and isinstance(value, torch.Tensor) and value.shape == parameter.shape:
+        return like(parameter, value)
+    if not isinstance(value, torch.Tensor) or value.shape != parameter.shape or value.stride() == parameter.stride():
         return value
     return torch.empty_like(parameter, dtype=value.dtype, device=value.device, requires_grad=False).copy_(value)
 

@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 
 from assay.core.errors import InputError
 from assay.engine.backward import Backward, BackwardPart, Losses, NonFiniteError
-from assay.engine.divided import own_gradient
+from assay.engine.divided import own
 from assay.engine.logged import Logged
 from assay.engine.metrics.metric import Metric
 from assay.engine.seed import HOOK, key, seed_all, undisturbed
@@ -176,8 +176,8 @@ def _detached(loss: Any) -> Any:
 
 
 def _bad_gradients(model: nn.Module) -> str:
-    grads = {name: own_gradient(parameter) for name, parameter in model.named_parameters()}
-    bad = [name for name, grad in grads.items() if grad is not None and not grad.isfinite().all()]
+    grads = {name: parameter.grad for name, parameter in model.named_parameters()}
+    bad = [name for name, grad in grads.items() if grad is not None and not own(grad).isfinite().all()]
     more = f" and {len(bad) - 3} more" if len(bad) > 3 else ""
     return f"gradients that are not finite: {', '.join(bad[:3])}{more}" if bad else ""
 

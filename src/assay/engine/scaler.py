@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 
 from assay.core.errors import InputError
 from assay.engine.backward import Backward, NonFinite, NonFiniteError, Stateful
-from assay.engine.divided import own_gradient
+from assay.engine.divided import own
 from assay.engine.schedules import Schedule
 
 
@@ -72,7 +72,7 @@ class ScaledBackward(Backward):
         return super()._gradients(loss.float() * self.scale, keep=keep)
 
     def _unscale(self, step: int) -> bool:
-        self._has_overflown = not self._are_unscaled()
+        self._has_overflown = not self._do_all(self._are_unscaled())
         if not self._has_overflown:
             return True
         self.grad_norm = None if self.clip_norm is None else math.inf
@@ -89,8 +89,8 @@ class ScaledBackward(Backward):
         """Gradients as they would be without a scale; False when one of them is not finite."""
         kinds: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
         for parameter in self.parameters:
-            grad = own_gradient(parameter)
-            if grad is not None:
+            if parameter.grad is not None:
+                grad = own(parameter.grad)
                 if grad.is_sparse:
                     parameter.grad = grad = grad.coalesce()
                     grad = grad.values()
@@ -99,4 +99,4 @@ class ScaledBackward(Backward):
         for (device, _), flag, grads in zip(kinds, found, kinds.values(), strict=True):
             inverse = torch.full((1,), 1.0 / self.scale, device=device)
             torch._amp_foreach_non_finite_check_and_unscale_(grads, flag, inverse)
-        return self._do_all(not any(flag.item() for flag in found))
+        return not any(flag.item() for flag in found)

@@ -27,14 +27,18 @@ from assay.engine.recompute import recompute
 LAYOUTS: dict[int, tuple[Layout, ...]] = {
     2: (
         Layout(data=2),
+        Layout(shard=2),
+        Layout(tensor=2),
         Layout(pipeline=2),
         Layout(pipeline=2, schedule="gpipe"),
         Layout(pipeline=2, schedule="interleaved"),
     ),
     4: (
-        Layout(data=4),
+        Layout(shard=4),
+        Layout(data=2, shard=2),
+        Layout(data=2, tensor=2),
+        Layout(shard=2, tensor=2),
         Layout(pipeline=2, data=2),
-        Layout(pipeline=4),
         Layout(pipeline=2, tensor=2),
     ),
 }
@@ -70,9 +74,6 @@ class Net(nn.Module):
         self.blocks = nn.ModuleList(Block(width) for _ in range(depth))
         self.outlet = nn.Linear(width, 3)  # an odd number: it does not divide evenly
 
-    def tensor_plan(self) -> dict[str, str]:
-        return {"blocks.*.up": "colwise", "blocks.*.down": "rowwise"}
-
     def pipeline_split(self) -> list[nn.Module]:
         return [self.inlet, *self.blocks, self.outlet]
 
@@ -82,6 +83,9 @@ class Net(nn.Module):
             x = block(x)
         out: Tensor = self.outlet(x)
         return out
+
+    def tensor_plan(self) -> dict[str, str]:
+        return {"blocks.*.up": "colwise", "blocks.*.down": "rowwise"}
 
 
 class Fit(Process):

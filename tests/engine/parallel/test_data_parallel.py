@@ -11,6 +11,9 @@ from typing import Any
 
 import pytest
 
+from assay.engine import Saver
+from assay.engine.checkpoint.weights import load_weights
+
 SCRIPT = Path(__file__).with_name("cases.py")
 spec = importlib.util.spec_from_file_location("parallel_cases", SCRIPT)
 assert spec is not None and spec.loader is not None
@@ -18,7 +21,8 @@ cases = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(cases)
 
 Results = dict[str, list[Any]]
-EQUAL = ["means", "clipped", "accumulated", "sums", "sums_accumulated", "several", "few", "frozen", "dropout"]
+SHARED = ["means", "clipped", "accumulated", "sums", "sums_accumulated", "several", "few", "frozen", "dropout"]
+EQUAL = [*SHARED, *(f"sharded {name}" for name in SHARED)]
 
 
 def launched(folder: Path, ranks: int) -> Results:
@@ -76,14 +80,67 @@ def test_ranks_that_share_a_step_update_and_record_as_one_process_does(name: str
 
 
 @pytest.mark.slow
-def test_a_loss_that_is_not_finite_on_one_rank_is_so_for_all_of_them(several: tuple[int, Results]) -> None:
+@pytest.mark.parametrize("how", ["", "sharded "])
+def test_a_loss_that_is_not_finite_on_one_rank_is_so_for_all_of_them(how: str, several: tuple[int, Results]) -> None:
     ranks, results = several
+    skipped, spoilt = results[f"{how}skipped"], results[f"{how}spoilt"]
 
-    assert results["skipped"][0]["skipped"] == 2
-    close(results["skipped"][0]["weights"], alone("skipped", ranks)["weights"])
-    assert [each["weights"] for each in results["skipped"]] == [results["skipped"][0]["weights"]] * ranks
-    assert [each for each in results["spoilt"]] == [alone("spoilt", ranks)] * ranks
-    assert results["spoilt"][0]["error"] == "NonFiniteError"
+    assert skipped[0]["skipped"] == 2
+    close(skipped[0]["weights"], alone("skipped", ranks)["weights"])
+    assert [each["weights"] for each in skipped] == [skipped[0]["weights"]] * ranks
+    assert spoilt == [alone("spoilt", ranks)] * ranks
+    assert spoilt[0]["error"] == "NonFiniteError"
+
+
+@pytest.mark.slow
+def test_a_gradient_that_is_not_finite_in_the_part_of_one_rank_is_left_out_by_all(several: tuple[int, Results]) -> None:
+    ranks, results = several
+    expected = alone("skipped_late", ranks)
+
+    assert expected["skipped"] == 1
+    for found in results["sharded skipped_late"]:
+        assert found["skipped"] == 1
+        close(found["weights"], expected["weights"])
+
+
+@pytest.mark.slow
+def test_averages_norms_and_what_is_frozen_are_of_the_whole_model(several: tuple[int, Results]) -> None:
+    ranks, results = several
+    expected = alone("watched", ranks)
+
+    for found in results["sharded watched"]:
+        assert [each[:2] for each in found["points"]] == [each[:2] for each in expected["points"]]
+        assert "weight_norm/3" in {each[0] for each in found["points"]}
+        for key in ("weights", "average"):
+            assert found[key] == pytest.approx(expected[key], rel=1e-6, abs=1e-6)
+        values = [each[2] for each in found["points"]]
+        assert values == pytest.approx([each[2] for each in expected["points"]], rel=1e-4, abs=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.row("C38", "B21")
+def test_a_checkpoint_that_all_ranks_wrote_is_that_of_one_process_or_none_at_all(several: tuple[int, Results]) -> None:
+    ranks, results = several
+    found = results["sharded saved"]
+    folder = Path(found[0]["folder"])
+
+    parts = Saver(folder).load("latest")
+    model = cases.net()
+    load_weights(model, folder / "weights.safetensors")
+
+    flat = [value for each in parts["model"].values() for value in each.flatten().tolist()]
+    assert flat == found[0]["weights"]
+    assert [value for each in model.parameters() for value in each.flatten().tolist()] == found[0]["weights"]
+    for each in found:
+        assert "step 99 was not written" in each["told"] and "no space left" in each["told"]
+        assert f"rank {ranks - 1}" in each["told"]
+    assert [each.step for each in Saver(folder).find_checkpoints()] == [3, 6]
+    assert not list(folder.glob("*.tmp"))
+    manifest = Saver(folder).find("latest")
+    assert {shard.file for each in manifest.part("optimizer").sharded for shard in each.shards} == {
+        "optimizer.safetensors",
+        *(f"optimizer-rank{rank}.safetensors" for rank in range(1, ranks)),
+    }
 
 
 @pytest.mark.slow
@@ -104,14 +161,18 @@ def test_all_ranks_stop_after_the_step_in_which_one_was_asked_to(several: tuple[
 
 @pytest.mark.slow
 @pytest.mark.row("F03", "A81", "A75")
-@pytest.mark.parametrize("name", ["evaluated", "limited", "own_batches"])
-def test_ranks_evaluate_every_sample_once_and_agree_on_what_came_of_it(name: str, several: tuple[int, Results]) -> None:
+@pytest.mark.parametrize("how", ["", "sharded "])
+@pytest.mark.parametrize("name", ["evaluated", "limited", "own_batches", "one_batch"])
+def test_ranks_evaluate_every_sample_once_and_agree_on_what_came_of_it(
+    name: str, how: str, several: tuple[int, Results]
+) -> None:
     ranks, results = several
     expected = alone(name, ranks)
+    name = how + name
 
     seen = [sample for each in results[name] for sample in each["seen"]]
 
-    size = 6 if name == "limited" else 21
+    size = {"limited": 6, "one_batch": 2}.get(name.split()[-1], 21)
     assert sorted(seen) == sorted(expected["seen"])
     assert len(seen) == size
     for found in results[name]:

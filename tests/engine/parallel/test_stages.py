@@ -227,6 +227,8 @@ def test_a_process_that_never_calls_its_model_is_told_on_the_first_stage(mesh: M
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
+        ({"pipeline": 2, "shard": 2}, "pipeline 2 x shard 2 is not there"),
+        ({"pipeline": 2, "zero": {"stage": 1}, "data": 2}, "pipeline 2 x shard 2 is not there"),
         ({"pipeline": 2, "stages": 3}, "3 stages cannot be divided evenly among 2 processes"),
         ({"pipeline": 2, "stages": 4}, "4 stages are 2 for each of 2 processes; schedule = '1f1b' has one"),
         ({"pipeline": 2, "stages": 2, "schedule": "interleaved"}, "schedule = 'interleaved' wants several"),

@@ -30,6 +30,7 @@ import torch
 from torch import Tensor
 
 from assay.core.errors import CheckpointError
+from assay.engine.divided import box_of, is_divided, own
 
 FILE_DTYPES: Mapping[torch.dtype, str] = {
     torch.float64: "F64",
@@ -54,12 +55,24 @@ _MARK = "$"
 _PAIRED = {"dict", "odict", "modules", "counter"}
 
 
+@dataclass(frozen=True, slots=True)
+class Box:
+    """Where a tensor lies in a larger one, of which this process has no more: a number for each dim."""
+
+    whole: tuple[int, ...]
+    offsets: tuple[int, ...]
+
+
 @dataclass(slots=True)
 class Encoded:
-    """`tree` is JSON data; `tensors` holds each distinct tensor once, contiguous, by the name used in the tree."""
+    """`tree` is JSON data; `tensors` holds each distinct tensor once, contiguous, by the name used in the tree.
+
+    `boxes` has those that are parts of larger ones.
+    """
 
     tree: Any
     tensors: dict[str, Tensor] = field(default_factory=dict)
+    boxes: dict[str, Box] = field(default_factory=dict)
 
 
 def encode(state: Any, *, path: str = "") -> Encoded:
@@ -72,7 +85,7 @@ def encode(state: Any, *, path: str = "") -> Encoded:
         tree = encoder.value(state, "")
     except RecursionError:
         raise CheckpointError("A checkpoint cannot keep what contains itself, or is nested this deep.") from None
-    return Encoded(tree, encoder.tensors)
+    return Encoded(tree, encoder.tensors, encoder.boxes)
 
 
 def decode(tree: Any, tensors: Mapping[str, Tensor]) -> Any:
@@ -137,6 +150,7 @@ class _Encoder:
     def __init__(self, root: str = "") -> None:
         self._root = root
         self.tensors: dict[str, Tensor] = {}
+        self.boxes: dict[str, Box] = {}
         self._names: dict[tuple[Any, ...], str] = {}
         self._kept: list[Tensor] = []  # keeps storages alive, so that addresses stay unique while encoding
 
@@ -189,6 +203,8 @@ class _Encoder:
         return sorted((self.value(item, f"{path}[{i}]") for i, item in enumerate(value)), key=_text)
 
     def tensor(self, value: Tensor, path: str) -> Any:
+        if is_divided(value):
+            return self.divided(value, path)
         if type(value) not in (Tensor, torch.nn.Parameter, torch.nn.Buffer):
             raise CheckpointError(
                 f"A checkpoint cannot keep a {type(value).__name__} yet.",
@@ -210,6 +226,15 @@ class _Encoder:
             name = self.named(value.contiguous().view(torch.uint8), path)
             return {_MARK: ["tensor", name, str(value.dtype).removeprefix("torch.")]}
         return {_MARK: ["tensor", self.named(value, path)]}
+
+    def divided(self, value: Tensor, path: str) -> Any:
+        encoded = self.tensor(own(value), path)
+        _, name, *form = encoded[_MARK]
+        if form:
+            what = f"A checkpoint cannot keep parts of a tensor of {value.dtype}."
+            raise CheckpointError(what, where=self.where(path))
+        self.boxes[name] = Box(tuple(value.shape), box_of(value))
+        return encoded
 
     def named(self, value: Tensor, path: str) -> str:
         """The name under which a tensor is kept, once for all that are the same piece of memory."""

@@ -17,8 +17,9 @@ from torch import Tensor
 
 from assay.core import manifest as manifests
 from assay.core.errors import CheckpointError
-from assay.core.manifest import File, Kind, Manifest, Part
-from assay.engine.checkpoint.codec import Encoded, decode, digest_encoded, encode
+from assay.core.manifest import Axis, File, Kind, Manifest, Part
+from assay.engine.checkpoint.codec import Encoded, decode, digest_encoded, digest_tensor, encode
+from assay.engine.checkpoint.pieces import assembled, digest_of_pieces, pieces_of
 from assay.engine.checkpoint.tensor_file import read_tensors, sha256_of, write_tensors
 
 _WORTH_A_LINK = 1 << 20
@@ -52,13 +53,32 @@ def write(folder: Path, contents: Contents, *, like: Iterable[Path] = ()) -> Man
     listed: list[Part] = []
     digests: dict[str, str] = {}
     for name, part in contents.parts.items():
-        files.append(_write_file(folder, f"{name}.json", _json(part.tree)))
+        files.append(write_tree(folder, name, part))
         known: dict[str, str] = {}
         if part.tensors:
             file, known = write_tensors(folder / f"{name}.safetensors", separate(part.tensors))
             files.append(file)
         listed.append(Part(name=name, tree=f"{name}.json", files=(f"{name}.safetensors",) if part.tensors else ()))
         digests[name] = digest_encoded(part, known)
+    return publish(folder, contents, files, listed, digests, like=like)
+
+
+def write_tree(folder: Path, name: str, part: Encoded) -> File:
+    """The file of a part that has everything but its tensors."""
+    return _write_file(folder, f"{name}.json", _json(part.tree))
+
+
+def publish(
+    folder: Path,
+    contents: Contents,
+    files: list[File],
+    parts: list[Part],
+    digests: Mapping[str, str],
+    *,
+    like: Iterable[Path] = (),
+    layout: tuple[Axis, ...] = (),
+) -> Manifest:
+    """Write the manifest of what lies in a folder by now. `digests` are those of the parts."""
     for other in like:
         _share(folder, files, other)
     manifest = Manifest(
@@ -71,8 +91,9 @@ def write(folder: Path, contents: Contents, *, like: Iterable[Path] = ()) -> Man
         attempt=contents.attempt,
         created_ns=time.time_ns(),
         files=tuple(files),
-        parts=tuple(listed),
-        digest=_digest(digests),
+        parts=tuple(parts),
+        layout=layout,
+        digest=digest_of_parts(digests),
         versions={"torch": torch.__version__},
         info=dict(contents.info),
     )
@@ -100,14 +121,27 @@ def load(folder: Path, *, parts: tuple[str, ...] | None = None, verify: bool = T
             if file.name in used and _sha256_of(folder / file.name) != file.sha256:
                 raise _damage(f"{file.name} is not what was written", folder)
     loaded = {part.name: _load_part(folder, part) for part in wanted}
-    if verify and parts is None and manifest.digest not in ("", digest_of(loaded)):
+    if verify and parts is None and manifest.digest not in ("", _digest_as_written(loaded, manifest)):
         raise _damage("its parts are not those that were written", folder)
     return loaded
 
 
 def digest_of(parts: Mapping[str, Any]) -> str:
-    """The digest of a whole state, as its manifest has it: equal for equal values, whatever the layout."""
-    return _digest({name: digest_encoded(encode(state)) for name, state in parts.items()})
+    """The digest of a whole state, as the manifest has it where one process wrote it: equal for equal values."""
+    return digest_of_parts({name: digest_encoded(encode(state)) for name, state in parts.items()})
+
+
+def _digest_as_written(parts: Mapping[str, Any], manifest: Manifest) -> str:
+    """The same for tensors that were written in pieces."""
+    digests = {}
+    for name, state in parts.items():
+        encoded, sharded = encode(state), {tensor.name: tensor for tensor in manifest.part(name).sharded}
+        contents = {
+            key: digest_of_pieces(pieces_of(tensor, sharded[key])) if key in sharded else digest_tensor(tensor)
+            for key, tensor in encoded.tensors.items()
+        }
+        digests[name] = digest_encoded(encoded, contents)
+    return digest_of_parts(digests)
 
 
 def separate(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -145,9 +179,9 @@ def _share(folder: Path, files: Iterable[File], other: Path) -> None:
 def _load_part(folder: Path, part: Part) -> Any:
     try:
         tree = json.loads((folder / part.tree).read_text(encoding="utf-8"))
-        tensors: dict[str, Tensor] = {}
-        for name in part.files:
-            tensors |= read_tensors(folder / name)
+        read = {name: read_tensors(folder / name) for name in part.files}
+        in_pieces = {tensor.name: assembled(tensor, read) for tensor in part.sharded}
+        tensors = {name: tensor for each in read.values() for name, tensor in each.items()} | in_pieces
     except (OSError, ValueError, RecursionError, SafetensorError) as error:
         raise CheckpointError(f"Part {part.name} cannot be read: {error}.", where=str(folder)) from error
     return decode(tree, tensors)
@@ -158,7 +192,8 @@ def _damage(what: str, folder: Path) -> CheckpointError:
     return CheckpointError(f"The checkpoint is damaged: {what}.", where=str(folder), fix=fix)
 
 
-def _digest(digest_by_part: Mapping[str, str]) -> str:
+def digest_of_parts(digest_by_part: Mapping[str, str]) -> str:
+    """The digest of a whole state, from those of its parts."""
     hasher = sha256()
     for name, digest in sorted(digest_by_part.items()):
         hasher.update(f"{name} {digest}\n".encode())

@@ -10,8 +10,9 @@ import shutil
 import string
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,12 +20,14 @@ import numpy as np
 import torch
 
 from assay.core import manifest as manifests
-from assay.core.errors import CheckpointError, InputError
+from assay.core.errors import AssayError, CheckpointError, InputError
 from assay.core.manifest import Checkpoint, Kind, Manifest, Pointer, folder_of_step
 from assay.engine.checkpoint import folder as folders
+from assay.engine.checkpoint import together
 from assay.engine.checkpoint.codec import Encoded, encode
 from assay.engine.checkpoint.folder import Contents, Where, load, separate, sync_folder
 from assay.engine.checkpoint.tensor_file import Staging
+from assay.engine.checkpoint.together import Writers
 from assay.engine.checkpoint.weights import put
 
 Existing = Literal["keep", "replace", "refuse"]
@@ -48,10 +51,20 @@ class Saver:
     """Checkpoints of one folder. `keep`: how many of kind "checkpoint" stay; others stay until told otherwise.
 
     Usable alone: `Saver("ckpt").save_checkpoint(10, {"model": model, "epoch": 3}, {"loss": 0.5})`. `name` names the
-    folders of `save_checkpoint`, as in "m-{time}-{loss:.4f}": of time, step, epoch and what is in the info.
+    folders of `save_checkpoint`, as in "m-{time}-{loss:.4f}": of time, step, epoch and what is in the info. Where a
+    state is divided among `writers`, all of them save, and what one raises all raise; the first alone does the rest.
     """
 
-    def __init__(self, folder: Path | str, *, keep: int = 3, name: str = "", run: str = "", attempt: int = 1) -> None:
+    def __init__(
+        self,
+        folder: Path | str,
+        *,
+        keep: int = 3,
+        name: str = "",
+        run: str = "",
+        attempt: int = 1,
+        writers: Writers | None = None,
+    ) -> None:
         if keep < 1:
             raise InputError(f"keep is {keep}; it must be at least 1.")
         self.folder = Path(folder)
@@ -59,7 +72,13 @@ class Saver:
         self.name = name
         self.run = run
         self.attempt = attempt
+        self.writers = writers
         self._lock = threading.RLock()  # one writes at a time: what another one has begun would look abandoned
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this process publishes what is saved, and sees to it afterwards."""
+        return self.writers is None or self.writers.is_first
 
     # ---------------------------------------------------------------------------------------------------- any state
 
@@ -147,7 +166,12 @@ class Saver:
                 raise CheckpointError(f"A part cannot be called {part!r}.", fix="Use letters, digits and _.")
         if not manifests.is_safe_name(name):
             raise CheckpointError(f"A checkpoint cannot be called {name!r}.", fix="Use letters, digits and _.")
-        encoded = {part: encode(state, path=part) for part, state in parts.items()}
+        try:
+            encoded = {part: encode(state, path=part) for part, state in parts.items()}
+        except CheckpointError as error:
+            if self.writers is None:
+                raise
+            return partial(_refused, self.writers, str(error))
         on_host = _copied(encoded, staging) if staging is not None else _on_host(encoded)
         contents = Contents(
             parts=on_host,
@@ -158,6 +182,9 @@ class Saver:
             attempt=self.attempt,
             info=_plain(info or {}),
         )
+        if self.writers is not None:
+            writers = self.writers
+            return lambda: self._write_together(writers, contents, existing, final)
         return lambda: self._write(contents, existing, final)
 
     def promote(self, name: str, kind: Kind, *, final: bool = False) -> Manifest:
@@ -294,6 +321,78 @@ class Saver:
             self._rotate(spare=manifest.name)
             return manifest
 
+    def _write_together(self, writers: Writers, contents: Contents, existing: Existing, final: bool) -> Manifest:
+        """As `_write`; each process writes what it holds, and what goes wrong in one is raised in all."""
+        temporary = self.folder / f"{contents.name}{manifests.TEMPORARY}"
+        with self._lock:
+            try:
+                head = (
+                    _tried(lambda: self._begin_together(temporary, contents, existing, final)) if self.is_first else {}
+                )
+                told = writers.gather({**head, "offer": together.offer(contents)})
+                _agreed(told)
+                manifest = Manifest(
+                    kind=contents.kind,
+                    name=contents.name,
+                    step=contents.where.step,
+                    epoch=contents.where.epoch,
+                    samples=contents.where.samples,
+                    run=contents.run,
+                    attempt=contents.attempt,
+                    created_ns=time.time_ns(),
+                    files=(),
+                    parts=(),
+                    layout=writers.axes,
+                )
+                if told[0].get("kept"):
+                    return manifest
+                folder, offers = Path(told[0]["folder"]), [each["offer"] for each in told]
+                own = _tried(lambda: {"written": together.write_own(folder, contents, offers, writers.rank)})
+                told = writers.gather(own)
+                _agreed(told)
+                ended: dict[str, Any] = {}
+                if self.is_first:
+                    written = [each["written"] for each in told]
+
+                    def end() -> dict[str, Any]:
+                        nonlocal manifest
+                        like = [each.path for each in self._complete()[-1:]]
+                        manifest = together.publish_together(
+                            temporary, contents, offers, written, axes=writers.axes, like=like
+                        )
+                        there = manifests.checkpoint_in(self.folder / contents.name)
+                        self._move(temporary, there, replaced=existing == "replace")
+                        if final:
+                            manifests.point(self.folder, "final", manifest.name)
+                        return {}
+
+                    ended = _tried(end)
+                _agreed(writers.gather(ended))
+            except CheckpointError as error:
+                raise CheckpointError(
+                    f"The checkpoint of step {contents.where.step} was not written: {error}"
+                ) from error
+            finally:
+                if self.is_first:
+                    shutil.rmtree(temporary, ignore_errors=True)
+            if self.is_first:
+                self._rotate(spare=manifest.name)
+            return manifest
+
+    def _begin_together(self, temporary: Path, contents: Contents, existing: Existing, final: bool) -> dict[str, Any]:
+        there = manifests.checkpoint_in(self.folder / contents.name)
+        if there.manifest is not None and not there.why:
+            if existing == "refuse":
+                fix = "Save it under another name, or with overwrite=True."
+                raise CheckpointError(f"There is a {there.manifest.kind} {contents.name!r} already.", fix=fix)
+            if existing == "keep":
+                self._keep(there.manifest, contents.kind, final)
+                return {"kept": True}
+        for stale in self.folder.glob(f"*{manifests.TEMPORARY}"):  # of a process that was killed
+            shutil.rmtree(stale, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        return {"folder": str(temporary.resolve())}
+
     def _move(self, temporary: Path, there: Checkpoint, *, replaced: bool) -> None:
         """Give what is written its name. What has that name is put aside, and goes if it was to be replaced."""
         left = None
@@ -326,6 +425,27 @@ class Saver:
         for manifest in found:
             if manifest.kind in _ROTATED and manifest.name not in kept:
                 _delete(self.folder / manifest.name)
+
+
+def _tried(do: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """What comes of it for the others to know; an error is told to them, for they wait."""
+    try:
+        return do()
+    except Exception as error:
+        return {"error": str(error) if isinstance(error, AssayError | OSError) else repr(error)}
+
+
+def _refused(writers: Writers, why: str) -> Manifest:
+    """What cannot be kept is told to the others, who wait for it."""
+    writers.gather({"error": why})
+    raise CheckpointError(why)
+
+
+def _agreed(told: Sequence[Mapping[str, Any]]) -> None:
+    """CheckpointError with the first thing that one of several processes could not do."""
+    for rank, each in enumerate(told):
+        if "error" in each:
+            raise CheckpointError(f"rank {rank}: {each['error']}" if rank else str(each["error"]))
 
 
 def _parts_of(state: Any) -> dict[str, Any]:
@@ -375,13 +495,13 @@ def _plain(info: Mapping[str, Any]) -> dict[str, Any]:
 def _copied(parts: Mapping[str, Encoded], staging: Staging) -> dict[str, Encoded]:
     copies = staging.copy({f"{part}/{name}": t for part, each in parts.items() for name, t in each.tensors.items()})
     return {
-        part: Encoded(each.tree, {name: copies[f"{part}/{name}"] for name in each.tensors})
+        part: Encoded(each.tree, {name: copies[f"{part}/{name}"] for name in each.tensors}, each.boxes)
         for part, each in parts.items()
     }
 
 
 def _on_host(parts: Mapping[str, Encoded]) -> dict[str, Encoded]:
-    return {part: Encoded(each.tree, separate(each.tensors)) for part, each in parts.items()}
+    return {part: Encoded(each.tree, separate(each.tensors), each.boxes) for part, each in parts.items()}
 
 
 def _is_begun(checkpoint: Checkpoint) -> bool:

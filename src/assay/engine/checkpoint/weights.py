@@ -18,7 +18,7 @@ from assay.core import manifest as manifests
 from assay.core.errors import CheckpointError, InputError
 from assay.engine.checkpoint.folder import load, separate
 from assay.engine.checkpoint.tensor_file import read_tensors, write_tensors
-from assay.engine.divided import divided_like
+from assay.engine.divided import as_held, is_divided, whole
 from assay.engine.optim import load_optimizer_state
 
 _OF_MODELS = ("model", "state_dict", "model_state_dict", "weights", "net")
@@ -72,9 +72,11 @@ def load_model_state(model: nn.Module, state: Mapping[str, Any], *, strict: bool
     if callable(own):
         own(state)
         return Report()
+    if any(map(is_divided, model.parameters())):
+        state = as_held(model.state_dict(), state)
     if strict:
         try:
-            model.load_state_dict(divided_like(state, model.state_dict()))
+            model.load_state_dict(state)
         except (RuntimeError, KeyError) as error:
             raise CheckpointError(f"The checkpoint does not fit the model: {error}") from error
         return Report()
@@ -83,7 +85,7 @@ def load_model_state(model: nn.Module, state: Mapping[str, Any], *, strict: bool
     fitting = type(state)((name, value) for name, value in state.items() if name not in odd)  # type: ignore[call-arg]
     if hasattr(state, "_metadata"):
         fitting._metadata = state._metadata  # type: ignore[attr-defined]
-    result = model.load_state_dict(divided_like(fitting, there), strict=False)
+    result = model.load_state_dict(fitting, strict=False)
     missing = [name for name in result.missing_keys if name not in odd]
     return Report(missing=tuple(missing), unexpected=tuple(result.unexpected_keys), mismatched=tuple(odd))
 
@@ -91,15 +93,22 @@ def load_model_state(model: nn.Module, state: Mapping[str, Any], *, strict: bool
 def save_weights(model: nn.Module, path: str | os.PathLike[str]) -> Path:
     """Write the weights of a model into one safetensors file, which anything can read and which can run nothing.
 
-    CheckpointError when something in its state is no tensor, or the disk refuses.
+    CheckpointError when something in its state is no tensor, or the disk refuses. Where several processes have the
+    model together all of them call this, and the first one writes.
     """
-    place = Path(path)
+    place, state = Path(path), model.state_dict()
+    is_together = any(map(is_divided, state.values()))
+    is_writing = not is_together or torch.distributed.get_rank() == 0
     tensors: dict[str, Tensor] = {}
-    for name, value in model.state_dict().items():
+    for name, value in state.items():
         if not isinstance(value, Tensor) or value.is_complex():
             fix = "Save it as a checkpoint: Saver(folder).save_model(0, model)."
             raise CheckpointError(f"A file of weights cannot keep {name}: it is no tensor of real numbers.", fix=fix)
-        tensors[name] = value
+        full = whole(value)
+        if is_writing:
+            tensors[name] = full.detach().cpu() if is_together else full
+    if not is_writing:
+        return place
     temporary = place.with_name(f".{place.name}.{os.getpid()}{manifests.TEMPORARY}")
     try:
         write_tensors(temporary, separate(tensors))

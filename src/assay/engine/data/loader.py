@@ -104,6 +104,7 @@ class Loader:
         self.warn: Callable[[str], None] = _warn
         self._told = 0
         self._lists: Listed | None = None
+        self.fills = False  # a rank that has fewer micro-batches of a window than others repeats one, of size 0
         self._accumulate = accumulate or 1
         if batch_sampler is not None:
             name = f"data.{split}.batch_sampler"
@@ -204,14 +205,14 @@ class Loader:
         def tasks() -> Iterator[Task]:
             for cut in cuts:
                 begun.append(cut)
-                yield from ((epoch, *part) for part in cut[self.rank :: self.ranks])
+                yield from ((epoch, *part) for part in self._own(cut))
 
         batches = self._loaded(tasks())
         for first in batches:
-            while len(begun[0]) <= self.rank:
+            while not self._own(begun[0]):
                 yield self._window(begun.popleft(), ())
             cut = begun.popleft()
-            own = len(range(self.rank, len(cut), self.ranks))
+            own = len(self._own(cut))
             yield self._window(cut, (first,) if own == 1 else [first, *islice(batches, own - 1)])
         while begun:
             yield self._window(begun.popleft(), ())
@@ -221,7 +222,13 @@ class Loader:
         if self.ranks == 1:
             return Window(batches, sum(sizes), sizes if len(cut) > 1 else None, len(cut))
         own = sizes[self.rank :: self.ranks]
+        own += [0] * (len(self._own(cut)) - len(own))
         return Window(batches, sum(sizes), own, -(-len(cut) // self.ranks))
+
+    def _own(self, cut: list[Part]) -> list[Part]:
+        """The micro-batches of a window that this rank has."""
+        own = cut[self.rank :: self.ranks]
+        return own + cut[:1] if self.fills and len(own) * self.ranks < len(cut) else own
 
     def _cuts(self, epoch: int, start: int) -> Iterator[list[Part]]:
         """The micro-batches of each window of an epoch, from number `start` on."""

@@ -13,7 +13,7 @@ from assay.core import manifest as manifests
 from assay.core.errors import CheckpointError, InputError
 from assay.core.events import Event, Every, Handler
 from assay.engine.checkpoint.folder import load
-from assay.engine.divided import divided_as, own
+from assay.engine.divided import like, own
 from assay.engine.engine import Engine
 
 _FIRST = -50  # before who evaluates and saves
@@ -74,9 +74,8 @@ class EMA:
     @torch.no_grad()
     def update(self) -> None:
         decay = min(self.decay, (1 + self.updates) / (10 + self.updates)) if self.warmup else self.decay
-        means = [own(mean) for mean in self._average]
-        live = [own(weight).to(mean.dtype) for weight, mean in zip(self._live, means, strict=True)]
-        torch._foreach_lerp_(means, live, 1.0 - decay)
+        live = [own(weight).to(mean.dtype) for weight, mean in zip(self._live, self._average, strict=True)]
+        torch._foreach_lerp_([own(mean) for mean in self._average], live, 1.0 - decay)
         self.updates += 1
 
     @torch.no_grad()
@@ -84,9 +83,8 @@ class EMA:
         """The model has the averaged weights from here on."""
         if not self._live or self._aside is not None:  # no live ones: a test, which has loaded what it tests
             return
-        live = [own(weight) for weight in self._live]
-        self._aside = [weight.clone() for weight in live]
-        torch._foreach_copy_(live, [own(mean) for mean in self._average])
+        self._aside = [own(weight).clone() for weight in self._live]
+        torch._foreach_copy_([own(weight) for weight in self._live], [own(mean) for mean in self._average])
 
     @torch.no_grad()
     def take_out(self) -> None:
@@ -123,7 +121,7 @@ class EMA:
             raise CheckpointError(f"The averaged weights of the checkpoint are of another model: {some}.")
         for name, place in self._place.items():
             average = self._average[place]
-            own(average).copy_(own(divided_as(saved[name], average)))
+            own(average).copy_(own(like(average, saved[name])))
 
 
 def evaluated_weights(folder: Path) -> dict[str, Any]:

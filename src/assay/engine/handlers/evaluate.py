@@ -192,8 +192,9 @@ def evaluate(
         pipes.begin(evaluation)
         if ranks is not None:
             check_shared(pipes.pipes, used)
-        for number, batch in enumerate(batches):
-            if before is not None:
+        for number, (batch, is_idle) in enumerate(_in_step(batches, ranks)):
+            logged.is_idle = is_idle
+            if before is not None and not is_idle:
                 before()
             if pipeline is not None:
                 batch = pipeline.placed(batch)
@@ -206,6 +207,8 @@ def evaluate(
             except RuntimeError as error:
                 blame_device(batch, device, error)
                 raise
+            if is_idle:
+                continue
             evaluation.batch, evaluation.size = batch, _counted(batch, split)
             evaluation.samples += evaluation.size
             if pipeline is None or pipeline.is_last:
@@ -218,6 +221,7 @@ def evaluate(
                 after()
         evaluation.batch = None
         if ranks is not None:
+            ranks.settle()
             gather(ranks, evaluation, pipes.pipes, {"": loss, **used})
         if not evaluation.samples:
             fix = f"Look at [data.{split}]."
@@ -230,6 +234,29 @@ def evaluate(
             results |= numbers(f"{split}/{name}", metric.value())
         pipes.end(evaluation)
     return evaluation.metrics, evaluation.samples
+
+
+def _in_step(batches: Iterable[Any], ranks: Ranks | None) -> Iterator[tuple[Any, bool]]:
+    """Batches, and whether one counts for nothing: where weights are shared out no rank can compute without the others.
+
+    A rank that has no batch left goes through its last one again, and one that never had any through that of rank 0.
+    """
+    iterator, has_begun = iter(batches), False
+    if ranks is None or ranks.sharding is None:
+        yield from ((batch, False) for batch in iterator)
+        return
+    batch: Any = None
+    while True:
+        found = list(islice(iterator, 1))
+        batch = found[0] if found else batch
+        count = int(ranks.sum_values([len(found)])[0])
+        if not count:
+            return
+        if not has_begun and count < ranks.count:
+            first = ranks.gather(batch if ranks.rank == 0 else None)[0]
+            batch = batch if found else first
+        has_begun = True
+        yield batch, not found
 
 
 def _metrics(process: Process, others: Mapping[str, Any]) -> dict[str, Metric]:

@@ -13,7 +13,7 @@ from torch.utils.hooks import RemovableHandle
 
 from assay.core.errors import InputError
 from assay.core.events import Event, Handler
-from assay.engine.divided import norms_of
+from assay.engine.divided import is_divided, norm_of
 from assay.engine.engine import Engine
 from assay.engine.when import Before, steps
 
@@ -46,9 +46,7 @@ class Norms:
         named = {id(weight): (name, weight) for name, weight in _trained(engine.process.model)}
 
         def measure(mine: list[tuple[str, nn.Parameter]], *_: Any) -> None:
-            known = [(name, weight.grad) for name, weight in mine if weight.grad is not None]
-            norms = norms_of([grad for _, grad in known])
-            self._grads += [(name, norm) for (name, _), norm in zip(known, norms, strict=True)]
+            self._grads += [(name, _norm(weight.grad)) for name, weight in mine if weight.grad is not None]
 
         self._hooks = []
         for optimizer in engine.process.backward.optimizers.values():
@@ -57,8 +55,7 @@ class Norms:
             self._hooks.append(optimizer.register_step_pre_hook(partial(measure, mine)))
 
     def record(self, engine: Engine) -> None:
-        named = dict(engine.process.model.named_parameters())
-        weights = list(zip(named, norms_of(list(named.values())), strict=True))
+        weights = [(name, _norm(weight)) for name, weight in engine.process.model.named_parameters()]
         values = _numbers([*self._grads, *weights])
         grads = self._by_module("grad_norm", dict(zip([name for name, _ in self._grads], values, strict=False)))
         rest = values[len(self._grads) :]
@@ -83,6 +80,14 @@ class Norms:
 
 def _trained(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
     return [(name, weight) for name, weight in model.named_parameters() if weight.requires_grad]
+
+
+def _norm(tensor: Tensor) -> Tensor:
+    if is_divided(tensor):
+        return norm_of([tensor.detach()])
+    values = tensor.detach().coalesce().values() if tensor.is_sparse else tensor.detach()
+    norm: Tensor = torch.linalg.vector_norm(values, dtype=torch.promote_types(values.dtype, torch.float32))
+    return norm
 
 
 def _numbers(norms: list[tuple[str, Tensor]]) -> list[float]:

@@ -26,7 +26,7 @@ from assay.engine.checkpoint.saver import Saver
 from assay.engine.checkpoint.tensor_file import Staging
 from assay.engine.checkpoint.weights import load_model_state as load_model_state
 from assay.engine.criterion import criterion_state, load_criterion_state
-from assay.engine.divided import own, whole_state
+from assay.engine.divided import as_held, own
 from assay.engine.engine import Engine
 from assay.engine.when import every as each
 
@@ -44,13 +44,12 @@ class Save:
     `best`: the metric and mode that decide which evaluation was best; `evaluate_every` is when it can change.
     `on_best` hears (metric, mode, value, step, checkpoint). In the `background` the training waits only until the
     state is copied to host memory, and for the save before if that is still being written; the run ends when the last
-    one is on disk. Without a `saver` nothing is written: where weights are divided among processes, one writes, and the
-    others give it their parts at the same steps.
+    one is on disk.
     """
 
     def __init__(
         self,
-        saver: Saver | None,
+        saver: Saver,
         *,
         every: str = "1 epoch",
         best: tuple[str, Mode] | None = None,
@@ -66,9 +65,8 @@ class Save:
         self.last_step: int | None = None
         self._improved = False
         self._failed_step: int | None = None
-        is_writing = background and saver is not None
-        self._background = Background("assay-save") if is_writing else None
-        self._staging = Staging() if is_writing else None
+        self._background = Background("assay-save") if background else None
+        self._staging = Staging() if background else None
 
     def handlers(self) -> list[Handler]:
         out = [
@@ -88,7 +86,7 @@ class Save:
 
     def rehearse(self, engine: Engine) -> None:
         """Encode and decode the whole state in memory, so that what cannot be kept is known before the first step."""
-        for part, state in capture(engine, keep=self.saver is not None).items():
+        for part, state in capture(engine).items():
             encoded = encode(state, path=part)
             decode(encoded.tree, encoded.tensors)
 
@@ -137,8 +135,8 @@ class Save:
         if not isinstance(engine.state.error, NonFiniteError):
             return
         spoilt = _spoilt(engine.process.model)
-        if engine.ranks is not None:  # what one of them finds in its part is so for all
-            spoilt = [name for found in engine.ranks.gather_from_everyone(spoilt) for name in found]
+        if self.saver.writers is not None and engine.ranks is not None and not engine.ranks.all_agree(not spoilt):
+            spoilt = spoilt or ["a weight that another process has"]
         if spoilt:
             message = f"No checkpoint of step {engine.state.step} was written: {spoilt[0]} is not finite."
             engine.recorder.tell(Warned(message=message, step=engine.state.step))
@@ -166,19 +164,15 @@ class Save:
             }
             info = {**measured, "train/loss": state.loss}
             try:
-                parts = capture(engine, keep=self.saver is not None)
-                if self.saver is not None:
-                    write = self.saver.prepared(parts, where, kind=kind, info=info, final=final, staging=self._staging)
+                write = self.saver.prepared(
+                    capture(engine), where, kind=kind, info=info, final=final, staging=self._staging
+                )
             except CheckpointError as error:
-                self.last_step = self._failed_step = step
                 _tell_failure(recorder, str(error), step)
                 return
             finally:
                 engine.fire(Event.CHECKPOINT_END)
         self.last_step = step
-        saver = self.saver
-        if saver is None:
-            return
 
         def job() -> None:
             if write is None and self._failed_step == step:
@@ -186,12 +180,13 @@ class Save:
             self._failed_step = step
             with _reported(recorder, step):
                 if write is None:
-                    saver.promote(name, kind, final=final)
+                    if self.saver.is_first:
+                        self.saver.promote(name, kind, final=final)
                 else:
                     _tell_saved(recorder, write(), seconds=perf_counter() - begun, is_best=is_best)
                 self._failed_step = None
-                if best is not None:
-                    self._mark(saver, name, best)
+                if best is not None and self.saver.is_first:
+                    self._mark(name, best)
 
         if self._background is not None:
             self._background.submit(job)
@@ -199,9 +194,9 @@ class Save:
             job()
         engine.add_seconds("checkpoint", perf_counter() - begun)
 
-    def _mark(self, saver: Saver, name: str, best: Mapping[str, Any]) -> None:
+    def _mark(self, name: str, best: Mapping[str, Any]) -> None:
         try:
-            saver.set_best(name, metric=best["metric"], mode=best["mode"], value=best["value"])
+            self.saver.set_best(name, metric=best["metric"], mode=best["mode"], value=best["value"])
         except OSError as error:
             raise CheckpointError(f"{name} was not marked as the best: {error}.") from error
         if self.on_best is not None:
@@ -237,20 +232,14 @@ def _spoilt(model: nn.Module) -> list[str]:
     return weights + [name for name, buffer in model.named_buffers() if buffer.isnan().any()]
 
 
-def capture(engine: Engine, *, keep: bool = True) -> dict[str, Any]:
-    """Everything a checkpoint keeps, by part; each listener with a state is a part of its own.
-
-    What is divided among processes is put together: then this is collective. Who does not `keep` it gives its parts,
-    and has no more of them than that in memory.
-    """
+def capture(engine: Engine) -> dict[str, Any]:
+    """Everything a checkpoint keeps, by part; each listener with a state is a part of its own."""
     model, backward = engine.process.model, engine.process.backward
     parts = {"model": model.state_dict(), "state": engine.state.state_dict()}
     parts |= {name: part.state_dict() for name, part in backward.parts(model).items()}
     parts |= criterion_state(engine.process)
     parts |= {name: listener.state_dict() for name, listener in stateful(engine).items()}
-    pipeline = engine.pipeline
-    parts = whole_state(parts, keep=keep or (pipeline is not None and pipeline.is_saved))
-    return parts if pipeline is None else pipeline.whole(parts)
+    return parts if engine.pipeline is None else engine.pipeline.whole(parts)
 
 
 def restore(engine: Engine, parts: Mapping[str, Any]) -> None:
@@ -275,7 +264,9 @@ def restore(engine: Engine, parts: Mapping[str, Any]) -> None:
 def unlike(engine: Engine, parts: Mapping[str, Any]) -> list[str]:
     """The parts of a loaded checkpoint that, asked for their state now, do not give what it holds of them."""
     now = capture(engine)
-    return [name for name, state in parts.items() if name in now and digest(now[name]) != digest(state)]
+    return [
+        name for name, state in parts.items() if name in now and digest(now[name]) != digest(as_held(now[name], state))
+    ]
 
 
 def is_of_engine(part: str) -> bool:

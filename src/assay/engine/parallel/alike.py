@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from assay.core.errors import InputError
 from assay.core.events import Event, Every, Handler
-from assay.engine.divided import is_divided, norms_of
+from assay.engine.divided import is_divided, norm_of
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -46,7 +46,7 @@ class AlikeGradients:
         ]
         if not named:
             return
-        norms = torch.stack(norms_of([grad for _, grad in named]))
+        norms = torch.stack([norm_of([grad]).double() for _, grad in named])
         extremes = torch.cat([norms, -norms])
         dist.all_reduce(extremes, op=dist.ReduceOp.MAX, group=self.mesh.get_group())
         largest, smallest = extremes[: len(named)], -extremes[len(named) :]

@@ -45,9 +45,17 @@ def join_data(engine: Engine, ranks: Ranks) -> Ranks:
             f"{type(process).__name__} makes its own updates, which other ranks know nothing of.",
             fix="Write a Process with forward_step, whose losses assay differentiates; or train in one process.",
         )
-    if not ranks.is_alone:  # else this process has all samples of a step, and all of the model
-        for part in backward.by_name.values() if isinstance(backward, Backwards) else (backward,):
-            part.peers = ranks
-    ranks.follow_([*process.model.parameters(), *process.model.buffers()])
+    if ranks.sharding is not None and isinstance(backward, Backwards):
+        raise InputError(
+            "Several optimizers do not go with [parallel] shard: the loss of each would have to leave the weights of"
+            " the others alone.",
+            fix="Use data in its place.",
+        )
+    for part in backward.by_name.values() if isinstance(backward, Backwards) else (backward,):
+        part.peers = ranks
+    if ranks.sharding is None:
+        ranks.follow_([*process.model.parameters(), *process.model.buffers()])
+    else:
+        source.fills = True
     engine.ranks = ranks
     return ranks

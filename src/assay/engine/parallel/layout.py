@@ -10,9 +10,11 @@ import torch
 from torch.distributed.device_mesh import init_device_mesh
 
 from assay.core.errors import InputError
+from assay.core.manifest import Axis
 from assay.core.schema import PARALLEL_AXES as AXES
 from assay.engine.parallel.ranks import BUCKET_BYTES, Ranks
 from assay.engine.parallel.staged import StagedRanks
+from assay.engine.parallel.writers import Writers
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -27,7 +29,7 @@ class Layout:
     """How many processes there are along each axis.
 
     Those along `data` and `shard` have different samples; those along `tensor` and `pipeline` have parts of one model,
-    and see the same samples.
+    and see the same samples. `stage`: what the processes along `shard` share out, as the stages of ZeRO.
     """
 
     pipeline: int = 1
@@ -41,19 +43,34 @@ class Layout:
     split: tuple[str, ...] = ()
     """The parts of the model with which stages after the first begin; none: stages about as large as each other."""
 
+    stage: int = 3
+    """That of ZeRO, where weights are shared out."""
+
     @classmethod
-    def of(cls, settings: Mapping[str, Any]) -> Layout:
-        """That of a [parallel] table. InputError for a pipeline that comes out uneven."""
-        given: dict[str, Any] = {name: int(settings[name]) for name in (*AXES, "stages") if name in settings}
-        if "schedule" in settings:
-            given["schedule"] = settings["schedule"]
-        layout = cls(**given, split=tuple(settings.get("split", ())))
+    def of(cls, settings: Mapping[str, Any], *, processes: int = 1) -> Layout:
+        """That of a [parallel] table; `processes` share the samples where it names no axis.
+
+        ZeRO shares out weights among the processes of `data`, where there is no `shard`. InputError for a pipeline
+        that comes out uneven.
+        """
+        sizes = {name: int(settings[name]) for name in AXES if name in settings} or {"data": processes}
+        how: dict[str, Any] = {name: settings[name] for name in ("schedule", "stages") if name in settings}
+        zero = settings.get("zero", {})
+        if zero and zero.get("enabled", True):
+            how["stage"] = int(zero.get("stage", 3))
+            if sizes.get("shard", 1) == 1:
+                sizes |= {"shard": sizes.get("data", 1), "data": 1}
+        how |= sizes
+        layout = cls(**how, split=tuple(settings.get("split", ())))
         layout._check_stages()
         return layout
 
     def _check_stages(self) -> None:
         if self.pipeline == 1:
             return
+        if self.shard > 1:
+            fix = "Use data in its place: each stage has the weights of its layers only."
+            raise InputError(f"[parallel] pipeline {self.pipeline} x shard {self.shard} is not there.", fix=fix)
         per_process, rest = divmod(self.stage_count, self.pipeline)
         if rest or not per_process:
             what = f"{self.stage_count} stages cannot be divided evenly among {self.pipeline} processes."
@@ -102,14 +119,14 @@ class Layout:
         return self.pipeline * self.data * self.shard * self.tensor
 
     @property
+    def is_divided(self) -> bool:
+        """Whether no process has the whole model."""
+        return self.processes > self.data
+
+    @property
     def sharers(self) -> int:
         """How many processes have different samples."""
         return self.data * self.shard
-
-    @property
-    def divides_the_model(self) -> bool:
-        """Whether a process has only a part of the weights."""
-        return self.processes > self.data
 
     def __str__(self) -> str:
         """As `data 2 x tensor 2 = 4 processes`."""
@@ -122,7 +139,8 @@ class Layout:
 class Mesh:
     """The processes of a run, laid out: `devices` has an axis for each name of AXES, of size 1 too.
 
-    `ranks` are those that share the samples with this one.
+    `ranks` are those that share the samples with this one; `writers` those that write a checkpoint together, None where
+    one process has all of it.
     """
 
     layout: Layout
@@ -130,6 +148,7 @@ class Mesh:
     ranks: Ranks
     pipeline: Pipeline | None = None
     """What this process has of a model that was split into stages."""
+    writers: Writers | None = None
 
     def at(self, axis: str) -> int:
         """Where this process is along an axis, from 0."""
@@ -145,6 +164,8 @@ def laid_out(layout: Layout, device: torch.device, *, bucket_mb: int = 0) -> Mes
     sharing = devices["data", "shard"]._flatten("samples").get_group()
     size = bucket_mb * 2**20 or BUCKET_BYTES
     if layout.pipeline > 1:
-        line = devices["pipeline"].get_group()
-        return Mesh(layout=layout, devices=devices, ranks=StagedRanks(sharing, line, bucket_bytes=size))
-    return Mesh(layout=layout, devices=devices, ranks=Ranks(sharing, bucket_bytes=size))
+        ranks: Ranks = StagedRanks(sharing, devices["pipeline"].get_group(), bucket_bytes=size)
+    else:
+        ranks = Ranks(sharing, bucket_bytes=size)
+    axes = tuple(Axis(name=name, size=size) for name, size in layout.sizes.items())
+    return Mesh(layout=layout, devices=devices, ranks=ranks, writers=Writers(axes) if layout.is_divided else None)

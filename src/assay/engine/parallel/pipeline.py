@@ -166,16 +166,12 @@ class Pipeline:
         for window in windows:
             yield window._replace(batches=[self.placed(batch) for batch in window.batches])
 
-    @property
-    def is_saved(self) -> bool:
-        """Whether checkpoints have the weights of this process, and not those of another one with the same."""
-        return self.ranks.line[0] == 0
-
     def whole(self, parts: dict[str, Any]) -> dict[str, Any]:
         """The parts of a checkpoint as of the whole model, where one is saved; others keep their own. Collective."""
-        if not self.is_saved:
+        parts = on_host(parts)
+        if self.ranks.line[0] != 0:
             return parts
-        states = self.ranks.gather_line(on_host(parts))
+        states = self.ranks.gather_line(parts)
         if not states:
             return parts
         found: dict[str, Any] = together(states, {name: i for i, name in enumerate(self.order)})

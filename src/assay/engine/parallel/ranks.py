@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 import torch
@@ -15,10 +16,16 @@ from torch import Tensor
 from assay.core.errors import AssayError, InputError
 from assay.engine.clip import clip_norm_
 from assay.engine.data.source import Window
-from assay.engine.divided import own
+from assay.engine.divided import clip_divided_norm_, is_divided, own
+
+if TYPE_CHECKING:
+    from assay.engine.parallel.shard import Sharding
 
 BUCKET_BYTES = 25 * 2**20
 """Gradients are sent together in pieces of about this size, as DistributedDataParallel does it."""
+
+
+_LOST = re.compile(r"gloo/|Connection (?:closed|reset) by peer|NCCL")
 
 
 class PeerError(AssayError):
@@ -32,6 +39,9 @@ class Ranks:
     Where a model is divided too there are processes outside, with which this one only agrees when to stop, and waits.
     """
 
+    is_staged = False
+    """Whether the model is split into stages, of which other processes have the rest."""
+
     def __init__(self, group: Any = None, *, bucket_bytes: int = BUCKET_BYTES) -> None:
         self.group = group
         self.rank = dist.get_rank(group)
@@ -39,19 +49,15 @@ class Ranks:
         self.bucket_bytes = bucket_bytes
         self.samples = 0
         self.micro_steps = 0
+        self.sharding: Sharding | None = None  # of the model, where its weights are shared out
+        self.is_idle = False  # this rank takes part in a pass only because others have a micro-batch left
         self.asked = ""
         self.is_hurried = False
         # Where what is agreed on is sent from: a number on the CPU makes no device wait.
-        members = dist.get_process_group_ranks(group)
-        self.host_backend = "fake" if dist.get_backend() == "fake" else "gloo"
-        self._everyone = dist.new_group(backend=self.host_backend)
-        self._host = dist.new_group(members, backend=self.host_backend, use_local_synchronization=True)
+        own = dist.get_process_group_ranks(group)
+        self._everyone = dist.new_group(backend=host_backend())
+        self._host = dist.new_group(own, backend=host_backend(), use_local_synchronization=True)
         self.is_first = dist.get_rank() == 0
-
-    @property
-    def is_alone(self) -> bool:
-        """Whether what a step needs is all in this process."""
-        return self.count == 1
 
     def begin(self, window: Window) -> None:
         """The step that comes: `samples` of all ranks, in at most `micro_steps` batches."""
@@ -91,20 +97,37 @@ class Ranks:
 
     def sum_(self, tensors: Iterable[Tensor]) -> None:
         """Add up tensors over all ranks in place; the same bits on each. They are as many, and alike, everywhere."""
-        for bucket in _buckets((own(tensor).detach() for tensor in tensors), self.bucket_bytes):
+        for bucket in _buckets((own(tensor.detach()) for tensor in tensors), self.bucket_bytes):
             flat = torch.cat([tensor.reshape(-1) for tensor in bucket])
             self._reduce(flat, self.group)
             for tensor, part in zip(bucket, torch.split(flat, [tensor.numel() for tensor in bucket]), strict=True):
                 tensor.copy_(part.view_as(tensor))
 
     def follow_(self, tensors: Iterable[Tensor]) -> None:
-        """Give tensors the values that they have on rank 0; of one that is divided otherwise, its part."""
-        for bucket in _buckets((own(tensor).detach() for tensor in tensors), self.bucket_bytes):
+        """Give tensors the values that they have on rank 0."""
+        for bucket in _buckets((own(tensor.detach()) for tensor in tensors), self.bucket_bytes):
             flat = torch.cat([tensor.reshape(-1) for tensor in bucket])
-            with _peers():
+            with peers():
                 dist.broadcast(flat, group=self.group, group_src=0)
             for tensor, part in zip(bucket, torch.split(flat, [tensor.numel() for tensor in bucket]), strict=True):
                 tensor.copy_(part.view_as(tensor))
+
+    def begin_pass(self, *, is_last: bool) -> None:
+        """A backward pass comes, the last one of a step or not."""
+        if self.sharding is not None:
+            self.sharding.begin_pass(is_last=is_last)
+
+    def settle(self) -> None:
+        """After forward passes that no backward pass follows."""
+        if self.sharding is not None:
+            self.sharding.settle()
+
+    def all_agree(self, value: bool) -> bool:
+        """Whether `value` is true on each process of the run."""
+        tensor = torch.tensor([value], dtype=torch.uint8)
+        with peers():
+            dist.all_reduce(tensor, op=dist.ReduceOp.MIN, group=self._everyone)
+        return bool(tensor.item())
 
     def gather(self, value: Any) -> list[Any]:
         """What each rank gives, in their order."""
@@ -113,25 +136,22 @@ class Ranks:
     def gather_own(self, value: Any) -> list[Any]:
         """The same of what is about this part of the model, where that is divided."""
         found: list[Any] = [None] * self.count
-        with _peers():
+        with peers():
             dist.all_gather_object(found, value, group=self._host)
         return found
 
     def clip_(self, parameters: Sequence[Tensor], max_norm: float) -> float:
         """Scale gradients so that the norm of all, whatever this process has of them, is at most that; returns it."""
-        return clip_norm_(parameters, max_norm)
+        clip = clip_divided_norm_ if any(map(is_divided, parameters)) else clip_norm_
+        return clip(parameters, max_norm)
 
     def join_(self, parameters: Sequence[Tensor]) -> None:
         """Add up gradients of weights that other parts of the model have as well."""
 
-    def everywhere(self, flag: bool) -> bool:
-        """Whether it is so for all parts of the model."""
-        return flag
-
     def gather_from_everyone(self, value: Any) -> list[Any]:
         """What each process of the run gives, in their order."""
         found: list[Any] = [None] * dist.get_world_size()
-        with _peers():
+        with peers():
             dist.all_gather_object(found, value, group=self._everyone)
         return found
 
@@ -144,7 +164,7 @@ class Ranks:
         """Whether somebody asked to stop (the reason, whether in a hurry), and the least bound of all."""
         bound = math.inf if max_steps is None else max_steps
         tensor = torch.tensor([bool(self.asked), self.is_hurried, -bound], dtype=torch.float64)
-        with _peers():
+        with peers():
             dist.all_reduce(tensor, op=dist.ReduceOp.MAX, group=self._everyone)
         asked, hurried, least = tensor.tolist()
         reason = ""
@@ -154,15 +174,20 @@ class Ranks:
 
     def wait(self) -> None:
         """Return when all processes of the run have come here."""
-        with _peers():
+        with peers():
             dist.barrier(group=self._everyone)
 
     def _reduce(self, tensor: Tensor, group: Any) -> None:
-        with _peers():
+        with peers():
             dist.all_reduce(tensor, group=group)
 
 
-class _peers:
+def host_backend() -> str:
+    """What sends what lies on the CPU; in a world that is only imagined, nothing."""
+    return "fake" if dist.get_backend() == "fake" else "gloo"
+
+
+class peers:
     """What torch says when a connection is lost becomes a PeerError."""
 
     def __enter__(self) -> None:
@@ -170,12 +195,22 @@ class _peers:
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if isinstance(error, RuntimeError):
-            first = str(error).strip().splitlines()[0] if str(error).strip() else "no reason given"
-            raise PeerError(
-                "Another process of this run ended, or does not answer.",
-                where=first[:200],
-                fix="What ended it is told by that process.",
-            ) from error
+            raise _peer_error(error) from error
+
+
+def lost(error: BaseException) -> PeerError | None:
+    """What to raise in its place if `error` is torch's own about a lost connection: weights come together in it."""
+    is_lost = isinstance(error, dist.DistError) or (type(error) is RuntimeError and _LOST.search(str(error)))
+    return _peer_error(error) if is_lost else None
+
+
+def _peer_error(error: BaseException) -> PeerError:
+    first = str(error).strip().splitlines()[0] if str(error).strip() else "no reason given"
+    return PeerError(
+        "Another process of this run ended, or does not answer.",
+        where=first[:200],
+        fix="What ended it is told by that process.",
+    )
 
 
 def _buckets(tensors: Iterable[Tensor], size: int) -> Iterable[list[Tensor]]:

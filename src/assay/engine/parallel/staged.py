@@ -11,8 +11,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from assay.core.errors import InputError
-from assay.engine.divided import norm_of_all, own_gradient
-from assay.engine.parallel.ranks import BUCKET_BYTES, Ranks, _peers
+from assay.engine.divided import norm_of, own
+from assay.engine.parallel.ranks import BUCKET_BYTES, Ranks, host_backend, peers
 
 
 class StagedRanks(Ranks):
@@ -22,18 +22,16 @@ class StagedRanks(Ranks):
     logged, come about on the last stage; what is summed or gathered of them is that of the last stages.
     """
 
+    is_staged = True
+
     def __init__(self, group: Any, pipeline: Any, *, bucket_bytes: int = BUCKET_BYTES) -> None:
         super().__init__(group, bucket_bytes=bucket_bytes)
         self.place = dist.get_rank(pipeline)
         self.places = dist.get_world_size(pipeline)
         self.line = dist.get_process_group_ranks(pipeline)
-        self._host_of_line = dist.new_group(self.line, backend=self.host_backend, use_local_synchronization=True)
+        self._host_of_line = dist.new_group(self.line, backend=host_backend(), use_local_synchronization=True)
         self._shared: list[tuple[Any, list[Tensor]]] = []
         self._borrowed: set[int] = set()
-
-    @property
-    def is_alone(self) -> bool:
-        return False
 
     @property
     def is_last(self) -> bool:
@@ -49,9 +47,9 @@ class StagedRanks(Ranks):
             by_places.setdefault(places, []).append(weight)
             if places[0] != self.place:
                 self._borrowed.add(id(weight))
-        for places, own in sorted(by_places.items(), key=lambda pair: pair[0]):
+        for places, found in sorted(by_places.items(), key=lambda pair: pair[0]):
             group = dist.new_group([self.line[place] for place in places], use_local_synchronization=True)
-            self._shared.append((group, own))
+            self._shared.append((group, found))
 
     def sum_values(self, values: Sequence[float]) -> list[float]:
         found: list[float] = self.told(self.sum_own(values) if self.is_last else None)
@@ -67,11 +65,11 @@ class StagedRanks(Ranks):
         return found
 
     def clip_(self, parameters: Sequence[Tensor], max_norm: float) -> float:
-        grads = [part for each in parameters if (part := own_gradient(each)) is not None]
+        grads = [own(each.grad) for each in parameters if each.grad is not None]
         if any(grad.is_sparse for grad in grads):
             raise InputError("Sparse gradients cannot be clipped.", fix="Leave out clip_norm, or use dense embeddings.")
         counted = [each.grad for each in parameters if each.grad is not None and id(each) not in self._borrowed]
-        square = norm_of_all(counted).double().square().cpu()
+        square = norm_of(counted).double().square().cpu() if counted else torch.zeros((), dtype=torch.float64)
         self._reduce(square, self._host_of_line)
         norm = math.sqrt(square.item())
         if math.isfinite(norm) and grads:
@@ -83,12 +81,7 @@ class StagedRanks(Ranks):
             for weight in weights:
                 if weight.grad is None:
                     weight.grad = torch.zeros_like(weight)
-                grad = own_gradient(weight)
-                assert grad is not None
-                self._reduce(grad, group)
-
-    def everywhere(self, flag: bool) -> bool:
-        return all(self.of_line(flag))
+                self._reduce(own(weight.grad), group)
 
     def told(self, value: Any) -> Any:
         """What the last stage gives."""
@@ -97,20 +90,13 @@ class StagedRanks(Ranks):
     def told_by(self, place: int, value: Any) -> Any:
         """What the process at a place of the pipeline gives."""
         box = [value]
-        with _peers():
+        with peers():
             dist.broadcast_object_list(box, src=self.line[place], group=self._host_of_line)
         return box[0]
 
     def gather_line(self, value: Any) -> list[Any]:
         """What each process of this pipeline gives, in their order, to the first; none to the others."""
         found: list[Any] = [None] * self.places if self.place == 0 else []
-        with _peers():
+        with peers():
             dist.gather_object(value, found or None, dst=self.line[0], group=self._host_of_line)
-        return found
-
-    def of_line(self, value: Any) -> list[Any]:
-        """What each process of this pipeline gives, in their order."""
-        found: list[Any] = [None] * self.places
-        with _peers():
-            dist.all_gather_object(found, value, group=self._host_of_line)
         return found

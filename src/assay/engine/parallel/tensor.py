@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
@@ -67,6 +68,10 @@ def divide_tensors(model: nn.Module, mesh: DeviceMesh, plan: Mapping[str, Any] |
         "colwise_gather_output": lambda: styles.ColwiseParallel(output_layouts=_replicate()),
         "rowwise_split_input": lambda: styles.RowwiseParallel(input_layouts=_replicate()),
     }
+    modules = dict(model.named_modules())
+    for name, style in found.items():
+        if isinstance(modules[name], nn.Linear) and isinstance(style, str):
+            modules[name].register_forward_pre_hook(partial(_check_input, name, style, size))
     chosen = {name: made[style]() if isinstance(style, str) else style for name, style in found.items()}
     # All have the same weights by now: each cuts out its own part.
     styles.parallelize_module(model, mesh, chosen, src_data_rank=None)
@@ -120,6 +125,20 @@ def check_plan(model: nn.Module, plan: Mapping[str, Any], size: int) -> None:
                 f"[parallel] tensor = {size} does not divide {what} = {count}: {count} / {size} = {count / size:.4g}.",
                 fix=f"tensor can be {_or(good)}." if good else "Change the model, or leave the layer out of the plan.",
             )
+
+
+def _check_input(name: str, style: str, size: int, module: nn.Module, given: tuple[Any, ...]) -> None:
+    """InputError, in the place of a page from torch, for a layer that gets more or fewer features than its part has."""
+    takes: int = module.in_features  # type: ignore[assignment]
+    expected = takes // size if style == "rowwise" else takes
+    found = given[0].shape[-1] if given else expected
+    if found == expected:
+        return
+    raise InputError(
+        f"[parallel] tensor: {name} is divided as {style!r} and takes {expected} of {takes} features; it got {found}.",
+        fix="What comes before it has to be divided by its columns (colwise) if it is rowwise, and only then."
+        " rowwise_split_input takes all features, colwise_gather_output gives all.",
+    )
 
 
 def _divided_dim(module: nn.Module, style: str) -> str:

@@ -7,6 +7,8 @@ from typing import Any
 
 from torch import Tensor
 
+from assay.engine.divided import whole
+
 
 def together(states: Sequence[Any], order: Mapping[str, int]) -> Any:
     """One tree of several: tables are joined, anything else is that of the first who has it.
@@ -38,9 +40,9 @@ def apart(state: Any, elsewhere: Collection[str]) -> Any:
 
 
 def on_host(state: Any) -> Any:
-    """A tree with all tensors in host memory, as another process can be given it."""
+    """A tree with whole tensors in host memory, as another process can be given it; collective where any is divided."""
     if isinstance(state, Tensor):
-        return state.detach().cpu()
+        return whole(state.detach()).cpu()
     if isinstance(state, dict):
         return _like(state, ((key, on_host(value)) for key, value in state.items()))
     return type(state)(map(on_host, state)) if type(state) in (list, tuple) else state

@@ -1,0 +1,49 @@
+"""Tensors that lie in a checkpoint in pieces, one file for each process that wrote some."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from hashlib import blake2b
+
+from torch import Tensor
+
+from assay.core.errors import CheckpointError
+from assay.core.manifest import Shard, ShardedTensor
+from assay.engine.checkpoint.codec import digest_tensor
+
+Piece = tuple[tuple[int, ...], str]
+"""Where a piece begins, and the digest of what it holds."""
+
+
+def assembled(tensor: ShardedTensor, read: Mapping[str, Mapping[str, Tensor]]) -> Tensor:
+    """A tensor from its pieces; `read` has the tensors of each file. CheckpointError where a piece is another."""
+    whole: Tensor | None = None
+    for shard in tensor.shards:
+        piece = read.get(shard.file, {}).get(shard.key)
+        if piece is None or tuple(piece.shape) != shard.shape:
+            raise CheckpointError(f"{shard.file} does not hold the piece of {tensor.name} that it should.")
+        if whole is None:
+            whole = piece.new_empty(tensor.shape)
+        if piece.dtype != whole.dtype:
+            raise CheckpointError(f"The pieces of {tensor.name} are of several dtypes.")
+        whole[_where(shard)] = piece
+    if whole is None:
+        raise CheckpointError(f"{tensor.name} has no pieces.")
+    return whole
+
+
+def pieces_of(whole: Tensor, tensor: ShardedTensor) -> list[Piece]:
+    """What a whole tensor has where its pieces were."""
+    return [(shard.offsets, digest_tensor(whole[_where(shard)].contiguous())) for shard in tensor.shards]
+
+
+def digest_of_pieces(pieces: Iterable[Piece]) -> str:
+    """The digest of a tensor from those of its pieces: equal for equal values in equal pieces."""
+    hasher = blake2b(digest_size=16)
+    for offsets, digest in sorted(pieces):
+        hasher.update(f"{offsets} {digest}\n".encode())
+    return hasher.hexdigest()
+
+
+def _where(shard: Shard) -> tuple[slice, ...]:
+    return tuple(slice(low, low + size) for low, size in zip(shard.offsets, shard.shape, strict=True))

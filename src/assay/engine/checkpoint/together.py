@@ -1,0 +1,127 @@
+"""A checkpoint that several processes write: each what it holds, in a file of its own; the first one publishes it.
+
+1. each offers what it holds; a piece that several hold is written by the first of them
+2. each writes its pieces, durably, and says so
+3. when all have, the first writes the trees and the manifest, and gives the folder its name
+
+Whatever ends one of them before that leaves a folder that has no manifest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from assay.core.errors import CheckpointError
+from assay.core.manifest import Axis, File, Manifest, Part, Shard, ShardedTensor
+from assay.engine.checkpoint.codec import digest_encoded
+from assay.engine.checkpoint.folder import Contents, publish, write_tree
+from assay.engine.checkpoint.pieces import digest_of_pieces
+from assay.engine.checkpoint.tensor_file import write_tensors
+
+Offer = Mapping[str, Mapping[str, Any]]
+"""By part and tensor: where the piece begins, its shape, the shape of the whole, its dtype."""
+
+
+class Writers(Protocol):
+    """The processes that write together, of which this is number `rank`. All that they do is done by all of them."""
+
+    rank: int
+    axes: tuple[Axis, ...]
+
+    @property
+    def is_first(self) -> bool: ...
+
+    def gather(self, value: Any) -> list[Any]: ...
+
+
+def offer(contents: Contents) -> dict[str, dict[str, Any]]:
+    """What this process holds."""
+    held: dict[str, dict[str, Any]] = {}
+    for name, part in contents.parts.items():
+        held[name] = {}
+        for key, tensor in part.tensors.items():
+            box = part.boxes.get(key)
+            shape = list(tensor.shape)
+            if box is None:
+                held[name][key] = [[0] * len(shape), shape, shape, str(tensor.dtype)]
+            elif tensor.numel():
+                held[name][key] = [list(box.offsets), shape, list(box.whole), str(tensor.dtype)]
+    return held
+
+
+def write_own(folder: Path, contents: Contents, offers: Sequence[Offer], rank: int) -> dict[str, Any]:
+    """Write the pieces that this process is the first to hold; what was written. OSError as the disk has it."""
+    if not folder.is_dir():
+        raise CheckpointError(
+            f"{folder} is not there on the machine of rank {rank}: checkpoints want a file system that all share."
+        )
+    written: dict[str, Any] = {}
+    for name, part in contents.parts.items():
+        mine = {key for key, found in offers[rank].get(name, {}).items() if _owner(offers, name, key, found[0]) == rank}
+        if mine:
+            tensors = {key: part.tensors[key].detach().cpu().contiguous() for key in mine}
+            file, digests = write_tensors(folder / _file(name, rank), tensors)
+            written[name] = {"size_bytes": file.size_bytes, "sha256": file.sha256, "digests": digests}
+    return written
+
+
+def publish_together(
+    folder: Path,
+    contents: Contents,
+    offers: Sequence[Offer],
+    written: Sequence[Mapping[str, Any]],
+    *,
+    axes: tuple[Axis, ...],
+    like: Iterable[Path] = (),
+) -> Manifest:
+    """Write the manifest of what all of them have written into `folder`."""
+    files: list[File] = []
+    parts: list[Part] = []
+    digests: dict[str, str] = {}
+    for name, part in contents.parts.items():
+        files.append(write_tree(folder, name, part))
+        own = []
+        for rank, each in enumerate(written):
+            if name in each:
+                own.append(_file(name, rank))
+                files.append(File(name=own[-1], size_bytes=each[name]["size_bytes"], sha256=each[name]["sha256"]))
+        sharded, known = _pieces(name, offers, written)
+        parts.append(Part(name=name, tree=f"{name}.json", files=tuple(own), sharded=tuple(sharded)))
+        digests[name] = digest_encoded(part, known)
+    return publish(folder, contents, files, parts, digests, like=like, layout=axes)
+
+
+def _pieces(
+    name: str, offers: Sequence[Offer], written: Sequence[Mapping[str, Any]]
+) -> tuple[list[ShardedTensor], dict[str, str]]:
+    """The tensors of a part that lie in pieces; and the digest of each of its tensors."""
+    sharded: list[ShardedTensor] = []
+    known: dict[str, str] = {}
+    for key in dict.fromkeys(key for each in offers for key in each.get(name, {})):
+        shards, found, about = [], [], None
+        for rank, each in enumerate(written):
+            if key not in each.get(name, {}).get("digests", {}):
+                continue
+            about = offers[rank][name][key]
+            offsets, shape = tuple(about[0]), tuple(about[1])
+            shards.append(Shard(file=_file(name, rank), key=key, offsets=offsets, shape=shape))
+            found.append((offsets, each[name]["digests"][key]))
+        assert about is not None
+        if about[1] == about[2]:
+            known[key] = found[0][1]
+            continue
+        known[key] = digest_of_pieces(found)
+        sharded.append(ShardedTensor(name=key, dtype=about[3], shape=tuple(about[2]), shards=tuple(shards)))
+    return sharded, known
+
+
+def _owner(offers: Sequence[Offer], part: str, key: str, offsets: Sequence[int]) -> int:
+    """The first process that holds a piece."""
+    holds = (rank for rank, each in enumerate(offers) if key in each.get(part, {}) and each[part][key][0] == offsets)
+    return next(holds)
+
+
+def _file(part: str, rank: int) -> str:
+    return f"{part}-rank{rank}.safetensors" if rank else f"{part}.safetensors"

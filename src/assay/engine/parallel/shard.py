@@ -1,0 +1,165 @@
+"""Sharding: each process keeps a part of every weight, gradient and optimizer state (FSDP2; ZeRO, arXiv 1910.02054).
+
+The weights of a block come together when it is called, and its gradients are added up and divided when they are there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from assay.core.errors import InputError
+from assay.engine.blocks import blocks_of, modules_named
+
+if TYPE_CHECKING:
+    from assay.engine.parallel.layout import Mesh
+
+Blocks = bool | str | Sequence[str] | None
+SETTING = "[parallel] shard_blocks"
+METHOD = "shard_blocks"
+"""A model may have a method of this name, which gives the modules (or patterns of their names) that come together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sharding:
+    """A model whose weights are shared out. `modules`: those whose weights come together when they are called.
+
+    `stage` as in ZeRO: 3, weights too are let go of between forward and backward pass; 2, they stay until the backward
+    pass is done; 1, gradients stay whole as well until the last micro-batch of a step.
+    """
+
+    modules: Sequence[Any]
+    blocks: Sequence[str]
+    stage: int
+    has_replicas: bool
+
+    def begin_pass(self, *, is_last: bool) -> None:
+        """A backward pass comes; the last one of a step has to leave the gradient of the whole step."""
+        for module in self.modules:
+            if self.stage == 1:
+                module.set_requires_gradient_sync(is_last, recurse=False)
+            elif self.has_replicas:
+                module.set_requires_all_reduce(is_last, recurse=False)
+
+    def settle(self) -> None:
+        """Weights that are together come apart: after a forward pass that no backward pass follows."""
+        for module in self.modules:
+            module.reshard()
+
+
+def shard(model: nn.Module, mesh: Mesh, *, blocks: Blocks = None, stage: int = 3) -> Sharding:
+    """Share out the weights of `model` along `shard`, in place; along `data` there are copies of these shares (HSDP).
+
+    `blocks`: which modules come together, each at its time; None: what the model says in `shard_blocks()`, else the
+    blocks that it repeats; false: all at once. InputError for what cannot be shared out.
+    """
+    from torch.distributed.fsdp import fully_shard
+
+    if not _is_new_enough():
+        raise InputError("[parallel] shard wants a newer torch than this one.", fix="Update torch, or use data.")
+    _check(model)
+    has_replicas = mesh.layout.data > 1
+    devices = mesh.devices["data", "shard"] if has_replicas else mesh.devices["shard"]
+    found = _blocks(model, blocks)
+    done: list[nn.Module] = []
+    for module in found.values():
+        fully_shard(module, mesh=devices, reshard_after_forward=stage == 3)
+        done.append(module)
+    for root in _roots(model):
+        if root not in done:
+            fully_shard(root, mesh=devices, reshard_after_forward=None if stage == 3 else False)
+            done.append(root)
+    for each in done:
+        # What an engine differentiates is a share of the loss of the whole step: the gradient is the sum.
+        each.set_gradient_divide_factor(1.0)  # type: ignore[operator]
+        each.set_force_sum_reduction_for_comms(True)  # type: ignore[operator]
+    return Sharding(modules=done, blocks=list(found), stage=stage, has_replicas=has_replicas)
+
+
+def _is_new_enough() -> bool:
+    from torch.distributed.fsdp import FSDPModule
+
+    return hasattr(FSDPModule, "set_force_sum_reduction_for_comms")
+
+
+def _check(model: nn.Module) -> None:
+    for name, weight in model.named_parameters():
+        if weight.dim() == 0:
+            fix = "Give it the shape (1,)."
+            raise InputError(f"{name} is a single number, which cannot be shared out: [parallel] shard.", fix=fix)
+        if not weight.is_contiguous():
+            fix = "Leave out [train] channels_last, or [parallel] shard."
+            raise InputError(f"{name} does not lie in memory row by row, as [parallel] shard wants it.", fix=fix)
+
+
+def _roots(model: nn.Module) -> list[nn.Module]:
+    """The modules that are called from outside: the model, or the parts of one that has no `forward` of its own."""
+    if type(model).forward is not nn.Module.forward:
+        return [model]
+    loose = [name for name, _ in model.named_parameters(recurse=False)]
+    if loose:
+        raise InputError(
+            f"The model is never called as a whole, and {loose[0]} belongs to no part of it: [parallel] shard cannot"
+            " know when it is used.",
+            fix="Give the model a forward, or put the parameter into a module of its own.",
+        )
+    parts = [part for part in model.children() if next(part.parameters(), None) is not None]
+    return [root for part in parts for root in _roots(part)]
+
+
+def _blocks(model: nn.Module, asked: Blocks) -> dict[str, nn.Module]:
+    """The modules by name that come together one at a time, inner ones first."""
+    if asked is False:
+        return {}
+    said = getattr(model, METHOD, None)
+    if asked is None and callable(said):
+        return _said(model, said())
+    if asked is None or asked is True or asked == "blocks":
+        found = {name: module for name, module in blocks_of(model).items() if module is not model}
+        shared = _shared(model, found)
+        return {name: module for name, module in found.items() if name not in shared}
+    found = modules_named(model, asked, setting=SETTING)
+    _refuse_shared(model, found)
+    return found
+
+
+def _said(model: nn.Module, said: Any) -> dict[str, nn.Module]:
+    where = f"{type(model).__name__}.{METHOD}"
+    items = [said] if isinstance(said, str) else list(said) if isinstance(said, Iterable) else None
+    if items is None or not all(isinstance(each, str | nn.Module) for each in items):
+        raise InputError(f"{where} gave {said!r}.", fix="Give modules of the model, or patterns of their names.")
+    names = {id(module): name for name, module in model.named_modules()}
+    found: dict[str, nn.Module] = {}
+    for each in items:
+        if isinstance(each, str):
+            found |= modules_named(model, [each], setting=where)
+        elif id(each) in names:
+            found[names[id(each)]] = each
+        else:
+            raise InputError(f"{where} gave a {type(each).__name__} that is no part of the model.")
+    _refuse_shared(model, found)
+    # torch wants what lies inside to be shared out before what it lies in.
+    return dict(sorted(found.items(), key=lambda item: -item[0].count(".")))
+
+
+def _shared(model: nn.Module, found: Mapping[str, nn.Module]) -> dict[str, str]:
+    """Of the blocks that have a parameter which is used elsewhere too (tied weights): its name."""
+    users: dict[int, set[str]] = {}
+    for name, weight in model.named_parameters(remove_duplicate=False):
+        users.setdefault(id(weight), set()).add(name)
+    tied = {}
+    for name, module in found.items():
+        for weight in module.parameters():
+            outside = [user for user in users[id(weight)] if not user.startswith(f"{name}.")]
+            if outside:
+                tied[name] = sorted(outside)[0]
+    return tied
+
+
+def _refuse_shared(model: nn.Module, found: Mapping[str, nn.Module]) -> None:
+    for name, user in _shared(model, found).items():
+        fix = "Leave it out: what is in no block comes together for the whole step."
+        raise InputError(f"{SETTING}: {name} has a weight that is used outside of it too ({user}).", fix=fix)
