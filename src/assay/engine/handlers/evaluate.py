@@ -191,7 +191,7 @@ def evaluate(
     with undisturbed(), _logging_to(logged, process):
         pipes.begin(evaluation)
         if ranks is not None:
-            check_shared(pipes.pipes, used)
+            check_shared(pipes.pipes, used, is_staged=ranks.is_staged)
         for number, (batch, is_idle) in enumerate(_in_step(batches, ranks)):
             logged.is_idle = is_idle
             if before is not None and not is_idle:

@@ -11,7 +11,7 @@ from assay.engine.outputs import Evaluation
 from assay.engine.parallel.ranks import Ranks
 
 
-def check_shared(pipes: Sequence[Any], metrics: Mapping[str, Any]) -> None:
+def check_shared(pipes: Sequence[Any], metrics: Mapping[str, Any], *, is_staged: bool = False) -> None:
     """InputError for what sees only a part of the outputs, and could not tell: before the first batch."""
     for pipe in pipes:
         if callable(pipe) and hasattr(pipe, "end_eval") and not hasattr(pipe, "join"):
@@ -22,7 +22,8 @@ def check_shared(pipes: Sequence[Any], metrics: Mapping[str, Any]) -> None:
                 " or read what Collect gathered in end_eval.",
             )
     for name, metric in metrics.items():
-        if not hasattr(metric, "merge") and not hasattr(getattr(metric, "metric", None), "sync"):
+        adds_up = hasattr(getattr(metric, "metric", None), "sync") and not is_staged  # over all processes, not the last
+        if not hasattr(metric, "merge") and not adds_up:
             kind = type(metric.metric if isinstance(metric, Adapted) else metric).__name__
             raise InputError(
                 f"The metric {name!r} is a {kind}, which cannot be added up over ranks.",
