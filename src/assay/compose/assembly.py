@@ -100,7 +100,7 @@ def assemble(house: House, launch: Launch, *, saver_folder: Path | None = None, 
         threads=threads_in_use(),
     )
     spread = "" if house.mesh is None else f"mesh: {house.mesh.layout}"
-    notes = [line for line in (length, limit, spread) if line]
+    notes = [line for line in (length, limit, spread, _zero(house)) if line]
     loaders = {split: make_loader(house, split) for split in _evaluation(house)[1]}
     return Assembled(house, engine, saver_folder, loaders=loaders, notes=notes)
 
@@ -167,6 +167,20 @@ def listen(assembled: Assembled, recorder: RunRecorder | NullRecorder, launch: L
             loader.warn = warn
 
     engine.bus.add(Handler(event=Event.RUN_BEGIN, fn=say_what_is_run, priority=100, name="Display.opening"))
+
+
+def _zero(house: House) -> str:
+    """What [parallel.zero] comes to."""
+    settings = house.values("parallel")
+    zero = settings.get("zero", {})
+    if not zero or not zero.get("enabled", True):
+        return ""
+    if house.mesh is None:
+        return "ZeRO: one process has everything, there is nothing to share out"
+    layout, asked = house.mesh.layout, int(settings.get("shard", 1))
+    sizes = f"data {layout.shard} is shard {layout.shard}, " if asked == 1 else ""
+    kept = {1: "weights and gradients stay whole in a step", 2: "weights stay whole in a step", 3: "all is shared out"}
+    return f"ZeRO stage {layout.stage}: {sizes}{kept[layout.stage]}"
 
 
 def _evaluation(house: House) -> tuple[str, list[str]]:

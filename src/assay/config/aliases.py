@@ -14,6 +14,7 @@ from assay.config.tree import (
     Node,
     Table,
     delete_at,
+    dotted,
     from_plain,
     get_at,
     key_origin_at,
@@ -139,6 +140,10 @@ def renamed(setting: Setting) -> tuple[Setting | None, list[Problem]]:
         return setting, []
     old, to = parse_dotted(alias.old), parse_dotted(alias.new)
     notes = [_note(alias, setting.key_origin())]
+    if alias.value is _as_it_is:
+        to = (*to, *setting.parts[len(old) :])
+        origins = (setting.key_origin(),) * len(to)
+        return replace(setting, parts=to, origins=origins, to_create=f"+{dotted(to)}={setting.text or '...'}"), notes
     origins = (setting.key_origin(),) * len(to)
     if setting.value is None:
         return replace(setting, parts=to, origins=origins), notes

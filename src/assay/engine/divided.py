@@ -71,7 +71,9 @@ def norm_of(grads: Iterable[Tensor]) -> Tensor:
     """The 2-norm of all values of all gradients, each counted once. All processes that hold them ask together."""
     held: dict[tuple[Any, tuple[int, ...]], list[Tensor]] = {}
     for grad in grads:
-        mesh, dims, value = None, (), grad
+        mesh: Any = None
+        dims: tuple[int, ...] = ()
+        value = grad
         if is_divided(grad):
             layout: DTensor = grad  # type: ignore[assignment]
             if any(each.is_partial() for each in layout.placements):

@@ -26,6 +26,7 @@ from assay.engine.dead_worker import died
 from assay.engine.exhausted import is_out_of_memory, out_of_memory
 from assay.engine.logged import Logged
 from assay.engine.origin import first_non_finite
+from assay.engine.parallel.ranks import lost
 from assay.engine.process import Process
 from assay.engine.seed import STEP, WATCHED_STEPS, StepRandomness, checked_seed, key, seed_all
 from assay.engine.state import State
@@ -109,7 +110,7 @@ class Engine:
                     self._train_window(window)
             self.fire(Event.RUN_END)
         except BaseException as error:
-            clear = died(error)
+            clear = died(error) or (lost(error) if self.ranks is not None else None)
             state.error = clear or error
             self.fire(Event.EXCEPTION)
             if clear is not None:

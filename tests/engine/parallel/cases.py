@@ -6,8 +6,10 @@ Each case gives something that JSON knows; `results` holds that of every rank.
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,12 +24,21 @@ from assay.core.errors import AssayError
 from assay.core.events import Event, Handler
 from assay.core.ports import MemoryRecorder
 from assay.engine import Accuracy, Backward, Engine, Evaluate, Loader, Process, Supervised
-from assay.engine.divided import whole
+from assay.engine.checkpoint import together
+from assay.engine.checkpoint.folder import Where
+from assay.engine.checkpoint.saver import Saver
+from assay.engine.checkpoint.weights import save_weights
+from assay.engine.divided import own, whole
+from assay.engine.handlers.change import SetRequiresGrad
+from assay.engine.handlers.ema import EMA
+from assay.engine.handlers.norms import Norms
+from assay.engine.handlers.save import Save
 from assay.engine.outputs import Collect, SaveOutputs
 from assay.engine.parallel import data_parallel
 from assay.engine.parallel.data import join_data
 from assay.engine.parallel.divide import divide
 from assay.engine.parallel.layout import Layout, Mesh, laid_out
+from assay.engine.precision import in_precision
 
 
 def points(size: int) -> TensorDataset:
@@ -36,6 +47,8 @@ def points(size: int) -> TensorDataset:
     return TensorDataset(inputs, torch.stack([inputs.sum(1), inputs.square().sum(1)], 1))
 
 
+FOLDER: list[str] = []
+"""Where cases may write, the same for all ranks."""
 MESHES: list[Mesh] = []
 """Where weights are shared out: the processes that do it."""
 
@@ -46,6 +59,11 @@ def net(*, dropout: float = 0.0) -> nn.Sequential:
     for mesh in MESHES:
         divide(model, mesh)
     return model
+
+
+def shared(rank: int, ranks: int) -> dict[str, int]:
+    """What a loader is told of the others."""
+    return {"rank": rank, "ranks": ranks} if dist.is_initialized() else {}
 
 
 def share(engine: Engine, ranks: int) -> None:
@@ -117,10 +135,7 @@ def train(
 ) -> dict[str, Any]:
     """Train on a share; or, in one process, on all of it, in micro-batches that are `like` those of the ranks."""
     accumulate *= ranks if like and not dist.is_initialized() else 1
-    shared = (rank, ranks) if dist.is_initialized() else (0, 1)
-    loader = Loader(
-        points(size), batch_size=batch_size, shuffle=True, accumulate=accumulate, rank=shared[0], ranks=shared[1]
-    )
+    loader = Loader(points(size), batch_size=batch_size, shuffle=True, accumulate=accumulate, **shared(rank, ranks))
     recorder = MemoryRecorder()
     engine = Engine(process, loader, recorder=recorder, handlers=handlers or [], **(bounds or {"epochs": 2}))
     share(engine, ranks)
@@ -260,11 +275,10 @@ def classes(size: int) -> TensorDataset:
 
 
 def evaluated(rank: int, ranks: int, *, size: int = 21, limit: int | None = None, batches: bool = False) -> Any:
-    shared = {"rank": rank, "ranks": ranks} if dist.is_initialized() else {}
     process = Classes()
     recorder = MemoryRecorder()
-    engine = Engine(process, Loader(classes(12), batch_size=12, **shared), recorder=recorder)
-    valid: Any = Loader(classes(size), micro_batch_size=2, split="valid", **shared)
+    engine = Engine(process, Loader(classes(12), batch_size=12, **shared(rank, ranks)), recorder=recorder)
+    valid: Any = Loader(classes(size), micro_batch_size=2, split="valid", **shared(rank, ranks))
     if batches:
         valid = [tuple(each[i : i + 2] for each in classes(size).tensors) for i in range(0, size, 2)]
     collect, save = Collect(), SaveOutputs(["target"], limit=9)
@@ -288,6 +302,53 @@ def limited(rank: int, ranks: int) -> Any:
 
 def own_batches(rank: int, ranks: int) -> Any:
     return evaluated(rank, ranks, batches=True)
+
+
+def watched(rank: int, ranks: int) -> Any:
+    """With an average of the weights that is evaluated, norms, a part that is frozen on the way, and bf16."""
+    process = Means(net())
+    process.forward_step = in_precision("bf16", torch.device("cpu"), process.forward_step)  # type: ignore[method-assign]
+    valid = Loader(points(20), micro_batch_size=4, split="valid", **shared(rank, ranks))
+    parts = (EMA(0.5), Norms("2 steps"), SetRequiresGrad(3, "0.*"), Evaluate({"valid": valid}, every="2 steps"))
+    handlers = [handler for part in parts for handler in part.handlers()]
+    found = train(process, rank=rank, ranks=ranks, handlers=handlers)
+    average = [value for each in parts[0].weights.values() for value in whole(each).flatten().tolist()]
+    return {**found, "average": average}
+
+
+def skipped_late(rank: int, ranks: int) -> Any:
+    """Without a limit for the norm gradients themselves are looked at: those of one rank's part are not finite."""
+    process = Means(net(), non_finite="skip")
+
+    def spoil(engine: Engine) -> None:
+        grad = next(process.model.parameters()).grad
+        if engine.state.step == 2 and grad is not None and (rank == ranks - 1 or not dist.is_initialized()):
+            own(grad).fill_(math.inf)
+
+    found = train(process, rank=rank, ranks=ranks, handlers=[Handler(event=Event.BACKWARD_END, fn=spoil)])
+    return {"weights": found["weights"], "skipped": process.backward.skipped}
+
+
+def saved(rank: int, ranks: int) -> Any:
+    """Checkpoints that all ranks write; one that a rank cannot write; the weights in one file."""
+    folder = Path(FOLDER[0] if FOLDER else tempfile.mkdtemp()) / "checkpoints"
+    saver = Saver(folder, writers=MESHES[0].writers if MESHES else None, keep=9)
+    save = Save(saver, every="1 epoch")
+    process, told = Means(net()), ""
+    found = train(process, rank=rank, ranks=ranks, handlers=save.handlers())
+    if MESHES:
+        whole_write, together.write_own = together.write_own, _failing if rank == ranks - 1 else together.write_own
+        try:
+            saver.save({"model": process.model.state_dict()}, Where(step=99))
+        except AssayError as error:
+            told = str(error)
+        together.write_own = whole_write
+    save_weights(process.model, folder / "weights.safetensors")
+    return {"weights": found["weights"], "folder": str(folder), "told": told}
+
+
+def _failing(*_: Any) -> Any:
+    raise OSError("no space left")
 
 
 def one_batch(rank: int, ranks: int) -> Any:
@@ -331,6 +392,9 @@ CASES: dict[str, Callable[[int, int], Any]] = {
         limited,
         own_batches,
         one_batch,
+        watched,
+        skipped_late,
+        saved,
     )
 }
 CASES |= {
@@ -338,6 +402,7 @@ CASES |= {
     for name in (
         *("means", "clipped", "accumulated", "sums", "sums_accumulated", "several", "few", "frozen", "dropout"),
         *("skipped", "spoilt", "stopped", "evaluated", "limited", "own_batches", "one_batch"),
+        *("watched", "skipped_late", "saved"),
     )
 }
 
@@ -346,6 +411,7 @@ def main(folder: str, rank: str, ranks: str, *names: str) -> None:
     torch.set_num_threads(1)
     store = dist.FileStore(f"{folder}/store", int(ranks))
     dist.init_process_group("gloo", store=store, rank=int(rank), world_size=int(ranks))
+    FOLDER.append(folder)
     results = {name: CASES[name](int(rank), int(ranks)) for name in names}
     Path(folder, f"{rank}.json").write_text(json.dumps(results))
     dist.destroy_process_group()

@@ -11,6 +11,9 @@ from typing import Any
 
 import pytest
 
+from assay.engine import Saver
+from assay.engine.checkpoint.weights import load_weights
+
 SCRIPT = Path(__file__).with_name("cases.py")
 spec = importlib.util.spec_from_file_location("parallel_cases", SCRIPT)
 assert spec is not None and spec.loader is not None
@@ -87,6 +90,57 @@ def test_a_loss_that_is_not_finite_on_one_rank_is_so_for_all_of_them(how: str, s
     assert [each["weights"] for each in skipped] == [skipped[0]["weights"]] * ranks
     assert spoilt == [alone("spoilt", ranks)] * ranks
     assert spoilt[0]["error"] == "NonFiniteError"
+
+
+@pytest.mark.slow
+def test_a_gradient_that_is_not_finite_in_the_part_of_one_rank_is_left_out_by_all(several: tuple[int, Results]) -> None:
+    ranks, results = several
+    expected = alone("skipped_late", ranks)
+
+    assert expected["skipped"] == 1
+    for found in results["sharded skipped_late"]:
+        assert found["skipped"] == 1
+        close(found["weights"], expected["weights"])
+
+
+@pytest.mark.slow
+def test_averages_norms_and_what_is_frozen_are_of_the_whole_model(several: tuple[int, Results]) -> None:
+    ranks, results = several
+    expected = alone("watched", ranks)
+
+    for found in results["sharded watched"]:
+        assert [each[:2] for each in found["points"]] == [each[:2] for each in expected["points"]]
+        assert "weight_norm/3" in {each[0] for each in found["points"]}
+        for key in ("weights", "average"):
+            assert found[key] == pytest.approx(expected[key], rel=1e-6, abs=1e-6)
+        values = [each[2] for each in found["points"]]
+        assert values == pytest.approx([each[2] for each in expected["points"]], rel=1e-4, abs=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.row("C38", "B21")
+def test_a_checkpoint_that_all_ranks_wrote_is_that_of_one_process_or_none_at_all(several: tuple[int, Results]) -> None:
+    ranks, results = several
+    found = results["sharded saved"]
+    folder = Path(found[0]["folder"])
+
+    parts = Saver(folder).load("latest")
+    model = cases.net()
+    load_weights(model, folder / "weights.safetensors")
+
+    flat = [value for each in parts["model"].values() for value in each.flatten().tolist()]
+    assert flat == found[0]["weights"]
+    assert [value for each in model.parameters() for value in each.flatten().tolist()] == found[0]["weights"]
+    for each in found:
+        assert "step 99 was not written" in each["told"] and "no space left" in each["told"]
+        assert f"rank {ranks - 1}" in each["told"]
+    assert [each.step for each in Saver(folder).find_checkpoints()] == [3, 6]
+    assert not list(folder.glob("*.tmp"))
+    manifest = Saver(folder).find("latest")
+    assert {shard.file for each in manifest.part("optimizer").sharded for shard in each.shards} == {
+        "optimizer.safetensors",
+        *(f"optimizer-rank{rank}.safetensors" for rank in range(1, ranks)),
+    }
 
 
 @pytest.mark.slow

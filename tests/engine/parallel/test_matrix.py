@@ -50,6 +50,7 @@ def launched(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.mark.slow
+@pytest.mark.row("E55")
 @pytest.mark.parametrize(("ranks", "layout", "way"), CELLS)
 def test_a_layout_trains_what_one_process_does(launched: Any, ranks: int, layout: Layout, way: str) -> None:
     expected = matrix.cell(layout, way)

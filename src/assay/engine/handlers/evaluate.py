@@ -233,11 +233,10 @@ def _in_step(batches: Iterable[Any], ranks: Ranks | None) -> Iterator[tuple[Any,
 
     A rank that has no batch left goes through its last one again, and one that never had any through that of rank 0.
     """
-    if ranks is None or ranks.sharding is None:
-        for batch in batches:
-            yield batch, False
-        return
     iterator, has_begun = iter(batches), False
+    if ranks is None or ranks.sharding is None:
+        yield from ((batch, False) for batch in iterator)
+        return
     batch: Any = None
     while True:
         found = list(islice(iterator, 1))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 
 BUCKET_BYTES = 25 * 2**20
 """Gradients are sent together in pieces of about this size, as DistributedDataParallel does it."""
+
+
+_LOST = re.compile(r"gloo/|Connection (?:closed|reset) by peer|NCCL")
 
 
 class PeerError(AssayError):
@@ -171,12 +175,22 @@ class peers:
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if isinstance(error, RuntimeError):
-            first = str(error).strip().splitlines()[0] if str(error).strip() else "no reason given"
-            raise PeerError(
-                "Another process of this run ended, or does not answer.",
-                where=first[:200],
-                fix="What ended it is told by that process.",
-            ) from error
+            raise _peer_error(error) from error
+
+
+def lost(error: BaseException) -> PeerError | None:
+    """What to raise in its place if `error` is torch's own about a lost connection: weights come together in it."""
+    is_lost = isinstance(error, dist.DistError) or (type(error) is RuntimeError and _LOST.search(str(error)))
+    return _peer_error(error) if is_lost else None
+
+
+def _peer_error(error: BaseException) -> PeerError:
+    first = str(error).strip().splitlines()[0] if str(error).strip() else "no reason given"
+    return PeerError(
+        "Another process of this run ended, or does not answer.",
+        where=first[:200],
+        fix="What ended it is told by that process.",
+    )
 
 
 def _buckets(tensors: Iterable[Tensor], size: int) -> Iterable[list[Tensor]]:

@@ -1,0 +1,94 @@
+"""A run whose weights are shared out: trained, saved, killed, resumed in any layout, and loaded as if it were one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+
+import assay as assay_package
+from assay.core import manifest, run_file
+from assay.engine.checkpoint.folder import load
+from assay.store.series import read_series
+from flow.test_parallel import PLAIN, SHY
+from flow.test_train import last_digest, only_run
+
+pytestmark = pytest.mark.slow
+EXACT = ["model.type=plain.Net", "optimizer.type=torch.optim.SGD", "optimizer.lr=0.5"]
+
+
+@pytest.fixture(autouse=True)
+def shy(toy: Path) -> None:
+    (toy / "shy.py").write_text(SHY)
+    (toy / "plain.py").write_text(PLAIN)
+    config = (toy / "toy.toml").read_text().replace('points.Points", split = 0', 'shy.Shy", split = 0')
+    (toy / "toy.toml").write_text(config)
+
+
+def newest(run: Path) -> Path:
+    return sorted(run.glob("checkpoints/step-?????????"))[-1]
+
+
+@pytest.mark.row("E37", "E12")
+def test_zero_trains_what_one_process_does_and_its_checkpoint_loads_into_one(assay, toy: Path) -> None:
+    alone = assay("run", "toy.toml", *EXACT, "train.accumulate=2")
+    assert alone.returncode == 0, alone.stderr
+    one = only_run(toy)
+    one.rename(toy.parent / "one")
+
+    shared = assay("run", "toy.toml", *EXACT, "parallel.data=2", "zero.enabled=true", "parallel.zero.stage=2")
+
+    assert shared.returncode == 0, shared.stderr
+    assert "mesh: shard 2 = 2 processes" in shared.stderr
+    assert "ZeRO stage 2: data 2 is shard 2" in shared.stderr
+    two = only_run(toy)
+    curves = [read_series(run / "metrics.bin") for run in (toy.parent / "one", two)]
+    for name in ("train/loss", "train/grad_norm", "valid/loss", "valid/acc"):
+        assert list(curves[1][name].steps) == list(curves[0][name].steps)
+        assert list(curves[1][name].values) == pytest.approx(list(curves[0][name].values), abs=1e-5)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(toy)
+        models = [assay_package.load_model(str(run), "latest") for run in (toy.parent / "one", two)]
+    for mine, theirs in zip(models[0].parameters(), models[1].parameters(), strict=True):
+        assert torch.allclose(mine, theirs, atol=1e-6, rtol=0)
+    tested = assay("test", str(two))
+    assert tested.returncode == 0, tested.stderr
+
+
+@pytest.mark.row("C38")
+def test_each_process_writes_what_it_has_and_any_number_of_them_goes_on_from_it(assay, toy: Path) -> None:
+    assert assay("run", "toy.toml", "parallel.shard=2", KILL_AT="50").returncode == 1
+    run = only_run(toy)
+    found = newest(run)
+    for name in ("model.safetensors", "model-rank1.safetensors"):
+        with safe_open(found / name, framework="pt") as file:
+            assert file.get_slice("layers.0.weight").get_shape() == [4, 4]
+    assert [(axis.name, axis.size) for axis in manifest.read(found).layout if axis.size > 1] == [("shard", 2)]
+    before = load(found)
+    assert before["model"]["layers.0.weight"].shape == (8, 4)
+
+    for layout in (["parallel.shard=1"], ["parallel.shard=4"], ["parallel.shard=2", "parallel.data=2"]):
+        step = read_series(run / "metrics.bin")["train/loss"].steps[-1]
+        resumed = assay("resume", "last", *layout, "train.epochs=60", "--max-steps", str(step + 4))
+        assert resumed.returncode == 0, resumed.stderr
+        assert "took its state from the checkpoint" not in resumed.stderr
+        assert list(read_series(run / "metrics.bin")["train/loss"].steps) == list(range(1, step + 5))
+    assert run_file.read(run).status == "finished"
+
+
+def test_a_sharded_run_whose_second_process_was_killed_resumes_to_the_same_bits(assay, toy: Path) -> None:
+    assert assay("run", "toy.toml", "parallel.shard=2").returncode == 0
+    whole = last_digest(only_run(toy))
+    only_run(toy).rename(toy.parent / "reference")
+
+    killed = assay("run", "toy.toml", "parallel.shard=2", KILL_AT="50")
+
+    assert killed.returncode == 1
+    assert "killed" in killed.stderr and "ank 1" in killed.stderr
+    run = only_run(toy)
+    resumed = assay("resume", "last")
+    assert resumed.returncode == 0, resumed.stderr
+    assert last_digest(run) == whole
+    assert list(read_series(run / "metrics.bin")["train/loss"].steps) == list(range(1, 33))
