@@ -126,7 +126,5 @@ def may_fuse(kind: object, model: nn.Module, written: Collection[str]) -> bool:
         return False
     sparse = any(getattr(module, "sparse", False) is True for module in model.modules())
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    if any(map(is_divided, trained)) and not issubclass(kind, torch.optim.Adam):  # type: ignore[arg-type]
-        return False  # torch has no such kernel for tensors that several processes hold together
     devices = ("cpu",) if kind is torch.optim.Adagrad else FUSED_ON
     return not sparse and all(each.is_floating_point() and each.device.type in devices for each in trained)
