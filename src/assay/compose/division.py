@@ -22,7 +22,7 @@ def check_division(config: Config) -> None:
     from assay.engine.parallel.tensor import check_plan, plan_of
 
     model = _outline(config)
-    if model is not None:
+    if hasattr(model, "named_modules"):
         check_plan(model, plan_of(model, given.get("tensor_plan")), size)
 
 
