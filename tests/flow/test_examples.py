@@ -201,6 +201,25 @@ def test_the_zoo_reaches_what_its_readme_says_and_each_of_its_models_learns(assa
     assert all(accuracy > 0.5 for accuracy in last.values()), last  # a tenth by chance, after one pass
 
 
+LAYOUTS = ["data=1", "data=2", "shard=2", "tensor=2"]
+
+
+@pytest.mark.slow
+def test_the_gpt_trains_alike_under_every_layout_by_a_number_in_its_config(assay, tmp_path: Path) -> None:
+    tiny = ["model.width=16", "model.heads=2", "evaluate.limit=1", "--max-steps", "6"]
+    losses = {}
+    for layout in LAYOUTS:
+        folder = tmp_path / layout
+        folder.mkdir()
+        ran = assay("run", str(EXAMPLES / "03_gpt" / "gpt.toml"), *tiny, f"parallel.{layout}", cwd=folder)
+        assert ran.returncode == 0, ran.stderr
+        (run,) = (folder / "runs").iterdir()
+        losses[layout] = list(read_series(run / "metrics.bin")["train/loss"].values)
+
+    for layout, found in losses.items():
+        assert found == pytest.approx(losses["data=1"], rel=1e-3), layout
+
+
 @pytest.mark.slow
 def test_the_gpt_writes_what_follows_a_beginning(assay, tmp_path: Path) -> None:
     assert assay("run", str(EXAMPLES / "03_gpt" / "gpt.toml"), "--max-steps", "2", cwd=tmp_path).returncode == 0

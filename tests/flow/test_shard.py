@@ -16,6 +16,33 @@ from flow.test_parallel import PLAIN, SHY
 from flow.test_train import last_digest, only_run
 
 pytestmark = pytest.mark.slow
+DEADLY = """\
+import os
+import signal
+
+import points
+from assay.engine.checkpoint import together
+
+
+def deadly(name):
+    real, calls = getattr(together, name), []
+
+    def call(*args, **kwargs):
+        calls.append(1)
+        if len(calls) == 2 and os.environ.get("RANK") == os.environ.get("DIE_ON"):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return real(*args, **kwargs)
+
+    setattr(together, name, call)
+
+
+if "DIE_IN" in os.environ:
+    deadly(os.environ["DIE_IN"])
+
+
+class Deadly(points.Points):
+    pass
+"""
 EXACT = ["model.type=plain.Net", "optimizer.type=torch.optim.SGD", "optimizer.lr=0.5"]
 
 
@@ -92,3 +119,20 @@ def test_a_sharded_run_whose_second_process_was_killed_resumes_to_the_same_bits(
     assert resumed.returncode == 0, resumed.stderr
     assert last_digest(run) == whole
     assert list(read_series(run / "metrics.bin")["train/loss"].steps) == list(range(1, 33))
+
+
+@pytest.mark.parametrize(("place", "rank"), [("write_own", 1), ("publish_together", 0)])
+def test_a_process_killed_while_it_saves_leaves_the_checkpoint_before(assay, toy: Path, place: str, rank: int) -> None:
+    (toy / "deadly.py").write_text(DEADLY)
+    config = (toy / "toy.toml").read_text().replace("shy.Shy", "deadly.Deadly")
+    (toy / "toy.toml").write_text(config)
+
+    killed = assay("run", "toy.toml", "parallel.shard=2", DIE_IN=place, DIE_ON=str(rank))
+
+    assert killed.returncode == 1
+    run = only_run(toy)
+    assert newest(run).name == "step-000000003"
+    resumed = assay("resume", "last", "--max-steps", "9")
+    assert resumed.returncode == 0, resumed.stderr
+    assert newest(run).name == "step-000000009"
+    assert not list(run.glob("checkpoints/*.tmp"))

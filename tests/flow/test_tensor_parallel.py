@@ -64,6 +64,7 @@ def test_a_run_of_divided_layers_is_that_of_one_process_and_each_goes_on_from_th
     begun = assay("run", "toy.toml", *exact, "parallel.tensor=2", "--max-steps", "16")
     assert begun.returncode == 0, begun.stderr
     assert "mesh: tensor 2 = 2 processes" in begun.stderr
+    assert "each process has a part of 0, 2" in begun.stderr
     two = only_run(toy)
     gone_on = assay("resume", "last", "parallel.tensor=1")
     assert gone_on.returncode == 0, gone_on.stderr
@@ -71,6 +72,7 @@ def test_a_run_of_divided_layers_is_that_of_one_process_and_each_goes_on_from_th
     same(one, two)
     again = assay("resume", f"{two.name.split('-')[2]}@step-000000024", "parallel.tensor=2")
     assert again.returncode == 0, again.stderr
+    assert "resume is not exact" not in gone_on.stderr + again.stderr
     same(one, two)
     tested = assay("test", "last")
     assert tested.returncode == 0, tested.stderr

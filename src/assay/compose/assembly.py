@@ -90,9 +90,12 @@ def assemble(house: House, launch: Launch, *, saver_folder: Path | None = None, 
     pipeline = _join_pipeline(house, engine)
     house.context.set("state", engine.state)
     house.context.set("engine", engine)
+    divided = ""
     if house.mesh is not None and house.mesh.layout.tensor > 1:
         from assay.engine.parallel.alike import AlikeGradients
+        from assay.engine.parallel.tensor import told
 
+        divided = told(process.model)
         engine.bus.extend(AlikeGradients(house.mesh.devices["tensor"]).handlers())
     limit = limits(
         house.device,
@@ -101,7 +104,7 @@ def assemble(house: House, launch: Launch, *, saver_folder: Path | None = None, 
         threads=threads_in_use(),
     )
     spread = "" if house.mesh is None else f"mesh: {house.mesh.layout}"
-    notes = [line for line in (length, limit, spread, _zero(house), *pipeline) if line]
+    notes = [line for line in (length, limit, spread, _zero(house), divided, *pipeline) if line]
     loaders = {split: make_loader(house, split) for split in _evaluation(house)[1]}
     return Assembled(house, engine, saver_folder, loaders=loaders, notes=notes)
 

@@ -24,7 +24,7 @@ def check_division(config: Config) -> None:
     from assay.engine.parallel.tensor import check_plan, plan_of
 
     model, layout = _outline(config), Layout.of(given)
-    if model is None:
+    if not hasattr(model, "named_modules"):
         return
     if size > 1:
         check_plan(model, plan_of(model, given.get("tensor_plan")), size)

@@ -82,9 +82,9 @@ class Part:
 class Manifest:
     """All about a checkpoint but its data.
 
-    `step` counts optimizer updates, `samples` the training samples seen. `digest` is over the whole state as decoded, by
-    tensor or, where one lies in pieces, by piece; it is compared after loading. `layout` says how many processes wrote it
-    along which axes; none for one. `info` is what a person wants to see in a list (metrics).
+    `step` counts optimizer updates, `samples` the training samples seen. `digest` is over the whole state as decoded,
+    by tensor or, where one lies in pieces, by piece; it is compared after loading. `layout` says how many processes
+    wrote it along which axes; none for one. `info` is what a person wants to see in a list (metrics).
     """
 
     format: int = FORMAT

@@ -65,6 +65,7 @@ from assay.engine.styles.own_loss import OwnLoss
 from assay.engine.styles.trainer import Callback, EvalCallback, LoggerCallback, Trainer
 from assay.engine.task import Task
 from assay.engine.unwrap import unwrap
+from assay.engine.vocabulary import padded_vocabulary
 from assay.engine.when import every
 
 __all__ = [
@@ -148,6 +149,7 @@ __all__ = [
     "load_checkpoint",
     "load_weights",
     "on",
+    "padded_vocabulary",
     "save_weights",
     "seed_all",
     "set_state",

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from assay.engine.parallel.ranks import Ranks
 
 KEYS_AHEAD = 64
+_MIXED = "got mixed torch.Tensor and DTensor"
 
 
 class Engine:
@@ -389,6 +390,12 @@ class Engine:
             raise NonFiniteError(error.what, where=self._origin(window) or error.where, fix=error.fix) from None
         if is_out_of_memory(error):
             raise out_of_memory(self.process, window.batches, self.state.step, error) from error
+        if self.ranks is not None and self.ranks.sharding is not None and _MIXED in str(error):
+            raise InputError(
+                "The weights of a module were used while they were in parts ([parallel] shard): it was not called.",
+                where=str(error).partition(",")[0],
+                fix="Call the model (or a block of it): model(x), not a method of your own, nor its weights by name.",
+            ) from error
         blame_device(self.state.batch, self.device, error)
 
     def _origin(self, window: Window) -> str:

@@ -351,6 +351,21 @@ def _failing(*_: Any) -> Any:
     raise OSError("no space left")
 
 
+class Reaching(Means):
+    """Uses a weight by its name, beside what is called."""
+
+    def loss(self, losses: Tensor, inputs: Tensor) -> Any:
+        return losses.mean() + (inputs @ self.model.get_parameter("3.weight")[0, :4]).mean()
+
+
+def reaching(rank: int, ranks: int) -> Any:
+    try:
+        train(Reaching(net()), rank=rank, ranks=ranks)
+    except AssayError as error:
+        return str(error)
+    return ""
+
+
 def one_batch(rank: int, ranks: int) -> Any:
     """Ranks but the first have nothing to evaluate."""
     return evaluated(rank, ranks, size=2)
@@ -395,6 +410,7 @@ CASES: dict[str, Callable[[int, int], Any]] = {
         watched,
         skipped_late,
         saved,
+        reaching,
     )
 }
 CASES |= {
@@ -402,7 +418,7 @@ CASES |= {
     for name in (
         *("means", "clipped", "accumulated", "sums", "sums_accumulated", "several", "few", "frozen", "dropout"),
         *("skipped", "spoilt", "stopped", "evaluated", "limited", "own_batches", "one_batch"),
-        *("watched", "skipped_late", "saved"),
+        *("watched", "skipped_late", "saved", "reaching"),
     )
 }
 

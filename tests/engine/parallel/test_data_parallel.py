@@ -144,6 +144,13 @@ def test_a_checkpoint_that_all_ranks_wrote_is_that_of_one_process_or_none_at_all
 
 
 @pytest.mark.slow
+def test_weights_used_in_parts_are_told_as_such(several: tuple[int, Results]) -> None:
+    for told in several[1]["sharded reaching"]:
+        assert "used while they were in parts" in told
+        assert "model(x)" in told
+
+
+@pytest.mark.slow
 def test_ranks_whose_losses_have_other_names_are_told_so(several: tuple[int, Results]) -> None:
     for told in several[1]["disagreeing"]:
         assert "of another kind on rank 1" in told

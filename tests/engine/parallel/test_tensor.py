@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import runpy
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -167,3 +172,26 @@ def test_the_plan_that_a_model_of_transformers_carries_is_used() -> None:
         check_plan(model, plan, 2)
     model.lm_head.weight = model.model.embed_tokens.weight
     assert "lm_head" not in plan_of(model)
+
+
+@pytest.mark.slow
+def test_divided_models_compute_what_they_do_as_a_whole(tmp_path: Path) -> None:
+    script = Path(__file__).with_name("models.py")
+    running = [
+        subprocess.Popen(
+            [sys.executable, str(script), str(tmp_path), str(rank), "2"], stderr=subprocess.PIPE, text=True
+        )
+        for rank in range(2)
+    ]
+    told = [each.communicate(timeout=110)[1] for each in running]
+    assert not any(each.returncode for each in running), "\n".join(told)
+    models = runpy.run_path(str(script))
+
+    for rank in range(2):
+        results = json.loads((tmp_path / f"{rank}.json").read_text())
+        assert results.keys() == models["CASES"].keys()
+        for name, case in models["CASES"].items():
+            expected = models["found"](*case, None)
+            assert results[name].keys() == expected.keys()
+            for what, values in expected.items():
+                assert results[name][what] == pytest.approx(values, rel=1e-10, abs=1e-12), (name, what)

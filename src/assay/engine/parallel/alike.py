@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
 
 from assay.core.errors import InputError
 from assay.core.events import Event, Every, Handler
-from assay.engine.divided import is_divided, norm_of
+from assay.engine.divided import norm_of
+from assay.engine.parallel.tensor import is_along
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -28,7 +29,8 @@ class AlikeGradients:
     """
 
     def __init__(self, mesh: DeviceMesh) -> None:
-        self.mesh = mesh
+        self.group = mesh.get_group()
+        (self.axis,) = mesh.mesh_dim_names or ("",)
         self._is_known = False
 
     def handlers(self) -> list[Handler]:
@@ -42,13 +44,13 @@ class AlikeGradients:
         named = [
             (name, parameter.grad)
             for name, parameter in engine.process.model.named_parameters()
-            if parameter.grad is not None and not self._is_divided(parameter)
+            if parameter.grad is not None and not is_along(parameter, self.axis)
         ]
         if not named:
             return
         norms = torch.stack([norm_of([grad]).double() for _, grad in named])
         extremes = torch.cat([norms, -norms])
-        dist.all_reduce(extremes, op=dist.ReduceOp.MAX, group=self.mesh.get_group())
+        dist.all_reduce(extremes, op=dist.ReduceOp.MAX, group=self.group)
         largest, smallest = extremes[: len(named)], -extremes[len(named) :]
         for (name, _), differs in zip(named, (largest - smallest > TOLERANCE * largest).tolist(), strict=True):
             if differs:
@@ -58,12 +60,3 @@ class AlikeGradients:
                     fix="Leave the layers around it out of the plan, or let them end and begin with all features"
                     " (colwise_gather_output, rowwise_split_input).",
                 )
-
-    def _is_divided(self, parameter: Any) -> bool:
-        if not is_divided(parameter):
-            return False
-        (own,) = self.mesh.mesh_dim_names or ("",)
-        names = parameter.device_mesh.mesh_dim_names or ()
-        return any(
-            name == own and not each.is_replicate() for name, each in zip(names, parameter.placements, strict=True)
-        )

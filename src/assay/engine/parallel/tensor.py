@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch import nn
 
 from assay.core.errors import InputError, did_you_mean
+from assay.engine.divided import is_divided
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -61,7 +62,9 @@ def divide_tensors(model: nn.Module, mesh: DeviceMesh, plan: Mapping[str, Any] |
     check_plan(model, found, size)
     group = mesh.get_group()
     for tensor in [*model.parameters(), *model.buffers()]:
-        dist.broadcast(tensor.detach(), group=group, group_src=0)
+        row_by_row = tensor.detach().contiguous()
+        dist.broadcast(row_by_row, group=group, group_src=0)
+        tensor.detach().copy_(row_by_row)
     made: Mapping[str, Callable[[], Any]] = {
         "colwise": styles.ColwiseParallel,
         "rowwise": styles.RowwiseParallel,
@@ -76,6 +79,24 @@ def divide_tensors(model: nn.Module, mesh: DeviceMesh, plan: Mapping[str, Any] |
     # All have the same weights by now: each cuts out its own part.
     styles.parallelize_module(model, mesh, chosen, src_data_rank=None)
     return list(chosen)
+
+
+def told(model: nn.Module) -> str:
+    """A line of which layers are divided along the axis `tensor`."""
+    names = dict.fromkeys(
+        name.rpartition(".")[0] for name, parameter in model.named_parameters() if is_along(parameter, "tensor")
+    )
+    shown = [name or "the model" for name in names]
+    more = f" and {len(shown) - 4} more" if len(shown) > 4 else ""
+    return f"tensor: each process has a part of {', '.join(shown[:4])}{more}"
+
+
+def is_along(parameter: Any, axis: str) -> bool:
+    """Whether a parameter is divided along an axis of its mesh."""
+    if not is_divided(parameter):
+        return False
+    names = parameter.device_mesh.mesh_dim_names or ()
+    return any(name == axis and not each.is_replicate() for name, each in zip(names, parameter.placements, strict=True))
 
 
 def plan_of(model: nn.Module, given: Mapping[str, Any] | None = None) -> Plan:
