@@ -80,7 +80,6 @@ class Pipeline:
         for stage in range(self.count):
             for name in self.cut.weights(stage):
                 places.setdefault(name, set()).add(stage % self.ranks.places)
-        self.owner = {name: min(found) for name, found in places.items()}
         self.ranks.share(
             [
                 (tuple(sorted(places[name])), parameter)
