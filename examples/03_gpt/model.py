@@ -41,8 +41,17 @@ class GPT(nn.Module):
                 nn.init.normal_(module.weight, std=0.1)
 
     def forward(self, letters: Tensor) -> Tensor:
-        x = self.letter(letters) + self.place(torch.arange(letters.shape[1], device=letters.device))
-        return (self.norm(self.blocks(x)) @ self.letter.weight.T).transpose(1, 2)
+        return self.scores(self.blocks(self.embedded(letters)))
+
+    def embedded(self, letters: Tensor) -> Tensor:
+        return self.letter(letters) + self.place(torch.arange(letters.shape[1], device=letters.device))
+
+    def scores(self, x: Tensor) -> Tensor:
+        return (self.norm(x) @ self.letter.weight.T).transpose(1, 2)
+
+    def pipeline_split(self) -> list:
+        """What stages of a pipeline can be made of: blocks, between two functions that share the weights of letters."""
+        return [(self.embedded, "letter", "place"), *self.blocks, (self.scores, "norm", "letter")]
 
     def tensor_plan(self) -> dict[str, str]:
         """Of each block a process has some of the heads, and some of the features between `up` and `down`."""

@@ -200,3 +200,31 @@ def test_a_signal_to_the_run_stops_all_processes_after_one_step_with_a_checkpoin
     assert run_file.read(only_run(toy)).status == "stopped"
     assert assay("resume", "last", "--nproc", "2").returncode == 0
     assert last_digest(only_run(toy)) == whole
+
+
+@pytest.mark.row("E50")
+def test_a_pipeline_of_two_processes_is_equal_to_one_and_leaves_a_checkpoint_for_either(assay, toy: Path) -> None:
+    split = ["model.type=plain.Net", "train.accumulate=2"]
+    (toy / "plain.py").write_text(PLAIN.replace("nn.Dropout(0.3), ", ""))
+    assert assay("run", "toy.toml", *split).returncode == 0
+    only_run(toy).rename(toy.parent / "one")
+
+    piped = assay("run", "toy.toml", *split, "parallel.pipeline=2", KILL_AT="150")
+    gone_on = assay("resume", "last", "parallel.pipeline=1")
+
+    assert piped.returncode == 1
+    assert "Rank 1" in piped.stderr and "killed" in piped.stderr
+    assert "mesh: pipeline 2 = 2 processes" in piped.stderr
+    assert "stage 0 (pipeline rank 0)  0, 1  40 parameters" in piped.stderr
+    assert "stage 1 (pipeline rank 1)  2     18 parameters" in piped.stderr
+    assert gone_on.returncode == 0, gone_on.stderr
+    curves = [read_series(run / "metrics.bin") for run in (toy.parent / "one", only_run(toy))]
+    for name in ("train/loss", "train/grad_norm", "train/lr", "valid/loss", "valid/acc"):
+        assert list(curves[1][name].steps) == list(curves[0][name].steps)
+        assert list(curves[1][name].values) == pytest.approx(list(curves[0][name].values), abs=1e-5)
+    few = assay("run", "toy.toml", "model.type=plain.Net", "parallel.pipeline=2")
+    assert few.returncode == 2
+    assert "A step has 1 micro-batches (8 = 1 accumulate x 8); 1f1b keeps 2 stages busy" in few.stderr
+    deep = assay("run", "toy.toml", "parallel.pipeline=3", "parallel.schedule=gpipe", *split)
+    assert deep.returncode == 2
+    assert "The model has 2 parts with weights, too few for 3 stages" in deep.stderr

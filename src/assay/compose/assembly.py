@@ -87,6 +87,7 @@ def assemble(house: House, launch: Launch, *, saver_folder: Path | None = None, 
         from assay.engine.parallel.data import join_data
 
         join_data(engine, house.ranks)
+    pipeline = _join_pipeline(house, engine)
     house.context.set("state", engine.state)
     house.context.set("engine", engine)
     divided = ""
@@ -103,9 +104,21 @@ def assemble(house: House, launch: Launch, *, saver_folder: Path | None = None, 
         threads=threads_in_use(),
     )
     spread = "" if house.mesh is None else f"mesh: {house.mesh.layout}"
-    notes = [line for line in (length, limit, spread, _zero(house), divided) if line]
+    notes = [line for line in (length, limit, spread, _zero(house), divided, *pipeline) if line]
     loaders = {split: make_loader(house, split) for split in _evaluation(house)[1]}
     return Assembled(house, engine, saver_folder, loaders=loaders, notes=notes)
+
+
+def _join_pipeline(house: House, engine: Engine) -> list[str]:
+    """Where the model was split into stages, let the engine train through them; what there is to say of it."""
+    if house.mesh is None or house.mesh.pipeline is None:
+        return []
+    from assay.engine.precision import in_precision
+
+    precision = house.values("train").get("precision", "fp32")
+    evaluate = house.values("evaluate").get("precision", "fp32")
+    house.mesh.pipeline.join(engine, lambda run: in_precision(precision, house.device, run, evaluate=evaluate))
+    return house.mesh.pipeline.lines
 
 
 def listen(assembled: Assembled, recorder: RunRecorder | NullRecorder, launch: Launch, *, saving: bool) -> None:

@@ -9,7 +9,7 @@ from assay.config.tree import Leaf, Table, get_at, plain
 
 
 def check_division(config: Config) -> None:
-    """InputError when the layers of the model cannot be divided as [parallel] says, with the arithmetic.
+    """InputError when the model cannot be divided or split as [parallel] says, with the arithmetic.
 
     Only a model that is a class and takes plain values is looked at, without memory for its weights; of any other the
     processes find out themselves.
@@ -17,13 +17,19 @@ def check_division(config: Config) -> None:
     node = get_at(config.root, ("parallel",))
     given = plain(node) if node is not None else {}
     size = int(given.get("tensor", 1))
-    if size == 1:
+    if size == 1 and int(given.get("pipeline", 1)) == 1:
         return
+    from assay.engine.parallel.layout import Layout
+    from assay.engine.parallel.stages import cut
     from assay.engine.parallel.tensor import check_plan, plan_of
 
-    model = _outline(config)
-    if hasattr(model, "named_modules"):
+    model, layout = _outline(config), Layout.of(given)
+    if not hasattr(model, "named_modules"):
+        return
+    if size > 1:
         check_plan(model, plan_of(model, given.get("tensor_plan")), size)
+    if layout.pipeline > 1:
+        cut(model, layout.stage_count, layout.split)
 
 
 def _outline(config: Config) -> Any:

@@ -37,6 +37,9 @@ def make_process(house: House, *, training: bool) -> Process:
     model.to(house.device)
     if settings.get("channels_last"):
         channels_last(model)
+    is_split = house.mesh is not None and house.mesh.layout.pipeline > 1
+    if is_split and training:
+        _speed_up(model, settings, is_split=True)  # it looks at blocks, of which each process is about to have a few
     if house.mesh is not None:
         divide(model, house.mesh, house.values("parallel"))
     context.set("model", model)
@@ -60,18 +63,21 @@ def make_process(house: House, *, training: bool) -> Process:
     forward = in_precision(precision, house.device, process.forward_step, evaluate=evaluate)
     process.forward_step = forward  # type: ignore[method-assign]
     context.set("process", process)
-    if training:
+    if training and not is_split:
         _speed_up(model, settings)
-    else:
+    elif not training:
         promise_no_training(context)
     return process
 
 
-def _speed_up(model: Model, settings: dict[str, Any]) -> None:
+def _speed_up(model: Model, settings: dict[str, Any], *, is_split: bool = False) -> None:
     """Last of all: what is built with the model sees it as it was written."""
     from assay.engine.compiling import compiled
     from assay.engine.recompute import recompute
 
+    if is_split and settings.get("compile") is True:
+        fix = 'Write compile = "blocks", or patterns of names.'
+        raise InputError("[train] compile = true is for a whole model; a pipeline has parts of it.", fix=fix)
     recompute(model, settings.get("activation_checkpoint", False))
     compiled(model, settings.get("compile", False))
 

@@ -100,14 +100,18 @@ def sharers(config: Config, count: int) -> int:
 def check_split(config: Config, count: int) -> None:
     """InputError when the batch cannot be divided among so many processes, with the arithmetic."""
     from assay.engine.batch_size import batch_size
+    from assay.engine.parallel.layout import Layout
 
+    parallel = get_at(config.root, ("parallel",))
+    layout = Layout.of(plain(parallel) if parallel is not None else {})
     node = get_at(config.root, ("data", "train"))
     settings = plain(node) if node is not None else {}
     train = get_at(config.root, ("train",))
     whole, micro = settings.get("batch_size"), settings.get("micro_batch_size")
-    if count > 1 and isinstance(whole, int):
+    if (count > 1 or layout.pipeline > 1) and isinstance(whole, int):
         accumulate = (plain(train) if train is not None else {}).get("accumulate")
-        batch_size(whole, micro=micro, accumulate=accumulate, ranks=count)
+        sizes = batch_size(whole, micro=micro, accumulate=accumulate, ranks=count)
+        layout.check_micro_batches(sizes.accumulate, arithmetic=str(sizes))
 
 
 def refuse_joined(what: str) -> None:

@@ -317,6 +317,25 @@ SECTIONS: tuple[Key, ...] = (
                 doc="Which modules are divided along `tensor`, and how. Left out: as the model says, or by its layers.",
             ),
             Key(
+                name="schedule",
+                kind="choice",
+                choices=("1f1b", "gpipe", "interleaved"),
+                doc="In which order a pipeline takes the micro-batches of a step forward and back.",
+                default="1f1b",
+            ),
+            Key(
+                name="stages",
+                kind="int",
+                doc="Of a pipeline, a multiple of `pipeline`. 0: one for each of its processes, two if interleaved.",
+                default=0,
+                minimum=0,
+            ),
+            Key(
+                name="split",
+                kind="names",
+                doc="The parts of the model with which stages after the first begin. Left out: stages of like size.",
+            ),
+            Key(
                 name="shard_blocks",
                 kind="switch",
                 doc="Blocks whose weights come together one by one. Left out: shard_blocks() of the model, or what it"

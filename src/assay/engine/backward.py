@@ -59,11 +59,18 @@ class Peers(Protocol):
     is_idle: bool
     """Whether the micro-batch is there only because another process has one more: it counts for nothing."""
 
-    def sum_values(self, values: Sequence[float]) -> list[float]: ...
+    def sum_own(self, values: Sequence[float]) -> list[float]: ...
 
     def sum_losses(self, kind: str, values: Sequence[float], *, has_none: bool) -> tuple[str, list[float]]: ...
 
     def sum_(self, tensors: Sequence[Tensor]) -> None: ...
+
+    is_staged: bool
+    """Whether the model is split into stages, of which other processes have the rest."""
+
+    def join_(self, parameters: Sequence[Tensor]) -> None: ...
+
+    def clip_(self, parameters: Sequence[Tensor], max_norm: float) -> float: ...
 
     def all_agree(self, value: bool) -> bool: ...
 
@@ -176,6 +183,8 @@ class Backward(BackwardPart):
         self._finder: tuple[Tensor, Tensor] | None = None  # what torch's own check of gradients needs, where it works
         self._is_alone = True
         self._keeps_graph = False
+        self.hand_on: Callable[[Tensor], None] | None = None
+        """Who differentiates a loss instead: other processes have the rest of what it came from."""
         self._is_divided = any(map(is_divided, self.parameters))
         self._passes = 0
         self.peers: Peers | None = None
@@ -250,8 +259,7 @@ class Backward(BackwardPart):
             self._divide(self._weight)
         if not self._unscale(step):
             return False
-        clip = clip_divided_norm_ if self._is_divided else clip_norm_
-        self.grad_norm = None if self.clip_norm is None else clip(self.parameters, self.clip_norm)
+        self.grad_norm = None if self.clip_norm is None else self._clip(self.clip_norm)
         if not self._is_finite():
             if self.non_finite == "stop" or (self.non_finite == "skip" and not self._are_weights_finite()):
                 raise self._non_finite(step)
@@ -303,6 +311,17 @@ class Backward(BackwardPart):
             for parameter in group["params"]:
                 parameter.grad = None
 
+    def _clip(self, max_norm: float) -> float:
+        if self.peers is not None:
+            return self.peers.clip_(self.parameters, max_norm)
+        return (clip_divided_norm_ if self._is_divided else clip_norm_)(self.parameters, max_norm)
+
+    def _do_all(self, flag: bool) -> bool:
+        """Whether `flag` holds in all processes that have parts of the model."""
+        if self.peers is None or not (self._is_divided or self.peers.is_staged):
+            return flag
+        return self.peers.all_agree(flag)
+
     def _is_finite(self) -> bool:
         if self.grad_norm is not None:
             return math.isfinite(self.loss + self.grad_norm)
@@ -311,16 +330,16 @@ class Backward(BackwardPart):
     def _are_gradients_finite(self) -> bool:
         if self._is_divided and self.peers is not None:
             grads = [own(parameter.grad) for parameter in self.parameters if parameter.grad is not None]
-            return self.peers.all_agree(all(bool(grad.isfinite().all()) for grad in grads))
+            return self._do_all(all(bool(grad.isfinite().all()) for grad in grads))
         grads = [grad for parameter in self.parameters if (grad := parameter.grad) is not None]
         if self._finder is None:
-            return all(bool(_values(grad).isfinite().all()) for grad in grads)
+            return self._do_all(all(bool(_values(grad).isfinite().all()) for grad in grads))
         found, one = self._finder
         torch._amp_foreach_non_finite_check_and_unscale_(grads, found, one)  # a fifth of what a norm costs
-        if not found.item():
-            return True
-        found.zero_()
-        return False
+        are_finite = not found.item()
+        if not are_finite:
+            found.zero_()
+        return self._do_all(are_finite)
 
     def _check_reach(self) -> None:
         grads = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
@@ -334,8 +353,7 @@ class Backward(BackwardPart):
             )
 
     def _are_weights_finite(self) -> bool:
-        are = all(bool(own(parameter).isfinite().all()) for parameter in self.parameters)
-        return self.peers.all_agree(are) if self._is_divided and self.peers is not None else are
+        return self._do_all(all(bool(own(parameter).isfinite().all()) for parameter in self.parameters))
 
     def _non_finite(self, step: int) -> NonFiniteError:
         what = "The gradient is not finite" if self.grad_norm is None else f"The gradient norm is {self.grad_norm}"
@@ -368,6 +386,9 @@ class Backward(BackwardPart):
         self._check_names(losses)
         if torch.is_anomaly_enabled():
             self._look_at_each(losses)
+        if self.hand_on is not None and any(isinstance(loss, tuple) for loss in losses.values()):
+            what = "Losses by name are (sum, weight) pairs, which a pipeline cannot differentiate one after another."
+            raise InputError(what, where="forward_step", fix="Return means by name, or one (sum, weight) pair.")
         means: Tensor | None = None
         sums: list[tuple[_Term, Tensor]] = []
         for name, loss in losses.items():
@@ -469,7 +490,7 @@ class Backward(BackwardPart):
             self._join()
         if peers.sharding is not None:
             return
-        reached = peers.sum_values([parameter.grad is not None for parameter in self.parameters])
+        reached = peers.sum_own([parameter.grad is not None for parameter in self.parameters])
         grads = []
         for parameter, count in zip(self.parameters, reached, strict=True):
             if count and parameter.grad is None:
@@ -479,6 +500,7 @@ class Backward(BackwardPart):
         if any(grad.is_sparse for grad in grads):
             raise InputError("Sparse gradients are not shared between processes.", fix="Use dense embeddings.")
         peers.sum_(grads)
+        peers.join_(self.parameters)
 
     def _divide(self, weight: Tensor | float) -> None:
         if self._micro:
@@ -487,6 +509,9 @@ class Backward(BackwardPart):
 
     def _differentiate(self, loss: Tensor) -> None:
         """`loss.backward()`, from a 1 that is kept: torch would make a new one each time."""
+        if self.hand_on is not None:
+            self.hand_on(loss)
+            return
         if loss.dim():
             loss.backward()  # type: ignore[no-untyped-call]
             return

@@ -45,7 +45,7 @@ def to_device(batch: Any, device: torch.device) -> Any:
     """The batch with every tensor on `device`; what has a method `to` moves itself; anything else stays what it is."""
     if not isinstance(batch, Tensor) and callable(move := getattr(batch, "to", None)):
         return move(device)
-    return mapped(batch, lambda tensor: tensor.to(device, non_blocking=True))
+    return mapped(batch, lambda tensor: tensor if tensor.is_meta else tensor.to(device, non_blocking=True))
 
 
 def pinned(batch: Any) -> Any:

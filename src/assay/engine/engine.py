@@ -34,6 +34,7 @@ from assay.engine.styles.adapt import as_process
 from assay.engine.styles.own_updates import OwnUpdates
 
 if TYPE_CHECKING:
+    from assay.engine.parallel.pipeline import Pipeline
     from assay.engine.parallel.ranks import Ranks
 
 KEYS_AHEAD = 64
@@ -73,6 +74,7 @@ class Engine:
         self.state = State(dataloader=train)
         self.logged = Logged()
         self.ranks: Ranks | None = None
+        self.pipeline: Pipeline | None = None
         self.seconds: dict[str, float] = {}
         self._happened: Counter[Event] = Counter()
         self._begun = self._moving = self._updating = 0.0
@@ -213,7 +215,6 @@ class Engine:
     def _train_window(self, window: Window) -> None:
         """One optimizer step: forward and backward of each micro-batch, then one update. If it fails nothing counts."""
         state, process = self.state, self.process
-        begin, end = self._backward_begin, self._backward_end
         before, ranks = state.micro_step, self.ranks
         if self._buffers is not None:
             self._buffers.keep()
@@ -221,20 +222,10 @@ class Engine:
             if ranks is not None:
                 ranks.begin(window)
             process.backward.begin(window.sizes)
-            for i, batch in enumerate(window.batches):
-                self._randomness.begin(self._micro_key(i), state.step)
-                state.batch = batch
-                if ranks is not None and window.sizes is not None:
-                    self.logged.is_idle = ranks.is_idle = not window.sizes[i]
-                if begin.due <= state.micro_step:
-                    begin.fire(state.micro_step)
-                state.output = None  # what it holds is used again by the forward pass: a new place would cost more
-                state.output = process.training_step(batch)
-                if self._randomness.end():
-                    self._draws()
-                state.micro_step += 1
-                if end.due <= state.micro_step:
-                    end.fire(state.micro_step)
+            if self.pipeline is None:
+                self._train_batches(window)
+            else:
+                self._train_through(self.pipeline, window)
             self._updating = perf_counter()
             if process.update(state.step) is False and self._buffers is not None:
                 self._buffers.put_back()  # a step that is left out leaves nothing behind
@@ -251,6 +242,45 @@ class Engine:
         state.epoch_step += 1
         state.samples += window.samples
         state.epoch_samples += window.samples
+
+    def _train_batches(self, window: Window) -> None:
+        """The micro-batches of a window, one after another."""
+        state, process = self.state, self.process
+        begin, end = self._backward_begin, self._backward_end
+        for i, batch in enumerate(window.batches):
+            self._randomness.begin(self._micro_key(i), state.step)
+            state.batch = batch
+            if self.ranks is not None and window.sizes is not None:
+                self.logged.is_idle = self.ranks.is_idle = not window.sizes[i]
+            if begin.due <= state.micro_step:
+                begin.fire(state.micro_step)
+            state.output = None  # what it holds is used again by the forward pass: a new place would cost more
+            state.output = process.training_step(batch)
+            if self._randomness.end():
+                self._draws()
+            state.micro_step += 1
+            if end.due <= state.micro_step:
+                end.fire(state.micro_step)
+
+    def _train_through(self, pipeline: Pipeline, window: Window) -> None:
+        """The micro-batches of a window where the model is split into stages: several are on their way at once."""
+        state, begin, end = self.state, self._backward_begin, self._backward_end
+        first = state.micro_step
+
+        def before(i: int, stage: int) -> None:
+            state.batch = window.batches[i]
+            self._randomness.begin(self._micro_key(i, stage), state.step)
+
+        for i in range(len(window.batches)):
+            if begin.due <= first + i:
+                begin.fire(first + i)
+        state.output = pipeline.train(window.batches, before)
+        if self._randomness.end():
+            self._draws()
+        for _ in window.batches:
+            state.micro_step += 1
+            if end.due <= state.micro_step:
+                end.fire(state.micro_step)
 
     def _draws(self) -> None:
         """Training was seen to draw from numpy or `random`: they are keyed from here on, on resume too."""
@@ -311,6 +341,8 @@ class Engine:
             windows = source.windows_after(state.epoch, state.epoch_samples)
         else:
             windows = source.windows(state.epoch, state.epoch_step)
+        if self.pipeline is not None:
+            windows = self.pipeline.placed_windows(windows)
         if not self._is_elsewhere:
             return windows
 
@@ -322,10 +354,12 @@ class Engine:
 
         return ahead(windows, self.device, is_last=is_last, took=took)
 
-    def _micro_key(self, i: int) -> int:
+    def _micro_key(self, i: int, stage: int = 0) -> int:
         """The key of what micro-batch `i` of this step draws: dealt out to several ranks, each keeps its number."""
         if self.ranks is not None:
             i = i * self.ranks.count + self.ranks.rank
+        if stage:
+            return key(self.seed, STEP, self.state.step, i, stage)
         return key(self.seed, STEP, self.state.step, i) if i else self._key_of(self.state.step)
 
     def _key_of(self, step: int) -> int:
@@ -366,7 +400,7 @@ class Engine:
 
     def _origin(self, window: Window) -> str:
         """Where the first value of the step is that is not finite: it is done again, from the same batch and seed."""
-        if getattr(self.process, "has_updated", False):
+        if getattr(self.process, "has_updated", False) or self.pipeline is not None:
             return ""  # done again it would update the weights again
         if self.ranks is not None and self.ranks.sharding is not None:
             return ""  # all would have to look at the same places

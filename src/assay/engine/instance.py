@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, KeysView, Mapping, Sequence
+from collections.abc import Callable, Iterable, KeysView, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,6 +88,18 @@ class Instance:
         kept = {name: value for name, value in self._fields.items() if self.placement(name).is_on(stage, stages)}
         return self._of(kept, {name: self._placements[name] for name in kept if name in self._placements})
 
+    def placed(self, stages: Iterable[int], count: int) -> Instance:
+        """The same without the data of tensors that none of these of `count` stages needs: their shapes are left."""
+        own = list(stages)
+
+        def at(name: str, value: Any) -> Any:
+            place = self.placement(name)
+            if any(place.is_on(stage, count) for stage in own):
+                return value
+            return mapped(value, lambda tensor: torch.empty_like(tensor, device="meta"))
+
+        return self._of({name: at(name, value) for name, value in self._fields.items()}, self._placements)
+
     def has(self, name: str) -> bool:
         return name in self._fields
 
@@ -100,7 +112,7 @@ class Instance:
 
     def to(self, device: torch.device | str) -> Instance:
         """The same with every tensor on `device`."""
-        return self.mapped(lambda tensor: tensor.to(device, non_blocking=True))
+        return self.mapped(lambda tensor: tensor if tensor.is_meta else tensor.to(device, non_blocking=True))
 
     def mapped(self, function: Callable[[Tensor], Tensor]) -> Instance:
         """The same with `function` of every tensor."""

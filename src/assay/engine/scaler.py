@@ -72,8 +72,7 @@ class ScaledBackward(Backward):
         return super()._gradients(loss.float() * self.scale, keep=keep)
 
     def _unscale(self, step: int) -> bool:
-        fits = self._are_unscaled()
-        self._has_overflown = not (self.peers.all_agree(fits) if self._is_divided and self.peers else fits)
+        self._has_overflown = not self._do_all(self._are_unscaled())
         if not self._has_overflown:
             return True
         self.grad_norm = None if self.clip_norm is None else math.inf

@@ -25,8 +25,22 @@ from assay.engine.parallel.layout import Layout, Mesh, laid_out
 from assay.engine.recompute import recompute
 
 LAYOUTS: dict[int, tuple[Layout, ...]] = {
-    2: (Layout(data=2), Layout(shard=2), Layout(tensor=2)),
-    4: (Layout(shard=4), Layout(data=2, shard=2), Layout(data=2, tensor=2), Layout(shard=2, tensor=2)),
+    2: (
+        Layout(data=2),
+        Layout(shard=2),
+        Layout(tensor=2),
+        Layout(pipeline=2),
+        Layout(pipeline=2, schedule="gpipe"),
+        Layout(pipeline=2, schedule="interleaved"),
+    ),
+    4: (
+        Layout(shard=4),
+        Layout(data=2, shard=2),
+        Layout(data=2, tensor=2),
+        Layout(shard=2, tensor=2),
+        Layout(pipeline=2, data=2),
+        Layout(pipeline=2, tensor=2),
+    ),
 }
 """What is trained on how many processes."""
 
@@ -59,6 +73,9 @@ class Net(nn.Module):
         self.inlet = nn.Linear(4, width)
         self.blocks = nn.ModuleList(Block(width) for _ in range(depth))
         self.outlet = nn.Linear(width, 3)  # an odd number: it does not divide evenly
+
+    def pipeline_split(self) -> list[nn.Module]:
+        return [self.inlet, *self.blocks, self.outlet]
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.inlet(x)
@@ -96,20 +113,22 @@ def cell(layout: Layout, way: str) -> dict[str, Any]:
     torch.manual_seed(0)
     model = Net().double()
     mesh = laid_out(layout, torch.device("cpu")) if dist.is_initialized() else None
+    is_recomputed = options.pop("activation_checkpoint", False)
+    recompute(model, is_recomputed)
     if mesh is not None:
         divide(model, mesh)
-    accumulate = options.pop("accumulate", 1)
+    accumulate = options.pop("accumulate", 1) * layout.pipeline  # a stage wants a micro-batch each
     rank, ranks = (mesh.ranks.rank, mesh.ranks.count) if mesh is not None else (0, 1)
     if mesh is None:
         accumulate *= layout.sharers
-    is_recomputed = options.pop("activation_checkpoint", False)
     process = Fit(model, **options)
-    recompute(model, is_recomputed)
     loader = Loader(samples(), batch_size=16, shuffle=True, accumulate=accumulate, rank=rank, ranks=ranks)
     recorder = MemoryRecorder()
     engine = Engine(process, loader, epochs=2, recorder=recorder)
     if mesh is not None:
         join_data(engine, mesh.ranks)
+    if mesh is not None and mesh.pipeline is not None:
+        mesh.pipeline.join(engine)
     engine.run()
     points = [[name, step, value] for name, step, value in recorder.points if name.startswith("train/")]
     return {"points": points, "weights": whole(model, mesh)}

@@ -25,6 +25,7 @@ from assay.engine.metrics.means import Mean
 from assay.engine.metrics.metric import Metric, as_metric, numbers
 from assay.engine.outputs import Evaluation, Pipes
 from assay.engine.parallel.gathered import check_shared, gather
+from assay.engine.parallel.pipeline import Pipeline
 from assay.engine.parallel.ranks import Ranks
 from assay.engine.process import Process
 from assay.engine.seed import EVALUATE, key, seed_all, undisturbed
@@ -95,6 +96,7 @@ class Evaluate:
             metrics=self.metrics,
             recorder=engine.recorder,
             ranks=engine.ranks,
+            pipeline=engine.pipeline,
             before=lambda: engine.fire(Event.EVAL_STEP_BEGIN),
             after=lambda: engine.fire(Event.EVAL_STEP_END),
         )
@@ -163,6 +165,7 @@ def evaluate(
     recorder: Recorder | None = None,
     infer: bool = False,
     ranks: Ranks | None = None,
+    pipeline: Pipeline | None = None,
     before: Callable[[], None] | None = None,
     after: Callable[[], None] | None = None,
 ) -> tuple[dict[str, float], int]:
@@ -172,7 +175,7 @@ def evaluate(
     nothing is measured; the pipes alone get the outputs of `inference_step`. `step` is that of the weights.
 
     The global random generators come back as they were; inside, each batch has its own key. On several `ranks`,
-    `batches` are the share of this one; what comes back is of all.
+    `batches` are the share of this one; what comes back is of all. Through a `pipeline` outputs come to its last stage.
     """
     device = torch.device(device)
     pipes = pipes if isinstance(pipes, Pipes) else Pipes(pipes)
@@ -182,7 +185,9 @@ def evaluate(
     batch: Any = None
     logged = Logged(lambda: batch)
     process.eval()
-    forward = process.inference_step if infer else process.validation_step
+    forward: Callable[[Any], Any] = process.inference_step if infer else process.validation_step
+    if pipeline is not None:
+        forward = pipeline.forward(forward)
     with undisturbed(), _logging_to(logged, process):
         pipes.begin(evaluation)
         if ranks is not None:
@@ -191,6 +196,8 @@ def evaluate(
             logged.is_idle = is_idle
             if before is not None and not is_idle:
                 before()
+            if pipeline is not None:
+                batch = pipeline.placed(batch)
             if device.type != "cpu":
                 batch = to_device(batch, device)
             place = number if ranks is None else number * ranks.count + ranks.rank
@@ -204,11 +211,12 @@ def evaluate(
                 continue
             evaluation.batch, evaluation.size = batch, _counted(batch, split)
             evaluation.samples += evaluation.size
-            if isinstance(output, Mapping) and output.get("loss") is not None:
-                _add_loss(loss, output["loss"], evaluation.size)
-            output = pipes(output)
-            for metric in used.values():
-                metric.update(output)
+            if pipeline is None or pipeline.is_last:
+                if isinstance(output, Mapping) and output.get("loss") is not None:
+                    _add_loss(loss, output["loss"], evaluation.size)
+                output = pipes(output)
+                for metric in used.values():
+                    metric.update(output)
             if after is not None:
                 after()
         evaluation.batch = None

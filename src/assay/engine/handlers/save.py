@@ -238,11 +238,14 @@ def capture(engine: Engine) -> dict[str, Any]:
     parts = {"model": model.state_dict(), "state": engine.state.state_dict()}
     parts |= {name: part.state_dict() for name, part in backward.parts(model).items()}
     parts |= criterion_state(engine.process)
-    return parts | {name: listener.state_dict() for name, listener in stateful(engine).items()}
+    parts |= {name: listener.state_dict() for name, listener in stateful(engine).items()}
+    return parts if engine.pipeline is None else engine.pipeline.whole(parts)
 
 
 def restore(engine: Engine, parts: Mapping[str, Any]) -> None:
     """Put a loaded checkpoint into an engine that has not run yet, and into those that listen to it by now."""
+    if engine.pipeline is not None:
+        parts = engine.pipeline.own(parts)
     load_model_state(engine.process.model, parts["model"])
     backward = engine.process.backward
     holders = backward.parts(engine.process.model)
@@ -277,6 +280,8 @@ def _is_of_optimizer(part: str) -> bool:
 
 def restore_listeners(engine: Engine, parts: Mapping[str, Any]) -> None:
     """Give those that listen to an engine their states of a checkpoint. A state too many or too few is a warning."""
+    if engine.pipeline is not None:
+        parts = engine.pipeline.own(parts)
     listeners = stateful(engine)
     for name, listener in listeners.items():
         if name in parts:

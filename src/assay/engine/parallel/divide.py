@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from assay.core.errors import InputError
+from assay.engine.parallel.pipeline import Pipeline
 from assay.engine.parallel.shard import shard
 from assay.engine.parallel.tensor import divide_tensors
 
@@ -21,10 +21,10 @@ def divide(model: nn.Module, mesh: Mesh, settings: Mapping[str, Any] | None = No
     `settings` are those of [parallel]. Where weights are shared out all processes begin with those of rank 0.
     """
     settings = settings or {}
-    if mesh.layout.pipeline > 1:
-        raise InputError("[parallel] pipeline is not there yet.")
     if mesh.layout.tensor > 1:
         divide_tensors(model, mesh.devices["tensor"], settings.get("tensor_plan"))
     if mesh.layout.shard > 1:
         mesh.ranks.follow_([*model.parameters(), *model.buffers()])
         mesh.ranks.sharding = shard(model, mesh, blocks=settings.get("shard_blocks"), stage=mesh.layout.stage)
+    if mesh.layout.pipeline > 1:
+        mesh.pipeline = Pipeline(model, mesh)

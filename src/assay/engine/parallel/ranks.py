@@ -14,8 +14,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from assay.core.errors import AssayError, InputError
+from assay.engine.clip import clip_norm_
 from assay.engine.data.source import Window
-from assay.engine.divided import own
+from assay.engine.divided import clip_divided_norm_, is_divided, own
 
 if TYPE_CHECKING:
     from assay.engine.parallel.shard import Sharding
@@ -37,6 +38,9 @@ class Ranks:
     Everything here is collective: all processes call it, in the same order. `bucket_bytes` is how much is sent at once.
     Where a model is divided too there are processes outside, with which this one only agrees when to stop, and waits.
     """
+
+    is_staged = False
+    """Whether the model is split into stages, of which other processes have the rest."""
 
     def __init__(self, group: Any = None, *, bucket_bytes: int = BUCKET_BYTES) -> None:
         self.group = group
@@ -62,6 +66,10 @@ class Ranks:
 
     def sum_values(self, values: Sequence[float]) -> list[float]:
         """Sums over all ranks, in double precision; the same bits on each."""
+        return self.sum_own(values)
+
+    def sum_own(self, values: Sequence[float]) -> list[float]:
+        """The same of what is about this part of the model, where that is divided."""
         tensor = torch.tensor(values, dtype=torch.float64)
         self._reduce(tensor, self._host)
         return tensor.tolist()
@@ -73,9 +81,9 @@ class Ranks:
         """
         kinds = [0.0] * self.count
         kinds[self.rank] = 0.0 if has_none else 1.0 + crc32(kind.encode())
-        kinds = self.sum_values(kinds)
+        kinds = self.sum_own(kinds)
         if 0.0 in kinds or len(set(kinds)) > 1:
-            known = self.gather(None if has_none else kind)
+            known = self.gather_own(None if has_none else kind)
             for rank, theirs in enumerate(known):
                 if theirs not in (None, known[0]):
                     raise InputError(
@@ -85,7 +93,7 @@ class Ranks:
                     )
             kind = known[0]
         width = 2 * len(json.loads(kind)[1])
-        return kind, self.sum_values(values if not has_none else [0.0] * width)
+        return kind, self.sum_own(values if not has_none else [0.0] * width)
 
     def sum_(self, tensors: Iterable[Tensor]) -> None:
         """Add up tensors over all ranks in place; the same bits on each. They are as many, and alike, everywhere."""
@@ -123,10 +131,22 @@ class Ranks:
 
     def gather(self, value: Any) -> list[Any]:
         """What each rank gives, in their order."""
+        return self.gather_own(value)
+
+    def gather_own(self, value: Any) -> list[Any]:
+        """The same of what is about this part of the model, where that is divided."""
         found: list[Any] = [None] * self.count
         with peers():
             dist.all_gather_object(found, value, group=self._host)
         return found
+
+    def clip_(self, parameters: Sequence[Tensor], max_norm: float) -> float:
+        """Scale gradients so that the norm of all, whatever this process has of them, is at most that; returns it."""
+        clip = clip_divided_norm_ if any(map(is_divided, parameters)) else clip_norm_
+        return clip(parameters, max_norm)
+
+    def join_(self, parameters: Sequence[Tensor]) -> None:
+        """Add up gradients of weights that other parts of the model have as well."""
 
     def gather_from_everyone(self, value: Any) -> list[Any]:
         """What each process of the run gives, in their order."""

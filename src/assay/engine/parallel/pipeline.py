@@ -1,0 +1,386 @@
+"""Pipeline parallelism: a model is split into stages, through which the micro-batches of a step go one behind another.
+
+Which stage takes which micro-batch when is decided by the schedules of `torch.distributed.pipelining`.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from assay.core.errors import InputError
+from assay.engine.backward import Backward
+from assay.engine.batches import mapped
+from assay.engine.buffers import Buffers
+from assay.engine.instance import Instance
+from assay.engine.parallel.ranks import PeerError
+from assay.engine.parallel.staged import StagedRanks
+from assay.engine.parallel.stages import cut, keep
+from assay.engine.parallel.together import apart, on_host, together
+from assay.engine.seed import undisturbed
+
+if TYPE_CHECKING:
+    from torch.distributed.pipelining import PipelineStage
+
+    from assay.engine.data.source import Window
+    from assay.engine.engine import Engine
+    from assay.engine.parallel.layout import Mesh
+
+Shapes = tuple[tuple[tuple[int, ...], torch.dtype], ...]
+"""Of the tensors of a batch, or of what one stage gives to the next."""
+
+_PLANS = 8
+"""Kinds of windows for which schedules, with the memory of what they receive, are kept."""
+
+
+class _Asked(BaseException):
+    """The process has asked its model: with these arguments. No error, so that nothing of the user's catches it."""
+
+    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.given = args, kwargs
+
+
+@dataclass(slots=True)
+class _Turn:
+    """Micro-batches on their way: `step` is what the process does with one, `begin` is told who takes which."""
+
+    batches: Sequence[Any]
+    step: Callable[[Any], Any]
+    begin: Callable[[int, int], None]
+    answers: dict[int, Any] = field(default_factory=dict)
+    output: Any = None
+    failed: Exception | None = None
+
+
+class Pipeline:
+    """What this process has of a model that was split into stages, and how batches go through all of them.
+
+    `forward_step` runs where the model begins, up to where it calls the model, and again where it ends, with what the
+    last stage gave as the model's answer: losses, logs and outputs are made there. It calls its model once.
+    """
+
+    def __init__(self, model: nn.Module, mesh: Mesh) -> None:
+        assert isinstance(mesh.ranks, StagedRanks)
+        self.model, self.layout, self.ranks = model, mesh.layout, mesh.ranks
+        self.count = self.layout.stage_count
+        self.cut = cut(model, self.count, self.layout.split)
+        self.stages = range(self.ranks.place, self.count, self.ranks.places)
+        self.is_first, self.is_last = 0 in self.stages, self.count - 1 in self.stages
+        self.order = tuple(model.state_dict())
+        parameters = dict(model.named_parameters())
+        self.elsewhere = keep(model, self.cut.weights(*self.stages))
+        places: dict[str, set[int]] = {}
+        for stage in range(self.count):
+            for name in self.cut.weights(stage):
+                places.setdefault(name, set()).add(stage % self.ranks.places)
+        self.owner = {name: min(found) for name, found in places.items()}
+        self.ranks.share(
+            [
+                (tuple(sorted(places[name])), parameter)
+                for name, parameter in parameters.items()
+                if len(places[name]) > 1 and self.ranks.place in places[name] and parameter.requires_grad
+            ]
+        )
+        self._group = mesh.devices["pipeline"].get_group()
+        self._plans: OrderedDict[Any, Any] = OrderedDict()
+        self._turn: _Turn | None = None
+        self._answer: list[Any] | None = None
+        self._handed: Tensor | None = None
+        self._process: Any = None
+        self._source: Any = None
+        self._compute: Callable[[int, Any, dict[str, Any]], Any] = self._through
+        model.forward = self._called
+
+    @property
+    def lines(self) -> list[str]:
+        """Which stage is where, of what it is made, and how large it is."""
+        waits = ""
+        if self._source is not None:
+            count = self._source.sizes.accumulate
+            waits = f", {count} micro-batches in a step: each process waits for {self.layout.waiting(count):.0%} of it"
+        head = f"pipeline: {self.count} stages ({self.layout.schedule}){waits}"
+        return [head, *self.cut.table(self.ranks.places)]
+
+    def join(self, engine: Engine, precision: Callable[..., Any] | None = None) -> None:
+        """Let an engine train through this pipeline. `precision` wraps what computes, as it wraps `forward_step`.
+
+        InputError for a process whose losses cannot be differentiated by others, or too few micro-batches.
+        """
+        process: Any = engine.process
+        if type(process.backward).__call__ is not Backward.__call__:
+            raise InputError(
+                f"{type(process.backward).__name__} differentiates losses itself; in a pipeline the stages do it.",
+                fix="Train with one optimizer, or without [parallel] pipeline.",
+            )
+        self._source = engine.source
+        sizes: Any = engine.source.sizes  # type: ignore[attr-defined]
+        self.layout.check_micro_batches(sizes.accumulate, arithmetic=str(sizes))
+        self._process = process
+        if precision is not None:
+            self._compute = precision(self._through)
+        process.backward.hand_on = self._take
+        engine.pipeline = self
+
+    def train(self, batches: Sequence[Any], begin: Callable[[int, int], None]) -> Any:
+        """Forward and backward of the micro-batches of a window; the output of the last, where the model ends.
+
+        `begin(i, stage)` is called before a stage takes number `i`. Gradients add up as they do in one process.
+        """
+        turn = self._turn = _Turn(batches, self._process.training_step, begin)
+        try:
+            for first, count in self._alike(batches):
+                self._run(turn, first, count)
+        finally:
+            self._turn = None
+        return turn.output
+
+    def forward(self, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """What a process does with a batch, without gradients, made to go through all stages: None but on the last."""
+
+        def through(batch: Any) -> Any:
+            turn = self._turn = _Turn([batch], step, lambda i, stage: None)
+            try:
+                with torch.no_grad():
+                    self._run(turn, 0, 1)
+                return self._answered(turn, 0) if self.is_last else None
+            finally:
+                self._turn = None
+
+        return through
+
+    def placed(self, batch: Any) -> Any:
+        """A batch without the data that no stage of this process needs: only their shapes are left."""
+        if isinstance(batch, Instance):
+            return batch.placed(self.stages, self.count)
+        return batch if self.is_first or self.is_last else mapped(batch, _shape_only)
+
+    def placed_windows(self, windows: Iterator[Window]) -> Iterator[Window]:
+        """The same for all batches of training."""
+        for window in windows:
+            yield window._replace(batches=[self.placed(batch) for batch in window.batches])
+
+    def whole(self, parts: dict[str, Any]) -> dict[str, Any]:
+        """The parts of a checkpoint as of the whole model, where one is saved; others keep their own. Collective."""
+        parts = on_host(parts)
+        if self.ranks.line[0] != 0:
+            return parts
+        states = self.ranks.gather_line(parts)
+        if not states:
+            return parts
+        found: dict[str, Any] = together(states, {name: i for i, name in enumerate(self.order)})
+        return found
+
+    def own(self, parts: Mapping[str, Any]) -> dict[str, Any]:
+        """What concerns this process of the parts of a checkpoint of the whole model."""
+        found: dict[str, Any] = apart(dict(parts), self.elsewhere)
+        return found
+
+    def _alike(self, batches: Sequence[Any]) -> Iterator[tuple[int, int]]:
+        """Where rows of micro-batches of the same shapes begin, and how long they are: a schedule takes such a row."""
+        first = 0
+        for _, row in groupby(map(_shapes, batches)):
+            length = len(list(row))
+            spare = length % self.ranks.places if self.layout.schedule == "interleaved" else 0
+            for count in (length - spare, spare):
+                if count:
+                    yield first, count
+                    first += count
+
+    def _run(self, turn: _Turn, first: int, count: int) -> None:
+        """Some micro-batches from number `first` on, through all stages and, in training, back."""
+        schedule = self._plan(turn, first, count)
+        numbers = torch.arange(first, first + count)
+        given = (numbers,) if self.is_first else ()
+        try:
+            schedule.step(*given, target=numbers if self.is_last and torch.is_grad_enabled() else None, micro=numbers)
+        except RuntimeError as error:
+            if turn.failed is not None:
+                raise turn.failed from None  # torch has put the values of its arguments around it
+            if isinstance(error, dist.DistError) or "gloo" in str(error) or "onnection" in str(error):
+                raise PeerError("Another stage of the pipeline ended, or does not answer.") from error
+            raise
+
+    def _plan(self, turn: _Turn, first: int, count: int) -> Any:
+        """The schedule for so many micro-batches of these shapes, which all stages make alike."""
+        is_training = torch.is_grad_enabled()
+        kind = _shapes(turn.batches[first]), count, is_training
+        if kind not in self._plans:
+            self._plans[kind] = self._new_plan(self._boundaries(turn, first), count, is_training=is_training)
+            if len(self._plans) > _PLANS:
+                self._plans.popitem(last=False)
+        self._plans.move_to_end(kind)
+        return self._plans[kind]
+
+    def _new_plan(self, boundaries: Sequence[Shapes], count: int, *, is_training: bool) -> Any:
+        from torch.distributed.pipelining import Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
+
+        stages: Any = [self._stage(number, boundaries, is_training=is_training) for number in self.stages]
+        how: dict[str, Any] = {"loss_fn": self._loss if is_training else None, "scale_grads": False}
+        if self.layout.schedule == "interleaved":
+            return ScheduleInterleaved1F1B(stages, count, **how)
+        fits = self.layout.schedule == "1f1b" and is_training and count >= self.count
+        return (Schedule1F1B if fits else ScheduleGPipe)(stages[0], count, **how)
+
+    def _stage(self, number: int, boundaries: Sequence[Shapes], *, is_training: bool) -> PipelineStage:
+        from torch.distributed.pipelining import PipelineStage
+
+        one: Shapes = (((1,), torch.int64),)
+        ends = [one, *boundaries, (((1,), torch.float32),)]
+        given, gives = (tuple(_like(each, is_training, "meta") for each in ends[i]) for i in (number, number + 1))
+        device = next(iter(self.model.parameters())).device
+        return PipelineStage(
+            _Stage(self, number), number, self.count, device, input_args=given, output_args=gives, group=self._group
+        )
+
+    def _boundaries(self, turn: _Turn, first: int) -> list[Shapes]:
+        """What each stage gives to the next, found by letting each compute once on zeros. Collective."""
+        is_training = torch.is_grad_enabled()
+        device = next(iter(self.model.parameters())).device
+        found: list[Shapes] = []
+        buffers = Buffers(self.model)
+        buffers.keep()
+        with undisturbed():
+            for number in range(self.count - 1):
+                shapes: Shapes = ()
+                if number in self.stages:
+                    zeros = tuple(_like(each, is_training, device) for each in found[-1]) if found else ()
+                    shapes = _shapes(self.compute(number, first, zeros))
+                found.append(self.ranks.told_by(number % self.ranks.places, shapes))
+        buffers.put_back()
+        return found
+
+    def compute(self, number: int, i: int, given: tuple[Any, ...]) -> Any:
+        """One stage, one micro-batch: what the next stage is given."""
+        turn = self._turn
+        assert turn is not None
+        try:
+            turn.begin(i, number)
+            args, kwargs = ((given if given[1:] else given[0],), {}) if number else self._question(turn, i)
+            found = self._compute(number, args, kwargs)
+            if number + 1 < self.count:
+                return _sendable(found, self.cut.stages[number][-1].name)
+            turn.answers[i] = found
+            return torch.zeros(1)
+        except Exception as error:
+            turn.failed = error
+            raise
+
+    def _through(self, number: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        for part in self.cut.stages[number]:
+            args, kwargs = (part.run(*args, **kwargs),), {}
+        return args[0]
+
+    def _loss(self, _: Any, micro: Tensor) -> Tensor:
+        """What torch differentiates: the loss of one micro-batch, weighted as its window needs it."""
+        turn = self._turn
+        assert turn is not None
+        i = int(micro)
+        try:
+            turn.begin(i, 0)
+            self._handed = None
+            turn.output = self._answered(turn, i)
+            handed: Tensor | None = self._handed
+            if handed is None:
+                raise InputError(f"{type(self._process).__name__} gave no loss for a micro-batch.")
+            return handed
+        except Exception as error:
+            turn.failed = error
+            raise
+
+    def _take(self, loss: Tensor) -> None:
+        if not self.is_last:
+            raise self._uncalled()
+        if not loss.requires_grad:
+            raise RuntimeError("the loss depends on no parameter that is trained")
+        self._handed = loss
+
+    def _question(self, turn: _Turn, i: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments with which the process calls its model for a micro-batch."""
+        self._answer = None
+        try:
+            turn.step(turn.batches[i])
+        except _Asked as asked:
+            return asked.given
+        raise self._uncalled()
+
+    def _uncalled(self) -> InputError:
+        return InputError(
+            f"{type(self._process).__name__} does not call its model, with which a pipeline begins.",
+            fix="Call self.model(...) once in forward_step.",
+        )
+
+    def _answered(self, turn: _Turn, i: int) -> Any:
+        """What the process makes of the answer of its model to a micro-batch."""
+        self._answer = [turn.answers.pop(i)]
+        try:
+            return turn.step(turn.batches[i])
+        finally:
+            self._answer = None
+
+    def _called(self, *args: Any, **kwargs: Any) -> Any:
+        """The model is called, of which there are only parts here."""
+        if self._turn is None:
+            raise InputError(
+                f"{type(self.model).__name__} is split into stages: it can be called in forward_step only.",
+                fix="Take the whole model from a checkpoint: assay.load_model(run).",
+            )
+        if self._answer is None:
+            raise _Asked(args, kwargs)
+        if not self._answer:
+            raise InputError(
+                f"{type(self._process).__name__} calls its model a second time for one batch; a pipeline runs it once.",
+                fix="Call self.model(...) once in forward_step, or train without [parallel] pipeline.",
+            )
+        return self._answer.pop()
+
+
+class _Stage(nn.Module):
+    """As torch wants a stage; it holds no weights itself."""
+
+    def __init__(self, pipeline: Pipeline, number: int) -> None:
+        super().__init__()
+        self.pipeline = pipeline
+        self.number = number
+
+    def forward(self, *given: Any, micro: Tensor) -> Any:
+        return self.pipeline.compute(self.number, int(micro), given)
+
+
+def _shapes(found: Any) -> Shapes:
+    shapes: list[tuple[tuple[int, ...], torch.dtype]] = []
+
+    def look(tensor: Tensor) -> Tensor:
+        shapes.append((tuple(tensor.shape), tensor.dtype))
+        return tensor
+
+    mapped(found, look)
+    return tuple(shapes)
+
+
+def _like(shape: tuple[tuple[int, ...], torch.dtype], is_training: bool, device: Any) -> Tensor:
+    size, dtype = shape
+    return torch.zeros(size, dtype=dtype, device=device, requires_grad=is_training and dtype.is_floating_point)
+
+
+def _shape_only(tensor: Tensor) -> Tensor:
+    return torch.empty_like(tensor, device="meta")
+
+
+def _sendable(found: Any, name: str) -> Any:
+    """One tensor or a tuple of them, as they lie in memory. InputError for what cannot go to another process."""
+    several = found if isinstance(found, tuple) else (found,)
+    if not several or not all(isinstance(each, Tensor) for each in several):
+        kinds = ", ".join(type(each).__name__ for each in several)
+        raise InputError(
+            f"{name} gives {kinds or 'nothing'}; from stage to stage of a pipeline go tensors only.",
+            fix="Split the model elsewhere ([parallel] split), or let this part return one tensor or a tuple of them.",
+        )
+    sent = tuple(each.contiguous() for each in several)
+    return sent if isinstance(found, tuple) else sent[0]

@@ -1,0 +1,324 @@
+"""What the tests of a pipeline do in each process: `python pipeline_cases.py FOLDER RANK RANKS`.
+
+Each case gives something that JSON knows; in one process, without a group, it is what the pipeline has to equal.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+
+from assay.core.errors import AssayError
+from assay.core.ports import MemoryRecorder
+from assay.engine import Accuracy, Backward, Engine, Evaluate, Loader, Process
+from assay.engine.handlers.save import capture, restore
+from assay.engine.instance import DistTensorData, Instance
+from assay.engine.outputs import Collect
+from assay.engine.parallel.data import join_data
+from assay.engine.parallel.divide import divide
+from assay.engine.parallel.layout import Layout, laid_out
+
+WIDTH = 6
+PIPELINE = Layout(pipeline=2)
+INTERLEAVED = Layout(pipeline=2, schedule="interleaved")
+
+
+def points(size: int = 34) -> TensorDataset:
+    draw = torch.Generator().manual_seed(0)
+    inputs = torch.randn(size, 4, generator=draw, dtype=torch.float64)
+    return TensorDataset(inputs, torch.stack([inputs.sum(1), inputs.square().sum(1)], 1))
+
+
+class Placed:
+    """Points whose targets only the last stage needs."""
+
+    randomness = "none"
+
+    def __init__(self) -> None:
+        self.points = points()
+
+    def __len__(self) -> int:
+        return len(self.points)
+
+    def __getitem__(self, i: int) -> Instance:
+        x, y = self.points[i]
+        return Instance(x=x, y=DistTensorData(y, placement_idx=-1))
+
+
+class Deep(nn.Module):
+    """A way in, blocks, a way out that uses a weight of the way in as well."""
+
+    def __init__(self, dropout: float = 0.0) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.inward = nn.Linear(4, WIDTH)
+        self.blocks = nn.Sequential(
+            *(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Dropout(dropout)) for _ in range(3))
+        )
+        self.outward = nn.Linear(4, 2)
+        self.double()
+
+    def pipeline_split(self) -> list[Any]:
+        return [self.inward, self.blocks, (self.out, "inward.weight", "outward")]
+
+    def out(self, x: Tensor) -> Tensor:
+        found: Tensor = self.outward(x @ self.inward.weight)
+        return found
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.blocks(self.inward(x)))
+
+
+class Means(Process):
+    """The mean loss over the batch."""
+
+    def __init__(self, model: nn.Module, **how: Any) -> None:
+        self.model = model
+        self.metrics: dict[str, Any] = {}
+        self.backward = Backward(torch.optim.AdamW(model.parameters(), lr=1e-2), **how)
+
+    def forward_step(self, batch: Any) -> tuple[Any, Any]:
+        inputs, target = batch
+        pred = self.model(inputs)
+        losses = (pred - target).square().mean(1)
+        self.log("mean_input", inputs.mean())
+        return self.loss(losses, inputs), {"pred": pred.detach(), "target": target, "loss": losses.mean().detach()}
+
+    def loss(self, losses: Tensor, inputs: Tensor) -> Any:
+        return losses.mean()
+
+
+class Sums(Means):
+    """Samples count as much as their input says: micro-batches weigh unevenly."""
+
+    def loss(self, losses: Tensor, inputs: Tensor) -> Any:
+        weights = inputs[:, 0].abs() + 0.1
+        return (losses * weights).sum(), weights.sum()
+
+
+class Named(Means):
+    def loss(self, losses: Tensor, inputs: Tensor) -> Any:
+        return {"plain": losses.mean(), "squared": losses.square().mean()}
+
+
+class Spoilt(Means):
+    """One micro-batch of the second step makes the gradient of one weight infinite, which only one stage has."""
+
+    def __init__(self, model: Any, **how: Any) -> None:
+        super().__init__(model, **how)
+        self.passes = 0
+        if model.inward.bias is not None:
+            model.inward.bias.register_hook(self.spoil)
+
+    def spoil(self, grad: Tensor) -> Tensor:
+        self.passes += 1
+        return grad * (math.inf if self.passes == 6 else 1.0)
+
+
+class Mixed(Means):
+    """Trains on a mixture that is drawn for each micro-batch."""
+
+    @staticmethod
+    def batch_hook(batch: Any) -> Any:
+        share = torch.rand(())
+        return [share * each + (1 - share) * each.flip(0) for each in batch]
+
+
+class Twice(Means):
+    def forward_step(self, batch: Any) -> tuple[Any, Any]:
+        self.model(batch[0])
+        return super().forward_step(batch)
+
+
+class ByField(Means):
+    """Tells which fields it has seen the data of."""
+
+    def forward_step(self, batch: Any) -> tuple[Any, Any]:
+        self.seen = {name for name in ("x", "y") if not batch[name].is_meta}
+        loss = (self.model(batch.x) - batch.y).square().mean()
+        return loss, {"loss": loss.detach()}
+
+
+def train(
+    kind: type[Means] = Means,
+    *,
+    layout: Layout = PIPELINE,
+    dropout: float = 0.0,
+    data: Any = None,
+    steps: int | None = None,
+    resumed: Any = None,
+    **how: Any,
+) -> tuple[Engine, dict[str, Any]]:
+    """Train, and everything that is kept of it; `resumed`: from there, in which case nothing else is done."""
+    model = Deep(dropout)
+    mesh = laid_out(layout, torch.device("cpu")) if dist.is_initialized() else None
+    if mesh is not None:
+        divide(model, mesh)
+    process = kind(model, **how)
+    loader = Loader(data if data is not None else points(), batch_size=12, shuffle=True, accumulate=4)
+    engine = Engine(process, loader, recorder=MemoryRecorder(), epochs=2, steps=steps)
+    if mesh is not None:
+        join_data(engine, mesh.ranks)
+        assert mesh.pipeline is not None
+        mesh.pipeline.join(engine)
+    if resumed is not None:
+        restore(engine, resumed)
+    engine.run()
+    return engine, capture(engine)
+
+
+def numbers(found: tuple[Engine, dict[str, Any]]) -> dict[str, Any]:
+    engine, parts = found
+    recorder: Any = engine.recorder
+    state = parts["optimizer"]["state"]
+    return {
+        "weights": {name: value.flatten().tolist() for name, value in parts["model"].items()},
+        "moments": {name: each["exp_avg"].flatten().tolist() for name, each in state.items()},
+        "groups": [group["params"] for group in parts["optimizer"]["groups"]],
+        "points": [[name, step, value] for name, step, value in recorder.points],
+        "counts": [engine.state.step, engine.state.samples, engine.state.epoch, engine.state.micro_step],
+    }
+
+
+def tied() -> Any:
+    return numbers(train(clip_norm=0.3))
+
+
+def interleaved() -> Any:
+    return numbers(train(layout=INTERLEAVED, clip_norm=0.3))
+
+
+def sums() -> Any:
+    return numbers(train(Sums, clip_norm=0.3))
+
+
+def named() -> Any:
+    return numbers(train(Named, weights={"squared": 0.5}))
+
+
+def mixed() -> Any:
+    return numbers(train(Mixed))
+
+
+def skipped() -> Any:
+    found = train(Spoilt, non_finite="skip")
+    backward: Any = found[0].process.backward
+    return {**numbers(found), "skipped": backward.skipped}
+
+
+def spoilt() -> Any:
+    return told(lambda: train(Spoilt))
+
+
+def twice() -> Any:
+    """The last of all: who has the last stage fails alone, and is waited for."""
+    return told(lambda: train(Twice))
+
+
+def told(run: Callable[[], Any]) -> str:
+    try:
+        run()
+    except AssayError as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def placed() -> Any:
+    """Which fields each process has, and that it is the same training."""
+    found = train(ByField, data=Placed())
+    return {**numbers(found), "seen": sorted(getattr(found[0].process, "seen", ()))}
+
+
+def resumed() -> Any:
+    """The bits of a training with dropout, in one go and gone on with after three steps."""
+    whole = numbers(train(dropout=0.4))
+    _, parts = train(dropout=0.4, steps=3)
+    box = [parts]
+    if dist.is_initialized():
+        dist.broadcast_object_list(box, src=0)
+    gone_on = numbers(train(dropout=0.4, resumed=box[0]))
+    return {"whole": whole["weights"], "gone on": gone_on["weights"], "moments": gone_on["moments"]}
+
+
+def from_one() -> Any:
+    """A training that began in one process and goes on as it is asked to."""
+    group, box = dist.is_initialized(), [None]
+    if not group or dist.get_rank() == 0:
+        model = Deep()
+        engine = Engine(Means(model), Loader(points(), batch_size=12, shuffle=True, accumulate=4), steps=3)
+        engine.run()
+        box = [capture(engine)]  # type: ignore[list-item]
+    if group:
+        dist.broadcast_object_list(box, src=0)
+    return numbers(train(resumed=box[0]))
+
+
+class Classes(Means):
+    """Scores of two classes; `acc` counts the right ones."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__(model)
+        self.metrics = {"acc": Accuracy()}
+
+    def forward_step(self, batch: Any) -> tuple[Any, Any]:
+        inputs, target = batch
+        pred = self.model(inputs)
+        self.log("mean", pred.mean())
+        loss = nn.functional.cross_entropy(pred, target)
+        return loss, {"pred": pred.detach(), "target": target, "loss": loss.detach()}
+
+
+def classes(size: int) -> TensorDataset:
+    inputs, _ = points(size).tensors
+    return TensorDataset(inputs, (inputs.sum(1) > 0).long())
+
+
+def evaluated() -> Any:
+    model = Deep()
+    mesh = laid_out(INTERLEAVED, torch.device("cpu")) if dist.is_initialized() else None
+    if mesh is not None:
+        divide(model, mesh)
+    engine = Engine(Classes(model), Loader(classes(12), batch_size=12, accumulate=2), recorder=MemoryRecorder())
+    collect = Collect()
+    valid = Loader(classes(21), micro_batch_size=8, split="valid")
+    engine.bus.extend(Evaluate({"valid": valid}, pipes=[collect]).handlers())
+    if mesh is not None:
+        join_data(engine, mesh.ranks)
+        assert mesh.pipeline is not None
+        mesh.pipeline.join(engine)
+    engine.run()
+    recorder: Any = engine.recorder
+    return {
+        "metrics": engine.state.metrics,
+        "samples": [fact.samples for fact in recorder.facts if hasattr(fact, "samples")],
+        "collected": collect["pred"].flatten().tolist(),
+    }
+
+
+SAME: tuple[Callable[[], Any], ...] = (tied, interleaved, sums, named, mixed, skipped, from_one)
+"""What a pipeline does as one process does."""
+OTHERS: tuple[Callable[[], Any], ...] = (spoilt, placed, resumed, evaluated, twice)
+
+
+def main(folder: str, rank: str, ranks: str) -> None:
+    torch.set_num_threads(1)
+    store = dist.FileStore(f"{folder}/store", int(ranks))
+    dist.init_process_group("gloo", store=store, rank=int(rank), world_size=int(ranks))
+    results = {case.__name__: case() for case in (*SAME, *OTHERS)}
+    Path(folder, f"{rank}.json").write_text(json.dumps(results))
+    sys.stdout.flush()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
