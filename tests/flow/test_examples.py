@@ -201,12 +201,12 @@ def test_the_zoo_reaches_what_its_readme_says_and_each_of_its_models_learns(assa
     assert all(accuracy > 0.5 for accuracy in last.values()), last  # a tenth by chance, after one pass
 
 
-LAYOUTS = ["data=1", "data=2", "shard=2", "tensor=2"]
+LAYOUTS = ["data=1", "data=2", "shard=2", "tensor=2", "pipeline=2"]
 
 
 @pytest.mark.slow
 def test_the_gpt_trains_alike_under_every_layout_by_a_number_in_its_config(assay, tmp_path: Path) -> None:
-    tiny = ["model.width=16", "model.heads=2", "evaluate.limit=1", "--max-steps", "6"]
+    tiny = ["model.width=16", "model.heads=2", "train.accumulate=2", "evaluate.limit=1", "--max-steps", "6"]
     losses = {}
     for layout in LAYOUTS:
         folder = tmp_path / layout
