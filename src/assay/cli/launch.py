@@ -111,8 +111,8 @@ def _no_option(argument: str) -> InputError:
     context = click.get_current_context(silent=True)
     path = context.command_path if context is not None else "assay"
     options = [option for parameter in context.command.params for option in parameter.opts] if context else []
-    near = "" if "." in name else did_you_mean(name, [option for option in options if option.startswith("-")])
     key = _key_named(name.lstrip("-").replace("-", "_"))
+    near = "" if "." in name or key else did_you_mean(name, [each for each in options if each.startswith("-")])
     written = f"write `{key or name.lstrip('-')}={value if has_value else '...'}`" if key or has_value else ""
     fix = " or ".join(filter(None, [near.removesuffix("?"), written])) + ("?" if near else "")
     return InputError(f"`{path}` has no option `{name}`.", fix=fix or f"`{path} --help` shows them")
