@@ -362,7 +362,7 @@ class Backward(BackwardPart):
                 term.grads = [_added(*two) for two in zip(term.grads or [None] * len(grads), grads, strict=True)]
             if means is not None:
                 self._differentiate(means)
-        except Exception as error:
+        except Exception as error:  # whatever it is goes up as it came, with a note
             error.add_note(f"in the backward pass of the losses {', '.join(losses)}; --debug says of which")
             raise
 
@@ -385,7 +385,7 @@ class Backward(BackwardPart):
                 if self.weights.get(name, 1.0):
                     try:
                         self._gradients(loss[0] if isinstance(loss, tuple) else loss, keep=True)
-                    except Exception as error:
+                    except Exception as error:  # whatever it is goes up as it came, with a note
                         error.add_note(f"in the backward pass of the loss {name!r}")
                         raise
 

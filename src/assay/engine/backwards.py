@@ -71,7 +71,7 @@ class Backwards(BackwardPart):
                 part(loss[name])
             except InputError as error:
                 raise InputError(f"{name}: {error.what}", where=error.where, fix=error.fix) from error
-            except Exception as error:
+            except Exception as error:  # whatever it is goes up as it came, with a note
                 error.add_note(f"in the backward pass of {name}")
                 raise
         self.seconds = sum(part.seconds for part in self.by_name.values())

@@ -59,7 +59,7 @@ class Point:
                 listener.due = listener.handler.when.next(count + 1)
                 try:
                     listener.call()
-                except BaseException as error:
+                except BaseException as error:  # whatever it is goes up as it came, with a note
                     error.add_note(f"in handler {listener.handler.name} at {self.event} {count}")
                     raise
             due = min(due, listener.due)
