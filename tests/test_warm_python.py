@@ -22,7 +22,7 @@ said = {
     "folder": os.getcwd(), "arguments": sys.argv, "original": sys.orig_argv[1:], "name": __name__, "path": sys.path[0],
     "variable": os.environ.get("A"), "input": sys.stdin.read(), "writes": not sys.dont_write_bytecode,
 }
-own = {"pid": os.getpid(), "drawn": random.random(), "too": numpy.random.rand(), "loaded": loaded}
+own = {"pid": os.getpid(), "hash": hash("a"), "drawn": random.random(), "too": numpy.random.rand(), "loaded": loaded}
 print(json.dumps([said, own]))
 sys.stdout.flush()
 print("oh", file=sys.stderr)
@@ -63,7 +63,7 @@ def test_each_is_a_process_that_draws_numbers_of_its_own(warm: Run, script: Path
         json.loads(warm(["script.py"], folder=script, variables=variables()).stdout.splitlines()[0])[1] for _ in "ab"
     )
 
-    assert all(first[name] != second[name] for name in ("pid", "drawn", "too"))
+    assert all(first[name] != second[name] for name in ("pid", "drawn", "too", "hash"))
 
 
 def test_one_that_is_killed_says_so_and_what_it_had_said(warm: Run, script: Path) -> None:

@@ -1,10 +1,11 @@
 """A Python that has torch loaded already: each command is a process forked from it, without the seconds of importing.
 
-What is forked is a process like any other: an id, a folder, variables, streams, an end by exit code or signal. Three
-things are not as in an interpreter that starts from nothing, and a test that is about them takes one of its own:
-the packages of `LOADED` are there before anything imports them, all commands share one seed of Python's hashes, and
-what `READ_AT_START` begins with is read once. A command whose variables of that kind are others gets its own by itself,
-and so does one with options of Python.
+What is forked is a process like any other: an id, a folder, variables, streams, an end by exit code or signal. Two
+things are not as in an interpreter that starts from nothing, and a test that is about them takes one of its own: the
+packages of `LOADED` are there before anything imports them, and what `READ_AT_START` begins with is read once. (A
+command with other variables of that kind, or with options of Python, gets its own by itself.) The seed of Python's
+hashes comes from what was forked: there are two, which take turns, so that two runs with equal bits owe that to no
+order of hashes that they share.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
+import itertools
 import json
 import os
 import runpy
@@ -40,12 +42,11 @@ class WarmPython:
     """
 
     def __init__(self, variables: Mapping[str, str]) -> None:
-        self.variables = dict(variables)
         self.channel, theirs = socket.socketpair()
         with theirs:
             self.process = subprocess.Popen(
                 [sys.executable, __file__, str(theirs.fileno())],
-                env=self.variables,
+                env=variables,
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
             )
@@ -54,15 +55,6 @@ class WarmPython:
         if trouble != "ready":
             self.close()
             raise RuntimeError(trouble or "python could not be started")
-
-    def can(self, arguments: Sequence[str], variables: Mapping[str, str]) -> bool:
-        """Whether such a process may be forked: no option of Python, and no other value of what is read once."""
-        is_known = arguments[0] == "-m" or not arguments[0].startswith("-")
-        return is_known and all(
-            self.variables.get(name) == variables.get(name)
-            for name in self.variables.keys() | variables.keys()
-            if name.startswith(READ_AT_START) and name not in APPLIED_LATER
-        )
 
     def run(
         self, arguments: Sequence[str], *, folder: Path, variables: Mapping[str, str], joined: bool = False
@@ -139,17 +131,37 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @contextlib.contextmanager
 def forked(variables: Mapping[str, str]) -> Iterator[Run]:
-    """`run`, but warm where that can be; not on macOS, where a process that has imported much cannot be forked."""
+    """`run`, but warm where that can be; not on macOS, where a process that has imported much cannot be forked.
+
+    Commands are forked from two in turn, each of which is started when it is first needed.
+    """
     if sys.platform != "linux":
         yield run
         return
+    pythons: list[WarmPython] = []
+    turns = itertools.cycle(range(2))
 
     def run_warm(arguments: Sequence[str], *, variables: Mapping[str, str], **others: Any) -> Any:
-        way = python.run if python.can(arguments, variables) else run
-        return way(arguments, variables=variables, **others)
+        if not can_be_forked(arguments, variables, like):
+            return run(arguments, variables=variables, **others)
+        turn = next(turns)
+        if turn == len(pythons):
+            pythons.append(last.enter_context(contextlib.closing(WarmPython(like))))
+        return pythons[turn].run(arguments, variables=variables, **others)
 
-    with contextlib.closing(WarmPython(variables)) as python:
+    like = dict(variables)
+    with contextlib.ExitStack() as last:
         yield run_warm
+
+
+def can_be_forked(arguments: Sequence[str], variables: Mapping[str, str], like: Mapping[str, str]) -> bool:
+    """Whether they have no option of Python, and what is read once is what it was `like` when that was started."""
+    is_known = arguments[0] == "-m" or not arguments[0].startswith("-")
+    return is_known and all(
+        like.get(name) == variables.get(name)
+        for name in like.keys() | variables.keys()
+        if name.startswith(READ_AT_START) and name not in APPLIED_LATER
+    )
 
 
 # ------------------------------------------------------------------------------------------------------- the other side

@@ -119,8 +119,7 @@ def assay(toy: Path, warm: Run) -> Assay:
 
 @pytest.fixture
 def cold_assay(toy: Path) -> Assay:
-    """The same in an interpreter that starts from nothing: for what imports are about, and for bits that must not
-    come from an order of hashes that processes share."""
+    """The same in an interpreter that starts from nothing, as a user's does."""
     return commands(run, toy)
 
 
