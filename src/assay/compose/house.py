@@ -13,7 +13,7 @@ from assay.compose.debug import debugging
 from assay.compose.launch import Launch
 from assay.config import dump
 from assay.config.load import Config
-from assay.config.references import with_outside
+from assay.config.outside import with_outside
 from assay.config.tree import KeyPath, Table, dotted, get_at, plain
 from assay.core.errors import ConfigError, InputError
 from assay.core.schema import PARALLEL_AXES

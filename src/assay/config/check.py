@@ -10,8 +10,9 @@ from difflib import SequenceMatcher
 from typing import Any
 
 from assay.config.load import Config
+from assay.config.outside import with_outside
 from assay.config.overrides import CLI
-from assay.config.references import names_used, objects_used, values_used, with_outside
+from assay.config.references import names_used, objects_used, values_used
 from assay.config.standard_keys import evaluation_problems, key_problems, source_problems
 from assay.config.targets import target_problems
 from assay.config.tree import KeyPath, Leaf, Node, Table, dotted, get_at
