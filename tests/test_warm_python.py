@@ -79,6 +79,13 @@ def test_a_variable_that_is_read_at_the_start_gets_an_interpreter_of_its_own(war
     assert json.loads(done.stdout.splitlines()[0])[1]["loaded"] == [False, False]
 
 
+def test_a_text_is_run_as_python_does_it(warm: Run, script: Path) -> None:
+    told = [way(["-c", SCRIPT, "x"], folder=script, variables=variables()).stdout for way in (run, warm)]
+
+    cold_said, warm_said = (json.loads(each.splitlines()[0])[0] for each in told)
+    assert warm_said == cold_said and warm_said["arguments"] == ["-c", "x"]
+
+
 def test_a_module_is_run_as_python_does_it(warm: Run, script: Path) -> None:
     for way in (run, warm):
         done = way(["-m", "script", "x"], folder=script, variables=variables())

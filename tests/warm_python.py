@@ -3,9 +3,9 @@
 What is forked is a process like any other: an id, a folder, variables, streams, an end by exit code or signal. Two
 things are not as in an interpreter that starts from nothing, and a test that is about them takes one of its own: the
 packages of `LOADED` are there before anything imports them, and what `READ_AT_START` begins with is read once. (A
-command with other variables of that kind, or with options of Python, gets its own by itself.) The seed of Python's
-hashes comes from what was forked: there are two, which take turns, so that two runs with equal bits owe that to no
-order of hashes that they share.
+command with other variables of that kind, or with other options of Python, gets its own by itself.) The seed of
+Python's hashes comes from what was forked: there are two, which take turns, so that two runs with equal bits owe that
+to no order of hashes that they share.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import socket
 import subprocess
 import sys
 import time
+import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -59,7 +60,7 @@ class WarmPython:
     def run(
         self, arguments: Sequence[str], *, folder: Path, variables: Mapping[str, str], joined: bool = False
     ) -> subprocess.CompletedProcess[str]:
-        """What `python -m MODULE ...` or `python SCRIPT ...` does and says; `joined`: errors among the output."""
+        """What `python -m MODULE`, `python -c TEXT` or `python SCRIPT` does and says; `joined`: in one stream."""
         reads, writes = zip(*(os.pipe() for _ in range(1 if joined else 2)), strict=True)
         pid = 0
         try:
@@ -155,8 +156,8 @@ def forked(variables: Mapping[str, str]) -> Iterator[Run]:
 
 
 def can_be_forked(arguments: Sequence[str], variables: Mapping[str, str], like: Mapping[str, str]) -> bool:
-    """Whether they have no option of Python, and what is read once is what it was `like` when that was started."""
-    is_known = arguments[0] == "-m" or not arguments[0].startswith("-")
+    """Whether they have no other option of Python, and what is read once is what it was `like` at the start."""
+    is_known = arguments[0] in ("-m", "-c") or not arguments[0].startswith("-")
     return is_known and all(
         like.get(name) == variables.get(name)
         for name in like.keys() | variables.keys()
@@ -202,6 +203,10 @@ def become(arguments: list[str], folder: str, variables: dict[str, str], streams
     if arguments[0] == "-m":
         sys.path[0], sys.argv = folder, arguments[1:]
         runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+    elif arguments[0] == "-c":
+        sys.path[0], sys.argv = "", ["-c", *arguments[2:]]
+        sys.modules["__main__"] = types.ModuleType("__main__")
+        exec(compile(arguments[1], "<string>", "exec"), vars(sys.modules["__main__"]))
     else:
         sys.path[0], sys.argv = os.path.dirname(os.path.abspath(arguments[0])), arguments
         runpy.run_path(arguments[0], run_name="__main__")
