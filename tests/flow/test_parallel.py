@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -37,6 +38,8 @@ class Shy(points.Points):
             print("rank 1 loads", i)
             if self.loaded == int(os.environ.get("KILL_AT", 0)):
                 os.kill(os.getpid(), signal.SIGKILL)
+            if self.loaded == int(os.environ.get("STOP_AT", 0)):
+                os.kill(os.getpid(), signal.SIGSTOP)
             if self.loaded == int(os.environ.get("FAIL_AT", 0)):
                 raise ValueError("a bad sample")
         return item
@@ -102,11 +105,24 @@ def test_the_checkpoint_of_two_processes_loads_into_the_plain_model(assay, toy: 
         sys.modules.pop("net", None)
 
 
-def test_a_run_whose_second_process_was_killed_ends_soon_and_resumes_to_the_same_bits(assay, toy: Path) -> None:
-    assert assay("run", "toy.toml", "--nproc", "2").returncode == 0
-    whole = last_digest(only_run(toy))
-    only_run(toy).rename(toy.parent / "reference")
+@pytest.fixture(scope="module")
+def undisturbed() -> list[str]:
+    """The digest of the run that nobody disturbs, once somebody has needed it."""
+    return []
 
+
+@pytest.fixture
+def whole(undisturbed: list[str], assay, toy: Path) -> str:
+    if not undisturbed:
+        assert assay("run", "toy.toml", "--nproc", "2").returncode == 0
+        undisturbed.append(last_digest(only_run(toy)))
+        only_run(toy).rename(toy.parent / "reference")
+    return undisturbed[0]
+
+
+def test_a_run_whose_second_process_was_killed_ends_soon_and_resumes_to_the_same_bits(
+    assay, toy: Path, whole: str
+) -> None:
     killed = assay("run", "toy.toml", "--nproc", "2", KILL_AT="50")
 
     assert killed.returncode == 1
@@ -118,6 +134,33 @@ def test_a_run_whose_second_process_was_killed_ends_soon_and_resumes_to_the_same
     assert resumed.returncode == 0, resumed.stderr
     assert last_digest(run) == whole
     assert list(read_series(run / "metrics.bin")["train/loss"].steps) == list(range(1, 33))
+
+
+def test_a_run_whose_processes_are_killed_again_and_again_goes_on_by_itself_to_the_same_bits(
+    assay, toy: Path, whole: str
+) -> None:
+    # Counted from the start of each process: of 32 steps the first has 12 behind it when it dies, the next 12 more.
+    restarted = assay("run", "toy.toml", "--nproc", "2", "--max-restarts", "2", KILL_AT="50")
+
+    assert restarted.returncode == 0, restarted.stderr
+    assert "restart 1: Rank 1 (pid" in restarted.stderr
+    assert "stopping after this step" not in restarted.stderr
+    file = run_file.read(only_run(toy))
+    assert [attempt.status for attempt in file.attempts] == ["failed", "failed", "finished"]
+    assert "Rank 1" in file.attempts[0].reason
+    assert last_digest(only_run(toy)) == whole
+    assert list(read_series(only_run(toy) / "metrics.bin")["train/loss"].steps) == list(range(1, 33))
+
+
+def test_a_process_that_is_stopped_for_long_ends_the_run_with_that_as_the_cause(assay, toy: Path) -> None:
+    stopped = assay("run", "toy.toml", "--nproc", "2", STOP_AT="50")
+
+    assert stopped.returncode == 1
+    assert stopped.stderr.count("error:") == 1
+    assert "was stopped for 5 s (SIGSTOP), and was ended" in stopped.stderr
+    assert "go on with: assay resume" in stopped.stderr
+    file = run_file.read(only_run(toy))
+    assert (file.status, file.newest.reason.partition(" (pid")[0]) == ("failed", "RankError: Rank 1")
 
 
 @pytest.mark.parametrize("count", ["1", "4"])
@@ -180,16 +223,8 @@ def test_a_signal_to_the_run_stops_all_processes_after_one_step_with_a_checkpoin
     assert assay("run", "toy.toml", "--nproc", "2", "train.epochs=40").returncode == 0
     whole = last_digest(only_run(toy))
     only_run(toy).rename(toy.parent / "reference")
-    running = subprocess.Popen(
-        [sys.executable, "-m", "assay", "run", "toy.toml", "--nproc", "2", "train.epochs=40"],
-        cwd=toy,
-        env={**os.environ, "PYTHONPATH": str(SRC), "NO_COLOR": "1"},
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    until = time.monotonic() + 60
-    while time.monotonic() < until and not list(toy.glob("runs/*/checkpoints/step-*")):
-        time.sleep(0.05)
+    running = _begun(toy, "run", "toy.toml", "--nproc", "2", "train.epochs=40")
+    _wait_for(lambda: list(toy.glob("runs/*/checkpoints/step-*")))
     workers = psutil.Process(running.pid).children(recursive=True)
 
     running.send_signal(signal.SIGTERM)
@@ -198,5 +233,34 @@ def test_a_signal_to_the_run_stops_all_processes_after_one_step_with_a_checkpoin
     assert running.returncode == 143, told
     assert not any(each.is_running() for each in workers)
     assert run_file.read(only_run(toy)).status == "stopped"
+    _kill_who_started_them(toy)
+    assert [attempt.status for attempt in run_file.read(only_run(toy)).attempts] == ["stopped", "stopped"]
     assert assay("resume", "last", "--nproc", "2").returncode == 0
     assert last_digest(only_run(toy)) == whole
+
+
+def _kill_who_started_them(toy: Path) -> None:
+    """Processes whose parent is gone stop by themselves, and are gone before anybody goes on."""
+    resumed = _begun(toy, "resume", "last", "--nproc", "2")
+    _wait_for(lambda: len(run_file.read(only_run(toy)).attempts) == 2)
+    workers = psutil.Process(resumed.pid).children(recursive=True)
+    resumed.kill()
+    resumed.communicate()
+    psutil.wait_procs(workers, timeout=60)
+    assert not any(each.is_running() for each in workers)
+
+
+def _begun(toy: Path, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "assay", *arguments],
+        cwd=toy,
+        env={**os.environ, "PYTHONPATH": str(SRC), "NO_COLOR": "1"},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def _wait_for(happened: Callable[[], object]) -> None:
+    until = time.monotonic() + 60
+    while time.monotonic() < until and not happened():
+        time.sleep(0.05)

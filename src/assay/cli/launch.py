@@ -35,6 +35,13 @@ def launch_options(command: Callable[..., Any]) -> Callable[..., Any]:
             click.option(
                 "--nproc", type=click.IntRange(min=1), metavar="N", help="Train in N processes that share each batch."
             ),
+            click.option(
+                "--max-restarts",
+                type=click.IntRange(min=0),
+                default=0,
+                metavar="N",
+                help="Up to N times, go on by itself from the newest checkpoint when a process fails or is killed.",
+            ),
             click.option("--quiet", is_flag=True, help="Print nothing but problems and the end."),
         )
     ):

@@ -16,11 +16,13 @@ from assay.config.load import Config
 from assay.config.references import with_outside
 from assay.config.tree import KeyPath, Table, dotted, get_at, plain
 from assay.core.errors import ConfigError, InputError
+from assay.core.lease import this_place
 
 if TYPE_CHECKING:
     from assay.build import Context, Plugin
     from assay.engine.device import Device
     from assay.engine.parallel.ranks import Ranks
+    from assay.engine.parallel.watch import Watch
 
 
 @dataclass(slots=True)
@@ -38,6 +40,8 @@ class House:
     meta: bytes = b""
     ranks: Ranks | None = None
     """The processes that share this run, where there are several."""
+    watch: Watch | None = None
+    """Who looks after those of this machine, where assay has not started them."""
 
     @property
     def is_first(self) -> bool:
@@ -103,6 +107,8 @@ def open_house(config: Config, launch: Launch, *, joins: bool = False) -> Iterat
                 joined(here, device, bucket_mb=house.values("parallel").get("bucket_mb", 0))
             )
             _check_alike(house)
+            if house.ranks is not None and not launch.ranks_folder:
+                house.watch = stack.enter_context(_watching(house.ranks))
         _furnish(house)
         yield house
 
@@ -127,6 +133,15 @@ def _check_alike(house: House) -> None:
     """InputError when another process has another config: it was changed meanwhile, or draws by chance."""
     if house.ranks is not None and len(set(house.ranks.gather(dump(house.config.root)))) > 1:
         raise InputError("The processes of this run have read different configs.", fix="Start them with --nproc.")
+
+
+def _watching(ranks: Ranks) -> Watch:
+    """Looks after the other processes of this machine."""
+    from assay.engine.parallel.watch import Watch
+
+    known = ranks.gather((this_place(), os.getpid()))
+    others = {rank: pid for rank, (place, pid) in enumerate(known) if place == this_place() and pid != os.getpid()}
+    return Watch(lambda: others)
 
 
 def _furnish(house: House) -> None:

@@ -27,7 +27,9 @@ class Launch:
     max_steps: int | None = None
     weights_from: str = ""
     nproc: int | None = None
+    max_restarts: int = 0
     ranks_folder: str = ""
+    after: str = ""  # why this process was started again, which nobody typed
     command: tuple[str, ...] = ()
 
     def devices(self) -> tuple[str, ...]:
@@ -42,6 +44,7 @@ class Launch:
             **({"max_steps": self.max_steps} if self.max_steps is not None else {}),
             **({"from": self.weights_from} if self.weights_from else {}),
             **({"nproc": self.nproc} if self.nproc is not None else {}),
+            **({"max_restarts": self.max_restarts} if self.max_restarts else {}),
         }
 
 

@@ -12,7 +12,7 @@ from assay.compose.checks import passed, sound
 from assay.compose.house import open_house
 from assay.compose.launch import Launch, RunResult
 from assay.compose.origin import Origin, origin_of
-from assay.compose.ranks import cause_of, is_spread, refuse_joined, spread_config, spread_resume, tell_folder
+from assay.compose.ranks import cause_of, is_ending, is_spread, refuse_joined, spread_config, spread_resume, tell_folder
 from assay.compose.records import (
     at_home,
     code_outside,
@@ -76,7 +76,12 @@ def _train(assembled: Assembled, recorder: RunRecorder | NullRecorder, config: C
     keep_meta(house, recorder)
     if launch.ranks_folder and isinstance(recorder, RunRecorder):
         tell_folder(launch, recorder.folder.path)
-    with stopping_on_signals(engine, say=lambda line: assembled.say(line)) as caught:
+
+    def say(line: str) -> None:
+        if not is_ending(launch):  # else who started this process ends it, and nobody has asked for that
+            assembled.say(line)
+
+    with stopping_on_signals(engine, say=say) as caught:
         try:
             listen(assembled, recorder, launch, saving=isinstance(recorder, RunRecorder))
             on = house.values("train").get("deterministic", False)
@@ -92,7 +97,7 @@ def _train(assembled: Assembled, recorder: RunRecorder | NullRecorder, config: C
                     assembled.expected = None
                 state = engine.run()
         except BaseException as error:
-            return failed(recorder, config, cause_of(error, launch), step=engine.state.step)
+            return failed(recorder, config, cause_of(error, launch, house), step=engine.state.step)
     if caught.signal is not None:
         reason = state.stop_reason
         result = ended(recorder, config, "stopped", reason, state.metrics, step=state.step)
@@ -176,6 +181,8 @@ def go_on(
         saver = assembled.saver()
         found, skipped = saver.complete()
         step, checkpoint = 0, ""
+        if not found and not name and (weights := launch.weights_from or _weights_from(view)):
+            origin_of(weights).fill(assembled.engine.process.model)
         if found or name:
             if name:
                 manifest, parts = saver.find(name), saver.load(name, verify=verify)
@@ -229,6 +236,12 @@ def go_on(
             recorder.tell(Warned(message=message, step=step))
         assembled.saver(attempt=recorder.run.newest.number).set_aside(step)
         return _train(assembled, recorder, config, launch)
+
+
+def _weights_from(view: RunView) -> str:
+    """What a run was begun with: `--from`."""
+    attempts = view.file.attempts
+    return str(attempts[0].launch.get("from", "")) if attempts else ""
 
 
 def listeners(config: Config) -> list[Handler]:

@@ -22,15 +22,17 @@ class World:
     rank: int = 0
     count: int = 1
     local_rank: int = 0
+    restarts: int = 0
+    """How often all of them were started again, after one failed."""
 
 
 def world(variables: Mapping[str, str] | None = None) -> World:
-    """Read from RANK, WORLD_SIZE and LOCAL_RANK; a lone process where they are not all there."""
+    """Read from RANK, WORLD_SIZE, LOCAL_RANK and so on; a lone process where they are not all there."""
     variables = os.environ if variables is None else variables
     if not {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"} <= variables.keys():
         return World()
     rank, count, local = (int(variables[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
-    return World(rank=rank, count=count, local_rank=local)
+    return World(rank=rank, count=count, local_rank=local, restarts=int(variables.get("TORCHELASTIC_RESTART_COUNT", 0)))
 
 
 def own_device(name: str | None, here: World) -> str | None:

@@ -23,10 +23,11 @@ class Death:
     how: str
 
 
-def start(arguments: Sequence[str], count: int, *, folder: Path) -> list[Death]:
+def start(arguments: Sequence[str], count: int, *, folder: Path, max_restarts: int = 0) -> list[Death]:
     """Run `python ARGUMENTS` in `count` processes and return when all have ended; who died, the first one first.
 
-    All are ended when one dies. What ranks other than 0 print goes to files under `folder`.
+    All are ended when one dies, and started again up to `max_restarts` times; then it is about the last of these times.
+    What ranks other than 0 print goes to files under `folder`.
     """
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
     from torch.distributed.elastic.multiprocessing.api import SignalException
@@ -38,7 +39,7 @@ def start(arguments: Sequence[str], count: int, *, folder: Path) -> list[Death]:
         min_nodes=1,
         max_nodes=1,
         nproc_per_node=count,
-        max_restarts=0,
+        max_restarts=max_restarts,
         rdzv_backend="c10d",
         rdzv_endpoint="localhost:0",
         monitor_interval=0.1,
