@@ -220,10 +220,10 @@ def test_processes_that_were_started_by_torchrun_join(assay, toy: Path) -> None:
 
 
 def test_a_signal_to_the_run_stops_all_processes_after_one_step_with_a_checkpoint(assay, toy: Path) -> None:
-    assert assay("run", "toy.toml", "--nproc", "2", "train.epochs=40").returncode == 0
+    assert assay("run", "toy.toml", "--nproc", "2", "train.epochs=20").returncode == 0
     whole = last_digest(only_run(toy))
     only_run(toy).rename(toy.parent / "reference")
-    running = _begun(toy, "run", "toy.toml", "--nproc", "2", "train.epochs=40")
+    running = _begun(toy, "run", "toy.toml", "--nproc", "2", "train.epochs=20")
     _wait_for(lambda: list(toy.glob("runs/*/checkpoints/step-*")))
     workers = psutil.Process(running.pid).children(recursive=True)
 
@@ -233,21 +233,21 @@ def test_a_signal_to_the_run_stops_all_processes_after_one_step_with_a_checkpoin
     assert running.returncode == 143, told
     assert not any(each.is_running() for each in workers)
     assert run_file.read(only_run(toy)).status == "stopped"
-    _kill_who_started_them(toy)
-    assert [attempt.status for attempt in run_file.read(only_run(toy)).attempts] == ["stopped", "stopped"]
     assert assay("resume", "last", "--nproc", "2").returncode == 0
     assert last_digest(only_run(toy)) == whole
 
 
-def _kill_who_started_them(toy: Path) -> None:
-    """Processes whose parent is gone stop by themselves, and are gone before anybody goes on."""
-    resumed = _begun(toy, "resume", "last", "--nproc", "2")
-    _wait_for(lambda: len(run_file.read(only_run(toy)).attempts) == 2)
-    workers = psutil.Process(resumed.pid).children(recursive=True)
-    resumed.kill()
-    resumed.communicate()
+def test_processes_whose_parent_was_killed_stop_by_themselves_and_are_saved(toy: Path) -> None:
+    running = _begun(toy, "run", "toy.toml", "--nproc", "2", "train.epochs=400")
+    _wait_for(lambda: list(toy.glob("runs/*/checkpoints/step-*")))
+    workers = psutil.Process(running.pid).children(recursive=True)
+
+    running.kill()
+    running.communicate()
     psutil.wait_procs(workers, timeout=60)
+
     assert not any(each.is_running() for each in workers)
+    assert run_file.read(only_run(toy)).status == "stopped"
 
 
 def _begun(toy: Path, *arguments: str) -> subprocess.Popen[str]:
