@@ -58,6 +58,8 @@ def launch_of(**options: Any) -> Launch:
 
 def told(result: RunResult, *, pdb: bool = False, can_resume: bool = True) -> int:
     """Tell a person how a run ended; the exit code. With `pdb` they may look around where it failed."""
+    if not result.is_first and result.exception is None:
+        return result.exit_code
     color = use_color(sys.stderr)
     where = f"  {result.record_dir}" if result.record_dir is not None else ""
     error = result.exception

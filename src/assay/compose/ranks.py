@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from assay.compose.launch import Launch, RunResult
+from assay.compose.unfinished import OWN_JOBS
 from assay.config import dump, open_config
 from assay.config.load import Config
 from assay.config.settings import Settings
@@ -111,14 +112,6 @@ def check_split(config: Config, count: int) -> None:
         batch_size(whole, micro=micro, accumulate=accumulate, ranks=count)
 
 
-def refuse_joined(what: str) -> None:
-    """InputError where other processes were started for the same run: each would decide for itself."""
-    from assay.engine.parallel.join import world
-
-    if world().count > 1:
-        raise InputError(f"{what} is decided by one process, and several were started.", fix="Give --nproc instead.")
-
-
 def spread_config(config: Config, launch: Launch, *, parent: str = "") -> RunResult:
     """Train `config` in the processes that it asks for."""
     return _spread(_task(config, launch, parent=parent), asked_processes(config, launch), config)
@@ -148,7 +141,7 @@ def _spread(task: Task, count: int, config: Config) -> RunResult:
     from assay.engine.parallel.start import output_of, start
     from assay.engine.parallel.watch import Watch
 
-    folder = Path(tempfile.mkdtemp(prefix="assay-ranks-"))
+    folder = Path(tempfile.mkdtemp(prefix=OWN_JOBS))
     try:
         (folder / TASK).write_text(json.dumps(asdict(task)), encoding="utf-8")
         sys.stdout.flush()
@@ -257,11 +250,14 @@ def work(place: str) -> int:
     attempt.mkdir(exist_ok=True)
     (attempt / f"pid-{here.rank}").write_text(str(os.getpid()), encoding="utf-8")
     task = Task(**json.loads((folder / TASK).read_text(encoding="utf-8")))
-    after = f"restart {here.restarts}: {_ended_by(_attempt(folder, here.restarts - 1))}" if here.restarts else ""
-    given = {**task.launch, "command": tuple(task.launch["command"]), "ranks_folder": str(attempt), "after": after}
+    given = {**task.launch, "command": tuple(task.launch["command"]), "ranks_folder": str(attempt)}
+    begun = ""
+    if here.restarts:
+        given["after"] = f"restart {here.restarts}: {_ended_by(_attempt(folder, here.restarts - 1))}"
+        begun = _text(folder / "folder")
     with Watch(parent=os.getppid()):
         try:
-            result = _do(task, _config(task, attempt, here.rank), Launch(**given), _text(folder / "folder"))
+            result = _do(task, _config(task, attempt, here.rank), Launch(**given), begun)
         except Exception as error:  # the edge of the process: who started it tells the person
             code = getattr(error, "exit_code", 1)
             result = RunResult(record_dir=None, config=None, status="failed", exception=error, exit_code=code)
@@ -284,7 +280,7 @@ def _do(task: Task, config: Config, launch: Launch, begun: str) -> RunResult:
     from assay.compose.checks import sound
     from assay.compose.training import go_on, train
 
-    if begun and launch.after:
+    if begun:
         view = find(begun)[0]
         if view.status == "finished":  # somebody failed while leaving
             return RunResult(

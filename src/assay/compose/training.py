@@ -12,7 +12,7 @@ from assay.compose.checks import passed, sound
 from assay.compose.house import open_house
 from assay.compose.launch import Launch, RunResult
 from assay.compose.origin import Origin, origin_of
-from assay.compose.ranks import cause_of, is_ending, is_spread, refuse_joined, spread_config, spread_resume, tell_folder
+from assay.compose.ranks import cause_of, is_ending, is_spread, spread_config, spread_resume, tell_folder
 from assay.compose.records import (
     at_home,
     code_outside,
@@ -28,7 +28,7 @@ from assay.compose.records import (
     tell_info,
 )
 from assay.compose.tasks import keep_meta, make_task
-from assay.compose.unfinished import refuse_other_data, told_differences, unfinished
+from assay.compose.unfinished import cut_off, is_cut_off, refuse_other_data, told_differences, unfinished
 from assay.config import config_hash, dump, load, open_config, seedless_hash
 from assay.config.load import Config
 from assay.config.tree import get_at
@@ -54,6 +54,9 @@ def train(config: Config, launch: Launch, *, parent: str = "") -> RunResult:
     origin = origin_of(launch.weights_from) if launch.weights_from else Origin()
     has_own = get_at(config.root, ("backward", "type")) is not None  # which may well make its optimizers itself
     config, found = passed(config, *(() if has_own else ("optimizer",)), "data", "train")
+    if not launch.no_file and not launch.ranks_folder and (view := cut_off(config)) is not None:
+        again = replace(launch, after=f"the job was started again: goes on with {view.id}")
+        return go_on(view, "", config, again, take_over=True, verify=True, force=False)
     if is_spread(config, launch):
         return spread_config(config, launch, parent=parent)
     with open_house(config, launch, joins=True) as house:
@@ -101,8 +104,9 @@ def _train(assembled: Assembled, recorder: RunRecorder | NullRecorder, config: C
     if caught.signal is not None:
         reason = state.stop_reason
         result = ended(recorder, config, "stopped", reason, state.metrics, step=state.step)
-        return replace(result, exit_code=caught.exit_code)
-    return ended(recorder, config, "finished", state.stop_reason, state.metrics, step=state.step)
+        return replace(result, exit_code=caught.exit_code, is_first=house.is_first)
+    result = ended(recorder, config, "finished", state.stop_reason, state.metrics, step=state.step)
+    return replace(result, is_first=house.is_first)
 
 
 def rerun(address: str, overrides: Sequence[str] = (), launch: Launch | None = None) -> RunResult:
@@ -136,7 +140,8 @@ def resume(
     if view.kind != "train":
         raise InputError(f"The run {view.id} is a test: there is nothing to go on with.")
     config = sound(at_home(open_config(view.folder.config_toml, overrides, user_dir=None), view.file))
-    return go_on(view, name, config, launch or Launch(), take_over=take_over, verify=verify, force=force)
+    taken = take_over or is_cut_off(view)
+    return go_on(view, name, config, launch or Launch(), take_over=taken, verify=verify, force=force)
 
 
 def resume_or_train(config: Config, launch: Launch, *, tell: Callable[[str], None] = lambda line: None) -> RunResult:
@@ -145,7 +150,6 @@ def resume_or_train(config: Config, launch: Launch, *, tell: Callable[[str], Non
         given = "--no-file" if launch.no_file else "--from"
         raise InputError(f"`--resume auto` goes on with what was recorded; {given} leaves that aside.")
     config = sound(config)
-    refuse_joined("`--resume auto`")
     view = unfinished(config)
     if view is None:
         tell("nothing to go on with: a new run")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,22 +17,47 @@ from assay.engine.parallel.layout import Layout, Mesh, laid_out
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
-    """What whoever started this process (assay itself, torchrun) says of the others in the environment."""
+    """What whoever started this process (assay itself, torchrun, srun) says of the others in the environment."""
 
     rank: int = 0
     count: int = 1
     local_rank: int = 0
     restarts: int = 0
     """How often all of them were started again, after one failed."""
+    address: str = ""
+    """Where they meet, unless torch finds that in the environment."""
 
 
 def world(variables: Mapping[str, str] | None = None) -> World:
-    """Read from RANK, WORLD_SIZE, LOCAL_RANK and so on; a lone process where they are not all there."""
+    """Read from RANK, WORLD_SIZE and so on, as torchrun sets them, else from those of srun; else a lone process.
+
+    InputError when the processes could not find each other.
+    """
     variables = os.environ if variables is None else variables
-    if not {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"} <= variables.keys():
+    if {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"} <= variables.keys():
+        rank, count, local = (int(variables[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
+        if count > 1 and variables["MASTER_PORT"] == "0":
+            fix = "Start them by torchrun --standalone, or name a free port: --master-port 29500."
+            raise InputError("The processes of this run cannot find each other: their port is 0.", fix=fix)
+        restarts = int(variables.get("TORCHELASTIC_RESTART_COUNT", 0))
+        return World(rank=rank, count=count, local_rank=local, restarts=restarts)
+    count = int(variables.get("SLURM_STEP_NUM_TASKS", 1))  # not SLURM_NTASKS, which the batch script has, too
+    if count == 1:
         return World()
-    rank, count, local = (int(variables[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
-    return World(rank=rank, count=count, local_rank=local, restarts=int(variables.get("TORCHELASTIC_RESTART_COUNT", 0)))
+    host = first_host(variables["SLURM_STEP_NODELIST"])
+    port = 10_000 + (7 * int(variables["SLURM_JOB_ID"]) + int(variables["SLURM_STEP_ID"])) % 20_000
+    rank, local = int(variables["SLURM_PROCID"]), int(variables["SLURM_LOCALID"])
+    return World(rank=rank, count=count, local_rank=local, address=f"tcp://{host}:{port}")
+
+
+def first_host(nodes: str) -> str:
+    """The first of a list of machines as Slurm writes it.
+
+    >>> first_host("rack[1-2]node[07,09-12],login")
+    'rack1node07'
+    """
+    first = re.match(r"(?:[^,\[]|\[[^]]*\])+", nodes)
+    return re.sub(r"\[([^],-]+)[^]]*\]", r"\1", first[0]) if first else ""
 
 
 def own_device(name: str | None, here: World) -> str | None:
@@ -54,7 +80,11 @@ def joined(here: World, device: torch.device, layout: Layout, *, bucket_mb: int 
         return
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
+    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+    if here.address:
+        dist.init_process_group(backend, init_method=here.address, rank=here.rank, world_size=here.count)
+    else:
+        dist.init_process_group(backend)
     try:
         yield laid_out(layout, device, bucket_mb=bucket_mb)
     finally:
