@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -34,7 +35,7 @@ class Shy(points.Points):
 
     def __getitem__(self, i):
         item = super().__getitem__(i)
-        if self.noisy and os.environ.get("RANK", "0") == "1":
+        if self.noisy and os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")) == "1":
             print("rank 1 loads", i)
             if self.loaded == int(os.environ.get("KILL_AT", 0)):
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -250,11 +251,11 @@ def test_processes_whose_parent_was_killed_stop_by_themselves_and_are_saved(toy:
     assert run_file.read(only_run(toy)).status == "stopped"
 
 
-def _begun(toy: Path, *arguments: str) -> subprocess.Popen[str]:
+def _begun(toy: Path, *arguments: str, **variables: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "assay", *arguments],
         cwd=toy,
-        env={**os.environ, "PYTHONPATH": str(SRC), "NO_COLOR": "1"},
+        env={**os.environ, "PYTHONPATH": str(SRC), "NO_COLOR": "1", **variables},
         stderr=subprocess.PIPE,
         text=True,
     )
@@ -264,3 +265,82 @@ def _wait_for(happened: Callable[[], object]) -> None:
     until = time.monotonic() + 60
     while time.monotonic() < until and not happened():
         time.sleep(0.05)
+
+
+def test_two_machines_of_one_run_start_again_together_and_end_with_the_same_bits(toy: Path, whole: str) -> None:
+    port = _free_port()
+    typed = ["run", "toy.toml", "--nnodes", "2", "--nproc", "1", "--rendezvous", f"localhost:{port}"]
+    typed += ["--max-restarts", "2"]
+
+    both = [_begun(toy, *typed, "--node-rank", str(rank), KILL_AT="50") for rank in range(2)]
+    told = [each.communicate(timeout=110)[1] for each in both]
+
+    assert [each.returncode for each in both] == [0, 0], "\n".join(told)
+    assert sum("finished" in text for text in told) == 1
+    assert [each.status for each in run_file.read(only_run(toy)).attempts][-1] == "finished"
+    assert len(run_file.read(only_run(toy)).attempts) == 3
+    assert last_digest(only_run(toy)) == whole
+
+
+def test_processes_of_srun_join_and_go_on_with_their_run_when_the_job_is_started_again(toy: Path, whole: str) -> None:
+    killed = _as_srun(toy, KILL_AT="50")
+
+    assert killed[1].returncode == -signal.SIGKILL
+    assert (killed[0].returncode, run_file.read(only_run(toy)).status) == (1, "failed")
+    reason = run_file.read(only_run(toy)).newest.reason
+    assert f"Rank 1 (pid {killed[1].pid}) has ended, or was killed." in reason
+    again = _as_srun(toy, SLURM_RESTART_COUNT="1")
+    assert [each.returncode for each in again] == [0, 0]
+    assert len(run_file.read(only_run(toy)).attempts) == 2
+    assert last_digest(only_run(toy)) == whole
+
+
+def test_machines_that_do_not_share_the_run_folder_are_told_so_before_anything_is_written(toy: Path) -> None:
+    both = _as_srun(toy, own_runs=True)
+
+    for each in both:
+        assert each.returncode == 2
+        assert "rank 1 does not see what rank 0 writes there" in each.told
+    assert not list(toy.glob("runs-*/*"))
+
+
+@pytest.mark.parametrize(
+    ("typed", "what"),
+    [
+        (["--nnodes", "2", "--nproc", "2"], "2 machines cannot find each other"),
+        (["--nnodes", "2", "--node-rank", "0", "--nproc", "2", "--rendezvous", "here"], "`here` is no HOST:PORT"),
+        (["--nnodes", "2", "--nproc", "2", "parallel.data=2"], "--nnodes 2 x --nproc 2 is not 2 data = 2"),
+        (["--nnodes", "3", "parallel.data=4"], "4 processes cannot be split evenly on 3 machines"),
+    ],
+)
+def test_machines_that_cannot_work_together_are_refused(assay, toy: Path, typed: list[str], what: str) -> None:
+    refused = assay("run", "toy.toml", *typed)
+
+    assert refused.returncode == 2
+    assert what in refused.stderr
+    assert "fix:" in refused.stderr
+
+
+class Told(subprocess.Popen[str]):
+    told: str = ""
+
+
+def _as_srun(toy: Path, *, own_runs: bool = False, **more: str) -> list[Told]:
+    """Two processes as `srun --ntasks=2 assay run toy.toml` starts them."""
+    job = {"SLURM_JOB_ID": str(os.getpid()), "SLURM_STEP_ID": str(int(own_runs)), "SLURM_STEP_NODELIST": "localhost"}
+    running = []
+    for rank in ("0", "1"):
+        place = {"ASSAY_RUNS_DIR": str(toy / f"runs-{rank}")} if own_runs else {}
+        task = {"SLURM_PROCID": rank, "SLURM_LOCALID": rank, "SLURM_STEP_NUM_TASKS": "2"}
+        command = [sys.executable, "-m", "assay", "run", "toy.toml"]
+        env = {**os.environ, "PYTHONPATH": str(SRC), "NO_COLOR": "1", **job, **task, **place, **more}
+        running.append(Told(command, cwd=toy, env=env, stderr=subprocess.PIPE, text=True))
+    for each in running:
+        each.told = each.communicate(timeout=60)[1]
+    return running
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("localhost", 0))
+        return int(listener.getsockname()[1])

@@ -36,6 +36,15 @@ def launch_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 "--nproc", type=click.IntRange(min=1), metavar="N", help="Train in N processes that share each batch."
             ),
             click.option(
+                "--nnodes", type=click.IntRange(min=1), default=1, metavar="N", help="The same on each of N machines."
+            ),
+            click.option(
+                "--node-rank", type=click.IntRange(min=0), metavar="I", help="Which of the machines this is, from 0."
+            ),
+            click.option(
+                "--rendezvous", default="", metavar="HOST:PORT", help="Where they meet: machine 0, and a free port."
+            ),
+            click.option(
                 "--max-restarts",
                 type=click.IntRange(min=0),
                 default=0,

@@ -16,6 +16,8 @@ from assay.core.facts import EndStatus
 class Launch:
     """Settings of one launch: they come from the command line, are kept in `run.json` and never in the config.
 
+    `nproc` processes on each of `nnodes` machines.
+
     `device`: one, or a list such as `cuda:0,1` that several runs take in turn; None: the accelerator if there is one.
     """
 
@@ -28,6 +30,9 @@ class Launch:
     weights_from: str = ""
     nproc: int | None = None
     max_restarts: int = 0
+    nnodes: int = 1
+    node_rank: int | None = None
+    rendezvous: str = ""
     ranks_folder: str = ""
     after: str = ""  # why this process was started again, which nobody typed
     command: tuple[str, ...] = ()
@@ -44,6 +49,7 @@ class Launch:
             **({"max_steps": self.max_steps} if self.max_steps is not None else {}),
             **({"from": self.weights_from} if self.weights_from else {}),
             **({"nproc": self.nproc} if self.nproc is not None else {}),
+            **({"nnodes": self.nnodes} if self.nnodes > 1 else {}),
             **({"max_restarts": self.max_restarts} if self.max_restarts else {}),
         }
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import secrets
 import shutil
+import socket
 import sys
 import tempfile
 import time
@@ -14,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from assay.compose.launch import Launch, RunResult
-from assay.compose.unfinished import OWN_JOBS
 from assay.config import dump, open_config
 from assay.config.load import Config
 from assay.config.settings import Settings
@@ -31,6 +33,9 @@ if TYPE_CHECKING:
 TASK = "task.json"
 SECONDS_TO_TELL = 1.0
 """How long one process waits for another, that ended, to have said why."""
+
+SECONDS_TO_SHARE = 10.0
+"""How long a disk of the network may take to show a file to another machine."""
 
 
 class RankError(AssayError):
@@ -58,20 +63,28 @@ class Task:
 
 
 def asked_processes(config: Config, launch: Launch) -> int:
-    """How many processes a run is to have; InputError where [parallel] and `--nproc` do not agree."""
+    """How many processes a run is to have; InputError where [parallel] and what was typed do not agree."""
     node = get_at(config.root, ("parallel",))
     given = plain(node) if node is not None else {}
     axes = {name: int(given[name]) for name in PARALLEL_AXES if name in given}
     product = 1
     for size in axes.values():
         product *= size
-    if launch.nproc is None or not axes or launch.nproc == product:
-        return launch.nproc or product
+    asked = f"--nnodes {launch.nnodes} x --nproc {launch.nproc}" if launch.nnodes > 1 else f"--nproc {launch.nproc}"
+    if launch.nproc is None:
+        if product % launch.nnodes:
+            fix = "Give --nproc, how many there are on each; or change [parallel]."
+            raise InputError(f"{product} processes cannot be split evenly on {launch.nnodes} machines.", fix=fix)
+        return product
+    count = launch.nproc * launch.nnodes
+    if not axes or count == product:
+        return count
     sizes = " x ".join(f"{size} {name}" for name, size in axes.items())
+    each = f"Give --nproc {product // launch.nnodes}, or leave it out" if product % launch.nnodes == 0 else "Change it"
     raise InputError(
-        f"--nproc {launch.nproc} is not {sizes} = {product}.",
+        f"{asked} is not {sizes} = {product}.",
         where=str(node.origin) if node is not None else "",
-        fix=f"Give --nproc {product}, or leave it out; or change [parallel].",
+        fix=f"{each}; or change [parallel].",
     )
 
 
@@ -80,7 +93,7 @@ def is_spread(config: Config, launch: Launch) -> bool:
     from assay.engine.parallel.join import world
 
     count, here = asked_processes(config, launch), world()
-    if here.count > 1:
+    if here.count > 1 and (launch.nnodes == 1 or launch.ranks_folder):
         is_asked = launch.nproc is not None or get_at(config.root, ("parallel",)) is not None
         if is_asked and count != here.count:
             raise InputError(
@@ -138,8 +151,11 @@ def _task(config: Config, launch: Launch, **options: Any) -> Task:
 
 
 def _spread(task: Task, count: int, config: Config) -> RunResult:
-    from assay.engine.parallel.start import output_of, start
+    from assay.engine.parallel.nodes import nodes_of
+    from assay.engine.parallel.start import OWN_JOBS, output_of, start
     from assay.engine.parallel.watch import Watch
+
+    nodes = nodes_of(*(task.launch[name] for name in ("nnodes", "node_rank", "rendezvous")))
 
     folder = Path(tempfile.mkdtemp(prefix=OWN_JOBS))
     try:
@@ -148,9 +164,10 @@ def _spread(task: Task, count: int, config: Config) -> RunResult:
         with Watch(lambda: _pids(_newest(folder)), lambda rank, pid: _tell_stopped(_newest(folder), rank, pid)):
             deaths = start(
                 ["-m", "assay", "_rank", str(folder)],
-                count,
+                count // nodes.count,
                 folder=folder,
                 max_restarts=int(task.launch["max_restarts"]),
+                nodes=nodes,
             )
         told = _told(_newest(folder))
         first = told.get(0, {})
@@ -160,12 +177,16 @@ def _spread(task: Task, count: int, config: Config) -> RunResult:
             view = find(str(record))[0]
             first = {**first, "id": view.id, "step": max((each.step or 0 for each in view.checkpoints), default=0)}
         if record is not None:
-            for rank in range(1, count):
-                kept = RunFolder(record).ranks / f"{rank}.txt"
+            least = min(told, default=0)
+            for local in range(1, count // nodes.count):
+                kept = RunFolder(record).ranks / f"{least + local}.txt"
                 kept.parent.mkdir(exist_ok=True)
                 with kept.open("a", encoding="utf-8") as file:
-                    file.write(output_of(folder, rank))
+                    file.write(output_of(folder, local))
         cause = _cause(told, deaths)
+        is_first = min(told, default=0) == 0
+        if not is_first:  # those of another machine record and tell
+            first = {**told[min(told)], "id": "", "folder": ""}
         return RunResult(
             record_dir=record,
             config=config,
@@ -175,6 +196,7 @@ def _spread(task: Task, count: int, config: Config) -> RunResult:
             exit_code=first.get("exit_code", 1) or 1 if cause is not None else first.get("exit_code", 1),
             id=first.get("id", ""),
             step=first.get("step", 0),
+            is_first=is_first,
         )
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -248,13 +270,15 @@ def work(place: str) -> int:
     folder, here = Path(place), world()
     attempt = _attempt(folder, here.restarts)
     attempt.mkdir(exist_ok=True)
+    (attempt / f"ended-{here.rank}.json").unlink(missing_ok=True)  # only one of several machines counts a restart
     (attempt / f"pid-{here.rank}").write_text(str(os.getpid()), encoding="utf-8")
     task = Task(**json.loads((folder / TASK).read_text(encoding="utf-8")))
     given = {**task.launch, "command": tuple(task.launch["command"]), "ranks_folder": str(attempt)}
-    begun = ""
+    begun = _text(folder / "folder")
+    if begun and not here.restarts:
+        given["after"] = "restart: processes of another machine have ended"
     if here.restarts:
         given["after"] = f"restart {here.restarts}: {_ended_by(_attempt(folder, here.restarts - 1))}"
-        begun = _text(folder / "folder")
     with Watch(parent=os.getppid()):
         try:
             result = _do(task, _config(task, attempt, here.rank), Launch(**given), begun)
@@ -354,6 +378,36 @@ def _seen(house: House) -> str:
     return next((f"Rank {rank} (pid {pid}) has ended, or was killed." for rank, pid in gone.items()), "")
 
 
-def tell_folder(launch: Launch, record: Path) -> None:
-    """Where the record is, for who started this process, and for those that may go on after it."""
-    (Path(launch.ranks_folder).parent / "folder").write_text(str(record), encoding="utf-8")
+def tell_folder(launch: Launch, house: House, record: Path | None) -> None:
+    """Where the record is, for who started these processes, and for those that may go on after them. Collective."""
+    place = str(record or "")
+    if house.ranks is not None:
+        place = house.ranks.gather_from_everyone(place)[0]
+    if place:
+        (Path(launch.ranks_folder).parent / "folder").write_text(place, encoding="utf-8")
+
+
+def check_shared(house: House, folder: Path) -> None:
+    """InputError when what rank 0 writes in `folder` cannot be read by all others: it has to be on a shared disk."""
+    if house.ranks is None:
+        return
+    nonce = folder / f".shared-{secrets.token_hex(8)}"
+    if house.is_first:
+        nonce.parent.mkdir(parents=True, exist_ok=True)
+        nonce.write_text("", encoding="utf-8")
+    name = house.ranks.gather_from_everyone(nonce.name)[0]
+    until = time.monotonic() + SECONDS_TO_SHARE
+    while not (folder / name).exists() and time.monotonic() < until:
+        time.sleep(0.1)
+        with contextlib.suppress(OSError):
+            os.listdir(folder)  # a disk of the network looks again
+    seen = house.ranks.gather_from_everyone((socket.gethostname(), str(folder), (folder / name).exists()))
+    if house.is_first:
+        nonce.unlink(missing_ok=True)
+    for rank, (host, theirs, has_seen) in enumerate(seen):
+        if not has_seen:
+            raise InputError(
+                f"The run folder is not on a shared file system: rank {rank} does not see what rank 0 writes there.",
+                where=f"{theirs} on {host}; rank 0: {seen[0][1]} on {seen[0][0]}",
+                fix="Put the project, or ASSAY_RUNS_DIR, where all machines see it under the same path.",
+            )

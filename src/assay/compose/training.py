@@ -12,7 +12,15 @@ from assay.compose.checks import passed, sound
 from assay.compose.house import open_house
 from assay.compose.launch import Launch, RunResult
 from assay.compose.origin import Origin, origin_of
-from assay.compose.ranks import cause_of, is_ending, is_spread, spread_config, spread_resume, tell_folder
+from assay.compose.ranks import (
+    cause_of,
+    check_shared,
+    is_ending,
+    is_spread,
+    spread_config,
+    spread_resume,
+    tell_folder,
+)
 from assay.compose.records import (
     at_home,
     code_outside,
@@ -62,6 +70,8 @@ def train(config: Config, launch: Launch, *, parent: str = "") -> RunResult:
     with open_house(config, launch, joins=True) as house:
         assembled = assemble(house, launch)
         origin.fill(assembled.engine.process.model)
+        if not launch.no_file:
+            check_shared(house, project_around(config.path).runs_dir)
         recorder = new_record(config, launch, assembled, parent=origin.parent or parent)
         tell_defaults(recorder, config, found, assembled)
         return _train(assembled, recorder, config, launch)
@@ -77,8 +87,8 @@ def _train(assembled: Assembled, recorder: RunRecorder | NullRecorder, config: C
     engine.recorder = recorder
     set_recorder(house, recorder)
     keep_meta(house, recorder)
-    if launch.ranks_folder and isinstance(recorder, RunRecorder):
-        tell_folder(launch, recorder.folder.path)
+    if launch.ranks_folder:
+        tell_folder(launch, house, recorder.folder.path if isinstance(recorder, RunRecorder) else None)
 
     def say(line: str) -> None:
         if not is_ending(launch):  # else who started this process ends it, and nobody has asked for that
@@ -208,6 +218,7 @@ def go_on(
                 f"The run {view.id} finished at step {step}: there is nothing left to do.",
                 fix=f"Train longer: assay resume {view.id} train.epochs=...",
             )
+        check_shared(house, view.folder.path)
         if house.ranks is not None:
             house.ranks.wait()  # all have read what the first one now moves
         if not house.is_first:

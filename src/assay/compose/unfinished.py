@@ -16,15 +16,14 @@ from assay.query.diff import flat
 from assay.query.run import RunView
 from assay.store.layout import find_project, run_folders
 
-OWN_JOBS = "assay-ranks-"
-"""How torch's launcher calls what assay itself starts by it."""
-
 _DECISIVE = ("python", "machine", "packages.torch", "packages.numpy", "torch.", "variables.")
 """What of the environment may change a bit."""
 
 
 def job_of(variables: Mapping[str, str] | None = None) -> tuple[str, int]:
     """The job of Slurm, or the torchrun, that this process is part of ("": of none), and how often it was restarted."""
+    from assay.engine.parallel.start import OWN_JOBS
+
     variables = os.environ if variables is None else variables
     restarts = int(variables.get("SLURM_RESTART_COUNT", 0))
     torchrun = variables.get("TORCHELASTIC_RUN_ID", "")

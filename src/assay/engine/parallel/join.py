@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ import torch.distributed as dist
 
 from assay.core.errors import InputError
 from assay.engine.parallel.layout import Layout, Mesh, laid_out
+from assay.engine.parallel.nodes import first_host, port_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,20 +44,9 @@ def world(variables: Mapping[str, str] | None = None) -> World:
     count = int(variables.get("SLURM_STEP_NUM_TASKS", 1))  # not SLURM_NTASKS, which the batch script has, too
     if count == 1:
         return World()
-    host = first_host(variables["SLURM_STEP_NODELIST"])
-    port = 10_000 + (7 * int(variables["SLURM_JOB_ID"]) + int(variables["SLURM_STEP_ID"])) % 20_000
+    address = f"tcp://{first_host(variables['SLURM_STEP_NODELIST'])}:{port_of(variables)}"
     rank, local = int(variables["SLURM_PROCID"]), int(variables["SLURM_LOCALID"])
-    return World(rank=rank, count=count, local_rank=local, address=f"tcp://{host}:{port}")
-
-
-def first_host(nodes: str) -> str:
-    """The first of a list of machines as Slurm writes it.
-
-    >>> first_host("rack[1-2]node[07,09-12],login")
-    'rack1node07'
-    """
-    first = re.match(r"(?:[^,\[]|\[[^]]*\])+", nodes)
-    return re.sub(r"\[([^],-]+)[^]]*\]", r"\1", first[0]) if first else ""
+    return World(rank=rank, count=count, local_rank=local, address=address)
 
 
 def own_device(name: str | None, here: World) -> str | None:
