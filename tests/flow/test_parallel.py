@@ -304,6 +304,31 @@ def test_machines_that_do_not_share_the_run_folder_are_told_so_before_anything_i
     assert not list(toy.glob("runs-*/*"))
 
 
+PREPARED = """\
+from accelerate import Accelerator
+
+from plain import Net
+
+
+def net(width):
+    return Accelerator(cpu=True).prepare_model(Net(width), evaluation_mode=True)
+"""
+
+
+@pytest.mark.row("A80")
+def test_a_model_that_accelerate_has_prepared_is_trained_as_it_is(assay, toy: Path) -> None:
+    (toy / "prepared.py").write_text(PREPARED)
+
+    for model in ("plain.Net", "prepared.net"):
+        done = assay("run", "toy.toml", f"model.type={model}", "--nproc", "2", "--max-steps", "8")
+        assert done.returncode == 0, done.stderr
+        only_run(toy).rename(toy.parent / model)
+
+    runs = [toy.parent / model for model in ("plain.Net", "prepared.net")]
+    files = [next(run.glob("checkpoints/step-*8/model.safetensors")) for run in runs]
+    assert files[0].read_bytes() == files[1].read_bytes()
+
+
 @pytest.mark.parametrize(
     ("typed", "what"),
     [

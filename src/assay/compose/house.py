@@ -85,8 +85,8 @@ class House:
 
 
 @contextlib.contextmanager
-def open_house(config: Config, launch: Launch, *, joins: bool = False) -> Iterator[House]:
-    """`joins`: together with the other processes that were started for this run."""
+def open_house(config: Config, launch: Launch, *, joins: bool = False, goes_on: str = "") -> Iterator[House]:
+    """`joins`: together with the other processes that were started for this run, which all go on with `goes_on`."""
     from assay.build import Context, user_code
     from assay.engine.device import pick_device
     from assay.engine.precision import matmul_precision
@@ -114,7 +114,7 @@ def open_house(config: Config, launch: Launch, *, joins: bool = False) -> Iterat
             settings = house.values("parallel")
             layout = Layout.of(settings) if settings.keys() & set(PARALLEL_AXES) else Layout(data=here.count)
             house.mesh = stack.enter_context(joined(here, device, layout, bucket_mb=settings.get("bucket_mb", 0)))
-            _check_alike(house)
+            _check_alike(house, goes_on)
             if house.ranks is not None and not launch.ranks_folder:
                 house.watch = stack.enter_context(_watching(house.ranks))
         _furnish(house)
@@ -137,9 +137,13 @@ def the_one_device(launch: Launch) -> str | None:
     return names[0] if names else None
 
 
-def _check_alike(house: House) -> None:
+def _check_alike(house: House, goes_on: str) -> None:
     """InputError when another process has another config: it was changed meanwhile, or draws by chance."""
-    if house.ranks is not None and len(set(house.ranks.gather_from_everyone(dump(house.config.root)))) > 1:
+    if house.ranks is None:
+        return
+    if len(set(house.ranks.gather_from_everyone(goes_on))) > 1:
+        raise InputError("The processes do not agree which run they go on with.", fix="Name it: assay resume RUN.")
+    if len(set(house.ranks.gather_from_everyone(dump(house.config.root)))) > 1:
         raise InputError("The processes of this run have read different configs.", fix="Start them with --nproc.")
 
 

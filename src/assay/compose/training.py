@@ -186,7 +186,7 @@ def go_on(
     if is_spread(config, launch):
         how = {"take_over": take_over, "verify": verify, "force": force}
         return spread_resume(config, launch, view.folder.path, name, **how)
-    with open_house(config, launch, joins=True) as house:
+    with open_house(config, launch, joins=True, goes_on=view.id) as house:
         assembled = assemble(house, launch, saver_folder=view.folder.checkpoints)
         assembled.notes += [
             f"changed: {each.key}  {written(each.before) or 'not given'} -> {written(each.after) or 'not given'}"
