@@ -94,6 +94,9 @@ def is_spread(config: Config, launch: Launch) -> bool:
 
     count, here = asked_processes(config, launch), world()
     if here.count > 1 and (launch.nnodes == 1 or launch.ranks_folder):
+        if launch.max_restarts and not launch.ranks_folder:
+            fix = "Give it to torchrun; or start one process on each machine, and --nproc and --nnodes."
+            raise InputError("--max-restarts is for processes that assay starts; these have been started.", fix=fix)
         is_asked = launch.nproc is not None or get_at(config.root, ("parallel",)) is not None
         if is_asked and count != here.count:
             raise InputError(
