@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from assay.config import Config, check_shape, dump, load, open_config, open_text
+from assay.config import Config, check_shape, dump, load, loads, open_config, open_text
 from assay.core.diagnostics import Problem, render
 
 CONTRACT = """\
