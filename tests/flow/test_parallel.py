@@ -229,7 +229,7 @@ def test_a_signal_to_the_run_stops_all_processes_after_one_step_with_a_checkpoin
     workers = psutil.Process(running.pid).children(recursive=True)
 
     running.send_signal(signal.SIGTERM)
-    told = running.communicate(timeout=60)[1]
+    told = running.communicate(timeout=100)[1]
 
     assert running.returncode == 143, told
     assert not any(each.is_running() for each in workers)
@@ -245,7 +245,7 @@ def test_processes_whose_parent_was_killed_stop_by_themselves_and_are_saved(toy:
 
     running.kill()
     running.communicate()
-    psutil.wait_procs(workers, timeout=60)
+    psutil.wait_procs(workers, timeout=100)
 
     assert not any(each.is_running() for each in workers)
     assert run_file.read(only_run(toy)).status == "stopped"
@@ -262,7 +262,7 @@ def _begun(toy: Path, *arguments: str, **variables: str) -> subprocess.Popen[str
 
 
 def _wait_for(happened: Callable[[], object]) -> None:
-    until = time.monotonic() + 60
+    until = time.monotonic() + 100
     while time.monotonic() < until and not happened():
         time.sleep(0.05)
 
@@ -361,7 +361,7 @@ def _as_srun(toy: Path, *, own_runs: bool = False, **more: str) -> list[Told]:
         env = {**os.environ, "PYTHONPATH": str(SRC), "NO_COLOR": "1", **job, **task, **place, **more}
         running.append(Told(command, cwd=toy, env=env, stderr=subprocess.PIPE, text=True))
     for each in running:
-        each.told = each.communicate(timeout=60)[1]
+        each.told = each.communicate(timeout=110)[1]
     return running
 
 
