@@ -35,7 +35,8 @@ class Shy(points.Points):
 
     def __getitem__(self, i):
         item = super().__getitem__(i)
-        if self.noisy and os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")) == "1":
+        rank = os.environ.get("RANK", os.environ.get("SLURM_PROCID"))
+        if self.noisy and rank == os.environ.get("SHY_RANK", "1"):
             print("rank 1 loads", i)
             if self.loaded == int(os.environ.get("KILL_AT", 0)):
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -164,9 +165,12 @@ def test_a_process_that_is_stopped_for_long_ends_the_run_with_that_as_the_cause(
     assert (file.status, file.newest.reason.partition(" (pid")[0]) == ("failed", "RankError: Rank 1")
 
 
-@pytest.mark.parametrize("count", ["1", "4"])
-def test_a_run_of_two_processes_goes_on_in_another_number_of_them(assay, toy: Path, count: str) -> None:
-    assert assay("run", "toy.toml", "--nproc", "2", KILL_AT="50").returncode == 1
+@pytest.mark.parametrize(("count", "rank"), [("1", "1"), ("4", "0")])
+def test_a_run_of_two_processes_goes_on_in_another_number_of_them(assay, toy: Path, count: str, rank: str) -> None:
+    killed = assay("run", "toy.toml", "--nproc", "2", KILL_AT="50", SHY_RANK=rank)
+    assert killed.returncode == 1
+    assert f"error: Rank {rank} (pid " in killed.stderr
+    assert f"go on with: assay resume {run_file.read(only_run(toy)).id}" in killed.stderr
 
     resumed = assay("resume", "last", "--nproc", count)
 

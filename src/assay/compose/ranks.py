@@ -159,7 +159,6 @@ def _spread(task: Task, count: int, config: Config) -> RunResult:
     from assay.engine.parallel.watch import Watch
 
     nodes = nodes_of(*(task.launch[name] for name in ("nnodes", "node_rank", "rendezvous")))
-
     folder = Path(tempfile.mkdtemp(prefix=OWN_JOBS))
     try:
         (folder / TASK).write_text(json.dumps(asdict(task)), encoding="utf-8")
@@ -176,20 +175,19 @@ def _spread(task: Task, count: int, config: Config) -> RunResult:
         first = told.get(0, {})
         place = first.get("folder") or _text(folder / "folder")
         record = Path(place) if place else None
-        if record is not None and not first.get("id"):  # rank 0 is gone without a word
+        least = min(_ranks(_newest(folder)), default=0)
+        if record is not None and not first.get("id"):  # rank 0 is gone without a word, or on another machine
             view = find(str(record))[0]
             first = {**first, "id": view.id, "step": max((each.step or 0 for each in view.checkpoints), default=0)}
         if record is not None:
-            least = min(told, default=0)
             for local in range(1, count // nodes.count):
                 kept = RunFolder(record).ranks / f"{least + local}.txt"
                 kept.parent.mkdir(exist_ok=True)
                 with kept.open("a", encoding="utf-8") as file:
                     file.write(output_of(folder, local))
         cause = _cause(told, deaths)
-        is_first = min(told, default=0) == 0
-        if not is_first:  # those of another machine record and tell
-            first = {**told[min(told)], "id": "", "folder": ""}
+        if least and told:  # rank 0 of another machine tells more
+            first = {**told[min(told)], "id": first.get("id", ""), "step": first.get("step", 0)}
         return RunResult(
             record_dir=record,
             config=config,
@@ -199,7 +197,7 @@ def _spread(task: Task, count: int, config: Config) -> RunResult:
             exit_code=first.get("exit_code", 1) or 1 if cause is not None else first.get("exit_code", 1),
             id=first.get("id", ""),
             step=first.get("step", 0),
-            is_first=is_first,
+            is_first=least == 0,
         )
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -215,10 +213,14 @@ def _newest(folder: Path) -> Path:
     return _attempt(folder, max(numbers, default=0))
 
 
+def _ranks(attempt: Path) -> dict[int, int]:
+    """The processes of this machine that have begun, by rank; 0 for one that is just about to."""
+    return {int(file.name.partition("-")[2]): int(_text(file) or 0) for file in attempt.glob("pid-*")}
+
+
 def _pids(attempt: Path) -> dict[int, int]:
-    """The processes that have begun and not said yet how they ended."""
-    found = {int(file.name.partition("-")[2]): int(_text(file) or 0) for file in attempt.glob("pid-*")}
-    return {rank: pid for rank, pid in found.items() if pid and not (attempt / f"ended-{rank}.json").exists()}
+    """Those that have not said yet how they ended."""
+    return {rank: pid for rank, pid in _ranks(attempt).items() if pid and not (attempt / f"ended-{rank}.json").exists()}
 
 
 def _cause(told: Mapping[int, Mapping[str, Any]], deaths: Sequence[Any]) -> AssayError | None:
