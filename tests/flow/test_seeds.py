@@ -455,6 +455,20 @@ def test_features_are_made_once_by_two_processes(run, tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.row("S-B3")
+def test_two_processes_train_what_one_does_by_one_option(tmp_path: Path) -> None:
+    found = []
+    for count in ("1", "2"):
+        (tmp_path / count).mkdir()
+        done = run("parallel.py", count, folder=tmp_path / count)
+        assert (f"= {count} processes" in done.stderr) == (count == "2")
+        found.append(done.stdout)
+
+    assert found[1] == found[0]  # ten digits of every weight
+    assert found[0].startswith("status finished loss 0.04")
+    assert len(found[0].splitlines()) == 5
+
+
 @pytest.mark.row("S-A3", "A62")
 def test_a_pipeline_at_the_end_of_an_epoch_evaluates_every_second_one(assay, tmp_path: Path) -> None:
     assay("run", str(SEEDS / "eval_epoch" / "train.toml"), folder=tmp_path)

@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Sequence
 from types import TracebackType
+from typing import NoReturn
 
 import click
 
@@ -115,6 +116,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         code = _run(args)
         sys.stdout.flush()
+        if argv is None and _is_one_of_several():
+            _end_at_once(code)
         return code
     except BrokenPipeError:
         _forget_output()
@@ -164,9 +167,19 @@ def _work(folder: str) -> int:
     try:
         code = work(folder)
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)  # threads of torch.distributed now and then abort a process that ends in order
+        _end_at_once(code)
+
+
+def _is_one_of_several() -> bool:
+    """Whether torchrun or srun has started others like this process, and they have met."""
+    join = sys.modules.get("assay.engine.parallel.join")
+    return join is not None and join.world().count > 1
+
+
+def _end_at_once(code: int) -> NoReturn:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # threads of torch.distributed now and then abort a process that ends in order
 
 
 def _complain(error: AssayError) -> None:
