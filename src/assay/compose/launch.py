@@ -17,6 +17,7 @@ class Launch:
     """Settings of one launch: they come from the command line, are kept in `run.json` and never in the config.
 
     `device`: one, or a list such as `cuda:0,1` that several runs take in turn; None: the accelerator if there is one.
+    `stop_at`: the step at which the run is left although it is planned longer, as by a signal if `is_hurried`.
     """
 
     device: str | None = None
@@ -28,6 +29,8 @@ class Launch:
     weights_from: str = ""
     nproc: int | None = None
     ranks_folder: str = ""
+    stop_at: int | None = None
+    is_hurried: bool = False
     command: tuple[str, ...] = ()
 
     def devices(self) -> tuple[str, ...]:
