@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from assay.config.load import Config
+from assay.config.loading import Config
 from assay.core.devices import device_names
 from assay.core.facts import EndStatus
 

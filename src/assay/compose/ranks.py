@@ -15,7 +15,7 @@ from typing import Any
 
 from assay.compose.launch import Launch, RunResult
 from assay.config import dump, open_config
-from assay.config.load import Config
+from assay.config.loading import Config
 from assay.config.settings import Settings
 from assay.config.tree import get_at, plain
 from assay.core.errors import AssayError, InputError

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Sequence
 
 from assay.config import canonical, config_hash, plain
-from assay.config.load import Config
+from assay.config.loading import Config
 from assay.config.tree import Table
 from assay.core.errors import AssayError, InputError
 from assay.core.run_file import Attempt

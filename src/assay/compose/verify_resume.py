@@ -22,7 +22,7 @@ from assay.compose.checks import sound
 from assay.compose.comparing import CLOCKED, ORDER, Compared, compare_checkpoints, parting
 from assay.compose.launch import Launch
 from assay.config import dump, from_plain, plain
-from assay.config.load import Config
+from assay.config.loading import Config
 from assay.core import run_file
 from assay.core.diagnostics import Origin
 from assay.core.errors import AssayError, InputError

@@ -15,7 +15,7 @@ from typing import Any
 
 from assay.config.aliases import with_alias
 from assay.config.allowed import FORM, WRAP, is_target, parts_of, refused_by_name, trust_command
-from assay.config.load import Config
+from assay.config.loading import Config
 from assay.config.overrides import CLI
 from assay.config.references import is_unresolved, names_used, objects_used, reference_of, values_used, with_outside
 from assay.config.tree import KeyPath, Leaf, List, Node, Table, dotted, get_at, walk

@@ -155,9 +155,10 @@ class MetricsWriter:
         finally:
             os.close(descriptor)
 
-    def close(self) -> None:
-        """Write nothing more; what was written is on the disk when this returns. Twice is once."""
-        self.sync()
+    def close(self, *, durable: bool = True) -> None:
+        """Write nothing more; what was written is on the disk when this returns, if `durable`. Twice is once."""
+        if durable:
+            self.sync()
         with self._lock:
             if self._closed:
                 return
