@@ -195,7 +195,8 @@ def _opened(folder: Path, flags: int) -> Iterator[int]:
             break
         except FileNotFoundError:
             if not tries_left:
-                raise LeaseError(_TAKEN_OVER, where=str(folder)) from None
+                what = _TAKEN_OVER if folder.is_dir() else "The folder of this run is gone."
+                raise LeaseError(what, where=str(folder)) from None
             time.sleep(0.01)
     try:
         yield descriptor

@@ -67,7 +67,10 @@ def main(output: str, *pairs: str) -> None:
     for pair in pairs:
         source, console = map(int, pair.split(","))
         streams[source] = Stream(source, console)
-    descriptor = os.open(output, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        descriptor = os.open(output, os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError:  # the folder is gone already: what is printed is at least shown
+        descriptor = os.open(os.devnull, os.O_RDWR)
     values = secret_values(os.environ)
     _end_last_line(descriptor)
     screen = Screen(descriptor, clean=lambda text: redact(text, values)[0])

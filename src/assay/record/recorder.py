@@ -370,6 +370,9 @@ class RunRecorder:
             self._finish(status, " ".join(reason.split()), traceback, step)
 
     def _finish(self, status: EndStatus, reason: str, traceback: str, step: int | None) -> None:
+        if not self.folder.path.is_dir():
+            self._give_up("The folder of this run is gone.")
+            return
         with contextlib.suppress(Exception):  # the device may be what has failed
             self._later.flush()
         self._do_chores()
@@ -477,7 +480,7 @@ class RunRecorder:
                 else:
                     leases.check(self.folder.path, self._lease)
             except LeaseError as error:
-                self._lose_lease(str(error.what))
+                self._give_up(str(error.what))
                 return
             except OSError:
                 continue  # a full disk or a network that is away: the next beat may get through
@@ -490,8 +493,8 @@ class RunRecorder:
                 self._chores = tuple(each for each in self._chores if each is not work)
                 self._trouble(f"{type(error).__name__} in the background: {error}")
 
-    def _lose_lease(self, why: str) -> None:
-        """Somebody else writes this run now: touch nothing of it any more."""
+    def _give_up(self, why: str) -> None:
+        """The run is somebody else's now, or nobody's: touch nothing of it any more."""
         self._metrics.abandon(why)
         self._leave(why)
         logging.getLogger(logfile.LOGGER).warning("%s Nothing is recorded any more. (%s)", why, self.folder.path)
