@@ -107,6 +107,7 @@ def _masked(series: Series, inside: Any) -> Series:
         times_ns=series.times_ns[inside],
         values=series.values[inside],
         branches=series.branches[inside],
+        axis_values=None,
     )
 
 

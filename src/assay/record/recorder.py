@@ -261,6 +261,11 @@ class RunRecorder:
         self._refuse_if_over()
         self._later.add(values, step)
 
+    def axis(self, name: str) -> None:
+        """From now on the metric `name` is the x axis of those that are logged together with it."""
+        self._refuse_if_over()
+        self._metrics.axis(name)
+
     def listen(self, listener: Listener) -> None:
         """Call `listener(values, step)` after each `log`, in the thread that logs: it should do next to nothing."""
         self._refuse_if_over()

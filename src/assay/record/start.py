@@ -60,6 +60,14 @@ class Run:
         if self._recorder is not None:
             self._recorder.log_later(values, step)
 
+    def axis(self, name: str) -> None:
+        """From now on the metric `name` is the x axis of those that are logged together with it.
+
+        `run.axis("tokens")`, and then `run.log({"tokens": 8192, "valid/loss": 2.1}, step)`.
+        """
+        if self._recorder is not None:
+            self._recorder.axis(name)
+
     def attach(self, other: Attachable) -> None:
         """Let `other`, as `assay.TensorBoard()`, have what is logged from now on, until the run ends."""
         if self._recorder is not None:
