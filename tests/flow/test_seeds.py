@@ -19,6 +19,7 @@ from assay.core import run_file
 from assay.core.facts import Evaluated, read_events
 from assay.query.run import RunView
 from assay.store.blobs import FileBlobs
+from assay.store.code import read_tree
 from assay.store.layout import open_project, run_folders
 from assay.store.series import read_series
 from assay.store.watched import files_left
@@ -190,14 +191,25 @@ def test_blocks_of_plugins_and_pipes_load_as_they_stand() -> None:
 @pytest.mark.row("S-A1", "S-A2", "A64")
 def test_plugins_and_pipes_are_checked_built_and_entered_in_order(run, assay, tmp_path: Path) -> None:
     done = run("tagger/show.py", folder=tmp_path)
-    for command in (["check"], ["run", "--no-file"]):
-        assay(*command, str(SEEDS / "tagger" / "tagger.toml"), folder=tmp_path)
+    for command in ("check", "run"):
+        assay(command, str(SEEDS / "tagger" / "tagger.toml"), folder=tmp_path)
 
     lines = done.stdout.splitlines()
     assert [line.split()[:2] for line in lines[:6]] == [["enter", name] for name in PLUGIN_NAMES]
     assert lines[1] == "enter FileLogger records/weixin/tagger/train ['detail_log']"
     assert lines[6] == "batches of 8 8 8 8 8 4"
     assert [line.split() for line in lines[7:]] == [["leave", name] for name in reversed(PLUGIN_NAMES)]
+
+    (folder,) = run_folders(open_project(tmp_path))
+    assert {"# tagger"} <= set(folder.readme.read_text(encoding="utf-8").splitlines())
+    assert "12 steps in" in folder.log.read_text(encoding="utf-8")
+    assert (folder.config_dir / "tagger.toml").read_bytes() == (SEEDS / "tagger" / "tagger.toml").read_bytes()
+    code = run_file.read(folder.path).newest.code
+    backup = read_tree(FileBlobs(open_project(tmp_path).code_dir), code.snapshot)
+    assert f"{SEEDS.resolve() / 'tagger'}/plugins.py" in backup
+    losses = read(folder.path / "board").scalars["train/loss"]
+    curve = read_series(folder.metrics)["train/loss"]
+    assert [step for step, _ in losses] == curve.steps.tolist() == list(range(1, 13))
 
 
 @pytest.mark.row("S-E1", "E10")

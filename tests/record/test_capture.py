@@ -75,6 +75,25 @@ print("after the run")
     assert output(project) == "python\nchild\nbelow python\n"
 
 
+def test_what_is_printed_after_the_folder_has_vanished_is_shown_all_the_same(project: Project) -> None:
+    script = python(
+        """
+import shutil
+run = assay.start()
+shutil.rmtree(run.folder.path)
+print("still here", flush=True)
+raise ValueError("and this")
+""",
+        project,
+    )
+    out, errors = script.communicate(timeout=60)
+
+    assert (script.returncode, out) == (1, "still here\n")
+    assert "ValueError: and this" in errors
+    assert errors.count("Traceback") == 1
+    assert errors.splitlines()[-1].startswith("The folder of this run is gone. Nothing is recorded any more. (")
+
+
 def test_the_two_ways_out_stay_apart_on_the_console_and_come_together_in_the_file(project: Project) -> None:
     script = python(
         """

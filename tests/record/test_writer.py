@@ -776,3 +776,24 @@ def test_the_bytes_are_those_that_the_format_says(path: Path) -> None:
     offset, size = last_frame(data)
     assert size == 24
     assert struct.unpack_from("<HHI", data, offset + 4) == (3, 0, 7)
+
+
+def test_a_metric_can_be_the_x_axis_of_those_beside_it_also_after_a_resume(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.bin"
+    writer = MetricsWriter(path)
+    writer.log({"tokens": 10.0, "loss": 3.0}, 1)
+    writer.log({"alone": 1.0}, 1)
+    writer.axis("tokens")
+    writer.log({"tokens": 20.0, "loss": 2.0}, 2)
+    writer.close()
+    again = MetricsWriter(path, 2)
+    again.log({"loss": 1.0, "tokens": 30.0}, 3)
+    again.close()
+
+    for _ in ("as written", "compacted"):
+        found = read_series(path)
+        assert (found["loss"].axis, found["loss"].xs.tolist()) == ("tokens", [1.0, 20.0, 30.0])
+        assert (found["tokens"].axis, found["tokens"].xs.tolist()) == ("", [1.0, 2.0, 3.0])
+        assert (found["alone"].axis, found["alone"].xs.tolist()) == ("", [1.0])
+        assert found["loss"].steps.tolist() == [1, 2, 3]
+        assert compact(path)

@@ -42,6 +42,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "pack": ("assay.cli.pack", "Put a run into one file."),
     "unpack": ("assay.cli.unpack", "Take a packed run into this project."),
     "bench": ("assay.cli.bench", "Measure how fast the data of a config is loaded."),
+    "replay": ("assay.cli.replay", "Train a recorded run again, and compare the bits."),
     "verify-resume": ("assay.cli.verify_resume", "Kill and resume a config's run, and compare the bits."),
     "events": ("assay.cli.events", "Who listens to what while a config runs, in order."),
 }
@@ -49,6 +50,9 @@ COMMANDS: dict[str, tuple[str, str]] = {
 
 RANK_COMMAND = "_rank"
 """Not for people: `assay run --nproc N` starts it."""
+
+REPLAY_COMMAND = "_replay"
+"""Not for people: `assay replay` starts it."""
 
 TRACEBACK_VARIABLE = "ASSAY_TRACEBACK"
 COMPLETE_VARIABLE = "_ASSAY_COMPLETE"
@@ -132,6 +136,8 @@ def _run(args: list[str]) -> int:
     if args[0] == RANK_COMMAND:
         return _work(args[1])
     try:
+        if args[0] == REPLAY_COMMAND:
+            return _train_again(args[1])
         # Not `commands.main`: it has endings of its own for what is ended below.
         with commands.make_context("assay", args) as context:
             result = commands.invoke(context)
@@ -180,6 +186,14 @@ def _end_at_once(code: int) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)  # threads of torch.distributed now and then abort a process that ends in order
+
+
+def _train_again(folder: str) -> int:
+    """The process of a replay."""
+    from assay.cli.launch import told
+    from assay.compose.replay import work
+
+    return told(work(folder), can_resume=False)
 
 
 def _complain(error: AssayError) -> None:

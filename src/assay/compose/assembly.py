@@ -147,6 +147,14 @@ def listen(assembled: Assembled, recorder: RunRecorder | NullRecorder, launch: L
     if launch.debug:
         engine.bus.extend(debug_handlers(logger, splits_of(house.root)))
 
+    if launch.stop_at is not None:
+
+        def leave() -> None:
+            if engine.state.step == launch.stop_at:
+                engine.stop(f"left at step {launch.stop_at}", hurry=launch.is_hurried)
+
+        engine.bus.add(Handler(event=Event.STEP_END, fn=leave, name="stop_at"))
+
     def say_what_is_run() -> None:
         is_evaluated = bool(loaders) or period == "never"
         for line in [*assembled.notes, *_opening(engine, is_evaluated=is_evaluated)]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from assay.compose.debug import debugging
 from assay.compose.launch import Launch
 from assay.config import dump
-from assay.config.load import Config
+from assay.config.loading import Config
 from assay.config.outside import with_outside
 from assay.config.tree import KeyPath, Table, dotted, get_at, plain
 from assay.core.errors import ConfigError, InputError

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from assay.config.load import Config
+from assay.config.loading import Config
 from assay.core.devices import device_names
 from assay.core.facts import EndStatus
 
@@ -19,6 +19,7 @@ class Launch:
     `nproc` processes on each of `nnodes` machines.
 
     `device`: one, or a list such as `cuda:0,1` that several runs take in turn; None: the accelerator if there is one.
+    `stop_at`: the step at which the run is left although it is planned longer, as by a signal if `is_hurried`.
     """
 
     device: str | None = None
@@ -35,6 +36,8 @@ class Launch:
     rendezvous: str = ""
     ranks_folder: str = ""
     after: str = ""  # why this process was started again, which nobody typed
+    stop_at: int | None = None
+    is_hurried: bool = False
     command: tuple[str, ...] = ()
 
     def devices(self) -> tuple[str, ...]:

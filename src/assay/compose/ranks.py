@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from assay.compose.launch import Launch, RunResult
 from assay.config import dump, open_config
-from assay.config.load import Config
+from assay.config.loading import Config
 from assay.config.settings import Settings
 from assay.config.tree import get_at, plain
 from assay.core.errors import AssayError, InputError

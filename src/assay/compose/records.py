@@ -15,7 +15,7 @@ from assay.compose.launch import Launch, RunResult
 from assay.compose.unfinished import job_of
 from assay.config import config_hash, dump, seedless_hash
 from assay.config.check import standard_defaults
-from assay.config.load import Config
+from assay.config.loading import Config
 from assay.config.references import outside_used
 from assay.config.settings import Settings
 from assay.config.tree import plain

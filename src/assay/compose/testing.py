@@ -16,7 +16,7 @@ from assay.compose.records import at_home, ended, failed, new_record, set_record
 from assay.compose.tasks import evaluation_of, keep_meta
 from assay.compose.training import train
 from assay.config import load
-from assay.config.load import Config, open_config
+from assay.config.loading import Config, open_config
 from assay.config.tree import Table, delete_at, from_plain, get_at, plain
 from assay.core.diagnostics import Origin
 from assay.core.errors import AssayError, InputError, did_you_mean

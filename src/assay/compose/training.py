@@ -38,7 +38,7 @@ from assay.compose.records import (
 from assay.compose.tasks import keep_meta, make_task
 from assay.compose.unfinished import cut_off, is_cut_off, refuse_other_data, told_differences, unfinished
 from assay.config import config_hash, dump, load, open_config, seedless_hash
-from assay.config.load import Config
+from assay.config.loading import Config
 from assay.config.tree import get_at
 from assay.core.errors import InputError
 from assay.core.events import Handler

@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 
 from assay.config import canonical, config_hash, plain
-from assay.config.load import Config
+from assay.config.loading import Config
 from assay.config.tree import Table
 from assay.core.errors import AssayError, InputError
 from assay.core.lease import process_start

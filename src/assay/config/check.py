@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Any
 
-from assay.config.load import Config
+from assay.config.loading import Config
 from assay.config.outside import with_outside
 from assay.config.overrides import CLI
 from assay.config.references import names_used, objects_used, values_used
