@@ -11,7 +11,7 @@ from assay.compose.assembly import Assembled, assemble, listen
 from assay.compose.checks import passed, sound
 from assay.compose.house import open_house
 from assay.compose.launch import Launch, RunResult
-from assay.compose.origin import Origin, origin_of
+from assay.compose.origin import asked_for
 from assay.compose.ranks import cause_of, is_spread, refuse_joined, spread_config, spread_resume, tell_folder
 from assay.compose.records import (
     at_home,
@@ -51,14 +51,14 @@ def train(config: Config, launch: Launch, *, parent: str = "") -> RunResult:
     A wrong config raises before anything is written; once there is a record, what is raised inside ends up in the
     result (and in the record). `parent` is the run whose config this is.
     """
-    origin = origin_of(launch.weights_from) if launch.weights_from else Origin()
     has_own = get_at(config.root, ("backward", "type")) is not None  # which may well make its optimizers itself
     config, found = passed(config, *(() if has_own else ("optimizer",)), "data", "train")
+    origin = asked_for(config.root, launch.weights_from)
     if is_spread(config, launch):
         return spread_config(config, launch, parent=parent)
     with open_house(config, launch, joins=True) as house:
         assembled = assemble(house, launch)
-        origin.fill(assembled.engine.process.model)
+        assembled.notes += filter(None, [origin.fill(assembled.engine.process.model)])
         recorder = new_record(config, launch, assembled, parent=origin.parent or parent)
         tell_defaults(recorder, config, found, assembled)
         return _train(assembled, recorder, config, launch)
@@ -192,6 +192,9 @@ def go_on(
                 )
             assembled.loaded = {name: part for name, part in parts.items() if not is_of_engine(name)}
             assembled.expected = parts if verify and not changed else None
+        else:  # it was killed before its first checkpoint, and begins as it did then
+            origin = asked_for(config.root, str(view.file.newest.launch.get("from", "")))
+            assembled.notes += filter(None, [origin.fill(assembled.engine.process.model)])
         if view.status == "finished" and assembled.engine.state.step == (assembled.engine.state.max_steps or -1):
             raise InputError(
                 f"The run {view.id} finished at step {step}: there is nothing left to do.",
