@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -246,3 +247,12 @@ def imports_of(path: Path, *, names: bool = True) -> Iterator[str]:
         elif isinstance(node, ast.ImportFrom):
             assert not node.level, f"{path}: imports inside the house are written out in full"
             yield node.module or ""
+
+
+def test_no_folder_of_tests_is_passed_over(pytestconfig: pytest.Config) -> None:
+    passed_over = pytestconfig.getini("norecursedirs")
+    folders = {file.parent.relative_to(ROOT) for file in (ROOT / "tests").rglob("test_*.py")}
+
+    assert folders
+    left_out = [folder for folder in folders if any(fnmatch(part, p) for part in folder.parts for p in passed_over)]
+    assert left_out == []

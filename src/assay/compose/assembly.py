@@ -94,7 +94,7 @@ def assemble(house: House, launch: Launch, *, saver_folder: Path | None = None, 
         seeded=bool(house.seed),
         threads=threads_in_use(),
     )
-    spread = "" if house.ranks is None else f"mesh: data {house.ranks.count} = {house.ranks.count} processes"
+    spread = "" if house.mesh is None else f"mesh: {house.mesh.layout}"
     notes = [line for line in (length, limit, spread) if line]
     loaders = {split: make_loader(house, split) for split in _evaluation(house)[1]}
     return Assembled(house, engine, saver_folder, loaders=loaders, notes=notes)

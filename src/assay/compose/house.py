@@ -16,10 +16,12 @@ from assay.config.load import Config
 from assay.config.references import with_outside
 from assay.config.tree import KeyPath, Table, dotted, get_at, plain
 from assay.core.errors import ConfigError, InputError
+from assay.core.schema import PARALLEL_AXES
 
 if TYPE_CHECKING:
     from assay.build import Context, Plugin
     from assay.engine.device import Device
+    from assay.engine.parallel.layout import Mesh
     from assay.engine.parallel.ranks import Ranks
 
 
@@ -36,13 +38,18 @@ class House:
     plugins: list[Plugin] = field(default_factory=list)
     task: Any = None
     meta: bytes = b""
-    ranks: Ranks | None = None
-    """The processes that share this run, where there are several."""
+    mesh: Mesh | None = None
+    """The processes of this run, where there are several."""
+
+    @property
+    def ranks(self) -> Ranks | None:
+        """Those of them that share the samples."""
+        return None if self.mesh is None else self.mesh.ranks
 
     @property
     def is_first(self) -> bool:
         """Whether this process is the one that records, saves and tells."""
-        return self.ranks is None or self.ranks.rank == 0
+        return self.ranks is None or self.ranks.is_first
 
     def build(self, section: str) -> Any:
         return self.build_at((section,))
@@ -82,6 +89,7 @@ def open_house(config: Config, launch: Launch, *, joins: bool = False) -> Iterat
 
     if joins:
         from assay.engine.parallel.join import joined, own_device, world
+        from assay.engine.parallel.layout import Layout
 
         here = world()
         device = pick_device(own_device(the_one_device(launch), here))
@@ -99,9 +107,9 @@ def open_house(config: Config, launch: Launch, *, joins: bool = False) -> Iterat
         stack.enter_context(matmul_precision(plain(precision) if precision is not None else "fp32"))
         house = House(config, root, context, seed, device, stack)
         if joins:
-            house.ranks = stack.enter_context(
-                joined(here, device, bucket_mb=house.values("parallel").get("bucket_mb", 0))
-            )
+            settings = house.values("parallel")
+            layout = Layout.of(settings) if settings.keys() & set(PARALLEL_AXES) else Layout(data=here.count)
+            house.mesh = stack.enter_context(joined(here, device, layout, bucket_mb=settings.get("bucket_mb", 0)))
             _check_alike(house)
         _furnish(house)
         yield house
@@ -125,7 +133,7 @@ def the_one_device(launch: Launch) -> str | None:
 
 def _check_alike(house: House) -> None:
     """InputError when another process has another config: it was changed meanwhile, or draws by chance."""
-    if house.ranks is not None and len(set(house.ranks.gather(dump(house.config.root)))) > 1:
+    if house.ranks is not None and len(set(house.ranks.gather_from_everyone(dump(house.config.root)))) > 1:
         raise InputError("The processes of this run have read different configs.", fix="Start them with --nproc.")
 
 

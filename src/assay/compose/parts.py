@@ -24,6 +24,7 @@ def make_process(house: House, *, training: bool) -> Process:
     from assay.engine import as_process, seed_all
     from assay.engine.device import channels_last, place, use_threads
     from assay.engine.optim import idle_optimizer
+    from assay.engine.parallel.divide import divide
     from assay.engine.precision import in_precision
     from assay.engine.seed import INIT, key
 
@@ -36,6 +37,8 @@ def make_process(house: House, *, training: bool) -> Process:
     model.to(house.device)
     if settings.get("channels_last"):
         channels_last(model)
+    if house.mesh is not None:
+        divide(model, house.mesh)
     context.set("model", model)
     context.set("params", list(model.parameters()))
     if training:

@@ -20,11 +20,9 @@ from assay.config.settings import Settings
 from assay.config.tree import get_at, plain
 from assay.core.errors import AssayError, InputError
 from assay.core.lease import process_start
+from assay.core.schema import PARALLEL_AXES
 from assay.query.find import find
 from assay.store.layout import RunFolder
-
-AXES = ("data",)
-"""Keys of [parallel] that say over how many processes."""
 
 TASK = "task.json"
 SECONDS_TO_TELL = 1.0
@@ -59,7 +57,7 @@ def asked_processes(config: Config, launch: Launch) -> int:
     """How many processes a run is to have; InputError where [parallel] and `--nproc` do not agree."""
     node = get_at(config.root, ("parallel",))
     given = plain(node) if node is not None else {}
-    axes = {name: int(given[name]) for name in AXES if name in given}
+    axes = {name: int(given[name]) for name in PARALLEL_AXES if name in given}
     product = 1
     for size in axes.values():
         product *= size
@@ -86,8 +84,15 @@ def is_spread(config: Config, launch: Launch) -> bool:
                 fix=f"torchrun --nproc-per-node {count}, or parallel.data={here.count}.",
             )
         return False
-    check_split(config, count)
+    check_split(config, sharers(config, count))
     return count > 1
+
+
+def sharers(config: Config, count: int) -> int:
+    """How many of `count` processes have different samples."""
+    node = get_at(config.root, ("parallel",))
+    given = plain(node) if node is not None else {}
+    return count // (int(given.get("tensor", 1)) * int(given.get("pipeline", 1)))
 
 
 def check_split(config: Config, count: int) -> None:

@@ -309,6 +309,27 @@ SECTIONS: tuple[Key, ...] = (
                 minimum=1,
             ),
             Key(
+                name="shard",
+                kind="int",
+                doc="Processes that share every batch, and of which each keeps a part of the weights (FSDP2).",
+                default=1,
+                minimum=1,
+            ),
+            Key(
+                name="tensor",
+                kind="int",
+                doc="Processes that see the same samples, and of which each computes a part of every layer.",
+                default=1,
+                minimum=1,
+            ),
+            Key(
+                name="pipeline",
+                kind="int",
+                doc="Processes that see the same samples, and of which each computes some of the layers.",
+                default=1,
+                minimum=1,
+            ),
+            Key(
                 name="bucket_mb",
                 kind="int",
                 doc="Gradients that are sent at once, in MiB, as bucket_cap_mb of torch's DDP; 0 is its default, 25.",
@@ -368,6 +389,9 @@ MAKERS: Mapping[str, str] = {
     "sweep": "Keys with a list of values each: one run for every point.",
 }
 """Sections that say which configs to make of a file. No single config has them."""
+
+PARALLEL_AXES = ("pipeline", "data", "shard", "tensor")
+"""Keys of [parallel] that say how many processes there are, from the outside in: the last exchange most."""
 
 RESERVED: frozenset[str] = frozenset({"trace"})
 """Sections whose names are taken and which do nothing yet: using one is an error, not a silent no-op."""

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
-from torch.distributed.device_mesh import init_device_mesh
 
 from assay.core.errors import InputError
-from assay.engine.parallel.ranks import BUCKET_BYTES, Ranks
+from assay.engine.parallel.layout import Layout, Mesh, laid_out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,8 +45,8 @@ def own_device(name: str | None, here: World) -> str | None:
 
 
 @contextmanager
-def joined(here: World, device: torch.device, *, bucket_mb: int = 0) -> Iterator[Ranks | None]:
-    """Inside, the ranks of the data axis over all processes; None for a lone process."""
+def joined(here: World, device: torch.device, layout: Layout, *, bucket_mb: int = 0) -> Iterator[Mesh | None]:
+    """Inside, the processes as they are laid out; None for a lone process."""
     if here.count == 1:
         yield None
         return
@@ -55,7 +54,6 @@ def joined(here: World, device: torch.device, *, bucket_mb: int = 0) -> Iterator
         torch.cuda.set_device(device)
     dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
     try:
-        mesh = init_device_mesh(device.type, (here.count,), mesh_dim_names=("data",))
-        yield Ranks(mesh.get_group("data"), bucket_bytes=bucket_mb * 2**20 or BUCKET_BYTES)
+        yield laid_out(layout, device, bucket_mb=bucket_mb)
     finally:
         dist.destroy_process_group()

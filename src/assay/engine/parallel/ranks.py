@@ -24,9 +24,10 @@ class PeerError(AssayError):
 
 
 class Ranks:
-    """The processes of one axis of a mesh, of which this is number `rank` of `count`.
+    """The processes that share the samples, of which this is number `rank` of `count`.
 
     Everything here is collective: all processes call it, in the same order. `bucket_bytes` is how much is sent at once.
+    Where a model is divided too there are processes outside, with which this one only agrees when to stop, and waits.
     """
 
     def __init__(self, group: Any = None, *, bucket_bytes: int = BUCKET_BYTES) -> None:
@@ -39,7 +40,10 @@ class Ranks:
         self.asked = ""
         self.is_hurried = False
         # Where what is agreed on is sent from: a number on the CPU makes no device wait.
-        self._host = dist.new_group(dist.get_process_group_ranks(group), backend="gloo")
+        own = dist.get_process_group_ranks(group)
+        self._everyone = dist.new_group(backend="gloo")
+        self._host = dist.new_group(own, backend="gloo", use_local_synchronization=True)
+        self.is_first = dist.get_rank() == 0
 
     def begin(self, window: Window) -> None:
         """The step that comes: `samples` of all ranks, in at most `micro_steps` batches."""
@@ -97,12 +101,12 @@ class Ranks:
             dist.all_gather_object(found, value, group=self._host)
         return found
 
-    def of_first(self, value: Any) -> Any:
-        """What rank 0 gives."""
-        box = [value]
+    def gather_from_everyone(self, value: Any) -> list[Any]:
+        """What each process of the run gives, in their order."""
+        found: list[Any] = [None] * dist.get_world_size()
         with _peers():
-            dist.broadcast_object_list(box, group=self._host, group_src=0)
-        return box[0]
+            dist.all_gather_object(found, value, group=self._everyone)
+        return found
 
     def ask_to_stop(self, reason: str, *, hurry: bool) -> None:
         """What one rank alone may know, as a signal: all of them do it at the end of the same step."""
@@ -114,16 +118,17 @@ class Ranks:
         bound = math.inf if max_steps is None else max_steps
         tensor = torch.tensor([bool(self.asked), self.is_hurried, -bound], dtype=torch.float64)
         with _peers():
-            dist.all_reduce(tensor, op=dist.ReduceOp.MAX, group=self._host)
+            dist.all_reduce(tensor, op=dist.ReduceOp.MAX, group=self._everyone)
         asked, hurried, least = tensor.tolist()
         reason = ""
         if asked:
-            reason = next(each for each in self.gather(self.asked) if each)
+            reason = next(each for each in self.gather_from_everyone(self.asked) if each)
         return reason, bool(hurried), None if math.isinf(least) else int(-least)
 
     def wait(self) -> None:
-        """Return when all ranks have come here."""
-        self.sum_values([0.0])
+        """Return when all processes of the run have come here."""
+        with _peers():
+            dist.barrier(group=self._everyone)
 
     def _reduce(self, tensor: Tensor, group: Any) -> None:
         with _peers():
