@@ -41,6 +41,14 @@ THREAD_GRACE_S = 2.0
 PROCESS = psutil.Process()
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("gpu") is not None:
+        import torch
+
+        if not torch.cuda.is_available():
+            pytest.skip("there is no CUDA device")
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_report_to_serializable() -> Generator[None, object, object]:
     """A report that holds half a character cannot be sent between pytest's workers: spell it out."""

@@ -44,6 +44,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "bench": ("assay.cli.bench", "Measure how fast the data of a config is loaded."),
     "replay": ("assay.cli.replay", "Train a recorded run again, and compare the bits."),
     "verify-resume": ("assay.cli.verify_resume", "Kill and resume a config's run, and compare the bits."),
+    "summary": ("assay.cli.summary", "The layers of a model: shapes, parameters, operations."),
+    "graph": ("assay.cli.graph", "How one batch goes through a step, stage by stage."),
     "events": ("assay.cli.events", "Who listens to what while a config runs, in order."),
 }
 """Name -> (module that has it as `command`, one line of help). Help and completion read this and import nothing."""

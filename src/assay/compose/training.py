@@ -11,7 +11,7 @@ from assay.compose.assembly import Assembled, assemble, listen
 from assay.compose.checks import passed, sound
 from assay.compose.house import open_house
 from assay.compose.launch import Launch, RunResult
-from assay.compose.origin import Origin, origin_of
+from assay.compose.origin import asked_for
 from assay.compose.ranks import (
     cause_of,
     check_shared,
@@ -59,17 +59,17 @@ def train(config: Config, launch: Launch, *, parent: str = "") -> RunResult:
     A wrong config raises before anything is written; once there is a record, what is raised inside ends up in the
     result (and in the record). `parent` is the run whose config this is.
     """
-    origin = origin_of(launch.weights_from) if launch.weights_from else Origin()
     has_own = get_at(config.root, ("backward", "type")) is not None  # which may well make its optimizers itself
     config, found = passed(config, *(() if has_own else ("optimizer",)), "data", "train")
     if not launch.no_file and not launch.ranks_folder and (view := cut_off(config)) is not None:
         again = replace(launch, after=f"the job was started again: goes on with {view.id}")
         return go_on(view, "", config, again, take_over=True, verify=True, force=False)
+    origin = asked_for(config.root, launch.weights_from)
     if is_spread(config, launch):
         return spread_config(config, launch, parent=parent)
     with open_house(config, launch, joins=True) as house:
         assembled = assemble(house, launch)
-        origin.fill(assembled.engine.process.model)
+        assembled.notes += filter(None, [origin.fill(assembled.engine.process.model)])
         if not launch.no_file:
             check_shared(house, project_around(config.path).runs_dir)
         recorder = new_record(config, launch, assembled, parent=origin.parent or parent)
@@ -195,8 +195,6 @@ def go_on(
         saver = assembled.saver()
         found, skipped = saver.complete()
         step, checkpoint = 0, ""
-        if not found and not name and (weights := launch.weights_from or _weights_from(view)):
-            origin_of(weights).fill(assembled.engine.process.model)
         if found or name:
             if name:
                 manifest, parts = saver.find(name), saver.load(name, verify=verify)
@@ -213,6 +211,9 @@ def go_on(
                 )
             assembled.loaded = {name: part for name, part in parts.items() if not is_of_engine(name)}
             assembled.expected = parts if verify and not changed else None
+        else:  # it was killed before its first checkpoint, and begins as it did then
+            origin = asked_for(config.root, launch.weights_from or _weights_from(view))
+            assembled.notes += filter(None, [origin.fill(assembled.engine.process.model)])
         if view.status == "finished" and assembled.engine.state.step == (assembled.engine.state.max_steps or -1):
             raise InputError(
                 f"The run {view.id} finished at step {step}: there is nothing left to do.",

@@ -29,6 +29,10 @@ def key_problems(key: Key, node: Node, key_origin: Origin, path: KeyPath, *, is_
             yield from _call(node, key_origin, path, is_whole=is_whole)
         case "numbers":
             yield from _numbers(node, path)
+        case "texts":
+            yield from _texts(node, path)
+        case "table" if key.short and isinstance(node, Leaf) and isinstance(node.value, str):
+            pass
         case "switch" if isinstance(node, List):
             yield from key_problems(
                 Key(name=key.name, kind="names", doc=key.doc), node, key_origin, path, is_whole=is_whole
@@ -143,6 +147,15 @@ def _numbers(node: Node, path: KeyPath) -> Iterator[Problem]:
             yield from _numbers(item, (*path, name))
     elif not (isinstance(node, Leaf) and isinstance(node.value, int | float) and not isinstance(node.value, bool)):
         yield wrong_type(node, path, "a number, or a table of them")
+
+
+def _texts(node: Node, path: KeyPath) -> Iterator[Problem]:
+    if not isinstance(node, Table):
+        yield wrong_type(node, path, "a table of strings")
+        return
+    for name, item in node.items.items():
+        if not (isinstance(item, Leaf) and isinstance(item.value, str)):
+            yield wrong_type(item, (*path, name), "a string")
 
 
 def evaluation_problems(root: Table) -> Iterator[Problem]:
