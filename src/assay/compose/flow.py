@@ -11,7 +11,7 @@ from assay.compose.house import open_house
 from assay.compose.launch import Launch
 
 if TYPE_CHECKING:
-    from assay.config.load import Config
+    from assay.config.loading import Config
     from assay.engine.flow import Flow
 
 
