@@ -23,7 +23,7 @@ from time import perf_counter, process_time
 from figures import Figure, machine, options, show
 
 from assay.config import check_shape, config_hash, open_config
-from assay.config.load import Config
+from assay.config.loading import Config
 
 KEYS_PER_PART = 8
 

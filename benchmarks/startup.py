@@ -4,7 +4,8 @@ Every command is run in turn with the others, round after round, beside `python 
 (the ceiling). CPU time is user and system time of the process as the kernel counts it, in seconds; wall time is what
 somebody waits. Told are medians. `record` starts a run, logs once and ends it. `ls` lists real run folders, copies of
 one run, with the index that earlier calls have made; `first_cpu_s` is the call that makes it. `run_misspelt` is refused
-for a wrong section name, with exit code 2.
+for a wrong section name, with exit code 2. `warm` is what begin and end of a run cost in a process that has had some:
+without the output of the program, which a process of its own keeps, and with it (`output`, most of which is waiting).
 
 Afterwards each command runs once more in an interpreter that tells which of the packages that take long were loaded;
 `startup.NAME.heavy` is how many, and none may be where only text goes in and out.
@@ -39,6 +40,24 @@ args = [4, 2]
 
 [trian]
 epochs = 1
+"""
+WARM = """\
+import json, time
+from pathlib import Path
+import assay
+
+def once(keep_output):
+    wall, cpu = time.perf_counter(), time.process_time()
+    run = assay.start(tag="warm", config={{"lr": 0.1}}, keep_output=keep_output)
+    run.log({{"loss": 1.0}}, step=1)
+    run.finish()
+    return time.process_time() - cpu, time.perf_counter() - wall
+
+out = {{}}
+for name, keep_output in (("warm", False), ("warm_output", True)):
+    times = [once(keep_output) for _ in range({rounds} + 3)][3:]
+    out[name] = [sorted(each)[len(times) // 2] for each in zip(*times)]
+Path("warm.json").write_text(json.dumps(out))
 """
 TELL = """\
 import atexit, json, sys
@@ -131,6 +150,17 @@ def project_with(count: int, folder: Path) -> Path:
     return folder
 
 
+def warm_figures(folder: Path, rounds: int) -> Iterator[Figure]:
+    """Begin and end of a run in a process that has had some, CPU and wall."""
+    folder.mkdir()
+    code = WARM.format(rounds=rounds)
+    subprocess.run([sys.executable, "-c", code], cwd=folder, check=True, stderr=subprocess.DEVNULL)
+    for name, (cpu_s, wall_s) in json.loads((folder / "warm.json").read_text(encoding="utf-8")).items():
+        at_most = 0.010 if name == "warm" else None
+        yield Figure(name=f"startup.{name}.cpu_s", value=cpu_s, unit="s", at_most=at_most)
+        yield Figure(name=f"startup.{name}.wall_s", value=wall_s, unit="s")
+
+
 def figures_of(all_starts: dict[str, Start], first_s: dict[str, float]) -> Iterator[Figure]:
     for name, start in all_starts.items():
         yield Figure(name=f"startup.{name}.cpu_s", value=median(start.cpu_s), unit="s", at_most=start.at_most_s)
@@ -170,7 +200,7 @@ def main() -> None:
         for _ in range(1 if asked.quick else 15):
             for start in all_starts.values():
                 start.run()
-        figures = [*figures_of(all_starts, first_s)]
+        figures = [*figures_of(all_starts, first_s), *warm_figures(folder / "warm", 5 if asked.quick else 40)]
     show("startup: commands and imports", figures, machine(), as_json=asked.as_json)
 
 

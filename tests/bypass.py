@@ -267,7 +267,7 @@ REFUSED = [
     "assay.build.instantiate",
     "assay.build.targets.resolve",
     "assay.build.targets.importlib.import_module",
-    "assay.config.load",
+    "assay.config.loading",
     "assay.core.errors.AssayError",
     "assay.run",
     "assay.engine",

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from assay.config import changed_keys, check_shape, config_hash, dump, expand, load, loads, open_text, plain
-from assay.config.expand import problems_of_sections, told_once, variations
-from assay.config.load import Config
+from assay.config.expansion import problems_of_sections, told_once, variations
+from assay.config.loading import Config
 from assay.core.errors import ConfigError, InputError
 
 BASE = """\

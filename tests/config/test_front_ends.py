@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from assay.config import canonical, config_hash, dump, from_plain, load, loads, plain, same, seedless_hash
-from assay.config.load import READERS
+from assay.config.loading import READERS
 from assay.config.sources import objects, python
 from assay.config.tree import Table
 from assay.core.diagnostics import Origin

@@ -22,7 +22,12 @@ from assay.store.layout import Project, open_project, run_folders
 SRC = Path(__file__).resolve().parents[2] / "src"
 BEGIN = """
 import os, signal, subprocess, sys, time
+from pathlib import Path
 import assay
+
+def kept(text):
+    while not any(file.read_text().endswith(text) for file in Path("runs").glob("*/output.txt")):
+        time.sleep(0.01)
 """
 
 
@@ -70,15 +75,34 @@ print("after the run")
     assert output(project) == "python\nchild\nbelow python\n"
 
 
+def test_what_is_printed_after_the_folder_has_vanished_is_shown_all_the_same(project: Project) -> None:
+    script = python(
+        """
+import shutil
+run = assay.start()
+shutil.rmtree(run.folder.path)
+print("still here", flush=True)
+raise ValueError("and this")
+""",
+        project,
+    )
+    out, errors = script.communicate(timeout=60)
+
+    assert (script.returncode, out) == (1, "still here\n")
+    assert "ValueError: and this" in errors
+    assert errors.count("Traceback") == 1
+    assert errors.splitlines()[-1].startswith("The folder of this run is gone. Nothing is recorded any more. (")
+
+
 def test_the_two_ways_out_stay_apart_on_the_console_and_come_together_in_the_file(project: Project) -> None:
     script = python(
         """
 with assay.start() as run:
     for i in range(3):
         print("out", i, flush=True)
-        time.sleep(0.05)
+        kept(f"out {i}\\n")
         print("err", i, file=sys.stderr)
-        time.sleep(0.05)
+        kept(f"err {i}\\n")
 """,
         project,
     )
@@ -188,7 +212,7 @@ def test_when_the_helper_is_killed_the_program_goes_on_and_prints(project: Proje
 import assay.record.capture as capture
 with assay.start() as run:
     print("before", flush=True)
-    time.sleep(0.3)
+    kept("before\\n")
     os.kill(capture._active._pump.pid, signal.SIGKILL)
     for i in range(2000):
         print("line", i, "x" * 100, flush=True)

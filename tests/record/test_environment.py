@@ -62,7 +62,10 @@ def test_a_loaded_torch_tells_its_version_threads_and_flags(monkeypatch: pytest.
         "get_num_interop_threads": lambda: 2,
         "are_deterministic_algorithms_enabled": lambda: True,
         "get_float32_matmul_precision": lambda: "highest",
-        "backends": SimpleNamespace(cudnn=SimpleNamespace(deterministic=True, benchmark=False)),
+        "backends": SimpleNamespace(
+            cpu=SimpleNamespace(get_cpu_capability=lambda: "AVX2"),
+            cudnn=SimpleNamespace(deterministic=True, benchmark=False),
+        ),
         "cuda": SimpleNamespace(is_initialized=lambda: False),
     }
     for name, value in told.items():
@@ -72,6 +75,7 @@ def test_a_loaded_torch_tells_its_version_threads_and_flags(monkeypatch: pytest.
     found = environment()["torch"]
 
     assert (found["version"], found["threads"], found["deterministic"]) == ("9.9+cpu", 1, True)
+    assert found["cpu"] == "AVX2"
     assert "devices" not in found
 
 

@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import re
+import shutil
 import signal
 import stat
 import subprocess
@@ -556,6 +557,24 @@ def test_a_run_that_cannot_begin_leaves_no_folder_behind(project: Project, monke
         begin(project)
 
     assert run_folders(project) == []
+
+
+def test_a_folder_that_vanishes_is_told_in_one_line_when_the_run_ends(
+    project: Project, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = begin(project)
+    shutil.rmtree(run.folder.path)
+    run.tell(Evaluated(split="valid", step=1, metrics={"acc": 1.0}))  # stops no training
+    caplog.clear()
+
+    run.finish()
+    run.finish()
+
+    (line,) = caplog.messages
+    assert line == f"The folder of this run is gone. Nothing is recorded any more. ({run.folder.path})"
+    assert not run.folder.path.exists()
+    with pytest.raises(RecordError, match="The folder of this run is gone"):
+        run.log({"loss": 1.0}, 1)
 
 
 def test_events_that_cannot_be_written_stop_nothing(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:

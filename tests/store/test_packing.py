@@ -173,5 +173,12 @@ def test_what_is_no_pack_is_told_so(tmp_path: Path, data: bytes) -> None:
 
     with pytest.raises(AssayError):
         check(file)
-    with pytest.raises(InputError, match="no such file"):
+    with pytest.raises(InputError, match="no such file") as absent:
         check(tmp_path / "absent")
+    assert absent.value.fix == "there is x.tar.gz"
+    with pytest.raises(InputError, match="no such file") as misspelt:
+        check(tmp_path / "xx.tar.gz")
+    assert misspelt.value.fix == "did you mean `x.tar.gz`?"
+    with pytest.raises(InputError, match="no such file") as nowhere:
+        check(tmp_path / "folder" / "absent")
+    assert nowhere.value.fix == f"the folder {tmp_path / 'folder'} does not exist"

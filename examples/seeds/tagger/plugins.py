@@ -1,5 +1,7 @@
 """Stand-ins for the plugins that alchemy brings along: each says when it is entered and left, and what it was given."""
 
+from assay.plugins import TensorBoard
+
 
 class Plugin:
     def __init__(self, **given):
@@ -27,9 +29,16 @@ class Backup(Plugin):
         super().__init__(paths=paths)
 
 
-class TensorboardLogger(Plugin):
-    def __init__(self):
-        super().__init__()
+class TensorboardLogger(TensorBoard):
+    """Writes event files into `board/` of the record, as the one of assay does; and says so."""
+
+    def __enter__(self):
+        print("enter", type(self).__name__)
+        return super().__enter__()
+
+    def __exit__(self, *error):
+        super().__exit__(*error)
+        print("leave", type(self).__name__)
 
 
 class Seeding(Plugin):

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from assay.build import as_plugin, entered, instantiate
+from assay.build import Context, as_plugin, entered, instantiate
 from assay.config import get_at, load
 from assay.engine.pipes import StreamLoader
 
@@ -10,5 +10,6 @@ config = load(Path(__file__).parent / "tagger.toml")
 plugins = instantiate(get_at(config.root, ("plugins",)))
 source = instantiate(get_at(config.root, ("data", "train", "source")))
 
-with entered([as_plugin(f"plugins[{i}]", plugin) for i, plugin in enumerate(plugins)]):
+entering = entered([as_plugin(f"plugins[{i}]", plugin) for i, plugin in enumerate(plugins)])
+with Context().use(), entering:
     print("batches of", *(len(targets) for inputs, targets in StreamLoader(source)))

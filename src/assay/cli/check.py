@@ -64,7 +64,7 @@ def command(
 ) -> int:
     from assay.compose import Examiner, problems_of_shape
     from assay.config import open_config
-    from assay.config.expand import problems_of_sections, told_once, variations
+    from assay.config.expansion import problems_of_sections, told_once, variations
 
     if any(argument.partition("=")[0] == "--variant" for argument in arguments):
         fix = "leave it out; --list shows them, each with its hash"

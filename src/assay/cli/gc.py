@@ -21,7 +21,8 @@ def command(code: bool, dry_run: bool) -> int:
     for name in done.runs:
         click.echo(f"{would}deleted: {name}")
     for root in done.projects:
-        click.echo(f"{would}forgotten: {visible(str(root))} is not there any more")
+        why = "is no project any more (no .assay/ in it)" if root.is_dir() else "is not there any more"
+        click.echo(f"{would}forgotten: {visible(str(root))} {why}")
     if done.code_files:
         click.echo(f"{would}deleted: {count(done.code_files, 'file')} of kept code")
     if done.code_kept:

@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Sequence
 from types import TracebackType
+from typing import NoReturn
 
 import click
 
@@ -41,13 +42,19 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "pack": ("assay.cli.pack", "Put a run into one file."),
     "unpack": ("assay.cli.unpack", "Take a packed run into this project."),
     "bench": ("assay.cli.bench", "Measure how fast the data of a config is loaded."),
+    "replay": ("assay.cli.replay", "Train a recorded run again, and compare the bits."),
     "verify-resume": ("assay.cli.verify_resume", "Kill and resume a config's run, and compare the bits."),
+    "summary": ("assay.cli.summary", "The layers of a model: shapes, parameters, operations."),
+    "graph": ("assay.cli.graph", "How one batch goes through a step, stage by stage."),
     "events": ("assay.cli.events", "Who listens to what while a config runs, in order."),
 }
 """Name -> (module that has it as `command`, one line of help). Help and completion read this and import nothing."""
 
 RANK_COMMAND = "_rank"
 """Not for people: `assay run --nproc N` starts it."""
+
+REPLAY_COMMAND = "_replay"
+"""Not for people: `assay replay` starts it."""
 
 TRACEBACK_VARIABLE = "ASSAY_TRACEBACK"
 COMPLETE_VARIABLE = "_ASSAY_COMPLETE"
@@ -115,6 +122,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         code = _run(args)
         sys.stdout.flush()
+        if argv is None and _is_one_of_several():
+            _end_at_once(code)
         return code
     except BrokenPipeError:
         _forget_output()
@@ -129,6 +138,8 @@ def _run(args: list[str]) -> int:
     if args[0] == RANK_COMMAND:
         return _work(args[1])
     try:
+        if args[0] == REPLAY_COMMAND:
+            return _train_again(args[1])
         # Not `commands.main`: it has endings of its own for what is ended below.
         with commands.make_context("assay", args) as context:
             result = commands.invoke(context)
@@ -164,9 +175,27 @@ def _work(folder: str) -> int:
     try:
         code = work(folder)
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)  # threads of torch.distributed now and then abort a process that ends in order
+        _end_at_once(code)
+
+
+def _is_one_of_several() -> bool:
+    """Whether torchrun or srun has started others like this process, and they have met."""
+    join = sys.modules.get("assay.engine.parallel.join")
+    return join is not None and join.world().count > 1
+
+
+def _end_at_once(code: int) -> NoReturn:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # threads of torch.distributed now and then abort a process that ends in order
+
+
+def _train_again(folder: str) -> int:
+    """The process of a replay."""
+    from assay.cli.launch import told
+    from assay.compose.replay import work
+
+    return told(work(folder), can_resume=False)
 
 
 def _complain(error: AssayError) -> None:

@@ -18,7 +18,7 @@ from assay.query.find import checkpoint_of, find
 from assay.query.run import RunView
 from assay.store.code import read_tree
 from assay.store.layout import make_project
-from assay.store.restoring import make_room, place_of, write_tree
+from assay.store.restoring import make_room, restored, write_tree
 
 
 @click.command(
@@ -66,17 +66,10 @@ def _run_again(view: RunView, folder: Path) -> list[str]:
     given = Path(view.file.config_path).parent
     # The config of a run that was trained again lay in that run's folder, where no modules are.
     home = kept[0] if kept and id_of_folder(given.name) is not None else given
-    beside = _restored(home, root, folder)
+    beside = restored(home, root, folder)
     config = beside / f"run-{view.id}.toml"
     beside.mkdir(parents=True, exist_ok=True)
     write_atomic(config, view.config_text.encode("utf-8", "surrogateescape"), durable=False)
-    modules = [_restored(path, root, folder) for path in kept[:1]]
+    modules = [restored(path, root, folder) for path in kept[:1]]
     elsewhere = [f"--user-dir={os.fspath(path)}" for path in modules if path != beside and path.is_dir()]
     return ["assay", "run", os.fspath(config), *elsewhere]
-
-
-def _restored(path: Path, root: Path, folder: Path) -> Path:
-    """Where a folder of the run's project, or one outside of it, is now."""
-    if path.is_relative_to(root):
-        return folder / path.relative_to(root)
-    return place_of(path.as_posix(), folder)

@@ -67,7 +67,7 @@ def command(
 ) -> int:
     from assay.compose import problems_of_shape, resume_or_train, train, train_and_test
     from assay.config import expand, open_config
-    from assay.config.expand import told_once
+    from assay.config.expansion import told_once
 
     files, overrides = given(arguments)
     if not files:
@@ -124,7 +124,7 @@ def _refuse_run(name: str) -> None:
 
 def _series(made: Sequence[Sequence[Config]], launch: Any, *, pdb: bool, then_test: bool, edit_test: str | None) -> int:
     from assay.compose import Examiner, train_each
-    from assay.config.expand import told_once
+    from assay.config.expansion import told_once
 
     examiner = Examiner()
     _refuse([problem for configs in made for problem in told_once(configs, lambda c: examiner.examined(c).problems)])

@@ -159,6 +159,10 @@ def _checkpoints(view: RunView, color: bool) -> Iterator[str]:
 def _said(view: RunView, color: bool) -> Iterator[str]:
     if view.labels:
         yield from ("", f"{paint('Labels', 'bold', on=color)}  {visible(', '.join(view.labels))}")
+    if view.verdicts:
+        yield from ("", paint("Verdicts", "bold", on=color))
+        for verdict in view.verdicts[-_CHECKPOINTS:]:
+            yield from wrapped(f"{moment(verdict.at_ns)}  {visible(verdict.said)}")
     if view.notes:
         yield from ("", paint("Notes", "bold", on=color))
         for note in view.notes:
@@ -239,6 +243,7 @@ def _data(view: RunView) -> dict[str, Any]:
         "tag": view.tag,
         "desc": view.desc,
         "labels": view.labels,
+        "verdicts": to_plain(view.verdicts),
         "notes": [{"at_ns": note.at_ns, "who": note.who, "text": note.new} for note in view.notes],
         "values": view.values,
         "duration_s": view.duration_s,

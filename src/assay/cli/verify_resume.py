@@ -39,7 +39,8 @@ def command(
     if len(files) != 1:
         raise InputError("`assay verify-resume` tries one config.", fix="assay verify-resume digits.toml --kills 5")
     from assay.compose import Launch, verify_resume
-    from assay.compose.verify_resume import runs_of, shown
+    from assay.compose.comparing import shown
+    from assay.compose.verify_resume import runs_of
     from assay.config import expand, open_config
 
     configs = expand(open_config(files[0], overrides, user_dir=user_dir), variants, sweep=False)
@@ -49,7 +50,7 @@ def command(
     click.echo(f"kills: {kills}, drawn with --kill-seed {seed}", err=True)
     launch = Launch(device=device, max_steps=max_steps)
     check = verify_resume(configs[0], launch, kills=kills, seed=seed, tell=lambda line: click.echo(line, err=True))
-    for line in shown(check):
+    for line in shown(check.compared):
         for part in folded(line, width(sys.stdout)):
             click.echo(part)
     color = use_color(sys.stdout)

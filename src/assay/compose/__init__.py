@@ -14,6 +14,8 @@ from assay.compose.launch import Launch as Launch
 from assay.compose.launch import RunResult as RunResult
 from assay.compose.many import run as run
 from assay.compose.many import train_each as train_each
+from assay.compose.replay import Replayed as Replayed
+from assay.compose.replay import replay as replay
 from assay.compose.testing import test as test
 from assay.compose.testing import train_and_test as train_and_test
 from assay.compose.training import listeners as listeners

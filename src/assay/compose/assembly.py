@@ -104,7 +104,7 @@ def assemble(house: House, launch: Launch, *, saver_folder: Path | None = None, 
         threads=threads_in_use(),
     )
     spread = "" if house.mesh is None else f"mesh: {house.mesh.layout}"
-    notes = [line for line in (length, limit, spread, _zero(house), divided, *pipeline) if line]
+    notes = [line for line in (launch.after, length, limit, spread, _zero(house), divided, *pipeline) if line]
     loaders = {split: make_loader(house, split) for split in _evaluation(house)[1]}
     return Assembled(house, engine, saver_folder, loaders=loaders, notes=notes)
 
@@ -167,6 +167,14 @@ def listen(assembled: Assembled, recorder: RunRecorder | NullRecorder, launch: L
     engine.bus.extend(display.handlers())
     if launch.debug:
         engine.bus.extend(debug_handlers(logger, splits_of(house.root)))
+
+    if launch.stop_at is not None:
+
+        def leave() -> None:
+            if engine.state.step == launch.stop_at:
+                engine.stop(f"left at step {launch.stop_at}", hurry=launch.is_hurried)
+
+        engine.bus.add(Handler(event=Event.STEP_END, fn=leave, name="stop_at"))
 
     def say_what_is_run() -> None:
         is_evaluated = bool(loaders) or period == "never"

@@ -9,7 +9,7 @@ from assay.compose.checks import sound
 from assay.compose.house import House, open_house
 from assay.compose.launch import Launch
 from assay.compose.parts import make_loader, promise_no_training, splits_of
-from assay.config.load import Config
+from assay.config.loading import Config
 from assay.config.references import asks_lengths
 from assay.config.tree import Table
 from assay.core.errors import InputError, did_you_mean

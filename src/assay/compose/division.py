@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from assay.config.load import Config
+from assay.config.loading import Config
 from assay.config.tree import Leaf, Table, get_at, plain
 
 

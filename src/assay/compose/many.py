@@ -18,8 +18,8 @@ from assay.compose.launch import Launch, RunResult
 from assay.compose.testing import Edit, train_and_test
 from assay.compose.training import train
 from assay.config import expand, open_config
-from assay.config.expand import told_once
-from assay.config.load import Config
+from assay.config.expansion import told_once
+from assay.config.loading import Config
 from assay.core.devices import device_names
 from assay.core.diagnostics import render
 from assay.core.errors import AssayError

@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from assay.compose.checks import sound
+from assay.compose.comparing import CLOCKED, ORDER, Compared, compare_checkpoints, parting
 from assay.compose.launch import Launch
 from assay.config import dump, from_plain, plain
-from assay.config.load import Config
+from assay.config.loading import Config
 from assay.core import run_file
 from assay.core.diagnostics import Origin
 from assay.core.errors import AssayError, InputError
@@ -32,22 +33,8 @@ from assay.store.known import forget
 from assay.store.layout import RUNS_DIR_VARIABLE, Project, RunFolder, make_project, scan_runs
 from assay.store.series import read_series
 
-ORDER = "data/digest"
-_CLOCKED = ("speed/", "time/", "memory/", "compile/")
-"""Curves of the machine, which differ between any two runs."""
-
 _LOOK_S = 0.01
-_NAMED = 3
-_PARTS = ("weights", "optimizer", "state")
 _SHOWN_LINES = 20
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Compared:
-    """One of the things that were compared, with where the two runs differ: nowhere when they are equal."""
-
-    name: str
-    differences: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -275,57 +262,18 @@ def _failure(trial: _Trial, name: str, code: int) -> AssayError:
     return kind(f"The {which} run failed, and said:\n{trial.said(name)}")
 
 
-# ------------------------------------------------------------------------------------------------------------ comparing
-
-
 def _compared(whole: RunFolder, killed: RunFolder) -> tuple[Compared, ...]:
-    from assay.engine.checkpoint.compare import differing
-
     left, right = (folder.checkpoints / pointed(folder.checkpoints, "final") for folder in (whole, killed))
-    by_name: dict[str, list[str]] = {name: [] for name in _PARTS}
-    for part, names in differing(left, right).items():
-        by_name[_group(part)] += [f"{part}: {name}" if name else part for name in names]
-    out = [Compared(name=name, differences=tuple(found)) for name, found in by_name.items()]
+    parts = compare_checkpoints(left, right)
+    out = [Compared(name=name, differences=tuple(found)) for name, found in parts.items()]
     a, b = (read_series(folder.metrics) for folder in (whole, killed))
-    names = [name for name in dict.fromkeys([*a, *b]) if not name.startswith(_CLOCKED)]
-    curves = {name: _curves(a.get(name), b.get(name)) for name in names}
+    names = [name for name in dict.fromkeys([*a, *b]) if not name.startswith(CLOCKED)]
+    curves = {name: parting(a.get(name), b.get(name)) for name in names}
     order = curves.pop(ORDER)
-    found = tuple(f"{name} {where}" for name, where in curves.items() if where)
+    found = tuple(f"{name} {where.how}" for name, where in curves.items() if where is not None)
     out.append(Compared(name="metrics", differences=found))
-    out.append(Compared(name="sample order", differences=(order,) if order else ()))
+    out.append(Compared(name="sample order", differences=(order.how,) if order is not None else ()))
     return tuple(out)
-
-
-def _group(part: str) -> str:
-    kind = part.partition(".")[0]
-    if kind in ("model", "criterion"):
-        return "weights"
-    return "optimizer" if kind in ("optimizer", "scaler", "backward") else "state"
-
-
-def _curves(left: Any, right: Any) -> str:
-    """Where two curves part, "" when they are the same bit for bit."""
-    if left is None or right is None:
-        return "is in one of them only"
-    if left.steps.tobytes() == right.steps.tobytes() and left.values.tobytes() == right.values.tobytes():
-        return ""
-    for step, other, value, its in zip(left.steps, right.steps, left.values, right.values, strict=False):
-        if step != other:
-            return f"has a point at step {min(step, other)} in one of them only"
-        if value.tobytes() != its.tobytes():
-            return f"from step {step} on"
-    return f"has {len(left.steps)} points and {len(right.steps)}"
-
-
-def shown(check: ResumeCheck) -> list[str]:
-    """A line for each thing that was compared."""
-    width = max(len(each.name) for each in check.compared)
-    lines = []
-    for each in check.compared:
-        named = ", ".join(each.differences[:_NAMED])
-        more = f" and {len(each.differences) - _NAMED} more" if len(each.differences) > _NAMED else ""
-        lines.append(f"{each.name:<{width}}  " + (f"differs: {named}{more}" if each.differences else "equal"))
-    return lines
 
 
 def runs_of(kept: Path) -> tuple[RunView, RunView]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from assay.config.load import Config
+from assay.config.loading import Config
 from assay.config.references import outside_named, value_named
 from assay.config.tree import KeyPath, Leaf, Node, dotted, get_at, key_origin_at
 from assay.core.diagnostics import Origin

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
-import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -141,6 +139,8 @@ def _lines(problem: Problem, sources: dict[str, list[str]], color: bool, width: 
 
 def _wrapped(text: str, width: int, *, indent: int) -> list[str]:
     """`text` in lines of that many columns; a word that is longer stays whole, so that a path can be copied."""
+    import textwrap  # only where something is wrong
+
     lines = textwrap.wrap(
         text,
         max(width, 20),
@@ -207,4 +207,6 @@ def _cells(text: str) -> int:
     """Columns of a terminal that `text` takes: wide characters two, combining ones none."""
     if text.isascii():
         return len(text)
+    import unicodedata
+
     return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
@@ -81,6 +80,8 @@ def nearest(word: str, choices: Iterable[str], n: int = 1, *, cutoff: float = 0.
     []
     """
     by_lower = {choice.lower(): choice for choice in choices}
+    import difflib  # only where something is wrong
+
     return [by_lower[near] for near in difflib.get_close_matches(word.lower(), by_lower, n=n, cutoff=cutoff)]
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import re
-import secrets
-import unicodedata
 from datetime import datetime
 
 ID_LENGTH = 8
@@ -15,8 +14,9 @@ _FOLDER = re.compile(rf"\d{{6}}-\d{{4}}-(?P<id>[{_ALPHABET}]{{{ID_LENGTH}}})(?:-
 
 def new_run_id() -> str:
     """Eight random base32 characters (40 bits); starts with a letter so that it never reads as a number."""
-    first = secrets.choice(_ALPHABET[:26])
-    return first + "".join(secrets.choice(_ALPHABET) for _ in range(ID_LENGTH - 1))
+    first, *others = os.urandom(ID_LENGTH)
+    # 256 is a multiple of 32, and of 26 nearly: an id need not be secret.
+    return _ALPHABET[first % 26] + "".join(_ALPHABET[each % 32] for each in others)
 
 
 def slug(text: str, *, limit: int = 40) -> str:
@@ -27,7 +27,11 @@ def slug(text: str, *, limit: int = 40) -> str:
     >>> slug("../../etc/passwd")
     'etc-passwd'
     """
-    ascii_text = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode("ascii").lower()
+    if not text.isascii():
+        import unicodedata
+
+        text = unicodedata.normalize("NFKD", text)
+    ascii_text = text.encode("ascii", "ignore").decode("ascii").lower()
     return re.sub(r"[^a-z0-9]+", "-", ascii_text).strip("-")[:limit].rstrip("-")
 
 

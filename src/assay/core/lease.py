@@ -9,9 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import secrets
-import socket
-import subprocess
+import platform
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -51,12 +49,12 @@ def mine(attempt: int) -> Lease:
     """A lease for the process that calls."""
     pid = os.getpid()
     return Lease(
-        host=socket.gethostname(),
+        host=platform.node(),
         place=this_place(),
         pid=pid,
         process_start=process_start(pid) or "",
         attempt=attempt,
-        nonce=secrets.token_hex(8),
+        nonce=os.urandom(8).hex(),
         beat_ns=time.time_ns(),
     )
 
@@ -133,7 +131,7 @@ def liveness(lease: Lease, *, now_ns: int | None = None) -> Liveness:
 @cache
 def this_place() -> str:
     """Host, boot and pid namespace: where a process id means something."""
-    return "/".join((socket.gethostname(), _boot_id(), _pid_namespace()))
+    return "/".join((platform.node(), _boot_id(), _pid_namespace()))
 
 
 def process_start(pid: int) -> str | None:
@@ -149,6 +147,8 @@ def process_start(pid: int) -> str | None:
 def _process_start_by_ps(pid: int) -> str | None:
     if Path("/proc/self/stat").exists():
         return None  # there is /proc, so the process is gone
+    import subprocess  # only where there is no /proc
+
     shown = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
     return shown.stdout.strip() or None
 
@@ -195,7 +195,8 @@ def _opened(folder: Path, flags: int) -> Iterator[int]:
             break
         except FileNotFoundError:
             if not tries_left:
-                raise LeaseError(_TAKEN_OVER, where=str(folder)) from None
+                what = _TAKEN_OVER if folder.is_dir() else "The folder of this run is gone."
+                raise LeaseError(what, where=str(folder)) from None
             time.sleep(0.01)
     try:
         yield descriptor
@@ -221,7 +222,7 @@ def _silent_s(path: Path) -> float:
 
 def _bury(path: Path, old: Lease | None) -> None:
     """Remove the dead lease `old` (None: an unreadable one), and never a fresh one that took its place."""
-    grave = path.with_name(f".lease-{secrets.token_hex(8)}.dead")
+    grave = path.with_name(f".lease-{os.urandom(8).hex()}.dead")
     try:
         os.rename(path, grave)
     except FileNotFoundError:

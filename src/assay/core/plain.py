@@ -83,6 +83,15 @@ def write_atomic(path: Path, data: bytes, *, durable: bool = True) -> None:
         raise
 
 
+def sync_file(path: Path) -> None:
+    """Let what was written to a file survive power loss."""
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def number(value: Any) -> float:
     """A number as `dumps` wrote it: a JSON number, or one of the strings for what JSON lacks."""
     return float(value)

@@ -123,9 +123,9 @@ def read(folder: Path) -> RunFile:
     return read_json(folder / FILE_NAME, RunFile, version=FORMAT)
 
 
-def write(folder: Path, run: RunFile) -> None:
-    """Replace `run.json` durably."""
-    write_json(folder / FILE_NAME, run)
+def write(folder: Path, run: RunFile, *, durable: bool = True) -> None:
+    """Replace `run.json`; `durable` also survives power loss."""
+    write_json(folder / FILE_NAME, run, durable=durable)
 
 
 __all__ = ["Attempt", "Best", "Code", "EndStatus", "Kind", "RunFile", "Status", "Summary", "WrittenStatus"]

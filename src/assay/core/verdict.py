@@ -49,3 +49,17 @@ class Verdict:
     changed_inputs: Mapping[str, Any] = field(default_factory=dict)
     at_ns: int = 0
     note: str = ""
+
+    @property
+    def said(self) -> str:
+        """The verdict as one line.
+
+        >>> Verdict(question="replay", runs=("a", "b"), equal=True, first_step=1, last_step=32, compared=96).said
+        'replay: equal, steps 1 to 32'
+        """
+        stretch = f"steps {self.first_step} to {self.last_step}"
+        if self.difference is None:
+            return f"{self.question}: {'equal' if self.equal else 'not equal'}, {stretch}"
+        first = self.difference
+        what = " ".join(filter(None, [first.module, first.name, first.op]))
+        return f"{self.question}: not equal, {stretch}, first at step {first.step}, {what}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
@@ -16,10 +17,12 @@ from assay.core import lease as leases
 from assay.core import manifest as manifests
 from assay.core import run_file
 from assay.core.diagnostics import Origin
-from assay.core.errors import InputError, did_you_mean
+from assay.core.errors import InputError, RecordError, did_you_mean
 from assay.core.facts import Edit, Timed, read_edits, read_events
 from assay.core.manifest import Checkpoint
+from assay.core.plain import from_plain
 from assay.core.run_file import Best, Code, Kind, RunFile, Status, Summary
+from assay.core.verdict import Verdict
 from assay.query.status import State, seconds_of, state_of
 from assay.store.artifacts import Artifact, artifacts
 from assay.store.index import described
@@ -213,6 +216,16 @@ class RunView:
     @property
     def notes(self) -> list[Edit]:
         return [edit for edit in self.edits if edit.what == "note"]
+
+    @property
+    def verdicts(self) -> list[Verdict]:
+        """What came out when it was compared, the oldest first."""
+        found = []
+        for edit in self.edits:
+            if edit.what == "verdict":
+                with contextlib.suppress(RecordError):  # of an assay that knows more
+                    found.append(from_plain(Verdict, edit.new))
+        return found
 
     @property
     def labels(self) -> list[str]:

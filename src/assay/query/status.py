@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import socket
+import platform
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,7 +55,7 @@ def _without_lease(folder: Path) -> State:
     run = _read(folder)
     if run is None or run.status != "running":
         return State(run.status if run is not None else "unknown")
-    is_ours = bool(run.attempts) and run.newest.host == socket.gethostname()
+    is_ours = bool(run.attempts) and run.newest.host == platform.node()
     return State("killed" if is_ours else "unknown", _written_ns(folder))
 
 

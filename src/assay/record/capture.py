@@ -60,10 +60,8 @@ class Capture:
         """
         if os.getpid() != self._pid or not self._put_back():
             return
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._pump.wait(DRAIN_S)
-        if self._pump.returncode is not None and threading.current_thread() is not self._watch:
-            self._watch.join(DRAIN_S)
+        if threading.current_thread() is not self._watch:
+            self._watch.join(DRAIN_S)  # it waits for the helper
 
     def _open(self, descriptor: int) -> int:
         """A way into the helper that looks like the console behind `descriptor`; returns its writing end."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
@@ -20,7 +19,7 @@ def write_config(folder: RunFolder, text: str, files: Mapping[str, str], *, atte
     if attempt > 1 and _differs(folder, text):
         kept = folder.config_dir / f"before-attempt-{attempt}"
         kept.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(folder.config_toml, kept / "config.toml")
+        write_atomic(kept / "config.toml", folder.config_toml.read_bytes(), durable=False)
     write_atomic(folder.config_toml, text.encode("utf-8", "surrogateescape"), durable=False)
     names = _kept_names(files)
     for name, content in files.items():

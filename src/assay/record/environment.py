@@ -102,6 +102,7 @@ def _torch(torch: Any) -> Mapping[str, Any]:
     found: dict[str, Any] = {
         "version": str(torch.__version__),
         "cuda": torch.version.cuda,
+        "cpu": torch.backends.cpu.get_cpu_capability(),
         "threads": torch.get_num_threads(),
         "interop_threads": torch.get_num_interop_threads(),
         "deterministic": torch.are_deterministic_algorithms_enabled(),

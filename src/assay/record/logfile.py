@@ -39,7 +39,10 @@ class RunLog(logging.FileHandler):
         return getattr(record, RUN_KEY, self.run_id) == self.run_id and bool(super().filter(record))
 
     def emit(self, record: logging.LogRecord) -> None:
-        super().emit(record)
+        try:
+            super().emit(record)
+        except OSError:  # the file cannot be opened: its folder is gone
+            self.handleError(record)
         # With a handler of ours in place the standard library shows warnings to nobody: do what it would have done.
         if record.levelno >= logging.WARNING and self._speaks_for(record) and logging.lastResort is not None:
             logging.lastResort.handle(record)

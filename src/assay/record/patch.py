@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
-import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
@@ -39,6 +37,9 @@ def dirty_patch(
     names = [name for name in changed if keeps(name, False)] + fresh
     if not names:
         return b""
+    import shutil  # only where something is not committed
+    import tempfile
+
     with tempfile.TemporaryDirectory(prefix="assay-") as scratch:
         variables = {
             "GIT_INDEX_FILE": f"{scratch}/index",
@@ -46,7 +47,7 @@ def dirty_patch(
             "GIT_ALTERNATE_OBJECT_DIRECTORIES": os.path.join(os.path.abspath(root), objects),
         }
         os.mkdir(variables["GIT_OBJECT_DIRECTORY"])
-        shutil.copyfile(root / index, variables["GIT_INDEX_FILE"])
+        shutil.copy2(root / index, variables["GIT_INDEX_FILE"])  # by its time git knows what it cannot trust
         if fresh and git(root, "add", "-N", *_given(scratch, fresh), variables=variables) is None:
             left_out.append("new files in dirty.patch (git did not take them)")
         patch = b""

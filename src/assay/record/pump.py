@@ -14,8 +14,6 @@ import select
 import signal
 import sys
 import termios
-from dataclasses import dataclass, field
-from typing import Any
 
 from assay.core.secret import redact, secret_values
 from assay.record.screen import Screen
@@ -24,15 +22,16 @@ CHUNK_BYTES = 1 << 16
 RETRY_S = 1.0
 
 
-@dataclass(slots=True)
 class Stream:
     """What comes in at `source` goes out at `console`, as long as somebody is there."""
 
-    source: int
-    console: int
-    is_open: bool = True
-    cut_off: bool = False  # another stream has begun a line while ours had no end
-    decoder: Any = field(default_factory=lambda: codecs.getincrementaldecoder("utf-8")("surrogateescape"))
+    # No dataclass: their module takes as long to import as all the rest of this program.
+    def __init__(self, source: int, console: int) -> None:
+        self.source = source
+        self.console = console
+        self.is_open = True
+        self.cut_off = False  # another stream has begun a line while ours had no end
+        self.decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
 
     def read(self) -> bytes:
         """The next bytes; none when all who could write are gone."""
@@ -68,7 +67,10 @@ def main(output: str, *pairs: str) -> None:
     for pair in pairs:
         source, console = map(int, pair.split(","))
         streams[source] = Stream(source, console)
-    descriptor = os.open(output, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        descriptor = os.open(output, os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError:  # the folder is gone already: what is printed is at least shown
+        descriptor = os.open(os.devnull, os.O_RDWR)
     values = secret_values(os.environ)
     _end_last_line(descriptor)
     screen = Screen(descriptor, clean=lambda text: redact(text, values)[0])

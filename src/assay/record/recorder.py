@@ -6,9 +6,8 @@ import atexit
 import contextlib
 import logging
 import os
-import shutil
+import platform
 import signal
-import socket
 import sys
 import threading
 import time
@@ -17,14 +16,14 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from assay.core import lease as leases
 from assay.core import run_file
 from assay.core.errors import AssayError, InputError, LeaseError, RecordError
 from assay.core.facts import Ended, EndStatus, RunFact, Started, Warned, event_line
 from assay.core.ids import is_plain_name, new_run_id
-from assay.core.plain import write_json
+from assay.core.plain import sync_file, write_json
 from assay.core.run_file import Attempt, Best, Code, Kind, RunFile
 from assay.core.secret import redact, secret_values
 from assay.record import logfile, readme
@@ -33,18 +32,17 @@ from assay.record.compaction import compact
 from assay.record.config_files import write_config
 from assay.record.edits import append_line
 from assay.record.environment import environment
-from assay.record.key_code import source_of
 from assay.record.later import Later
 from assay.record.snapshot import STAT_CACHE, snapshot
-from assay.record.tracebacks import shortened
-from assay.record.watch import Watcher
 from assay.record.writer import MetricsWriter
-from assay.store.artifacts import keep_artifact
 from assay.store.blobs import FileBlobs
 from assay.store.code import read_tree
 from assay.store.known import remember
 from assay.store.layout import Project, RunFolder, create_run_folder, refusal
 from assay.store.series import summaries
+
+if TYPE_CHECKING:
+    from assay.record.watch import Watcher
 
 SYNC_S = leases.CHECK_S
 
@@ -152,7 +150,7 @@ class RunRecorder:
                 attempts=(replace(attempt, code=code, environment=environment()),),
             )
             readme.write_first(folder.readme, run, desc)
-            run_file.write(folder.path, run)
+            run_file.write(folder.path, run, durable=False)  # the thread syncs it within a second
             recorder = cls(folder, run, lease, form)
         recorder._capture = capture(folder.output) if keep_output else None
         recorder._begin(Started(attempt=1), project, problem)
@@ -263,6 +261,11 @@ class RunRecorder:
         self._refuse_if_over()
         self._later.add(values, step)
 
+    def axis(self, name: str) -> None:
+        """From now on the metric `name` is the x axis of those that are logged together with it."""
+        self._refuse_if_over()
+        self._metrics.axis(name)
+
     def listen(self, listener: Listener) -> None:
         """Call `listener(values, step)` after each `log`, in the thread that logs: it should do next to nothing."""
         self._refuse_if_over()
@@ -313,6 +316,8 @@ class RunRecorder:
                 data = path.read_bytes()
             except OSError as error:
                 raise InputError(f"The artifact cannot be read: {error.strerror}.", where=str(path)) from error
+        from assay.store.artifacts import keep_artifact
+
         with self._lock:
             return keep_artifact(self.folder, data, name, at_ns=time.time_ns(), kind=kind, step=step).digest
 
@@ -328,6 +333,8 @@ class RunRecorder:
             raise InputError("`suffixes` is a list.", fix=f"run.watch({name!r}, [{suffixes!r}])")
         place = self.folder.path / "files" / name if folder is None else Path(folder).absolute()
         if self._watcher is None:
+            from assay.record.watch import Watcher  # as all below: few runs use it, and every script would pay
+
             self._watcher = Watcher(self.folder.files, on_problem=self._trouble)
         try:
             self._watcher.add(name, place, suffixes)
@@ -338,6 +345,8 @@ class RunRecorder:
     def keycode(self, thing: Any) -> None:
         """Keep the source of a function, class or module with the run; the same source is stored once in a project."""
         self._refuse_if_over()
+        from assay.record.key_code import source_of
+
         name, source = source_of(thing)
         if not self.run.project:
             raise InputError("The run belongs to no project, so there is nowhere to keep code.")
@@ -366,6 +375,9 @@ class RunRecorder:
             self._finish(status, " ".join(reason.split()), traceback, step)
 
     def _finish(self, status: EndStatus, reason: str, traceback: str, step: int | None) -> None:
+        if not self.folder.path.is_dir():
+            self._give_up("The folder of this run is gone.")
+            return
         with contextlib.suppress(Exception):  # the device may be what has failed
             self._later.flush()
         self._do_chores()
@@ -373,8 +385,11 @@ class RunRecorder:
         self._do_chores()
         if self._watcher is not None:
             self._watcher.finish()
-        self._metrics.close()
+        self._metrics.close(durable=False)
         compacted = compact(self.folder.metrics)
+        if not compacted:
+            with contextlib.suppress(OSError):
+                sync_file(self.folder.metrics)
         try:
             found = summaries(self.folder.metrics)
         except (OSError, AssayError) as error:
@@ -447,6 +462,7 @@ class RunRecorder:
     def _beat(self) -> None:
         now = time.monotonic()
         next_sync, next_beat = now + SYNC_S, now + leases.BEAT_S
+        is_synced = False
         while True:
             self._wake.wait(max(0.0, next_sync - time.monotonic()))
             self._wake.clear()
@@ -459,6 +475,9 @@ class RunRecorder:
             self._do_chores()
             with contextlib.suppress(OSError):  # no descriptor left: the next time may do
                 self._metrics.sync()
+                if not is_synced:
+                    sync_file(self.folder.run_json)
+                    is_synced = True
             try:
                 if time.monotonic() >= next_beat:
                     next_beat = time.monotonic() + leases.BEAT_S
@@ -466,7 +485,7 @@ class RunRecorder:
                 else:
                     leases.check(self.folder.path, self._lease)
             except LeaseError as error:
-                self._lose_lease(str(error.what))
+                self._give_up(str(error.what))
                 return
             except OSError:
                 continue  # a full disk or a network that is away: the next beat may get through
@@ -479,8 +498,8 @@ class RunRecorder:
                 self._chores = tuple(each for each in self._chores if each is not work)
                 self._trouble(f"{type(error).__name__} in the background: {error}")
 
-    def _lose_lease(self, why: str) -> None:
-        """Somebody else writes this run now: touch nothing of it any more."""
+    def _give_up(self, why: str) -> None:
+        """The run is somebody else's now, or nobody's: touch nothing of it any more."""
         self._metrics.abandon(why)
         self._leave(why)
         logging.getLogger(logfile.LOGGER).warning("%s Nothing is recorded any more. (%s)", why, self.folder.path)
@@ -513,6 +532,8 @@ def ending(error: BaseException | None) -> tuple[EndStatus, str, str]:
         return "stopped", "interrupted", ""
     if isinstance(error, Terminated):
         return "stopped", "SIGTERM", ""
+    from assay.record.tracebacks import shortened
+
     shown = shortened(error)
     first_line = str(error).strip().split("\n", 1)[0]
     return "failed", f"{type(error).__name__}: {first_line}" if first_line else type(error).__name__, shown
@@ -535,7 +556,7 @@ def _attempt(
         started_ns=started_ns,
         command=tuple(redact(word, values)[0] for word in (sys.orig_argv if command is None else command)),
         cwd=_cwd(),
-        host=socket.gethostname(),
+        host=platform.node(),
         pid=os.getpid(),
         config_hash=config_hash,
         seedless_hash=seedless_hash,
@@ -597,6 +618,8 @@ def _undone(folder: RunFolder) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
+        import shutil  # only where something went wrong
+
         shutil.rmtree(folder.path, ignore_errors=True)
         if isinstance(error, OSError):
             raise refusal(error, folder.path, "The run cannot be recorded") from error

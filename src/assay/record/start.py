@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -15,7 +14,6 @@ from assay.config.tree import Table, from_plain
 from assay.core.diagnostics import Origin
 from assay.core.facts import EndStatus, RunFact
 from assay.core.run_file import RunFile
-from assay.record import media
 from assay.record.recorder import RunRecorder, end_on_sigterm, ending
 from assay.store.layout import Project, open_project
 
@@ -62,6 +60,14 @@ class Run:
         if self._recorder is not None:
             self._recorder.log_later(values, step)
 
+    def axis(self, name: str) -> None:
+        """From now on the metric `name` is the x axis of those that are logged together with it.
+
+        `run.axis("tokens")`, and then `run.log({"tokens": 8192, "valid/loss": 2.1}, step)`.
+        """
+        if self._recorder is not None:
+            self._recorder.axis(name)
+
     def attach(self, other: Attachable) -> None:
         """Let `other`, as `assay.TensorBoard()`, have what is logged from now on, until the run ends."""
         if self._recorder is not None:
@@ -75,7 +81,7 @@ class Run:
 
     def text(self, name: str, text: str, step: int | None = None) -> str:
         """Keep a text; like all that follow it returns the digest of the artifact, "" when nothing is recorded."""
-        return self._keep("text", name, step, lambda: text.encode("utf-8", "surrogateescape"))
+        return self._keep("text", name, step, lambda _: text.encode("utf-8", "surrogateescape"))
 
     def table(
         self,
@@ -85,11 +91,11 @@ class Run:
         step: int | None = None,
     ) -> str:
         """Keep a table as CSV: rows are mappings, or sequences in the order of `columns`."""
-        return self._keep("table", name, step, lambda: media.table_csv(rows, columns))
+        return self._keep("table", name, step, lambda media: media.table_csv(rows, columns))
 
-    def histogram(self, name: str, values: Any, step: int | None = None, *, bins: int = media.BINS) -> str:
+    def histogram(self, name: str, values: Any, step: int | None = None, *, bins: int = 64) -> str:
         """Keep how the numbers of an array are distributed."""
-        return self._keep("histogram", name, step, lambda: media.histogram_of(values, bins=bins).to_json())
+        return self._keep("histogram", name, step, lambda media: media.histogram_of(values, bins=bins).to_json())
 
     def image(self, name: str, image: Any, step: int | None = None, *, stretch: bool = False) -> str:
         """Keep an array as a PNG: height x width, with 1, 3 or 4 channels in front or behind.
@@ -97,27 +103,32 @@ class Run:
         Floats are from 0 to 1, integers from 0 to 255; with `stretch` numbers of any range, as those of a weight.
         """
         return self._keep(
-            "image", name, step, lambda: media.png(media.pixels(media.stretched(image) if stretch else image))
+            "image", name, step, lambda media: media.png(media.pixels(media.stretched(image) if stretch else image))
         )
 
     def images(self, name: str, images: Any, step: int | None = None, *, per_row: int = 8) -> str:
         """Keep images of one size as one, side by side."""
-        return self._keep("image", name, step, lambda: media.png(media.grid(images, per_row=per_row)))
+        return self._keep("image", name, step, lambda media: media.png(media.grid(images, per_row=per_row)))
 
     def figure(self, name: str, figure: Any, step: int | None = None) -> str:
         """Keep what a figure of matplotlib looks like."""
-        return self._keep("figure", name, step, lambda: media.figure_png(figure))
+        return self._keep("figure", name, step, lambda media: media.figure_png(figure))
 
     def audio(self, name: str, samples: Any, rate: int, step: int | None = None) -> str:
         """Keep samples from -1 to 1 (time, or time x channels) as a WAV file."""
-        return self._keep("audio", name, step, lambda: media.wav(samples, rate))
+        return self._keep("audio", name, step, lambda media: media.wav(samples, rate))
 
     def video(self, name: str, source: str | os.PathLike[str] | bytes, step: int | None = None) -> str:
         """Keep a file of video (or its bytes) as it is."""
         return self._recorder.artifact(source, name, kind="video", step=step) if self._recorder is not None else ""
 
-    def _keep(self, kind: str, name: str, step: int | None, made: Callable[[], bytes]) -> str:
-        return self._recorder.artifact(made(), name, kind=kind, step=step) if self._recorder is not None else ""
+    def _keep(self, kind: str, name: str, step: int | None, made: Callable[[Any], bytes]) -> str:
+        """`made` is given the module that makes bytes of things: who keeps none does not pay for it."""
+        if self._recorder is None:
+            return ""
+        from assay.record import media
+
+        return self._recorder.artifact(made(media), name, kind=kind, step=step)
 
     def artifact(self, source: str | os.PathLike[str] | bytes, name: str = "") -> str:
         """Keep a file (or bytes, which need a name) by content; returns its digest, "" when nothing is recorded."""
@@ -130,6 +141,8 @@ class Run:
         """
         if self._recorder is not None:
             return self._recorder.watch(name, suffixes, folder=folder)
+        import tempfile
+
         return Path(tempfile.mkdtemp(prefix="assay-")) if folder is None else Path(folder)
 
     @overload

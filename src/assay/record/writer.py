@@ -79,6 +79,7 @@ class MetricsWriter:
         self._extent_bytes = EXTENT_BYTES
         self._keys: dict[tuple[str, ...], tuple[int, bytes]] = {}  # id and frames of every key set of the file
         self._sets: dict[tuple[str, ...], tuple[Callable[..., bytes], int, int]] = {}  # those of this extent
+        self._axes: set[str] = set()
         self._out: tuple[Write, int] = (_no_room, 0)
         self._closed = ""
         self._map: mmap.mmap | None = None
@@ -121,6 +122,15 @@ class MetricsWriter:
         except _NOT_FAST:
             self._log_slowly(values, step)
 
+    def axis(self, name: str) -> None:
+        """From now on `name` is the x axis of the metrics that are logged together with it."""
+        with self._lock:
+            self._refuse_if_closed()
+            self._axes.add(name)
+            for names in [each for each in self._keys if name in each]:  # defined anew when next logged
+                del self._keys[names]
+                self._sets.pop(names, None)
+
     def rewind(self, step: int) -> None:
         """The run goes on from `step`: points logged before at greater steps leave the curve."""
         frame = metrics_file.pack_rewind(operator.index(step), self.attempt)
@@ -155,9 +165,10 @@ class MetricsWriter:
         finally:
             os.close(descriptor)
 
-    def close(self) -> None:
-        """Write nothing more; what was written is on the disk when this returns. Twice is once."""
-        self.sync()
+    def close(self, *, durable: bool = True) -> None:
+        """Write nothing more; what was written is on the disk when this returns, if `durable`. Twice is once."""
+        if durable:
+            self.sync()
         with self._lock:
             if self._closed:
                 return
@@ -257,7 +268,8 @@ class MetricsWriter:
                 fix="Log the same metrics in the same order every time; a changing part belongs into the value.",
             )
         self._next_id = set_id + 1
-        self._keys[names] = numbered = set_id, metrics_file.pack_keys(KeySet(set_id, names))
+        axis = next((i for i, name in enumerate(names) if name in self._axes), None)
+        self._keys[names] = numbered = set_id, metrics_file.pack_keys(KeySet(set_id, names, axis))
         return numbered
 
     # ------------------------------------------------------------------------------------------------------ extents
@@ -392,6 +404,8 @@ class MetricsWriter:
         blocks = read_contents(data).blocks
         self._base_ns = max((max(block.times_ns) for block in blocks), default=0)
         for keys in sorted((block.keys for block in blocks), key=lambda each: each.id):
+            if keys.axis is not None:
+                self._axes.add(keys.names[keys.axis])
             self._number_keys(keys.names, keys.id)
 
 

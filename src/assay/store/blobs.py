@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,7 +26,7 @@ class FileBlobs:
         if path.exists():
             return digest
         # A name of its own each time: two processes may put the same bytes at the same moment.
-        temporary = path.with_name(f".{digest[:8]}.{secrets.token_hex(6)}.tmp")
+        temporary = path.with_name(f".{digest[:8]}.{os.urandom(6).hex()}.tmp")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             try:

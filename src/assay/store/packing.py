@@ -20,7 +20,7 @@ from typing import IO
 
 from assay.core import lease as leases
 from assay.core import run_file
-from assay.core.errors import InputError, RecordError
+from assay.core.errors import InputError, RecordError, did_you_mean
 from assay.core.ids import id_of_folder
 from assay.core.plain import dumps, from_plain
 from assay.core.ports import Blobs
@@ -34,6 +34,7 @@ LIST_NAME = "pack.json"
 SUFFIX = ".tar.gz"
 _MOST_LIST_BYTES = 64 << 20
 _BLOCK = 1 << 20
+_NAMED = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,9 +187,20 @@ def _opened(file: Path) -> tarfile.TarFile:
         # As a stream: nothing of a file is believed before what stands in front of it was read.
         return tarfile.open(file, mode="r|gz")
     except FileNotFoundError:
-        raise InputError("There is no such file.", where=str(file)) from None
+        raise InputError("There is no such file.", where=str(file), fix=_near(file)) from None
     except (OSError, EOFError, tarfile.TarError) as error:
         raise InputError("This is no packed run.", where=str(file), fix="assay pack RUN makes one") from error
+
+
+def _near(file: Path) -> str:
+    """The packed runs beside a file that is not there."""
+    try:
+        packs = sorted(each.name for each in file.parent.iterdir() if each.name.endswith(SUFFIX))
+    except OSError:
+        return f"the folder {file.parent} does not exist"
+    if not packs:
+        return "assay pack RUN makes one"
+    return did_you_mean(file.name, packs) or f"there is {', '.join(packs[:_NAMED])}"
 
 
 def _list_of(tar: tarfile.TarFile, file: Path) -> Pack:

@@ -21,6 +21,14 @@ def place_of(name: str, to: Path) -> Path:
     return inside(to / OUTSIDE, name.lstrip("/")) if name.startswith("/") else inside(to, name)
 
 
+def restored(path: Path, root: Path, to: Path) -> Path:
+    """Where a path of the project at `root`, or one outside of it, is when its code was written below `to`."""
+    for home in (root, root.resolve()):
+        if path.is_relative_to(home):
+            return to / path.relative_to(home)
+    return place_of(path.as_posix(), to)
+
+
 def write_tree(files: Mapping[str, CodeFile], blobs: Blobs, to: Path) -> list[Path]:
     """Write all files of a tree below `to`. RecordError when one of them is not kept here."""
     written = []

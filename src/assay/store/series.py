@@ -27,7 +27,8 @@ Source = Path | str | bytes | memoryview
 class Series:
     """One metric as numpy arrays of equal length, each branch in the order of logging.
 
-    `branches` is 0 for points on the curve, else the attempt that went back behind them.
+    `branches` is 0 for points on the curve, else the attempt that went back behind them. `axis` is the metric that is
+    the x axis of this one, "" for the step; `axis_values` are its values, None with "".
     """
 
     name: str
@@ -35,9 +36,16 @@ class Series:
     times_ns: NDArray[np.int64]
     values: NDArray[np.float64]
     branches: NDArray[np.int64]
+    axis: str = ""
+    axis_values: NDArray[np.float64] | None = None
 
     def __len__(self) -> int:
         return len(self.steps)
+
+    @property
+    def xs(self) -> NDArray[np.float64]:
+        """Where each point is on the x axis: the values of `axis`, else the steps."""
+        return self.steps.astype(float) if self.axis_values is None else self.axis_values
 
     def reduced(self, buckets: int = 2000) -> Reduced:
         """The curve in at most `buckets` equal ranges of steps, each with its smallest and largest value.
@@ -75,6 +83,8 @@ class Block:
     branches: array[int] = field(default_factory=lambda: array("q"))
     orders: array[int] = field(default_factory=lambda: array("q"))
     columns: list[array[float]] = field(default_factory=list)
+    _back: tuple[int, int, int] | None = None
+    """The step that the last attempt went back to, its number, and how many rows were there."""
 
     def __post_init__(self) -> None:
         self.columns = [array("d") for _ in self.keys.names]
@@ -89,6 +99,8 @@ class Block:
     ) -> None:
         """Rows at the end; `order` is the place of the first one in the file."""
         rows = len(steps)
+        if self._back is not None and not branch and self._back[0] in steps:
+            self._repeat(*self._back)
         self.steps.extend(steps)
         self.times_ns.extend(times_ns)
         self.branches.extend([branch] * rows)
@@ -102,6 +114,14 @@ class Block:
             for i, each in enumerate(self.steps):
                 if each > step and not self.branches[i]:
                     self.branches[i] = attempt
+        self._back = (step, attempt, len(self.steps))
+
+    def _repeat(self, step: int, attempt: int, rows: int) -> None:
+        """What was logged at `step` after it had been saved is logged there again: the first time is left behind."""
+        self._back = None
+        for i, each in enumerate(self.steps[:rows]):
+            if each == step and not self.branches[i]:
+                self.branches[i] = attempt
 
     def on_curve(self) -> Block:
         """The rows of the current branch only."""
@@ -177,10 +197,24 @@ def _series(name: str, parts: Sequence[tuple[Block, int]]) -> Series:
     times = whole([block.times_ns for block, _ in parts])
     marks = whole([block.branches for block, _ in parts])
     values = np.concatenate([np.frombuffer(block.columns[i], dtype=np.float64) for block, i in parts])
+    # One axis for all: points from before it was said what the axis is lie at their step.
+    axes = [block.keys.axis for block, _ in parts]
+    names = [
+        block.keys.names[at] if at is not None and at != i else "" for at, (block, i) in zip(axes, parts, strict=True)
+    ]
+    axis = next(filter(None, reversed(names)), "")
+    axis_values = None
+    if axis:
+        columns = [
+            block.columns[block.keys.axis] if known == axis and block.keys.axis is not None else block.steps
+            for known, (block, _) in zip(names, parts, strict=True)
+        ]
+        axis_values = np.concatenate([np.asarray(each, dtype=np.float64) for each in columns])
     if len(parts) > 1:
         order = np.lexsort((whole([block.orders for block, _ in parts]), times))
         steps, times, marks, values = steps[order], times[order], marks[order], values[order]
-    return Series(name, steps, times, values, marks)
+        axis_values = axis_values[order] if axis_values is not None else None
+    return Series(name, steps, times, values, marks, axis, axis_values)
 
 
 def _reduced(series: Series, buckets: int) -> Reduced:

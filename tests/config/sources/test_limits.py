@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from assay.config import check_shape, open_config
-from assay.config.load import READERS
+from assay.config.loading import READERS
 from assay.config.sources.places import MAX_VALUES
 from assay.config.tree import MAX_DEPTH
 

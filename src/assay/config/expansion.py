@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from assay.config.load import Config
+from assay.config.loading import Config
 from assay.config.merge import Change, merged
 from assay.config.overrides import RefusedError, setting_of
 from assay.config.sweep import SECTION, Point, Sweep, assignments, sweep_of

@@ -1,0 +1,43 @@
+"""`assay replay`."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+
+import click
+
+from assay.cli.terminal import folded, paint, use_color, width
+
+
+@click.command(
+    name="replay",
+    help="Train a recorded run again, from its code and config of then, and compare the bits: curves, weights,"
+    " optimizer, state and the order of the samples. With RUN@CKPT from that checkpoint on. Ends with 0 for equal, 1"
+    " for not equal, 2 for what cannot be done again.",
+)
+@click.argument("run", metavar="RUN[@CKPT]")
+@click.option("--steps", metavar="A:B", default="", help="Only after A, which is 0 or has a checkpoint, up to B.")
+@click.option("--force", is_flag=True, help="Even with another torch, device or number of threads than then.")
+def command(run: str, steps: str, force: bool) -> int:
+    from assay.compose import replay
+    from assay.compose.comparing import shown
+
+    done = replay(run, steps=steps, force=force, tell=lambda line: click.echo(line, err=True))
+    verdict, color = done.verdict, use_color(sys.stdout)
+    for line in shown(done.compared):
+        for part in folded(line, width(sys.stdout)):
+            click.echo(part)
+    stretch = f"steps {verdict.first_step} to {verdict.last_step}"
+    if verdict.equal:
+        click.echo(f"{paint('equal', 'green bold', on=color)}: {stretch}")
+        return 0
+    first = verdict.difference
+    assert first is not None
+    values = f" ({first.left} and {first.right})" if first.left else ""
+    click.echo(f"{paint('not equal', 'red bold', on=color)}: first at step {first.step}, {first.name}{values}")
+    for name, (was, now) in verdict.changed_inputs.items():
+        click.echo(f"not as it was: {name}  {was} -> {now}")
+    if done.kept is not None:
+        click.echo(f"both are kept: assay diff {verdict.runs[0]} {shlex.quote(str(done.kept))}", err=True)
+    return 1

@@ -1,0 +1,281 @@
+"""A recorded run is trained again, from its code, config and checkpoint of then, and both are compared bit for bit.
+
+It happens in a project of its own and in a process of its own: the record gets a verdict, and nothing else changes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from assay.compose.checks import sound
+from assay.compose.comparing import Compared
+from assay.compose.judging import judge
+from assay.compose.launch import Launch, RunResult
+from assay.compose.scratch import home_of, lay_out
+from assay.compose.stretch import Stretch, config_of, processes, stretch_of
+from assay.compose.training import go_on, train
+from assay.config import open_config
+from assay.config.settings import Settings
+from assay.core import run_file
+from assay.core.errors import AssayError, InputError
+from assay.core.facts import Edit
+from assay.core.plain import to_plain
+from assay.core.run_file import Attempt
+from assay.core.secret import REDACTED
+from assay.core.verdict import Verdict
+from assay.query.diff import flat
+from assay.query.find import checkpoint_of, find
+from assay.query.run import RunView
+from assay.record.edits import append
+from assay.record.environment import environment
+from assay.store.known import forget
+from assay.store.layout import RunFolder, scan_runs
+
+_DECISIVE = (
+    *("python", "machine", "packages.torch", "packages.numpy", "packages.assay"),
+    *("torch.version", "torch.cuda", "torch.cudnn", "torch.cpu", "torch.devices"),
+)
+"""What has to be here as it was for equal bits to be expected."""
+
+_SHOWN_LINES = 20
+_TASK = "task.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replayed:
+    """What came out: a verdict, a line for each thing that was compared, and the run that it was compared with.
+
+    `kept` is the folder of that run when the two differ, else None: it is gone.
+    """
+
+    verdict: Verdict
+    compared: tuple[Compared, ...]
+    kept: Path | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Task:
+    """What the process of a replay does."""
+
+    config: str
+    user_dirs: Sequence[str]
+    settings: str
+    threads: int | None
+    launch: Mapping[str, Any]
+    resumed: str
+    checkpoint: str
+    parent: str
+
+
+def replay(
+    address: str, *, steps: str = "", force: bool = False, tell: Callable[[str], None] = lambda line: None
+) -> Replayed:
+    """Train RUN again, or from RUN@CKPT on, and compare curves and checkpoints with what was recorded.
+
+    `steps` is A:B, where A has a checkpoint or is 0: only the steps after A up to B. InputError for what cannot be done
+    again, and why; `force` tries it in another environment than that of then.
+    """
+    view, name = find(address)
+    stretch = stretch_of(view, name, steps)
+    attempt = stretch.attempts[-1]
+    changed = _changed_inputs(view, stretch)
+    if changed and not force:
+        first, (was, now) = next(iter(changed.items()))
+        others = f" (and {len(changed) - 1} more)" if len(changed) > 1 else ""
+        what = f"{view.id} cannot be replayed here: {first} was {was or 'not set'} and is {now or 'not set'}{others}."
+        raise InputError(what, where=str(view.path), fix="replay it where it was made; --force tries it all the same")
+    folder = Path(tempfile.mkdtemp(prefix="assay-replay-")).resolve()
+    is_kept = False
+    try:
+        scratch = lay_out(view, attempt, folder / "project")
+        task = _Task(
+            config=str(_write_config(view, attempt, folder)),
+            user_dirs=[str(path) for path in scratch.user_dirs],
+            settings=str(scratch.project.root),
+            threads=attempt.environment.get("torch", {}).get("threads"),
+            launch=_launch(view, stretch),
+            resumed=str(_begun(view, stretch, scratch.project.root, scratch.user_dirs)) if stretch.checkpoint else "",
+            checkpoint=stretch.checkpoint,
+            parent=view.id,
+        )
+        (folder / _TASK).write_text(json.dumps(asdict(task)), encoding="utf-8")
+        begun = time.monotonic()
+        said = _train(folder, scratch.cwd, scratch.environment)
+        again = _only_run(scratch.project.runs_dir)
+        if said is not None:
+            raise InputError(f"The replay failed, where the run did not, and said:\n{said}", where=str(view.path))
+        assert again is not None
+        tell(f"replayed: {stretch.said}, {time.monotonic() - begun:.0f} s")
+        changed |= unlike(attempt.environment, again.environment)  # a process that has computed knows more
+        verdict, compared = judge(view, again, stretch, changed)
+        is_kept = not verdict.equal
+        _keep(view, verdict, tell)
+        return Replayed(verdict=verdict, compared=compared, kept=again.path if is_kept else None)
+    finally:
+        with contextlib.suppress(OSError):
+            forget([folder / "project"])
+        if not is_kept:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _write_config(view: RunView, attempt: Attempt, folder: Path) -> Path:
+    """The config beside the code, where its project is found."""
+    path = folder / "project" / f"replay-{view.id}.toml"
+    shutil.copyfile(config_of(view, attempt), path)
+    return path
+
+
+def _launch(view: RunView, stretch: Stretch) -> dict[str, Any]:
+    attempt, origin = stretch.attempts[-1], view.file.attempts[0].launch.get("from", "")
+    device, count = attempt.devices[0] if attempt.devices else None, processes(attempt)
+    return {
+        "device": device.partition(":")[0] if device is not None and count else device,
+        "desc": f"A replay of {view.id}.",
+        "quiet": True,
+        "max_steps": attempt.launch.get("max_steps"),
+        "nproc": count,
+        "weights_from": _weights(view, origin) if origin and not stretch.checkpoint else "",
+        "stop_at": None if stretch.whole else stretch.last,
+        "is_hurried": stretch.is_hurried,
+    }
+
+
+def _weights(view: RunView, origin: str) -> str:
+    """The checkpoint or the file that the run began with. InputError when it is gone."""
+    path: Path | None = None
+    if "@" in view.file.parent:
+        with contextlib.suppress(AssayError):
+            parent, name = find(view.file.parent, home_of(view))
+            path = checkpoint_of(parent, name).path
+    else:
+        path = Path(view.file.attempts[0].cwd) / Path(origin).expanduser()
+    if path is None or not path.exists():
+        raise InputError(f"The weights that {view.id} began with are gone: {origin}.", where=str(view.path))
+    return str(path)
+
+
+def _begun(view: RunView, stretch: Stretch, project: Path, user_dirs: Sequence[Path]) -> Path:
+    """A run that has come as far as the checkpoint and no further, to go on with."""
+    source = next(each for each in view.checkpoints if each.name == stretch.checkpoint)
+    folder = RunFolder(project / "runs" / view.path.resolve().name)
+    shutil.copytree(source.path, folder.checkpoints / source.name, copy_function=_link_or_copy)
+    attempt = replace(
+        stretch.attempts[-1],
+        number=1,
+        from_step=0,
+        to_step=stretch.first,
+        status="stopped",
+        launch={**stretch.attempts[-1].launch, "user_dirs": [str(path) for path in user_dirs]},
+    )
+    file = replace(
+        view.file, project=str(project), status="stopped", sealed=False, attempts=(attempt,), summaries={}, best=None
+    )
+    shutil.copyfile(config_of(view, stretch.attempts[-1]), folder.config_toml)
+    run_file.write(folder.path, file)
+    return folder.path
+
+
+def _link_or_copy(source: str, to: str) -> None:
+    try:
+        os.link(source, to)
+    except OSError:
+        shutil.copyfile(source, to)
+
+
+def _train(folder: Path, cwd: Path, variables: Mapping[str, str]) -> str | None:
+    """Do it in a process of its own; what it said last when it failed, else None."""
+    said = folder / "said.txt"
+    with said.open("wb") as out:
+        done = subprocess.run(
+            [sys.executable, "-m", "assay", "_replay", str(folder)],
+            cwd=cwd,
+            env=dict(variables),
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            check=False,
+        )
+    if done.returncode == 0:
+        return None
+    lines = said.read_text(encoding="utf-8", errors="replace").splitlines()
+    return "\n".join(lines[-_SHOWN_LINES:])
+
+
+def work(place: str) -> RunResult:
+    """What the process of a replay does."""
+    task = _Task(**json.loads((Path(place) / _TASK).read_text(encoding="utf-8")))
+    changes = [f"threads={task.threads}"] if task.threads is not None else []
+    config = replace(
+        open_config(task.config, changes),
+        user_dirs=tuple(Path(path) for path in task.user_dirs),
+        settings=Settings(Path(task.settings)),
+    )
+    launch = Launch(**task.launch)
+    if not task.resumed:
+        return train(config, launch, parent=task.parent)
+    view = RunView(Path(task.resumed))
+    return go_on(view, task.checkpoint, sound(config), launch, take_over=False, verify=True, force=False)
+
+
+def _only_run(runs_dir: Path) -> RunView | None:
+    return next((RunView(Path(entry.path)) for entry in scan_runs(runs_dir)), None)
+
+
+def _changed_inputs(view: RunView, stretch: Stretch) -> dict[str, tuple[str, str]]:
+    """What decides about bits and is not here as it was then, with both values."""
+    found: dict[str, tuple[str, str]] = {}
+    home = home_of(view)
+    known = Settings(home.root).variables if home is not None else {}
+    for attempt in stretch.attempts:
+        for device in attempt.devices:
+            if not _is_here(device):
+                found.setdefault("device", (device, "not here"))
+        found = {**unlike(attempt.environment, environment()), **found}
+        threads = attempt.environment.get("torch", {}).get("threads", 1)
+        if threads > (os.cpu_count() or 1):  # libraries use no more than there are
+            found.setdefault("threads", (str(threads), f"at most {os.cpu_count()}"))
+        for name, value in attempt.launch.get("outside", {}).items():
+            kind, _, variable = name.partition(":")
+            if kind == "global" and value != REDACTED and known.get(variable) != value:
+                found.setdefault(name, (str(value), str(known.get(variable, ""))))
+    return found
+
+
+def unlike(then: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
+    """What decides about bits and differs in two environments, of what both tell."""
+    a, b = dict(flat(then)), dict(flat(now))
+    both = [name for name in _DECISIVE if name in a and name in b]
+    return {name: (a[name], b[name]) for name in both if _shortened(name, a[name]) != _shortened(name, b[name])}
+
+
+def _shortened(name: str, value: str) -> str:
+    """Of the version of Python the first two numbers; the others change no number that is computed."""
+    return ".".join(value.split(".")[:2]) if name == "python" else value
+
+
+def _is_here(device: str) -> bool:
+    from assay.compose.house import check_device
+
+    try:
+        check_device(device)
+    except InputError:
+        return False
+    return True
+
+
+def _keep(view: RunView, verdict: Verdict, tell: Callable[[str], None]) -> None:
+    try:
+        append(view.folder, Edit(what="verdict", key="replay", new=to_plain(verdict)))
+    except AssayError as error:  # a record that may only be read is proven all the same
+        tell(f"The verdict is not kept with the run: {error.what}")

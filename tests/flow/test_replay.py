@@ -1,0 +1,158 @@
+"""`assay replay`: a recorded run is trained again from its code and config of then, and the bits are compared."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import assay as face
+from assay.compose import replay
+from assay.core import run_file
+from assay.core.errors import InputError
+from assay.query.find import find_run
+from assay.query.run import RunView
+
+pytestmark = pytest.mark.slow
+
+SHIFTED = """
+from pathlib import Path
+from points import Points
+
+class Shifted(Points):
+    \"\"\"Reads a file that is no code, beside its own and from where it was started.\"\"\"
+
+    def __init__(self, **given):
+        super().__init__(**given)
+        beside = (Path(__file__).parent / "data" / "shift.bin").read_bytes()
+        assert beside == Path("data/shift.bin").read_bytes()
+        self.points = self.points + beside[0]
+"""
+
+DIGEST = "plugins=[{ type = 'assay.engine.BatchDigest' }]"
+SOURCE = "data.train.source={ type = 'shifted.Shifted', split = 0, noisy = true }"
+
+
+@pytest.fixture(autouse=True)
+def own_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+
+
+def changed(view: RunView, **environment: object) -> None:
+    """Let the record say that the environment was another one."""
+    attempt = view.file.newest
+    was = {**attempt.environment, **environment}
+    run_file.write(view.path, replace(view.file, attempts=(replace(attempt, environment=was),)))
+
+
+@pytest.mark.row("C49")
+@pytest.mark.timeout(300)  # five trainings, each with a start of torch, and one that fails
+def test_a_run_is_done_again_from_its_own_code_and_what_is_not_equal_is_named(
+    assay, toy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(toy)
+    (toy / "shifted.py").write_text(SHIFTED)
+    (toy / "data").mkdir()
+    shift = toy / "data" / "shift.bin"
+    shift.write_bytes(b"\x01")
+    done = assay("run", "toy.toml", "--quiet", DIGEST, SOURCE)
+    assert done.returncode == 0, done.stderr
+    (toy / "net.py").write_text((toy / "net.py").read_text().replace("self.layers(x)", "2 * self.layers(x)"))
+    before = sorted(path.name for path in toy.iterdir())
+
+    again = assay("replay", "last")
+
+    assert again.returncode == 0, again.stdout + again.stderr
+    lines = dict(re.split(" {2,}", line, maxsplit=1) for line in again.stdout.splitlines()[:-1])
+    assert lines["train/loss"] == lines["sample order"] == "equal, 32 points"
+    assert lines["valid/acc"] == "equal, 4 points"
+    assert {lines[name][-10:] for name in ("weights", "optimizer", "state")} == {"27, 30, 32"}
+    assert not [name for name in lines if name.startswith(("speed/", "time/", "memory/"))]
+    assert again.stdout.splitlines()[-1] == "equal: steps 1 to 32"
+    assert sorted(path.name for path in toy.iterdir() if path.name != "__pycache__") == before
+    assert not list(tmp_path.glob("assay-replay-*"))
+    assert (tmp_path / "data" / "assay" / "projects.txt").read_text().split("\n") == [str(toy), ""]
+
+    part = replay("last", steps="27:31")
+
+    assert part.verdict.equal and part.kept is None
+    assert (part.verdict.first_step, part.verdict.last_step) == (28, 31)
+    told = {each.name: each.otherwise for each in part.compared}
+    assert (told["train/loss"], told["weights"]) == ("equal, 4 points", "equal at step 30")
+
+    shift.write_bytes(b"\x02")
+    other = assay("replay", "last@27")
+
+    assert other.returncode == 1, other.stderr
+    assert re.search(r"^sample order +differs: from step 28 on$", other.stdout, re.MULTILINE)
+    assert re.search(r"^weights +differs: at step 30 model: layers\.", other.stdout, re.MULTILINE)
+    assert re.search(r"^not equal: first at step 28, data/digest \(\d+\.0 and \d+\.0\)$", other.stdout, re.MULTILINE)
+    kept = re.search(r"assay diff (\S+) (\S+)", other.stderr)
+    assert kept is not None and find_run(kept[2]).file.parent == ""
+    view = find_run("last")
+    assert kept[1] == view.id
+    assert [(each.equal, each.cause) for each in view.verdicts] == [(True, None), (True, None), (False, "data order")]
+    assert "replay: not equal, steps 28 to 32, first at step 28," in assay("show", "last").stdout
+
+    shift.unlink()
+    gone = assay("replay", "last")
+    assert gone.returncode == 2
+    assert "The replay failed, where the run did not, and said:" in gone.stderr
+    assert "No such file or directory" in gone.stderr and "shift.bin" in gone.stderr
+
+    # What is known beforehand starts no process.
+    torch = view.environment["torch"]
+    changed(view, torch={**torch, "version": "1.0"})
+    with pytest.raises(InputError, match=rf"{view.id} cannot be replayed here: torch.version was 1.0 and is"):
+        replay("last")
+    changed(view, torch={**torch, "threads": 4096})
+    with pytest.raises(InputError, match="threads was 4096 and is at most"):
+        replay("last")
+    with pytest.raises(InputError, match="is no stretch"):
+        replay("last", steps="27-31")
+    with pytest.raises(InputError, match="has made 32 steps, not 40"):
+        replay("last", steps=":40")
+    with pytest.raises(InputError, match="has no checkpoint `5`"):
+        replay("last@5")
+
+
+def test_a_killed_and_resumed_run_is_done_again_as_one_and_another_config_is_a_seam(
+    assay, toy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(toy)
+    assert assay("run", "toy.toml", "--quiet", DIE_AT="140").returncode == -9
+    assert assay("resume", "last", "--quiet", DIE_AT="75").returncode == -9
+    view = find_run("last")
+    assert (view.status, len(view.file.attempts)) == ("killed", 2)
+
+    again = replay("last")
+
+    assert again.verdict.equal, again.compared
+    assert again.verdict.last_step == max(view.metric("train/loss").steps) > 20
+    assert again.verdict.first_step == 1
+
+    assert assay("resume", "last", "--quiet", "optimizer.lr=1e-3").returncode == 0
+    seam = find_run("last").file.newest.from_step
+    with pytest.raises(
+        InputError, match=f"Attempt 3 of {view.id} went on from step {seam} with another config"
+    ) as told:
+        replay("last")
+    assert f"assay replay {view.id} --steps 0:{seam}" in told.value.fix
+
+    before = replay("last", steps=f":{seam}")  # with the config of then
+
+    assert before.verdict.equal, before.compared
+    assert before.verdict.last_step == seam
+
+
+def test_what_no_config_has_made_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with face.start(tag="script", config={"lr": 1e-3}, project=tmp_path, keep_output=False) as run:
+        run.log({"loss": 1.0}, step=1)
+
+    with pytest.raises(InputError, match="was recorded by a script: there is no config to train"):
+        replay("last")
