@@ -33,7 +33,7 @@ VARIABLES_OF_OTHERS = {
     "CRC32C_SW_MODE",
     "TORCHINDUCTOR_CACHE_DIR",
 }
-FILES_OF_OTHERS = (".coverage", ".hypothesis")
+FILES_OF_OTHERS = (".coverage", ".hypothesis", "mpl-data")
 THREAD_GRACE_S = 2.0
 
 PROCESS = psutil.Process()
