@@ -13,7 +13,6 @@ os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["TERM"] = "xterm-256color"
 
 import logging
-import math
 import runpy
 import tempfile
 from collections.abc import Iterator
@@ -22,7 +21,19 @@ from statistics import median
 
 import torch
 from figures import Figure, machine, options, show
-from steps import Batches, Loop, Pair, Side, Terminal, check_equal, recorded_in, settle, time_of, turns
+from loops import (
+    WARMUP,
+    Batches,
+    Loop,
+    Pair,
+    Side,
+    Terminal,
+    check_equal,
+    recorded_in,
+    settle,
+    time_in_turn,
+    warmup_cosine,
+)
 from torch import nn
 from torch.optim import AdamW
 from torch.optim.lr_scheduler import LambdaLR
@@ -31,7 +42,7 @@ from assay.core.ports import Recorder
 from assay.engine import Backward, Display, Engine, Supervised, WarmupCosine
 
 EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "03_gpt"
-WARMUP, NORM, RATE = 0.1, 1.0, 1e-2
+NORM, RATE = 1.0, 1e-2
 
 
 def network() -> tuple[nn.Module, AdamW]:
@@ -50,13 +61,7 @@ def batches_of(steps: int) -> Batches:
 def by_hand(batches: Batches) -> Side:
     model, optimizer = network()
     criterion = nn.CrossEntropyLoss()
-    total = len(batches)
-    warmup = math.ceil(WARMUP * total)
-
-    def factor(step: int) -> float:
-        if step < warmup:
-            return 0.001 + 0.999 * step / warmup
-        return 0.5 * (1.0 + math.cos(math.pi * (step - warmup) / (total - warmup)))
+    factor = warmup_cosine(len(batches))
 
     def ready() -> Loop:
         scheduler = LambdaLR(optimizer, factor)
@@ -93,11 +98,7 @@ def by_engine(batches: Batches, recorder: Recorder) -> Side:
 def measured(steps: int, rounds: int, recorder: Recorder) -> Iterator[Figure]:
     batches = batches_of(steps)
     pair = Pair(by_hand(batches), by_engine(batches, recorder))
-    for i in range(-1, rounds):
-        for side, seconds in turns(pair, i):
-            took = time_of(side.ready())
-            if i >= 0:
-                seconds.append(took)
+    time_in_turn([pair], rounds)
     check_equal("gpt", pair)
     yield Figure(name="gpt.hand_ms", value=median(pair.hand_s) / steps * 1e3, unit="ms")
     yield Figure(name="gpt.over_us", value=pair.over_s() / steps * 1e6, unit="us")

@@ -23,7 +23,6 @@ os.environ["TRANSFORMERS_VERBOSITY"] = "error"
 
 import contextlib
 import importlib.metadata
-import io
 import logging
 import tempfile
 import warnings
@@ -35,16 +34,14 @@ from typing import Any
 
 import torch
 from figures import Figure, machine, options, show
+from loops import Batches, Terminal, batches_of, network, recorded_in, settle
 from torch import Tensor, nn
 from torch.optim import SGD
 
 from assay.engine import Backward, Display, Engine, Supervised
 from assay.record.recorder import RunRecorder
-from assay.store.layout import open_project
 
-RATE = 0.01
 BITES = 1e-3
-Batches = Sequence[tuple[Tensor, Tensor]]
 Train = Callable[[nn.Module, SGD, Batches], object]
 
 
@@ -59,22 +56,6 @@ class Listed:
 
     def __len__(self) -> int:
         return len(self.batches)
-
-
-class Terminal(io.StringIO):
-    """A terminal that nobody looks at."""
-
-    def isatty(self) -> bool:
-        return True
-
-    def write(self, text: str) -> int:
-        return len(text)
-
-
-def network() -> tuple[nn.Module, SGD]:
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 10))
-    return model, SGD(model.parameters(), lr=RATE)
 
 
 # ----------------------------------------------------------------------------------------------------------------- bare
@@ -344,22 +325,15 @@ def silence() -> Iterator[None]:
 
 def main() -> None:
     asked = options("What a training step costs in other frameworks.")
-    torch.set_num_threads(1)
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    settle()
     for name in ("lightning.pytorch", "lightning.fabric", "ignite", "accelerate"):
         logging.getLogger(name).setLevel(logging.ERROR)
     few, many, rounds = (20, 60, 1) if asked.quick else (200, 1200, 7)
-    torch.manual_seed(1)
-    batches = [(torch.randn(32, 32), torch.randint(10, (32,))) for _ in range(many)]
+    batches = batches_of(many)
     packages = ("lightning", "accelerate", "transformers", "pytorch-ignite")
     where = machine() | {name: importlib.metadata.version(name) for name in packages}
-    with tempfile.TemporaryDirectory() as folder:
-        for name in ("HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME"):
-            os.environ[name] = folder
-        recorder = RunRecorder.start(open_project(Path(folder), create=True), keep_code=False)
+    with tempfile.TemporaryDirectory() as folder, recorded_in(Path(folder)) as recorder:
         figures = list(measured(batches[:few], batches, rounds, recorder))
-        recorder.finish()
     show("peers: one training step", figures, where, as_json=asked.as_json)
 
 

@@ -32,64 +32,43 @@ import os
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported: several threads only make so small a network slower
 os.environ["TERM"] = "xterm-256color"  # else there is no bar
 
-import io
 import logging
-import math
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
-from time import perf_counter_ns, thread_time
+from time import perf_counter_ns
 from typing import TextIO
 
-import torch
 from figures import Figure, machine, options, show
-from torch import Tensor, nn
-from torch.optim import SGD
+from loops import (
+    WARMUP,
+    Batches,
+    Loop,
+    Pair,
+    Side,
+    Terminal,
+    batches_of,
+    check_equal,
+    network,
+    recorded_in,
+    settle,
+    time_in_turn,
+    warmup_cosine,
+)
+from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 
 from assay.core.ports import Recorder
 from assay.engine import Backward, Display, Engine, Supervised, WarmupCosine
 from assay.engine.schedules import Schedule
 from assay.record.recorder import RunRecorder
-from assay.store.layout import open_project
 
-RATE = 0.01
-WARMUP = 0.1
 BLOCKS = 20
 NEVER_BITES, ALWAYS_BITES = 1e6, 1e-3
-
-Batches = Sequence[tuple[Tensor, Tensor]]
-Loop = Callable[[], object]
-
-
-@dataclass(frozen=True, slots=True)
-class Side:
-    """One way to train. `ready` makes the next round's loop; making it is not timed."""
-
-    model: nn.Module
-    ready: Callable[[], Loop]
-
-
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """The same training two ways, and the seconds of each round."""
-
-    hand: Side
-    engine: Side
-    hand_s: list[float] = field(default_factory=list)
-    engine_s: list[float] = field(default_factory=list)
-
-    def ratio(self) -> float:
-        return median(e / h for e, h in zip(self.engine_s, self.hand_s, strict=True))
-
-    def over_s(self) -> float:
-        return median(e - h for e, h in zip(self.engine_s, self.hand_s, strict=True))
-
 
 # -------------------------------------------------------------------------------------------------------------- by hand
 
@@ -132,13 +111,7 @@ def working_by_hand(batches: Batches, *, max_norm: float) -> Side:
 def careful_by_hand(batches: Batches, log: TextIO, *, max_norm: float) -> Side:
     model, optimizer = network()
     criterion = nn.CrossEntropyLoss()
-    total = len(batches)
-    warmup = math.ceil(WARMUP * total)
-
-    def factor(step: int) -> float:
-        if step < warmup:
-            return 0.001 + 0.999 * step / warmup
-        return 0.5 * (1.0 + math.cos(math.pi * (step - warmup) / (total - warmup)))
+    factor = warmup_cosine(len(batches))
 
     def ready() -> Loop:
         scheduler = LambdaLR(optimizer, factor)
@@ -184,28 +157,11 @@ def by_engine(
     return Side(model, ready)
 
 
-class Terminal(io.StringIO):
-    """A terminal that nobody looks at."""
-
-    def isatty(self) -> bool:
-        return True
-
-    def write(self, text: str) -> int:
-        return len(text)
-
-
-def network() -> tuple[nn.Module, SGD]:
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 10))
-    return model, SGD(model.parameters(), lr=RATE)
-
-
 # ------------------------------------------------------------------------------------------------------------ measuring
 
 
 def loops(steps: int, rounds: int, recorder: Recorder, log: TextIO) -> Iterator[Figure]:
-    torch.manual_seed(1)
-    batches = [(torch.randn(32, 32), torch.randint(10, (32,))) for _ in range(steps)]
+    batches = batches_of(steps)
     working = {"recorder": recorder, "bar": True}
     pairs = {
         "bare": Pair(bare_by_hand(batches), by_engine(batches)),
@@ -223,12 +179,7 @@ def loops(steps: int, rounds: int, recorder: Recorder, log: TextIO) -> Iterator[
         ),
         "recorded": Pair(by_engine(batches), by_engine(batches, recorder=recorder)),
     }
-    for i in range(-1, rounds):  # the round before the first warms up
-        for pair in pairs.values():
-            for side, seconds in turns(pair, i):
-                took = time_of(side.ready())
-                if i >= 0:
-                    seconds.append(took)
+    time_in_turn(pairs.values(), rounds)
     for name, pair in pairs.items():
         check_equal(name, pair)
     recorded = pairs.pop("recorded")
@@ -240,24 +191,6 @@ def loops(steps: int, rounds: int, recorder: Recorder, log: TextIO) -> Iterator[
     to_bare = median(w / b for w, b in zip(pairs["working"].engine_s, pairs["bare"].hand_s, strict=True))
     yield Figure(name="steps.working.to_bare", value=to_bare)
     yield Figure(name="log.in_loop_us", value=recorded.over_s() / steps * 1e6, unit="us")
-
-
-def turns(pair: Pair, i: int) -> Sequence[tuple[Side, list[float]]]:
-    """Who goes first changes from round to round."""
-    both = (pair.hand, pair.hand_s), (pair.engine, pair.engine_s)
-    return both if i % 2 else both[::-1]
-
-
-def time_of(loop: Loop) -> float:
-    begun = thread_time()
-    loop()
-    return thread_time() - begun
-
-
-def check_equal(name: str, pair: Pair) -> None:
-    both = zip(pair.hand.model.parameters(), pair.engine.model.parameters(), strict=True)
-    if not all(torch.equal(mine, theirs) for mine, theirs in both):
-        raise SystemExit(f"error: the two sides of {name!r} did not train to the same weights: nothing was compared")
 
 
 def log_calls(recorder: RunRecorder, metrics: int, calls: int) -> Iterator[Figure]:
@@ -303,31 +236,12 @@ def size_of(recorder: RunRecorder) -> int:
     return len(recorder.folder.metrics.read_bytes().rstrip(b"\0"))
 
 
-@contextmanager
-def recorded_in(folder: Path) -> Iterator[RunRecorder]:
-    """An open run whose every file, in the user's folders too, is under `folder`."""
-    for name in ("HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME"):
-        os.environ[name] = str(folder)
-    recorder = RunRecorder.start(open_project(folder, create=True), keep_code=False)
-    try:
-        yield recorder
-    finally:
-        recorder.finish()
-
-
 def in_a_process_of_its_own(steps: int, rounds: int) -> list[Figure]:
     settle()
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
         with recorded_in(home) as recorder, open(home / "by-hand.csv", "w", encoding="utf-8") as log:
             return [*loops(steps, rounds, recorder, log)]
-
-
-def settle() -> None:
-    """One thread on one core: a loop that moves between cores is another loop."""
-    torch.set_num_threads(1)
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
 
 
 def middle(samples: Sequence[Figure]) -> Figure:

@@ -18,6 +18,7 @@ import psutil
 import pytest
 from hypothesis import settings
 
+import warm_python
 from rows import fail_on_a_wrong_mark as pytest_runtest_call  # noqa: F401 - a hook, found by its name
 
 settings.register_profile("dev", deadline=None)
@@ -33,10 +34,19 @@ VARIABLES_OF_OTHERS = {
     "CRC32C_SW_MODE",
     "TORCHINDUCTOR_CACHE_DIR",
 }
+LASTING = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", warm_python.__file__)
 FILES_OF_OTHERS = (".coverage", ".hypothesis", "mpl-data")
 THREAD_GRACE_S = 2.0
 
 PROCESS = psutil.Process()
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("gpu") is not None:
+        import torch
+
+        if not torch.cuda.is_available():
+            pytest.skip("there is no CUDA device")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -123,6 +133,14 @@ def home(nothing_is_left_behind: None, tmp_path_factory: pytest.TempPathFactory)
         yield folder
 
 
+@pytest.fixture(scope="session")
+def warm() -> Iterator[warm_python.Run]:
+    """Runs Python as a process of its own that need not import torch: once for all tests of this process."""
+    source = Path(__file__).resolve().parent.parent / "src"
+    with warm_python.forked({**os.environ, "PYTHONPATH": str(source)}) as run:
+        yield run
+
+
 def one_torch_thread() -> None:
     """Set torch to one thread if somebody has imported it."""
     torch = sys.modules.get("torch")
@@ -192,7 +210,7 @@ def leaked_children(before: set[int]) -> Iterator[str]:
             command = " ".join(child.cmdline())
         except psutil.Error:
             continue
-        if "multiprocessing.resource_tracker" in command or "multiprocessing.forkserver" in command:
+        if any(name in command for name in LASTING):
             continue
         yield f"the process {pid} ({command[:80] or child.name()})"
         child.kill()

@@ -5,6 +5,7 @@ once for each module: every one is imported into an interpreter that has seen no
 for each: what is loaded afterwards, and what was done on the way.
 """
 
+import gc
 import importlib
 import json
 import os
@@ -63,6 +64,7 @@ def main() -> None:
     os.dup2(2, 1)  # a module that prints when it is imported does not print among the answers
     for name in asked["before"]:
         importlib.import_module(name)
+    gc.freeze()  # else the collector walks through all that was imported again in every fork
     for module in asked["modules"]:
         read, write = os.pipe()
         pid = os.fork()

@@ -9,8 +9,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +20,8 @@ from sybil.example import Example
 from sybil.parsers.myst import PythonCodeBlockParser, SkipParser
 
 from assay.core import schema
+from warm_python import Run
+from warm_python import run as cold
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -30,7 +30,8 @@ PAGES = sorted(page for page in DOCS.rglob("*.md") if "_build" not in page.parts
 FILE = re.compile(r"^```\{code-block\} \S+\n:caption: (?P<name>\S+)\n\n?(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 CONSOLE = re.compile(r"^```console\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 PROMPT = "$ "
-PROGRAMS = {"assay": [sys.executable, "-m", "assay"], "python": [sys.executable]}
+PYTHON = "what runs python"  # a name that no page can give to something of its own
+PROGRAMS = {"assay": ["-m", "assay"], "python": []}
 RUNS = re.compile(r"^```(python|console)$", re.MULTILINE)
 BLOCK = re.compile(r"^```\S.*?^```$", re.MULTILINE | re.DOTALL)
 NEEDS_TORCH = re.compile(r"\btorch\b|assay\.engine")
@@ -47,12 +48,19 @@ def pages() -> list[Any]:
     return found
 
 
-@pytest.mark.timeout(300)  # a page may start torch half a dozen times
+@pytest.fixture
+def python(request: pytest.FixtureRequest) -> Run:
+    """What runs the commands of a page: with torch at hand where it is about torch, else at once."""
+    run: Run = request.getfixturevalue("warm") if request.node.get_closest_marker("slow") else cold
+    return run
+
+
+@pytest.mark.timeout(300)  # a page may run a dozen commands
 @pytest.mark.parametrize("page", pages())
-def test_the_examples_of_a_page_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_examples_of_a_page_run(python: Run, page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
-    assert run(page) > 0
+    assert run(page, python) > 0
 
 
 def test_every_page_of_the_tour_and_the_reference_is_run() -> None:
@@ -94,7 +102,7 @@ def test_the_mistake_in_the_readme_is_answered_as_shown_there() -> None:
     (shown,) = re.findall(r"^\$ assay (run \S+ trian\S+)\n(error: .*?)```", readme, re.MULTILINE | re.DOTALL)
     command, answer = shown
 
-    code, said = typed(f"assay {command}", ROOT)
+    code, said = typed(f"assay {command}", ROOT, cold)
 
     assert (code, said.rstrip()) == (2, answer.rstrip())
 
@@ -119,7 +127,7 @@ def test_a_broken_example_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     page.write_text("Try:\n\n```python\nx = 1\n```\n\nThen:\n\n```python\nassert x == 2\n```\n", encoding="utf-8")
 
     with pytest.raises(AssertionError):
-        run(page)
+        run(page, cold)
 
 
 CONSOLE_PAGE = """\
@@ -148,9 +156,9 @@ def test_a_console_block_is_typed_in_the_folder_with_the_files_of_the_page(
     right.write_text(CONSOLE_PAGE.replace("CODE", "2"), encoding="utf-8")
     wrong.write_text(CONSOLE_PAGE.replace("CODE", "0"), encoding="utf-8")
 
-    assert run(right) == 2
+    assert run(right, cold) == 2
     with pytest.raises(AssertionError, match=r"\$ echo \$\?\nsays:\n2\ninstead of:\n0"):
-        run(wrong)
+        run(wrong, cold)
 
 
 def test_every_decision_is_numbered_once_and_says_what_was_turned_down() -> None:
@@ -165,9 +173,10 @@ def test_every_decision_is_numbered_once_and_says_what_was_turned_down() -> None
             assert part in text, f"{page.name} lacks {part}"
 
 
-def run(page: Path) -> int:
+def run(page: Path, python: Run) -> int:
     """Run the examples of one page in order; how many there were."""
     document = SYBIL.parse(page)
+    document.namespace[PYTHON] = python
     document.namespace["__name__"] = "__main__"
     found: list[Example] = list(document.examples())
     for example in found:
@@ -204,31 +213,23 @@ def converse(example: Example) -> None:
         if command == "echo $?":
             answer = f"{code}\n"
         else:
-            code, answer = typed(command, Path.cwd())
+            code, answer = typed(command, Path.cwd(), example.namespace[PYTHON])
         if not is_like(answer, expected):
             raise AssertionError(f"{PROMPT}{command}\nsays:\n{answer.rstrip()}\ninstead of:\n{expected.rstrip()}")
 
 
-def typed(command: str, folder: Path) -> tuple[int, str]:
+def typed(command: str, folder: Path, python: Run) -> tuple[int, str]:
     """The exit code of a command and all that it says."""
     program, *arguments = shlex.split(command)
-    done = subprocess.run(
-        [*PROGRAMS[program], *arguments],
-        cwd=folder,
-        env={
-            **os.environ,
-            "COLUMNS": "80",
-            "NO_COLOR": "1",
-            "PYTHONPATH": str(ROOT / "src"),
-            "PYTHONDONTWRITEBYTECODE": "1",
-            "CUDA_VISIBLE_DEVICES": "",
-        },
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        encoding="utf-8",
-        check=False,
-    )
+    variables = {
+        **os.environ,
+        "COLUMNS": "80",
+        "NO_COLOR": "1",
+        "PYTHONPATH": str(ROOT / "src"),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+    }
+    done = python([*PROGRAMS[program], *arguments], folder=folder, variables=variables, joined=True)
     return done.returncode, done.stdout
 
 

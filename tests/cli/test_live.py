@@ -101,7 +101,7 @@ def test_a_run_of_another_process_is_drawn_again_until_it_ends(project: Project)
                 break
             shown += data
         pictures = shown.count(b"slow")
-        if pictures == 3:
+        if pictures >= 3:  # one look may bring several
             Path("stop").touch()
     os.close(ours)
     codes = (trainer.wait(30), live.wait(30))

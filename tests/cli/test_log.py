@@ -82,6 +82,14 @@ def test_a_line_of_the_log_cannot_paint_the_terminal(project: Project, assay: As
     assert assay("log", "last").lines == ["a\\x1b[31m\ufffd\tb\\r", "c"]
 
 
+def finish(folder: Path) -> None:
+    """End a run as its recorder does it: whoever looks meanwhile finds the old file or the new one, not half of it."""
+    text = (folder / "run.json").read_text().replace('"running"', '"finished"')
+    (folder / "new.json").write_text(text)
+    (folder / "new.json").replace(folder / "run.json")
+    (folder / lease.FILE_NAME).unlink()
+
+
 def test_following_shows_lines_as_they_come_and_ends_with_the_run(project: Project) -> None:
     folder = make_run(project, ran_s=None)
     hold_lease(folder)
@@ -102,9 +110,7 @@ def test_following_shows_lines_as_they_come_and_ends_with_the_run(project: Proje
         assert watcher.stdout.readline() == "half a line\n"
         with open(log, "a") as file:
             file.write("the last one has no end")
-        text = (folder / "run.json").read_text().replace('"running"', '"finished"')
-        (folder / "run.json").write_text(text)
-        (folder / lease.FILE_NAME).unlink()
+        finish(folder)
         assert watcher.stdout.readline() == "the last one has no end\n"
         assert watcher.wait(timeout=60) == 0
     finally:
@@ -126,8 +132,7 @@ def test_events_can_be_followed_too(project: Project, assay: Assay) -> None:
     def end() -> None:
         time.sleep(0.5)
         tell(folder, Ended(status="finished", step=1))
-        (folder / "run.json").write_text((folder / "run.json").read_text().replace('"running"', '"finished"'))
-        (folder / lease.FILE_NAME).unlink()
+        finish(folder)
 
     ending = threading.Thread(target=end)
     ending.start()

@@ -52,6 +52,16 @@ def test_switches_of_other_systems_are_switches_here() -> None:
     assert plain(config.root) == {"train": train, "backward": {}}
 
 
+@pytest.mark.row("E36")
+@pytest.mark.parametrize("size", [0, 16])
+def test_how_gradients_are_fused_is_the_size_of_what_is_sent_at_once(size: int) -> None:
+    config = loads(f"[train]\nnccl_fusion_threshold_mb = {size}\nnccl_fusion_max_ops = 24\n")
+
+    assert plain(config.root) == {"train": {}, "parallel": {"bucket_mb": size}}
+    assert [note.key for note in config.notes] == ["train.nccl_fusion_threshold_mb", "train.nccl_fusion_max_ops"]
+    assert not [each for each in check_shape(config) if each.key.startswith("parallel")]
+
+
 def test_numbers_change_their_unit_and_nothing_stays_nothing() -> None:
     config = loads(
         "[train]\ntrain_epoch = 20\ntrain_iter = 0\nlog_period = 10\nwarmup_ratio = 0.01\namp = {enabled = true}\n"

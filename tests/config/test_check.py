@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from assay.config import Config, check_shape, dump, load, open_config, open_text
+from assay.config import Config, check_shape, dump, load, loads, open_config, open_text
 from assay.core.diagnostics import Problem, render
 
 CONTRACT = """\
@@ -502,3 +502,11 @@ def test_nothing_in_a_config_can_paint_the_terminal(project: Path) -> None:
 
     assert "\x1b" not in shown
     assert "\x07" not in shown
+
+
+def test_what_a_notebook_defines_is_refused_with_where_to_put_it() -> None:
+    problems = check_shape(loads('[model]\ntype = "__main__.Net"\n'))
+
+    (found,) = [each for each in problems if each.kind == "target-not-allowed"]
+    assert "`__main__.Net` is only where this script or notebook runs" in found.message
+    assert "a file beside the config, as model.py" in found.fix

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from assay.config.outside import with_outside
 from assay.config.overrides import typed_text
 from assay.config.references import (
     Draws,
@@ -21,7 +22,6 @@ from assay.config.references import (
     resolved,
     run_of,
     with_machine,
-    with_outside,
 )
 from assay.config.sources.toml import read
 from assay.config.tree import Leaf, Table, dotted, from_plain, get_at, plain, same

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from assay.engine import Process
+from assay.engine import BackwardPart, Process
 from assay.engine.ahead import ahead
 from assay.engine.data.source import Window
 from engine.toys import engine, net, points
@@ -62,11 +62,13 @@ class Meta(Process):
         return self.model(batch[0]).sum(), {}
 
 
-class NoBackward:
+class NoBackward(BackwardPart):
     """Takes no step."""
 
     non_finite = "ignore"
-    seconds = loss = 0.0
+
+    def __init__(self) -> None:
+        self.optimizers = {}
 
     def begin(self, sizes: Any) -> None: ...
 
@@ -75,8 +77,6 @@ class NoBackward:
 
     def update(self, step: int) -> bool:
         return True
-
-    def start(self, step: int, **known: Any) -> None: ...
 
 
 @pytest.mark.row("C58")

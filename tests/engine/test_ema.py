@@ -35,7 +35,7 @@ def loader_of(model: nn.Module | None) -> Any:
     return loader() if model is not None else Loader(points(dtype=torch.float64), batch_size=8)
 
 
-@pytest.mark.row("C68")
+@pytest.mark.row("C68", "C74")
 def test_the_average_is_that_of_the_closed_form() -> None:
     ema = EMA(0.9)
     runs, seen = averaged(ema, steps=5)

@@ -134,6 +134,7 @@ def test_the_sizes_of_groups_are_told() -> None:
     ]
 
 
+@pytest.mark.row("C74")
 def test_groups_do_to_the_weights_what_groups_by_hand_do() -> None:
     def trained(by_rules: bool) -> list[torch.Tensor]:
         torch.manual_seed(0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ import torch
 from assay.core.errors import InputError
 from assay.core.ports import MemoryRecorder
 from assay.engine import Engine, Supervised, evaluate
-from assay.engine.logged import LATE, Logged
+from assay.engine.logged import Logged
 from engine.toys import engine, loader, net, points, same_bits, supervised, weights_of
 
 
@@ -84,38 +83,24 @@ def test_more_than_one_number_is_refused_by_name() -> None:
     assert "value.mean()" in caught.value.fix
 
 
-class Counted(MemoryRecorder):
-    """Counts how often it was told something."""
-
-    calls = 0
-
-    def log(self, values: Mapping[str, float], step: int) -> None:
-        self.calls += 1
-        super().log(values, step)
-
-
 def test_late_values_are_read_together_and_stand_at_their_steps() -> None:
-    logged, recorder = Logged(is_late=True), Counted()
+    logged = Logged(is_late=True)
 
-    for step in range(1, LATE + 3):
+    for step in (1, 2, 3):
         logged.add("a", float(step))
         logged.add("b", torch.tensor(2.0 * step))
-        assert logged.end_step(step, recorder) == {}
-        if step == LATE - 1:
-            assert recorder.points == []
+        assert logged.end_step(step) == {}
 
-    assert recorder.curve("train/b") == [(step, 2.0 * step) for step in range(1, LATE + 1)]
-    logged.flush(recorder)
-    assert recorder.curve("train/a") == [(step, float(step)) for step in range(1, LATE + 3)]
-    assert recorder.calls == LATE + 2
+    assert logged.read() == {step: {"train/a": float(step), "train/b": 2.0 * step} for step in (1, 2, 3)}
+    assert logged.read() == {}
 
 
 def test_an_engine_on_a_device_records_what_waits_before_it_saves_and_at_the_end() -> None:
     runs = Engine(supervised(), loader(), epochs=1, device="meta")
 
-    flushed = [handler.event.value for handler in runs.bus.order() if handler.name == "Engine.flush"]
+    fetched = [handler.event.value for handler in runs.bus.order() if handler.name == "Engine.fetch"]
 
-    assert flushed == ["run_end", "epoch_end", "checkpoint_begin", "exception"]
+    assert fetched == ["run_end", "checkpoint_begin", "exception"]
 
 
 def test_a_value_keeps_no_graph_alive() -> None:

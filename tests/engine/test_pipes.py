@@ -310,7 +310,7 @@ def test_a_length_that_is_wrong_is_told_at_the_end_of_the_epoch(said: int, what:
     assert len(read(over([itr.Filter(bool), itr.Length(22)]))) == 22
 
 
-@pytest.mark.row("E25")
+@pytest.mark.row("E25", "C74")
 def test_parts_have_the_sizes_asked_for_and_nothing_in_common() -> None:
     def part(number: int, sizes: list[float], seed: int = 0) -> list[int]:
         return list(chain([SequenceWrapper(range(1000)), lst.Part(sizes, number, seed=seed)]))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -69,8 +71,8 @@ def test_every_epoch_and_every_seed_has_an_order_of_its_own(n: int, first: int, 
 
 
 def test_an_order_that_was_once_recorded_stays_what_it_was() -> None:
-    assert order(10) == [7, 4, 9, 6, 2, 3, 1, 5, 8, 0]
-    assert order(10, seed=1234, epoch=5) == [1, 9, 2, 6, 0, 5, 4, 8, 7, 3]
+    assert order(10) == [9, 4, 2, 7, 3, 0, 8, 1, 6, 5]
+    assert order(10, seed=1234, epoch=5) == [7, 1, 2, 5, 9, 8, 3, 4, 6, 0]
     last = Plan(60_000, seed=0, shuffle=True).indices(3, 59_995, 5).tolist()
     assert last == [58456, 55312, 7246, 41293, 3095]
 
@@ -85,6 +87,26 @@ def test_every_index_stands_at_every_position_about_equally_often() -> None:
     chi_squared = ((counts - expected) ** 2 / expected).sum()
 
     assert chi_squared < 2 * (n - 1) ** 2  # 64 on average, 128 is 5.7 deviations away
+
+
+@pytest.mark.parametrize("n", [2, 3, 4, 5, 6])
+def test_of_few_samples_every_order_comes_about_equally_often(n: int) -> None:
+    counts = Counter(tuple(order(n, epoch=epoch)) for epoch in range(20 * math.factorial(n)))
+
+    assert len(counts) == math.factorial(n)  # one that never comes is one in e to the 20th
+    chi_squared = sum((count - 20) ** 2 / 20 for count in counts.values())
+    degrees = math.factorial(n) - 1
+    assert abs(chi_squared - degrees) < 6 * math.sqrt(2 * degrees)
+
+
+@pytest.mark.parametrize("n", [7, 12, 16, 17, 25])
+def test_which_pair_stands_first_is_about_equally_often_each(n: int) -> None:
+    num_pairs = n * (n - 1)
+    pairs = [tuple(Plan(n, seed=1, shuffle=True).indices(epoch, 0, 2).tolist()) for epoch in range(20 * num_pairs)]
+
+    chi_squared = sum((count - 20) ** 2 / 20 for count in Counter(pairs).values())
+    chi_squared += 20 * (num_pairs - len(set(pairs)))
+    assert abs(chi_squared - num_pairs) < 6 * math.sqrt(2 * num_pairs)
 
 
 def test_orders_of_neighbouring_epochs_have_nothing_to_do_with_each_other() -> None:

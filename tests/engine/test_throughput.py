@@ -28,6 +28,7 @@ def recorded(tmp_path: Path, every: str = "1 epoch", **given: Any) -> MemoryReco
     return recorder
 
 
+@pytest.mark.row("C74")
 @pytest.mark.parametrize("every", ["1 epoch", "1 step", "2 steps"])
 def test_the_parts_of_an_epoch_sum_up_to_its_time(every: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[float] = []
@@ -57,6 +58,7 @@ def test_the_end_of_a_run_within_an_epoch_counts_as_one_and_an_empty_one_does_no
     assert [step for step, _ in recorded(tmp_path / "b", steps=3).curve("speed/steps_per_s")] == [3]
 
 
+@pytest.mark.row("C74")
 def test_memory_is_recorded_by_what_it_is_for() -> None:
     model, recorder = hard_net(), MemoryRecorder()
     runs = engine(supervised(model, optimizer=torch.optim.AdamW(model.parameters())), recorder=recorder)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from warm_python import Run, run
 
 SRC = Path(__file__).resolve().parents[2] / "src"
 
@@ -111,18 +112,20 @@ def toy(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def assay(toy: Path) -> Assay:
+def assay(toy: Path, warm: Run) -> Assay:
     """Runs a command as a process of its own, in the toy project."""
+    return commands(warm, toy)
 
+
+@pytest.fixture
+def cold_assay(toy: Path) -> Assay:
+    """The same in an interpreter that starts from nothing, as a user's does."""
+    return commands(run, toy)
+
+
+def commands(run: Run, toy: Path) -> Assay:
     def call(*arguments: str, cwd: Path = toy, **variables: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "assay", *arguments],
-            cwd=cwd,
-            env={**os.environ, "PYTHONPATH": str(SRC), "NO_COLOR": "1", **variables},
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+        own = {**os.environ, "PYTHONPATH": str(SRC), "NO_COLOR": "1", **variables}
+        return run(["-m", "assay", *arguments], folder=cwd, variables=own)
 
     return call

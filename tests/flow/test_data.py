@@ -44,14 +44,33 @@ def here(toy: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 # ------------------------------------------------------------------------------------------------------------ exactness
 
 
-def killed_at(toy: Path, batches: int, *arguments: str) -> int:
-    """Start a run and kill it once so many points of its loss are on the disk; the exit code."""
+HELD = """\
+import os
+import random
+import time
+import numpy as np
+
+passes = 0
+
+def wait(training):
+    # Whoever is to be killed does not come to its end before, however late the killer is.
+    global passes
+    passes += training
+    if passes > int(os.environ.get("HELD_AFTER", 1_000_000)):
+        time.sleep(60)
+
+"""
+
+
+def killed_at(toy: Path, batches: int, passes: int, *arguments: str) -> int:
+    """Start a run and kill it once so many points of its loss are on the disk, at the latest after so many forward
+    passes; the exit code."""
     from assay.store.series import read_series
 
     process = subprocess.Popen(
         [sys.executable, "-m", "assay", *arguments],
         cwd=toy,
-        env={**os.environ, "PYTHONPATH": str(SRC), "NO_COLOR": "1", "SLOW": "0.01"},
+        env={**os.environ, "PYTHONPATH": str(SRC), "NO_COLOR": "1", "SLOW": "0.01", "HELD_AFTER": str(passes)},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
@@ -77,10 +96,8 @@ def test_a_run_killed_anywhere_goes_on_to_the_same_bits_with_any_workers(assay, 
     slow = '        time.sleep(float(os.environ.get("SLOW", 0)))\n        x = self.points[i]\n'
     (toy / "points.py").write_text(points.replace("        x = self.points[i]\n", slow))
     net = (toy / "net.py").read_text()
-    draws = "import random\nimport numpy as np\n" + net.replace(
-        "return self.layers(x)", "return self.layers(x + 0.01 * random.random() + 0.01 * np.random.rand())"
-    )
-    (toy / "net.py").write_text(draws)
+    draws = "return self.layers(x + 0.01 * random.random() + 0.01 * np.random.rand())"
+    (toy / "net.py").write_text(HELD + net.replace("return self.layers(x)", f"wait(self.training)\n        {draws}"))
     more = f"train.accumulate={accumulate}"
     plain = assay("run", "toy.toml", more)
     assert plain.returncode == 0, plain.stderr
@@ -91,7 +108,8 @@ def test_a_run_killed_anywhere_goes_on_to_the_same_bits_with_any_workers(assay, 
 
     for workers in (0, 2):
         at = pick.randrange(4, 30)
-        assert killed_at(toy, at, "run", "toy.toml", more, f"data.train.workers={workers}") == -signal.SIGKILL
+        given = ["run", "toy.toml", more, f"data.train.workers={workers}"]
+        assert killed_at(toy, at, 31 * accumulate, *given) == -signal.SIGKILL
         run = only_run(toy)
         # The workers of the rest are others than those of the beginning: they change nothing.
         resumed = assay("resume", "last", f"data.train.workers={2 - workers}")

@@ -9,8 +9,6 @@ import re
 import runpy
 import shutil
 import struct
-import subprocess
-import sys
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +22,7 @@ from assay.config import load, plain
 from assay.core import run_file
 from assay.store.series import read_series
 from languages import WRITERS
+from warm_python import Run
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 SRC = EXAMPLES.parent / "src"
@@ -142,15 +141,12 @@ def test_a_tiny_model_of_transformers_with_random_weights_learns_and_is_built_ag
 
 
 @pytest.mark.slow
-def test_the_loop_by_hand_learns_is_recorded_and_knows_when_it_was_done(tmp_path: Path) -> None:
+def test_the_loop_by_hand_learns_is_recorded_and_knows_when_it_was_done(warm: Run, tmp_path: Path) -> None:
     def ran() -> str:
-        done = subprocess.run(
-            [sys.executable, str(EXAMPLES / "05_hand_loop" / "train.py")],
-            cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": str(SRC)},
-            capture_output=True,
-            text=True,
-            check=False,
+        done = warm(
+            [str(EXAMPLES / "05_hand_loop" / "train.py")],
+            folder=tmp_path,
+            variables={**os.environ, "PYTHONPATH": str(SRC)},
         )
         assert done.returncode == 0, done.stderr
         return done.stdout
@@ -202,16 +198,13 @@ def test_the_zoo_reaches_what_its_readme_says_and_each_of_its_models_learns(assa
 
 
 @pytest.mark.slow
-def test_the_gpt_writes_what_follows_a_beginning(assay, tmp_path: Path) -> None:
+def test_the_gpt_writes_what_follows_a_beginning(assay, warm: Run, tmp_path: Path) -> None:
     assert assay("run", str(EXAMPLES / "03_gpt" / "gpt.toml"), "--max-steps", "2", cwd=tmp_path).returncode == 0
 
-    wrote = subprocess.run(
-        [sys.executable, str(EXAMPLES / "03_gpt" / "write.py"), "last", "Names "],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(SRC)},
-        capture_output=True,
-        text=True,
-        check=False,
+    wrote = warm(
+        [str(EXAMPLES / "03_gpt" / "write.py"), "last", "Names "],
+        folder=tmp_path,
+        variables={**os.environ, "PYTHONPATH": str(SRC)},
     )
 
     assert wrote.returncode == 0, wrote.stderr

@@ -17,6 +17,7 @@ from assay.store.series import read_series
 from flow.conftest import SRC
 from flow.test_flags import without
 from flow.test_train import only_run
+from warm_python import Run
 
 pytestmark = pytest.mark.slow
 
@@ -221,17 +222,11 @@ def test_a_second_signal_ends_at_once_and_loses_nothing_that_was_recorded(toy: P
 # ---------------------------------------------------------------------------------------------------------------- disks
 
 
-def in_child(toy: Path, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """A program run in the toy project as a process of its own."""
-    return subprocess.run(
-        [sys.executable, "-c", program, *arguments],
-        cwd=toy,
-        env={**os.environ, "PYTHONPATH": str(SRC), "NO_COLOR": "1"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+@pytest.fixture
+def in_child(toy: Path, warm: Run) -> Run:
+    """Runs a program in the toy project as a process of its own."""
+    own = {"PYTHONPATH": str(SRC), "NO_COLOR": "1"}
+    return lambda program, *arguments: warm(["-c", program, *arguments], folder=toy, variables={**os.environ, **own})
 
 
 FULL = """
@@ -243,9 +238,9 @@ sys.exit(main(sys.argv[2:]))
 """
 
 
-def test_a_disk_that_fills_up_ends_no_run_and_is_told(toy: Path) -> None:
+def test_a_disk_that_fills_up_ends_no_run_and_is_told(in_child, toy: Path) -> None:
     """No file may grow beyond 20 kB: the record fits, a checkpoint of this wide a model does not."""
-    ran = in_child(toy, FULL, "20000", "run", "toy.toml", "model.width=2000", "--device", "cpu")
+    ran = in_child(FULL, "20000", "run", "toy.toml", "model.width=2000", "--device", "cpu")
 
     assert ran.returncode == 0, ran.stderr
     run = only_run(toy)
@@ -267,7 +262,7 @@ sys.exit(main(sys.argv[1:]))
 
 
 @pytest.mark.parametrize("at", ["project", "runs"])
-def test_a_folder_that_may_not_be_written_is_one_clear_error(at: str, toy: Path) -> None:
+def test_a_folder_that_may_not_be_written_is_one_clear_error(at: str, in_child, toy: Path) -> None:
     locked = toy
     if at == "runs":
         (toy / ".assay").mkdir()
@@ -275,7 +270,7 @@ def test_a_folder_that_may_not_be_written_is_one_clear_error(at: str, toy: Path)
         locked.mkdir()
     locked.chmod(0o555)
     try:
-        ran = in_child(toy, WITHOUT_POWERS, "run", "toy.toml", "--device", "cpu", "--max-steps", "1")
+        ran = in_child(WITHOUT_POWERS, "run", "toy.toml", "--device", "cpu", "--max-steps", "1")
     finally:
         locked.chmod(0o755)
 

@@ -10,9 +10,10 @@ import torch
 from torch import nn
 
 from assay.compose import Launch, RunResult, resume, train
+from assay.compose import test as evaluated
 from assay.config import open_config
 from assay.core import run_file
-from assay.core.errors import CheckpointError, InputError
+from assay.core.errors import CheckpointError, ConfigError, InputError
 from assay.core.facts import Warned, read_events
 from assay.engine import save_weights
 from assay.engine.checkpoint.folder import load
@@ -120,6 +121,61 @@ def test_a_file_of_weights_will_do_and_what_does_not_fit_starts_nothing(
     begun = load(result.record_dir / "checkpoints" / "step-000000001")["model"]
     assert torch.equal(begun["layers.0.weight"], layers[0].weight)
     assert run_file.read(result.record_dir).parent == ""
+
+
+@pytest.mark.row("E43")
+def test_a_config_can_say_where_its_weights_come_from(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(toy)
+    layers = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 2))
+    torch.save({"state_dict": layers.state_dict(), "epoch": 3}, toy / "net.pth.tar")
+    save_weights(nn.Sequential(*layers[:4], nn.Linear(8, 5)), toy / "other.safetensors")
+
+    def begun(*overrides: str) -> Any:
+        result = begin(toy, "", "optimizer.lr=1e-30", *overrides, steps=1)
+        assert result.record_dir is not None
+        return load(result.record_dir / "checkpoints" / "step-000000001")["model"], result
+
+    weights, first = begun('load_weights={ path = "net.pth.tar", rename = { "^" = "layers." }, pickled = true }')
+    assert torch.equal(weights["layers.0.weight"], layers[0].weight)
+    assert torch.equal(weights["layers.4.bias"], layers[4].bias)
+
+    from_run, again = begun(f"load_weights=run:{first.id}@latest")
+    assert torch.equal(from_run["layers.0.weight"], layers[0].weight)
+    assert again.record_dir is not None
+    assert run_file.read(again.record_dir).parent == f"{first.id}@step-000000001"
+    with pytest.raises(InputError, match="does not fit the model"):
+        begin(toy, "", "load_weights=other.safetensors")
+    partly, result = begun('load_weights={ path = "other.safetensors", rename = { "^" = "layers." }, strict = false }')
+    assert torch.equal(partly["layers.0.weight"], layers[0].weight)
+    assert partly["layers.4.bias"].shape == (2,)
+    assert result.record_dir is not None
+    told = "other.safetensors: of another shape: layers.4.bias, layers.4.weight"
+    assert told in (result.record_dir / "log.txt").read_text()
+
+    one = evaluated("toy.toml", Launch(device="cpu", quiet=True), overrides=[f"load_weights=run:{first.id}@latest"])
+    other = evaluated("toy.toml", Launch(device="cpu", quiet=True), weights=f"{first.id}@latest")
+    assert one.value == other.value and one.value
+
+
+@pytest.mark.parametrize(
+    ("written", "message"),
+    [
+        ("load_weights=nothing", "no project here"),
+        ("load_weights=3", "load_weights"),
+        ("load_weights.rename.a=3", "load_weights.rename.a"),
+        ("load_weights.pathh=a", "unknown key `load_weights.pathh`"),
+    ],
+)
+def test_what_names_no_weights_starts_nothing(
+    written: str, message: str, toy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(toy)
+
+    with pytest.raises((InputError, ConfigError)) as caught:
+        begin(toy, "", written)
+
+    assert message in str(caught.value)
+    assert not (toy / "runs").exists()
 
 
 def test_a_damaged_newest_checkpoint_is_passed_over_and_that_is_said(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from assay.cli.main import main
 from assay.core import run_file
 from flow.conftest import SRC
 from flow.test_train import only_run
+from warm_python import Run
 
 pytestmark = pytest.mark.slow
 
@@ -31,26 +31,26 @@ asyncio.run(cells())
 """
 
 
-def in_cells(toy: Path, *cells: str) -> subprocess.CompletedProcess[str]:
-    """Cells one after another as a kernel of a notebook runs them: by `exec`, without `__file__`, inside a loop."""
-    (toy / "cells.json").write_text(json.dumps(cells))
-    return subprocess.run(
-        [sys.executable, "-c", KERNEL, "cells.json"],
-        cwd=toy,
-        env={**os.environ, "PYTHONPATH": str(SRC), "NO_COLOR": "1"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+@pytest.fixture
+def in_cells(toy: Path, warm: Run) -> Run:
+    """Runs cells one after another as a kernel of a notebook does: by `exec`, without `__file__`, inside a loop."""
+
+    def run(*cells: str) -> subprocess.CompletedProcess[str]:
+        (toy / "cells.json").write_text(json.dumps(cells))
+        own = {"PYTHONPATH": str(SRC), "NO_COLOR": "1"}
+        done: subprocess.CompletedProcess[str] = warm(
+            ["-c", KERNEL, "cells.json"], folder=toy, variables={**os.environ, **own}
+        )
+        return done
+
+    return run
 
 
 @pytest.mark.row("A42")
-def test_configs_are_run_from_the_cells_of_a_notebook_in_their_order(toy: Path) -> None:
+def test_configs_are_run_from_the_cells_of_a_notebook_in_their_order(in_cells, toy: Path) -> None:
     (toy / "other.toml").write_text((toy / "toy.toml").read_text().replace('tag = "toy"', 'tag = "other"'))
 
     ran = in_cells(
-        toy,
         "import assay\nassert '__file__' not in globals()",
         "results = assay.run(['toy.toml', 'nothing.toml', 'other.toml'], device='cpu', desc='by hand', no_file=False)",
         "print([result.status for result in results], [result.step for result in results])",
@@ -67,11 +67,11 @@ def test_configs_are_run_from_the_cells_of_a_notebook_in_their_order(toy: Path) 
     assert "by hand" in (runs[0] / "README.md").read_text()
 
 
-def test_what_only_looks_wrong_is_said_to_whoever_runs_it_from_python(toy: Path) -> None:
+def test_what_only_looks_wrong_is_said_to_whoever_runs_it_from_python(in_cells, toy: Path) -> None:
     text = (toy / "toy.toml").read_text().replace("width = 8", 'width = "${sizes.width}"')
     (toy / "toy.toml").write_text(f"{text}\n[sizes]\nwidth = 8\nspare = 2\n")
 
-    ran = in_cells(toy, "import assay", "assert assay.run('toy.toml', device='cpu')[0].status == 'finished'")
+    ran = in_cells("import assay", "assert assay.run('toy.toml', device='cpu')[0].status == 'finished'")
 
     assert ran.returncode == 0, ran.stderr
     assert ran.stderr.count("warning: nothing uses `sizes.spare`") == 1

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -33,10 +35,13 @@ class Shy(points.Points):
 
     def __getitem__(self, i):
         item = super().__getitem__(i)
-        if self.noisy and os.environ.get("RANK", "0") == "1":
+        rank = os.environ.get("RANK", os.environ.get("SLURM_PROCID"))
+        if self.noisy and rank == os.environ.get("SHY_RANK", "1"):
             print("rank 1 loads", i)
             if self.loaded == int(os.environ.get("KILL_AT", 0)):
                 os.kill(os.getpid(), signal.SIGKILL)
+            if self.loaded == int(os.environ.get("STOP_AT", 0)):
+                os.kill(os.getpid(), signal.SIGSTOP)
             if self.loaded == int(os.environ.get("FAIL_AT", 0)):
                 raise ValueError("a bad sample")
         return item
@@ -102,11 +107,24 @@ def test_the_checkpoint_of_two_processes_loads_into_the_plain_model(assay, toy: 
         sys.modules.pop("net", None)
 
 
-def test_a_run_whose_second_process_was_killed_ends_soon_and_resumes_to_the_same_bits(assay, toy: Path) -> None:
-    assert assay("run", "toy.toml", "--nproc", "2").returncode == 0
-    whole = last_digest(only_run(toy))
-    only_run(toy).rename(toy.parent / "reference")
+@pytest.fixture(scope="module")
+def undisturbed() -> list[str]:
+    """The digest of the run that nobody disturbs, once somebody has needed it."""
+    return []
 
+
+@pytest.fixture
+def whole(undisturbed: list[str], assay, toy: Path) -> str:
+    if not undisturbed:
+        assert assay("run", "toy.toml", "--nproc", "2").returncode == 0
+        undisturbed.append(last_digest(only_run(toy)))
+        only_run(toy).rename(toy.parent / "reference")
+    return undisturbed[0]
+
+
+def test_a_run_whose_second_process_was_killed_ends_soon_and_resumes_to_the_same_bits(
+    assay, toy: Path, whole: str
+) -> None:
     killed = assay("run", "toy.toml", "--nproc", "2", KILL_AT="50")
 
     assert killed.returncode == 1
@@ -120,9 +138,39 @@ def test_a_run_whose_second_process_was_killed_ends_soon_and_resumes_to_the_same
     assert list(read_series(run / "metrics.bin")["train/loss"].steps) == list(range(1, 33))
 
 
-@pytest.mark.parametrize("count", ["1", "4"])
-def test_a_run_of_two_processes_goes_on_in_another_number_of_them(assay, toy: Path, count: str) -> None:
-    assert assay("run", "toy.toml", "--nproc", "2", KILL_AT="50").returncode == 1
+def test_a_run_whose_processes_are_killed_again_and_again_goes_on_by_itself_to_the_same_bits(
+    assay, toy: Path, whole: str
+) -> None:
+    # Counted from the start of each process: of 32 steps the first has 12 behind it when it dies, the next 12 more.
+    restarted = assay("run", "toy.toml", "--nproc", "2", "--max-restarts", "2", KILL_AT="50")
+
+    assert restarted.returncode == 0, restarted.stderr
+    assert "restart 1: Rank 1 (pid" in restarted.stderr
+    assert "stopping after this step" not in restarted.stderr
+    file = run_file.read(only_run(toy))
+    assert [attempt.status for attempt in file.attempts] == ["failed", "failed", "finished"]
+    assert "Rank 1" in file.attempts[0].reason
+    assert last_digest(only_run(toy)) == whole
+    assert list(read_series(only_run(toy) / "metrics.bin")["train/loss"].steps) == list(range(1, 33))
+
+
+def test_a_process_that_is_stopped_for_long_ends_the_run_with_that_as_the_cause(assay, toy: Path) -> None:
+    stopped = assay("run", "toy.toml", "--nproc", "2", STOP_AT="50")
+
+    assert stopped.returncode == 1
+    assert stopped.stderr.count("error:") == 1
+    assert "was stopped for 5 s (SIGSTOP), and was ended" in stopped.stderr
+    assert "go on with: assay resume" in stopped.stderr
+    file = run_file.read(only_run(toy))
+    assert (file.status, file.newest.reason.partition(" (pid")[0]) == ("failed", "RankError: Rank 1")
+
+
+@pytest.mark.parametrize(("count", "rank"), [("1", "1"), ("4", "0")])
+def test_a_run_of_two_processes_goes_on_in_another_number_of_them(assay, toy: Path, count: str, rank: str) -> None:
+    killed = assay("run", "toy.toml", "--nproc", "2", KILL_AT="50", SHY_RANK=rank)
+    assert killed.returncode == 1
+    assert f"error: Rank {rank} (pid " in killed.stderr
+    assert f"go on with: assay resume {run_file.read(only_run(toy)).id}" in killed.stderr
 
     resumed = assay("resume", "last", "--nproc", count)
 
@@ -177,26 +225,151 @@ def test_processes_that_were_started_by_torchrun_join(assay, toy: Path) -> None:
 
 
 def test_a_signal_to_the_run_stops_all_processes_after_one_step_with_a_checkpoint(assay, toy: Path) -> None:
-    assert assay("run", "toy.toml", "--nproc", "2", "train.epochs=40").returncode == 0
+    assert assay("run", "toy.toml", "--nproc", "2", "train.epochs=20").returncode == 0
     whole = last_digest(only_run(toy))
     only_run(toy).rename(toy.parent / "reference")
-    running = subprocess.Popen(
-        [sys.executable, "-m", "assay", "run", "toy.toml", "--nproc", "2", "train.epochs=40"],
-        cwd=toy,
-        env={**os.environ, "PYTHONPATH": str(SRC), "NO_COLOR": "1"},
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    until = time.monotonic() + 60
-    while time.monotonic() < until and not list(toy.glob("runs/*/checkpoints/step-*")):
-        time.sleep(0.05)
+    running = _begun(toy, "run", "toy.toml", "--nproc", "2", "train.epochs=20")
+    _wait_for(lambda: list(toy.glob("runs/*/checkpoints/step-*")))
     workers = psutil.Process(running.pid).children(recursive=True)
 
     running.send_signal(signal.SIGTERM)
-    told = running.communicate(timeout=60)[1]
+    told = running.communicate(timeout=100)[1]
 
     assert running.returncode == 143, told
     assert not any(each.is_running() for each in workers)
     assert run_file.read(only_run(toy)).status == "stopped"
     assert assay("resume", "last", "--nproc", "2").returncode == 0
     assert last_digest(only_run(toy)) == whole
+
+
+def test_processes_whose_parent_was_killed_stop_by_themselves_and_are_saved(toy: Path) -> None:
+    running = _begun(toy, "run", "toy.toml", "--nproc", "2", "train.epochs=400")
+    _wait_for(lambda: list(toy.glob("runs/*/checkpoints/step-*")))
+    workers = psutil.Process(running.pid).children(recursive=True)
+
+    running.kill()
+    running.communicate()
+    psutil.wait_procs(workers, timeout=100)
+
+    assert not any(each.is_running() for each in workers)
+    assert run_file.read(only_run(toy)).status == "stopped"
+
+
+def _begun(toy: Path, *arguments: str, **variables: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "assay", *arguments],
+        cwd=toy,
+        env={**os.environ, "PYTHONPATH": str(SRC), "NO_COLOR": "1", **variables},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def _wait_for(happened: Callable[[], object]) -> None:
+    until = time.monotonic() + 100
+    while time.monotonic() < until and not happened():
+        time.sleep(0.05)
+
+
+def test_two_machines_of_one_run_start_again_together_and_end_with_the_same_bits(toy: Path, whole: str) -> None:
+    port = _free_port()
+    typed = ["run", "toy.toml", "--nnodes", "2", "--nproc", "1", "--rendezvous", f"localhost:{port}"]
+    typed += ["--max-restarts", "2"]
+
+    both = [_begun(toy, *typed, "--node-rank", str(rank), KILL_AT="50") for rank in range(2)]
+    told = [each.communicate(timeout=110)[1] for each in both]
+
+    assert [each.returncode for each in both] == [0, 0], "\n".join(told)
+    assert sum("finished" in text for text in told) == 1
+    assert [each.status for each in run_file.read(only_run(toy)).attempts][-1] == "finished"
+    assert len(run_file.read(only_run(toy)).attempts) == 3
+    assert last_digest(only_run(toy)) == whole
+
+
+def test_processes_of_srun_join_and_go_on_with_their_run_when_the_job_is_started_again(toy: Path, whole: str) -> None:
+    killed = _as_srun(toy, KILL_AT="50")
+
+    assert killed[1].returncode == -signal.SIGKILL
+    assert (killed[0].returncode, run_file.read(only_run(toy)).status) == (1, "failed")
+    reason = run_file.read(only_run(toy)).newest.reason
+    assert f"Rank 1 (pid {killed[1].pid}) has ended, or was killed." in reason
+    again = _as_srun(toy, SLURM_RESTART_COUNT="1")
+    assert [each.returncode for each in again] == [0, 0]
+    assert len(run_file.read(only_run(toy)).attempts) == 2
+    assert last_digest(only_run(toy)) == whole
+
+
+def test_machines_that_do_not_share_the_run_folder_are_told_so_before_anything_is_written(toy: Path) -> None:
+    both = _as_srun(toy, own_runs=True)
+
+    for each in both:
+        assert each.returncode == 2
+        assert "rank 1 does not see what rank 0 writes there" in each.told
+    assert not list(toy.glob("runs-*/*"))
+
+
+PREPARED = """\
+from accelerate import Accelerator
+
+from plain import Net
+
+
+def net(width):
+    return Accelerator(cpu=True).prepare_model(Net(width), evaluation_mode=True)
+"""
+
+
+@pytest.mark.row("A80")
+def test_a_model_that_accelerate_has_prepared_is_trained_as_it_is(assay, toy: Path) -> None:
+    (toy / "prepared.py").write_text(PREPARED)
+
+    for model in ("plain.Net", "prepared.net"):
+        done = assay("run", "toy.toml", f"model.type={model}", "--nproc", "2", "--max-steps", "8")
+        assert done.returncode == 0, done.stderr
+        only_run(toy).rename(toy.parent / model)
+
+    runs = [toy.parent / model for model in ("plain.Net", "prepared.net")]
+    files = [next(run.glob("checkpoints/step-*8/model.safetensors")) for run in runs]
+    assert files[0].read_bytes() == files[1].read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("typed", "what"),
+    [
+        (["--nnodes", "2", "--nproc", "2"], "2 machines cannot find each other"),
+        (["--nnodes", "2", "--node-rank", "0", "--nproc", "2", "--rendezvous", "here"], "`here` is no HOST:PORT"),
+        (["--nnodes", "2", "--nproc", "2", "parallel.data=2"], "--nnodes 2 x --nproc 2 is not 2 data = 2"),
+        (["--nnodes", "3", "parallel.data=4"], "4 processes cannot be split evenly on 3 machines"),
+    ],
+)
+def test_machines_that_cannot_work_together_are_refused(assay, toy: Path, typed: list[str], what: str) -> None:
+    refused = assay("run", "toy.toml", *typed)
+
+    assert refused.returncode == 2
+    assert what in refused.stderr
+    assert "fix:" in refused.stderr
+
+
+class Told(subprocess.Popen[str]):
+    told: str = ""
+
+
+def _as_srun(toy: Path, *, own_runs: bool = False, **more: str) -> list[Told]:
+    """Two processes as `srun --ntasks=2 assay run toy.toml` starts them."""
+    job = {"SLURM_JOB_ID": str(os.getpid()), "SLURM_STEP_ID": str(int(own_runs)), "SLURM_STEP_NODELIST": "localhost"}
+    running = []
+    for rank in ("0", "1"):
+        place = {"ASSAY_RUNS_DIR": str(toy / f"runs-{rank}")} if own_runs else {}
+        task = {"SLURM_PROCID": rank, "SLURM_LOCALID": rank, "SLURM_STEP_NUM_TASKS": "2"}
+        command = [sys.executable, "-m", "assay", "run", "toy.toml"]
+        env = {**os.environ, "PYTHONPATH": str(SRC), "NO_COLOR": "1", **job, **task, **place, **more}
+        running.append(Told(command, cwd=toy, env=env, stderr=subprocess.PIPE, text=True))
+    for each in running:
+        each.told = each.communicate(timeout=110)[1]
+    return running
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("localhost", 0))
+        return int(listener.getsockname()[1])

@@ -25,6 +25,7 @@ from assay.store.series import read_series
 from assay.store.watched import files_left
 from event_reader import read
 from examples import EXAMPLES
+from warm_python import Run
 
 SEEDS = EXAMPLES / "seeds"
 SRC = EXAMPLES.parent / "src"
@@ -65,31 +66,27 @@ PIPE_NAMES = ["SequenceWrapper", "JsonLOpener", "SplitByWorker", "Shuffle"]
 PIPE_NAMES += ["ParseJsonDoc", "PruneLongText", "Sample2Encoding", "Batch"]
 
 
-def run(script: str, *arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run a snippet in a process of its own that sees no GPU."""
-    return _ran(str(SEEDS / script), *arguments, folder=folder)
+@pytest.fixture
+def run(warm: Run) -> Run:
+    """Runs a snippet in a process of its own that sees no GPU, to a good end."""
+    return lambda script, *arguments, folder: well(warm, [str(SEEDS / script), *arguments], folder)
 
 
-def assay(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
+@pytest.fixture
+def assay(warm: Run) -> Run:
     """The same for a command of assay."""
-    return _ran("-m", "assay", *arguments, folder=folder)
+    return lambda *arguments, folder, **more: well(warm, ["-m", "assay", *arguments], folder, **more)
 
 
-def _ran(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        [sys.executable, *arguments],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(SRC), "PYTHONDONTWRITEBYTECODE": "1", "CUDA_VISIBLE_DEVICES": ""},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+def well(run: Run, arguments: list[str], folder: Path, **more: str) -> subprocess.CompletedProcess[str]:
+    own = {"PYTHONPATH": str(SRC), "PYTHONDONTWRITEBYTECODE": "1", "CUDA_VISIBLE_DEVICES": ""}
+    done: subprocess.CompletedProcess[str] = run(arguments, folder=folder, variables={**os.environ, **own, **more})
+    assert done.returncode == 0, done.stdout + done.stderr
     return done
 
 
 @pytest.mark.row("S-C1", "C02")
-def test_the_basic_use_of_parameters(tmp_path: Path) -> None:
+def test_the_basic_use_of_parameters(run, tmp_path: Path) -> None:
     done = run("params_basic.py", folder=tmp_path)
 
     assert done.stdout == f"Params[{BUILT_IN.format(epoch=400)},\n ('batch_size', 25)]\n"
@@ -97,7 +94,7 @@ def test_the_basic_use_of_parameters(tmp_path: Path) -> None:
 
 
 @pytest.mark.row("S-C2", "C05", "C06")
-def test_parameters_with_a_class_of_their_own(tmp_path: Path) -> None:
+def test_parameters_with_a_class_of_their_own(run, tmp_path: Path) -> None:
     done = run("params_class.py", folder=tmp_path)
 
     assert done.stdout == f"Base{OF_THE_CLASS}Assigned{OF_THE_CLASS}"
@@ -105,7 +102,7 @@ def test_parameters_with_a_class_of_their_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.row("S-C3", "C07")
-def test_parameters_from_the_command_line(tmp_path: Path) -> None:
+def test_parameters_from_the_command_line(run, tmp_path: Path) -> None:
     done = run("params_command_line.py", "--epoch=400", "--optim.lr=0.01", folder=tmp_path)
 
     assert done.stdout == f"Params[{BUILT_IN.format(epoch=400)},\n ('optim', {{'lr': 0.01}})]\n"
@@ -113,7 +110,7 @@ def test_parameters_from_the_command_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.row("S-C4", "C16", "C17")
-def test_measured_values_and_their_forms(tmp_path: Path) -> None:
+def test_measured_values_and_their_forms(run, tmp_path: Path) -> None:
     values = torch.rand(20, generator=torch.Generator().manual_seed(0))  # the snippet draws 1, 1, 2 and 16
 
     first, second = run("meter.py", folder=tmp_path).stdout.splitlines()
@@ -128,7 +125,7 @@ def test_measured_values_and_their_forms(tmp_path: Path) -> None:
 
 
 @pytest.mark.row("S-C5", "C20")
-def test_means_over_what_was_measured(tmp_path: Path) -> None:
+def test_means_over_what_was_measured(run, tmp_path: Path) -> None:
     lines = run("meter_average.py", folder=tmp_path).stdout.splitlines()
 
     form = re.compile(
@@ -148,7 +145,7 @@ def test_means_over_what_was_measured(tmp_path: Path) -> None:
 
 
 @pytest.mark.row("S-C6", "C29")
-def test_the_state_of_the_generators_put_back_gives_the_same_parameters(tmp_path: Path) -> None:
+def test_the_state_of_the_generators_put_back_gives_the_same_parameters(run, tmp_path: Path) -> None:
     printed = run("random_state.py", folder=tmp_path).stdout
 
     first, second = printed[: len(printed) // 2], printed[len(printed) // 2 :]
@@ -157,7 +154,7 @@ def test_the_state_of_the_generators_put_back_gives_the_same_parameters(tmp_path
 
 
 @pytest.mark.row("S-C7", "C32", "C33")
-def test_keypoints_checkpoints_and_models_grow_as_they_should(tmp_path: Path) -> None:
+def test_keypoints_checkpoints_and_models_grow_as_they_should(run, tmp_path: Path) -> None:
     lines = run("saver.py", folder=tmp_path).stdout.splitlines()
 
     assert [line.count("Checkpoint(") for line in lines] == [*range(1, 11), 1, 2, *[3] * 8, *range(1, 11)]
@@ -166,7 +163,7 @@ def test_keypoints_checkpoints_and_models_grow_as_they_should(tmp_path: Path) ->
 
 
 @pytest.mark.row("S-B5", "B27")
-def test_a_dictionary_that_holds_all_comes_back_from_both_kinds_of_files(tmp_path: Path) -> None:
+def test_a_dictionary_that_holds_all_comes_back_from_both_kinds_of_files(run, tmp_path: Path) -> None:
     lines = run("checkpoint_dict.py", folder=tmp_path).stdout.splitlines()
 
     assert lines == ["True {1.0} {'epoch': 7, 'best_loss': 0.25, 'alpha': 0.25, 'gamma': 2.0}"] * 2
@@ -192,10 +189,10 @@ def test_blocks_of_plugins_and_pipes_load_as_they_stand() -> None:
 
 
 @pytest.mark.row("S-A1", "S-A2", "A64")
-def test_plugins_and_pipes_are_checked_built_and_entered_in_order(tmp_path: Path) -> None:
+def test_plugins_and_pipes_are_checked_built_and_entered_in_order(run, assay, tmp_path: Path) -> None:
     done = run("tagger/show.py", folder=tmp_path)
-    assay("check", str(SEEDS / "tagger" / "tagger.toml"), folder=tmp_path)
-    assay("run", str(SEEDS / "tagger" / "tagger.toml"), folder=tmp_path)
+    for command in ("check", "run"):
+        assay(command, str(SEEDS / "tagger" / "tagger.toml"), folder=tmp_path)
 
     lines = done.stdout.splitlines()
     assert [line.split()[:2] for line in lines[:6]] == [["enter", name] for name in PLUGIN_NAMES]
@@ -216,7 +213,7 @@ def test_plugins_and_pipes_are_checked_built_and_entered_in_order(tmp_path: Path
 
 
 @pytest.mark.row("S-E1", "E10")
-def test_a_config_in_python_with_its_imports_and_objects_of_omegaconf(tmp_path: Path) -> None:
+def test_a_config_in_python_with_its_imports_and_objects_of_omegaconf(run, tmp_path: Path) -> None:
     done = run("mnist/show.py", folder=tmp_path)
 
     assert done.stdout.splitlines() == [
@@ -247,7 +244,7 @@ def line_of(name: str, level: str, text: str) -> str:
 
 
 @pytest.mark.row("S-B1", "B15")
-def test_logging_in_four_ways(tmp_path: Path) -> None:
+def test_logging_in_four_ways(run, tmp_path: Path) -> None:
     errors = run("logging_four_ways.py", folder=tmp_path).stderr.splitlines()
 
     assert re.fullmatch(line_of("one", "INFO", "to the console"), errors[0])
@@ -264,7 +261,7 @@ def test_logging_in_four_ways(tmp_path: Path) -> None:
 
 
 @pytest.mark.row("S-C8", "C41")
-def test_a_run_around_any_script(tmp_path: Path) -> None:
+def test_a_run_around_any_script(run, tmp_path: Path) -> None:
     def stored() -> set[str]:
         return set(FileBlobs(tmp_path / ".assay" / "code").digests())
 
@@ -289,7 +286,7 @@ def test_a_run_around_any_script(tmp_path: Path) -> None:
 
 
 @pytest.mark.row("S-C9", "C52")
-def test_what_was_recorded_is_looked_at_and_variables_come_back(tmp_path: Path) -> None:
+def test_what_was_recorded_is_looked_at_and_variables_come_back(run, tmp_path: Path) -> None:
     run("experiment.py", folder=tmp_path)
     (folder,) = run_folders(open_project(tmp_path))
     made = run_file.read(folder.path)
@@ -314,7 +311,7 @@ def _values(text: str) -> list[str]:
 
 
 @pytest.mark.row("S-B6", "B33")
-def test_a_loop_by_hand_is_seen_in_tensorboard_and_in_the_terminal(tmp_path: Path) -> None:
+def test_a_loop_by_hand_is_seen_in_tensorboard_and_in_the_terminal(run, assay, tmp_path: Path) -> None:
     printed = run("board.py", folder=tmp_path).stdout
     run("history.py", folder=tmp_path)
 
@@ -340,7 +337,7 @@ def test_a_loop_by_hand_is_seen_in_tensorboard_and_in_the_terminal(tmp_path: Pat
 
 
 @pytest.mark.row("S-A4", "A86")
-def test_a_run_is_trained_and_tested_in_two_linked_records(tmp_path: Path) -> None:
+def test_a_run_is_trained_and_tested_in_two_linked_records(run, tmp_path: Path) -> None:
     printed = run("train_and_test/train_and_test.py", folder=tmp_path).stdout
 
     assert printed == "finished test/acc test/loss\n"
@@ -398,7 +395,7 @@ def test_each_part_works_alone_with_nothing_else_of_the_framework(text: str, tmp
 
 
 @pytest.mark.row("S-D2", "D12", "D18")
-def test_a_process_without_a_base_class_is_called_and_learns_as_in_the_loops_of_the_text(tmp_path: Path) -> None:
+def test_a_process_without_a_base_class_is_called_and_learns_as_in_the_loops_of_the_text(run, tmp_path: Path) -> None:
     lines = run("process.py", folder=tmp_path).stdout.splitlines()
 
     assert lines == [
@@ -412,7 +409,7 @@ def test_a_process_without_a_base_class_is_called_and_learns_as_in_the_loops_of_
 
 
 @pytest.mark.row("S-D3", "D19", "D20")
-def test_a_state_has_the_fields_and_defaults_of_the_text(tmp_path: Path) -> None:
+def test_a_state_has_the_fields_and_defaults_of_the_text(run, tmp_path: Path) -> None:
     lines = run("state.py", folder=tmp_path).stdout.splitlines()
 
     assert lines == [
@@ -423,7 +420,7 @@ def test_a_state_has_the_fields_and_defaults_of_the_text(tmp_path: Path) -> None
 
 
 @pytest.mark.row("S-E2", "E17", "E19")
-def test_a_model_with_its_loss_inside_gives_losses_in_training_and_scores_in_evaluation(tmp_path: Path) -> None:
+def test_a_model_with_its_loss_inside_gives_losses_in_training_and_scores_in_evaluation(run, tmp_path: Path) -> None:
     lines = run("mnist/train.py", folder=tmp_path).stdout.splitlines()
 
     assert lines == [
@@ -435,18 +432,11 @@ def test_a_model_with_its_loss_inside_gives_losses_in_training_and_scores_in_eva
 
 @pytest.mark.slow
 @pytest.mark.row("S-E3", "E58")
-def test_the_whole_project_of_the_tutorial_runs_to_its_end_and_learns_the_digits(tmp_path: Path) -> None:
+def test_the_whole_project_of_the_tutorial_runs_to_its_end_and_learns_the_digits(assay, tmp_path: Path) -> None:
     (tmp_path / ".assay").mkdir()
-    ran = subprocess.run(
-        [sys.executable, "-m", "assay", "run", str(SEEDS / "mnist" / "project.py"), "--device", "cpu"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(SRC), "PYTHONDONTWRITEBYTECODE": "1", "ASSAY_RUNS_DIR": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    project = str(SEEDS / "mnist" / "project.py")
+    ran = assay("run", project, "--device", "cpu", folder=tmp_path, ASSAY_RUNS_DIR=str(tmp_path))
 
-    assert ran.returncode == 0, ran.stderr
     assert "20 epochs x 32 (4,000 samples / 128, rounded up) = 640 steps" in ran.stderr
     (run_path,) = tmp_path.glob("*-mnist")
     curves = read_series(run_path / "metrics.bin")
@@ -459,22 +449,15 @@ def test_the_whole_project_of_the_tutorial_runs_to_its_end_and_learns_the_digits
 
 
 @pytest.mark.row("S-A5")
-def test_a_task_that_gives_a_collate_with_its_data_is_asked_for_every_batch(tmp_path: Path) -> None:
-    ran = subprocess.run(
-        [sys.executable, "-m", "assay", "run", str(SEEDS / "collate" / "train.toml"), "--device", "cpu"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(SRC), "PYTHONDONTWRITEBYTECODE": "1", "ASSAY_RUNS_DIR": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def test_a_task_that_gives_a_collate_with_its_data_is_asked_for_every_batch(assay, tmp_path: Path) -> None:
+    config = str(SEEDS / "collate" / "train.toml")  # lists of different length make no batch without its collate
+    ran = assay("run", config, "--device", "cpu", folder=tmp_path, ASSAY_RUNS_DIR=str(tmp_path))
 
-    assert ran.returncode == 0, ran.stderr  # lists of different length make no batch without it
     assert "step     5  loss " in ran.stderr and "valid/loss" in ran.stderr
 
 
 @pytest.mark.row("S-B2")
-def test_features_are_made_once_by_two_processes(tmp_path: Path) -> None:
+def test_features_are_made_once_by_two_processes(run, tmp_path: Path) -> None:
     lines = run("features.py", folder=tmp_path).stdout.splitlines()
 
     assert [line.rstrip("01") for line in lines] == [
@@ -484,18 +467,24 @@ def test_features_are_made_once_by_two_processes(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.row("S-A3", "A62")
-def test_a_pipeline_at_the_end_of_an_epoch_evaluates_every_second_one(tmp_path: Path) -> None:
-    ran = subprocess.run(
-        [sys.executable, "-m", "assay", "run", str(SEEDS / "eval_epoch" / "train.toml")],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(SRC), "PYTHONDONTWRITEBYTECODE": "1", "CUDA_VISIBLE_DEVICES": ""},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+@pytest.mark.row("S-B3")
+def test_two_processes_train_what_one_does_by_one_option(tmp_path: Path) -> None:
+    found = []
+    for count in ("1", "2"):
+        (tmp_path / count).mkdir()
+        done = run("parallel.py", count, folder=tmp_path / count)
+        assert (f"= {count} processes" in done.stderr) == (count == "2")
+        found.append(done.stdout)
 
-    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert found[1] == found[0]  # ten digits of every weight
+    assert found[0].startswith("status finished loss 0.04")
+    assert len(found[0].splitlines()) == 5
+
+
+@pytest.mark.row("S-A3", "A62")
+def test_a_pipeline_at_the_end_of_an_epoch_evaluates_every_second_one(assay, tmp_path: Path) -> None:
+    assay("run", str(SEEDS / "eval_epoch" / "train.toml"), folder=tmp_path)
+
     (folder,) = (tmp_path / "runs").iterdir()
     evaluated = [each.fact for each in read_events(folder / "events.jsonl") if isinstance(each.fact, Evaluated)]
     assert [(fact.split, fact.step // 3) for fact in evaluated] == [("dev", 2), ("dev", 4), ("dev", 6)]
@@ -506,7 +495,7 @@ def test_a_pipeline_at_the_end_of_an_epoch_evaluates_every_second_one(tmp_path: 
 
 
 @pytest.mark.row("S-B4", "B22")
-def test_the_loop_of_the_text_and_its_schedules_are_those_of_an_engine(tmp_path: Path) -> None:
+def test_the_loop_of_the_text_and_its_schedules_are_those_of_an_engine(run, tmp_path: Path) -> None:
     lines = run("loop.py", folder=tmp_path).stdout.splitlines()
 
     names = ["by hand", "by an engine", "StepLR", "MultiStepLR", "ExponentialLR", "CosineAnnealingLR"]
@@ -514,7 +503,7 @@ def test_the_loop_of_the_text_and_its_schedules_are_those_of_an_engine(tmp_path:
 
 
 @pytest.mark.row("S-C10", "C56", "C59")
-def test_a_trainer_trains_evaluates_and_keeps_all_that_belongs_to_the_experiment(tmp_path: Path) -> None:
+def test_a_trainer_trains_evaluates_and_keeps_all_that_belongs_to_the_experiment(run, tmp_path: Path) -> None:
     run("trainer.py", folder=tmp_path)
 
     (folder,) = (tmp_path / "experiment" / "runs").iterdir()

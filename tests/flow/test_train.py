@@ -26,8 +26,8 @@ def last_digest(run: Path) -> str:
     return manifest.read(steps[-1]).digest
 
 
-def test_a_run_is_trained_recorded_listed_shown_tested_and_compared(assay, toy: Path) -> None:
-    ran = assay("run", "toy.toml", "--desc", "why not")
+def test_a_run_is_trained_recorded_listed_shown_tested_and_compared(cold_assay, toy: Path) -> None:
+    ran = cold_assay("run", "toy.toml", "--desc", "why not")
     assert ran.returncode == 0, ran.stderr
     run = only_run(toy)
     file = run_file.read(run)
@@ -37,17 +37,17 @@ def test_a_run_is_trained_recorded_listed_shown_tested_and_compared(assay, toy: 
     assert list(curves["train/loss"].steps) == list(range(1, 33))
     assert list(curves["valid/acc"].steps) == [8, 16, 24, 32]
 
-    listed = assay("ls")
+    listed = cold_assay("ls")
     assert "toy" in listed.stdout and "finished" in listed.stdout and "valid/acc" in listed.stdout
-    shown = assay("show", "last")
+    shown = cold_assay("show", "last")
     assert "why not" in shown.stdout and "train/loss" in shown.stdout and "width = 8" in shown.stdout
 
-    tested = assay("test", "last")
+    tested = cold_assay("test", "last")
     assert tested.returncode == 0, tested.stderr
     assert "test/acc" in tested.stdout
 
-    assert assay("run", "toy.toml", "optimizer.lr=0.5", "train.epochs=1").returncode == 0
-    compared = assay("diff", "last", "last-1", "--config")
+    assert cold_assay("run", "toy.toml", "optimizer.lr=0.5", "train.epochs=1").returncode == 0
+    compared = cold_assay("diff", "last", "last-1", "--config")
     assert compared.returncode == 1
     assert "optimizer.lr" in compared.stdout and "train.epochs" in compared.stdout
 
@@ -66,13 +66,13 @@ def test_an_override_changes_what_is_trained_and_a_mistyped_one_is_refused(assay
 
 
 @pytest.mark.row("A10", "F06")
-def test_three_mistakes_of_shape_are_told_at_once_before_torch_is_imported(assay, toy: Path) -> None:
+def test_three_mistakes_of_shape_are_told_at_once_before_torch_is_imported(cold_assay, toy: Path) -> None:
     text = (toy / "toy.toml").read_text()
     text = text.replace("[train]", "[trian]").replace("keep = 2", 'keep = "two"').replace("3 steps", "3 stops")
     (toy / "bad.toml").write_text(text)
     (toy / "torch.py").write_text("raise SystemExit('torch was imported')")
 
-    wrong = assay("run", "bad.toml")
+    wrong = cold_assay("run", "bad.toml")
 
     assert wrong.returncode == 2
     assert "3 errors" in wrong.stderr

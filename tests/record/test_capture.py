@@ -22,7 +22,12 @@ from assay.store.layout import Project, open_project, run_folders
 SRC = Path(__file__).resolve().parents[2] / "src"
 BEGIN = """
 import os, signal, subprocess, sys, time
+from pathlib import Path
 import assay
+
+def kept(text):
+    while not any(file.read_text().endswith(text) for file in Path("runs").glob("*/output.txt")):
+        time.sleep(0.01)
 """
 
 
@@ -95,9 +100,9 @@ def test_the_two_ways_out_stay_apart_on_the_console_and_come_together_in_the_fil
 with assay.start() as run:
     for i in range(3):
         print("out", i, flush=True)
-        time.sleep(0.05)
+        kept(f"out {i}\\n")
         print("err", i, file=sys.stderr)
-        time.sleep(0.05)
+        kept(f"err {i}\\n")
 """,
         project,
     )
@@ -207,7 +212,7 @@ def test_when_the_helper_is_killed_the_program_goes_on_and_prints(project: Proje
 import assay.record.capture as capture
 with assay.start() as run:
     print("before", flush=True)
-    time.sleep(0.3)
+    kept("before\\n")
     os.kill(capture._active._pump.pid, signal.SIGKILL)
     for i in range(2000):
         print("line", i, "x" * 100, flush=True)

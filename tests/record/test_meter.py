@@ -193,6 +193,17 @@ def test_names_keep_the_order_in_which_they_were_first_set() -> None:
     assert str(am) == "@z=2.0000(1.5000)  @a=3  @b=1.0000(1.0000)"
 
 
+@pytest.mark.row("C22")
+def test_five_values_in_each_step_make_no_device_wait() -> None:
+    """On this device nothing is computed, so that no number can be read from it."""
+    am = AvgMeter()
+    for _ in range(100):
+        am.update({name: torch.ones((), device="meta") for name in "abcde"}, weight=32)
+
+    with pytest.raises(RuntimeError, match="meta"):
+        am.mean("a")
+
+
 @pytest.mark.row("C21")
 def test_weights_make_the_mean_that_of_all_samples_and_reset_begins_again() -> None:
     samples = torch.rand(40, dtype=torch.float64, generator=torch.Generator().manual_seed(0))

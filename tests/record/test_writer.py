@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -503,6 +503,21 @@ def test_a_resumed_run_goes_back_and_the_old_branch_is_kept(path: Path, prealloc
     assert [int(step) for step, branch in zip(old.steps, old.branches, strict=True) if branch == 2] == [7, 8, 9, 10]
 
 
+def test_what_is_logged_again_at_the_step_that_a_run_goes_back_to_is_there_once(path: Path, preallocate: bool) -> None:
+    """A step was saved, then evaluated, then the run was killed: the resumed one evaluates it again."""
+    write(path, [({"a": 1.0}, 3), ({"valid/a": 2.0}, 3), ({"a": 1.0}, 4)], preallocate=preallocate)
+    writer = MetricsWriter(path, 2, preallocate=preallocate)
+
+    writer.rewind(3)
+    writer.log({"valid/a": 2.0}, 3)
+    writer.log({"a": 1.0}, 4)
+    writer.close()
+
+    for _ in range(2):
+        assert curves(path) == {"a": [(3, 1.0), (4, 1.0)], "valid/a": [(3, 2.0)]}
+        assert compact(path)
+
+
 @pytest.mark.parametrize("second", [True, False], ids=["then mapped", "then written"])
 def test_a_compacted_file_can_be_gone_on_with(path: Path, preallocate: bool, second: bool) -> None:
     write(path, [({"a": 1.0}, 1), ({"a": 2.0, "b": 1.0}, 2)], preallocate=preallocate)
@@ -675,7 +690,7 @@ def test_a_folder_that_is_not_there_is_one_clear_error(tmp_path: Path) -> None:
 
 NAMES = st.sampled_from(["a", "b", "c/d", "é", "x" * 300])
 VALUES = st.floats(allow_nan=False) | st.integers(-(2**53), 2**53)
-STEPS = st.integers(-5, 30) | st.sampled_from([-(1 << 63), 1 << 32, (1 << 63) - 1])
+STEPS = st.integers(-5, 30) | st.integers(0, 2) | st.sampled_from([-(1 << 63), 1 << 32, (1 << 63) - 1])
 LOG = st.tuples(st.just("log"), st.dictionaries(NAMES, VALUES, max_size=4), STEPS)
 REWIND = st.tuples(st.just("rewind"), STEPS)
 REOPEN = st.tuples(st.just("reopen"))
@@ -692,27 +707,42 @@ def test_any_sequence_of_calls_is_read_back_as_it_was_before_and_after_compactio
     path = tmp_path_factory.mktemp("any") / "metrics.bin"
     attempt = 1
     writer = MetricsWriter(path, attempt, preallocate=preallocate)
-    curve: Points = {}
+    rows: list[tuple[dict[str, float], int]] = []
     left: Points = {}
+    back: dict[frozenset[str], int] = {}  # what the next row of these names repeats
+
+    def leave(old: Callable[[frozenset[str], int], bool]) -> None:
+        for values, step in rows:
+            if old(frozenset(values), step):
+                for name, value in values.items():
+                    left.setdefault(name, []).append((step, value))
+        rows[:] = [(values, step) for values, step in rows if not old(frozenset(values), step)]
+
     for call in calls:
         match call:
             case ("log", dict(values), int(step)):
                 writer.log(values, step)
-                for name, value in values.items():
-                    curve.setdefault(name, []).append((step, float(value)))
+                names = frozenset(values)
+                if back.get(names) == step:
+                    del back[names]
+                    leave(lambda each, at, names=names, step=step: (each, at) == (names, step))  # type: ignore[misc]
+                rows.append(({name: float(value) for name, value in values.items()}, step))
             case ("rewind", int(step)):
                 writer.rewind(step)
-                for name, points in curve.items():
-                    left.setdefault(name, []).extend(point for point in points if point[0] > step)
-                    curve[name] = [point for point in points if point[0] <= step]
+                leave(lambda each, at, step=step: at > step)  # type: ignore[misc]
+                back = dict.fromkeys((frozenset(values) for values, _ in rows), step)
             case (what,):
                 writer.close()
                 if what == "compact":
                     assert compact(path)
+                    back.clear()
                 attempt += 1
                 writer = MetricsWriter(path, attempt, preallocate=preallocate)
     writer.close()
-    curve = {name: points for name, points in curve.items() if points}
+    curve: Points = {}
+    for values, step in rows:
+        for name, value in values.items():
+            curve.setdefault(name, []).append((step, value))
     left = {name: sorted(points) for name, points in left.items() if points}
 
     for _ in range(2):

@@ -293,7 +293,8 @@ def _explained(config: Config, key: str) -> dict[str, Any]:
 
     from assay.config import get_at, plain
     from assay.config.explain import steps
-    from assay.config.references import outside_named, with_outside
+    from assay.config.outside import with_outside
+    from assay.config.references import outside_named
     from assay.config.tree import dotted, fitted
     from assay.core.secret import REDACTED, is_secret_name
 

@@ -35,6 +35,22 @@ def launch_options(command: Callable[..., Any]) -> Callable[..., Any]:
             click.option(
                 "--nproc", type=click.IntRange(min=1), metavar="N", help="Train in N processes that share each batch."
             ),
+            click.option(
+                "--nnodes", type=click.IntRange(min=1), default=1, metavar="N", help="The same on each of N machines."
+            ),
+            click.option(
+                "--node-rank", type=click.IntRange(min=0), metavar="I", help="Which of the machines this is, from 0."
+            ),
+            click.option(
+                "--rendezvous", default="", metavar="HOST:PORT", help="Where they meet: machine 0, and a free port."
+            ),
+            click.option(
+                "--max-restarts",
+                type=click.IntRange(min=0),
+                default=0,
+                metavar="N",
+                help="Up to N times, go on by itself from the newest checkpoint when a process fails or is killed.",
+            ),
             click.option("--quiet", is_flag=True, help="Print nothing but problems and the end."),
         )
     ):
@@ -51,6 +67,8 @@ def launch_of(**options: Any) -> Launch:
 
 def told(result: RunResult, *, pdb: bool = False, can_resume: bool = True) -> int:
     """Tell a person how a run ended; the exit code. With `pdb` they may look around where it failed."""
+    if not result.is_first and result.exception is None:
+        return result.exit_code
     color = use_color(sys.stderr)
     where = f"  {result.record_dir}" if result.record_dir is not None else ""
     error = result.exception
@@ -111,8 +129,8 @@ def _no_option(argument: str) -> InputError:
     context = click.get_current_context(silent=True)
     path = context.command_path if context is not None else "assay"
     options = [option for parameter in context.command.params for option in parameter.opts] if context else []
-    near = "" if "." in name else did_you_mean(name, [option for option in options if option.startswith("-")])
     key = _key_named(name.lstrip("-").replace("-", "_"))
+    near = "" if "." in name or key else did_you_mean(name, [each for each in options if each.startswith("-")])
     written = f"write `{key or name.lstrip('-')}={value if has_value else '...'}`" if key or has_value else ""
     fix = " or ".join(filter(None, [near.removesuffix("?"), written])) + ("?" if near else "")
     return InputError(f"`{path}` has no option `{name}`.", fix=fix or f"`{path} --help` shows them")

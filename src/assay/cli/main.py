@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Sequence
 from types import TracebackType
+from typing import NoReturn
 
 import click
 
@@ -44,6 +45,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "bench": ("assay.cli.bench", "Measure how fast the data of a config is loaded."),
     "replay": ("assay.cli.replay", "Train a recorded run again, and compare the bits."),
     "verify-resume": ("assay.cli.verify_resume", "Kill and resume a config's run, and compare the bits."),
+    "summary": ("assay.cli.summary", "The layers of a model: shapes, parameters, operations."),
+    "graph": ("assay.cli.graph", "How one batch goes through a step, stage by stage."),
     "events": ("assay.cli.events", "Who listens to what while a config runs, in order."),
 }
 """Name -> (module that has it as `command`, one line of help). Help and completion read this and import nothing."""
@@ -120,6 +123,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         code = _run(args)
         sys.stdout.flush()
+        if argv is None and _is_one_of_several():
+            _end_at_once(code)
         return code
     except BrokenPipeError:
         _forget_output()
@@ -171,9 +176,19 @@ def _work(folder: str) -> int:
     try:
         code = work(folder)
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)  # threads of torch.distributed now and then abort a process that ends in order
+        _end_at_once(code)
+
+
+def _is_one_of_several() -> bool:
+    """Whether torchrun or srun has started others like this process, and they have met."""
+    join = sys.modules.get("assay.engine.parallel.join")
+    return join is not None and join.world().count > 1
+
+
+def _end_at_once(code: int) -> NoReturn:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # threads of torch.distributed now and then abort a process that ends in order
 
 
 def _train_again(folder: str) -> int:

@@ -95,7 +95,7 @@ def assemble(house: House, launch: Launch, *, saver_folder: Path | None = None, 
         threads=threads_in_use(),
     )
     spread = "" if house.mesh is None else f"mesh: {house.mesh.layout}"
-    notes = [line for line in (length, limit, spread) if line]
+    notes = [line for line in (launch.after, length, limit, spread) if line]
     loaders = {split: make_loader(house, split) for split in _evaluation(house)[1]}
     return Assembled(house, engine, saver_folder, loaders=loaders, notes=notes)
 

@@ -13,9 +13,10 @@ from assay.compose.debug import debugging
 from assay.compose.launch import Launch
 from assay.config import dump
 from assay.config.loading import Config
-from assay.config.references import with_outside
+from assay.config.outside import with_outside
 from assay.config.tree import KeyPath, Table, dotted, get_at, plain
 from assay.core.errors import ConfigError, InputError
+from assay.core.lease import this_place
 from assay.core.schema import PARALLEL_AXES
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from assay.engine.device import Device
     from assay.engine.parallel.layout import Mesh
     from assay.engine.parallel.ranks import Ranks
+    from assay.engine.parallel.watch import Watch
 
 
 @dataclass(slots=True)
@@ -40,6 +42,8 @@ class House:
     meta: bytes = b""
     mesh: Mesh | None = None
     """The processes of this run, where there are several."""
+    watch: Watch | None = None
+    """Who looks after those of this machine, where assay has not started them."""
 
     @property
     def ranks(self) -> Ranks | None:
@@ -81,8 +85,8 @@ class House:
 
 
 @contextlib.contextmanager
-def open_house(config: Config, launch: Launch, *, joins: bool = False) -> Iterator[House]:
-    """`joins`: together with the other processes that were started for this run."""
+def open_house(config: Config, launch: Launch, *, joins: bool = False, goes_on: str = "") -> Iterator[House]:
+    """`joins`: together with the other processes that were started for this run, which all go on with `goes_on`."""
     from assay.build import Context, user_code
     from assay.engine.device import pick_device
     from assay.engine.precision import matmul_precision
@@ -110,7 +114,9 @@ def open_house(config: Config, launch: Launch, *, joins: bool = False) -> Iterat
             settings = house.values("parallel")
             layout = Layout.of(settings) if settings.keys() & set(PARALLEL_AXES) else Layout(data=here.count)
             house.mesh = stack.enter_context(joined(here, device, layout, bucket_mb=settings.get("bucket_mb", 0)))
-            _check_alike(house)
+            _check_alike(house, goes_on)
+            if house.ranks is not None and not launch.ranks_folder:
+                house.watch = stack.enter_context(_watching(house.ranks))
         _furnish(house)
         yield house
 
@@ -131,10 +137,23 @@ def the_one_device(launch: Launch) -> str | None:
     return names[0] if names else None
 
 
-def _check_alike(house: House) -> None:
+def _check_alike(house: House, goes_on: str) -> None:
     """InputError when another process has another config: it was changed meanwhile, or draws by chance."""
-    if house.ranks is not None and len(set(house.ranks.gather_from_everyone(dump(house.config.root)))) > 1:
+    if house.ranks is None:
+        return
+    if len(set(house.ranks.gather_from_everyone(goes_on))) > 1:
+        raise InputError("The processes do not agree which run they go on with.", fix="Name it: assay resume RUN.")
+    if len(set(house.ranks.gather_from_everyone(dump(house.config.root)))) > 1:
         raise InputError("The processes of this run have read different configs.", fix="Start them with --nproc.")
+
+
+def _watching(ranks: Ranks) -> Watch:
+    """Looks after the other processes of this machine."""
+    from assay.engine.parallel.watch import Watch
+
+    known = ranks.gather_from_everyone((this_place(), os.getpid()))
+    others = {rank: pid for rank, (place, pid) in enumerate(known) if place == this_place() and pid != os.getpid()}
+    return Watch(lambda: others)
 
 
 def _furnish(house: House) -> None:

@@ -16,6 +16,8 @@ from assay.core.facts import EndStatus
 class Launch:
     """Settings of one launch: they come from the command line, are kept in `run.json` and never in the config.
 
+    `nproc` processes on each of `nnodes` machines.
+
     `device`: one, or a list such as `cuda:0,1` that several runs take in turn; None: the accelerator if there is one.
     `stop_at`: the step at which the run is left although it is planned longer, as by a signal if `is_hurried`.
     """
@@ -28,7 +30,12 @@ class Launch:
     max_steps: int | None = None
     weights_from: str = ""
     nproc: int | None = None
+    max_restarts: int = 0
+    nnodes: int = 1
+    node_rank: int | None = None
+    rendezvous: str = ""
     ranks_folder: str = ""
+    after: str = ""  # why this process was started again, which nobody typed
     stop_at: int | None = None
     is_hurried: bool = False
     command: tuple[str, ...] = ()
@@ -45,6 +52,8 @@ class Launch:
             **({"max_steps": self.max_steps} if self.max_steps is not None else {}),
             **({"from": self.weights_from} if self.weights_from else {}),
             **({"nproc": self.nproc} if self.nproc is not None else {}),
+            **({"nnodes": self.nnodes} if self.nnodes > 1 else {}),
+            **({"max_restarts": self.max_restarts} if self.max_restarts else {}),
         }
 
 
@@ -52,7 +61,8 @@ class Launch:
 class RunResult:
     """How a run ended. `record_dir` is None with `no_file`; `exception` is what it failed with; `value` its metrics.
 
-    `test`: how the test that followed it ended, when one was asked for.
+    `test`: how the test that followed it ended, when one was asked for. `is_first`: not of the processes of a run that
+    leave it to another one to record and to tell.
     """
 
     record_dir: Path | None
@@ -64,3 +74,4 @@ class RunResult:
     id: str = ""
     step: int = 0
     test: RunResult | None = None
+    is_first: bool = True

@@ -1,11 +1,14 @@
-"""Where the weights of a new run come from: `--from`."""
+"""Where the weights of a new run come from: `--from`, or [load_weights]."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from assay.config.references import run_of
+from assay.config.tree import Table, get_at, plain
 from assay.core import manifest as manifests
 from assay.core import run_file
 from assay.core.errors import CheckpointError, InputError, RecordError
@@ -17,25 +20,51 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """A checkpoint or a file of weights, None for none; `parent` is RUN@CHECKPOINT by id, "" when it is of no run."""
+    """A checkpoint or a file of weights, None for none; `parent` is RUN@CHECKPOINT by id, "" when it is of no run.
+
+    `options` are those of `load_weights`: rename, strict, pickled.
+    """
 
     path: Path | None = None
     parent: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)
 
-    def fill(self, model: Model) -> None:
-        """Give a model the weights, and nothing else. InputError when they do not fit or cannot be read."""
-        from assay.engine.checkpoint.weights import load_model_state, load_weights
+    def fill(self, model: Model) -> str:
+        """Give a model the weights, and nothing else; says what did not fit where that is allowed, else "".
+
+        InputError when they do not fit or cannot be read.
+        """
+        from assay.engine.checkpoint.weights import fit_weights, load_weights
         from assay.engine.handlers.ema import evaluated_weights
 
         if self.path is None:
-            return
+            return ""
+        how = dict(self.options)
         try:
             if (self.path / manifests.FILE_NAME).exists() and _is_of_a_run(self.path):
-                load_model_state(model, evaluated_weights(self.path))
+                how.pop("pickled", None)
+                report = fit_weights(model, evaluated_weights(self.path), **how)
             else:
-                load_weights(model, self.path)
+                report = load_weights(model, self.path, **how)
         except CheckpointError as error:
             raise InputError(error.what, where=error.where or str(self.path), fix=error.fix) from error
+        return "" if report.fits else f"weights of {self.path}: {report}"
+
+
+def asked_for(root: Table, address: str = "") -> Origin:
+    """What `--from` names, else what [load_weights] does; none where nobody asks."""
+    if address:
+        return origin_of(address)
+    node = get_at(root, ("load_weights",))
+    if node is None:
+        return Origin()
+    given = dict(plain(node)) if isinstance(node, Table) else {"path": plain(node)}
+    address = given.pop("path")
+    try:
+        found = origin_of(run_of(address) or address)
+    except InputError as error:
+        raise InputError(error.what, where=str(node.origin), fix=error.fix) from error
+    return Origin(found.path, found.parent, given)
 
 
 def origin_of(address: str) -> Origin:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from assay.compose.assembly import Assembled
 from assay.compose.house import House
 from assay.compose.launch import Launch, RunResult
+from assay.compose.unfinished import job_of
 from assay.config import config_hash, dump, seedless_hash
 from assay.config.check import standard_defaults
 from assay.config.loading import Config
@@ -101,13 +102,13 @@ def set_recorder(house: House, recorder: RunRecorder | NullRecorder) -> None:
 
 
 def recorded_of(config: Config) -> dict[str, Any]:
-    """What stands beside the config of a run: which one of its file it is, and what it was given from outside."""
+    """What stands beside the config of a run: which one of its file, what it was given from outside, and its job."""
     sources: dict[str, Mapping[str, Any]] = {"env": os.environ, "global": config.settings.variables}
     outside = {}
     for each in outside_used(config.root):
         kind, _, name = each.partition(":")
         outside[each] = redacted(name, sources[kind].get(name))
-    which = {"variant": config.variant, "point": config.point, "outside": outside}
+    which = {"variant": config.variant, "point": config.point, "outside": outside, "job": job_of()[0]}
     return {key: value for key, value in which.items() if value}
 
 

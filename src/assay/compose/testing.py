@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from assay.compose.checks import passed
 from assay.compose.house import House, open_house
 from assay.compose.launch import Launch, RunResult
+from assay.compose.origin import Origin as Asked
+from assay.compose.origin import asked_for
 from assay.compose.parts import make_loader, make_process, promise_no_training, splits_of
 from assay.compose.records import at_home, ended, failed, new_record, set_recorder
 from assay.compose.tasks import evaluation_of, keep_meta
@@ -37,6 +39,8 @@ class Weights:
     path: Path
     parent: str = ""
     step: int = 0
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Those of `load_weights`."""
 
 
 def test(
@@ -57,11 +61,13 @@ def test(
     """
     launch = launch or Launch()
     if is_config(address):
-        if not weights:
-            fix = f"assay test {address} --from RUN, or a checkpoint's folder, or a .safetensors file"
-            raise InputError("A config has no weights to test.", fix=fix)
         config, _ = passed(open_config(address, overrides), "data", training=False)
-        return test_config(config, weights_at(weights), launch, splits=splits, infer=infer)
+        origin = asked_for(config.root) if not weights else None
+        if origin is not None and origin.path is None:
+            fix = f"assay test {address} --from RUN, or a checkpoint's folder, or a .safetensors file"
+            raise InputError("A config has no weights to test.", fix=f"{fix}; or give it load_weights")
+        found = weights_at(weights) if origin is None else _weights_of(origin)
+        return test_config(config, found, launch, splits=splits, infer=infer)
     if weights or overrides:
         what = "--from" if weights else overrides[0]
         raise InputError(
@@ -99,6 +105,12 @@ def weights_at(address: str) -> Weights:
     return Weights(path=folder, parent=f"{view.id}@{folder.name}", step=read(folder).step)
 
 
+def _weights_of(origin: Asked) -> Weights:
+    assert origin.path is not None
+    step = read(origin.path).step if (origin.path / FILE_NAME).is_file() else 0
+    return Weights(path=origin.path, parent=origin.parent, step=step, options=origin.options)
+
+
 def test_config(
     config: Config, weights: Weights, launch: Launch, *, splits: Sequence[str] = (), infer: bool = False
 ) -> RunResult:
@@ -117,7 +129,7 @@ def test_config(
         for name in splits_of(config.root):
             house.context.promise(f"{name}_loader", Promise(never="this is a test, not a training"))
         process = make_process(house, training=False)
-        load_to_evaluate(process, weights.path)
+        load_to_evaluate(process, weights.path, weights.options)
         loaders = {split: make_loader(house, split) for split in wanted}
         pipes, metrics = evaluation_of(house)
         if infer and not pipes.pipes:

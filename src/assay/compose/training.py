@@ -11,8 +11,16 @@ from assay.compose.assembly import Assembled, assemble, listen
 from assay.compose.checks import passed, sound
 from assay.compose.house import open_house
 from assay.compose.launch import Launch, RunResult
-from assay.compose.origin import Origin, origin_of
-from assay.compose.ranks import cause_of, is_spread, refuse_joined, spread_config, spread_resume, tell_folder
+from assay.compose.origin import asked_for
+from assay.compose.ranks import (
+    cause_of,
+    check_shared,
+    is_ending,
+    is_spread,
+    spread_config,
+    spread_resume,
+    tell_folder,
+)
 from assay.compose.records import (
     at_home,
     code_outside,
@@ -28,7 +36,7 @@ from assay.compose.records import (
     tell_info,
 )
 from assay.compose.tasks import keep_meta, make_task
-from assay.compose.unfinished import refuse_other_data, told_differences, unfinished
+from assay.compose.unfinished import cut_off, is_cut_off, refuse_other_data, told_differences, unfinished
 from assay.config import config_hash, dump, load, open_config, seedless_hash
 from assay.config.loading import Config
 from assay.config.tree import get_at
@@ -51,14 +59,19 @@ def train(config: Config, launch: Launch, *, parent: str = "") -> RunResult:
     A wrong config raises before anything is written; once there is a record, what is raised inside ends up in the
     result (and in the record). `parent` is the run whose config this is.
     """
-    origin = origin_of(launch.weights_from) if launch.weights_from else Origin()
     has_own = get_at(config.root, ("backward", "type")) is not None  # which may well make its optimizers itself
     config, found = passed(config, *(() if has_own else ("optimizer",)), "data", "train")
+    if not launch.no_file and not launch.ranks_folder and (view := cut_off(config)) is not None:
+        again = replace(launch, after=f"the job was started again: goes on with {view.id}")
+        return go_on(view, "", config, again, take_over=True, verify=True, force=False)
+    origin = asked_for(config.root, launch.weights_from)
     if is_spread(config, launch):
         return spread_config(config, launch, parent=parent)
     with open_house(config, launch, joins=True) as house:
         assembled = assemble(house, launch)
-        origin.fill(assembled.engine.process.model)
+        assembled.notes += filter(None, [origin.fill(assembled.engine.process.model)])
+        if not launch.no_file:
+            check_shared(house, project_around(config.path).runs_dir)
         recorder = new_record(config, launch, assembled, parent=origin.parent or parent)
         tell_defaults(recorder, config, found, assembled)
         return _train(assembled, recorder, config, launch)
@@ -74,9 +87,14 @@ def _train(assembled: Assembled, recorder: RunRecorder | NullRecorder, config: C
     engine.recorder = recorder
     set_recorder(house, recorder)
     keep_meta(house, recorder)
-    if launch.ranks_folder and isinstance(recorder, RunRecorder):
-        tell_folder(launch, recorder.folder.path)
-    with stopping_on_signals(engine, say=lambda line: assembled.say(line)) as caught:
+    if launch.ranks_folder:
+        tell_folder(launch, house, recorder.folder.path if isinstance(recorder, RunRecorder) else None)
+
+    def say(line: str) -> None:
+        if not is_ending(launch):  # else who started this process ends it, and nobody has asked for that
+            assembled.say(line)
+
+    with stopping_on_signals(engine, say=say) as caught:
         try:
             listen(assembled, recorder, launch, saving=isinstance(recorder, RunRecorder))
             on = house.values("train").get("deterministic", False)
@@ -92,12 +110,13 @@ def _train(assembled: Assembled, recorder: RunRecorder | NullRecorder, config: C
                     assembled.expected = None
                 state = engine.run()
         except BaseException as error:
-            return failed(recorder, config, cause_of(error, launch), step=engine.state.step)
+            return failed(recorder, config, cause_of(error, launch, house), step=engine.state.step)
     if caught.signal is not None:
         reason = state.stop_reason
         result = ended(recorder, config, "stopped", reason, state.metrics, step=state.step)
-        return replace(result, exit_code=caught.exit_code)
-    return ended(recorder, config, "finished", state.stop_reason, state.metrics, step=state.step)
+        return replace(result, exit_code=caught.exit_code, is_first=house.is_first)
+    result = ended(recorder, config, "finished", state.stop_reason, state.metrics, step=state.step)
+    return replace(result, is_first=house.is_first)
 
 
 def rerun(address: str, overrides: Sequence[str] = (), launch: Launch | None = None) -> RunResult:
@@ -131,7 +150,8 @@ def resume(
     if view.kind != "train":
         raise InputError(f"The run {view.id} is a test: there is nothing to go on with.")
     config = sound(at_home(open_config(view.folder.config_toml, overrides, user_dir=None), view.file))
-    return go_on(view, name, config, launch or Launch(), take_over=take_over, verify=verify, force=force)
+    taken = take_over or is_cut_off(view)
+    return go_on(view, name, config, launch or Launch(), take_over=taken, verify=verify, force=force)
 
 
 def resume_or_train(config: Config, launch: Launch, *, tell: Callable[[str], None] = lambda line: None) -> RunResult:
@@ -140,7 +160,6 @@ def resume_or_train(config: Config, launch: Launch, *, tell: Callable[[str], Non
         given = "--no-file" if launch.no_file else "--from"
         raise InputError(f"`--resume auto` goes on with what was recorded; {given} leaves that aside.")
     config = sound(config)
-    refuse_joined("`--resume auto`")
     view = unfinished(config)
     if view is None:
         tell("nothing to go on with: a new run")
@@ -167,7 +186,7 @@ def go_on(
     if is_spread(config, launch):
         how = {"take_over": take_over, "verify": verify, "force": force}
         return spread_resume(config, launch, view.folder.path, name, **how)
-    with open_house(config, launch, joins=True) as house:
+    with open_house(config, launch, joins=True, goes_on=view.id) as house:
         assembled = assemble(house, launch, saver_folder=view.folder.checkpoints)
         assembled.notes += [
             f"changed: {each.key}  {written(each.before) or 'not given'} -> {written(each.after) or 'not given'}"
@@ -192,11 +211,15 @@ def go_on(
                 )
             assembled.loaded = {name: part for name, part in parts.items() if not is_of_engine(name)}
             assembled.expected = parts if verify and not changed else None
+        else:  # it was killed before its first checkpoint, and begins as it did then
+            origin = asked_for(config.root, launch.weights_from or _weights_from(view))
+            assembled.notes += filter(None, [origin.fill(assembled.engine.process.model)])
         if view.status == "finished" and assembled.engine.state.step == (assembled.engine.state.max_steps or -1):
             raise InputError(
                 f"The run {view.id} finished at step {step}: there is nothing left to do.",
                 fix=f"Train longer: assay resume {view.id} train.epochs=...",
             )
+        check_shared(house, view.folder.path)
         if house.ranks is not None:
             house.ranks.wait()  # all have read what the first one now moves
         if not house.is_first:
@@ -229,6 +252,12 @@ def go_on(
             recorder.tell(Warned(message=message, step=step))
         assembled.saver(attempt=recorder.run.newest.number).set_aside(step)
         return _train(assembled, recorder, config, launch)
+
+
+def _weights_from(view: RunView) -> str:
+    """What a run was begun with: `--from`."""
+    attempts = view.file.attempts
+    return str(attempts[0].launch.get("from", "")) if attempts else ""
 
 
 def listeners(config: Config) -> list[Handler]:

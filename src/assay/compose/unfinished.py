@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 
 from assay.config import canonical, config_hash, plain
 from assay.config.loading import Config
 from assay.config.tree import Table
 from assay.core.errors import AssayError, InputError
+from assay.core.lease import process_start
 from assay.core.run_file import Attempt
 from assay.query.diff import flat
 from assay.query.run import RunView
@@ -18,10 +20,41 @@ _DECISIVE = ("python", "machine", "packages.torch", "packages.numpy", "torch.", 
 """What of the environment may change a bit."""
 
 
-def unfinished(config: Config) -> RunView | None:
+def job_of(variables: Mapping[str, str] | None = None) -> tuple[str, int]:
+    """The job of Slurm, or the torchrun, that this process is part of ("": of none), and how often it was restarted."""
+    from assay.engine.parallel.start import OWN_JOBS
+
+    variables = os.environ if variables is None else variables
+    restarts = int(variables.get("SLURM_RESTART_COUNT", 0))
+    torchrun = variables.get("TORCHELASTIC_RUN_ID", "")
+    if torchrun.startswith(OWN_JOBS):
+        torchrun = ""
+    if torchrun == "none":  # the name of all that have none
+        torchrun = f"{os.getppid()}-{process_start(os.getppid())}"
+    if torchrun:
+        restarts += int(variables.get("TORCHELASTIC_RESTART_COUNT", 0))
+    if slurm := variables.get("SLURM_JOB_ID", ""):
+        return f"slurm {slurm}", restarts
+    return (f"torchrun {torchrun}", restarts) if torchrun else ("", 0)
+
+
+def cut_off(config: Config) -> RunView | None:
+    """The run of this config that the same job has begun before it was started again, unless that finished."""
+    job, restarts = job_of()
+    return unfinished(config, job=job) if job and restarts else None
+
+
+def is_cut_off(view: RunView) -> bool:
+    """Whether this job itself wrote the run last, before it was started again: nobody writes it any more."""
+    job, restarts = job_of()
+    return bool(job and restarts and view.file.attempts and view.file.newest.launch.get("job") == job)
+
+
+def unfinished(config: Config, *, job: str = "") -> RunView | None:
     """The newest training run of the project with this config's hash and tag that is not finished and not running.
 
-    `config` has passed both stages of the check: the hash needs the names that these find.
+    With `job` the newest that is of this job and not finished: it cannot be running. `config` has passed both stages of
+    the check: the hash needs the names that these find.
     """
     start = config.path.resolve().parent if config.path is not None else None
     project = find_project(start) if start is not None else None
@@ -35,7 +68,9 @@ def unfinished(config: Config) -> RunView | None:
             file = view.file
             if file.kind != "train" or file.tag != tag or not file.attempts or file.newest.config_hash != wanted:
                 continue
-            if view.status not in ("finished", "running"):
+            if job and file.newest.launch.get("job") != job:
+                continue
+            if view.status not in (("finished",) if job else ("finished", "running")):
                 found.append(view)
     return max(found, key=lambda view: view.file.created_ns, default=None)
 

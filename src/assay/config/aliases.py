@@ -39,6 +39,10 @@ def _as_it_is(node: Node) -> Node | None:
     return node
 
 
+def _nothing(node: Node) -> Node | None:
+    return None
+
+
 def _count(node: Node) -> Node | None:
     """A number of epochs or steps, 0 for "the other one counts"."""
     return None if isinstance(node, Leaf) and node.value == 0 else node
@@ -84,6 +88,18 @@ ALIASES: Sequence[Alias] = (
     Alias(old="backward.clip_norm", new="train.clip_norm", note="a setting of training", value=_as_it_is),
     Alias(old="backward.non_finite", new="train.non_finite", note="a setting of training", value=_as_it_is),
     Alias(old="train.amp", new="train.precision", note="bf16 when it is enabled", value=_precision),
+    Alias(
+        old="train.nccl_fusion_threshold_mb",
+        new="parallel.bucket_mb",
+        note="gradients that are sent at once",
+        value=_as_it_is,
+    ),
+    Alias(
+        old="train.nccl_fusion_max_ops",
+        new="parallel.bucket_mb",
+        note="by their size, not their number",
+        value=_nothing,
+    ),
     *(
         Alias(old=f"data.{split}.{old}", new=f"data.{split}.{new}", note="the name in torch", value=_as_it_is)
         for split in ("train", "valid", "test")

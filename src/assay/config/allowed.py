@@ -73,6 +73,9 @@ def refused_by_name(target: str) -> Refusal | None:
     """
     names = parts_of(target)
     special = next((name for name in names if name.startswith("__")), None)
+    if names[0] == "__main__":
+        fix = "write it into a file beside the config, as model.py: other processes, and later runs, have to find it"
+        return Refusal(message=f"`{target}` is only where this script or notebook runs", fix=fix)
     if special is not None:
         return Refusal(message=f"`{special}` in `{target}` is not for configs", fix=WRAP)
     if names[0] == "assay" and ".".join(names[:2]) not in OWN:

@@ -15,7 +15,6 @@ import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import date, time
-from typing import Any
 
 from assay.config.tree import (
     NONE,
@@ -27,13 +26,10 @@ from assay.config.tree import (
     Table,
     dotted,
     fitted,
-    from_plain,
     get_at,
     parse_dotted,
     walk,
 )
-from assay.config.values import value_of
-from assay.core import schema
 from assay.core.diagnostics import Origin, Problem
 from assay.core.errors import did_you_mean, nearest
 
@@ -41,8 +37,8 @@ MAX_NODES = 100_000  # values that references may add to a tree: ten lines can o
 MAX_TEXT = 1_000_000  # characters of one string put together from others
 MAX_CHAIN = 100  # references to references
 
-_IN_TEXT = re.compile(r"\$\$\{|\$\{(?P<inside>[^{}]*)\}|\$\{")
-_OUTSIDE = re.compile(r"(?P<kind>env|global):(?P<name>[A-Za-z_][\w-]*)", re.ASCII)
+IN_TEXT = re.compile(r"\$\$\{|\$\{(?P<inside>[^{}]*)\}|\$\{")
+OUTSIDE = re.compile(r"(?P<kind>env|global):(?P<name>[A-Za-z_][\w-]*)", re.ASCII)
 _RANDOM = re.compile(r"random:(?P<kind>int|float):(?P<low>[^:]+):(?P<high>[^:]+)")
 _LENGTH = re.compile(r"length:data\.(?P<split>[A-Za-z_][\w-]*)", re.ASCII)
 _FORMS = (
@@ -87,7 +83,7 @@ def run_of(value: object) -> str | None:
 def is_unresolved(leaf: Leaf) -> bool:
     """Whether a value still waits for a reference, because that could not be followed or comes from outside."""
     value = leaf.value
-    return isinstance(value, str) and any(found[0] != "$${" for found in _IN_TEXT.finditer(value))
+    return isinstance(value, str) and any(found[0] != "$${" for found in IN_TEXT.finditer(value))
 
 
 def escaped(text: str) -> str:
@@ -185,7 +181,7 @@ def _with_numbers(
         if kind not in text:
             return leaf
         origin = replace(leaf.origin, note=", ".join(filter(None, [leaf.origin.note, f"{how} {text}"])))
-        whole = _IN_TEXT.fullmatch(text)
+        whole = IN_TEXT.fullmatch(text)
         if whole is not None:
             number = number_at(leaf, path, whole)
             return leaf if number is None else Leaf(number, origin, typed=str(number))
@@ -194,33 +190,23 @@ def _with_numbers(
             number = number_at(leaf, path, found)
             return found[0] if number is None else str(number)
 
-        filled = _IN_TEXT.sub(put_in, text)
+        filled = IN_TEXT.sub(put_in, text)
         return leaf if filled == text else Leaf(filled, origin)
 
-    return _each_text(root, leaf_of)
+    return each_text(root, leaf_of)
 
 
 def resolved(root: Table) -> tuple[Table, list[Problem]]:
     """`root` with every `${a.b}` replaced by what stands there, and what is wrong with references of both kinds.
 
     A string that is one reference and nothing else takes the value with its type, be it a table; inside a longer
-    string the value becomes text. `${env:X}`, `${global:X}` and `@path` stay: see `with_outside` and the builder.
+    string the value becomes text. `${env:X}`, `${global:X}` and `@path` stay: see `outside` and the builder.
     """
     work = _Resolver(root)
     changed = work.node(root, ())
     assert isinstance(changed, Table)
     problems = [*work.problems, *_object_problems(changed)]
     return changed, problems
-
-
-def with_outside(root: Table, environ: Mapping[str, str], variables: Mapping[str, Any]) -> tuple[Table, list[Problem]]:
-    """`root` with every `${env:X}` and `${global:X}` replaced.
-
-    Alone in its string a variable of the environment is read like an override (`8` is a number, unless text is wanted),
-    a global keeps its type. What comes from outside is never a reference itself.
-    """
-    outside = _Outside(environ, variables)
-    return _each_text(root, outside.node), outside.problems
 
 
 def outside_used(root: Table) -> list[str]:
@@ -235,7 +221,7 @@ def outside_named(text: str) -> list[tuple[str, str]]:
     >>> outside_named("${env:HOME}/${global:sets}")
     [('env', 'HOME'), ('global', 'sets')]
     """
-    found = (_OUTSIDE.fullmatch(inside.strip()) for inside in _insides(text))
+    found = (OUTSIDE.fullmatch(inside.strip()) for inside in _insides(text))
     return [(each["kind"], each["name"]) for each in found if each is not None]
 
 
@@ -249,7 +235,7 @@ def value_named(text: str) -> list[KeyPath]:
 
 
 def _insides(text: str) -> list[str]:
-    return [found["inside"] for found in _IN_TEXT.finditer(text) if found["inside"] is not None]
+    return [found["inside"] for found in IN_TEXT.finditer(text) if found["inside"] is not None]
 
 
 def values_used(root: Table) -> frozenset[KeyPath]:
@@ -288,7 +274,7 @@ def objects_used(root: Node, *, path: KeyPath = ()) -> Iterator[tuple[KeyPath, K
             yield here, target, node.origin
 
 
-def _each_text(root: Table, change: Callable[[Leaf, str, KeyPath], Node]) -> Table:
+def each_text(root: Table, change: Callable[[Leaf, str, KeyPath], Node]) -> Table:
     """`root` with every string that holds `${` changed; parts in which nothing changes stay the same objects."""
 
     def node_of(node: Node, path: KeyPath) -> Node:
@@ -336,7 +322,7 @@ def _target(inside: str | None) -> KeyPath | None:
         return None
 
 
-def _text_of(value: Scalar) -> str:
+def text_of(value: Scalar) -> str:
     match value:
         case None:
             return "none"
@@ -376,7 +362,7 @@ class _Resolver:
 
     def leaf(self, leaf: Leaf, text: str, path: KeyPath) -> Node:
         try:
-            whole = _IN_TEXT.fullmatch(text)
+            whole = IN_TEXT.fullmatch(text)
             if whole is not None and whole["inside"] is not None and not _is_kept(whole["inside"]):
                 target = self.checked(whole["inside"], leaf, path)
                 found = self.follow(target, leaf, path)
@@ -397,7 +383,7 @@ class _Resolver:
             if part:
                 parts.append(part)
 
-        for found in _IN_TEXT.finditer(text):
+        for found in IN_TEXT.finditer(text):
             add(text[at : found.start()])
             at = found.end()
             if found[0] == "$${":
@@ -414,7 +400,7 @@ class _Resolver:
                 raise self.stop(
                     leaf, path, "wrong-type", f"`{dotted(target)}` is a {kind} and cannot stand inside text"
                 )
-            value = _text_of(node.value)
+            value = text_of(node.value)
             length += len(value)
             if length > MAX_TEXT:
                 raise self.stop(leaf, path, "too-large", f"the text grows beyond {MAX_TEXT:,} characters")
@@ -578,79 +564,4 @@ def _is_kept(inside: str) -> bool:
     """Whether `${inside}` is for others: from outside, of the machine, or random and already told to be wrong."""
     inside = inside.strip()
     is_length = bool(_LENGTH.fullmatch(inside))
-    return bool(_OUTSIDE.fullmatch(inside)) or is_length or inside in MACHINE or inside.startswith("random:")
-
-
-@dataclass
-class _Outside:
-    environ: Mapping[str, str]
-    variables: Mapping[str, Any]
-    problems: list[Problem] = field(default_factory=list)
-
-    def node(self, leaf: Leaf, text: str, path: KeyPath) -> Node:
-        whole = _IN_TEXT.fullmatch(text)
-        named = _OUTSIDE.fullmatch((whole["inside"] or "").strip()) if whole is not None else None
-        if named is not None:
-            return self.whole(leaf, named, path)
-
-        def put_in(found: re.Match[str]) -> str:
-            named = _OUTSIDE.fullmatch((found["inside"] or "").strip())
-            if named is None or not self.is_there(named, leaf, path):
-                return found[0]
-            value = self.value(named)
-            if isinstance(value, Mapping | list):
-                message = f"the global `{named['name']}` is a list or table and cannot stand inside text"
-                self.problems.append(Problem(kind="wrong-type", message=message, origin=leaf.origin, key=dotted(path)))
-                return found[0]
-            return (value if isinstance(value, str) else _text_of(value)).replace("${", "$${")
-
-        filled = _IN_TEXT.sub(put_in, text)
-        # What comes from outside is never a reference to an object.
-        return replace(leaf, value=f"@{filled}" if filled.startswith("@") and not text.startswith("@") else filled)
-
-    def whole(self, leaf: Leaf, named: re.Match[str], path: KeyPath) -> Node:
-        if not self.is_there(named, leaf, path):
-            return leaf
-        name = named["name"]
-        if named["kind"] == "global":
-            origin = replace(leaf.origin, note=f"from the global {name}")
-            return from_plain(_escaped_all(self.variables[name]), origin)
-        text = self.environ[name]
-        standard = schema.find(path)
-        is_text = standard is not None and standard.kind in ("text", "period", "duration", "choice")
-        value = text if is_text else value_of(text)
-        if not isinstance(value, bool | int | float | str | date | time | None):
-            value = text
-        plain = escaped(value) if isinstance(value, str) else value
-        return Leaf(plain, replace(leaf.origin, note=f"from the environment variable {name}"), typed=text)
-
-    def value(self, named: re.Match[str]) -> Any:
-        return (self.variables if named["kind"] == "global" else self.environ)[named["name"]]
-
-    def is_there(self, named: re.Match[str], leaf: Leaf, path: KeyPath) -> bool:
-        name = named["name"]
-        if named["kind"] == "global":
-            known: Iterable[str] = self.variables
-            message, fix = f"the global `{name}` is not set", f"assay config set --global {name} VALUE"
-        else:
-            known = self.environ
-            message, fix = f"the environment variable `{name}` is not set", f"export {name}=..."
-        if name in known:
-            return True
-        fix = did_you_mean(name, known) or fix
-        self.problems.append(
-            Problem(kind="unknown-reference", message=message, origin=leaf.origin, key=dotted(path), fix=fix)
-        )
-        return False
-
-
-def _escaped_all(value: Any) -> Any:
-    match value:
-        case str():
-            return escaped(value)
-        case Mapping():
-            return {key: _escaped_all(item) for key, item in value.items()}
-        case list():
-            return [_escaped_all(item) for item in value]
-        case _:
-            return value
+    return bool(OUTSIDE.fullmatch(inside)) or is_length or inside in MACHINE or inside.startswith("random:")

@@ -266,9 +266,8 @@ def _set(node: Node | None, path: KeyPath, depth: int, new: Node, key_origin: Or
             raise KeyError(dotted(path[:depth]))
 
 
-def _from_plain(value: object, origin: Origin, path: KeyPath) -> Node:
-    if len(path) > MAX_DEPTH:
-        raise InputError(f"The value nests more than {MAX_DEPTH} levels deep.", where=str(origin))
+def leaf_of(value: object, origin: Origin) -> Leaf | None:
+    """The leaf of a plain scalar, None for anything else. A number or text of a subclass becomes one of the builtin."""
     match value:
         case bool() | None | date() | time():
             return Leaf(value, origin)
@@ -279,6 +278,17 @@ def _from_plain(value: object, origin: Origin, path: KeyPath) -> Node:
         case str():
             text = str.__str__(value)
             return Leaf(None if text == NONE else text, origin)
+        case _:
+            return None
+
+
+def _from_plain(value: object, origin: Origin, path: KeyPath) -> Node:
+    if len(path) > MAX_DEPTH:
+        raise InputError(f"The value nests more than {MAX_DEPTH} levels deep.", where=str(origin))
+    leaf = leaf_of(value, origin)
+    if leaf is not None:
+        return leaf
+    match value:
         case Mapping():
             for key in value:
                 if not isinstance(key, str):

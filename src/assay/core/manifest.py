@@ -25,6 +25,7 @@ FILE_NAME = "manifest.json"
 
 Kind = Literal["checkpoint", "keypoint", "best", "model"]
 Pointer = Literal["best", "final"]
+POINTERS: tuple[Pointer, ...] = ("best", "final")
 _FOLDER = re.compile(r"step-(\d{9,})")
 _SAFE_FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*")
 TEMPORARY = ".tmp"
@@ -160,11 +161,15 @@ def checkpoints(folder: Path) -> list[Checkpoint]:
     return sorted(map(checkpoint_in, paths), key=_age)
 
 
-def named(complete: Sequence[Checkpoint], name: str) -> Checkpoint | None:
-    """The one that people mean: `latest`, a step, -1 for the newest and -2 for the one before, or a folder's name.
+def named(complete: Sequence[Checkpoint], name: str, folder: Path) -> Checkpoint | None:
+    """Of those in `folder` the one that people mean: `latest`, `best`, `final`, a step, -1 for the newest and -2 for
+    the one before, or a folder's name.
 
     The latest is the newest from which a run can go on, which a model alone is not.
     """
+    for pointer in POINTERS:
+        if name == pointer:
+            name = pointed(folder, pointer)
     if name == "latest":
         able = [each for each in complete if each.manifest is not None and each.manifest.kind != "model"]
         return next(reversed(able or complete), None)

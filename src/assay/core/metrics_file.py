@@ -84,7 +84,10 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Rewind:
-    """The attempt went on from `step`: everything before this with a greater step is no longer on the curve."""
+    """The attempt went on from `step`: everything before this with a greater step is no longer on the curve.
+
+    Nor is what stands before this at `step` itself, for keys that are logged at it again.
+    """
 
     step: int
     attempt: int

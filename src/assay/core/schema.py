@@ -18,6 +18,7 @@ Kind = Literal[
     "names",  # a list of strings
     "switch",  # true, false, one of `choices`, or a list of patterns of names
     "numbers",  # a table of free names, each a number, or again such a table
+    "texts",  # a table of free names, each a string
     "call",  # type = target plus its arguments, or "@path" of one; see `keys` and `named`
     "calls",  # a list of calls
     "table",  # exactly `keys`
@@ -42,6 +43,7 @@ class Key:
     keys: tuple[Key, ...] = ()  # of a call: what stands there where there is no `type`
     named: bool = False  # of a call: there may be several in its place, each under a name
     one_of: tuple[str, ...] = ()  # of a table: at least one of these is given
+    short: str = ""  # of a table: the key that a string alone stands for
 
     def key(self, name: str) -> Key | None:
         """The key `name` of a table."""
@@ -79,6 +81,23 @@ SECTIONS: tuple[Key, ...] = (
     ),
     Key(name="task", kind="call", doc="Data sets by split, what is known about them, and how they are evaluated."),
     Key(name="model", kind="call", doc="What is trained."),
+    Key(
+        name="load_weights",
+        kind="table",
+        doc="Where the weights come from that the training begins with. A text alone is its path.",
+        short="path",
+        keys=(
+            Key(
+                name="path",
+                kind="text",
+                doc="A file of weights or a checkpoint's folder, as seen from the working directory; or run:RUN@CKPT.",
+                required=True,
+            ),
+            Key(name="rename", kind="texts", doc="Regular expressions, and what they become in every name."),
+            Key(name="strict", kind="bool", doc="false: what does not fit is left out, and told. Left out: true."),
+            Key(name="pickled", kind="bool", doc="true: read torch's own files too, as plain data. Left out: false."),
+        ),
+    ),
     Key(
         name="data",
         kind="tables",

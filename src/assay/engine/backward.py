@@ -8,15 +8,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from time import perf_counter
 from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch.optim import SGD, Optimizer
 
 from assay.core.errors import AssayError, InputError, did_you_mean
-from assay.engine.clip import clip_norm_
+from assay.engine.clip import clip_norm_, clip_norm_on_device_
+from assay.engine.late import Numbers, Place, Row
 from assay.engine.optim import NamedState
 from assay.engine.schedules import LearningRate, Schedule
 from assay.engine.seed import undisturbed
@@ -26,6 +28,8 @@ Loss = Tensor | tuple[Tensor, Tensor | float]
 """A mean over the batch, or (sum, weight): then the window's loss is the sum of sums over the sum of weights."""
 Losses = Loss | Mapping[str, Any]
 """One loss, or several by their names."""
+Read = Callable[[Any], float]
+"""Gives the number that a tensor holds, or what stands for one."""
 
 
 class NonFiniteError(AssayError):
@@ -74,6 +78,8 @@ class BackwardPart(ABC):
     loss: float = math.nan
     seconds: float = 0.0  # spent in `__call__` so far
     non_finite: NonFinite = "stop"
+    row: Row | None = None
+    """What the newest update has left on the device, where `defer` was asked for; None if all of it was read."""
 
     @abstractmethod
     def begin(self, sizes: Sequence[int] | None) -> None:
@@ -93,6 +99,12 @@ class BackwardPart(ABC):
     def start(self, step: int, *, total: int | None, epoch_length: int | None) -> None:  # noqa: B027
         """The run begins, or goes on, after `step` completed ones of `total`, where that is known."""
 
+    def defer(self, flag: Tensor | None) -> bool:
+        """Read nothing in an update from here on: give a `row` instead, and say with `flag` that something was not
+        finite; the weights then stay as they are. False when that cannot be, so that each update reads. None: no more.
+        """
+        return False
+
     def points(self) -> dict[str, float]:
         """What is recorded of the newest update."""
         return {"train/loss": self.loss}
@@ -110,12 +122,16 @@ class _Term:
     weight: Tensor | float | None = None
     grads: list[Tensor | None] | None = None
 
-    def sum(self) -> float:
-        return sum(scalar.item() * share for scalar, share in self.scalars)
+    def sum(self, read: Read) -> float:
+        return sum(read(scalar) * share for scalar, share in self.scalars)
 
-    def value(self) -> float:
-        total = self.sum()
-        return total if self.weight is None else total / float(self.weight)
+    def value(self, read: Read) -> float:
+        total = self.sum(read)
+        return total if self.weight is None else total / read(self.weight)
+
+    def put(self, numbers: Numbers) -> _Term:
+        """The same with places in `numbers` for what is on the device."""
+        return _Term(*_put(numbers, self.scalars, self.weight))
 
 
 class Backward(BackwardPart):
@@ -164,6 +180,8 @@ class Backward(BackwardPart):
         self._finder: tuple[Tensor, Tensor] | None = None  # what torch's own check of gradients needs, where it works
         self._is_alone = True
         self._keeps_graph = False
+        self.flag: Tensor | None = None
+        """Where an update that must not be made is marked, if that is read later."""
         self.peers: Peers | None = None
 
     def begin(self, sizes: Sequence[int] | None) -> None:
@@ -186,7 +204,9 @@ class Backward(BackwardPart):
         self._weight = None
         self._scalars.clear()
         if self._terms:
-            self._terms = {}
+            self._terms, self.losses = {}, {}
+        if self.flag is not None and self.non_finite == "skip":
+            self.flag.zero_()
 
     def __call__(self, loss: Losses) -> None:
         begun = perf_counter()
@@ -220,7 +240,11 @@ class Backward(BackwardPart):
         elif self._terms:
             self._join()
         if not self._is_known_to_reach:
-            self._check_reach()
+            self._check_reach()  # in the first step, which is read at once: afterwards the optimizer has its state
+        elif self.flag is not None and self._finder is not None:
+            self.row = self._row(self.flag)
+            return True
+        self.row = None
         self.loss = self._read_loss()
         if self._weight is not None:
             self._divide(self._weight)
@@ -245,20 +269,48 @@ class Backward(BackwardPart):
         self._zero_grad()
         self._is_clean = True
 
+    def defer(self, flag: Tensor | None) -> bool:
+        self.flag = self.row = None
+        kind, optimizer = type(self), self.optimizer
+        vars(optimizer).pop("found_inf", None)
+        if flag is None or self.peers is not None or flag.device.type not in ("cpu", "cuda"):
+            return False
+        if kind.update is not Backward.update or kind.finish is not Backward.finish:
+            return False
+        if kind.prepare is not Backward.prepare or kind._unscale is not Backward._unscale:
+            return False
+        if any(parameter.device.type != flag.device.type for parameter in self.parameters):
+            return False
+        if self.non_finite != "ignore":
+            if not can_leave_out(optimizer):
+                return False
+            optimizer.found_inf = flag  # type: ignore[attr-defined]
+        self.flag = flag
+        return True
+
     def start(self, step: int, *, total: int | None, epoch_length: int | None) -> None:
         self.rate.total = total
         self.rate.epoch_length = epoch_length
         self.rate.set(step)
 
     def points(self) -> dict[str, float]:
-        if self.rate.schedule is None:
+        if self.rate.schedule is None and self.row is None:
             self.lr = self.rate.current
         points = {"train/loss": self.loss, "train/lr": self.lr}
         if self.grad_norm is not None:
             points["train/grad_norm"] = self.grad_norm
-        if self._terms:
+        if self.losses:
             points |= {f"train/loss/{name}": value for name, value in self.losses.items()}
         return points
+
+    @property
+    def told(self) -> tuple[float, dict[str, float], float | None, float]:
+        """What is recorded of an update: the loss, those by name, the norm and the rate."""
+        return self.loss, self.losses, self.grad_norm, self.lr
+
+    @told.setter
+    def told(self, told: tuple[float, dict[str, float], float | None, float]) -> None:
+        self.loss, self.losses, self.grad_norm, self.lr = told
 
     def share_graph(self, *, keep: bool) -> None:
         """The gradients of its own parameters are all it makes; the graph is kept if others need it afterwards."""
@@ -362,7 +414,7 @@ class Backward(BackwardPart):
                 term.grads = [_added(*two) for two in zip(term.grads or [None] * len(grads), grads, strict=True)]
             if means is not None:
                 self._differentiate(means)
-        except Exception as error:
+        except Exception as error:  # whatever it is goes up as it came, with a note
             error.add_note(f"in the backward pass of the losses {', '.join(losses)}; --debug says of which")
             raise
 
@@ -385,7 +437,7 @@ class Backward(BackwardPart):
                 if self.weights.get(name, 1.0):
                     try:
                         self._gradients(loss[0] if isinstance(loss, tuple) else loss, keep=True)
-                    except Exception as error:
+                    except Exception as error:  # whatever it is goes up as it came, with a note
                         error.add_note(f"in the backward pass of the loss {name!r}")
                         raise
 
@@ -411,7 +463,7 @@ class Backward(BackwardPart):
         """
         terms = self._terms or ({"": _Term(self._scalars, self._weight)} if self._scalars else {})
         own = [[name, term.weight is not None] for name, term in terms.items()]
-        flat = [number for term in terms.values() for number in (term.sum(), float(term.weight or 0.0))]
+        flat = [number for term in terms.values() for number in (term.sum(_number), float(term.weight or 0.0))]
         kind, sums = peers.sum_losses(json.dumps([bool(self._terms), own]), flat, has_none=not terms)
         is_named, names = json.loads(kind)
         for (name, is_sum), value, weight in zip(names, sums[::2], sums[1::2], strict=True):
@@ -455,14 +507,105 @@ class Backward(BackwardPart):
     def _read_loss(self) -> float:
         if len(self._scalars) == 1:
             return self._scalars[0][0].item()
-        if self._terms:
-            if self._scalars:
-                raise InputError("Of the losses of one window some have names, and some have none.")
-            self.losses = {name: term.value() for name, term in self._terms.items()}
-            counted = {name: self.weights.get(name, 1.0) for name in self.losses}
-            return sum(factor * self.losses[name] for name, factor in counted.items() if factor)
-        total = sum(scalar.item() * share for scalar, share in self._scalars)
-        return total if self._weight is None else total / float(self._weight)
+        return self._told(_Term(self._scalars, self._weight), self._terms, _number)
+
+    def _told(self, own: _Term, terms: Mapping[str, _Term], read: Read) -> float:
+        """The loss of a window: that without a name, or the sum of those that have one."""
+        if not terms:
+            return read(own.scalars[0][0]) if len(own.scalars) == 1 else own.value(read)
+        if own.scalars:
+            raise InputError("Of the losses of one window some have names, and some have none.")
+        self.losses = {name: term.value(read) for name, term in terms.items()}
+        counted = {name: self.weights.get(name, 1.0) for name in self.losses}
+        return sum(factor * self.losses[name] for name, factor in counted.items() if factor)
+
+    def _row(self, flag: Tensor) -> Row:
+        """Gradients clipped, and `flag` set if something is not finite; all that is to be read of it is put together.
+
+        What counts stands before the flag, and losses that are only recorded after it.
+        """
+        if self._weight is not None:
+            self._divide(self._weight)
+        self._fill_momentum()
+        numbers = Numbers(flag.device)
+        own = _Term(*_put(numbers, self._scalars, self._weight))
+        terms = {name: term.put(numbers) for name, term in self._terms.items() if self.weights.get(name, 1.0)}
+        norm = None
+        if self.clip_norm is not None:
+            norm = numbers.put(clip_norm_on_device_(self.parameters, self.clip_norm))
+        elif self.non_finite != "ignore":
+            self._look(flag, [parameter.grad for parameter in self.parameters if parameter.grad is not None])
+        num_counted = numbers.put(flag)
+        terms |= {name: term.put(numbers) for name, term in self._terms.items() if name not in terms}
+        terms = {name: terms[name] for name in self._terms}
+        together = torch.stack(numbers.tensors)
+        if self.non_finite != "ignore":
+            self._look(flag, [together[:num_counted]])
+        rate = self.rate.current
+
+        def recall(values: Sequence[float]) -> None:
+            self.losses = {}
+            self.loss, self.lr = self._told(own, terms, partial(_number_at, values)), rate
+            self.grad_norm = None if norm is None else values[norm]
+
+        def judge(values: Sequence[float], step: int) -> NonFiniteError | None:
+            is_finite = not values[num_counted] and all(map(math.isfinite, values[:num_counted]))
+            if self.non_finite == "ignore" or is_finite:
+                return None
+            if self.non_finite == "stop" or not self._are_weights_finite():
+                return self._non_finite(step - 1)
+            self.skipped += 1
+            return None
+
+        return Row(together, recall, judge)
+
+    def row_of(self, loss: Loss, blame: Callable[[int], NonFiniteError]) -> Row:
+        """What is to be read of an update that other code has made, which said only what its loss was."""
+        total, weight = loss if isinstance(loss, tuple) else (loss, None)
+        numbers, rate = Numbers(self.parameters[0].device), self.rate.current
+        own = _Term(*_put(numbers, [(total, 1.0)], weight))
+
+        def recall(values: Sequence[float]) -> None:
+            self.loss, self.lr = own.value(partial(_number_at, values)), rate
+
+        def judge(values: Sequence[float], step: int) -> NonFiniteError | None:
+            return None if self.non_finite != "stop" or math.isfinite(self.loss) else blame(step)
+
+        return Row(torch.stack(numbers.tensors), recall, judge)
+
+    def _look(self, flag: Tensor, tensors: list[Tensor]) -> None:
+        """Set `flag` if one of them is not finite; nothing waits."""
+        assert self._finder is not None
+        torch._amp_foreach_non_finite_check_and_unscale_(tensors, flag, self._finder[1])
+
+    def _fill_momentum(self) -> None:
+        """Of a parameter that is new to SGD: torch would leave what an update that is left out does not write."""
+        for group in self.optimizer.param_groups if isinstance(self.optimizer, SGD) else ():
+            if group["momentum"]:
+                for parameter in group["params"]:
+                    state = self.optimizer.state[parameter]
+                    if parameter.grad is not None and state.get("momentum_buffer") is None:
+                        state["momentum_buffer"] = torch.zeros_like(parameter)
+
+
+def can_leave_out(optimizer: Optimizer) -> bool:
+    """Whether a tensor `found_inf` lets it take a step that changes nothing, which torch's fused forms can."""
+    if any(group.get("dampening") for group in optimizer.param_groups):
+        return False  # what the first momentum is depends on whether there was one
+    return bool(getattr(optimizer, "_step_supports_amp_scaling", False))
+
+
+def _number(value: Any) -> float:
+    return value.item() if isinstance(value, Tensor) else float(value)
+
+
+def _number_at(values: Sequence[float], value: Any) -> float:
+    return values[value] if isinstance(value, Place) else float(value)
+
+
+def _put(numbers: Numbers, scalars: Sequence[tuple[Any, float]], weight: Any) -> tuple[list[Any], Any]:
+    placed = [(numbers.put(scalar), share) for scalar, share in scalars]
+    return placed, None if weight is None else numbers.put(weight)
 
 
 def _is_plain(grad: Tensor) -> bool:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from assay.core.errors import InputError, did_you_mean
 from assay.engine.backward import Backward, BackwardPart, NonFiniteError, Stateful
+from assay.engine.late import Row
 
 
 class Backwards(BackwardPart):
@@ -36,6 +39,7 @@ class Backwards(BackwardPart):
         self.non_finite = "ignore" if policies == {"ignore"} else "stop" if "stop" in policies else "skip"
         self._due = self._due_at(0)
         self._updated: tuple[str, ...] = ()
+        self._flag: Tensor | None = None
 
     def __getitem__(self, name: str) -> Backward:
         return self.by_name[name]
@@ -71,7 +75,7 @@ class Backwards(BackwardPart):
                 part(loss[name])
             except InputError as error:
                 raise InputError(f"{name}: {error.what}", where=error.where, fix=error.fix) from error
-            except Exception as error:
+            except Exception as error:  # whatever it is goes up as it came, with a note
                 error.add_note(f"in the backward pass of {name}")
                 raise
         self.seconds = sum(part.seconds for part in self.by_name.values())
@@ -83,6 +87,8 @@ class Backwards(BackwardPart):
                 taken = part.prepare(step) and taken
             except NonFiniteError as error:
                 raise NonFiniteError(f"{name}: {error.what}", where=error.where, fix=error.fix) from error
+        if self._flag is not None:
+            self.row = self._row(self._flag)
         for part in self._due.values():
             part.finish(step, take=taken)
         self.loss = sum(part.loss for part in self._due.values())
@@ -94,6 +100,52 @@ class Backwards(BackwardPart):
         for part in self.by_name.values():
             part.start(step, total=total, epoch_length=epoch_length)
         self._go_to(step)
+
+    def defer(self, flag: Tensor | None) -> bool:
+        """Each part has a flag of its own, and `flag` is set when one of them is."""
+        self._flag = self.row = None
+        parts = self.by_name.values()
+        can = flag is not None and len({part.non_finite for part in parts}) == 1
+        own = [part.defer(flag.clone() if can and flag is not None else None) for part in parts]
+        if not all(own):
+            for part in parts:
+                part.defer(None)
+            return False
+        for optimizer in self.optimizers.values() if self.non_finite != "ignore" else ():
+            optimizer.found_inf = flag  # type: ignore[attr-defined]
+        self._flag = flag
+        return True
+
+    def _row(self, flag: Tensor) -> Row | None:
+        """Those of all that are updated, as one; None when all was read, as each part does in its first update."""
+        due = dict(self._due)
+        if self.non_finite != "ignore":
+            lasting = self.by_name if self.non_finite == "stop" else due
+            flag.copy_(torch.stack([own for part in lasting.values() if (own := part.flag) is not None]).amax())
+        rows = {name: part.row for name, part in due.items() if part.row is not None}
+        told = {name: part.told for name, part in due.items() if part.row is None}
+        if not rows:
+            return None
+
+        ends = list(accumulate(len(row.numbers) for row in rows.values()))
+        places = {name: slice(end - len(rows[name].numbers), end) for name, end in zip(rows, ends, strict=True)}
+
+        def recall(values: Sequence[float]) -> None:
+            for name, row in rows.items():
+                row.recall(values[places[name]])
+            for name, each in told.items():
+                due[name].told = each
+            self.loss = sum(part.loss for part in due.values())
+            self._updated = tuple(due)
+
+        def judge(values: Sequence[float], step: int) -> NonFiniteError | None:
+            for name, row in rows.items():
+                error = row.judge(values[places[name]], step)
+                if error is not None:
+                    return NonFiniteError(f"{name}: {error.what}", where=error.where, fix=error.fix)
+            return None
+
+        return Row(torch.cat([row.numbers for row in rows.values()]), recall, judge)
 
     def points(self) -> dict[str, float]:
         points = {"train/loss": self.loss}

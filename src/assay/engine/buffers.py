@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
+from assay.engine.late import copy_unless_
+
 
 @dataclass(slots=True)
 class _Kept:
@@ -66,3 +68,16 @@ class Buffers:
                 kept.tensor.copy_(kept.copy)
                 kept.home[kept.name] = kept.tensor
                 kept.version = kept.tensor._version
+
+    @torch.no_grad()
+    def put_back_where(self, flag: Tensor) -> None:
+        """As `put_back` if `flag` is 1, else nothing; no device waits. What was given another tensor stays."""
+        copies: list[Tensor] = []
+        tensors: list[Tensor] = []
+        for kept in self._kept:
+            tensor = kept.home.get(kept.name)
+            if tensor is not None and not kept.is_unchanged(tensor) and tensor.shape == kept.copy.shape:
+                copies.append(kept.copy)
+                tensors.append(tensor)
+        if copies:
+            copy_unless_(1 - flag, tensors, copies)

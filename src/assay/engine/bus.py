@@ -49,6 +49,12 @@ class Point:
             listener.due = listener.handler.when.next(count)
         self.due = min((listener.due for listener in self.listeners), default=NEVER)
 
+    def is_due_for_few(self, count: int) -> bool:
+        """Whether somebody is due at `count` who is not called every time."""
+        return self.due <= count and any(
+            listener.due <= count and listener.handler.when.next(count + 1) > count + 1 for listener in self.listeners
+        )
+
     def fire(self, count: int) -> None:
         """Call all that are due, in order. An exception gains a note that names handler and event."""
         listeners, due = self.listeners, NEVER
@@ -59,7 +65,7 @@ class Point:
                 listener.due = listener.handler.when.next(count + 1)
                 try:
                     listener.call()
-                except BaseException as error:
+                except BaseException as error:  # whatever it is goes up as it came, with a note
                     error.add_note(f"in handler {listener.handler.name} at {self.event} {count}")
                     raise
             due = min(due, listener.due)

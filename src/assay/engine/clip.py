@@ -17,14 +17,10 @@ def clip_norm_(parameters: Iterable[Tensor], max_norm: float) -> float:
     A norm that is not finite leaves the gradients as they are: whoever asked decides what to do. On a device other
     than the CPU reading the norm waits for the device. InputError for sparse gradients.
     """
-    parameters = [parameter for parameter in parameters if parameter.grad is not None]
-    grads = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    parameters, grads = _checked(parameters)
     if not grads:
         return 0.0
-    if any(grad.is_sparse for grad in grads):
-        raise InputError("Sparse gradients cannot be clipped.", fix="Leave out clip_norm, or use dense embeddings.")
-    device, dtype = grads[0].device, grads[0].dtype
-    if any(grad.device != device or grad.dtype != dtype for grad in grads):
+    if _are_mixed(grads):
         return _clip_mixed(parameters, grads, max_norm)
     total = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads)))
     norm = float(total)
@@ -32,6 +28,36 @@ def clip_norm_(parameters: Iterable[Tensor], max_norm: float) -> float:
     if math.isfinite(norm) and norm * 1.01 + 1e-6 > max_norm:
         torch._foreach_mul_(grads, (max_norm / (total + 1e-6)).clamp_(max=1.0))
     return norm
+
+
+def clip_norm_on_device_(parameters: Iterable[Tensor], max_norm: float) -> Tensor:
+    """The same without waiting for the device: gives the norm before as a tensor of no dimension."""
+    parameters, grads = _checked(parameters)
+    if not grads:
+        return torch.zeros(())
+    is_mixed = _are_mixed(grads)
+    norms = torch.nn.utils.get_total_norm(grads) if is_mixed else torch.stack(torch._foreach_norm(grads))
+    total = norms if is_mixed else torch.linalg.vector_norm(norms)
+    scale = torch.where(total.isfinite(), (max_norm / (total + 1e-6)).clamp_(max=1.0), 1.0)
+    if is_mixed:
+        for grad in grads:
+            grad.mul_(scale.to(grad.device))
+    else:
+        torch._foreach_mul_(grads, scale)
+    return total
+
+
+def _checked(parameters: Iterable[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+    parameters = [parameter for parameter in parameters if parameter.grad is not None]
+    grads = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    if any(grad.is_sparse for grad in grads):
+        raise InputError("Sparse gradients cannot be clipped.", fix="Leave out clip_norm, or use dense embeddings.")
+    return parameters, grads
+
+
+def _are_mixed(grads: list[Tensor]) -> bool:
+    device, dtype = grads[0].device, grads[0].dtype
+    return any(grad.device != device or grad.dtype != dtype for grad in grads)
 
 
 def _clip_mixed(parameters: list[Tensor], grads: list[Tensor], max_norm: float) -> float:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext, suppress
+from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from assay.core.events import Event, Every, Handler
 from assay.core.facts import Warned
 from assay.core.ports import Bind, NullRecorder, Recorder
 from assay.engine.ahead import ahead
-from assay.engine.backward import Losses, NonFiniteError
+from assay.engine.backward import BackwardPart, Losses, NonFiniteError
 from assay.engine.batches import blame_device, to_device
 from assay.engine.buffers import Buffers
 from assay.engine.bus import Bus, bind_by_name, event_named
@@ -24,6 +25,7 @@ from assay.engine.data.loader import Loader
 from assay.engine.data.source import Window, as_source
 from assay.engine.dead_worker import died
 from assay.engine.exhausted import is_out_of_memory, out_of_memory
+from assay.engine.late import Late, Row, Waiting
 from assay.engine.logged import Logged
 from assay.engine.origin import first_non_finite
 from assay.engine.process import Process
@@ -45,6 +47,11 @@ class Engine:
     Bounds: `epochs`, `steps` (optimizer updates), `samples`, `seconds`; without any, one epoch. Randomness of forward
     and backward is keyed by (seed, step, micro-step), so a run that goes on from a checkpoint draws what the
     uninterrupted one would have drawn.
+
+    `late`, the default on all devices but the CPU: no step waits for the device. Loss, norm and what is logged are
+    fetched together after 64 steps or a second, and before anybody is called who is not called in every step. An
+    update that is not finite is left out on the device, and is known when its numbers are fetched: the run then goes
+    back to it. An optimizer without a fused form cannot leave out an update so, and is waited for.
     """
 
     def __init__(
@@ -62,6 +69,7 @@ class Engine:
         recorder: Recorder | None = None,
         handlers: Iterable[Handler] = (),
         bind: Bind | None = None,
+        late: bool | None = None,
     ) -> None:
         self.process: Process = as_process(process)
         self.source = as_source(train, accumulate=accumulate, seed=seed)
@@ -88,9 +96,12 @@ class Engine:
         self._backward_end = self.bus.points[Event.BACKWARD_END]
         self._is_elsewhere = self.device.type != "cpu"
         self._randomness = StepRandomness()
-        if self._is_elsewhere:
-            for event in (Event.CHECKPOINT_BEGIN, Event.EPOCH_END, Event.RUN_END, Event.EXCEPTION):
-                self.bus.add(Handler(event=event, fn=self._flush, priority=-100, name="Engine.flush"))
+        self._is_late = self._is_elsewhere if late is None else late
+        self._late: Late | None = None
+        self._can_repeat = self._is_deferred = False
+        if self._is_late:
+            for event in (Event.CHECKPOINT_BEGIN, Event.RUN_END, Event.EXCEPTION):
+                self.bus.add(Handler(event=event, fn=self._fetch, priority=-100, name="Engine.fetch"))
         self.bus.extend(handlers)
         self._bound_by_use(samples, seconds)
         if epochs is None and steps is None and samples is None and seconds is None:
@@ -102,6 +113,7 @@ class Engine:
         Whatever is raised inside is raised here, after the handlers of `exception` were called.
         """
         state = self.state
+        self._can_repeat = True
         try:
             self._begin()
             while not self._is_done():
@@ -115,6 +127,8 @@ class Engine:
             if clear is not None:
                 raise clear from error
             raise
+        finally:
+            self._release()
         return state
 
     def __iter__(self) -> Iterator[Any]:
@@ -155,6 +169,8 @@ class Engine:
             state.error = error
             self.fire(Event.EXCEPTION)
             raise
+        finally:
+            self._release()
 
     def backward(self, loss: Losses) -> None:
         """In a loop by hand: the gradients of one micro-batch, weighted as its window needs it."""
@@ -187,7 +203,9 @@ class Engine:
             computed = perf_counter()
             computing += self._updating - loaded
             updating += computed - self._updating
-            if log is not None:
+            if self._late is not None:
+                self._wait(self._late, window, computed)
+            elif log is not None:
                 log(self._points(), state.step)
             if step_end.due <= state.step:
                 step_end.fire(state.step)
@@ -204,6 +222,8 @@ class Engine:
         self.add_seconds("backward", differentiated)
         self.add_seconds("optimizer", updating)
         self.add_seconds("telling", telling)
+        if self._late is not None:
+            self._fetch()
         whole = state.epoch_step == state.epoch_length or not (state.stop_reason or state.step == state.max_steps)
         if whole and not state.hurry:
             self._end_epoch()
@@ -232,8 +252,7 @@ class Engine:
                 if end.due <= state.micro_step:
                     end.fire(state.micro_step)
             self._updating = perf_counter()
-            if process.update(state.step) is False and self._buffers is not None:
-                self._buffers.put_back()  # a step that is left out leaves nothing behind
+            self._update()
             if ranks is not None:
                 state.micro_step = before + ranks.micro_steps
                 ranks.follow_(process.model.buffers())
@@ -246,6 +265,21 @@ class Engine:
         state.epoch_step += 1
         state.samples += window.samples
         state.epoch_samples += window.samples
+
+    def _update(self) -> None:
+        """One update; a step that is left out leaves nothing behind."""
+        is_taken = self.process.update(self.state.step) is not False
+        if self._buffers is None:
+            return
+        if not is_taken:
+            self._buffers.put_back()
+        elif self._late is not None:
+            self._buffers.put_back_where(self._late.flag)
+
+    def _warn_waits(self) -> None:
+        kinds = ", ".join(type(each).__name__ for each in self.process.backward.optimizers.values())
+        message = f"Each step waits for the device, to see if it is finite: {kinds} cannot leave out an update there."
+        self.recorder.tell(Warned(message=message, step=self.state.step))
 
     def _draws(self) -> None:
         """Training was seen to draw from numpy or `random`: they are keyed from here on, on resume too."""
@@ -283,15 +317,20 @@ class Engine:
         self._updating = perf_counter()
         state, backward = self.state, self.process.backward
         told = self.logged.means.pop("loss", None)
-        loss = None if told is None else told.value()
+        loss: Any = None if told is None else told.value() if self._late is None else (told.total, told.weight)
         if updates.made:
             updates.settle(state.step, len(window.batches), loss)
         else:
             updates.check_given(self._given, len(window.batches))
-            if self.process.update(state.step) is False and self._buffers is not None:
-                self._buffers.put_back()
+            try:
+                self._update()
+            except NonFiniteError:
+                state.micro_step -= len(window.batches)
+                if self._buffers is not None:
+                    self._buffers.put_back()
+                raise
             updates.made = 0
-        state.loss = backward.loss if loss is None else loss
+        state.loss = backward.loss if loss is None or self._late is not None else loss
         state.step += 1
         state.epoch_step += 1
         state.samples += window.samples
@@ -338,7 +377,7 @@ class Engine:
         if self.ranks is not None:
             points = self.logged.take("train", self.ranks) | points
         elif self.logged.means:
-            points = self.logged.end_step(self.state.step, self.recorder) | points
+            points = self.logged.end_step(self.state.step) | points
         if self.state.epoch_step == 1:
             points = {**points, "epoch": float(self.state.epoch)}  # so is every step from here on
         return points
@@ -371,10 +410,74 @@ class Engine:
                 self._buffers.put_back()
             self.process.model.zero_grad(set_to_none=True)
 
-    def _flush(self) -> None:
-        """What was logged and still waits on a device is recorded; after an error of the device it is lost."""
-        with suppress(RuntimeError) if self.state.error is not None else nullcontext():
-            self.logged.flush(self.recorder)
+    def _wait(self, late: Late, window: Window, now: float) -> None:
+        """The step that was just made waits to be read, unless it was read at once; and all is, when that is due."""
+        state, row = self.state, self.process.backward.row
+        if row is None:
+            late.loss = state.loss
+            self._record(self._points(), state.step)
+        else:
+            self.logged.end_step(state.step)
+            late.add(row, state, window)
+            state.loss = partial(_loss_of, self.process.backward, row)
+        if late.is_due(now) or self.bus.points[Event.STEP_END].is_due_for_few(state.step):
+            self._fetch()
+
+    def _fetch(self) -> None:
+        """Read and record what waits on the device; NonFiniteError if a step among it was not finite.
+
+        After another error nothing more is raised, and if that is one of the device, what waits is lost.
+        """
+        late, state, backward = self._late, self.state, self.process.backward
+        if late is None:
+            return
+        with suppress(RuntimeError) if state.error is not None else nullcontext():
+            logged, waiting = self.logged.read(), late.read()
+            for each, values in waiting:
+                each.row.recall(values)
+                error = each.row.judge(values, each.step)
+                if error is not None:
+                    self._go_back(each, error)
+                    return
+                late.loss = backward.loss
+                points = logged.pop(each.step, {}) | backward.points()
+                self._record(points if each.epoch is None else {**points, "epoch": float(each.epoch)}, each.step)
+            for step, points in logged.items():
+                self._record(points, step)
+            if waiting:
+                state.loss = late.loss
+
+    def _go_back(self, bad: Waiting, error: NonFiniteError) -> None:
+        """The run is where it was before a step that is known only now: what came after it changed no weight."""
+        state, backward = self.state, self.process.backward
+        for name, count in bad.before.items():
+            setattr(state, name, count)
+        if self._late is not None:
+            state.loss = self._late.loss
+        backward.start(state.step, total=state.max_steps, epoch_length=state.epoch_length)
+        if state.error is not None:
+            state.error.add_note(f"before that: {error}")
+            return
+        where = ""
+        if self._can_repeat and not self.source.exactness.startswith("not "):
+            window = next(self._windows(), None)
+            where = self._origin(window) if window is not None else ""
+        raise NonFiniteError(error.what, where=where or error.where, fix=error.fix)
+
+    def _release(self) -> None:
+        if self._late is not None:
+            self._late = None
+            self.process.backward.defer(None)
+
+    @property
+    def lasting_flag(self) -> Tensor | None:
+        """A 1 on the device once a step was not finite, which is known only later and ends the run; else None."""
+        has = self._late is not None and self._is_deferred and self.process.backward.non_finite == "stop"
+        return self._late.flag if has and self._late is not None else None
+
+    def _record(self, points: Mapping[str, float], step: int) -> None:
+        if points:
+            self.recorder.log(points, step)
 
     def _end_epoch(self) -> None:
         state = self.state
@@ -392,7 +495,11 @@ class Engine:
         state, backward = self.state, self.process.backward
         self._randomness.draws = state.draws
         self._count_on()
-        self.logged = Logged(lambda: state.batch, is_late=self._is_elsewhere and self.ranks is None)
+        self._late = Late(self.device) if self._is_late and self.ranks is None else None
+        self.logged = Logged(lambda: state.batch, is_late=self._late is not None)
+        self._is_deferred = self._late is not None and backward.defer(self._late.flag)
+        if self._late is not None and not self._is_deferred:
+            self._warn_waits()
         if isinstance(self.process, Process):
             self.process.attach(state, self.device, self.logged)
         backward.start(state.step, total=state.max_steps, epoch_length=state.epoch_length)
@@ -542,6 +649,11 @@ class Engine:
                     self.finish()
 
             self.bus.add(Handler(event=Event.STEP_END, fn=enough_time, priority=-100))
+
+
+def _loss_of(backward: BackwardPart, row: Row) -> float:
+    row.recall(row.numbers.tolist())
+    return backward.loss
 
 
 def _empty() -> InputError:

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from assay.core.errors import InputError
-from assay.core.ports import Recorder
 from assay.engine.batches import size_of
 from assay.engine.metrics.means import Mean
 
@@ -53,22 +52,19 @@ class Logged:
             means = _of_all(means, ranks)
         return {f"{prefix}/{name}": value for name, value in zip(means, _read(list(means.values())), strict=True)}
 
-    def end_step(self, step: int, recorder: Recorder) -> dict[str, float]:
-        """The means of the step that is completed, if they can be read at once; others are recorded later."""
+    def end_step(self, step: int) -> dict[str, float]:
+        """The means of the step that is completed, if they can be read at once; others wait for `read`."""
         if not self._is_late:
             return self.take("train")
         means, self.means = self.means, {}
         self._waiting.append((step, means))
-        if len(self._waiting) >= LATE:
-            self.flush(recorder)
         return {}
 
-    def flush(self, recorder: Recorder) -> None:
-        """Record all that waits; one transfer from the device, however much it is."""
+    def read(self) -> dict[int, dict[str, float]]:
+        """All that waits, by step and name; one transfer from the device, however much it is."""
         waiting, self._waiting = self._waiting, []
         values = iter(_read([mean for _, means in waiting for mean in means.values()]))
-        for step, means in waiting:
-            recorder.log({f"train/{name}": next(values) for name in means}, step)
+        return {step: {f"train/{name}": next(values) for name in means} for step, means in waiting}
 
 
 def _of_all(means: dict[str, Mean], ranks: Ranks) -> dict[str, Mean]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
@@ -37,7 +37,7 @@ class State:
     max_epochs: int | None = None
     max_steps: int | None = None
     epoch_length: int | None = None
-    loss: float = float("nan")
+    _loss: float | Callable[[], float] = float("nan")
     batch: Any = None
     output: Any = None
     dataloader: Any = None
@@ -48,6 +48,17 @@ class State:
     stop_reason: str = ""
     hurry: bool = False
     error: BaseException | None = None
+
+    @property
+    def loss(self) -> float:
+        """Where it is still on a device this waits for it."""
+        if callable(self._loss):
+            self._loss = self._loss()
+        return self._loss
+
+    @loss.setter
+    def loss(self, loss: float | Callable[[], float]) -> None:
+        self._loss = loss
 
     @property
     def local_iteration(self) -> int:

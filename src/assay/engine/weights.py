@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file
@@ -10,20 +12,26 @@ from safetensors.torch import load_file
 from assay.core import manifest as manifests
 from assay.core.errors import CheckpointError
 from assay.engine.checkpoint.folder import load
+from assay.engine.checkpoint.weights import fit_weights, load_weights
 from assay.engine.criterion import PART, load_criterion_state
 from assay.engine.handlers.ema import evaluated_weights
 from assay.engine.handlers.save import load_model_state
 from assay.engine.process import Process
 
 
-def load_to_evaluate(process: Process, path: Path) -> None:
+def load_to_evaluate(process: Process, path: Path, options: Mapping[str, Any] | None = None) -> None:
     """Give a process the weights in the folder of a checkpoint, with the state of its criterion, or those in a
-    safetensors file. CheckpointError when they cannot be read or do not fit.
+    safetensors file. CheckpointError when they cannot be read or do not fit. `options`: those of `load_weights`.
     """
-    if path.is_dir():
-        load_model_state(process.model, evaluated_weights(path))
+    how = dict(options or {})
+    if path.is_dir() and any(part.name == "model" for part in manifests.read(path).parts):
+        how.pop("pickled", None)
+        fit_weights(process.model, evaluated_weights(path), **how)
         if any(part.name == PART for part in manifests.read(path).parts):
             load_criterion_state(process, load(path, parts=(PART,)))
+        return
+    if how or path.suffix != ".safetensors":
+        load_weights(process.model, path, **how)
         return
     try:
         weights = load_file(path)

@@ -10,7 +10,7 @@ from typing import Literal
 
 from assay.core.errors import CheckpointError, InputError, did_you_mean, nearest
 from assay.core.ids import id_of_folder
-from assay.core.manifest import Checkpoint, named, pointed
+from assay.core.manifest import Checkpoint, named
 from assay.core.run_file import FILE_NAME
 from assay.query.place import project_here
 from assay.query.run import RunView
@@ -68,7 +68,7 @@ def checkpoint_of(run: RunView, name: str) -> Checkpoint:
             return best
         fix = "set `[checkpoint] best` in the config, or name a step" if complete else ""
         raise CheckpointError(f"The run {run.id} has no best checkpoint.", where=str(run.path), fix=fix or _has(run))
-    found = named(complete, pointed(run.folder.checkpoints, "final") if name == "final" else name)
+    found = named(complete, name, run.folder.checkpoints)
     if found is not None:
         return found
     for each in run.incomplete_checkpoints:

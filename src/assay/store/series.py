@@ -83,6 +83,8 @@ class Block:
     branches: array[int] = field(default_factory=lambda: array("q"))
     orders: array[int] = field(default_factory=lambda: array("q"))
     columns: list[array[float]] = field(default_factory=list)
+    _back: tuple[int, int, int] | None = None
+    """The step that the last attempt went back to, its number, and how many rows were there."""
 
     def __post_init__(self) -> None:
         self.columns = [array("d") for _ in self.keys.names]
@@ -97,6 +99,8 @@ class Block:
     ) -> None:
         """Rows at the end; `order` is the place of the first one in the file."""
         rows = len(steps)
+        if self._back is not None and not branch and self._back[0] in steps:
+            self._repeat(*self._back)
         self.steps.extend(steps)
         self.times_ns.extend(times_ns)
         self.branches.extend([branch] * rows)
@@ -110,6 +114,14 @@ class Block:
             for i, each in enumerate(self.steps):
                 if each > step and not self.branches[i]:
                     self.branches[i] = attempt
+        self._back = (step, attempt, len(self.steps))
+
+    def _repeat(self, step: int, attempt: int, rows: int) -> None:
+        """What was logged at `step` after it had been saved is logged there again: the first time is left behind."""
+        self._back = None
+        for i, each in enumerate(self.steps[:rows]):
+            if each == step and not self.branches[i]:
+                self.branches[i] = attempt
 
     def on_curve(self) -> Block:
         """The rows of the current branch only."""

@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -21,7 +25,10 @@ from torch.utils.data import TensorDataset
 from assay.core.errors import AssayError
 from assay.core.events import Event, Handler
 from assay.core.ports import MemoryRecorder
-from assay.engine import Accuracy, Backward, Engine, Evaluate, Loader, Process, Supervised
+from assay.engine import Accuracy, Backward, Engine, Evaluate, Loader, Process, Saver, Supervised
+from assay.engine.checkpoint.codec import digest
+from assay.engine.checkpoint.folder import Where
+from assay.engine.handlers.save import capture, restore
 from assay.engine.outputs import Collect, SaveOutputs
 from assay.engine.parallel import data_parallel
 
@@ -270,6 +277,109 @@ def own_batches(rank: int, ranks: int) -> Any:
     return evaluated(rank, ranks, batches=True)
 
 
+class Noisy:
+    """Points whose inputs are augmented by chance, by all three generators."""
+
+    def __len__(self) -> int:
+        return 100
+
+    def __getitem__(self, i: int) -> tuple[Tensor, Tensor]:
+        inputs, target = points(100)[i]
+        return inputs + 0.1 * torch.randn(4).double() + 0.1 * random.random() + 0.1 * float(np.random.rand()), target
+
+
+def trained(
+    process: Process, loader: Loader, ranks: int, saver: Saver, *, stop_at: int = 0, goes_on: bool = False
+) -> Engine:
+    """Two epochs, or up to a step, where it is saved, or from there on."""
+
+    def stop(engine: Engine) -> None:
+        if engine.state.step == stop_at:
+            engine.stop("the step was drawn", hurry=True)
+
+    with closing(loader):
+        engine = Engine(process, loader, epochs=2, seed=5, handlers=[Handler(event=Event.STEP_END, fn=stop)])
+        if dist.is_initialized():
+            data_parallel(engine, init_device_mesh("cpu", (ranks,), mesh_dim_names=("data",)))
+        if goes_on:
+            restore(engine, saver.load())
+        engine.run()
+    if stop_at and loader.rank == 0:
+        saver.save(capture(engine), Where(step=engine.state.step))
+    if engine.ranks is not None:
+        engine.ranks.wait()
+    return engine
+
+
+@contextmanager
+def shared_folder() -> Iterator[Path]:
+    if dist.is_initialized():
+        yield Path(sys.argv[1])
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
+
+
+def noisy(folder: Path, rank: int, ranks: int, accumulate: int, workers: int, **how: Any) -> str:
+    """The digest of the weights after a training on augmented points."""
+    shared = {"rank": rank, "ranks": ranks} if dist.is_initialized() else {}
+    loader = Loader(Noisy(), batch_size=8 * ranks, shuffle=True, accumulate=accumulate, workers=workers, **shared)
+    saver = Saver(folder / f"noisy-{accumulate}-{workers}")
+    engine = trained(Means(net(dropout=0.4)), loader, ranks, saver, **how)
+    return digest(engine.process.model.state_dict())
+
+
+def interrupted(rank: int, ranks: int) -> Any:
+    """For runs that were stopped at a step drawn by chance: the step, the weights without and with the stop."""
+    pick = random.Random(8)
+    found = []
+    with shared_folder() as folder:
+        for accumulate in (1, 4):
+            whole = noisy(folder, rank, ranks, accumulate, 0)
+            for workers in (0, 2) if ranks == 2 else (0,):
+                stop_at = pick.randrange(1, 2 * -(-100 // (8 * ranks)))
+                noisy(folder, rank, ranks, accumulate, workers, stop_at=stop_at)
+                found.append([stop_at, whole, noisy(folder, rank, ranks, accumulate, workers, goes_on=True)])
+    return found
+
+
+class Items(Means):
+    """Keeps what it has seen."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(4, 2).double())
+        self.seen: list[int] = []
+
+    def forward_step(self, batch: Any) -> tuple[Any, Any]:
+        items, inputs, target = batch
+        self.seen += items.tolist()
+        return super().forward_step((inputs, target))
+
+
+def thousand(rank: int, ranks: int) -> Any:
+    """The items of two epochs, those from step 13 on of a run that goes on, and how many a test counts."""
+    shared = {"rank": rank, "ranks": ranks} if dist.is_initialized() else {}
+    data = TensorDataset(torch.arange(1000), *points(1000).tensors)
+
+    def seen(folder: Path, **how: Any) -> list[int]:
+        process = Items()
+        loader = Loader(data, batch_size=16 * ranks, shuffle=True, seed=5, **shared)
+        trained(process, loader, ranks, Saver(folder / "thousand"), **how)
+        return process.seen
+
+    process, recorder = Items(), MemoryRecorder()
+    engine = Engine(process, Loader(data, batch_size=ranks, **shared), steps=1, recorder=recorder)
+    engine.bus.extend(Evaluate({"test": Loader(data, micro_batch_size=16, split="test", **shared)}).handlers())
+    if dist.is_initialized():
+        data_parallel(engine, init_device_mesh("cpu", (ranks,), mesh_dim_names=("data",)))
+    engine.run()
+    counted = [fact.samples for fact in recorder.facts if hasattr(fact, "samples")]
+    with shared_folder() as folder:
+        whole, before = seen(folder), seen(folder, stop_at=13)
+        after = seen(folder, goes_on=True)
+    return {"whole": whole, "before": before, "after": after, "tested": process.seen[1:], "counted": counted}
+
+
 CASES: dict[str, Callable[[int, int], Any]] = {
     each.__name__: each  # type: ignore[attr-defined]
     for each in (
@@ -291,6 +401,8 @@ CASES: dict[str, Callable[[int, int], Any]] = {
         evaluated,
         limited,
         own_batches,
+        interrupted,
+        thousand,
     )
 }
 

@@ -62,7 +62,6 @@ def close(found: Any, expected: Any) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.row("B18")
 @pytest.mark.parametrize("name", EQUAL)
 def test_ranks_that_share_a_step_update_and_record_as_one_process_does(name: str, several: tuple[int, Results]) -> None:
     ranks, results = several
@@ -120,3 +119,35 @@ def test_ranks_evaluate_every_sample_once_and_agree_on_what_came_of_it(name: str
         )
         assert found["metrics"] == results[name][0]["metrics"]
     assert [results[name][0]["count"], results[name][0]["samples"]] == [size, [size]]
+
+
+@pytest.mark.slow
+@pytest.mark.row("F01")
+def test_a_run_stopped_at_any_step_goes_on_to_the_same_bits(several: tuple[int, Results]) -> None:
+    ranks, results = several
+
+    for found in [*results["interrupted"], alone("interrupted", ranks)]:
+        assert len(found) == (4 if ranks == 2 else 2)
+        for stop_at, whole, resumed in found:
+            assert resumed == whole, f"stopped at step {stop_at}"
+    assert results["interrupted"] == [results["interrupted"][0]] * ranks
+
+
+@pytest.mark.slow
+@pytest.mark.row("E24", "B18")
+def test_ranks_go_on_at_the_exact_item_of_a_thousand_and_count_each_once_in_a_test(
+    several: tuple[int, Results],
+) -> None:
+    ranks, results = several
+    size = 16 * ranks
+
+    shares, whole = results["thousand"], alone("thousand", ranks)["whole"]
+
+    assert whole[:1000] != whole[1000:] and sorted(whole[:1000]) == sorted(whole[1000:]) == list(range(1000))
+    for found in shares:
+        assert found["before"] + found["after"] == found["whole"]
+        assert (len(found["before"]), found["counted"]) == (13 * 16, [1000])
+    assert sorted(item for found in shares for item in found["tested"]) == list(range(1000))
+    for step in range(1000 // size):  # the order is that of one process
+        dealt = [item for found in shares for item in found["whole"][16 * step : 16 * step + 16]]
+        assert dealt == whole[size * step : size * step + size]

@@ -7,7 +7,6 @@ import re
 import types
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import date, time
 from enum import Enum
 from typing import Any
 
@@ -15,7 +14,7 @@ from assay.config.lazy import Call, Section, Spot, target_of
 from assay.config.params.trees import tree_of
 from assay.config.sources.places import MAX_VALUES, too_deep, too_many
 from assay.config.sources.written import Expression, SourceFile
-from assay.config.tree import MAX_DEPTH, NONE, KeyPath, Leaf, List, Node, Table, dotted
+from assay.config.tree import MAX_DEPTH, KeyPath, Leaf, List, Node, Table, dotted, leaf_of
 from assay.core.diagnostics import Origin, Problem
 from assay.core.errors import AssayError
 
@@ -130,16 +129,10 @@ class TreeMaker:
             value = value.value
         elif getattr(value, "ndim", None) == 0 and callable(getattr(value, "item", None)):
             value = value.item()  # a number of numpy or torch
+        leaf = leaf_of(value, origin)
+        if leaf is not None:
+            return leaf
         match value:
-            case bool() | None | date() | time():
-                return Leaf(value, origin)
-            case int():
-                return Leaf(int(value), origin)
-            case float():
-                return Leaf(float(value), origin)
-            case str():
-                text = str.__str__(value)
-                return Leaf(None if text == NONE else text, origin)
             case os.PathLike():
                 return Leaf(str(os.fspath(value)), origin)
             case Call() if self.homes.get(id(value), path) != path:

@@ -20,7 +20,7 @@ import torch
 
 from assay.core import manifest as manifests
 from assay.core.errors import CheckpointError, InputError
-from assay.core.manifest import Checkpoint, Kind, Manifest, Pointer, folder_of_step
+from assay.core.manifest import Checkpoint, Kind, Manifest, folder_of_step
 from assay.engine.checkpoint import folder as folders
 from assay.engine.checkpoint.codec import Encoded, encode
 from assay.engine.checkpoint.folder import Contents, Where, load, separate, sync_folder
@@ -182,8 +182,7 @@ class Saver:
                 place = manifests.aside(each.path)
                 each.path.rename(place)
                 moved.append(place.name)
-        pointers: tuple[Pointer, ...] = ("best", "final")
-        for pointer in pointers:
+        for pointer in manifests.POINTERS:
             name = manifests.pointed(self.folder, pointer)
             if name and not (self.folder / name).is_dir():
                 (self.folder / f"{pointer}.json").unlink(missing_ok=True)
@@ -257,8 +256,7 @@ class Saver:
         if isinstance(name, Path) or (isinstance(name, str) and len(Path(name).parts) > 1 and Path(name).exists()):
             return Path(name), manifests.read(Path(name))
         complete, text = self._complete(), str(name)
-        wanted = manifests.pointed(self.folder, text) if text in ("best", "final") else text  # type: ignore[arg-type]
-        found = manifests.named(complete, wanted)
+        found = manifests.named(complete, text, self.folder)
         if found is not None and found.manifest is not None:
             return found.path, found.manifest
         lost = "".join(f" {each.name} is no checkpoint: {each.why}." for each in self.complete()[1])

@@ -124,6 +124,13 @@ def load_weights(
     names it; with `strict=False` it is left out and reported. InputError when there is no such file.
     """
     state = _weights_in(read_foreign(path, pickled=pickled, verify=verify), path)
+    return fit_weights(model, state, strict=strict, rename=rename)
+
+
+def fit_weights(
+    model: nn.Module, state: Mapping[str, Any], *, strict: bool = True, rename: Mapping[str, str] | None = None
+) -> Report:
+    """As `load_weights`, from weights that are in memory."""
     return load_model_state(model, _renamed(state, model, rename or {}), strict=strict)
 
 
@@ -150,7 +157,7 @@ def load_checkpoint(
     if optimizer is not None and "optimizer" not in found:
         fix = f"It has: {', '.join(map(str, found))}." if len(found) < 2 * _SHOWN else "It has weights only."
         raise CheckpointError("The checkpoint holds nothing for the optimizer.", where=str(path), fix=fix)
-    report = load_model_state(model, _renamed(state, model, rename or {}), strict=strict)
+    report = fit_weights(model, state, strict=strict, rename=rename)
     if optimizer is not None:
         saved = found["optimizer"]
         if isinstance(saved, Mapping) and "groups" in saved:
@@ -177,7 +184,7 @@ def read_foreign(path: str | os.PathLike[str], *, pickled: bool = False, verify:
         except (OSError, SafetensorError) as error:
             raise CheckpointError(f"The weights cannot be read: {error}.", where=str(place)) from error
     if not pickled:
-        fix = "load_weights(model, path, pickled=True) reads tensors and plain data only, save_weights a file for here."
+        fix = "load_weights with pickled=True reads tensors and plain data only, save_weights writes a file for here."
         what = f"{place.name} is no checkpoint of assay, and torch's own files are pickles, which can run code."
         raise InputError(what, where=str(place), fix=fix)
     return _unpickled(place)
@@ -224,7 +231,10 @@ def _renamed(state: Mapping[str, Any], model: nn.Module, rules: Mapping[str, str
     for name, value in state.items():
         new = name
         for pattern, replacement in renames.items():
-            new = re.sub(pattern, replacement, new)
+            try:
+                new = re.sub(pattern, replacement, new)
+            except (re.error, IndexError) as error:
+                raise InputError(f"`rename` has {pattern!r} = {replacement!r}, which is no rule: {error}.") from None
         if new in named:
             raise InputError(f"`rename` makes two weights {new!r}.")
         named[new] = value

@@ -1,7 +1,8 @@
 """The order of samples as a keyed bijection: the index at a position costs the same anywhere, and needs no state.
 
 A balanced Feistel network over the next even power of two, walked until it lands inside the data (cycle walking:
-Black & Rogaway, "Ciphers with Arbitrary Finite Domains", CT-RSA 2002). Each epoch has its own keys.
+Black & Rogaway, "Ciphers with Arbitrary Finite Domains", CT-RSA 2002). Each epoch has its own keys. Over a domain as
+small as 16 such a network favours some orders and never gives others: there one of all n! is drawn instead.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy.typing as npt
 from assay.engine.seed import ORDER
 
 _ROUNDS = 6
+_FEW = 16
 _BLOCK = 8192
 
 
@@ -56,6 +58,8 @@ class Plan:
         positions = np.arange(start, min(start + count, self.n), dtype=np.uint64)
         if not self.shuffle or self.n < 2:
             return positions.astype(np.int64)
+        if self.n <= _FEW:
+            return _one_of_all(self.n, self.seed, epoch)[positions.astype(np.int64)]
         keys = _round_keys(self.seed, epoch)
         inside = self._permute(positions, keys)
         outside = np.flatnonzero(inside >= self.n)
@@ -75,6 +79,17 @@ class Plan:
         for each in keys:
             left, right = right, left ^ (_mix(right ^ np.uint64(each)) & mask)
         return (left << half) | right
+
+
+def _one_of_all(n: int, seed: int, epoch: int) -> npt.NDArray[np.int64]:
+    """A permutation by its number, each as likely as any other."""
+    digest = blake2b(struct.pack("<3q", seed, ORDER, epoch), digest_size=16).digest()
+    number = int.from_bytes(digest, "little")  # n! is so much smaller that what is left over does not count
+    left, order = list(range(n)), []
+    for size in range(n, 0, -1):
+        number, place = divmod(number, size)
+        order.append(left.pop(place))
+    return np.array(order, dtype=np.int64)
 
 
 def _round_keys(seed: int, epoch: int) -> tuple[int, ...]:

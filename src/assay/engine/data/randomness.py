@@ -87,7 +87,7 @@ class Fetch:
     def _collated(self, samples: list[Any], indices: Sequence[int]) -> Any:
         try:
             return self.collate(samples)
-        except Exception as error:
+        except Exception as error:  # whatever it is goes up as it came, with a note
             error.add_note(f"while making a batch of the samples {', '.join(map(str, indices))} of data.{self.split}")
             raise
 
@@ -96,14 +96,14 @@ class Fetch:
             return [self._item(index) for index in indices]
         try:
             return self.dataset.__getitems__(list(indices))
-        except Exception as error:
+        except Exception as error:  # whatever it is goes up as it came, with a note
             error.add_note(f"while loading the samples {', '.join(map(str, indices))} of data.{self.split}")
             raise
 
     def _item(self, index: int) -> Any:
         try:
             return self.dataset[index]
-        except Exception as error:
+        except Exception as error:  # whatever it is goes up as it came, with a note
             error.add_note(f"while loading the sample {index} of data.{self.split}")
             raise
 

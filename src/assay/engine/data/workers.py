@@ -137,7 +137,7 @@ class Workers:
                     f"data.{self.fetch.split}: what worker processes need cannot be sent to them: {error}",
                     fix='Define it at the top of a module, or set start_method = "fork".',
                 ) from error
-            except BaseException:
+            except BaseException:  # Ctrl-C too leaves no process behind
                 self.close()
                 raise
             theirs.close()
@@ -223,7 +223,7 @@ def _work(
     try:
         if init is not None:
             init(number)
-    except Exception as error:
+    except Exception as error:  # of the user's function: the process that asked raises it
         error.add_note(f"while data.{fetch.split}.worker_init prepared worker {number}")
         broken = _sendable(error, number)
     with suppress(EOFError, OSError):  # the parent is gone
@@ -240,7 +240,7 @@ def _answer(fetch: Fetch, task: Task, broken: Exception | None, number: int) -> 
     """The message with the batch of a task, or with what went wrong."""
     try:
         return ForkingPickler.dumps((fetch.notes, None if broken else fetch(*task), broken))
-    except Exception as error:
+    except Exception as error:  # of the user's data: the process that asked raises it
         return ForkingPickler.dumps((fetch.notes, None, _sendable(error, number)))
 
 

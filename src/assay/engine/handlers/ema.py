@@ -14,6 +14,8 @@ from assay.core.errors import CheckpointError, InputError
 from assay.core.events import Event, Every, Handler
 from assay.engine.checkpoint.folder import load
 from assay.engine.engine import Engine
+from assay.engine.late import copy_unless_
+from assay.engine.state import State
 
 _FIRST = -50  # before who evaluates and saves
 
@@ -41,9 +43,12 @@ class EMA:
         self._place: dict[str, int] = {}  # of every name of a parameter: tied ones have several
         self._loaded: Mapping[str, Tensor] | None = None
         self._aside: list[Tensor] | None = None
+        self._engine: Engine | None = None
+        self._newest = 0  # the step of the last update
 
     def handlers(self) -> list[Handler]:
         out = [
+            Handler(event=Event.EXCEPTION, fn=self.go_back, priority=_FIRST),
             Handler(event=Event.RUN_BEGIN, fn=self.begin, priority=_FIRST),
             Handler(event=Event.STEP_END, fn=self.update, when=Every(self.every), priority=_FIRST),
         ]
@@ -69,13 +74,25 @@ class EMA:
         if self._loaded is not None:
             self._fill(self._loaded)
             self._loaded = None
+        self._engine, self._newest = engine, engine.state.step
+
+    def go_back(self, state: State) -> None:
+        """A step that was not finite may be known only after others, in which nothing was averaged: they count not."""
+        self.updates -= max(0, self._newest // self.every - state.step // self.every)
+        self._newest = state.step
 
     @torch.no_grad()
     def update(self) -> None:
         decay = min(self.decay, (1 + self.updates) / (10 + self.updates)) if self.warmup else self.decay
         live = [weight.to(mean.dtype) for weight, mean in zip(self._live, self._average, strict=True)]
-        torch._foreach_lerp_(self._average, live, 1.0 - decay)
+        flag = self._engine.lasting_flag if self._engine is not None else None
+        if flag is None:
+            torch._foreach_lerp_(self._average, live, 1.0 - decay)
+        else:
+            copy_unless_(flag, self._average, torch._foreach_lerp(self._average, live, 1.0 - decay))
         self.updates += 1
+        if self._engine is not None:
+            self._newest = self._engine.state.step
 
     @torch.no_grad()
     def put_in(self) -> None:

@@ -60,7 +60,7 @@ def run(items: Sequence[Item], event: Event, engine: Engine) -> dict[str, Any]:
     for item in items:
         try:
             returned: Any = item(**kwargs)
-        except BaseException as error:
+        except BaseException as error:  # whatever it is goes up as it came, with a note
             error.add_note(f"in {_name(item)} of the pipeline at {event}")
             raise
         if not isinstance(returned, Mapping):

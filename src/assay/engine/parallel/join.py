@@ -12,24 +12,41 @@ import torch.distributed as dist
 
 from assay.core.errors import InputError
 from assay.engine.parallel.layout import Layout, Mesh, laid_out
+from assay.engine.parallel.nodes import first_host, port_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
-    """What whoever started this process (assay itself, torchrun) says of the others in the environment."""
+    """What whoever started this process (assay itself, torchrun, srun) says of the others in the environment."""
 
     rank: int = 0
     count: int = 1
     local_rank: int = 0
+    restarts: int = 0
+    """How often all of them were started again, after one failed."""
+    address: str = ""
+    """Where they meet, unless torch finds that in the environment."""
 
 
 def world(variables: Mapping[str, str] | None = None) -> World:
-    """Read from RANK, WORLD_SIZE and LOCAL_RANK; a lone process where they are not all there."""
+    """Read from RANK, WORLD_SIZE and so on, as torchrun sets them, else from those of srun; else a lone process.
+
+    InputError when the processes could not find each other.
+    """
     variables = os.environ if variables is None else variables
-    if not {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"} <= variables.keys():
+    if {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"} <= variables.keys():
+        rank, count, local = (int(variables[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
+        if count > 1 and variables["MASTER_PORT"] == "0":
+            fix = "Start them by torchrun --standalone, or name a free port: --master-port 29500."
+            raise InputError("The processes of this run cannot find each other: their port is 0.", fix=fix)
+        restarts = int(variables.get("TORCHELASTIC_RESTART_COUNT", 0))
+        return World(rank=rank, count=count, local_rank=local, restarts=restarts)
+    count = int(variables.get("SLURM_STEP_NUM_TASKS", 1))  # not SLURM_NTASKS, which the batch script has, too
+    if count == 1:
         return World()
-    rank, count, local = (int(variables[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
-    return World(rank=rank, count=count, local_rank=local)
+    address = f"tcp://{first_host(variables['SLURM_STEP_NODELIST'])}:{port_of(variables)}"
+    rank, local = int(variables["SLURM_PROCID"]), int(variables["SLURM_LOCALID"])
+    return World(rank=rank, count=count, local_rank=local, address=address)
 
 
 def own_device(name: str | None, here: World) -> str | None:
@@ -52,7 +69,11 @@ def joined(here: World, device: torch.device, layout: Layout, *, bucket_mb: int 
         return
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
+    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+    if here.address:
+        dist.init_process_group(backend, init_method=here.address, rank=here.rank, world_size=here.count)
+    else:
+        dist.init_process_group(backend)
     try:
         yield laid_out(layout, device, bucket_mb=bucket_mb)
     finally:

@@ -10,6 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from assay.core.errors import InputError
+from assay.engine.parallel.nodes import Nodes
+
+OWN_JOBS = "assay-ranks-"
+"""How torch's launcher calls what is started here."""
+
 STORE_VARIABLE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 """Set for the launcher: else a second attempt finds addresses of the processes of the first."""
 
@@ -23,26 +29,33 @@ class Death:
     how: str
 
 
-def start(arguments: Sequence[str], count: int, *, folder: Path) -> list[Death]:
-    """Run `python ARGUMENTS` in `count` processes and return when all have ended; who died, the first one first.
+def start(
+    arguments: Sequence[str], count: int, *, folder: Path, max_restarts: int = 0, nodes: Nodes | None = None
+) -> list[Death]:
+    """Run `python ARGUMENTS` in `count` processes on this machine, one of `nodes`, and return when all have ended.
 
-    All are ended when one dies. What ranks other than 0 print goes to files under `folder`.
+    It returns who died here, the first one first. All are ended when one dies, and started again up to `max_restarts`
+    times; then it is about the last of these times.
+    What ranks other than 0 print goes to files under `folder`.
     """
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.elastic.rendezvous import RendezvousConnectionError, RendezvousTimeoutError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+    nodes = nodes or Nodes()
     elsewhere = {rank: Std.ALL for rank in range(1, count)}
     config = LaunchConfig(
-        min_nodes=1,
-        max_nodes=1,
+        min_nodes=nodes.count,
+        max_nodes=nodes.count,
         nproc_per_node=count,
-        max_restarts=0,
+        max_restarts=max_restarts,
         rdzv_backend="c10d",
-        rdzv_endpoint="localhost:0",
+        rdzv_endpoint=nodes.rendezvous,
+        rdzv_configs={"is_host": nodes.rank == 0} if nodes.count > 1 else {},
         monitor_interval=0.1,
-        run_id=folder.name,
+        run_id=f"{OWN_JOBS}{nodes.rendezvous}" if nodes.count > 1 else folder.name,
         logs_specs=DefaultLogsSpecs(log_dir=str(folder), redirects=elsewhere),
     )
     # What torch would log about the end of a process is told by who called this.
@@ -57,6 +70,11 @@ def start(arguments: Sequence[str], count: int, *, folder: Path) -> list[Death]:
         return [Death(rank=rank, pid=each.pid, how=_how(each.exitcode)) for rank, each in failures]
     except SignalException:
         return []  # it was sent on to all of them, and they have ended
+    except (RendezvousConnectionError, RendezvousTimeoutError) as error:
+        raise InputError(
+            f"The {nodes.count} machines have not met at {nodes.rendezvous}: {error}",
+            fix="Is the command running on each of them, with its own --node-rank? Can they reach that port?",
+        ) from error
     finally:
         logger.setLevel(level)
         if before is None:

@@ -40,16 +40,23 @@ class OwnUpdates:
         """
         self.made, backward = 0, self.backward
         self._check(micro_batches)
-        backward.loss = _number(loss)
-        if loss is not None and not math.isfinite(backward.loss) and backward.non_finite == "stop":
-            raise NonFiniteError(
-                f"The loss is {backward.loss} at step {step + 1}, and {self.who} updated the weights with it.",
-                fix="Leave the update to the engine: it is made only when loss and gradients are finite.",
-            )
+        backward.row = None
+        if isinstance(backward, Backward) and backward.flag is not None and _is_on_device(loss):
+            backward.row = backward.row_of(loss, self._blame)
+        else:
+            backward.loss = _number(loss)
+            if loss is not None and not math.isfinite(backward.loss) and backward.non_finite == "stop":
+                raise self._blame(step + 1)
         for part in self._parts():
             part.lr = part.rate.current
             if part.rate.schedule is not None:  # else the code may set the rate as well
                 part.rate.set(step + 1)
+
+    def _blame(self, step: int) -> NonFiniteError:
+        return NonFiniteError(
+            f"The loss is {self.backward.loss} at step {step}, and {self.who} updated the weights with it.",
+            fix="Leave the update to the engine: it is made only when loss and gradients are finite.",
+        )
 
     def check_given(self, given: int, micro_batches: int) -> None:
         """InputError when the engine is to make an update from gradients that it was not given as it needs them."""
@@ -196,6 +203,10 @@ def _number(loss: Any) -> float:
     if isinstance(loss, tuple):
         return float(detached(loss[0])) / float(detached(loss[1]))
     return float(detached(loss))
+
+
+def _is_on_device(loss: Any) -> bool:
+    return any(isinstance(part, Tensor) for part in (loss if isinstance(loss, tuple) else (loss,)))
 
 
 def _is_number(value: Any) -> bool:

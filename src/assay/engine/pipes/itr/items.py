@@ -48,7 +48,7 @@ class _MapCursor(OverOne):
                 return self.stage.function(item)
             with drawing_under(self.way.key(self.lane, self.given)):
                 return self.stage.function(item)
-        except Exception as error:
+        except Exception as error:  # whatever it is goes up as it came, with a note
             error.add_note(
                 f"while {name_of(self.stage.function)} was given item {self.given} of epoch {self.way.epoch}"
             )

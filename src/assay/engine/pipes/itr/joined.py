@@ -11,19 +11,15 @@ from assay.core.errors import ArgumentError
 from assay.engine.pipes.stream import Cursor, Pass, Position, Stream, as_stream
 
 
-class Concat(Stream):
-    """One stream after the other."""
+class _Joined(Stream):
+    """A stream made from several. Its stages are those of all."""
 
     def __init__(self, streams: Sequence[Any]) -> None:
-        self.streams = _streams(streams)
+        if not streams:
+            raise ArgumentError("there is no stream to join", inside=("streams",))
+        self.streams = [as_stream(stream) for stream in streams]
         self.lane = max(stream.lane for stream in self.streams) + 1
         self.is_sharded = _all_or_none_sharded(self.streams)
-
-    def open(self, way: Pass, at: Position | None = None) -> Cursor:
-        return _ConcatCursor(self.streams, way, *(at or (0, None)))
-
-    def length(self, way: Pass) -> int | None:
-        return _sum([stream.length(way) for stream in self.streams])
 
     def replayed(self) -> list[str]:
         return [name for stream in self.streams for name in stream.replayed()]
@@ -33,6 +29,16 @@ class Concat(Stream):
 
     def makers(self) -> list[str]:
         return [name for stream in self.streams for name in stream.makers()]
+
+
+class Concat(_Joined):
+    """One stream after the other."""
+
+    def open(self, way: Pass, at: Position | None = None) -> Cursor:
+        return _ConcatCursor(self.streams, way, *(at or (0, None)))
+
+    def length(self, way: Pass) -> int | None:
+        return _sum([stream.length(way) for stream in self.streams])
 
 
 class _ConcatCursor(Cursor):
@@ -57,14 +63,14 @@ class _ConcatCursor(Cursor):
         self.cursor.close()
 
 
-class Mix(Stream):
+class Mix(_Joined):
     """Items of several streams, drawn by weight. An epoch ends with the first stream that is at its end.
 
     `repeat`: a stream that ends begins anew, until each has ended once.
     """
 
     def __init__(self, streams: Sequence[Any], weights: Sequence[float], *, repeat: bool = False) -> None:
-        self.streams = _streams(streams)
+        super().__init__(streams)
         if len(weights) != len(self.streams):
             raise ArgumentError(
                 f"{len(weights)} `weights` for {len(self.streams)} streams",
@@ -79,20 +85,9 @@ class Mix(Stream):
             )
         self.bounds = list(accumulate(float(weight) for weight in weights))
         self.repeat = repeat
-        self.lane = max(stream.lane for stream in self.streams) + 1
-        self.is_sharded = _all_or_none_sharded(self.streams)
 
     def open(self, way: Pass, at: Position | None = None) -> Cursor:
         return _MixCursor(self, way, at)
-
-    def replayed(self) -> list[str]:
-        return [name for stream in self.streams for name in stream.replayed()]
-
-    def draws(self) -> list[str]:
-        return [name for stream in self.streams for name in stream.draws()]
-
-    def makers(self) -> list[str]:
-        return [name for stream in self.streams for name in stream.makers()]
 
 
 class _MixCursor(Cursor):
@@ -131,12 +126,6 @@ class _MixCursor(Cursor):
 
 def _sum(lengths: Sequence[int | None]) -> int | None:
     return None if None in lengths else sum(length for length in lengths if length is not None)
-
-
-def _streams(things: Sequence[Any]) -> list[Stream]:
-    if not things:
-        raise ArgumentError("there is no stream to join", inside=("streams",))
-    return [as_stream(thing) for thing in things]
 
 
 def _all_or_none_sharded(streams: Sequence[Stream]) -> bool:

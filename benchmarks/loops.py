@@ -1,0 +1,130 @@
+"""What benchmarks of training loops share: the small network, a loop written twice, and how it is timed and checked.
+
+A script that uses this sets `OMP_NUM_THREADS` before: torch is imported here.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from time import thread_time
+
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD
+
+from assay.record.recorder import RunRecorder
+from assay.store.layout import open_project
+
+WARMUP = 0.1
+
+Batches = Sequence[tuple[Tensor, Tensor]]
+Loop = Callable[[], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One way to train. `ready` makes the next round's loop; making it is not timed."""
+
+    model: nn.Module
+    ready: Callable[[], Loop]
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """The same training two ways, and the seconds of each round."""
+
+    hand: Side
+    engine: Side
+    hand_s: list[float] = field(default_factory=list)
+    engine_s: list[float] = field(default_factory=list)
+
+    def ratio(self) -> float:
+        return median(e / h for e, h in zip(self.engine_s, self.hand_s, strict=True))
+
+    def over_s(self) -> float:
+        return median(e - h for e, h in zip(self.engine_s, self.hand_s, strict=True))
+
+
+# ------------------------------------------------------------------------------------------------------------ the parts
+
+
+class Terminal(io.StringIO):
+    """A terminal that nobody looks at."""
+
+    def isatty(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        return len(text)
+
+
+def network() -> tuple[nn.Module, SGD]:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 10))
+    return model, SGD(model.parameters(), lr=0.01)
+
+
+def batches_of(steps: int) -> Batches:
+    torch.manual_seed(1)
+    return [(torch.randn(32, 32), torch.randint(10, (32,))) for _ in range(steps)]
+
+
+def warmup_cosine(steps: int) -> Callable[[int], float]:
+    """The factor of the learning rate at a step, as `WarmupCosine(warmup_ratio=WARMUP, start=0.001)` has it."""
+    warmup = math.ceil(WARMUP * steps)
+
+    def factor(step: int) -> float:
+        if step < warmup:
+            return 0.001 + 0.999 * step / warmup
+        return 0.5 * (1.0 + math.cos(math.pi * (step - warmup) / (steps - warmup)))
+
+    return factor
+
+
+# ------------------------------------------------------------------------------------------------------------ measuring
+
+
+def settle() -> None:
+    """One thread on one core: a loop that moves between cores is another loop."""
+    torch.set_num_threads(1)
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+
+
+def time_in_turn(pairs: Collection[Pair], rounds: int) -> None:
+    """The CPU time of both sides of each pair, round after round, after one that warms up; who is first changes."""
+    for i in range(-1, rounds):
+        for pair in pairs:
+            both = (pair.hand, pair.hand_s), (pair.engine, pair.engine_s)
+            for side, seconds in both if i % 2 else both[::-1]:
+                loop = side.ready()
+                begun = thread_time()
+                loop()
+                took = thread_time() - begun
+                if i >= 0:
+                    seconds.append(took)
+
+
+def check_equal(name: str, pair: Pair) -> None:
+    both = zip(pair.hand.model.parameters(), pair.engine.model.parameters(), strict=True)
+    if not all(torch.equal(mine, theirs) for mine, theirs in both):
+        raise SystemExit(f"error: the two sides of {name!r} did not train to the same weights: nothing was compared")
+
+
+@contextmanager
+def recorded_in(folder: Path) -> Iterator[RunRecorder]:
+    """An open run whose every file, in the user's folders too, is under `folder`."""
+    for name in ("HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME"):
+        os.environ[name] = str(folder)
+    recorder = RunRecorder.start(open_project(folder, create=True), keep_code=False)
+    try:
+        yield recorder
+    finally:
+        recorder.finish()

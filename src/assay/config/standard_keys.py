@@ -1,0 +1,307 @@
+"""What is wrong with the standard sections: their keys, types, units and bounds, and what belongs together."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import date, time
+
+from assay.config.aliases import with_alias
+from assay.config.references import is_unresolved, reference_of
+from assay.config.tree import KeyPath, Leaf, List, Node, Table, dotted, get_at
+from assay.core import schema
+from assay.core.diagnostics import Origin, Problem
+from assay.core.errors import did_you_mean, nearest
+from assay.core.schema import Key
+
+
+def key_problems(key: Key, node: Node, key_origin: Origin, path: KeyPath, *, is_whole: bool) -> Iterator[Problem]:
+    """What is wrong with `node` as the value of `key`."""
+    if isinstance(node, Leaf) and ((node.value is None and not key.required) or is_unresolved(node)):
+        return
+    match key.kind:
+        case "call" if key.keys and isinstance(node, Table) and "type" not in node.items:
+            yield from _table(key, node, key_origin, path, is_whole=is_whole)
+        case "call" if key.named and _are_named(node):
+            for name, item in node.items.items():  # type: ignore[union-attr]
+                yield from _call(item, item.origin, (*path, name), is_whole=is_whole)
+        case "call":
+            yield from _call(node, key_origin, path, is_whole=is_whole)
+        case "numbers":
+            yield from _numbers(node, path)
+        case "texts":
+            yield from _texts(node, path)
+        case "table" if key.short and isinstance(node, Leaf) and isinstance(node.value, str):
+            pass
+        case "switch" if isinstance(node, List):
+            yield from key_problems(
+                Key(name=key.name, kind="names", doc=key.doc), node, key_origin, path, is_whole=is_whole
+            )
+        case "calls":
+            if not isinstance(node, List):
+                yield wrong_type(node, path, f'a list of calls, as in {key.name} = [{{ type = "module.Name" }}]')
+                return
+            for i, item in enumerate(node.items):
+                yield from _call(item, item.origin, (*path, i), is_whole=is_whole)
+        case "table":
+            yield from _table(key, node, key_origin, path, is_whole=is_whole)
+        case "tables":
+            if not isinstance(node, Table):
+                yield wrong_type(node, path, f"a table of tables, as in [{dotted(path)}.train]")
+                return
+            for name, item in node.items.items():
+                inner = Key(name=name, kind="table", doc=key.doc, keys=key.keys)
+                yield from key_problems(inner, item, node.key_origin(name), (*path, name), is_whole=is_whole)
+        case "names":
+            if not isinstance(node, List):
+                yield wrong_type(node, path, 'a list of names, as in ["valid"]')
+                return
+            for i, item in enumerate(node.items):
+                if not (isinstance(item, Leaf) and isinstance(item.value, str)):
+                    yield wrong_type(item, (*path, i), "a string")
+        case _:
+            yield from _scalar(key, node, path)
+
+
+def _table(key: Key, node: Node, key_origin: Origin, path: KeyPath, *, is_whole: bool) -> Iterator[Problem]:
+    if not isinstance(node, Table):
+        example = key.keys[0].name
+        yield wrong_type(node, path, f"a table with keys such as `{example}`")
+        return
+    for name, item in node.items.items():
+        inner = key.key(name)
+        if inner is not None:
+            yield from key_problems(inner, item, node.key_origin(name), (*path, name), is_whole=is_whole)
+            continue
+        known = [each.name for each in key.keys]
+        yield with_alias(
+            Problem(
+                kind="unknown-key",
+                message=f"unknown key `{dotted((*path, name))}`",
+                origin=node.key_origin(name),
+                key=dotted((*path, name)),
+                fix=did_you_mean(name, known) or f"it takes: {', '.join(known)}",
+            )
+        )
+    if not is_whole:
+        return  # what seems to be missing may stand in a line that could not be read
+    for inner in key.keys:
+        if inner.required and inner.name not in node.items:
+            yield _missing(f"`{dotted(path)}` has no `{inner.name}`", key_origin, path, _example(inner))
+    if key.one_of and not any(_is_given(node, name) for name in key.one_of):
+        choices = f"{', '.join(key.one_of[:-1])} or {key.one_of[-1]}"
+        yield _missing(f"`{dotted(path)}` has no end", key_origin, path, f"give one of {choices}")
+
+
+def _is_given(table: Table, name: str) -> bool:
+    node = table.items.get(name)
+    return node is not None and not (isinstance(node, Leaf) and node.value is None)
+
+
+def _missing(message: str, origin: Origin, path: KeyPath, fix: str) -> Problem:
+    return Problem(kind="missing-key", message=message, origin=origin, key=dotted(path), fix=fix)
+
+
+def _example(key: Key) -> str:
+    if key.kind == "call":
+        return f'add {key.name} = {{ type = "module.Name" }}'
+    if key.choices:
+        return f"add {key.name} = {_or(key.choices)}"
+    return f"add {key.name} = ..."
+
+
+def _call(node: Node, key_origin: Origin, path: KeyPath, *, is_whole: bool) -> Iterator[Problem]:
+    try:
+        if reference_of(node) is not None:
+            return
+    except ValueError:
+        return  # told where references are looked at
+    if not isinstance(node, Table):
+        yield wrong_type(node, path, 'a table with a `type`, or "@path" of one')
+    elif "type" not in node.items and is_whole:
+        near = nearest("type", node.items)
+        fix = f"did you mean `type` by `{near[0]}`?" if near else 'add type = "module.Name"'
+        yield _missing(f"`{dotted(path)}` has no `type`", key_origin, path, fix)
+
+
+def source_problems(root: Table) -> Iterator[Problem]:
+    """Splits without data, where there is no task to have them."""
+    data = root.items.get("data")
+    if not isinstance(data, Table) or "task" in root.items:
+        return
+    for name, split in data.items.items():
+        if isinstance(split, Table) and not _is_given(split, "source"):
+            path = ("data", name)
+            example = 'add source = { type = "module.Name" }'
+            yield _missing(f"`{dotted(path)}` has no `source`", data.key_origin(name), path, example)
+
+
+def _are_named(node: Node) -> bool:
+    """Whether these are several calls by name, in the place of one: nothing in there but tables."""
+    return isinstance(node, Table) and bool(node.items) and all(isinstance(item, Table) for item in node.items.values())
+
+
+def _numbers(node: Node, path: KeyPath) -> Iterator[Problem]:
+    if isinstance(node, Table) and node.target is None:
+        for name, item in node.items.items():
+            yield from _numbers(item, (*path, name))
+    elif not (isinstance(node, Leaf) and isinstance(node.value, int | float) and not isinstance(node.value, bool)):
+        yield wrong_type(node, path, "a number, or a table of them")
+
+
+def _texts(node: Node, path: KeyPath) -> Iterator[Problem]:
+    if not isinstance(node, Table):
+        yield wrong_type(node, path, "a table of strings")
+        return
+    for name, item in node.items.items():
+        if not (isinstance(item, Leaf) and isinstance(item.value, str)):
+            yield wrong_type(item, (*path, name), "a string")
+
+
+def evaluation_problems(root: Table) -> Iterator[Problem]:
+    """Splits that are named and not there, and a best that is never measured."""
+    data, evaluate, checkpoint = (root.items.get(name) for name in ("data", "evaluate", "checkpoint"))
+    if not isinstance(data, Table):
+        return
+    there = list(data.items)
+    splits = [name for name in there if schema.is_evaluated(name)]
+    named = evaluate.items.get("splits") if isinstance(evaluate, Table) else None
+    if isinstance(named, List):
+        splits = [leaf.value for leaf in named.items if isinstance(leaf, Leaf) and isinstance(leaf.value, str)]
+        for i, leaf in enumerate(named.items):
+            if isinstance(leaf, Leaf) and isinstance(leaf.value, str) and leaf.value not in there:
+                fix = did_you_mean(leaf.value, there) or f"there is {', '.join(there)}"
+                path: KeyPath = ("evaluate", "splits", i)
+                yield problem_at("unknown-split", f"[data] has no split `{leaf.value}`", leaf, path, fix)
+    metric = get_at(root, ("checkpoint", "best", "metric"))
+    if not isinstance(metric, Leaf) or not isinstance(metric.value, str) or is_unresolved(metric):
+        return
+    if _scalar_at(evaluate, "enabled") is False or _scalar_at(checkpoint, "enabled") is False:
+        return  # switched off for once: the rest of the section may stay as it is
+    measured = [] if _scalar_at(evaluate, "every") == "never" else splits
+    split, _, rest = metric.value.partition("/")
+    if split not in measured:
+        near = nearest(split, measured)
+        fix = f"splits that are evaluated: {', '.join(measured) or 'none'}"
+        fix = f"did you mean `{near[0]}/{rest}`?" if near else fix
+        message = f"`{metric.value}` is never measured, so nothing can be the best"
+        yield problem_at("never-measured", message, metric, ("checkpoint", "best", "metric"), fix)
+
+
+def _scalar_at(table: Node | None, name: str) -> object:
+    leaf = table.items.get(name) if isinstance(table, Table) else None
+    return leaf.value if isinstance(leaf, Leaf) else None
+
+
+def _scalar(key: Key, node: Node, path: KeyPath) -> Iterator[Problem]:
+    """Strict: true is no number, "3" is no number, 3 is a float where one is asked for."""
+    value = node.value if isinstance(node, Leaf) else node
+    match key.kind, value:
+        case "text", str() if not _is_object(value):
+            return
+        case "bool" | "switch", bool():
+            return
+        case "switch", str() if value in key.choices:
+            return
+        case "choice", str() if value in key.choices:
+            return
+        case "choice", str():
+            fix = did_you_mean(value, key.choices) or f"it takes {_or(key.choices)}"
+            yield problem_at("wrong-value", f"`{dotted(path)}` cannot be {shown(node)}", node, path, fix)
+        case "int", str() if value in key.choices:
+            return
+        case "int", int() if not isinstance(value, bool):
+            yield from _bounds(key, value, node, path)
+        case "float", int() | float() if not isinstance(value, bool):
+            yield from _bounds(key, value, node, path)
+        case "period" | "duration", str():
+            parse = schema.parse_period if key.kind == "period" else schema.parse_duration_s
+            try:
+                parse(value)
+            except ValueError:
+                yield _unit(key, node, path)
+        case "period" | "duration", int() | float() if not isinstance(value, bool):
+            yield _unit(key, node, path)
+        case _:
+            yield wrong_type(node, path, _wanted(key))
+
+
+def _is_object(value: str) -> bool:
+    return value.startswith("@") and not value.startswith("@@")
+
+
+def _unit(key: Key, node: Node, path: KeyPath) -> Problem:
+    what, forms = ("period", schema.PERIOD_FORMS) if key.kind == "period" else ("duration", schema.DURATION_FORMS)
+    return problem_at("wrong-unit", f"`{dotted(path)}` is no {what}: {shown(node)}", node, path, f"write one {forms}")
+
+
+def _bounds(key: Key, value: int | float, node: Node, path: KeyPath) -> Iterator[Problem]:
+    # `not (a >= b)` also refuses nan.
+    if key.minimum is not None and not value >= key.minimum:
+        limit = f"at least {key.minimum:g}"
+    elif key.above is not None and not value > key.above:
+        limit = f"more than {key.above:g}"
+    elif key.maximum is not None and not value <= key.maximum:
+        limit = f"at most {key.maximum}"
+    else:
+        return
+    yield problem_at("wrong-value", f"`{dotted(path)}` must be {limit}, not {shown(node)}", node, path)
+
+
+def _wanted(key: Key) -> str:
+    number = {"int": "a whole number", "float": "a number"}.get(key.kind, "")
+    if number:
+        return f"{number} or {_or(key.choices)}" if key.choices else number
+    match key.kind:
+        case "bool":
+            return "true or false"
+        case "switch":
+            return f"true, false, {_or(key.choices)}, or a list of names of modules"
+        case "choice":
+            return _or(key.choices)
+        case "period":
+            return f"a period {schema.PERIOD_FORMS}"
+        case "duration":
+            return f"a duration {schema.DURATION_FORMS}"
+        case _:
+            return "a string"
+
+
+def _or(choices: tuple[str, ...]) -> str:
+    quoted = [f'"{choice}"' for choice in choices]
+    return " or ".join([", ".join(quoted[:-1]), quoted[-1]]) if len(quoted) > 1 else quoted[0]
+
+
+def wrong_type(node: Node, path: KeyPath, wanted: str) -> Problem:
+    """That a value is not what is wanted there; a number in quotes is told to be one without."""
+    fix = ""
+    if isinstance(node, Leaf) and isinstance(node.value, str) and ("number" in wanted or wanted.startswith("true")):
+        bare = node.value.strip()
+        if re.fullmatch(r"[+-]?\d[\d_]*(\.\d+)?([eE][+-]?\d+)?|true|false", bare):
+            fix = f"write it without quotes: {bare}"
+    return problem_at("wrong-type", f"`{dotted(path)}` must be {wanted}, not {shown(node)}", node, path, fix)
+
+
+def problem_at(kind: str, message: str, node: Node, path: KeyPath, fix: str = "") -> Problem:
+    """A problem with the value at `path`, at the place of the value."""
+    return Problem(kind=kind, message=message, origin=node.origin, key=dotted(path), fix=fix)
+
+
+def shown(node: Node) -> str:
+    """A value as its owner would write it, in few characters."""
+    match node:
+        case Table():
+            return "a table"
+        case List():
+            return "a list"
+        case Leaf(bool() as value):
+            return "true" if value else "false"
+        case Leaf(str() as value):
+            return f'"{value}"' if len(value) <= 40 else f'"{value[:37]}..."'
+        case Leaf(date() | time() as value):
+            return f"the date {value.isoformat()}" if isinstance(value, date) else f"the time {value.isoformat()}"
+        case Leaf(None):
+            return "none"
+        case Leaf(value):
+            text = str(value)
+            return text if len(text) <= 40 else f"{text[:37]}..."

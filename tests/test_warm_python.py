@@ -1,0 +1,94 @@
+"""A command that is run by forking a warm Python does what it does in an interpreter that starts from nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from warm_python import Run, run
+
+pytestmark = pytest.mark.slow
+
+SCRIPT = """\
+import atexit, json, os, random, signal, sys
+loaded = [name in sys.modules for name in ("torch", "assay")]
+import numpy
+
+atexit.register(print, "the end")
+said = {
+    "folder": os.getcwd(), "arguments": sys.argv, "original": sys.orig_argv[1:], "name": __name__, "path": sys.path[0],
+    "variable": os.environ.get("A"), "input": sys.stdin.read(), "writes": not sys.dont_write_bytecode,
+}
+own = {"pid": os.getpid(), "hash": hash("a"), "drawn": random.random(), "too": numpy.random.rand(), "loaded": loaded}
+print(json.dumps([said, own]))
+sys.stdout.flush()
+print("oh", file=sys.stderr)
+if sys.argv[1:] == ["die"]:
+    os.kill(os.getpid(), signal.SIGKILL)
+sys.exit(3)
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    (tmp_path / "script.py").write_text(SCRIPT)
+    return tmp_path
+
+
+def variables(**more: str) -> dict[str, str]:
+    source = Path(__file__).resolve().parent.parent / "src"
+    return {**os.environ, "PYTHONPATH": str(source), **more}
+
+
+def test_it_has_the_arguments_folder_variables_streams_and_end_of_any_other(warm: Run, script: Path) -> None:
+    given = variables(A="b c", PYTHONDONTWRITEBYTECODE="1")
+    told = []
+
+    for way in (run, warm):
+        done = way(["script.py", "x"], folder=script, variables=given)
+        first, last = done.stdout.splitlines()
+        assert (done.returncode, done.stderr, last) == (3, "oh\n", "the end")
+        told.append(json.loads(first))
+
+    (cold_said, cold_own), (warm_said, warm_own) = told
+    assert warm_said == cold_said and warm_said["variable"] == "b c" and warm_said["folder"] == str(script)
+    assert cold_own["loaded"] == [False, False] and warm_own["loaded"] == [True, False]
+
+
+def test_each_is_a_process_that_draws_numbers_of_its_own(warm: Run, script: Path) -> None:
+    first, second = (
+        json.loads(warm(["script.py"], folder=script, variables=variables()).stdout.splitlines()[0])[1] for _ in "ab"
+    )
+
+    assert all(first[name] != second[name] for name in ("pid", "drawn", "too", "hash"))
+
+
+def test_one_that_is_killed_says_so_and_what_it_had_said(warm: Run, script: Path) -> None:
+    done = warm(["script.py", "die"], folder=script, variables=variables(), joined=True)
+
+    assert done.returncode == -9
+    assert done.stdout.endswith("oh\n") and "the end" not in done.stdout
+
+
+def test_a_variable_that_is_read_at_the_start_gets_an_interpreter_of_its_own(warm: Run, script: Path) -> None:
+    done = warm(["script.py"], folder=script, variables=variables(OMP_NUM_THREADS="2"))
+
+    assert json.loads(done.stdout.splitlines()[0])[1]["loaded"] == [False, False]
+
+
+def test_a_text_is_run_as_python_does_it(warm: Run, script: Path) -> None:
+    told = [way(["-c", SCRIPT, "x"], folder=script, variables=variables()).stdout for way in (run, warm)]
+
+    cold_said, warm_said = (json.loads(each.splitlines()[0])[0] for each in told)
+    assert warm_said == cold_said and warm_said["arguments"] == ["-c", "x"]
+
+
+def test_a_module_is_run_as_python_does_it(warm: Run, script: Path) -> None:
+    for way in (run, warm):
+        done = way(["-m", "script", "x"], folder=script, variables=variables())
+        said = json.loads(done.stdout.splitlines()[0])[0]
+        assert said["name"] == "__main__" and said["path"] == str(script)
+        assert said["arguments"] == [str(script / "script.py"), "x"]
