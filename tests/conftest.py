@@ -35,7 +35,7 @@ VARIABLES_OF_OTHERS = {
     "TORCHINDUCTOR_CACHE_DIR",
 }
 LASTING = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", warm_python.__file__)
-FILES_OF_OTHERS = (".coverage", ".hypothesis")
+FILES_OF_OTHERS = (".coverage", ".hypothesis", "mpl-data")
 THREAD_GRACE_S = 2.0
 
 PROCESS = psutil.Process()

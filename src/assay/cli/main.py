@@ -28,6 +28,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "log": ("assay.cli.log", "What a run logged; --follow to watch it."),
     "live": ("assay.cli.live", "Its curves, drawn while it trains."),
     "board": ("assay.cli.board", "Its curves in TensorBoard."),
+    "plot": ("assay.cli.plot", "Its curves as a figure in a file."),
     "config": ("assay.cli.config", "Settings and variables, and where a value comes from."),
     "diff": ("assay.cli.diff", "What two runs differ in: config, metrics, environment, code."),
     "find": ("assay.cli.find", "Which run made a file."),

@@ -1,0 +1,38 @@
+"""`assay plot`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from assay.cli.words import count
+from assay.query.find import find_run
+
+
+@click.command(
+    name="plot",
+    help="Draw curves into a file. Runs that differ in nothing but their seed are one line, their mean, with a band of"
+    " one standard deviation: assay plot last last-1 last-2 -m loss -o fig.pdf",
+)
+@click.argument("runs", metavar="RUN...", nargs=-1, required=True)
+@click.option(
+    "-m",
+    "--metric",
+    metavar="NAME",
+    multiple=True,
+    required=True,
+    help="What is drawn; may be repeated. `loss` is train/loss and valid/loss.",
+)
+@click.option("-o", "--to", metavar="FILE", required=True, help="The file to write: .pdf, .png or .svg.")
+@click.option("--title", default="", help="What stands above.")
+@click.option("--log", is_flag=True, help="A logarithmic axis of values.")
+def command(runs: tuple[str, ...], metric: tuple[str, ...], to: str, title: str, log: bool) -> int:
+    from assay.report.figure import draw, lines
+
+    found = lines([find_run(run) for run in runs], metric)
+    draw(found, Path(to), title=title, log=log)
+    for line in found:
+        click.echo(f"{line.label}  {count(len(line.xs), 'point')}")
+    click.echo(f"written: {to}")
+    return 0
