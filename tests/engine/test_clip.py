@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from assay.core.errors import InputError
-from assay.engine.clip import clip_norm_
+from assay.engine.clip import clip_norm_, clip_norm_on_device_
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 shapes = st.lists(st.integers(0, 5), max_size=3).map(tuple)
@@ -125,3 +125,30 @@ def test_sparse_gradients_are_refused() -> None:
 
     with pytest.raises(InputError, match="Sparse gradients cannot be clipped"):
         clip_norm_(embedding.parameters(), 1.0)
+
+
+@pytest.mark.parametrize("spoil", [1.0, float("nan"), float("inf")])
+@pytest.mark.parametrize("max_norm", [0.1, 2.0, 1e6])
+@pytest.mark.parametrize("kinds", [[torch.float32, torch.float32], [torch.float32, torch.float64]])
+def test_on_a_device_it_is_the_same_bits_without_a_number_being_read(
+    spoil: float, max_norm: float, kinds: list[torch.dtype]
+) -> None:
+    def grads() -> list[torch.Tensor]:
+        draw = torch.Generator().manual_seed(0)
+        parameters = [torch.nn.Parameter(torch.zeros(5, dtype=kind)) for kind in kinds]
+        for parameter in parameters:
+            parameter.grad = torch.randn(5, generator=draw).to(parameter.dtype)
+        assert parameters[0].grad is not None
+        parameters[0].grad[2] *= spoil
+        return list(parameters)
+
+    one, other = grads(), grads()
+
+    norm = clip_norm_on_device_(one, max_norm)
+
+    assert str(float(norm)) == str(clip_norm_(other, max_norm))
+    for first, second in zip(one, other, strict=True):
+        assert first.grad is not None and second.grad is not None
+        assert (
+            first.grad.tolist()[:2] == second.grad.tolist()[:2] and first.grad.tolist()[3:] == second.grad.tolist()[3:]
+        )

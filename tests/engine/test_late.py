@@ -179,7 +179,7 @@ def test_no_step_waits_for_the_device() -> None:
 def test_a_step_that_is_not_finite_is_gone_back_to(kind: str, clip_norm: float | None, shuffle: bool) -> None:
     def make(late: bool) -> Engine:
         train = Loader(spoilt(21, size=64), batch_size=4, shuffle=shuffle)
-        ema = EMA(0.9, warmup=True, every=2)
+        ema = EMA(0.9, warmup=True, every=1 if shuffle else 2)
         return made(kind, model=hard_net(), train=train, late=late, clip_norm=clip_norm, handlers=ema.handlers())
 
     at_once, late = both(make)
@@ -211,11 +211,12 @@ def test_a_step_is_gone_back_to_over_the_end_of_many() -> None:
     assert runs.state.step == 10
 
 
+@pytest.mark.parametrize("clip_norm", [None, 0.5])
 @pytest.mark.parametrize("policy", ["skip", "ignore"])
-def test_a_step_that_is_left_out_or_not_leaves_the_same(policy: Any) -> None:
+def test_a_step_that_is_left_out_or_not_leaves_the_same(policy: Any, clip_norm: float | None) -> None:
     def make(late: bool) -> Engine:
         train = Loader(spoilt(21, size=32), batch_size=4, shuffle=True)
-        return made("adamw", model=hard_net(), train=train, late=late, non_finite=policy, epochs=2)
+        return made("adamw", model=hard_net(), train=train, late=late, non_finite=policy, clip_norm=clip_norm, epochs=2)
 
     at_once, late = both(make)
 

@@ -481,6 +481,8 @@ class Engine:
         with suppress(RuntimeError) if state.error is not None else nullcontext():
             logged, waiting = self.logged.read(), late.read()
             for each, values in waiting:
+                for step in [step for step in logged if step < each.step]:  # of which the loss was read at once
+                    self._record(logged.pop(step), step)
                 each.row.recall(values)
                 error = each.row.judge(values, each.step)
                 if error is not None:
