@@ -33,8 +33,8 @@ CELLS = [
 def launched(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """What each rank of a launch gave: one launch for all cells of as many processes."""
 
-    @cache
-    def launch(ranks: int) -> list[dict[str, Any]]:
+    @cache  # a failure too: it is not tried again for each cell
+    def found(ranks: int) -> tuple[list[dict[str, Any]], str]:
         folder = tmp_path_factory.mktemp("matrix")
         running = [
             subprocess.Popen(
@@ -42,14 +42,26 @@ def launched(tmp_path_factory: pytest.TempPathFactory) -> Any:
             )
             for rank in range(ranks)
         ]
-        told = [each.communicate(timeout=110)[1] for each in running]
-        assert not any(each.returncode for each in running), "\n".join(told)
-        return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(ranks)]
+        try:
+            told = [each.communicate(timeout=300)[1] for each in running]
+        except subprocess.TimeoutExpired:
+            for each in running:
+                each.kill()
+            return [], f"{ranks} processes did not come to an end"
+        if any(each.returncode for each in running):
+            return [], "\n".join(told)
+        return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(ranks)], ""
+
+    def launch(ranks: int) -> list[dict[str, Any]]:
+        cells, failure = found(ranks)
+        assert not failure, failure
+        return cells
 
     return launch
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(400)  # the first of each number of processes waits for all of them
 @pytest.mark.row("E55")
 @pytest.mark.parametrize(("ranks", "layout", "way"), CELLS)
 def test_a_layout_trains_what_one_process_does(launched: Any, ranks: int, layout: Layout, way: str) -> None:
