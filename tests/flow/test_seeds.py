@@ -191,16 +191,22 @@ def test_blocks_of_plugins_and_pipes_load_as_they_stand() -> None:
 @pytest.mark.row("S-A1", "S-A2", "A64")
 def test_plugins_and_pipes_are_checked_built_and_entered_in_order(run, assay, tmp_path: Path) -> None:
     done = run("tagger/show.py", folder=tmp_path)
-    for command in ("check", "run"):
-        assay(command, str(SEEDS / "tagger" / "tagger.toml"), folder=tmp_path)
+    for command in (["check"], ["run"], ["run", "--tag", "split", "data.train.workers=3"]):
+        assay(*command, str(SEEDS / "tagger" / "tagger.toml"), folder=tmp_path)
 
     lines = done.stdout.splitlines()
     assert [line.split()[:2] for line in lines[:6]] == [["enter", name] for name in PLUGIN_NAMES]
     assert lines[1] == "enter FileLogger records/weixin/tagger/train ['detail_log']"
-    assert lines[6] == "batches of 8 8 8 8 8 4"
-    assert [line.split() for line in lines[7:]] == [["leave", name] for name in reversed(PLUGIN_NAMES)]
+    assert lines[6:9] == [
+        "0 workers: batches of 8 8 8 8 8 4",
+        "3 workers: batches of 8 8 8 7 7 6",
+        "44 samples, the same",
+    ]
+    assert [line.split() for line in lines[9:]] == [["leave", name] for name in reversed(PLUGIN_NAMES)]
 
-    (folder,) = run_folders(open_project(tmp_path))
+    found = {run_file.read(each.path).tag: each for each in run_folders(open_project(tmp_path))}
+    assert read_series(found["split"].metrics)["train/loss"].steps.tolist() == list(range(1, 13))
+    folder = found["tagger"]
     assert {"# tagger"} <= set(folder.readme.read_text(encoding="utf-8").splitlines())
     assert "12 steps in" in folder.log.read_text(encoding="utf-8")
     assert (folder.config_dir / "tagger.toml").read_bytes() == (SEEDS / "tagger" / "tagger.toml").read_bytes()

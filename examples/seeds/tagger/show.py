@@ -12,4 +12,9 @@ source = instantiate(get_at(config.root, ("data", "train", "source")))
 
 entering = entered([as_plugin(f"plugins[{i}]", plugin) for i, plugin in enumerate(plugins)])
 with Context().use(), entering:
-    print("batches of", *(len(targets) for inputs, targets in StreamLoader(source)))
+    seen = {}
+    for workers in (0, 3):
+        batches = list(StreamLoader(source, workers=workers))
+        seen[workers] = sorted(row.tolist() for inputs, targets in batches for row in inputs)
+        print(f"{workers} workers: batches of", *(len(targets) for inputs, targets in batches))
+    print(len(seen[0]), "samples,", "the same" if seen[0] == seen[3] else "others")
