@@ -31,6 +31,7 @@ FORBIDDEN = {
     "assay.record": {"torch", "numpy", "fastapi", "pydantic"},
     "assay.store": {"torch", "numpy", "fastapi", "pydantic", "rich"},
     "assay.query": {"torch", "numpy", "fastapi", "pydantic", "rich"},
+    "assay.report": {"torch", "numpy", "matplotlib", "fastapi", "pydantic", "rich"},
     "assay.engine": {"fastapi", "starlette", "uvicorn", "sqlite3", "assay.config", "assay.store"},
     "assay.web": {"torch", "numpy"},
 }

@@ -474,7 +474,7 @@ def test_features_are_made_once_by_two_processes(run, tmp_path: Path) -> None:
 
 
 @pytest.mark.row("S-B3")
-def test_two_processes_train_what_one_does_by_one_option(tmp_path: Path) -> None:
+def test_two_processes_train_what_one_does_by_one_option(run, tmp_path: Path) -> None:
     found = []
     for count in ("1", "2"):
         (tmp_path / count).mkdir()

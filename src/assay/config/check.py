@@ -81,7 +81,8 @@ def standard_defaults(root: Table) -> list[Default]:
         elif key.kind == "tables" and isinstance(node, Table):
             for name, item in node.items.items():
                 look(Key(name=name, kind="table", doc="", keys=key.keys), item, (*path, name), node.key_origin(name))
-        elif key.kind == "table" and (node is None or isinstance(node, Table)):
+        elif key.kind == "table" and (isinstance(node, Table) or (node is None and len(path) == 1)):
+            # A table inside a section that is not there is off: nothing is taken from it.
             for inner in key.keys:
                 look(inner, node.items.get(inner.name) if node is not None else None, (*path, inner.name), origin)
 

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from assay.core.errors import InputError, MissingExtraError, did_you_mean
 from assay.query.run import RunView
 
 if TYPE_CHECKING:
+    import numpy as np
     from matplotlib.axes import Axes
     from numpy.typing import NDArray
 
@@ -71,6 +70,8 @@ def lines(runs: Sequence[RunView], names: Sequence[str]) -> list[Line]:
 
 
 def _line(group: Sequence[RunView], metric: str, label: str) -> Line:
+    import numpy as np
+
     ids = tuple(run.id for run in group)
     curves = [run.metric(metric) for run in group]
     if len(curves) == 1:
@@ -113,6 +114,8 @@ def draw(found: Sequence[Line], to: Path, *, title: str = "", log: bool = False)
 
 
 def _draw(axes: Axes, line: Line) -> None:
+    import numpy as np
+
     xs, ys, band = line.xs, line.ys, line.band
     if len(xs) > _BUCKETS and band is None:  # a spike stays: of each range both extremes
         parts = np.array_split(np.arange(len(xs)), _BUCKETS // 2)
