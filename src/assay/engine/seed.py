@@ -128,8 +128,7 @@ class StepRandomness:
 
 def _of_others() -> tuple[object, ...]:
     """Where the generators of numpy and `random` are."""
-    name, keys, *rest = np.random.get_state()
-    return name, bytes(memoryview(keys)), *rest, random.getstate()  # type: ignore[arg-type]
+    return _NUMPY.where(), random.getstate()
 
 
 @contextmanager
@@ -179,14 +178,25 @@ class _Numpy:
             state: Any = np.random.get_state(legacy=False)
             np.random.set_state({**state, "has_gauss": 1, "gauss": kept})
 
+    def where(self) -> object:
+        """Where the generator is: what differs once somebody has drawn from it since it was keyed."""
+        generator = mtrand.get_bit_generator()
+        if type(generator) is not np.random.MT19937:
+            name, keys, *rest = np.random.get_state()
+            return name, bytes(memoryview(keys)), *rest  # type: ignore[arg-type]
+        return ctypes.string_at(self._address_of(generator), _MT19937_BYTES)
+
+    def _address_of(self, generator: Any) -> int:
+        if id(generator) not in self._address:
+            self._address[id(generator)] = generator, generator.ctypes.state_address
+        return self._address[id(generator)][1]
+
     def _kept_beside(self, generator: Any) -> float | None:
         """The Gaussian number that waits to be drawn, if one does."""
         if type(generator) is not np.random.MT19937:
             state: Any = np.random.get_state(legacy=False)
             return float(state["gauss"]) if state.get("has_gauss") else None
-        if id(generator) not in self._address:
-            self._address[id(generator)] = generator, generator.ctypes.state_address
-        _, address = self._address[id(generator)]
+        address = self._address_of(generator)
         before = ctypes.string_at(address, _MT19937_BYTES)
         drawn = float(np.random.standard_normal())
         if ctypes.string_at(address, _MT19937_BYTES) == before:
