@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psutil
 import pytest
@@ -20,6 +21,9 @@ from hypothesis import settings
 
 import warm_python
 from rows import fail_on_a_wrong_mark as pytest_runtest_call  # noqa: F401 - a hook, found by its name
+
+if TYPE_CHECKING:
+    from assay.build.registry import Registered
 
 settings.register_profile("dev", deadline=None)
 settings.register_profile("quick", deadline=None, max_examples=10)
@@ -39,6 +43,7 @@ FILES_OF_OTHERS = (".coverage", ".hypothesis", "mpl-data")
 THREAD_GRACE_S = 2.0
 
 PROCESS = psutil.Process()
+SOURCE = str(Path(__file__).resolve().parent.parent / "src")
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -87,6 +92,7 @@ def nothing_is_left_behind() -> Iterator[None]:
     children = child_pids()
     path = list(sys.path)
     folder = os.getcwd()
+    names = registered_names()
     tracer = sys.gettrace()
     one_torch_thread()
 
@@ -101,6 +107,7 @@ def nothing_is_left_behind() -> Iterator[None]:
         *leaked_threads(threads),
         *leaked_files(files),
         *leaked_children(children),
+        *leaked_names(names),
     ]
     if sys.path != path:
         leaks.append(f"sys.path: {sorted(set(sys.path) ^ set(path)) or 'its order'}")
@@ -168,6 +175,18 @@ def child_pids() -> set[int]:
     except OSError:  # no such file on this system
         pids = {child.pid for child in PROCESS.children()}
     return pids
+
+
+def registered_names() -> dict[tuple[str, str], Registered]:
+    """What has a short name in this process."""
+    module = sys.modules.get("assay.build.registry")
+    return {} if module is None else {(each.name, each.kind): each for each in module.registry.all()}
+
+
+def leaked_names(before: dict[tuple[str, str], Registered]) -> Iterator[str]:
+    for key, each in registered_names().items():
+        if key not in before and not each.place.startswith(SOURCE):
+            yield f"the registered name {each} of {each.place}"
 
 
 def leaked_process_group() -> Iterator[str]:

@@ -19,6 +19,7 @@ from sybil.document import Document
 from sybil.example import Example
 from sybil.parsers.myst import PythonCodeBlockParser, SkipParser
 
+from assay.build.registry import registry
 from assay.core import schema
 from warm_python import Run
 from warm_python import run as cold
@@ -179,8 +180,12 @@ def run(page: Path, python: Run) -> int:
     document.namespace[PYTHON] = python
     document.namespace["__name__"] = "__main__"
     found: list[Example] = list(document.examples())
-    for example in found:
-        example.evaluate()
+    names = registry.open(lambda file: file == str(page))
+    try:
+        for example in found:
+            example.evaluate()
+    finally:
+        registry.close(names)
     return len(found)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from assay.build import AbsentError, Context, ContextError, NoFrameError, Promise, SymbolTable, register, sym_tbl
+from assay.build.registry import registry
 
 
 @pytest.fixture
@@ -177,15 +178,20 @@ def test_a_member_that_does_not_exist_is_told_with_the_nearest(table: SymbolTabl
 
 @pytest.mark.row("A03")
 def test_the_registry_survives_a_reset_and_the_rest_does_not(table: SymbolTable) -> None:
-    @register("test_symbols.kept")
-    class Kept: ...
+    names = registry.open(lambda file: file == __file__)
+    try:
 
-    table.set("writer", object())
+        @register("kept")
+        class Kept: ...
 
-    table.reset()
+        table.set("writer", object())
 
-    assert table.names() == []
-    assert table.registry.get("test_symbols.kept") is Kept
+        table.reset()
+
+        assert table.names() == []
+        assert table.registry.get("kept") is Kept
+    finally:
+        registry.close(names)
 
 
 def test_outside_a_run_there_is_no_table() -> None:

@@ -56,6 +56,7 @@ def test_one_run_may_show_several_curves_and_other_kinds_of_files(
 def test_what_cannot_be_drawn_is_told(assay: Assay, project: Project, runs: list[str]) -> None:
     for arguments, said in (
         ((runs[0], "-m", "los", "-o", "a.pdf"), "has no metric `los`"),
+        ((runs[0], "-m", "los", "-o", "a.pdf"), "did you mean `loss`?"),
         ((runs[0], "-m", "loss", "-o", "a.xyz"), "a.xyz is no kind of figure.\n  fix: name it a.pdf, .png or .svg"),
         ((runs[0], "-m", "loss", "-o", "nowhere/a.pdf"), "The figure cannot be written: No such file or directory."),
         ((runs[0], "-o", "a.pdf"), "needs the option metric"),

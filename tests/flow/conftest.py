@@ -101,6 +101,38 @@ class Points:
 Assay = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
+SHY = """\
+import os
+import signal
+
+import points
+
+
+class Shy(points.Points):
+    '''One rank dies, fails or is slow at a sample of its own.'''
+
+    def __getitem__(self, i):
+        item = super().__getitem__(i)
+        rank = os.environ.get("RANK", os.environ.get("SLURM_PROCID"))
+        if self.noisy and rank == os.environ.get("SHY_RANK", "1"):
+            print("rank 1 loads", i)
+            if self.loaded == int(os.environ.get("KILL_AT", 0)):
+                os.kill(os.getpid(), signal.SIGKILL)
+            if self.loaded == int(os.environ.get("STOP_AT", 0)):
+                os.kill(os.getpid(), signal.SIGSTOP)
+            if self.loaded == int(os.environ.get("FAIL_AT", 0)):
+                raise ValueError("a bad sample")
+        return item
+"""
+PLAIN = """\
+from torch import nn
+
+class Net(nn.Sequential):
+    def __init__(self, width):
+        super().__init__(nn.Linear(4, width), nn.Tanh(), nn.Dropout(0.3), nn.Linear(width, 2))
+"""
+
+
 @pytest.fixture
 def toy(tmp_path: Path) -> Path:
     """The folder of the toy project; its config is `toy.toml`."""
@@ -109,6 +141,15 @@ def toy(tmp_path: Path) -> Path:
     for name, text in {"toy.toml": CONFIG, "net.py": NET, "points.py": POINTS}.items():
         (folder / name).write_text(text)
     return folder
+
+
+@pytest.fixture
+def shy(toy: Path) -> None:
+    """One process of the toy project dies, stops or fails at a sample of its own, when variables say so."""
+    (toy / "shy.py").write_text(SHY)
+    (toy / "plain.py").write_text(PLAIN)
+    config = (toy / "toy.toml").read_text().replace('points.Points", split = 0', 'shy.Shy", split = 0')
+    (toy / "toy.toml").write_text(config)
 
 
 @pytest.fixture

@@ -18,49 +18,10 @@ import torch
 import assay as assay_package
 from assay.core import run_file
 from assay.store.series import read_series
-from flow.conftest import SRC
+from flow.conftest import PLAIN, SRC
 from flow.test_train import last_digest, only_run
 
-pytestmark = pytest.mark.slow
-
-SHY = """\
-import os
-import signal
-
-import points
-
-
-class Shy(points.Points):
-    '''One rank dies, fails or is slow at a sample of its own.'''
-
-    def __getitem__(self, i):
-        item = super().__getitem__(i)
-        rank = os.environ.get("RANK", os.environ.get("SLURM_PROCID"))
-        if self.noisy and rank == os.environ.get("SHY_RANK", "1"):
-            print("rank 1 loads", i)
-            if self.loaded == int(os.environ.get("KILL_AT", 0)):
-                os.kill(os.getpid(), signal.SIGKILL)
-            if self.loaded == int(os.environ.get("STOP_AT", 0)):
-                os.kill(os.getpid(), signal.SIGSTOP)
-            if self.loaded == int(os.environ.get("FAIL_AT", 0)):
-                raise ValueError("a bad sample")
-        return item
-"""
-PLAIN = """\
-from torch import nn
-
-class Net(nn.Sequential):
-    def __init__(self, width):
-        super().__init__(nn.Linear(4, width), nn.Tanh(), nn.Dropout(0.3), nn.Linear(width, 2))
-"""
-
-
-@pytest.fixture(autouse=True)
-def shy(toy: Path) -> None:
-    (toy / "shy.py").write_text(SHY)
-    (toy / "plain.py").write_text(PLAIN)
-    config = (toy / "toy.toml").read_text().replace('points.Points", split = 0', 'shy.Shy", split = 0')
-    (toy / "toy.toml").write_text(config)
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("shy")]
 
 
 @pytest.mark.row("A80", "B16", "E48")
@@ -264,7 +225,7 @@ def test_a_pipeline_of_two_processes_is_equal_to_one_and_leaves_a_checkpoint_for
         assert list(curves[1][name].values) == pytest.approx(list(curves[0][name].values), abs=1e-5)
     few = assay("run", "toy.toml", "model.type=plain.Net", "parallel.pipeline=2")
     assert few.returncode == 2
-    assert "A step has 1 micro-batches (8 = 1 accumulate x 8); 1f1b keeps 2 stages busy" in few.stderr
+    assert "A step has 1 micro-batch (8 = 1 accumulate x 8); 1f1b keeps 2 stages busy" in few.stderr
     deep = assay("run", "toy.toml", "parallel.pipeline=3", "parallel.schedule=gpipe", *split)
     assert deep.returncode == 2
     assert "The model has 2 parts with weights, too few for 3 stages" in deep.stderr

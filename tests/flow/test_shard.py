@@ -12,10 +12,9 @@ import assay as assay_package
 from assay.core import manifest, run_file
 from assay.engine.checkpoint.folder import load
 from assay.store.series import read_series
-from flow.test_parallel import PLAIN, SHY
 from flow.test_train import last_digest, only_run
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("shy")]
 DEADLY = """\
 import os
 import signal
@@ -44,14 +43,6 @@ class Deadly(points.Points):
     pass
 """
 EXACT = ["model.type=plain.Net", "optimizer.type=torch.optim.SGD", "optimizer.lr=0.5"]
-
-
-@pytest.fixture(autouse=True)
-def shy(toy: Path) -> None:
-    (toy / "shy.py").write_text(SHY)
-    (toy / "plain.py").write_text(PLAIN)
-    config = (toy / "toy.toml").read_text().replace('points.Points", split = 0', 'shy.Shy", split = 0')
-    (toy / "toy.toml").write_text(config)
 
 
 def newest(run: Path) -> Path:

@@ -42,7 +42,8 @@ def named(run: RunView, name: str) -> list[str]:
     found = [each for each in run.metrics if each.rpartition("/")[2] == name]
     if not found:
         known = ", ".join(run.metrics[:10])
-        fix = did_you_mean(name, run.metrics) or (f"it has {known}" if known else "nothing was logged")
+        short = {each.rpartition("/")[2] for each in run.metrics}
+        fix = did_you_mean(name, {*run.metrics, *short}) or (f"it has {known}" if known else "nothing was logged")
         raise InputError(f"The run {run.id} has no metric `{name}`.", where=str(run.path), fix=fix)
     return found
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +10,10 @@ import pytest
 
 from assay.engine import Saver
 from assay.engine.checkpoint.weights import load_weights
+from engine.parallel.launching import answers, close, script
 
 SCRIPT = Path(__file__).with_name("cases.py")
-spec = importlib.util.spec_from_file_location("parallel_cases", SCRIPT)
-assert spec is not None and spec.loader is not None
-cases = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(cases)
+cases = script("parallel_cases", SCRIPT)
 
 Results = dict[str, list[Any]]
 SHARED = ["means", "clipped", "accumulated", "sums", "sums_accumulated", "several", "few", "frozen", "dropout"]
@@ -27,14 +22,7 @@ EQUAL = [*SHARED, *(f"sharded {name}" for name in SHARED)]
 
 def launched(folder: Path, ranks: int) -> Results:
     """What each rank gave in every case, all of them in one launch."""
-    command = [sys.executable, str(SCRIPT), str(folder)]
-    running = [
-        subprocess.Popen([*command, str(rank), str(ranks), *cases.CASES], stderr=subprocess.PIPE, text=True)
-        for rank in range(ranks)
-    ]
-    told = [each.communicate(timeout=100)[1] for each in running]
-    assert not any(each.returncode for each in running), "\n".join(told)
-    found = [json.loads((folder / f"{rank}.json").read_text()) for rank in range(ranks)]
+    found = answers(SCRIPT, folder, ranks, list(cases.CASES))
     return {name: [each[name] for each in found] for name in cases.CASES}
 
 
@@ -46,23 +34,6 @@ def several(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 def alone(name: str, ranks: int) -> Any:
     return json.loads(json.dumps(cases.CASES[name](0, ranks)))
-
-
-def close(found: Any, expected: Any) -> None:
-    """Equal, numbers within rounding in double precision."""
-    match expected:
-        case float():
-            assert found == pytest.approx(expected, rel=1e-10, abs=1e-10)
-        case dict():
-            assert found.keys() == expected.keys()
-            for key in expected:
-                close(found[key], expected[key])
-        case list():
-            assert len(found) == len(expected)
-            for one, other in zip(found, expected, strict=True):
-                close(one, other)
-        case _:
-            assert found == expected
 
 
 @pytest.mark.slow

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
-import json
 import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,13 +10,10 @@ from typing import Any
 import pytest
 
 from assay.engine.parallel.layout import Layout
+from engine.parallel.launching import answers, script
 
 SCRIPT = Path(__file__).with_name("matrix.py")
-spec = importlib.util.spec_from_file_location("parallel_matrix", SCRIPT)
-assert spec is not None and spec.loader is not None
-matrix = importlib.util.module_from_spec(spec)
-sys.modules["parallel_matrix"] = matrix
-spec.loader.exec_module(matrix)
+matrix = script("parallel_matrix", SCRIPT)
 
 CELLS = [
     pytest.param(ranks, layout, way, id=f"{layout}: {way}")
@@ -35,22 +29,10 @@ def launched(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
     @cache  # a failure too: it is not tried again for each cell
     def found(ranks: int) -> tuple[list[dict[str, Any]], str]:
-        folder = tmp_path_factory.mktemp("matrix")
-        running = [
-            subprocess.Popen(
-                [sys.executable, str(SCRIPT), str(folder), str(rank), str(ranks)], stderr=subprocess.PIPE, text=True
-            )
-            for rank in range(ranks)
-        ]
         try:
-            told = [each.communicate(timeout=300)[1] for each in running]
-        except subprocess.TimeoutExpired:
-            for each in running:
-                each.kill()
-            return [], f"{ranks} processes did not come to an end"
-        if any(each.returncode for each in running):
-            return [], "\n".join(told)
-        return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(ranks)], ""
+            return answers(SCRIPT, tmp_path_factory.mktemp("matrix"), ranks, seconds=300), ""
+        except (AssertionError, subprocess.TimeoutExpired) as error:
+            return [], str(error)
 
     def launch(ranks: int) -> list[dict[str, Any]]:
         cells, failure = found(ranks)

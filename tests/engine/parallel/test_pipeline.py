@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,52 +11,20 @@ import torch
 
 from assay.core.errors import InputError
 from assay.engine import Backward
+from engine.parallel.launching import answers, close, script
 
 SCRIPT = Path(__file__).with_name("pipeline_cases.py")
-spec = importlib.util.spec_from_file_location("pipeline_cases", SCRIPT)
-assert spec is not None and spec.loader is not None
-cases = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(cases)
+cases = script("pipeline_cases", SCRIPT)
 
 
 @pytest.fixture(scope="module")
 def pipeline(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What the first and the last process of a pipeline gave in every case, all in one launch."""
-    folder = tmp_path_factory.mktemp("pipeline")
-    command = [sys.executable, str(SCRIPT), str(folder)]
-    running = [
-        subprocess.Popen([*command, str(rank), "2"], stderr=subprocess.PIPE, text=True, errors="replace")
-        for rank in range(2)
-    ]
-    try:
-        told = [each.communicate(timeout=100)[1] for each in running]
-    finally:
-        for each in running:
-            each.kill()
-    if any(each.returncode for each in running):
-        pytest.exit("\n".join(told), 1)
-    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
+    return answers(SCRIPT, tmp_path_factory.mktemp("pipeline"), 2)
 
 
 def alone(name: str) -> Any:
     return json.loads(json.dumps(getattr(cases, name)()))
-
-
-def close(found: Any, expected: Any) -> None:
-    """Equal, numbers within rounding in double precision."""
-    match expected:
-        case float():
-            assert found == pytest.approx(expected, rel=1e-10, abs=1e-10)
-        case dict():
-            assert found.keys() == expected.keys()
-            for key in expected:
-                close(found[key], expected[key])
-        case list():
-            assert len(found) == len(expected)
-            for one, other in zip(found, expected, strict=True):
-                close(one, other)
-        case _:
-            assert found == expected
 
 
 @pytest.mark.slow

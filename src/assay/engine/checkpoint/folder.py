@@ -46,6 +46,27 @@ class Contents:
     attempt: int
     info: Mapping[str, Any]
 
+    def manifest(
+        self, files: Iterable[File], parts: Iterable[Part], *, layout: tuple[Axis, ...] = (), digest: str = ""
+    ) -> Manifest:
+        """The manifest of a folder that holds this in these files."""
+        return Manifest(
+            kind=self.kind,
+            name=self.name,
+            step=self.where.step,
+            epoch=self.where.epoch,
+            samples=self.where.samples,
+            run=self.run,
+            attempt=self.attempt,
+            created_ns=time.time_ns(),
+            files=tuple(files),
+            parts=tuple(parts),
+            layout=layout,
+            digest=digest,
+            versions={"torch": torch.__version__},
+            info=dict(self.info),
+        )
+
 
 def write(folder: Path, contents: Contents, *, like: Iterable[Path] = ()) -> Manifest:
     """Write a checkpoint into an empty folder, durably. A file that one of `like` holds already is shared with it."""
@@ -81,22 +102,7 @@ def publish(
     """Write the manifest of what lies in a folder by now. `digests` are those of the parts."""
     for other in like:
         _share(folder, files, other)
-    manifest = Manifest(
-        kind=contents.kind,
-        name=contents.name,
-        step=contents.where.step,
-        epoch=contents.where.epoch,
-        samples=contents.where.samples,
-        run=contents.run,
-        attempt=contents.attempt,
-        created_ns=time.time_ns(),
-        files=tuple(files),
-        parts=tuple(parts),
-        layout=layout,
-        digest=digest_of_parts(digests),
-        versions={"torch": torch.__version__},
-        info=dict(contents.info),
-    )
+    manifest = contents.manifest(files, parts, layout=layout, digest=digest_of_parts(digests))
     manifests.write(folder, manifest)
     sync_folder(folder)
     return manifest

@@ -329,19 +329,7 @@ class Saver:
                 )
                 told = writers.gather({**head, "offer": together.offer(contents)})
                 _agreed(told)
-                manifest = Manifest(
-                    kind=contents.kind,
-                    name=contents.name,
-                    step=contents.where.step,
-                    epoch=contents.where.epoch,
-                    samples=contents.where.samples,
-                    run=contents.run,
-                    attempt=contents.attempt,
-                    created_ns=time.time_ns(),
-                    files=(),
-                    parts=(),
-                    layout=writers.axes,
-                )
+                manifest = contents.manifest([], [], layout=writers.axes)
                 if told[0].get("kept"):
                     return manifest
                 folder, offers = Path(told[0]["folder"]), [each["offer"] for each in told]
@@ -429,7 +417,7 @@ def _tried(do: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """What comes of it for the others to know; an error is told to them, for they wait."""
     try:
         return do()
-    except Exception as error:
+    except Exception as error:  # whatever it is: the others wait, and are told
         return {"error": str(error) if isinstance(error, AssayError | OSError) else repr(error)}
 
 

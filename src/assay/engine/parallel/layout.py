@@ -92,16 +92,17 @@ class Layout:
         if self.pipeline == 1:
             return
         of = f" ({arithmetic})" if arithmetic else ""
+        batches = f"{count} micro-batch{'es' if count > 1 else ''}"
         if self.schedule == "1f1b" and count < self.pipeline:
             raise InputError(
-                f"A step has {count} micro-batches{of}; 1f1b keeps {self.pipeline} stages busy with one each.",
+                f"A step has {batches}{of}; 1f1b keeps {self.pipeline} stages busy with one each.",
                 fix=f'Write [train] accumulate = {self.pipeline} or more, or [parallel] schedule = "gpipe".',
             )
         rounds = max(1, count // self.pipeline)
         if self.schedule == "interleaved" and count % rounds:
             even = [count - count % self.pipeline, count - count % self.pipeline + self.pipeline]
             raise InputError(
-                f"A step has {count} micro-batches{of}, which interleaved stages take in {rounds} rounds of as many.",
+                f"A step has {batches}{of}, which interleaved stages take in {rounds} rounds of as many.",
                 fix=f"[train] accumulate can be {even[0]} or {even[1]}.",
             )
 

@@ -267,7 +267,7 @@ class Pipeline:
                 return _sendable(found, self.cut.stages[number][-1].name)
             turn.answers[i] = found
             return torch.zeros(1)
-        except Exception as error:
+        except Exception as error:  # torch makes another one of it; `train` raises this
             turn.failed = error
             raise
 
@@ -289,7 +289,7 @@ class Pipeline:
             if handed is None:
                 raise InputError(f"{type(self._process).__name__} gave no loss for a micro-batch.")
             return handed
-        except Exception as error:
+        except Exception as error:  # torch makes another one of it; `train` raises this
             turn.failed = error
             raise
 
