@@ -135,11 +135,15 @@ def train(
     size: int = 34,
     batch_size: int = 12,
     handlers: list[Handler] | None = None,
+    stray: int | None = None,
     **bounds: Any,
 ) -> dict[str, Any]:
     """Train on a share; or, in one process, on all of it, in micro-batches that are `like` those of the ranks."""
     accumulate *= ranks if like and not dist.is_initialized() else 1
-    loader = Loader(points(size), batch_size=batch_size, shuffle=True, accumulate=accumulate, **shared(rank, ranks))
+    data = points(size)
+    if stray is not None:
+        data.tensors[1][stray, 0] = math.nan
+    loader = Loader(data, batch_size=batch_size, shuffle=True, accumulate=accumulate, **shared(rank, ranks))
     recorder = MemoryRecorder()
     engine = Engine(process, loader, recorder=recorder, handlers=handlers or [], **(bounds or {"epochs": 2}))
     share(engine, ranks)
@@ -215,6 +219,15 @@ def spoilt(rank: int, ranks: int) -> Any:
     except AssayError as error:
         return {"error": type(error).__name__, "what": str(error).splitlines()[0]}
     return {}
+
+
+def stray(rank: int, ranks: int) -> Any:
+    """One sample is not finite, which one rank has."""
+    try:
+        train(Means(net()), rank=rank, ranks=ranks, stray=17)
+    except AssayError as error:
+        return str(error)
+    return ""
 
 
 def disagreeing(rank: int, ranks: int) -> Any:
@@ -506,6 +519,7 @@ CASES: dict[str, Callable[[int, int], Any]] = {
         dropout,
         skipped,
         spoilt,
+        stray,
         disagreeing,
         stopped,
         bounded,
@@ -524,7 +538,7 @@ CASES |= {
     f"sharded {name}": sharded({**CASES, "saved": saved}[name])  # `saved` writes in one folder: only together
     for name in (
         *("means", "clipped", "accumulated", "sums", "sums_accumulated", "several", "few", "frozen", "dropout"),
-        *("skipped", "spoilt", "stopped", "evaluated", "limited", "own_batches", "one_batch"),
+        *("skipped", "spoilt", "stray", "stopped", "evaluated", "limited", "own_batches", "one_batch"),
         *("watched", "skipped_late", "saved", "reaching"),
     )
 }

@@ -63,6 +63,19 @@ def test_a_loss_that_is_not_finite_on_one_rank_is_so_for_all_of_them(how: str, s
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("how", ["", "sharded "])
+def test_a_sample_that_is_not_finite_is_named_by_all_whichever_rank_has_it(
+    how: str, several: tuple[int, Results]
+) -> None:
+    _, results = several
+    told = results[f"{how}stray"]
+
+    assert told == [told[0]] * len(told)
+    assert "  at:  the data: batch[1] holds nan, in sample 17 of data.train (rank " in told[0]
+    assert "Mend or leave out that sample" in told[0]
+
+
+@pytest.mark.slow
 def test_a_gradient_that_is_not_finite_in_the_part_of_one_rank_is_left_out_by_all(several: tuple[int, Results]) -> None:
     ranks, results = several
     expected = alone("skipped_late", ranks)
