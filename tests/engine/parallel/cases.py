@@ -11,6 +11,7 @@ import os
 import random
 import sys
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -107,6 +108,24 @@ class Sums(Means):
         return (losses * weights).sum(), weights.sum()
 
 
+class Viewed(nn.Sequential):
+    """A model that gives a view, as one does that puts the classes first."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).T.T
+
+
+class InPlace(Means):
+    """Writes into what the model gave."""
+
+    def forward_step(self, batch: Any) -> tuple[Any, Any]:
+        inputs, target = batch
+        pred = self.model(inputs)
+        pred += inputs[:, :2]
+        loss = (pred - target).square().mean()
+        return loss, {"loss": loss.detach()}
+
+
 class Several(Means):
     def loss(self, losses: Tensor, inputs: Tensor) -> Any:
         weights = inputs[:, 1].abs() + 0.1
@@ -193,6 +212,30 @@ def several(rank: int, ranks: int) -> Any:
 def few(rank: int, ranks: int) -> Any:
     """The last step of an epoch has one sample: all ranks but one have none."""
     return train(Several(net()), rank=rank, ranks=ranks, size=25)
+
+
+def viewed(rank: int, ranks: int) -> Any:
+    """A view of which nobody has to be warned; with blocks it may be written into, as in one process."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        return [train(InPlace(views()), rank=rank, ranks=ranks), train(Means(views()), rank=rank, ranks=ranks)]
+
+
+def written_into(rank: int, ranks: int) -> Any:
+    """Where all weights come together at once it may not."""
+    try:
+        train(InPlace(views(shard_blocks=False)), rank=rank, ranks=ranks)
+    except AssayError as error:
+        return str(error)
+    return ""
+
+
+def views(**settings: Any) -> nn.Module:
+    torch.manual_seed(0)
+    model = Viewed(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2)).double()
+    for mesh in MESHES:
+        divide(model, mesh, settings)
+    return model
 
 
 def frozen(rank: int, ranks: int) -> Any:
@@ -520,6 +563,8 @@ CASES: dict[str, Callable[[int, int], Any]] = {
         skipped,
         spoilt,
         stray,
+        viewed,
+        written_into,
         disagreeing,
         stopped,
         bounded,
@@ -539,7 +584,7 @@ CASES |= {
     for name in (
         *("means", "clipped", "accumulated", "sums", "sums_accumulated", "several", "few", "frozen", "dropout"),
         *("skipped", "spoilt", "stray", "stopped", "evaluated", "limited", "own_batches", "one_batch"),
-        *("watched", "skipped_late", "saved", "reaching"),
+        *("watched", "skipped_late", "saved", "reaching", "viewed", "written_into"),
     )
 }
 

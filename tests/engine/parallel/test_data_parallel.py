@@ -134,6 +134,21 @@ def test_weights_used_in_parts_are_told_as_such(several: tuple[int, Results]) ->
 
 
 @pytest.mark.slow
+def test_a_view_that_a_sharded_model_gives_is_no_reason_to_warn_and_may_be_written_into_where_nothing_is_lost(
+    several: tuple[int, Results],
+) -> None:
+    ranks, results = several
+    expected = alone("viewed", ranks)
+
+    for found in results["sharded viewed"]:
+        for one, other in zip(found, expected, strict=True):
+            close(one["weights"], other["weights"])
+    for told in results["sharded written_into"]:
+        assert "a view of another tensor, was changed in place" in told
+    assert results["written_into"] == [""] * ranks
+
+
+@pytest.mark.slow
 def test_ranks_whose_losses_have_other_names_are_told_so(several: tuple[int, Results]) -> None:
     for told in several[1]["disagreeing"]:
         assert "of another kind on rank 1" in told
