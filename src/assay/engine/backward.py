@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
 from assay.core.errors import AssayError, InputError, did_you_mean
+from assay.engine import unprofiled
 from assay.engine.clip import clip_norm_, clip_norm_on_device_
 from assay.engine.divided import clip_divided_norm_, is_divided, own, update_of_parts
 from assay.engine.late import Numbers, Place, Row
@@ -186,7 +187,7 @@ class Backward(BackwardPart):
         self.skipped = 0
         own = getattr(optimizer, "zero_grad", None)
         if own is None or getattr(own, "__func__", None) is Optimizer.zero_grad:
-            own = self._forget_gradients
+            own = partial(unprofiled.forget_gradients, optimizer)
         self._zero_grad: Callable[[], None] = own
         self._shares: Sequence[float] | None = None
         self._micro = 0
@@ -296,9 +297,9 @@ class Backward(BackwardPart):
         """Take the step of the optimizer, or leave it out; then set the rate of the next one, and zero."""
         if take and self._is_divided:
             with update_of_parts(self.optimizer):
-                self.optimizer.step()
+                unprofiled.step(self.optimizer)
         elif take:
-            self.optimizer.step()
+            unprofiled.step(self.optimizer)
         if self.rate.schedule is not None:
             self.lr = self.rate.current
             self.rate.set(step + 1)
@@ -357,12 +358,6 @@ class Backward(BackwardPart):
         """Whether gradients can be used, after a loss scale was taken back; here there is none."""
         return True
 
-    def _forget_gradients(self) -> None:
-        """As torch's `zero_grad`, without its entry in a profile: that costs more than the engine does otherwise."""
-        for group in self.optimizer.param_groups:
-            for parameter in group["params"]:
-                parameter.grad = None
-
     def _clip(self, max_norm: float) -> float:
         if self.peers is not None:
             return self.peers.clip_(self.parameters, max_norm)
@@ -391,7 +386,7 @@ class Backward(BackwardPart):
         are_finite = not found.item()
         if not are_finite:
             found.zero_()
-        return self._do_all(are_finite)
+        return are_finite if self.peers is None else self._do_all(are_finite)
 
     def _check_reach(self) -> None:
         grads = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
@@ -505,7 +500,7 @@ class Backward(BackwardPart):
     def _passed(self, loss: Tensor, *, keep: bool) -> list[Tensor | None]:
         """The same where the weights that were computed with are not the parameters, which are parts of them."""
         before = [parameter.grad for parameter in self.parameters]
-        self._forget_gradients()
+        unprofiled.forget_gradients(self.optimizer)
         torch.autograd.backward(loss, retain_graph=keep)
         found = [parameter.grad for parameter in self.parameters]
         for parameter, grad in zip(self.parameters, before, strict=True):
