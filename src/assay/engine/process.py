@@ -11,9 +11,11 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from assay.core.errors import InputError
-from assay.engine.backward import Backward, BackwardPart, Losses, NonFiniteError
+from assay.engine.backward import Backward
+from assay.engine.backward_part import BackwardPart, NonFiniteError
 from assay.engine.divided import own
 from assay.engine.logged import Logged
+from assay.engine.losses import Losses
 from assay.engine.metrics.metric import Metric
 from assay.engine.seed import HOOK, key, seed_all, undisturbed
 from assay.engine.state import State
