@@ -190,6 +190,7 @@ def test_what_no_file_of_ours_can_hold_is_kept_as_text(assay: Assay, project: Pr
 def test_wrong_words_are_answered(assay: Assay, project: Project, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").touch()
+    (tmp_path / "text.db").write_text("text\n" * 200)
 
     for arguments, words in {
         ("tensorbord", "."): "did you mean `tensorboard`?",
@@ -197,6 +198,7 @@ def test_wrong_words_are_answered(assay: Assay, project: Project, tmp_path: Path
         ("wandb", str(tmp_path / "nowhere")): "There is no such folder",
         ("wandb", str(tmp_path / "file")): "a file, not a folder",
         ("mlflow", str(tmp_path / "file")): "no runs of MLflow",
+        ("mlflow", str(tmp_path / "text.db")): "no database that can be read",
         ("tensorboard", str(tmp_path / "empty")): "events.out.tfevents",
         ("mlflow", str(tmp_path / "empty")): "mlflow.db",
         ("wandb", str(tmp_path / "empty")): "offline-run-",

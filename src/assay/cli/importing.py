@@ -16,7 +16,7 @@ from assay.core.errors import AssayError, InputError, did_you_mean
 from assay.core.ids import id_of_folder
 from assay.query.words import elided
 from assay.store.known import remember
-from assay.store.layout import Project, open_project, scan_runs
+from assay.store.layout import Project, open_project, refusal, scan_runs
 
 if TYPE_CHECKING:
     from assay.store.foreign.run import ForeignRun, Found
@@ -58,7 +58,10 @@ def _find(tool: str, folder: Path) -> list[Found]:
         raise InputError("This is a file, not a folder.", where=str(folder), fix="give the folder that holds it")
     from assay.store.foreign import mlflow, tensorboard, wandb
 
-    found = {"tensorboard": tensorboard.find, "mlflow": mlflow.find, "wandb": wandb.find}[tool](folder)
+    try:
+        found = {"tensorboard": tensorboard.find, "mlflow": mlflow.find, "wandb": wandb.find}[tool](folder)
+    except OSError as error:
+        raise refusal(error, folder, "The folder cannot be read", fix="Make it readable, or copy it") from error
     return list({run.run_id: run for run in found}.values())
 
 

@@ -154,3 +154,26 @@ def test_a_run_is_known_by_its_first_event_wherever_it_lies(logs: Path, tmp_path
 def test_a_folder_without_event_files_says_what_was_looked_for(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"no event files of TensorBoard[\s\S]*events\.out\.tfevents"):
         find(tmp_path)
+
+
+@given(
+    tag=st.text(max_size=200),
+    step=st.integers(-(2**63), 2**63 - 1),
+    value=st.floats(width=32),
+    time_s=st.floats(1.0, 4e9),
+    more=st.booleans(),
+)
+def test_what_we_write_ourselves_reads_back(
+    tmp_path_factory: pytest.TempPathFactory, tag: str, step: int, value: float, time_s: float, more: bool
+) -> None:
+    file = EventFile(tmp_path_factory.mktemp("ours"))
+    file.scalars([(tag, value), ("second", 1.0)] if more else [(tag, value)], step, time_s)
+    file.close()
+
+    run = find(file.path.parent)[0].read()
+
+    assert run.warnings == []
+    block = run.blocks[0]
+    assert (block.keys.names, list(block.steps)) == ((tag.encode("utf-8", "replace").decode(),), [step])
+    np.testing.assert_array_equal(block.columns[0][:1], [value])
+    assert block.times_ns[0] == round(time_s * 1e9)

@@ -54,7 +54,7 @@ def find(root: Path) -> list[Found]:
     InputError when there are none. Runs that were deleted in MLflow are not among them.
     """
     base = root if root.is_dir() else root.parent
-    databases = [path for path in _candidates(root) if _is_ours(path)]
+    databases = [path for path in _candidates(root) if _is_ours(path, is_meant=path in (root, root / "mlflow.db"))]
     found = [run for path in databases for run in _in_database(path, base)]
     found += [run for folder in (root, root / "mlruns") if folder.is_dir() for run in _in_files(folder, root)]
     if not found:
@@ -82,13 +82,14 @@ def _candidates(root: Path) -> list[Path]:
     return [root]
 
 
-def _is_ours(path: Path) -> bool:
-    with contextlib.suppress(sqlite3.Error), _opened(path) as database:
-        return {name for (name,) in database.execute("SELECT name FROM sqlite_master")} >= _TABLES
-    with open(path, "rb") as file:
-        if path.name == "mlflow.db" or not file.read(16).startswith(b"SQLite format 3"):
-            raise InputError("This is no database that can be read.", where=str(path))
-    return False
+def _is_ours(path: Path, *, is_meant: bool) -> bool:
+    try:
+        with _opened(path) as database:
+            return {name for (name,) in database.execute("SELECT name FROM sqlite_master")} >= _TABLES
+    except sqlite3.Error as error:
+        if is_meant and path.stat().st_size:
+            raise InputError(f"This is no database that can be read: {error}.", where=str(path)) from error
+        return False
 
 
 @contextlib.contextmanager

@@ -25,17 +25,17 @@ def fields(message: bytes) -> Iterator[tuple[int, Field]]:
             tag = message[at]
             at += 1
             if tag > 0x7F:
-                tag, at = _varint(message, at - 1)
+                tag, at = varint(message, at - 1)
             kind = tag & 7
             if kind == 0:
-                value, at = _varint(message, at)
+                value, at = varint(message, at)
                 yield tag >> 3, value
                 continue
             if kind == 2:
                 size = message[at]
                 at += 1
                 if size > 0x7F:
-                    size, at = _varint(message, at - 1)
+                    size, at = varint(message, at - 1)
             elif kind == 1:
                 size = 8
             elif kind == 5:
@@ -111,7 +111,7 @@ def packed(values: list[Field], form: str) -> list[float]:
             at = 0
             while at < len(value):
                 try:
-                    one, at = _varint(value, at)
+                    one, at = varint(value, at)
                 except IndexError:
                     raise MalformedError("the message ends inside of a field") from None
                 found.append(signed(one))
@@ -129,7 +129,8 @@ def _number(form: struct.Struct, value: Field) -> float:
     return number
 
 
-def _varint(message: bytes, at: int) -> tuple[int, int]:
+def varint(message: bytes, at: int) -> tuple[int, int]:
+    """The unsigned number that stands there, and where it ends. IndexError when the message ends first."""
     value = shift = 0
     while True:
         byte = message[at]
