@@ -111,6 +111,47 @@ def test_what_was_left_behind_is_a_branch_and_damage_is_told_once(
     assert "ends inside of a record" in assay("show", "killed").out
 
 
+def test_a_run_that_went_on_is_taken_anew_and_keeps_what_was_said_of_it(
+    assay: Assay, project: Project, tmp_path: Path
+) -> None:
+    file = EventFile(tmp_path / "theirs" / "run")
+    file.scalars([("loss", 1.0)], 1, 5.0)
+    file.flush()
+    theirs = str(tmp_path / "theirs")
+    assay("import", "tensorboard", theirs)
+    assay("note", "last", "look at this")
+    assay("label", "last", "good")
+    view = find_run("last")
+    view.folder.readme.write_text("my page\n" + view.folder.readme.read_text())
+    file.scalars([("loss", 0.5)], 2, 6.0)
+    file.close()
+
+    assert "skipped: 1 run" in assay("import", "tensorboard", theirs).out
+    said = assay("import", "tensorboard", theirs, "--again")
+
+    assert said.lines[0] == f"imported again: {view.id}  run  1 metric, 2 points"
+    now = find_run(view.id)
+    assert now.metric("loss").values.tolist() == [1.0, 0.5]
+    assert (now.labels, [note.new for note in now.notes]) == (["good"], ["look at this"])
+    assert now.folder.readme.read_text().startswith("my page\n")
+    assert [each.path for each in run_folders(project)] == [now.path]
+    assert [path.name for path in project.runs_dir.iterdir()] == [now.path.name]
+    assert [row["loss"] for row in listed(assay, "--columns", "loss")] == [0.5]
+
+
+def test_a_run_of_our_own_is_never_replaced(assay: Assay, project: Project, tmp_path: Path) -> None:
+    logs = unpacked("tensorboard", tmp_path / "theirs") / "logs" / "killed"
+    assay("import", "tensorboard", str(logs))
+    path = run_folders(project)[0].run_json
+    path.write_text(path.read_text().replace("imported.from", "result"))
+
+    said = assay("import", "tensorboard", str(logs), "--again")
+
+    assert said.code == 1
+    assert "was not imported" in said.err
+    assert path.exists()
+
+
 def test_a_run_that_was_removed_can_be_imported_again(assay: Assay, project: Project, tmp_path: Path) -> None:
     logs = str(unpacked("tensorboard", tmp_path / "theirs") / "logs" / "killed")
     assay("import", "tensorboard", logs)

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from assay.cli.terminal import width
 from assay.cli.words import count
 from assay.core.diagnostics import visible
 from assay.core.errors import AssayError, InputError, did_you_mean
 from assay.core.ids import id_of_folder
 from assay.query.words import elided
 from assay.store.known import remember
-from assay.store.layout import Project, open_project, refusal, scan_runs
+from assay.store.layout import Project, RunFolder, open_project, refusal, scan_runs
 
 if TYPE_CHECKING:
     from assay.store.foreign.run import ForeignRun, Found
@@ -32,19 +32,24 @@ _TAG_CHARACTERS = 40
 )
 @click.argument("tool", metavar="tensorboard|mlflow|wandb")
 @click.argument("folder", metavar="DIR")
+@click.option("--again", is_flag=True, help="Take runs that are here already anew: they may have gone on since.")
 @click.option("--dry-run", is_flag=True, help="Say what would be imported; write nothing.")
-def command(tool: str, folder: str, dry_run: bool) -> int:
+def command(tool: str, folder: str, again: bool, dry_run: bool) -> int:
     found = _find(tool, Path(folder))
     project = open_project(Path.cwd(), create=not dry_run)
     if project.is_new:
         click.echo(f"assay: {project.root} is a project now (it has a folder .assay/).", err=True)
-    here = {id_of_folder(entry.name) for entry in scan_runs(project.runs_dir)}
-    fresh = [run for run in found if run.run_id not in here]
-    failed = sum(not _take(project, run, i, len(fresh), dry_run=dry_run) for i, run in enumerate(fresh, 1))
+    here = {id_of_folder(entry.name): RunFolder(Path(entry.path)) for entry in scan_runs(project.runs_dir)}
+    known = [] if again else [run for run in found if run.run_id in here]
+    wanted = [run for run in found if again or run.run_id not in here]
+    failed = 0
+    for i, run in enumerate(wanted, 1):
+        _show_progress(f"{i}/{len(wanted)} {visible(run.name)}")
+        failed += not _take(project, run, here.get(run.run_id), dry_run=dry_run)
     if not dry_run:
         with contextlib.suppress(OSError):  # then it is only not listed by --all-projects
             remember(project.root)
-    _sum_up(fresh, [run for run in found if run.run_id in here], failed, dry_run=dry_run)
+    _sum_up(len(wanted) - failed, known, dry_run=dry_run)
     return 1 if failed else 0
 
 
@@ -65,23 +70,24 @@ def _find(tool: str, folder: Path) -> list[Found]:
     return list({run.run_id: run for run in found}.values())
 
 
-def _take(project: Project, found: Found, number: int, total: int, *, dry_run: bool) -> bool:
+def _take(project: Project, found: Found, before: RunFolder | None, *, dry_run: bool) -> bool:
     """Whether one run was imported; what is wrong with one does not keep the others from it."""
     from assay.record.imported import write_run
 
-    _show_progress(f"{number}/{total} {visible(found.name)}")
     try:
         run = found.read()
         warnings = list(run.warnings)
         if not dry_run:
-            _, warnings = write_run(project, found, run)
+            _, warnings = write_run(project, found, run, before=before)
     except (AssayError, OSError) as error:
         _show_progress("")
         reason = error.what if isinstance(error, AssayError) else str(error)
-        click.echo(f"error: {visible(found.name)} could not be imported: {visible(reason)} ({found.path})", err=True)
+        path = visible(str(found.path))
+        click.echo(f"error: {visible(found.name)} could not be imported: {visible(reason)} ({path})", err=True)
         return False
     _show_progress("")
-    click.echo(f"{'would import' if dry_run else 'imported'}: {found.run_id}  {_line(run)}")
+    done = "would import" if dry_run else "imported" if before is None else "imported again"
+    click.echo(f"{done}: {found.run_id}  {_line(run)}")
     for warning in warnings:
         click.echo(f"  warning: {visible(warning)}", err=True)
     return True
@@ -93,14 +99,13 @@ def _line(run: ForeignRun) -> str:
     return f"{elided(visible(run.tag), _TAG_CHARACTERS)}  {', '.join(parts)}"
 
 
-def _sum_up(fresh: list[Found], known: list[Found], failed: int, *, dry_run: bool) -> None:
+def _sum_up(done: int, known: list[Found], *, dry_run: bool) -> None:
     if known:
         names = ", ".join(elided(visible(run.name), _TAG_CHARACTERS) for run in known[:3])
         more = ", ..." if len(known) > 3 else ""
         click.echo(
             f"skipped: {count(len(known), 'run')} that {'is' if len(known) == 1 else 'are'} here already: {names}{more}"
         )
-    done = len(fresh) - failed
     if dry_run:
         click.echo(f"{count(done, 'run')} would be imported; nothing was written.")
     elif done:
@@ -109,7 +114,7 @@ def _sum_up(fresh: list[Found], known: list[Found], failed: int, *, dry_run: boo
 
 def _show_progress(text: str) -> None:
     """One line that is written over, where somebody watches."""
-    if sys.stderr.isatty():
-        columns = os.get_terminal_size(sys.stderr.fileno()).columns
+    columns = width(sys.stderr)
+    if columns is not None:
         sys.stderr.write(f"\r\x1b[K{elided(text, columns - 1)}")
         sys.stderr.flush()

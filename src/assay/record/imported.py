@@ -35,21 +35,26 @@ from assay.store.series import Block, summaries
 _MAX_CREATED_NS = 4_102_444_800_000_000_000  # the year 2100: what is later is no time
 
 
-def write_run(project: Project, found: Found, run: ForeignRun) -> tuple[RunFolder, list[str]]:
+def write_run(
+    project: Project, found: Found, run: ForeignRun, *, before: RunFolder | None = None
+) -> tuple[RunFolder, list[str]]:
     """A new run folder, whole or not at all; with it what could not be kept as it was, one sentence each.
 
-    RecordError when the run is there already.
+    It takes the place of `before`, the same run as it was imported earlier; what was said of that one since stays.
+    RecordError when the run is there already and is not `before`.
     """
     created_ns = run.created_ns if 0 < run.created_ns < _MAX_CREATED_NS else time.time_ns()
     name = folder_name(datetime.fromtimestamp(created_ns / 1e9), found.run_id, run.tag)
     place = project.runs_dir / name
     temporary = project.runs_dir / f".import-{secrets.token_hex(6)}.tmp"
     try:
-        if place.exists():
+        if place.exists() and (before is None or before.path != place):
             raise RecordError(f"The run {found.run_id} is here already.", where=str(place))
+        if before is not None and run_file.IMPORTED + "from" not in run_file.read(before.path).values:
+            raise RecordError("The run that has this id here was not imported.", where=str(before.path))
         temporary.mkdir(parents=True, mode=0o700)
-        warnings = _write(RunFolder(temporary), project, found, run, created_ns)
-        os.rename(temporary, place)
+        warnings = _write(RunFolder(temporary), project, found, run, created_ns, before)
+        _put_in_place(temporary, place, before)
     except OSError as error:
         raise refusal(error, project.runs_dir, "The run cannot be imported") from error
     finally:
@@ -57,7 +62,28 @@ def write_run(project: Project, found: Found, run: ForeignRun) -> tuple[RunFolde
     return RunFolder(place), warnings
 
 
-def _write(folder: RunFolder, project: Project, found: Found, run: ForeignRun, created_ns: int) -> list[str]:
+def _put_in_place(new: Path, place: Path, before: RunFolder | None) -> None:
+    if before is None:
+        os.rename(new, place)
+        return
+    aside = new.with_name(new.name.replace(".tmp", ".old.tmp"))
+    os.rename(before.path, aside)
+    try:
+        os.rename(new, place)
+    except OSError:
+        os.rename(aside, before.path)
+        raise
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def _write(
+    folder: RunFolder,
+    project: Project,
+    found: Found,
+    run: ForeignRun,
+    created_ns: int,
+    before: RunFolder | None,
+) -> list[str]:
     warnings = [*run.warnings]
     tree, config_toml = _config(run.config, warnings)
     write_config(folder, config_toml, {}, attempt=1)
@@ -103,12 +129,23 @@ def _write(folder: RunFolder, project: Project, found: Found, run: ForeignRun, c
     facts.append(Ended(status=run.status, step=last, reason=attempt.reason))
     for fact in facts:
         edits.append_line(folder.events, event_line(fact, ended_ns if isinstance(fact, Ended) else created_ns))
+    run_file.write(folder.path, record)
+    if before is not None:
+        _keep_what_was_said(before, folder, record)
+        return warnings
     for label in dict.fromkeys(each.strip() for each in run.labels):
         if label:
             who = run.user or found.tool
             edits.append(folder, Edit(what="label", key=label, new=True, who=who, at_ns=created_ns))
-    run_file.write(folder.path, record)
     return warnings
+
+
+def _keep_what_was_said(before: RunFolder, folder: RunFolder, record: RunFile) -> None:
+    """Notes, labels, titles and the page of a run belong to the people who read it."""
+    for old, new in ((before.edits, folder.edits), (before.readme, folder.readme)):
+        with contextlib.suppress(FileNotFoundError):
+            shutil.copyfile(old, new)
+    readme.refresh(folder.readme, record)
 
 
 def _config(config: Mapping[str, Any], warnings: list[str]) -> tuple[Table, str]:

@@ -306,7 +306,7 @@ def _in_our_terms(kept: _Kept, root: Path) -> ForeignRun:
         tag=kept.name or tags.get("mlflow.runName") or kept.id,
         desc=tags.get("mlflow.note.content", ""),
         config=nested({key: _value(text) for key, text in kept.params.items()}),
-        values={key: _value(text) for key, text in tags.items() if not key.startswith(_SYSTEM)},
+        values={key: text for key, text in tags.items() if not key.startswith(_SYSTEM)},
         about={"id": kept.id, "experiment": kept.experiment},
         status=status or "stopped",
         reason="" if status else f"MLflow has no end of it: there it is {kept.status or 'without a status'}",
