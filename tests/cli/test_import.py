@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -137,6 +138,29 @@ def test_a_run_that_went_on_is_taken_anew_and_keeps_what_was_said_of_it(
     assert [each.path for each in run_folders(project)] == [now.path]
     assert [path.name for path in project.runs_dir.iterdir()] == [now.path.name]
     assert [row["loss"] for row in listed(assay, "--columns", "loss")] == [0.5]
+
+
+def test_a_run_that_cannot_be_replaced_stays_as_it_is(
+    assay: Assay, project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs = str(unpacked("tensorboard", tmp_path / "theirs") / "logs" / "killed")
+    assay("import", "tensorboard", logs)
+    (folder,) = run_folders(project)
+    before = folder.run_json.read_bytes()
+    rename = os.rename
+
+    def refuse(source: str, to: str) -> None:
+        if Path(to) == folder.path and ".old" not in str(source):
+            raise PermissionError(13, "Permission denied")
+        rename(source, to)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", refuse)
+        said = assay("import", "tensorboard", logs, "--again")
+
+    assert (said.code, "no permission" in said.err) == (1, True)
+    assert folder.run_json.read_bytes() == before
+    assert list(project.runs_dir.iterdir()) == [folder.path]
 
 
 def test_a_run_of_our_own_is_never_replaced(assay: Assay, project: Project, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
 import sqlite3
 from pathlib import Path
 
@@ -96,12 +97,14 @@ def test_links_do_not_bring_in_what_lies_elsewhere(tmp_path: Path) -> None:
     (run / "keys").symlink_to(secret)
     (run.parent / "params" / "key").symlink_to(secret / "key")
     (run / "near").symlink_to(run / "said.txt")
+    shutil.rmtree(run.parent / "tags")
+    (run.parent / "tags").symlink_to(secret)
 
     found = find(root)[0].read()
 
-    assert "hidden" not in repr(found.config)
+    assert "hidden" not in repr((found.config, found.values))
     assert {file.name for file in found.files} == {"said.txt", "out/deep/model.txt", "near"}
-    assert sum("leads out of the folder" in warning for warning in found.warnings) == 3
+    assert sum("leads out of the folder" in warning for warning in found.warnings) == 4
 
 
 def test_artifacts_of_a_database_that_lie_elsewhere_are_named_and_not_copied(tmp_path: Path) -> None:
