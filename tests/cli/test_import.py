@@ -15,6 +15,7 @@ from assay.core.run_file import IMPORTED
 from assay.query.find import find_run
 from assay.record.event_file import EventFile
 from assay.record.imported import write_run
+from assay.record.start import start as assay_start
 from assay.store.blobs import FileBlobs
 from assay.store.foreign.run import ForeignFile, ForeignRun, Found, curve
 from assay.store.layout import Project, run_folders
@@ -63,7 +64,7 @@ def test_each_run_becomes_a_record_once(assay: Assay, project: Project, tmp_path
 
 def test_an_imported_run_is_one_like_all_others(assay: Assay, project: Project, tmp_path: Path) -> None:
     theirs = unpacked("wandb", tmp_path / "theirs")
-    assert assay("import", "wandb", str(theirs)).code == 0
+    assert assay("import", "wandb", os.path.relpath(theirs)).code == 0
 
     (row,) = listed(assay, "label = try and lr < 0.01 and train/loss.last = 0.25 and said = 'a word'")
     view = find_run(str(row["id"]))
@@ -96,6 +97,21 @@ def test_a_run_inside_of_another_is_its_child(assay: Assay, project: Project, tm
 
     (child,) = listed(assay, "status = failed", "--columns", "id,parent")
     assert find_run(str(child["parent"])).tag.startswith("first: a run")
+
+
+def test_only_runs_that_differ_in_nothing_but_their_seed_are_one_group(assay: Assay, project: Project) -> None:
+    for seed, lr in [(0, 0.1), (1, 0.1), (0, 0.2)]:
+        config = {"lr": lr, "seed": seed}
+        run = ForeignRun(
+            tag=f"{lr}", config=config, created_ns=1 + seed, ended_ns=2, blocks=[curve(0, "a", [1], [1], [lr])]
+        )
+        found = Found(tool="wandb", key=f"{lr} {seed}", name="", path=project.root, read=lambda: run)  # noqa: B023
+        write_run(project, found, run)
+        assay_start(tag=f"own {lr}", config=config, project=project).finish()
+
+    groups = json.loads(assay("ls", "--group", "--json").out)
+
+    assert sorted((group["tag"], len(group["runs"])) for group in groups) == [("own 0.1", 4), ("own 0.2", 2)]
 
 
 def test_what_was_left_behind_is_a_branch_and_damage_is_told_once(

@@ -13,7 +13,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from assay.config.freeze import config_hash, dump, seedless_hash
+from assay.config.freeze import dump, whole_hash
 from assay.config.tree import Table, from_plain
 from assay.core import run_file
 from assay.core.diagnostics import Origin
@@ -101,13 +101,13 @@ def _write(
         to_step=last,
         command=tuple(run.command),
         host=run.host,
-        config_hash=_hash(tree, config_hash),
-        seedless_hash=_hash(tree, seedless_hash),
+        config_hash=whole_hash(tree) if tree.items else "",
+        seedless_hash=whole_hash(tree, seed=False) if tree.items else "",
         code=Code(git_commit=run.git_commit),
         environment=run.environment,
         seeds=_seeds(run.config),
     )
-    about = {"from": found.tool, "path": str(found.path.absolute()), "user": run.user, **run.about}
+    about = {"from": found.tool, "path": os.path.abspath(found.path), "user": run.user, **run.about}
     record = RunFile(
         id=found.run_id,
         kind="train",
@@ -187,14 +187,6 @@ def _tree(config: Mapping[str, Any]) -> Table:
     tree = from_plain(dict(config), Origin(source="<imported>"))
     assert isinstance(tree, Table)
     return tree
-
-
-def _hash(tree: Table, made: Any) -> str:
-    """ "" for a config whose values look like references of ours to what is not there."""
-    try:
-        return str(made(tree)) if tree.items else ""
-    except AssayError:
-        return ""
 
 
 def _seeds(config: Mapping[str, Any]) -> dict[str, int]:
