@@ -2,7 +2,8 @@
 
 Every command is run in turn with the others, round after round, beside `python -c pass` (the floor) and `import torch`
 (the ceiling). CPU time is user and system time of the process as the kernel counts it, in seconds; wall time is what
-somebody waits. Told are medians. `record` starts a run, logs once and ends it. `ls` lists real run folders, copies of
+somebody waits. Told are medians. `start` imports what records, and `over_python` is what that adds to `python -c pass`, in
+time and in memory (the median over the rounds of the difference within one); `record` starts a run, logs once and ends it. `ls` lists real run folders, copies of
 one run, with the index that earlier calls have made; `first_cpu_s` is the call that makes it. `run_misspelt` is refused
 for a wrong section name, with exit code 2. `warm` is what begin and end of a run cost in a process that has had some:
 without the output of the program, which a process of its own keeps, and with it (`output`, most of which is waiting).
@@ -76,6 +77,7 @@ class Start:
     at_most_s: float | None = None
     is_light: bool = True
     cpu_s: list[float] = field(default_factory=list)
+    most_mb: list[float] = field(default_factory=list)
     wall_s: list[float] = field(default_factory=list)
 
     def run(self) -> None:
@@ -88,6 +90,7 @@ class Start:
         _, status, used = os.wait4(process.pid, 0)
         self.wall_s.append(perf_counter() - begun)
         self.cpu_s.append(used.ru_utime + used.ru_stime)
+        self.most_mb.append(used.ru_maxrss / (1e6 if sys.platform == "darwin" else 1e3))
         process.returncode = os.waitstatus_to_exitcode(status)
         if process.returncode != self.exit_code:
             raise SystemExit(f"error: {' '.join(command)} ended with {process.returncode}, not {self.exit_code}")
@@ -116,6 +119,7 @@ def starts(folder: Path, projects: dict[int, Path]) -> dict[str, Start]:
         "torch": Start(folder=folder, code="import torch", is_light=False),
         "import_assay": Start(folder=folder, code="import assay", at_most_s=0.05),
         "import_config": Start(folder=folder, code="import assay.config"),
+        "start": Start(folder=folder, code="import assay; assay.start"),
         "import_record": Start(folder=folder, code="import assay.record.recorder"),
         "import_engine": Start(folder=folder, code="import assay.engine", is_light=False),
         "record": Start(folder=scripts, code=recording),
@@ -168,6 +172,11 @@ def figures_of(all_starts: dict[str, Start], first_s: dict[str, float]) -> Itera
         if name in first_s:
             yield Figure(name=f"startup.{name}.first_cpu_s", value=first_s[name], unit="s")
     torch_s = median(all_starts["torch"].cpu_s)
+    python, start = all_starts["python"], all_starts["start"]
+    over_s = median(a - b for a, b in zip(start.cpu_s, python.cpu_s, strict=True))
+    yield Figure(name="startup.start.over_python_s", value=over_s, unit="s", at_most=0.05)
+    over_mb = median(a - b for a, b in zip(start.most_mb, python.most_mb, strict=True))
+    yield Figure(name="startup.start.over_python_mb", value=over_mb, unit="MB", at_most=8)
     over_s = median(all_starts["import_engine"].cpu_s) - torch_s
     yield Figure(name="startup.import_engine.over_torch_s", value=over_s, unit="s", at_most=0.1)
     yield Figure(name="startup.help.of_torch", value=median(all_starts["help"].cpu_s) / torch_s)
@@ -183,6 +192,8 @@ def main() -> None:
         folder = Path(name).resolve()
         for variable in ("HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"):
             os.environ[variable] = str(folder)
+        # Else every start compiles what was changed since the last one that was allowed to keep it.
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
         for variable in [each for each in os.environ if each == "ASSAY" or each.startswith("ASSAY_")]:
             del os.environ[variable]
         counts = (0, 1_000) if asked.quick else (0, 1_000, 10_000)
@@ -196,6 +207,7 @@ def main() -> None:
         for start in all_starts.values():
             start.run()
             start.cpu_s.clear()
+            start.most_mb.clear()
             start.wall_s.clear()
         for _ in range(1 if asked.quick else 15):
             for start in all_starts.values():

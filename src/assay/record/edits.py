@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import os
 import time
 from pathlib import Path
@@ -79,6 +78,8 @@ def _label(label: str, folder: RunFolder) -> str:
 
 def _user() -> str:
     try:
+        import getpass  # the recorder, which writes no edits, needs none of it
+
         return getpass.getuser()
     except (OSError, KeyError, ImportError):  # a container whose user has no name
         return str(os.getuid()) if hasattr(os, "getuid") else ""

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from importlib import import_module
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -27,21 +28,17 @@ from assay.core.plain import sync_file, write_json
 from assay.core.run_file import Attempt, Best, Code, Kind, RunFile
 from assay.core.secret import redact, secret_values
 from assay.record import logfile, readme
-from assay.record.capture import Capture, capture
-from assay.record.compaction import compact
 from assay.record.config_files import write_config
 from assay.record.edits import append_line
 from assay.record.environment import environment
 from assay.record.later import Later
-from assay.record.snapshot import STAT_CACHE, snapshot
 from assay.record.writer import MetricsWriter
 from assay.store.blobs import FileBlobs
-from assay.store.code import read_tree
 from assay.store.known import remember
 from assay.store.layout import Project, RunFolder, create_run_folder, refusal
-from assay.store.series import summaries
 
 if TYPE_CHECKING:
+    from assay.record.capture import Capture
     from assay.record.watch import Watcher
 
 SYNC_S = leases.CHECK_S
@@ -152,7 +149,7 @@ class RunRecorder:
             readme.write_first(folder.readme, run, desc)
             run_file.write(folder.path, run, durable=False)  # the thread syncs it within a second
             recorder = cls(folder, run, lease, form)
-        recorder._capture = capture(folder.output) if keep_output else None
+        recorder._capture = _captured(folder.output) if keep_output else None
         recorder._begin(Started(attempt=1), project, problem)
         return recorder
 
@@ -230,7 +227,7 @@ class RunRecorder:
             if isinstance(error, OSError):
                 raise refusal(error, folder.path, "The run cannot be resumed") from error
             raise
-        recorder._capture = capture(folder.output) if keep_output else None
+        recorder._capture = _captured(folder.output) if keep_output else None
         recorder.rewind(from_step)
         recorder._begin(Started(attempt=number, step=from_step, checkpoint=checkpoint), home, problem)
         return recorder
@@ -386,6 +383,9 @@ class RunRecorder:
         if self._watcher is not None:
             self._watcher.finish()
         self._metrics.close(durable=False)
+        from assay.record.compaction import compact  # here, as no run that begins waits for them: see `_beat`
+        from assay.store.series import summaries
+
         compacted = compact(self.folder.metrics)
         if not compacted:
             with contextlib.suppress(OSError):
@@ -460,6 +460,10 @@ class RunRecorder:
             append_line(self.folder.events, event_line(Warned(message=message), time.time_ns()))
 
     def _beat(self) -> None:
+        # What the end needs is loaded meanwhile. Not in the end itself: of a script that Ctrl-C ends, Python would
+        # forget on the way out that it was interrupted, and report another exit code.
+        for name in ("assay.record.compaction", "assay.store.series"):
+            import_module(name)
         now = time.monotonic()
         next_sync, next_beat = now + SYNC_S, now + leases.BEAT_S
         is_synced = False
@@ -573,11 +577,19 @@ def _cwd() -> str:
         return ""
 
 
+def _captured(path: Path) -> Capture | None:
+    from assay.record.capture import capture  # only where output is kept: it needs another process
+
+    return capture(path)
+
+
 def _code(project: Project, folders: Sequence[Path], patch: Path) -> tuple[Code, str]:
     """The snapshot, and what went wrong with it: a run without its code is better than none.
 
     What was not committed goes into the file `patch`, too.
     """
+    from assay.record.snapshot import STAT_CACHE, snapshot  # only where code is kept
+
     try:
         blobs = FileBlobs(project.code_dir)
         cache = project.code_dir / STAT_CACHE
@@ -593,6 +605,8 @@ def _changed_code(project: Project | None, before: Code, now: Code) -> tuple[str
     """The files that are not the same in two snapshots; none when one of them is not here."""
     if project is None or before.snapshot == now.snapshot or not (before.snapshot and now.snapshot):
         return ()
+    from assay.store.code import read_tree  # only where a run goes on
+
     blobs = FileBlobs(project.code_dir)
     try:
         a, b = (read_tree(blobs, code.snapshot) for code in (before, now))
