@@ -2,10 +2,10 @@
 
 Every command is run in turn with the others, round after round, beside `python -c pass` (the floor) and `import torch`
 (the ceiling). CPU time is user and system time of the process as the kernel counts it, in seconds; wall time is what
-somebody waits. Told are medians. `start` imports what records, and `over_python` is what that adds to `python -c pass`, in
-time and in memory (the median over the rounds of the difference within one); `record` starts a run, logs once and ends it. `ls` lists real run folders, copies of
-one run, with the index that earlier calls have made; `first_cpu_s` is the call that makes it. `run_misspelt` is refused
-for a wrong section name, with exit code 2. `warm` is what begin and end of a run cost in a process that has had some:
+somebody waits. Told are medians. `start` imports what records; `over_python` is what that adds to `python -c pass`, in
+time and in memory: the median over the rounds of the difference within one. `record` starts a run, logs once and ends
+it. `ls` lists real run folders, copies of one run, with the index that earlier calls have made; `first_cpu_s` is the
+call that makes it. `run_misspelt` is refused for a wrong section name, with exit code 2. `warm` is what begin and end of a run cost in a process that has had some:
 without the output of the program, which a process of its own keeps, and with it (`output`, most of which is waiting).
 
 Afterwards each command runs once more in an interpreter that tells which of the packages that take long were loaded;
