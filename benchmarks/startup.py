@@ -5,8 +5,9 @@ Every command is run in turn with the others, round after round, beside `python 
 somebody waits. Told are medians. `start` imports what records; `over_python` is what that adds to `python -c pass`, in
 time and in memory: the median over the rounds of the difference within one. `record` starts a run, logs once and ends
 it. `ls` lists real run folders, copies of one run, with the index that earlier calls have made; `first_cpu_s` is the
-call that makes it. `run_misspelt` is refused for a wrong section name, with exit code 2. `warm` is what begin and end of a run cost in a process that has had some:
-without the output of the program, which a process of its own keeps, and with it (`output`, most of which is waiting).
+call that makes it. `run_misspelt` is refused for a wrong section name, with exit code 2. `warm` is what begin and end
+of a run cost in a process that has had some: without the output of the program, which a process of its own keeps, and
+with it (`output`, most of which is waiting).
 
 Afterwards each command runs once more in an interpreter that tells which of the packages that take long were loaded;
 `startup.NAME.heavy` is how many, and none may be where only text goes in and out.
