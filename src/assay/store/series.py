@@ -271,7 +271,10 @@ def _reduced(series: Series, buckets: int) -> Reduced:
         steps, values = steps[order], values[order]
     if total > buckets:
         edges = np.linspace(float(steps[0]), float(steps[-1]) + 1, buckets + 1)[:-1]
-        starts = np.unique(np.searchsorted(steps, edges))
+        # Whole numbers, as steps are: else all of them are made floats first. The limit is the last float below 2^63.
+        first_steps = np.ceil(np.minimum(edges, 2.0**63 - 1024)).astype(np.int64)
+        first_steps[0] = steps[0]  # a float may lie above it
+        starts = np.unique(np.searchsorted(steps, first_steps))
     else:
         starts = np.arange(total)
     ends = np.append(starts[1:], total) if total else starts
