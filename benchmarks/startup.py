@@ -7,7 +7,7 @@ time and in memory: the median over the rounds of the difference within one. `re
 it. `ls` lists real run folders, copies of one run, with the index that earlier calls have made; `first_cpu_s` is the
 call that makes it. `run_misspelt` is refused for a wrong section name, with exit code 2. `warm` is what begin and end
 of a run cost in a process that has had some: without the output of the program, which a process of its own keeps, and
-with it (`output`, most of which is waiting).
+with it (`output`, most of which is waiting); `in_memory` is the first on a disk in memory, for which nobody waits.
 
 Afterwards each command runs once more in an interpreter that tells which of the packages that take long were loaded;
 `startup.NAME.heavy` is how many, and none may be where only text goes in and out.
@@ -157,13 +157,24 @@ def project_with(count: int, folder: Path) -> Path:
 
 def warm_figures(folder: Path, rounds: int) -> Iterator[Figure]:
     """Begin and end of a run in a process that has had some, CPU and wall."""
-    folder.mkdir()
-    code = WARM.format(rounds=rounds)
-    subprocess.run([sys.executable, "-c", code], cwd=folder, check=True, stderr=subprocess.DEVNULL)
-    for name, (cpu_s, wall_s) in json.loads((folder / "warm.json").read_text(encoding="utf-8")).items():
+    for name, (cpu_s, wall_s) in warm(folder, rounds).items():
         at_most = 0.010 if name == "warm" else None
         yield Figure(name=f"startup.{name}.cpu_s", value=cpu_s, unit="s", at_most=at_most)
         yield Figure(name=f"startup.{name}.wall_s", value=wall_s, unit="s")
+    memory = Path("/dev/shm")
+    if os.access(memory, os.W_OK):
+        with tempfile.TemporaryDirectory(dir=memory) as name:
+            _, wall_s = warm(Path(name) / "warm", rounds)["warm"]
+        yield Figure(name="startup.warm_in_memory.wall_s", value=wall_s, unit="s", at_most=0.010)
+
+
+def warm(folder: Path, rounds: int) -> dict[str, list[float]]:
+    """CPU and wall, without output and with it."""
+    folder.mkdir()
+    code = WARM.format(rounds=rounds)
+    subprocess.run([sys.executable, "-c", code], cwd=folder, check=True, stderr=subprocess.DEVNULL)
+    measured: dict[str, list[float]] = json.loads((folder / "warm.json").read_text(encoding="utf-8"))
+    return measured
 
 
 def figures_of(all_starts: dict[str, Start], first_s: dict[str, float]) -> Iterator[Figure]:
