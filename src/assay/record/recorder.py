@@ -33,7 +33,6 @@ from assay.record.edits import append_line
 from assay.record.environment import environment
 from assay.record.later import Later
 from assay.record.writer import MetricsWriter
-from assay.store.blobs import FileBlobs
 from assay.store.known import remember
 from assay.store.layout import Project, RunFolder, create_run_folder, refusal
 
@@ -83,6 +82,10 @@ class RunRecorder:
             raise
         # The writer's own method: a wrapper would cost a tenth of a log call.
         self.log = self._metrics.log  # type: ignore[method-assign]
+        # What the end needs is loaded now. Not in the end itself: of a script that Ctrl-C ends, Python would forget on
+        # the way out that it was interrupted (making a data class does that), and report another exit code.
+        for name in ("assay.record.compaction", "assay.store.series"):
+            import_module(name)
         self._thread = threading.Thread(target=self._beat, name=f"assay-{run.id}", daemon=True)
         self._pid = os.getpid()
         _keep_open(self)
@@ -343,6 +346,7 @@ class RunRecorder:
         """Keep the source of a function, class or module with the run; the same source is stored once in a project."""
         self._refuse_if_over()
         from assay.record.key_code import source_of
+        from assay.store.blobs import FileBlobs
 
         name, source = source_of(thing)
         if not self.run.project:
@@ -383,7 +387,7 @@ class RunRecorder:
         if self._watcher is not None:
             self._watcher.finish()
         self._metrics.close(durable=False)
-        from assay.record.compaction import compact  # here, as no run that begins waits for them: see `_beat`
+        from assay.record.compaction import compact  # loaded already
         from assay.store.series import summaries
 
         compacted = compact(self.folder.metrics)
@@ -460,10 +464,6 @@ class RunRecorder:
             append_line(self.folder.events, event_line(Warned(message=message), time.time_ns()))
 
     def _beat(self) -> None:
-        # What the end needs is loaded meanwhile. Not in the end itself: of a script that Ctrl-C ends, Python would
-        # forget on the way out that it was interrupted, and report another exit code.
-        for name in ("assay.record.compaction", "assay.store.series"):
-            import_module(name)
         now = time.monotonic()
         next_sync, next_beat = now + SYNC_S, now + leases.BEAT_S
         is_synced = False
@@ -589,6 +589,7 @@ def _code(project: Project, folders: Sequence[Path], patch: Path) -> tuple[Code,
     What was not committed goes into the file `patch`, too.
     """
     from assay.record.snapshot import STAT_CACHE, snapshot  # only where code is kept
+    from assay.store.blobs import FileBlobs
 
     try:
         blobs = FileBlobs(project.code_dir)
@@ -605,7 +606,8 @@ def _changed_code(project: Project | None, before: Code, now: Code) -> tuple[str
     """The files that are not the same in two snapshots; none when one of them is not here."""
     if project is None or before.snapshot == now.snapshot or not (before.snapshot and now.snapshot):
         return ()
-    from assay.store.code import read_tree  # only where a run goes on
+    from assay.store.blobs import FileBlobs  # only where a run goes on
+    from assay.store.code import read_tree
 
     blobs = FileBlobs(project.code_dir)
     try:
