@@ -48,7 +48,8 @@ def append(folder: RunFolder, edit: Edit) -> Edit:
     try:
         append_line(folder.edits, edit_line(complete))
     except OSError as error:
-        raise refusal(error, folder.edits, "The edit cannot be written") from error
+        fix = "Make the folder of the run writable, or copy it to where you may write."
+        raise refusal(error, folder.edits, "The edit cannot be written", fix=fix) from error
     return complete
 
 
