@@ -200,7 +200,7 @@ def read_rows(
 ) -> Iterator[Rows | Row | Rewind | Chunk | Damage]:
     """The same as `read`, with like rows together. A row of a wide frame still comes alone.
 
-    With `spread`, which works on numbers as this machine has them, columns of a chunk are views of `data`.
+    With `spread`, which works on numbers as this machine has them, columns are views of `data`, some with steps.
     """
     if sys.byteorder == "big":
         spread = None
@@ -215,7 +215,7 @@ def read_rows(
             case Damage():
                 yield item
             case frames.Stretch() if item.tag <= MAX_SET_ID:
-                yield _rows(item, sets.get(item.tag), attempt)
+                yield _rows(item, sets.get(item.tag), attempt, spread)
             case frames.Stretch():
                 for frame in item:
                     row = _decode(frame, sets, partial, attempt, spread)
@@ -223,11 +223,17 @@ def read_rows(
                         yield row
 
 
-def _rows(stretch: frames.Stretch, keys: KeySet | None, attempt: int) -> Rows | Damage:
+def _rows(stretch: frames.Stretch, keys: KeySet | None, attempt: int, spread: Spread | None) -> Rows | Damage:
     rest = -1 if keys is None else stretch.frame_bytes - 8 * values_words(len(keys.names))
     if keys is None or rest < 0:
         # The checksums were right, so the writer was wrong: these are lost, the others are not.
         return Damage(stretch.offset, stretch.offset + len(stretch.data), torn=False)
+    if spread is not None:
+        words = stretch.frame_bytes // 8
+        halves, values = stretch.data.cast("I"), stretch.data.cast("d")
+        times_ns = spread(halves[3 :: 2 * words], stretch.base_ns, TICK_NS)
+        views = tuple(values[2 + i :: words] for i in range(len(keys.names)))
+        return Rows(keys, spread(halves[2 :: 2 * words], 0, 1), times_ns, views, attempt)
     frame = struct.Struct(f"<8xII{len(keys.names)}d{rest}x")
     steps, ticks, *columns = zip(*frame.iter_unpack(stretch.data), strict=True)
     base_ns = stretch.base_ns
