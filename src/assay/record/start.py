@@ -185,8 +185,8 @@ def start(
     """
     if is_off():
         return Run(None)
-    # Here: who imports the recorder and gives no config does not pay for what reads configs.
-    from assay.config.freeze import config_hash, dump, seedless_hash
+    # Here: an import of what records does not pay for what reads configs.
+    from assay.config.freeze import dump, whole_hash
     from assay.config.tree import Table, from_plain
     from assay.core.diagnostics import Origin
 
@@ -201,8 +201,8 @@ def start(
         tag=tag,
         desc=desc,
         config_toml=config_toml,
-        config_hash=config_hash(tree),
-        seedless_hash=seedless_hash(tree),
+        config_hash=whole_hash(tree),
+        seedless_hash=whole_hash(tree, seed=False),
         code_dirs=[Path(folder) for folder in code_dirs],
         keep_output=keep_output,
     )
