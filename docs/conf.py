@@ -21,3 +21,5 @@ myst_heading_anchors = 3
 html_theme = "furo"
 html_title = f"assay {release}"
 html_copy_source = False
+html_static_path = ["_static"]
+html_css_files = ["wide.css"]

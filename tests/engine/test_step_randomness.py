@@ -14,10 +14,10 @@ from torch.utils.data import DataLoader
 
 from assay.core.events import At, Event, Handler
 from assay.core.facts import Warned
-from assay.engine import Backward, Engine, Loader, Supervised
+from assay.engine import Backward, Engine, Loader, Supervised, seed
 from assay.engine.data.source import StatefulData, as_source
 from assay.engine.handlers.save import capture, restore
-from assay.engine.seed import WATCHED_STEPS
+from assay.engine.seed import WATCHED_STEPS, StepRandomness, seed_all, undisturbed
 from engine.toys import same_bits
 
 
@@ -237,3 +237,43 @@ def test_samples_are_counted_and_a_run_goes_on_by_them_when_the_batch_has_change
     assert state.consumed_train_samples == 2 * 640 == len(seen)
     assert sorted(seen[:640]) == sorted(seen[640:]) == list(range(640))
     assert (state.epoch, state.step, state.max_steps) == (2, 10 + 7 + 14, 31)
+
+
+DRAWS: dict[str, Callable[[], object]] = {
+    "nothing": lambda: None,
+    "random.random": random.random,
+    "random.gauss": lambda: random.gauss(0, 1),
+    "all words of random at once": lambda: [random.getrandbits(32) for _ in range(624)],
+    "random.seed": lambda: random.seed(7),
+    "numpy.rand": np.random.rand,
+    "numpy.randn": np.random.randn,
+    "all words of numpy at once": lambda: np.random.randint(0, 2**32, 624, np.uint32),
+    "numpy.seed": lambda: [np.random.seed(7), np.random.rand()],
+    "torch.rand": lambda: torch.rand(1),
+}
+
+
+@pytest.mark.parametrize("draw", DRAWS)
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_a_draw_in_a_watched_step_is_seen(draw: str, in_memory: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert seed._PYTHON._words is not None
+    if not in_memory:  # as where nobody knows how the generator lies in memory
+        monkeypatch.setattr(seed._PYTHON, "_words", None)
+    randomness = StepRandomness()
+
+    with undisturbed():
+        randomness.begin(2**63 + 5, step=3)
+        DRAWS[draw]()
+        seen = randomness.end()
+
+    assert seen is (draw not in ("nothing", "torch.rand"))
+
+
+def test_random_is_keyed_as_its_own_seed_does_it() -> None:
+    with undisturbed():
+        random.seed(2**63 + 5)
+        random.gauss(0, 1)
+        seed_all(2**63 + 5)
+        ours = [random.gauss(0, 1), random.random()]
+        random.seed(2**63 + 5)
+        assert ours == [random.gauss(0, 1), random.random()]

@@ -10,7 +10,7 @@ from assay.config.tree import KeyPath, Table, get_at
 from assay.core.errors import ArgumentError, ConfigError, InputError, did_you_mean
 
 if TYPE_CHECKING:
-    from assay.engine.backward import BackwardPart
+    from assay.engine.backward_part import BackwardPart
     from assay.engine.process import Model
 
 GIVEN = ("optimizer", "optimizers", "schedule", "schedules", "clip_norm", "non_finite")
@@ -70,7 +70,7 @@ def _own(
     """What [backward] names, with what it takes of what there is."""
     from assay.build.parameters import signature_of
     from assay.build.targets import find as find_target
-    from assay.engine.backward import BackwardPart
+    from assay.engine.backward_part import BackwardPart
 
     target = find_target(str(node.target), user_dirs=house.config.user_dirs, trusted=house.config.settings.trusted)
     signature = signature_of(target)

@@ -11,7 +11,8 @@ except ModuleNotFoundError as error:
     ) from None
 
 from assay.core.events import At, Event, Every, Handler
-from assay.engine.backward import Backward, BackwardPart, NonFiniteError
+from assay.engine.backward import Backward
+from assay.engine.backward_part import BackwardPart, NonFiniteError
 from assay.engine.backwards import Backwards
 from assay.engine.bus import on
 from assay.engine.checkpoint.folder import Where

@@ -4,37 +4,38 @@ from __future__ import annotations
 
 import json
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter
-from typing import Any, Literal, Protocol
+from typing import Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import SGD, Optimizer
 
-from assay.core.errors import AssayError, InputError, did_you_mean
+from assay.core.errors import InputError, did_you_mean
+from assay.engine import unprofiled
+from assay.engine.backward_part import BackwardPart, NonFinite, NonFiniteError
 from assay.engine.clip import clip_norm_, clip_norm_on_device_
 from assay.engine.divided import clip_divided_norm_, is_divided, own, update_of_parts
-from assay.engine.late import Numbers, Place, Row
-from assay.engine.optim import NamedState
+from assay.engine.late import Numbers, Row
+from assay.engine.losses import (
+    Loss,
+    Losses,
+    Read,
+    Term,
+    added,
+    blame_loss,
+    check_loss,
+    put_all,
+    read_at,
+    read_now,
+    two_kinds,
+    worth_nothing,
+)
 from assay.engine.schedules import LearningRate, Schedule
 from assay.engine.seed import undisturbed
-
-NonFinite = Literal["stop", "skip", "ignore"]
-Loss = Tensor | tuple[Tensor, Tensor | float]
-"""A mean over the batch, or (sum, weight): then the window's loss is the sum of sums over the sum of weights."""
-Losses = Loss | Mapping[str, Any]
-"""One loss, or several by their names."""
-Read = Callable[[Any], float]
-"""Gives the number that a tensor holds, or what stands for one."""
-
-
-class NonFiniteError(AssayError):
-    """A loss or gradient became nan or infinite; the weights are those of before the step."""
 
 
 @contextmanager
@@ -45,14 +46,6 @@ def debugged(*, enabled: bool = True) -> Iterator[None]:
     """
     with torch.autograd.set_detect_anomaly(enabled or torch.is_anomaly_enabled()):
         yield
-
-
-class Stateful(Protocol):
-    """Something that goes on from where it was."""
-
-    def state_dict(self) -> dict[str, Any]: ...
-
-    def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 
 class Peers(Protocol):
@@ -84,73 +77,6 @@ class Peers(Protocol):
         ...
 
     def begin_pass(self, *, is_last: bool) -> None: ...
-
-
-class BackwardPart(ABC):
-    """What stands between the losses of a window and the weights; the engine knows no more of it than this.
-
-    For each window it calls `begin`, then the process calls the part itself with the loss of each micro-batch, then
-    `update` once. `optimizers` are there by name, the only one as "". `loss` is that of the newest window.
-    """
-
-    optimizers: Mapping[str, Optimizer]
-    loss: float = math.nan
-    seconds: float = 0.0  # spent in `__call__` so far
-    non_finite: NonFinite = "stop"
-    row: Row | None = None
-    """What the newest update has left on the device, where `defer` was asked for; None if all of it was read."""
-
-    @abstractmethod
-    def begin(self, sizes: Sequence[int] | None) -> None:
-        """A window begins. `sizes`: samples of each micro-batch; None for a window of one batch."""
-
-    @abstractmethod
-    def __call__(self, loss: Any) -> None:
-        """Add the gradients of one micro-batch. InputError when the loss is none."""
-
-    @abstractmethod
-    def update(self, step: int) -> bool:
-        """One update after `step` completed ones; False when it was left out.
-
-        Raises NonFiniteError, with the weights untouched, when that is the policy.
-        """
-
-    def start(self, step: int, *, total: int | None, epoch_length: int | None) -> None:  # noqa: B027
-        """The run begins, or goes on, after `step` completed ones of `total`, where that is known."""
-
-    def defer(self, flag: Tensor | None) -> bool:
-        """Read nothing in an update from here on: give a `row` instead, and say with `flag` that something was not
-        finite; the weights then stay as they are. False when that cannot be, so that each update reads. None: no more.
-        """
-        return False
-
-    def points(self) -> dict[str, float]:
-        """What is recorded of the newest update."""
-        return {"train/loss": self.loss}
-
-    def parts(self, model: nn.Module) -> dict[str, Stateful]:
-        """What has to go on from where it was when a run is resumed, by the name of its part in a checkpoint."""
-        return {_part("optimizer", name): NamedState(each, model) for name, each in self.optimizers.items()}
-
-
-@dataclass(slots=True)
-class _Term:
-    """One of several named losses over a window. `grads`: those of its sums, until the weights are all known."""
-
-    scalars: list[tuple[Tensor, float]] = field(default_factory=list)
-    weight: Tensor | float | None = None
-    grads: list[Tensor | None] | None = None
-
-    def sum(self, read: Read) -> float:
-        return sum(read(scalar) * share for scalar, share in self.scalars)
-
-    def value(self, read: Read) -> float:
-        total = self.sum(read)
-        return total if self.weight is None else total / read(self.weight)
-
-    def put(self, numbers: Numbers) -> _Term:
-        """The same with places in `numbers` for what is on the device."""
-        return _Term(*_put(numbers, self.scalars, self.weight))
 
 
 class Backward(BackwardPart):
@@ -186,13 +112,13 @@ class Backward(BackwardPart):
         self.skipped = 0
         own = getattr(optimizer, "zero_grad", None)
         if own is None or getattr(own, "__func__", None) is Optimizer.zero_grad:
-            own = self._forget_gradients
+            own = partial(unprofiled.forget_gradients, optimizer)
         self._zero_grad: Callable[[], None] = own
         self._shares: Sequence[float] | None = None
         self._micro = 0
         self._weight: Tensor | float | None = None
         self._scalars: list[tuple[Tensor, float]] = []
-        self._terms: dict[str, _Term] = {}
+        self._terms: dict[str, Term] = {}
         self._one: Tensor | None = None
         self._is_clean = False  # gradients may be there from before, or from a window that failed
         self._is_known_to_reach = False
@@ -249,7 +175,7 @@ class Backward(BackwardPart):
                 self._differentiate(loss * share)
                 self._scalars.append((loss, share))
         except (AttributeError, RuntimeError, TypeError) as error:
-            _blame_loss(loss, error)
+            blame_loss(loss, error)
             raise
         self.seconds += perf_counter() - begun
 
@@ -259,7 +185,7 @@ class Backward(BackwardPart):
         # Sums of several losses are divided by their weights one by one: none may wait for the next pass.
         is_apart = isinstance(loss, Mapping) and any(isinstance(each, tuple) for each in loss.values())
         peers.begin_pass(is_last=is_apart or self._passes == len(self._shares or ()))
-        return _nothing(loss) if peers.is_idle else loss
+        return worth_nothing(loss) if peers.is_idle else loss
 
     def update(self, step: int) -> bool:
         taken = self.prepare(step)
@@ -296,9 +222,9 @@ class Backward(BackwardPart):
         """Take the step of the optimizer, or leave it out; then set the rate of the next one, and zero."""
         if take and self._is_divided:
             with update_of_parts(self.optimizer):
-                self.optimizer.step()
+                unprofiled.step(self.optimizer)
         elif take:
-            self.optimizer.step()
+            unprofiled.step(self.optimizer)
         if self.rate.schedule is not None:
             self.lr = self.rate.current
             self.rate.set(step + 1)
@@ -357,12 +283,6 @@ class Backward(BackwardPart):
         """Whether gradients can be used, after a loss scale was taken back; here there is none."""
         return True
 
-    def _forget_gradients(self) -> None:
-        """As torch's `zero_grad`, without its entry in a profile: that costs more than the engine does otherwise."""
-        for group in self.optimizer.param_groups:
-            for parameter in group["params"]:
-                parameter.grad = None
-
     def _clip(self, max_norm: float) -> float:
         if self.peers is not None:
             return self.peers.clip_(self.parameters, max_norm)
@@ -391,7 +311,7 @@ class Backward(BackwardPart):
         are_finite = not found.item()
         if not are_finite:
             found.zero_()
-        return self._do_all(are_finite)
+        return are_finite if self.peers is None else self._do_all(are_finite)
 
     def _check_reach(self) -> None:
         grads = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
@@ -442,20 +362,20 @@ class Backward(BackwardPart):
             what = "Losses by name are (sum, weight) pairs, which a pipeline cannot differentiate one after another."
             raise InputError(what, where="forward_step", fix="Return means by name, or one (sum, weight) pair.")
         means: Tensor | None = None
-        sums: list[tuple[_Term, Tensor]] = []
+        sums: list[tuple[Term, Tensor]] = []
         for name, loss in losses.items():
-            factor, term = self.weights.get(name, 1.0), self._terms.setdefault(name, _Term())
+            factor, term = self.weights.get(name, 1.0), self._terms.setdefault(name, Term())
             if isinstance(loss, tuple) and self._shares is not None:
                 total, weight = loss
                 if term.scalars and term.weight is None:
-                    raise _two_kinds()
+                    raise two_kinds()
                 term.weight = weight if term.weight is None else term.weight + weight
                 term.scalars.append((total.detach(), 1.0))
                 if factor:
                     sums.append((term, total * factor))
                 continue
             if term.weight is not None:
-                raise _two_kinds()
+                raise two_kinds()
             mean = loss[0] / loss[1] if isinstance(loss, tuple) else loss
             term.scalars.append((mean.detach(), share))
             if factor:
@@ -464,7 +384,7 @@ class Backward(BackwardPart):
         try:
             for i, (term, total) in enumerate(sums):
                 grads = self._gradients(total, keep=means is not None or i + 1 < len(sums) or self._keeps_graph)
-                term.grads = [_added(*two) for two in zip(term.grads or [None] * len(grads), grads, strict=True)]
+                term.grads = [added(*two) for two in zip(term.grads or [None] * len(grads), grads, strict=True)]
             if means is not None:
                 self._differentiate(means)
         except Exception as error:  # whatever it is goes up as it came, with a note
@@ -479,7 +399,7 @@ class Backward(BackwardPart):
                 raise InputError(f"There is a weight for the loss {name!r}, which the step does not give.", fix=fix)
         for name, loss in losses.items():
             if self.weights.get(name, 1.0):
-                _check_loss(loss, f"the loss {name!r}")
+                check_loss(loss, f"the loss {name!r}")
         if not any(self.weights.get(name, 1.0) for name in losses):
             raise InputError("There is no loss to train with: all of them have the weight 0, or there is none.")
 
@@ -505,7 +425,7 @@ class Backward(BackwardPart):
     def _passed(self, loss: Tensor, *, keep: bool) -> list[Tensor | None]:
         """The same where the weights that were computed with are not the parameters, which are parts of them."""
         before = [parameter.grad for parameter in self.parameters]
-        self._forget_gradients()
+        unprofiled.forget_gradients(self.optimizer)
         torch.autograd.backward(loss, retain_graph=keep)
         found = [parameter.grad for parameter in self.parameters]
         for parameter, grad in zip(self.parameters, before, strict=True):
@@ -526,15 +446,15 @@ class Backward(BackwardPart):
 
         A share may be empty. Losses and weights are added up first: they say what the gradients are divided by.
         """
-        terms = self._terms or ({"": _Term(self._scalars, self._weight)} if self._scalars else {})
+        terms = self._terms or ({"": Term(self._scalars, self._weight)} if self._scalars else {})
         own = [[name, term.weight is not None] for name, term in terms.items()]
-        flat = [number for term in terms.values() for number in (term.sum(_number), float(term.weight or 0.0))]
+        flat = [number for term in terms.values() for number in (term.sum(read_now), float(term.weight or 0.0))]
         kind, sums = peers.sum_losses(json.dumps([bool(self._terms), own]), flat, has_none=not terms)
         is_named, names = json.loads(kind)
         for (name, is_sum), value, weight in zip(names, sums[::2], sums[1::2], strict=True):
             whole = torch.tensor(value, dtype=torch.float64)
             if is_named:
-                term = self._terms.setdefault(name, _Term())
+                term = self._terms.setdefault(name, Term())
                 term.scalars, term.weight = [(whole, 1.0)], weight if is_sum else None
             else:
                 self._scalars, self._weight = [(whole / weight if is_sum else whole, 1.0)], weight if is_sum else None
@@ -556,7 +476,7 @@ class Backward(BackwardPart):
 
     def _divide(self, weight: Tensor | float) -> None:
         if self._micro:
-            raise _two_kinds()
+            raise two_kinds()
         torch._foreach_div_([own(p.grad) for p in self.parameters if p.grad is not None], weight)
 
     def _differentiate(self, loss: Tensor) -> None:
@@ -578,9 +498,9 @@ class Backward(BackwardPart):
     def _read_loss(self) -> float:
         if len(self._scalars) == 1:
             return self._scalars[0][0].item()
-        return self._told(_Term(self._scalars, self._weight), self._terms, _number)
+        return self._told(Term(self._scalars, self._weight), self._terms, read_now)
 
-    def _told(self, own: _Term, terms: Mapping[str, _Term], read: Read) -> float:
+    def _told(self, own: Term, terms: Mapping[str, Term], read: Read) -> float:
         """The loss of a window: that without a name, or the sum of those that have one."""
         if not terms:
             return read(own.scalars[0][0]) if len(own.scalars) == 1 else own.value(read)
@@ -599,7 +519,7 @@ class Backward(BackwardPart):
             self._divide(self._weight)
         self._fill_momentum()
         numbers = Numbers(flag.device)
-        own = _Term(*_put(numbers, self._scalars, self._weight))
+        own = Term(*put_all(numbers, self._scalars, self._weight))
         terms = {name: term.put(numbers) for name, term in self._terms.items() if self.weights.get(name, 1.0)}
         norm = None
         if self.clip_norm is not None:
@@ -616,7 +536,7 @@ class Backward(BackwardPart):
 
         def recall(values: Sequence[float]) -> None:
             self.losses = {}
-            self.loss, self.lr = self._told(own, terms, partial(_number_at, values)), rate
+            self.loss, self.lr = self._told(own, terms, partial(read_at, values)), rate
             self.grad_norm = None if norm is None else values[norm]
 
         def judge(values: Sequence[float], step: int) -> NonFiniteError | None:
@@ -634,10 +554,10 @@ class Backward(BackwardPart):
         """What is to be read of an update that other code has made, which said only what its loss was."""
         total, weight = loss if isinstance(loss, tuple) else (loss, None)
         numbers, rate = Numbers(self.parameters[0].device), self.rate.current
-        own = _Term(*_put(numbers, [(total, 1.0)], weight))
+        own = Term(*put_all(numbers, [(total, 1.0)], weight))
 
         def recall(values: Sequence[float]) -> None:
-            self.loss, self.lr = own.value(partial(_number_at, values)), rate
+            self.loss, self.lr = own.value(partial(read_at, values)), rate
 
         def judge(values: Sequence[float], step: int) -> NonFiniteError | None:
             return None if self.non_finite != "stop" or math.isfinite(self.loss) else blame(step)
@@ -666,72 +586,9 @@ def can_leave_out(optimizer: Optimizer) -> bool:
     return bool(getattr(optimizer, "_step_supports_amp_scaling", False))
 
 
-def _number(value: Any) -> float:
-    return value.item() if isinstance(value, Tensor) else float(value)
-
-
-def _number_at(values: Sequence[float], value: Any) -> float:
-    return values[value] if isinstance(value, Place) else float(value)
-
-
-def _put(numbers: Numbers, scalars: Sequence[tuple[Any, float]], weight: Any) -> tuple[list[Any], Any]:
-    placed = [(numbers.put(scalar), share) for scalar, share in scalars]
-    return placed, None if weight is None else numbers.put(weight)
-
-
 def _is_plain(grad: Tensor) -> bool:
     return grad.layout == torch.strided and grad.is_floating_point() and grad.device.type in ("cpu", "cuda")
 
 
 def _values(grad: Tensor) -> Tensor:
     return grad.coalesce().values() if grad.is_sparse else grad
-
-
-def _nothing(loss: Any) -> Any:
-    """A loss that adds nothing to any gradient, and whose backward pass is that of `loss`."""
-    if isinstance(loss, Mapping):
-        return {name: _nothing(each) for name, each in loss.items()}
-    return tuple(each * 0 for each in loss) if isinstance(loss, tuple) else loss * 0
-
-
-def _two_kinds() -> InputError:
-    return InputError(
-        "The losses of one window are of two kinds: some are means, some (sum, weight) pairs.",
-        fix="Return the same kind for every batch.",
-    )
-
-
-def _added(one: Tensor | None, other: Tensor | None) -> Tensor | None:
-    return other if one is None else one if other is None else one + other
-
-
-def _part(kind: str, name: str) -> str:
-    return f"{kind}.{name}" if name else kind
-
-
-def _blame_loss(loss: object, error: Exception) -> None:
-    """Raise InputError if `error` came from a loss that nothing can be learned from; its type and shape tell."""
-    if isinstance(loss, Mapping):
-        return  # each was looked at before
-    try:
-        _check_loss(loss, "The loss")
-    except InputError as blamed:
-        raise blamed from error
-
-
-def _check_loss(loss: object, who: str) -> None:
-    """InputError for a loss that nothing can be learned from."""
-    total = loss[0] if isinstance(loss, tuple) and len(loss) == 2 else loss
-    if not isinstance(total, Tensor):
-        kind = f"tuple of {len(total)}" if isinstance(total, tuple) else type(total).__name__
-        what = f"is a {kind}; it must be a tensor, or a (sum, weight) pair."
-        fix = "Return what the criterion gave, not its .item() or .detach()."
-    elif total.numel() != 1:
-        what = f"has the shape {tuple(total.shape)}; it must be one number."
-        fix = "Return loss.mean(), or the pair (loss.sum(), weight)."
-    elif not total.requires_grad:
-        what = "has no gradient: it depends on no parameter that is trained."
-        fix = "Was it detached, or computed under no_grad, or is every parameter of the model frozen?"
-    else:
-        return
-    raise InputError(f"{who[0].upper()}{who[1:]} {what}", where="forward_step", fix=fix)

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from assay.core.errors import InputError, did_you_mean
-from assay.engine.backward import Backward, BackwardPart, NonFiniteError, Stateful
+from assay.engine.backward import Backward
+from assay.engine.backward_part import BackwardPart, NonFiniteError, Stateful
 from assay.engine.late import Row
 
 

@@ -19,7 +19,9 @@ def size_of(batch: Any) -> int:
     """
     if isinstance(batch, Tensor):
         return batch.shape[0] if batch.dim() else 1
-    if isinstance(batch, list | tuple):
+    if isinstance(batch, (list, tuple)):  # at each step: a union would be made anew
+        if batch and isinstance(first := batch[0], Tensor) and first.dim() and len(first):
+            return len(first)
         items = batch
     elif isinstance(batch, Mapping):
         items = list(batch.values())

@@ -18,7 +18,7 @@ from assay.core.events import Event, Every, Handler
 from assay.core.facts import Warned
 from assay.core.ports import Bind, NullRecorder, Recorder
 from assay.engine.ahead import ahead
-from assay.engine.backward import BackwardPart, Losses, NonFiniteError
+from assay.engine.backward_part import BackwardPart, NonFiniteError
 from assay.engine.batches import blame_device, to_device
 from assay.engine.buffers import Buffers
 from assay.engine.bus import Bus, bind_by_name, event_named
@@ -28,6 +28,7 @@ from assay.engine.dead_worker import died
 from assay.engine.exhausted import is_out_of_memory, out_of_memory
 from assay.engine.late import Late, Row, Waiting
 from assay.engine.logged import Logged
+from assay.engine.losses import Losses
 from assay.engine.origin import first_non_finite
 from assay.engine.parallel.ranks import lost
 from assay.engine.process import Process

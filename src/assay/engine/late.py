@@ -14,7 +14,7 @@ from torch import Tensor
 from assay.engine.logged import LATE
 
 if TYPE_CHECKING:
-    from assay.engine.backward import NonFiniteError
+    from assay.engine.backward_part import NonFiniteError
     from assay.engine.data.source import Window
     from assay.engine.state import State
 

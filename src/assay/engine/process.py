@@ -11,9 +11,11 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from assay.core.errors import InputError
-from assay.engine.backward import Backward, BackwardPart, Losses, NonFiniteError
+from assay.engine.backward import Backward
+from assay.engine.backward_part import BackwardPart, NonFiniteError
 from assay.engine.divided import own
 from assay.engine.logged import Logged
+from assay.engine.losses import Losses
 from assay.engine.metrics.metric import Metric
 from assay.engine.seed import HOOK, key, seed_all, undisturbed
 from assay.engine.state import State
@@ -140,33 +142,36 @@ class Supervised(Process):
             self.backward = Backward(optimizer)
 
     def forward_step(self, batch: Any) -> tuple[Losses, Any]:
-        if not isinstance(batch, list | tuple) or len(batch) != 2:
+        if not isinstance(batch, (list, tuple)) or len(batch) != 2:  # a union would be made anew at each step
             raise InputError(
                 f"Supervised takes batches of (input, target); this one is {_shape_of(batch)}.",
                 fix="Return such pairs from the data set, or write your own Process.",
             )
         inputs, target = batch
-        pred = self._predict(inputs)
+        pred = self.model(inputs)
+        if not isinstance(pred, Tensor):
+            raise self._no_tensor(pred)
         if self.criterion is None:
             if torch.is_grad_enabled():
                 raise InputError("There is no criterion, and nothing to train by.", fix="Give Supervised a criterion.")
             return None, {"pred": pred, "target": target}  # type: ignore[return-value]
         loss = self.criterion(pred, target)
-        return loss, {"pred": pred.detach(), "target": target, "loss": _detached(loss)}
+        told = loss.detach() if isinstance(loss, Tensor) else _detached(loss)
+        return loss, {"pred": pred.detach(), "target": target, "loss": told}
 
     def inference_step(self, batch: Any) -> Any:
         inputs = batch[0] if isinstance(batch, list | tuple) and len(batch) in (1, 2) else batch
         with torch.no_grad():
-            return {"pred": self._predict(inputs)}
-
-    def _predict(self, inputs: Any) -> Tensor:
-        pred = self.model(inputs)
+            pred = self.model(inputs)
         if not isinstance(pred, Tensor):
-            raise InputError(
-                f"Supervised takes a model that returns a tensor; {type(self.model).__name__} gave {_shape_of(pred)}.",
-                fix="Return the tensor alone from forward, or write your own Process.",
-            )
-        return pred
+            raise self._no_tensor(pred)
+        return {"pred": pred}
+
+    def _no_tensor(self, pred: object) -> InputError:
+        return InputError(
+            f"Supervised takes a model that returns a tensor; {type(self.model).__name__} gave {_shape_of(pred)}.",
+            fix="Return the tensor alone from forward, or write your own Process.",
+        )
 
 
 def _detached(loss: Any) -> Any:

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from assay.core.errors import InputError
-from assay.engine.backward import Backward, NonFinite, NonFiniteError, Stateful
+from assay.engine.backward import Backward
+from assay.engine.backward_part import NonFinite, NonFiniteError, Stateful
 from assay.engine.divided import own
 from assay.engine.schedules import Schedule
 

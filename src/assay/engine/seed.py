@@ -138,7 +138,7 @@ class StepRandomness:
 
 
 def _of_others() -> tuple[object, ...]:
-    """Where the generators of numpy and `random` are."""
+    """Where the generators of numpy and `random` are: what differs once somebody draws from what was just keyed."""
     return _NUMPY.where(), _PYTHON.where()
 
 
@@ -148,7 +148,7 @@ def undisturbed(*, keyed: bool = False) -> Iterator[None]:
 
     `keyed`: they are keyed inside before anything is drawn (`seed_all`). Then this costs a fifth.
     """
-    torch_state, python_state = torch.get_rng_state(), _PYTHON.where()
+    torch_state, python_state = torch.get_rng_state(), _PYTHON.put_aside()
     numpy_state: Any = _NUMPY.put_aside() if keyed else np.random.get_state()
     cuda_states = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
     try:
@@ -174,6 +174,7 @@ class _Numpy:
     def __init__(self) -> None:
         self._inside: list[Any] = []  # one for each level that is not in use
         self._address: dict[int, tuple[Any, int]] = {}  # of its memory, and the generator: so long its id is its own
+        self._words: dict[int, tuple[Any, Any]] = {}  # the second of it, and how many are used up
 
     def put_aside(self) -> tuple[Any, float | None]:
         outer = mtrand.get_bit_generator()
@@ -190,12 +191,16 @@ class _Numpy:
             np.random.set_state({**state, "has_gauss": 1, "gauss": kept})
 
     def where(self) -> object:
-        """Where the generator is: what differs once somebody has drawn from it since it was keyed."""
         generator = mtrand.get_bit_generator()
-        if type(generator) is not np.random.MT19937:
-            name, keys, *rest = np.random.get_state()
-            return name, bytes(memoryview(keys)), *rest  # type: ignore[arg-type]
-        return ctypes.string_at(self._address_of(generator), _MT19937_BYTES)
+        words = self._words.get(id(generator))
+        if words is None:
+            if type(generator) is not np.random.MT19937:
+                name, keys, *rest = np.random.get_state()
+                return name, bytes(memoryview(keys)), *rest  # type: ignore[arg-type]
+            address = self._address_of(generator)
+            words = ctypes.c_uint32.from_address(address + 4), ctypes.c_int.from_address(address + 4 * 624)
+            self._words[id(generator)] = words
+        return words[0].value, words[1].value
 
     def _address_of(self, generator: Any) -> int:
         if id(generator) not in self._address:
@@ -225,18 +230,26 @@ class _Python:
     def __init__(self) -> None:
         self.generator: Any = random.random.__self__  # type: ignore[attr-defined]
         self._address = _memory_of(self.generator)
+        self._words: tuple[Any, Any] | None = None
+        if self._address is not None:  # how many are used up, and the second: of any seed the first is the same
+            index, first = (ctypes.c_uint32.from_address(self._address + 4 * at) for at in (0, 2))
+            self._words = first, index
 
-    def where(self) -> Any:
-        """Where the generator is: what differs once somebody has drawn from it."""
+    def where(self) -> object:
+        """What differs once somebody has drawn from what was just keyed."""
+        return random.getstate() if self._words is None else (self._words[0].value, self._words[1].value)
+
+    def put_aside(self) -> Any:
+        """All of its state, for `put_back`."""
         if self._address is None:
             return random.getstate()
         return ctypes.string_at(self._address, _MT19937_BYTES), self.generator.gauss_next
 
-    def put_back(self, where: Any) -> None:
+    def put_back(self, aside: Any) -> None:
         if self._address is None:
-            random.setstate(where)
+            random.setstate(aside)
             return
-        memory, self.generator.gauss_next = where
+        memory, self.generator.gauss_next = aside
         ctypes.memmove(self._address, memory, _MT19937_BYTES)
 
 

@@ -18,7 +18,7 @@ from assay.core.events import Event, Handler
 from assay.core.facts import Saved, Warned
 from assay.core.manifest import Kind, Manifest, folder_of_step
 from assay.core.ports import NullRecorder, Recorder
-from assay.engine.backward import NonFiniteError, Stateful
+from assay.engine.backward_part import NonFiniteError, Stateful
 from assay.engine.checkpoint.background import Background
 from assay.engine.checkpoint.codec import decode, digest, encode
 from assay.engine.checkpoint.folder import Where

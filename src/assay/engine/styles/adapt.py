@@ -9,7 +9,8 @@ from typing import Any
 from torch import nn
 
 from assay.core.errors import InputError
-from assay.engine.backward import Backward, BackwardPart
+from assay.engine.backward import Backward
+from assay.engine.backward_part import BackwardPart
 from assay.engine.process import Process
 from assay.engine.styles.duck import Duck, OnlyForward
 from assay.engine.styles.flags import FlaggedForward

@@ -8,7 +8,8 @@ from typing import Any
 
 from torch import nn
 
-from assay.engine.backward import BackwardPart, Losses
+from assay.engine.backward_part import BackwardPart
+from assay.engine.losses import Losses
 from assay.engine.metrics.metric import Metric
 from assay.engine.process import Process
 from assay.engine.styles.own_updates import OwnProcess

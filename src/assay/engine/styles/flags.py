@@ -10,7 +10,9 @@ from torch import nn
 from torch.optim import Optimizer
 
 from assay.core.errors import InputError
-from assay.engine.backward import Backward, BackwardPart, Losses
+from assay.engine.backward import Backward
+from assay.engine.backward_part import BackwardPart
+from assay.engine.losses import Losses
 from assay.engine.metrics.metric import Metric
 from assay.engine.styles.own_updates import OwnProcess, pair_output
 from assay.engine.unwrap import unwrap

@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
-from assay.engine.backward import BackwardPart
+from assay.engine.backward_part import BackwardPart
 from assay.engine.metrics.metric import Metric
 from assay.engine.styles.own_updates import OwnProcess, pair_output, without_graph
 

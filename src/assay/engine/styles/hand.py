@@ -9,7 +9,8 @@ from torch import nn
 from torch.optim import Optimizer
 
 from assay.core.errors import InputError
-from assay.engine.backward import Backward, BackwardPart
+from assay.engine.backward import Backward
+from assay.engine.backward_part import BackwardPart
 from assay.engine.metrics.metric import Metric
 from assay.engine.process import Process
 from assay.engine.styles.own_updates import pair_output, without_graph

@@ -12,8 +12,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from assay.core.errors import InputError
-from assay.engine.backward import Backward, BackwardPart, Losses
+from assay.engine.backward import Backward
+from assay.engine.backward_part import BackwardPart
 from assay.engine.instance import Instance
+from assay.engine.losses import Losses
 from assay.engine.metrics.metric import Metric
 from assay.engine.process import Process
 from assay.engine.styles.own_updates import detached

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-from assay.engine.backward import BackwardPart
+from assay.engine.backward_part import BackwardPart
 from assay.engine.batches import size_of
 from assay.engine.logged import Logged
 from assay.engine.metrics.classes import Accuracy
