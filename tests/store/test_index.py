@@ -84,6 +84,18 @@ def test_a_row_tells_what_the_run_tells(project: Project) -> None:
     assert (row.lease, row.edits) == (None, [])
 
 
+def test_half_a_character_in_a_record_is_no_end_of_the_list(project: Project) -> None:
+    half = "\ud83d"
+    with RunRecorder.start(project, tag=half, desc=half) as run:
+        run.log({half: 0.5}, 1)
+        run.set_value(half, half)
+
+    index = open_index(project, texts=True)
+    assert (index.rows[0].tag, index.rows[0].id) == (half, run.id)
+    assert index.metric_names() == ["?"]
+    assert [row.id for row in refresh(project)] == [run.id]
+
+
 def test_sealed_runs_that_are_known_are_not_opened(project: Project, reads: list[Path]) -> None:
     for _ in range(3):
         finished(project)

@@ -42,6 +42,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "restore": ("assay.cli.restore", "The code and config of a run as they were, in a folder."),
     "pack": ("assay.cli.pack", "Put a run into one file."),
     "unpack": ("assay.cli.unpack", "Take a packed run into this project."),
+    "import": ("assay.cli.import", "Make records of runs of TensorBoard, MLflow or wandb."),
     "bench": ("assay.cli.bench", "Measure how fast the data of a config is loaded."),
     "replay": ("assay.cli.replay", "Train a recorded run again, and compare the bits."),
     "verify-resume": ("assay.cli.verify_resume", "Kill and resume a config's run, and compare the bits."),

@@ -19,6 +19,7 @@ from assay.cli.words import WIDTH, count, wrapped
 from assay.core.diagnostics import visible
 from assay.core.facts import Warned
 from assay.core.plain import dumps, to_plain
+from assay.core.run_file import IMPORTED
 from assay.query.find import find
 from assay.query.run import RunView
 from assay.query.words import age, duration, elided, moment, number, size
@@ -78,7 +79,11 @@ def _facts(view: RunView) -> Iterator[str]:
     if view.best is not None:
         best = view.best
         yield _fact("best", f"{visible(best.metric)} {number(best.value)} at step {best.step}")
+    if view.origin:
+        yield _fact("imported", visible(", ".join(f"{key} {value}" for key, value in view.origin.items())))
     for key, value in view.values.items():
+        if key.startswith(IMPORTED):
+            continue
         yield _fact("result", f"{visible(key)} = {visible(value if isinstance(value, str) else dumps(value))}")
     if run.attempts:
         if run.newest.command:

@@ -35,6 +35,12 @@ def seedless_hash(root: Table) -> str:
     return hashlib.sha256(canonical(root, seed=False).encode("utf-8", "surrogatepass")).hexdigest()
 
 
+def whole_hash(root: Table, *, seed: bool = True) -> str:
+    """The hash of a config whose keys have no meaning here, as that of a script: all of them count."""
+    counted = {name: node for name, node in root.items.items() if seed or name != "seed"}
+    return hashlib.sha256(_text(Table(counted, root.origin)).encode("utf-8", "surrogatepass")).hexdigest()
+
+
 def dump(root: Table) -> str:
     """`root` as TOML. It reads back as an equal tree: that is tried here, and a tree for which it fails is refused."""
     import tomli_w  # reading a config does not pay for writing one

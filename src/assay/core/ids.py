@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from datetime import datetime
+from hashlib import sha256
 
 ID_LENGTH = 8
 _ALPHABET = "abcdefghijklmnopqrstuvwxyz234567"  # RFC 4648 base32, lower case
@@ -14,7 +15,20 @@ _FOLDER = re.compile(rf"\d{{6}}-\d{{4}}-(?P<id>[{_ALPHABET}]{{{ID_LENGTH}}})(?:-
 
 def new_run_id() -> str:
     """Eight random base32 characters (40 bits); starts with a letter so that it never reads as a number."""
-    first, *others = os.urandom(ID_LENGTH)
+    return _id_of(os.urandom(ID_LENGTH))
+
+
+def run_id_of(text: str) -> str:
+    """The id of a run that is known by `text` elsewhere: the same text always gives the same id.
+
+    >>> run_id_of("mlflow 0a1b")
+    'w7w5y5il'
+    """
+    return _id_of(sha256(text.encode("utf-8", "surrogatepass")).digest()[:ID_LENGTH])
+
+
+def _id_of(data: bytes) -> str:
+    first, *others = data
     # 256 is a multiple of 32, and of 26 nearly: an id need not be secret.
     return _ALPHABET[first % 26] + "".join(_ALPHABET[each % 32] for each in others)
 

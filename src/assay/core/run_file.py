@@ -12,6 +12,8 @@ from assay.core.plain import read_json, write_json
 
 FORMAT = 1
 FILE_NAME = "run.json"
+IMPORTED = "imported."
+"""How the names of values begin that say where a run was imported from: `imported.from`, `imported.path`, ..."""
 
 Kind = Literal["train", "test"]
 WrittenStatus = Literal["running", "finished", "failed", "stopped"]

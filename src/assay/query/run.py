@@ -21,7 +21,7 @@ from assay.core.errors import InputError, RecordError, did_you_mean
 from assay.core.facts import Edit, Timed, read_edits, read_events
 from assay.core.manifest import Checkpoint
 from assay.core.plain import from_plain
-from assay.core.run_file import Best, Code, Kind, RunFile, Status, Summary
+from assay.core.run_file import IMPORTED, Best, Code, Kind, RunFile, Status, Summary
 from assay.core.verdict import Verdict
 from assay.query.status import State, seconds_of, state_of
 from assay.store.artifacts import Artifact, artifacts
@@ -235,6 +235,12 @@ class RunView:
             if edit.what == "label":
                 now[edit.key] = bool(edit.new)
         return [label for label, has in now.items() if has]
+
+    @property
+    def origin(self) -> dict[str, str]:
+        """Where it was imported from: `from` is the tracker, `path`, mostly `id`; empty for a run of our own."""
+        values = self.file.values
+        return {key[len(IMPORTED) :]: str(values[key]) for key in values if key.startswith(IMPORTED)}
 
     @property
     def values(self) -> dict[str, Any]:

@@ -28,11 +28,7 @@ def compact(path: Path) -> bool:
         before = read_contents(path)
         if before.damaged_bytes:
             return False
-        with open(temporary, "wb") as file:
-            for part in _file(before.blocks):
-                file.write(part)
-            file.flush()
-            os.fsync(file.fileno())
+        write_compacted(temporary, before.blocks)
         after = read_contents(temporary)
         if after.damaged_bytes or not _same(before.blocks, after.blocks):
             return False
@@ -43,6 +39,15 @@ def compact(path: Path) -> bool:
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink()
+
+
+def write_compacted(path: Path, blocks: list[Block]) -> None:
+    """A file that holds these rows by column, as that of a run that has ended."""
+    with open(path, "wb") as file:
+        for part in _file(blocks):
+            file.write(part)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _file(blocks: list[Block]) -> Iterator[bytes]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar, overload
 
-from assay.config.freeze import config_hash, dump, seedless_hash
+from assay.config.freeze import dump, whole_hash
 from assay.config.tree import Table, from_plain
 from assay.core.diagnostics import Origin
 from assay.core.facts import EndStatus, RunFact
@@ -199,8 +199,8 @@ def start(
         tag=tag,
         desc=desc,
         config_toml=config_toml,
-        config_hash=config_hash(tree),
-        seedless_hash=seedless_hash(tree),
+        config_hash=whole_hash(tree),
+        seedless_hash=whole_hash(tree, seed=False),
         code_dirs=[Path(folder) for folder in code_dirs],
         keep_output=keep_output,
     )

@@ -54,10 +54,15 @@ def keep_artifact(
         before: Sequence[Artifact] = artifacts(folder)
     except RecordError:  # the list is damaged; the bytes are not, and a run goes on
         before = ()
-    others = tuple(each for each in before if (each.name, each.digest, each.step) != (name, digest, step))
+    others = (each for each in before if (each.name, each.digest, each.step) != (name, digest, step))
+    write_index(folder, (*others, fresh))
+    return fresh
+
+
+def write_index(folder: RunFolder, kept: Sequence[Artifact]) -> None:
+    """Let these be the artifacts of a run; their bytes are there already."""
     index = folder.artifacts / INDEX_NAME
     try:
-        write_json(index, _Index(artifacts=(*others, fresh)), durable=False)
+        write_json(index, _Index(artifacts=tuple(kept)), durable=False)
     except OSError as error:
         raise refusal(error, index, "The artifact cannot be kept") from error
-    return fresh

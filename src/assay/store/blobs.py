@@ -11,6 +11,7 @@ from pathlib import Path
 from assay.core.errors import RecordError
 from assay.store.layout import refusal
 
+_BLOCK_BYTES = 1 << 20
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
@@ -40,6 +41,28 @@ class FileBlobs:
         except OSError as error:
             raise refusal(error, path, "The file cannot be kept") from error
         return digest
+
+    def put_file(self, source: Path) -> tuple[str, int]:
+        """Keep a copy of a file of any size; its digest and its size in bytes. OSError when it cannot be read."""
+        digest, size = hashlib.sha256(), 0
+        temporary = self.folder / f".file.{os.urandom(6).hex()}.tmp"
+        with open(source, "rb") as file:
+            try:
+                self.folder.mkdir(parents=True, exist_ok=True)
+                with open(temporary, "xb") as out:
+                    while block := file.read(_BLOCK_BYTES):
+                        digest.update(block)
+                        size += len(block)
+                        out.write(block)
+                    os.fchmod(out.fileno(), 0o444)
+                path = self.path(digest.hexdigest())
+                path.parent.mkdir(parents=True, exist_ok=True)
+                os.replace(temporary, path)
+            except OSError as error:
+                raise refusal(error, self.folder, "The file cannot be kept") from error
+            finally:
+                temporary.unlink(missing_ok=True)
+        return digest.hexdigest(), size
 
     def get(self, digest: str) -> bytes:
         path = self.path(digest)

@@ -494,22 +494,34 @@ def _write(database: sqlite3.Connection, changed: Sequence[Changed], gone: Seque
     migrate(database)
     for table in ("runs", "metrics", "items", "texts"):
         database.executemany(f"DELETE FROM {table} WHERE folder = ?", [(name,) for name in gone])
-    database.executemany(_REPLACE, [each.row for each in changed])
+    database.executemany(_REPLACE, [_storable(each.row) for each in changed])
     rows = [(each.row.folder,) for each in changed]
     database.executemany("DELETE FROM metrics WHERE folder = ?", rows)
     database.executemany(
         "INSERT OR REPLACE INTO metrics VALUES (?, ?, ?, ?, ?, ?, ?)",
-        [_metric(each.row.folder, *pair) for each in changed for pair in json.loads(each.row.summaries_json).items()],
+        [
+            _storable(_metric(each.row.folder, *pair))
+            for each in changed
+            for pair in json.loads(each.row.summaries_json).items()
+        ],
     )
     read = [(each, each.items) for each in changed if each.items is not None]
     database.executemany("DELETE FROM items WHERE folder = ?", [(each.row.folder,) for each, _ in read])
     database.executemany(
         "INSERT OR REPLACE INTO items VALUES (?, ?, ?, ?)",
-        [(item.kind, item.name, each.row.folder, item.value) for each, items in read for item in items],
+        [_storable((item.kind, item.name, each.row.folder, item.value)) for each, items in read for item in items],
     )
-    texts = [(each.row.folder, each.text, each.readme_mtime_ns) for each, _ in read]
+    texts = [_storable((each.row.folder, each.text, each.readme_mtime_ns)) for each, _ in read]
     database.executemany("INSERT OR REPLACE INTO texts VALUES (?, ?, ?)", texts)
     database.execute("COMMIT")
+
+
+def _storable(values: Iterable[Any]) -> tuple[Any, ...]:
+    """Half a character is no text that a database takes: a question mark stands for it there."""
+    return tuple(
+        value.encode("utf-8", "replace").decode() if isinstance(value, str) and not value.isascii() else value
+        for value in values
+    )
 
 
 def _metric(folder: str, name: str, data: Mapping[str, Any]) -> tuple[Any, ...]:

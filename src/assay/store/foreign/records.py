@@ -1,0 +1,160 @@
+"""Files that are one record after another, each with its checksum: TFRecord, and the log of LevelDB.
+
+What is damaged is passed over where the next record can be found, and told once with the file and the offset.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+from zlib import crc32
+
+from assay.core.crc32c import TABLE, crc32c, masked
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+_HEAD_BYTES, _TAIL_BYTES = 12, 4
+_LENGTH = struct.Struct("<Q")
+_CHECK = struct.Struct("<I")
+_BATCH = 1 << 16
+_FEW = 16
+"""Below so many records of one length each is checked alone."""
+
+_BLOCK_BYTES = 32768
+_CHUNK = struct.Struct("<IHB")
+_FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
+
+
+@dataclass(slots=True)
+class Trouble:
+    """What is wrong with a file: where it begins, in words, and how many records are lost for sure."""
+
+    path: Path
+    offset: int = -1
+    what: str = ""
+    lost: int = 0
+
+    def add(self, offset: int, what: str) -> None:
+        self.lost += 1
+        if self.offset < 0:
+            self.offset, self.what = offset, what
+
+    def __str__(self) -> str:
+        """One sentence, "" when nothing is wrong."""
+        more = f", and {self.lost - 1} more places are damaged" if self.lost > 1 else ""
+        return f"{self.path}: {self.what} at byte {self.offset}{more}" if self.lost else ""
+
+
+def tf_records(data: bytes, trouble: Trouble) -> Iterator[tuple[int, bytes]]:
+    """The records of a TFRecord file with their offsets; behind a length that is damaged nothing can be found."""
+    at = 0
+    while at < len(data):
+        starts, lengths, at, ends = _walk(data, at)
+        intact = _intact(data, starts, [8] * len(starts), 0)
+        whole = next((i for i, is_good in enumerate(intact) if not is_good), len(starts))
+        is_good = _intact(data, starts[:whole], lengths[:whole], _HEAD_BYTES)
+        for start, length, good in zip(starts, lengths, is_good, strict=False):
+            if good:
+                yield start, data[start + _HEAD_BYTES : start + _HEAD_BYTES + length]
+            else:
+                trouble.add(start, "a record is damaged")
+        if whole < len(starts):
+            trouble.add(starts[whole], "the length of a record is damaged; what follows cannot be read")
+            return
+        if ends:
+            trouble.add(at, _end_of(data, at))
+            return
+
+
+def _walk(data: bytes, at: int) -> tuple[list[int], list[int], int, bool]:
+    """Where the next records begin, how long they are, where the walk came to, and whether it cannot go on there."""
+    starts: list[int] = []
+    lengths: list[int] = []
+    size, length_at = len(data), _LENGTH.unpack_from
+    while at < size and len(starts) < _BATCH:
+        length = length_at(data, at)[0] if size - at >= _HEAD_BYTES + _TAIL_BYTES else size
+        after = at + _HEAD_BYTES + length + _TAIL_BYTES
+        if after > size:
+            return starts, lengths, at, True
+        starts.append(at)
+        lengths.append(length)
+        at = after
+    return starts, lengths, at, False
+
+
+def _end_of(data: bytes, at: int) -> str:
+    head = data[at : at + _HEAD_BYTES]
+    if len(head) == _HEAD_BYTES and _CHECK.unpack_from(head, 8)[0] != masked(crc32c(head[:8])):
+        return "the length of a record is damaged; what follows cannot be read"
+    return "it ends inside of a record"
+
+
+def _intact(data: bytes, starts: list[int], lengths: list[int], skip: int) -> list[bool]:
+    """Whether the bytes from `skip` on behind each start have the checksum that follows them.
+
+    Records of one length are checked together, a column of bytes at a time: one by one it takes twenty times as long.
+    """
+    import numpy as np  # an import of runs needs it, and nothing else of the store
+
+    good = [True] * len(starts)
+    by_length: dict[int, list[int]] = {}
+    for i, length in enumerate(lengths):
+        by_length.setdefault(length, []).append(i)
+    table = np.array(TABLE, dtype=np.uint32)
+    every = np.frombuffer(data, dtype=np.uint8)
+    for length, these in by_length.items():
+        if len(these) < _FEW:
+            for i in these:
+                at = starts[i] + skip
+                expected = _CHECK.unpack_from(data, at + length)[0]
+                good[i] = masked(crc32c(memoryview(data)[at : at + length])) == expected
+            continue
+        at_each = np.array([starts[i] for i in these]) + skip
+        crc: NDArray[np.uint32] = np.full(len(these), 0xFFFFFFFF, dtype=np.uint32)
+        for offset in range(length):
+            crc = table[(crc ^ every[at_each + offset]) & 0xFF] ^ crc >> 8
+        crc = ~crc
+        crc = (crc >> np.uint32(15) | crc << np.uint32(17)) + np.uint32(0xA282EAD8)
+        said = every[at_each[:, None] + np.arange(length, length + 4)].view("<u4")[:, 0]
+        for place in np.flatnonzero(crc != said):
+            good[these[place]] = False
+    return good
+
+
+def log_records(data: bytes, start: int, trouble: Trouble) -> Iterator[tuple[int, bytes]]:
+    """The records of a log as LevelDB writes it, with their offsets; behind damage it goes on at the next block."""
+    at, begun, parts = start, start, list[bytes]()
+    while at + _CHUNK.size <= len(data):
+        left = _BLOCK_BYTES - at % _BLOCK_BYTES
+        if left < _CHUNK.size:
+            at += left
+            continue
+        check, length, kind = _CHUNK.unpack_from(data, at)
+        body = data[at + _CHUNK.size : at + _CHUNK.size + length]
+        if not check and not length and not kind:  # room that was made and never used
+            at += left
+            continue
+        if kind in (_FULL, _FIRST) and parts:
+            trouble.add(begun, "a record has no end")
+            parts = []
+        if length > left - _CHUNK.size or (len(body) == length and crc32(data[at + 6 : at + 7] + body) != check):
+            trouble.add(at, "a record is damaged")
+            at, parts = at + left, []
+            continue
+        if len(body) < length:
+            trouble.add(at, "it ends inside of a record")
+            return
+        begun = at if kind in (_FULL, _FIRST) else begun
+        if parts or kind in (_FULL, _FIRST):  # else its beginning was damaged, and that was told
+            parts.append(body)
+        at += _CHUNK.size + length
+        if kind in (_FULL, _LAST) and parts:
+            yield begun, b"".join(parts)
+            parts = []
+    if parts or (at < len(data) and any(data[at:])):
+        trouble.add(begun if parts else at, "it ends inside of a record")
