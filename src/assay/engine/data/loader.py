@@ -168,6 +168,10 @@ class Loader:
         """What is to be loaded for the windows of an epoch from number `start` on."""
         return ((epoch, *part) for cut in self._cuts(epoch, start) for part in cut)
 
+    def own_tasks(self, epoch: int) -> Iterator[Task]:
+        """Those of an epoch that are for this one of several ranks."""
+        return ((epoch, *part) for cut in self._cuts(epoch, 0) for part in self._own(cut))
+
     def steps_after(self, samples: int) -> int:
         """How many windows are left of an epoch of which `samples` were seen."""
         if self._lists is not None:
