@@ -2,7 +2,9 @@
 
 `blocked` is how long the loop stands still, against one copy of the same tensors to host memory that is there already.
 `speed` is that of a loop of small steps while checkpoints are written all the time, against its speed without; the two
-take turns. `process` writes the same bytes with the same digests from shared memory in a process of its own.
+take turns. `process` writes the same bytes with the same digests from shared memory in a process of its own. `resume`
+is one step of the first example that goes on from a checkpoint, with its record, evaluation and save; `fresh` is one
+from the beginning.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -22,10 +25,16 @@ import torch
 from figures import Figure, machine, options, show
 from torch import nn
 
+from assay.compose import Launch, resume, train
+from assay.config import open_config
 from assay.engine.checkpoint.background import Background
 from assay.engine.checkpoint.folder import Where
 from assay.engine.checkpoint.saver import Saver
 from assay.engine.checkpoint.tensor_file import Staging
+from assay.store.known import forget
+from assay.store.layout import make_project
+
+EXAMPLE = Path(__file__).resolve().parent.parent / "examples" / "01_digits"
 
 WRITER = """
 import hashlib, mmap, os, sys
@@ -173,6 +182,23 @@ def speeds(megabytes: int, rounds: int, window_s: float, folder: Path) -> dict[s
     return {name: done[name] / done["quiet"] for name in ("thread", "process")}
 
 
+def going_on(rounds: int, folder: Path) -> dict[str, float]:
+    """Seconds for one step of the first example where all is imported: of a new run, and of one that goes on."""
+    project = make_project(Path(shutil.copytree(EXAMPLE, folder / "digits")))
+    found: dict[str, list[float]] = {"fresh": [], "resume": []}
+    for _ in range(rounds + 1):
+        begun = perf_counter()
+        result = train(open_config(project.root / "digits.toml", [], user_dir=None), _for_steps(1))
+        found["fresh"].append(perf_counter() - begun)
+        found["resume"].append(seconds(partial(resume, str(result.record_dir), [], _for_steps(2))))
+    forget([project.root])
+    return {name: statistics.median(values[1:]) for name, values in found.items()}
+
+
+def _for_steps(steps: int) -> Launch:
+    return Launch(device="cpu", quiet=True, max_steps=steps)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure and print."""
     given = options("what saving costs the training", argv)
@@ -181,6 +207,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         found = blocked(*((8, 1) if given.quick else (600, 5)), folder)
         speed = speeds(*((4, 1, 0.2) if given.quick else (100, 10, 1.0)), folder)
+        went_on = going_on(1 if given.quick else 5, folder)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     figures = [Figure(name=f"checkpoint.{name}_ms", value=1000 * value, unit="ms") for name, value in found.items()]
@@ -189,6 +216,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     torch_ratio = found["torch_save.blocked"] / found["background.blocked"]
     figures.append(Figure(name="checkpoint.torch_save_to_blocked", value=torch_ratio))
     figures += [Figure(name=f"checkpoint.speed_by_{name}", value=value) for name, value in speed.items()]
+    figures.append(Figure(name="checkpoint.fresh_s", value=went_on["fresh"], unit="s"))
+    figures.append(Figure(name="checkpoint.resume_s", value=went_on["resume"], unit="s"))
+    over = went_on["resume"] - went_on["fresh"]
+    figures.append(Figure(name="checkpoint.resume_over_fresh_s", value=over, unit="s", at_most=1.0))
     show("checkpoint", figures, machine(), as_json=given.as_json)
     return 0
 

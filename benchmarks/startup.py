@@ -2,10 +2,12 @@
 
 Every command is run in turn with the others, round after round, beside `python -c pass` (the floor) and `import torch`
 (the ceiling). CPU time is user and system time of the process as the kernel counts it, in seconds; wall time is what
-somebody waits. Told are medians. `record` starts a run, logs once and ends it. `ls` lists real run folders, copies of
-one run, with the index that earlier calls have made; `first_cpu_s` is the call that makes it. `run_misspelt` is refused
-for a wrong section name, with exit code 2. `warm` is what begin and end of a run cost in a process that has had some:
-without the output of the program, which a process of its own keeps, and with it (`output`, most of which is waiting).
+somebody waits. Told are medians. `start` imports what records; `over_python` is what that adds to `python -c pass`, in
+time and in memory: the median over the rounds of the difference within one. `record` starts a run, logs once and ends
+it. `ls` lists real run folders, copies of one run, with the index that earlier calls have made; `first_cpu_s` is the
+call that makes it. `run_misspelt` is refused for a wrong section name, with exit code 2. `warm` is what begin and end
+of a run cost in a process that has had some: without the output of the program, which a process of its own keeps, and
+with it (`output`, most of which is waiting); `in_memory` is the first on a disk in memory, for which nobody waits.
 
 Afterwards each command runs once more in an interpreter that tells which of the packages that take long were loaded;
 `startup.NAME.heavy` is how many, and none may be where only text goes in and out.
@@ -92,6 +94,12 @@ class Start:
         if process.returncode != self.exit_code:
             raise SystemExit(f"error: {' '.join(command)} ended with {process.returncode}, not {self.exit_code}")
 
+    def most_mb(self) -> float:
+        """The most memory that it had at once, as it says itself: what `wait4` tells begins with that of the parent."""
+        code = f"{self.code}\nprint(open('/proc/self/status').read())"
+        told = subprocess.run([sys.executable, "-c", code], cwd=self.folder, capture_output=True, text=True, check=True)
+        return int(told.stdout.partition("VmHWM:")[2].split()[0]) * 1024 / 1e6
+
     def heavy(self) -> list[str]:
         """Which packages that take long to import it loads."""
         call = f"sys.argv = {['assay', *self.arguments]!r}\nfrom assay.__main__ import main\nsys.exit(main())"
@@ -116,6 +124,7 @@ def starts(folder: Path, projects: dict[int, Path]) -> dict[str, Start]:
         "torch": Start(folder=folder, code="import torch", is_light=False),
         "import_assay": Start(folder=folder, code="import assay", at_most_s=0.05),
         "import_config": Start(folder=folder, code="import assay.config"),
+        "start": Start(folder=folder, code="import assay; assay.start"),
         "import_record": Start(folder=folder, code="import assay.record.recorder"),
         "import_engine": Start(folder=folder, code="import assay.engine", is_light=False),
         "record": Start(folder=scripts, code=recording),
@@ -152,13 +161,24 @@ def project_with(count: int, folder: Path) -> Path:
 
 def warm_figures(folder: Path, rounds: int) -> Iterator[Figure]:
     """Begin and end of a run in a process that has had some, CPU and wall."""
-    folder.mkdir()
-    code = WARM.format(rounds=rounds)
-    subprocess.run([sys.executable, "-c", code], cwd=folder, check=True, stderr=subprocess.DEVNULL)
-    for name, (cpu_s, wall_s) in json.loads((folder / "warm.json").read_text(encoding="utf-8")).items():
+    for name, (cpu_s, wall_s) in warm(folder, rounds).items():
         at_most = 0.010 if name == "warm" else None
         yield Figure(name=f"startup.{name}.cpu_s", value=cpu_s, unit="s", at_most=at_most)
         yield Figure(name=f"startup.{name}.wall_s", value=wall_s, unit="s")
+    memory = Path("/dev/shm")
+    if os.access(memory, os.W_OK):
+        with tempfile.TemporaryDirectory(dir=memory) as name:
+            _, wall_s = warm(Path(name) / "warm", rounds)["warm"]
+        yield Figure(name="startup.warm_in_memory.wall_s", value=wall_s, unit="s", at_most=0.010)
+
+
+def warm(folder: Path, rounds: int) -> dict[str, list[float]]:
+    """CPU and wall, without output and with it."""
+    folder.mkdir()
+    code = WARM.format(rounds=rounds)
+    subprocess.run([sys.executable, "-c", code], cwd=folder, check=True, stderr=subprocess.DEVNULL)
+    measured: dict[str, list[float]] = json.loads((folder / "warm.json").read_text(encoding="utf-8"))
+    return measured
 
 
 def figures_of(all_starts: dict[str, Start], first_s: dict[str, float]) -> Iterator[Figure]:
@@ -168,6 +188,12 @@ def figures_of(all_starts: dict[str, Start], first_s: dict[str, float]) -> Itera
         if name in first_s:
             yield Figure(name=f"startup.{name}.first_cpu_s", value=first_s[name], unit="s")
     torch_s = median(all_starts["torch"].cpu_s)
+    python, start = all_starts["python"], all_starts["start"]
+    over_s = median(a - b for a, b in zip(start.cpu_s, python.cpu_s, strict=True))
+    yield Figure(name="startup.start.over_python_s", value=over_s, unit="s", at_most=0.05)
+    if sys.platform == "linux":
+        over_mb = median(start.most_mb() - python.most_mb() for _ in range(3))
+        yield Figure(name="startup.start.over_python_mb", value=over_mb, unit="MB", at_most=8)
     over_s = median(all_starts["import_engine"].cpu_s) - torch_s
     yield Figure(name="startup.import_engine.over_torch_s", value=over_s, unit="s", at_most=0.1)
     yield Figure(name="startup.help.of_torch", value=median(all_starts["help"].cpu_s) / torch_s)
@@ -183,6 +209,8 @@ def main() -> None:
         folder = Path(name).resolve()
         for variable in ("HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"):
             os.environ[variable] = str(folder)
+        # Else every start compiles what was changed since the last one that was allowed to keep it.
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
         for variable in [each for each in os.environ if each == "ASSAY" or each.startswith("ASSAY_")]:
             del os.environ[variable]
         counts = (0, 1_000) if asked.quick else (0, 1_000, 10_000)

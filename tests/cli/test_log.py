@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import logging
 import os
 import subprocess
@@ -140,3 +141,24 @@ def test_events_can_be_followed_too(project: Project, assay: Assay) -> None:
     ending.join()
 
     assert [line.split()[2] for line in said.lines] == ["started", "ended"]
+
+
+def test_metrics_are_a_table_of_csv_with_a_column_each(project: Project, assay: Assay) -> None:
+    with start("digits", project=project) as run:
+        run.log({"train/loss": 2.5, "=1+1": float("inf")}, 0)
+        run.log({"valid/loss": 0.125}, 0)
+        run.log({"train/loss": 1.5}, 7)
+
+    read = list(csv.reader(assay("log", "last", "--csv").lines))
+    last = list(csv.reader(assay("log", "last", "--csv", "-n", "1").lines))
+    refused = assay("log", "last", "--csv", "--json")
+
+    assert read[0] == ["step", "time", "train/loss", "'=1+1", "valid/loss"]
+    assert [line[:1] + line[2:] for line in read[1:]] == [
+        ["0", "2.5", "inf", ""],
+        ["0", "", "", "0.125"],
+        ["7", "1.5", "", ""],
+    ]
+    assert all(abs(time.time() - float(line[1])) < 600 for line in read[1:])
+    assert [line[2:] for line in last] == [["train/loss"], ["1.5"]]
+    assert refused.code == 2 and "--csv stands alone" in refused.err

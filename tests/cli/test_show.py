@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
+import shutil
 import time
+from pathlib import Path
 
 from assay.core.facts import Edit, Warned
 from assay.core.run_file import Best, Code
@@ -103,6 +106,18 @@ def test_what_to_do_next_depends_on_what_became_of_it(project: Project, assay: A
     assert "assay resume" in (text := assay("show", str(failed)).out) and "failed: ValueError: no" in text
     assert "  ran " in text
     assert "test run" in assay("show", str(make_run(project, kind="test"))).out
+
+
+def test_what_to_do_next_with_a_run_that_lies_elsewhere_is_told_by_its_folder(
+    project: Project, assay: Assay, tmp_path: Path
+) -> None:
+    folder = make_run(project)
+    shutil.copytree(folder, tmp_path / "a copy")
+
+    next_line = next(line for line in assay("show", str(tmp_path / "a copy")).lines if "what it logged" in line)
+
+    assert assay("log", *shlex.split(next_line.partition("  what")[0])[2:]).code == 0
+    assert str(tmp_path / "a copy") in next_line
 
 
 def test_long_lists_are_cut_and_say_where_the_rest_is(project: Project, assay: Assay) -> None:

@@ -76,6 +76,7 @@ def test_data_that_is_as_it_should_be_is_said_to_be(workers: int, accumulate: in
     assert fact(result, "samples") == "each of 20 once"
     assert fact(result, "workers") == f"{workers} and {0 if workers else 2} load the same"
     assert fact(result, "resume") == "from batch 2 on it is the same"
+    assert fact(result, "processes") == "2 are given each sample once"
     assert fact(result, "exactness") == "exact (plan)"
     assert fact(result, "batch") == "[0] float32 Bx2, [1] int64 B"
     assert fact(result, "labels") == "[1] 0 to 2, 3 different"
@@ -98,6 +99,22 @@ def test_a_sample_that_does_not_exist_is_found() -> None:
             return index
 
     assert found(Wraps(), sampler=[0, 25]).problems == ("data.train asks for the sample 25, of 20",)
+
+
+def test_a_batch_that_two_processes_cannot_share_is_told_and_is_no_problem() -> None:
+    result = found(Points(), batch_size=5)
+
+    assert (fact(result, "processes"), result.problems) == ("2 cannot share a batch of 5", ())
+
+
+def test_samples_that_two_processes_would_leave_out_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with a loader of one's own, which forgets the last batch of a rank."""
+    own = Loader.own_tasks
+    monkeypatch.setattr(Loader, "own_tasks", lambda loader, epoch: list(own(loader, epoch))[: 5 - loader.rank])
+
+    (problem,) = found(Points(), shuffle=False).problems
+
+    assert problem == "2 processes do not load each sample of data.train once: first at position 18"
 
 
 def test_data_that_differs_between_processes_is_found_with_the_first_difference() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.random import mtrand
 
+from assay.engine import seed as seed_module
 from assay.engine.seed import EVALUATE, INIT, ORDER, SAMPLE, STEP, key, seed_all, seed_torch, undisturbed
 
 numbers = st.lists(st.integers(-(1 << 63), (1 << 63) - 1), min_size=1, max_size=6)
@@ -96,9 +98,20 @@ def test_what_happens_undisturbed_goes_on_from_where_things_are() -> None:
     assert draw() == expected
 
 
+@pytest.fixture(params=["in place", "copied"], scope="module")
+def read_of_python(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Python's generator is read where it lies, or as on a Python where that is unknown."""
+    address = seed_module._PYTHON._address
+    assert address is not None
+    seed_module._PYTHON._address = address if request.param == "in place" else None
+    yield
+    seed_module._PYTHON._address = address
+
+
+@pytest.mark.usefixtures("read_of_python")
 @given(
     st.booleans(),
-    st.lists(st.sampled_from(["normal", "uniform", "inside", "inside normal", "nested", "seed"]), max_size=30),
+    st.lists(st.sampled_from(["normal", "gauss", "uniform", "inside", "inside normal", "nested", "seed"]), max_size=30),
 )
 def test_whatever_is_drawn_inside_and_outside_the_outside_goes_on_as_if_there_were_no_inside(
     keyed: bool, what: list[str]
@@ -109,6 +122,8 @@ def test_whatever_is_drawn_inside_and_outside_the_outside_goes_on_as_if_there_we
         for word in words:
             if word == "normal":
                 found.append(float(np.random.randn()))  # the second of two is kept beside the generator
+            elif word == "gauss":
+                found.append(random.gauss())  # here too
             elif word == "uniform":
                 found += draw()
             elif word == "seed":
@@ -121,6 +136,8 @@ def test_whatever_is_drawn_inside_and_outside_the_outside_goes_on_as_if_there_we
         for word in words:
             if word == "normal":
                 found.append(float(np.random.randn()))
+            elif word == "gauss":
+                found.append(random.gauss())  # here too
             elif word == "uniform":
                 found += draw()
             elif word == "seed":
@@ -128,16 +145,17 @@ def test_whatever_is_drawn_inside_and_outside_the_outside_goes_on_as_if_there_we
             else:
                 with undisturbed(keyed=keyed):
                     seed_all(1)
-                    first = float(np.random.randn()), *draw()
+                    first = float(np.random.randn()), random.gauss(), *draw()
                     if word == "nested":
                         with undisturbed(keyed=keyed):
                             seed_all(2)
                             draw()
                             np.random.randn()
                     seed_all(1)
-                    assert (float(np.random.randn()), *draw()) == first
+                    assert (float(np.random.randn()), random.gauss(), *draw()) == first
                     if word == "inside normal":
                         np.random.randn()
+                        random.gauss()
         return found
 
     assert with_inside(what) == outside(what)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,8 +13,10 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, IterableDataset
 
 from assay.core.errors import InputError
+from assay.engine import Engine
 from assay.engine.data.loader import Loader
 from assay.engine.data.source import Replayed, Source, Window, as_source
+from engine.toys import supervised
 
 
 def batches_of(*sizes: int) -> list[torch.Tensor]:
@@ -113,3 +116,24 @@ def test_how_many_batches_make_a_window_is_said_in_one_place() -> None:
         as_source(loader, accumulate=2)
     with pytest.raises(InputError, match="accumulate is 0"):
         as_source([], accumulate=0)
+
+
+def test_what_is_gone_through_again_is_told_with_what_it_cost(caplog: pytest.LogCaptureFixture) -> None:
+    seen: list[int] = []
+
+    class Slow:
+        def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+            for number in range(5):
+                seen.append(number)
+                yield torch.randn(2, 4), torch.randn(2, 2)
+
+    runs = Engine(supervised(), Slow())
+    runs.state.step = runs.state.epoch_step = 3
+
+    with caplog.at_level("WARNING", logger="assay"):
+        runs.run()
+
+    assert seen == [0, 1, 2, 3, 4] and runs.state.step == 5
+    (record,) = caplog.records
+    told = r"data\.train: the 3 steps of this epoch before were gone through again, in \d+\.\d s"
+    assert re.fullmatch(told, record.getMessage())

@@ -173,6 +173,7 @@ def test_what_was_best_comes_back_with_the_counters() -> None:
         "epoch": 1,
         "epoch_step": 1,
         "epoch_samples": 8,
+        "loss": runs.state.loss,
         "draws": False,
         "step": 4,
         "micro_step": 4,

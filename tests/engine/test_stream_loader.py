@@ -139,8 +139,10 @@ def test_a_collate_function_is_the_users_wherever_it_is_given() -> None:
     assert [batch.tolist() for batch in StreamLoader(bare)] == [[0, 1, 2], [3]]
 
 
-def test_a_stage_that_draws_without_saying_so_is_told_at_its_first_item() -> None:
-    loader = StreamLoader(chain([SequenceWrapper(range(4)), itr.Map(with_noise), itr.Batch(2)]))
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_stage_that_draws_without_saying_so_is_told_at_its_first_item(workers: int) -> None:
+    stages = [SequenceWrapper(range(8)), itr.SplitByWorker(), itr.Map(with_noise), itr.Batch(2)]
+    loader = StreamLoader(chain(stages), workers=workers)
 
     with pytest.raises(InputError, match="draws random numbers") as caught:
         list(loader.windows(0, 0))

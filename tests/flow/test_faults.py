@@ -14,9 +14,9 @@ from assay.cli.main import main
 from assay.core import manifest, run_file
 from assay.core.facts import Ended, Warned, read_events
 from assay.store.series import read_series
-from flow.conftest import SRC
+from flow.conftest import SRC, Assay
 from flow.test_flags import without
-from flow.test_train import only_run
+from flow.test_train import last_digest, only_run
 from warm_python import Run
 
 pytestmark = pytest.mark.slow
@@ -269,6 +269,40 @@ def test_a_disk_that_fills_up_ends_no_run_and_is_told(in_child, toy: Path) -> No
     assert run_file.read(run).status == "finished"
     assert "finished" in ran.stderr
     assert not [path for path in (run / "checkpoints").iterdir() if path.name.endswith(".tmp")]
+
+
+@pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="mounting a disk takes root")
+def test_a_run_on_a_disk_that_is_really_full_keeps_its_last_good_checkpoint_and_goes_on_when_there_is_room(
+    assay: Assay, toy: Path
+) -> None:
+    """600 kB: the record and one checkpoint of this wide a model fit, two do not."""
+    assert assay("run", "toy.toml", "model.width=2000", "--device", "cpu").returncode == 0
+    whole = last_digest(only_run(toy))
+    disk = toy / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=600k", "none", str(disk)], check=False).returncode:
+        pytest.skip("mounting is not allowed here")
+    try:
+        ran = assay("run", "toy.toml", "model.width=2000", "--device", "cpu", ASSAY_RUNS_DIR=str(disk))
+
+        assert ran.returncode == 0, ran.stderr
+        assert "Traceback" not in ran.stderr
+        assert "The checkpoint of step 32 was not written: [Errno 28] No space left on device." in ran.stderr
+        (run,) = disk.iterdir()
+        assert run_file.read(run).status == "finished"
+        assert [path.name for path in (run / "checkpoints").iterdir()] == ["step-000000003"]
+        curve = read_series(run / "metrics.bin")["train/loss"]
+        assert list(curve.steps) == list(range(1, 33))
+
+        subprocess.run(["mount", "-o", "remount,size=20m", str(disk)], check=True)
+        resumed = assay("resume", "last", ASSAY_RUNS_DIR=str(disk))
+
+        assert resumed.returncode == 0, resumed.stderr
+        assert run_file.read(run).newest.from_step == 3
+        assert last_digest(run) == whole
+        assert read_series(run / "metrics.bin")["train/loss"].values.tobytes() == curve.values.tobytes()
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
 
 
 WITHOUT_POWERS = """

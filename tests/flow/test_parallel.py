@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -80,14 +81,28 @@ def last_checkpoint(run: Path) -> Path:
 
 
 @pytest.mark.row("B21")
-def test_the_checkpoint_of_two_processes_loads_into_the_plain_model(toy: Path, whole: Whole) -> None:
-    from safetensors.torch import load
+def test_what_two_processes_train_is_done_again_to_the_same_bits_and_loads_into_the_plain_model(
+    assay, toy: Path
+) -> None:
+    from safetensors.torch import load_file
 
+    digest = "plugins=[{ type = 'assay.engine.BatchDigest' }]"
+    assert assay("run", "toy.toml", digest, "--nproc", "2", "--max-steps", "3").returncode == 0
+
+    again = assay("replay", "last")
+
+    assert again.returncode == 0, again.stdout + again.stderr
+    lines = dict(re.split(" {2,}", line, maxsplit=1) for line in again.stdout.splitlines()[:-1])
+    assert lines["train/loss"] == lines["sample order"] == "equal, 3 points"
+    assert lines["weights"] == lines["optimizer"] == lines["state"] == "equal at step 3"
+    assert again.stdout.splitlines()[-1] == "equal: steps 1 to 3"
+    run = only_run(toy)
+    file = next(iter(sorted((run / "checkpoints").glob("step-*/model*.safetensors"))))
     sys.path.insert(0, str(toy))
     try:
         import net  # type: ignore[import-not-found]
 
-        net.Net(8).load_state_dict(load(whole.weights), strict=True)
+        net.Net(8).load_state_dict(load_file(file), strict=True)
     finally:
         sys.path.remove(str(toy))
         sys.modules.pop("net", None)

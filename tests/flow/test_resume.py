@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from assay.core import run_file
 from assay.store.series import read_series
+from flow.conftest import SRC
 from flow.test_train import last_digest, only_run
 
 pytestmark = pytest.mark.slow
@@ -44,11 +49,11 @@ def test_a_killed_run_resumes_to_the_same_bits(assay, toy: Path, uninterrupted: 
 
 
 @pytest.mark.row("C64")
-@pytest.mark.parametrize(("signal", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
+@pytest.mark.parametrize(("by", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
 def test_a_signal_ends_after_the_step_with_a_checkpoint(
-    assay, toy: Path, uninterrupted: str, signal: str, code: int
+    assay, toy: Path, uninterrupted: str, by: str, code: int
 ) -> None:
-    stopped = assay("run", "toy.toml", DIE_AT="100", DIE_BY=signal)
+    stopped = assay("run", "toy.toml", DIE_AT="100", DIE_BY=by)
     assert stopped.returncode == code
     assert "assay resume" in stopped.stderr
     run = only_run(toy)
@@ -67,6 +72,53 @@ def test_a_finished_run_can_be_trained_longer_but_not_again(assay, toy: Path) ->
     longer = assay("resume", "last", "train.epochs=5")
     assert longer.returncode == 0, longer.stderr
     assert run_file.read(only_run(toy)).newest.to_step == 40
+
+
+def test_a_run_that_somebody_goes_on_with_is_refused_to_a_second_one(assay, toy: Path, uninterrupted: str) -> None:
+    """The first holds still in the middle of an epoch, as one that is swapped out would."""
+    assert assay("run", "toy.toml", DIE_AT="151").returncode == -9
+    run = only_run(toy)
+    first = subprocess.Popen(
+        [sys.executable, "-m", "assay", "resume", "last", "--quiet"],
+        cwd=toy,
+        env={**os.environ, "PYTHONPATH": str(SRC), "DIE_AT": "20", "DIE_BY": "SIGSTOP"},
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        assert os.WIFSTOPPED(os.waitpid(first.pid, os.WUNTRACED)[1])
+        begun = run_file.read(run)
+        assert len(begun.attempts) == 2
+
+        for options in (["resume", "last"], ["resume", "last@-1", "--force"]):
+            second = assay(*options)
+            assert second.returncode != 0
+            assert f"is being written by process {first.pid} on " in second.stderr
+            assert "Traceback" not in second.stderr and "--take-over" in second.stderr
+        assert run_file.read(run) == begun
+        first.send_signal(signal.SIGCONT)
+        assert first.wait(60) == 0
+    finally:
+        first.kill()
+        first.wait()
+
+    assert last_digest(run) == uninterrupted
+    assert list(read_series(run / "metrics.bin")["train/loss"].steps) == list(range(1, 33))
+
+
+def test_a_run_that_goes_on_at_the_end_of_an_epoch_knows_the_loss_of_the_step_before(
+    assay, toy: Path, uninterrupted: str
+) -> None:
+    saving = ("checkpoint.every=8 steps", "checkpoint.background=false")
+    assert assay("run", "toy.toml", *saving, DIE_AT="65").returncode == -9
+
+    resumed = assay("resume", "last", "checkpoint.every=3 steps")  # none of the last step: it would come before its end
+
+    assert resumed.returncode == 0, resumed.stderr
+    assert "epoch  1/4  step     8  loss " in resumed.stderr and "nan" not in resumed.stderr
+    run = only_run(toy)
+    assert run_file.read(run).newest.from_step == 8
+    assert last_digest(run) == uninterrupted
+    assert list(read_series(run / "metrics.bin")["valid/acc"].steps) == [8, 16, 24, 32]
 
 
 def test_nan_ends_the_run_with_the_weights_of_before(assay, toy: Path) -> None:

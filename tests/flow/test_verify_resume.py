@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from assay.compose import verify_resume
-from assay.config import load
 from assay.query.find import find_run
 
 pytestmark = pytest.mark.slow
@@ -80,24 +78,3 @@ def test_what_can_never_be_equal_and_what_fails_by_itself_are_one_clear_error(as
     failing = assay("verify-resume", "toy.toml")
     assert failing.returncode == 1
     assert "The uninterrupted run failed, and said:" in failing.stderr and "leyers" in failing.stderr
-
-
-@pytest.mark.timeout(300)  # eight starts of torch; `./dev bench --soak` kills 200 times
-def test_many_kills_with_other_workers_each_time_end_with_the_same_bits(
-    toy: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Accumulation, averaged weights, augmentation that draws from all three generators; kills within epochs."""
-    monkeypatch.chdir(toy)
-    changes = ["train.accumulate=2", "plugins=[{ type = 'assay.engine.EMA', decay = 0.9 }]"]
-    changes += ["train.epochs=6", "data.train.source.size=120", "optimizer.lr=1e-3"]
-
-    check = verify_resume(
-        load("toy.toml", changes),
-        kills=6,
-        seed=11,
-        vary=lambda attempt: [f"data.train.workers={(0, 2, 4)[attempt % 3]}"],
-    )
-
-    assert {each.name: each.differences for each in check.compared if each.differences} == {}
-    assert check.steps == 90
-    assert len(check.killed_at) == 6

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +18,8 @@ from assay.core.facts import Edit
 from assay.query.run import RunView
 from assay.store.layout import Project
 from run_folders import edit, make_project, make_run
+
+SRC = Path(__file__).resolve().parents[2] / "src"
 
 
 @pytest.fixture
@@ -148,3 +152,40 @@ def test_every_shown_column_of_a_key_is_aligned_as_numbers_are(project: Project)
     make_run(project, tag="a", config="lr = 0.5\n")
 
     assert repr(assay.runs(project=project, columns=["tag", "lr"])) == "tag   lr\na    0.5"
+
+
+HUGE = """
+import os, resource, sys
+resource.setrlimit(resource.RLIMIT_AS, (1_500_000_000,) * 2)
+import assay
+from assay.cli.main import main
+(run,) = assay.runs("layer_4999/norm.count = 200 and layer_4999/norm = 4999")
+assert run.metric("layer_4999/norm").values.tolist() == [4999.0] * 200
+sys.exit(main(["show", "last"]))
+"""
+
+
+@pytest.mark.slow
+def test_a_run_of_a_million_points_under_five_thousand_names_that_printed_two_gigabytes_is_read_in_little_memory(
+    project: Project,
+) -> None:
+    norms = {f"layer_{i}/norm": float(i) for i in range(5_000)}
+    with assay.start(project=project, keep_output=False) as run:
+        for step in range(200):
+            run.log(norms, step)
+    assert run.folder is not None
+    assert run.folder.metrics.stat().st_size < 12_000_000
+    run.folder.output.touch()
+    os.truncate(run.folder.output, 2_000_000_000)
+
+    shown = subprocess.run(
+        [sys.executable, "-c", HUGE],
+        cwd=project.root,
+        env={**os.environ, "PYTHONPATH": str(SRC), "OPENBLAS_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert shown.returncode == 0, shown.stderr
+    assert "layer_0/norm" in shown.stdout

@@ -22,6 +22,7 @@ from assay.core import run_file
 from assay.core.errors import InputError, LeaseError, RecordError
 from assay.core.facts import Ended, Evaluated, Started, Warned, read_events
 from assay.core.run_file import Best
+from assay.record import compaction
 from assay.record import recorder as recorder_module
 from assay.record.recorder import RunRecorder, ending
 from assay.store.artifacts import artifacts
@@ -605,7 +606,7 @@ def test_lost_points_are_told_in_the_record_itself(project: Project) -> None:
 def test_metrics_that_cannot_be_compacted_leave_the_run_open_to_be_looked_at(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recorder_module, "compact", lambda path: False)
+    monkeypatch.setattr(compaction, "compact", lambda path: False)
 
     with begin(project) as run:
         run.log({"a": 1.0}, 1)

@@ -74,6 +74,13 @@ def test_a_run_is_not_unpacked_twice_nor_a_file_overwritten(project: Project, ru
         packed(run, file)
 
 
+def test_a_place_where_no_pack_can_be_written_is_one_clear_error(run: RunFolder, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    with pytest.raises(InputError, match="cannot be packed: something else is in its place"):
+        packed(run, tmp_path / "file" / "run.tar.gz")
+
+
 def test_a_run_that_goes_on_is_not_packed(project: Project, tmp_path: Path) -> None:
     with RunRecorder.start(project) as recorder, pytest.raises(InputError, match="being written"):
         packed(recorder.folder, tmp_path / "run.tar.gz")

@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from assay.core.diagnostics import visible
+from assay.core.errors import InputError
 from assay.core.facts import (
     Changed,
     Ended,
@@ -35,9 +36,16 @@ POLL_S = 0.3
 @click.option("-f", "--follow", is_flag=True, help="Go on until the run ends.")
 @click.option("--events", is_flag=True, help="Its events instead: started, evaluated, saved, warned, changed, ended.")
 @click.option("--json", "as_json", is_flag=True, help="Its metrics instead, or its events: one JSON object a line.")
+@click.option("--csv", "as_csv", is_flag=True, help="Its metrics instead, as a table: one column each.")
 @click.option("-n", "--lines", metavar="N", type=click.IntRange(min=0), help="Only the last N lines.")
-def command(run: str, follow: bool, events: bool, as_json: bool, lines: int | None) -> int:
+def command(run: str, follow: bool, events: bool, as_json: bool, as_csv: bool, lines: int | None) -> int:
     view = find_run(run)
+    if as_csv:
+        if follow or events or as_json:
+            raise InputError(
+                "--csv stands alone: a table has all its columns from the start.", fix="leave the others out"
+            )
+        return _table(view, lines)
     source = _source(view, events, as_json)
     shown = source.more()
     for line in shown if lines is None else shown[len(shown) - min(lines, len(shown)) :]:
@@ -49,6 +57,14 @@ def command(run: str, follow: bool, events: bool, as_json: bool, lines: int | No
     elif not shown:
         what = "No events" if events else "Nothing"
         click.echo(f"{what} so far. The run is {view.status_text}; its folder is {view.path}", err=True)
+    return 0
+
+
+def _table(view: RunView, lines: int | None) -> int:
+    from assay.query.rows import logged_rows, rows_csv
+
+    rows = list(logged_rows(view))
+    click.echo(rows_csv(rows if lines is None else rows[len(rows) - min(lines, len(rows)) :]), nl=False)
     return 0
 
 

@@ -21,6 +21,7 @@ from assay.core.facts import Warned
 from assay.core.plain import dumps, to_plain
 from assay.core.run_file import IMPORTED
 from assay.query.find import find
+from assay.query.place import projects_here
 from assay.query.run import RunView
 from assay.query.words import age, duration, elided, moment, number, size
 
@@ -193,26 +194,34 @@ def _config(view: RunView, color: bool) -> Iterator[str]:
     for line in shown:
         yield f"  {visible(line)}".rstrip()
     if len(shown) < len(lines):
-        yield f"  ... and {len(lines) - len(shown)} lines more: assay show {view.id} --config"
+        yield f"  ... and {len(lines) - len(shown)} lines more: assay show {_address(view)} --config"
 
 
 def _next(view: RunView, color: bool) -> Iterator[str]:
+    run = _address(view)
     if view.status == "running":
-        steps = [(f"assay log {view.id} -f", "watch it")]
+        steps = [(f"assay log {run} -f", "watch it")]
     elif view.status == "unknown":
-        steps = [(f"assay log {view.id}", "what it said last")]
+        steps = [(f"assay log {run}", "what it said last")]
     elif view.status == "finished":
-        steps = [(f"assay log {view.id}", "what it logged")]
-        steps += [(f"assay test {view.id}", "evaluate it on its test data")] if view.checkpoints else []
-        steps += [(f"assay rerun {view.id} KEY=VALUE", "train it again, changed")] if view.file.config_path else []
+        steps = [(f"assay log {run}", "what it logged")]
+        steps += [(f"assay test {run}", "evaluate it on its test data")] if view.checkpoints else []
+        steps += [(f"assay rerun {run} KEY=VALUE", "train it again, changed")] if view.file.config_path else []
     else:
-        steps = [(f"assay log {view.id}", "what it said last")]
-        steps += [(f"assay resume {view.id}", "go on where it was")] if view.checkpoints else []
-    steps.append((f"assay diff {view.id} RUN", "compare it with another"))
+        steps = [(f"assay log {run}", "what it said last")]
+        steps += [(f"assay resume {run}", "go on where it was")] if view.checkpoints else []
+    steps.append((f"assay diff {run} RUN", "compare it with another"))
     yield from ("", paint("Next", "bold", on=color))
     width = max(len(line) for line, _ in steps)
     for line, why in steps:
         yield f"  {line:<{width}}  {why}"
+
+
+def _address(view: RunView) -> str:
+    """What commands typed here may call the run: its id, or its folder where no project here has it."""
+    folder = view.path.resolve().parent
+    is_here = any(project.runs_dir.resolve() == folder for project in projects_here())
+    return view.id if is_here else shlex.quote(str(view.path))
 
 
 def _fact(name: str, text: str) -> str:

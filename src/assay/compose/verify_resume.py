@@ -60,13 +60,12 @@ def verify_resume(
     *,
     kills: int = 3,
     seed: int = 0,
-    vary: Callable[[int], Sequence[str]] = lambda attempt: (),
     tell: Callable[[str], None] = lambda line: None,
 ) -> ResumeCheck:
     """Train the config uninterrupted, then with `kills` times kill -9 at steps drawn with `seed`, and compare the end.
 
     The killed run saves several times for each kill, and so that most fall between two checkpoints, unless an override
-    of the config says how often. `vary` gives overrides for each attempt from 1 on, which must not change the bits.
+    of the config says how often.
     InputError for a config whose end is decided by a clock, or that is over too soon; AssayError for a run that fails
     by itself.
     """
@@ -87,13 +86,13 @@ def verify_resume(
         saving = [f"checkpoint.every={period} steps"] if period else []
         first = min(period + 1, steps - 1)  # before the first checkpoint a run only begins again
         targets = sorted(draw.randrange(first, steps) for _ in range(kills))
-        killed, killed_at = _killed(trial, targets, draw, saving, vary, tell)
+        killed, killed_at = _killed(trial, targets, draw, saving, tell)
         if not killed_at:
             raise InputError("The run is over too soon to be killed.", fix="train longer: train.epochs=...")
-        compared = _compared(whole, killed)
-        check = ResumeCheck(steps=steps, killed_at=tuple(killed_at), compared=compared, kept=folder)
+        found = compared(whole, killed)
+        check = ResumeCheck(steps=steps, killed_at=tuple(killed_at), compared=found, kept=folder)
         is_kept = not check.equal
-        return check if is_kept else ResumeCheck(steps=steps, killed_at=check.killed_at, compared=compared)
+        return check if is_kept else ResumeCheck(steps=steps, killed_at=check.killed_at, compared=found)
     finally:
         with contextlib.suppress(OSError):
             forget([folder])
@@ -122,13 +121,12 @@ def _killed(
     targets: Sequence[int],
     draw: random.Random,
     saving: Sequence[str],
-    vary: Callable[[int], Sequence[str]],
     tell: Callable[[str], None],
 ) -> tuple[RunFolder, list[int]]:
     """A run that is killed as soon as it has made each of the steps, and then left to end."""
     killed_at: list[int] = []
     for attempt, target in enumerate(targets, 1):
-        with trial.started("killed", [*saving, *vary(attempt)], attempt=attempt) as child:
+        with trial.started("killed", saving, attempt=attempt) as child:
             step = _wait_for(trial, child, attempt, target)
             if step is not None:
                 time.sleep(draw.random() * trial.pace_s)  # anywhere in the step that comes, not only after one
@@ -145,7 +143,7 @@ def _killed(
         killed_at.append(step)
         if run_file.read(folder.path).status == "finished":  # the kill came when there was nothing left to do
             return folder, killed_at
-    return trial.run("killed", vary(len(targets) + 1), attempt=len(targets) + 1), killed_at
+    return trial.run("killed", [], attempt=len(targets) + 1), killed_at
 
 
 def _wait_for(trial: _Trial, child: subprocess.Popen[bytes], attempt: int, target: int) -> int | None:
@@ -262,7 +260,8 @@ def _failure(trial: _Trial, name: str, code: int) -> AssayError:
     return kind(f"The {which} run failed, and said:\n{trial.said(name)}")
 
 
-def _compared(whole: RunFolder, killed: RunFolder) -> tuple[Compared, ...]:
+def compared(whole: RunFolder, killed: RunFolder) -> tuple[Compared, ...]:
+    """What two finished runs have left, compared: the final checkpoint by part, every curve, the order of samples."""
     left, right = (folder.checkpoints / pointed(folder.checkpoints, "final") for folder in (whole, killed))
     parts = compare_checkpoints(left, right)
     out = [Compared(name=name, differences=tuple(found)) for name, found in parts.items()]

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 import re
-import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import date, time
@@ -304,6 +303,8 @@ def _draw(spec: re.Match[str]) -> int | float:
         raise ValueError(f"`${{{spec[0]}}}` does not stand between two {what}") from None
     if not (low <= high and math.isfinite(low) and math.isfinite(high)):
         raise ValueError(f"`${{{spec[0]}}}` has its least above its greatest")
+    import secrets  # few configs draw
+
     source = secrets.SystemRandom()
     return source.randint(int(low), int(high)) if convert is int else source.uniform(low, high)
 

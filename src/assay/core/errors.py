@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-from assay.core.diagnostics import Problem, render
+if TYPE_CHECKING:
+    from assay.core.diagnostics import Problem
 
 
 class AssayError(Exception):
@@ -34,6 +35,8 @@ class ConfigError(InputError):
     """A config cannot mean what it says; carries every problem found, not only the first."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
+        from assay.core.diagnostics import render  # only where a config is wrong
+
         super().__init__(render(problems, color=False))
         self.problems = tuple(problems)
 

@@ -176,11 +176,11 @@ def _next_extent(view: memoryview, offset: int) -> int:
 
 def _end_of_stretch(view: memoryview, offset: int, size_bytes: int, limit: int) -> int:
     """Where the frames end that are intact and have the tag and the length of the one at `offset`."""
-    mark = _HEAD.unpack_from(view, offset)[1:3]
+    mark = bytes(view[offset + 4 : offset + 8])
     offset += size_bytes
-    while offset + size_bytes <= limit:
-        crc, words, tag, _, _ = _HEAD.unpack_from(view, offset)
-        if (words, tag) != mark or crc32(view[offset + 4 : offset + size_bytes]) != crc:
+    most = max(0, limit - offset) // size_bytes
+    for crc, body in struct.iter_unpack(f"<I{size_bytes - 4}s", view[offset : offset + most * size_bytes]):
+        if not body.startswith(mark) or crc32(body) != crc:
             break
         offset += size_bytes
     return offset

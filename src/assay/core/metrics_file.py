@@ -20,9 +20,11 @@ base time (i64 unix ns if flag 2); then for each column `rows` f64. Each array i
 from __future__ import annotations
 
 import struct
+import sys
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any, Literal
 
 from assay.core import frames
 from assay.core.errors import RecordError
@@ -44,6 +46,9 @@ MAX_STEP = 0xFFFFFFFF
 
 WIDE_STEPS = 1
 WIDE_TIMES = 2
+
+Spread = Callable[[memoryview, int, int], Sequence[int]]
+"""`base + factor * each` of many u32: who has something fast for that may bring it."""
 
 _KEYS_HEAD = struct.Struct("<HHI")
 _WIDE_HEAD = struct.Struct("<qq")
@@ -191,9 +196,14 @@ def read(data: bytes | memoryview, *, where: str = "metrics.bin") -> Iterator[Ro
 
 
 def read_rows(
-    data: bytes | memoryview, *, where: str = "metrics.bin"
+    data: bytes | memoryview, *, where: str = "metrics.bin", spread: Spread | None = None
 ) -> Iterator[Rows | Row | Rewind | Chunk | Damage]:
-    """The same as `read`, with like rows together. A row of a wide frame still comes alone."""
+    """The same as `read`, with like rows together. A row of a wide frame still comes alone.
+
+    With `spread`, which works on numbers as this machine has them, columns are views of `data`, some with steps.
+    """
+    if sys.byteorder == "big":
+        spread = None
     frames.check_file_head(data, KIND, VERSION, where=where)
     sets: dict[int, KeySet] = {}
     partial: dict[int, list[str]] = {}
@@ -205,19 +215,25 @@ def read_rows(
             case Damage():
                 yield item
             case frames.Stretch() if item.tag <= MAX_SET_ID:
-                yield _rows(item, sets.get(item.tag), attempt)
+                yield _rows(item, sets.get(item.tag), attempt, spread)
             case frames.Stretch():
                 for frame in item:
-                    row = _decode(frame, sets, partial, attempt)
+                    row = _decode(frame, sets, partial, attempt, spread)
                     if row is not None:
                         yield row
 
 
-def _rows(stretch: frames.Stretch, keys: KeySet | None, attempt: int) -> Rows | Damage:
+def _rows(stretch: frames.Stretch, keys: KeySet | None, attempt: int, spread: Spread | None) -> Rows | Damage:
     rest = -1 if keys is None else stretch.frame_bytes - 8 * values_words(len(keys.names))
     if keys is None or rest < 0:
         # The checksums were right, so the writer was wrong: these are lost, the others are not.
         return Damage(stretch.offset, stretch.offset + len(stretch.data), torn=False)
+    if spread is not None:
+        words = stretch.frame_bytes // 8
+        halves, values = stretch.data.cast("I"), stretch.data.cast("d")
+        times_ns = spread(halves[3 :: 2 * words], stretch.base_ns, TICK_NS)
+        views = tuple(values[2 + i :: words] for i in range(len(keys.names)))
+        return Rows(keys, spread(halves[2 :: 2 * words], 0, 1), times_ns, views, attempt)
     frame = struct.Struct(f"<8xII{len(keys.names)}d{rest}x")
     steps, ticks, *columns = zip(*frame.iter_unpack(stretch.data), strict=True)
     base_ns = stretch.base_ns
@@ -225,7 +241,7 @@ def _rows(stretch: frames.Stretch, keys: KeySet | None, attempt: int) -> Rows | 
 
 
 def _decode(
-    frame: Frame, sets: dict[int, KeySet], partial: dict[int, list[str]], attempt: int
+    frame: Frame, sets: dict[int, KeySet], partial: dict[int, list[str]], attempt: int, spread: Spread | None
 ) -> Row | Rewind | Chunk | Damage | None:
     try:
         match frame.tag:
@@ -240,8 +256,8 @@ def _decode(
                 (step,) = _REWIND.unpack_from(frame.payload)
                 return Rewind(step, frame.a)
             case 0xFFFB:  # CHUNK
-                return _chunk(frame, sets[frame.a])
-    except (KeyError, struct.error, UnicodeDecodeError, IndexError):
+                return _chunk(frame, sets[frame.a], spread)
+    except (KeyError, struct.error, UnicodeDecodeError, IndexError, _TooShort):
         # The checksum was right, so the writer was wrong: one frame is lost, the others are not.
         return Damage(frame.offset, frame.offset + frames.FRAME_HEAD_BYTES + len(frame.payload), torn=False)
     return None  # a tag of a later minor version: nothing we can show
@@ -263,27 +279,47 @@ def _define(frame: Frame, sets: dict[int, KeySet], partial: dict[int, list[str]]
         del partial[frame.a]
 
 
-def _chunk(frame: Frame, keys: KeySet) -> Chunk:
+class _TooShort(Exception):
+    """A chunk does not hold the rows that it says."""
+
+
+def _chunk(frame: Frame, keys: KeySet, spread: Spread | None) -> Chunk:
     branch, flags, base_step, base_ns = _CHUNK_HEAD.unpack_from(frame.payload)
     rows, width = frame.b, len(keys.names)
     offset = _CHUNK_HEAD.size + 16 * width
-    steps, offset = _integers(frame.payload, offset, rows, wide=bool(flags & WIDE_STEPS))
-    times, offset = _integers(frame.payload, offset, rows, wide=bool(flags & WIDE_TIMES))
-    if not flags & WIDE_STEPS:
-        steps = [base_step + step for step in steps]
-    if not flags & WIDE_TIMES:
-        times = [base_ns + tick * TICK_NS for tick in times]
-    columns = []
+    base, wide = (base_step, 1), bool(flags & WIDE_STEPS)
+    steps, offset = _integers(frame.payload, offset, rows, base, wide=wide, spread=spread)
+    base, wide = (base_ns, TICK_NS), bool(flags & WIDE_TIMES)
+    times, offset = _integers(frame.payload, offset, rows, base, wide=wide, spread=spread)
+    columns: list[Sequence[float]] = []
     for _ in range(width):
-        columns.append(struct.unpack_from(f"<{rows}d", frame.payload, offset))
+        if spread is None:
+            columns.append(struct.unpack_from(f"<{rows}d", frame.payload, offset))
+        else:
+            columns.append(_view(frame.payload, offset, rows, "d"))
         offset += 8 * rows
     return Chunk(keys, branch, steps, times, tuple(columns))
 
 
-def _integers(payload: memoryview, offset: int, rows: int, *, wide: bool) -> tuple[list[int], int]:
-    values = list(struct.unpack_from(f"<{rows}{'q' if wide else 'I'}", payload, offset))
+def _integers(
+    payload: memoryview, offset: int, rows: int, base: tuple[int, int], *, wide: bool, spread: Spread | None
+) -> tuple[Sequence[int], int]:
+    """Numbers as they are if `wide`, else of which each is so many times the second of `base` above the first."""
     size = rows * (8 if wide else 4)
-    return values, offset + size + (-size % 8)
+    end = offset + size + (-size % 8)
+    if wide:
+        return list(struct.unpack_from(f"<{rows}q", payload, offset)), end
+    if spread is not None:
+        return spread(_view(payload, offset, rows, "I"), *base), end
+    first, factor = base
+    return [first + factor * each for each in struct.unpack_from(f"<{rows}I", payload, offset)], end
+
+
+def _view(payload: memoryview, offset: int, count: int, kind: Literal["d", "I"]) -> memoryview[Any]:
+    end = offset + count * (8 if kind == "d" else 4)
+    if end > len(payload):
+        raise _TooShort
+    return payload[offset:end].cast(kind)
 
 
 def _padded(data: bytes) -> bytes:

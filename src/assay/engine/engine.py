@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext, suppress
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from assay.engine.parallel.ranks import Ranks
 
 KEYS_AHEAD = 64
+_LOGGER = logging.getLogger("assay")
 _MIXED = "got mixed torch.Tensor and DTensor"
 
 
@@ -381,6 +383,8 @@ class Engine:
             windows = source.windows_after(state.epoch, state.epoch_samples)
         else:
             windows = source.windows(state.epoch, state.epoch_step)
+        if state.epoch_step and source.exactness.startswith("replayed"):
+            windows = _replayed(windows, state.epoch_step)
         if self.pipeline is not None:
             windows = self.pipeline.placed_windows(windows)
         if not self._is_elsewhere:
@@ -716,6 +720,17 @@ class Engine:
                     self.finish()
 
             self.bus.add(Handler(event=Event.STEP_END, fn=enough_time, priority=-100))
+
+
+def _replayed(windows: Iterator[Window], steps: int) -> Iterator[Window]:
+    """What is left of an epoch of which so many steps are gone through again; how long that took is told."""
+    begun = perf_counter()
+    first = next(windows, None)
+    took = perf_counter() - begun
+    _LOGGER.warning("data.train: the %d steps of this epoch before were gone through again, in %.1f s", steps, took)
+    if first is not None:
+        yield first
+        yield from windows
 
 
 def _loss_of(backward: BackwardPart, row: Row) -> float:

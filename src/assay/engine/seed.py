@@ -5,12 +5,14 @@ So a checkpoint holds no generator state: going on at step 137 means keying step
 
 from __future__ import annotations
 
+import _random
 import ctypes
 import random
 import struct
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from hashlib import blake2b
 from typing import Any
 from zlib import crc32
@@ -64,11 +66,19 @@ def seed_torch(value: int) -> None:
         torch.cuda.manual_seed_all(value)
 
 
+def key_all(value: int) -> None:
+    """Key the global generators of torch, numpy and `random`: once for each sample, so it is written out flat."""
+    torch.default_generator.manual_seed(value)
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.manual_seed_all(value)
+    np.random.seed(value & 0xFFFFFFFF)
+    _seed_python(value)  # as `random.seed` does it, which looks first at what it was given
+    _PYTHON.generator.gauss_next = None
+
+
 def seed_all(value: int) -> dict[str, int]:
     """Key the global generators of torch, numpy and `random`; what each of them was given, by name."""
-    seed_torch(value)
-    np.random.seed(value & 0xFFFFFFFF)
-    _PYTHON.seed(value)
+    key_all(value)
     return {"torch": value, "numpy": value & 0xFFFFFFFF, "random": value}
 
 
@@ -138,7 +148,7 @@ def undisturbed(*, keyed: bool = False) -> Iterator[None]:
 
     `keyed`: they are keyed inside before anything is drawn (`seed_all`). Then this costs a fifth.
     """
-    torch_state, python_state = torch.get_rng_state(), random.getstate()
+    torch_state, python_state = torch.get_rng_state(), _PYTHON.put_aside()
     numpy_state: Any = _NUMPY.put_aside() if keyed else np.random.get_state()
     cuda_states = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
     try:
@@ -149,7 +159,7 @@ def undisturbed(*, keyed: bool = False) -> Iterator[None]:
             _NUMPY.put_back(numpy_state)
         else:
             np.random.set_state(numpy_state)
-        random.setstate(python_state)
+        _PYTHON.put_back(python_state)
         if cuda_states:
             torch.cuda.set_rng_state_all(cuda_states)
 
@@ -212,28 +222,48 @@ class _Numpy:
 
 
 class _Python:
-    """The generator of `random`, read where it lies in memory: its state as a tuple takes fifty times as long."""
+    """Reads and writes the generator of `random` where it lies: to copy its state as numbers costs ten times as much.
+
+    Where it does not lie as in CPython, which is looked at once, its state is copied all the same.
+    """
 
     def __init__(self) -> None:
-        self._one: Any = random._inst
-        self._seed = super(random.Random, self._one).seed
+        self.generator: Any = random.random.__self__  # type: ignore[attr-defined]
+        self._address = _memory_of(self.generator)
         self._words: tuple[Any, Any] | None = None
-        if sys.implementation.name == "cpython":  # an id is an address there; what lies at it is compared
-            address = id(self._one) + object.__basicsize__
-            index = ctypes.c_int.from_address(address)
-            words = (ctypes.c_uint32 * 624).from_address(address + ctypes.sizeof(index))
-            if (*words, index.value) == random.getstate()[1]:
-                self._words = ctypes.c_uint32.from_buffer(words, 4), index  # of any seed the first is the same
-
-    def seed(self, value: int) -> None:
-        """As `random.seed` of a whole number, in two thirds of the time."""
-        self._seed(value)
-        self._one.gauss_next = None
+        if self._address is not None:  # how many are used up, and the second: of any seed the first is the same
+            index, first = (ctypes.c_uint32.from_address(self._address + 4 * at) for at in (0, 2))
+            self._words = first, index
 
     def where(self) -> object:
+        """What differs once somebody has drawn from what was just keyed."""
         return random.getstate() if self._words is None else (self._words[0].value, self._words[1].value)
+
+    def put_aside(self) -> Any:
+        """All of its state, for `put_back`."""
+        if self._address is None:
+            return random.getstate()
+        return ctypes.string_at(self._address, _MT19937_BYTES), self.generator.gauss_next
+
+    def put_back(self, aside: Any) -> None:
+        if self._address is None:
+            random.setstate(aside)
+            return
+        memory, self.generator.gauss_next = aside
+        ctypes.memmove(self._address, memory, _MT19937_BYTES)
+
+
+def _memory_of(generator: random.Random) -> int | None:
+    """Where the state of a generator of Python lies: how many words are used up, and 624 words; None if elsewhere."""
+    begin = object.__basicsize__
+    if sys.implementation.name != "cpython" or _random.Random.__basicsize__ < begin + _MT19937_BYTES:
+        return None
+    _, words, _ = generator.getstate()
+    found = ctypes.string_at(id(generator) + begin, _MT19937_BYTES)
+    return id(generator) + begin if found == struct.pack("=625I", words[-1], *words[:-1]) else None
 
 
 _MT19937_BYTES = 4 * 625  # 624 words, and how many of them are used up
 _NUMPY = _Numpy()
 _PYTHON = _Python()
+_seed_python = partial(_random.Random.seed, _PYTHON.generator)

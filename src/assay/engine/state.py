@@ -9,7 +9,7 @@ from typing import Any
 
 SAVED = (
     *("epoch", "epoch_step", "epoch_samples", "step", "micro_step", "samples", "draws"),
-    *("metrics", "evaluated", "best"),
+    *("loss", "metrics", "evaluated", "best"),
 )
 
 
@@ -86,4 +86,5 @@ class State:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         for name in SAVED:
-            setattr(self, name, deepcopy(state[name]))
+            if name in state:
+                setattr(self, name, deepcopy(state[name]))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import csv
+import io
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from assay.query.run import RunView
+from assay.query.table import harmless
 from assay.store.series import read_contents
 
 
@@ -33,3 +36,14 @@ def logged_rows(run: RunView, *, branches: bool = False) -> Iterator[LoggedRow]:
     found.sort(key=lambda each: each[:2])  # a file that was compacted holds them by metric
     for time_ns, _, step, branch, names, values in found:
         yield LoggedRow(step, time_ns, dict(zip(names, values, strict=True)), branch)
+
+
+def rows_csv(rows: Sequence[LoggedRow]) -> str:
+    """The rows as CSV: step, unix time in seconds, and a column for each metric, empty where a row has none of it."""
+    names = list(dict.fromkeys(name for row in rows for name in row.values))
+    buffer = io.StringIO()
+    lines = csv.writer(buffer, lineterminator="\n")
+    lines.writerow(["step", "time", *map(harmless, names)])
+    for row in rows:
+        lines.writerow([row.step, row.time_ns / 1e9, *(row.values.get(name, "") for name in names)])
+    return buffer.getvalue()

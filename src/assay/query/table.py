@@ -245,8 +245,8 @@ class Table:
         import csv  # here: a list as text must not pay for it
         import io
 
-        lines = [[_harmless(name) for column in self.columns for name in _csv_names(column)]]
-        lines += [[_harmless(cell) for c in self.columns for cell in _csv_cells(c, cells)] for cells in self.cells]
+        lines = [[harmless(name) for column in self.columns for name in _csv_names(column)]]
+        lines += [[harmless(cell) for c in self.columns for cell in _csv_cells(c, cells)] for cells in self.cells]
         out = []
         for line in lines:
             # Written with the ends of the standard, or a carriage return inside of a cell would not be quoted.
@@ -500,7 +500,7 @@ def _csv_cells(column: Column, cells: Mapping[str, Any]) -> tuple[Any, ...]:
     return ("" if value is None else value,)
 
 
-def _harmless(cell: Any) -> Any:
+def harmless(cell: Any) -> Any:
     """Text that would be run as a formula when somebody opens the table in a spreadsheet, made text again."""
     if not isinstance(cell, str) or not cell.startswith(("=", "+", "-", "@", "\t", "\r")):
         return cell

@@ -111,7 +111,10 @@ def _apart(blocks: list[Block]) -> dict[int, list[int]]:
         tied |= seen & own
         seen |= own
     rows = [
-        (block.orders[i], block.keys.id, i) for block in together for i, t in enumerate(block.times_ns) if t in tied
+        (order, block.keys.id, i)
+        for block in together
+        for i, (order, t) in enumerate(zip(block.orders, block.times_ns, strict=True))
+        if t in tied
     ]
     moved: dict[int, int] = {}
     for _, set_id, i in sorted(rows):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -52,5 +51,7 @@ def _file_name(name: str) -> str:
     """A name that stays inside of the folder it is put into, whatever the path was."""
     last = name.replace("\\", "/").rstrip("/").rsplit("/", 1)[-1]
     if last in ("", ".", "..") or not last.isprintable() or len(last.encode("utf-8", "replace")) > _MAX_NAME_BYTES:
+        import hashlib  # few names need it
+
         return hashlib.sha256(name.encode("utf-8", "replace")).hexdigest()[:16] + ".toml"
     return last

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import os
 import time
 from pathlib import Path
@@ -49,7 +48,8 @@ def append(folder: RunFolder, edit: Edit) -> Edit:
     try:
         append_line(folder.edits, edit_line(complete))
     except OSError as error:
-        raise refusal(error, folder.edits, "The edit cannot be written") from error
+        fix = "Make the folder of the run writable, or copy it to where you may write."
+        raise refusal(error, folder.edits, "The edit cannot be written", fix=fix) from error
     return complete
 
 
@@ -79,6 +79,8 @@ def _label(label: str, folder: RunFolder) -> str:
 
 def _user() -> str:
     try:
+        import getpass  # the recorder, which writes no edits, needs none of it
+
         return getpass.getuser()
     except (OSError, KeyError, ImportError):  # a container whose user has no name
         return str(os.getuid()) if hasattr(os, "getuid") else ""

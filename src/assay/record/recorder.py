@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from importlib import import_module
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -27,21 +28,16 @@ from assay.core.plain import sync_file, write_json
 from assay.core.run_file import Attempt, Best, Code, Kind, RunFile
 from assay.core.secret import redact, secret_values
 from assay.record import logfile, readme
-from assay.record.capture import Capture, capture
-from assay.record.compaction import compact
 from assay.record.config_files import write_config
 from assay.record.edits import append_line
 from assay.record.environment import environment
 from assay.record.later import Later
-from assay.record.snapshot import STAT_CACHE, snapshot
 from assay.record.writer import MetricsWriter
-from assay.store.blobs import FileBlobs
-from assay.store.code import read_tree
 from assay.store.known import remember
 from assay.store.layout import Project, RunFolder, create_run_folder, refusal
-from assay.store.series import summaries
 
 if TYPE_CHECKING:
+    from assay.record.capture import Capture
     from assay.record.watch import Watcher
 
 SYNC_S = leases.CHECK_S
@@ -86,6 +82,10 @@ class RunRecorder:
             raise
         # The writer's own method: a wrapper would cost a tenth of a log call.
         self.log = self._metrics.log  # type: ignore[method-assign]
+        # What the end needs is loaded now. Not in the end itself: of a script that Ctrl-C ends, Python would forget on
+        # the way out that it was interrupted (making a data class does that), and report another exit code.
+        for name in ("assay.record.compaction", "assay.store.series"):
+            import_module(name)
         self._thread = threading.Thread(target=self._beat, name=f"assay-{run.id}", daemon=True)
         self._pid = os.getpid()
         _keep_open(self)
@@ -152,7 +152,7 @@ class RunRecorder:
             readme.write_first(folder.readme, run, desc)
             run_file.write(folder.path, run, durable=False)  # the thread syncs it within a second
             recorder = cls(folder, run, lease, form)
-        recorder._capture = capture(folder.output) if keep_output else None
+        recorder._capture = _captured(folder.output) if keep_output else None
         recorder._begin(Started(attempt=1), project, problem)
         return recorder
 
@@ -230,7 +230,7 @@ class RunRecorder:
             if isinstance(error, OSError):
                 raise refusal(error, folder.path, "The run cannot be resumed") from error
             raise
-        recorder._capture = capture(folder.output) if keep_output else None
+        recorder._capture = _captured(folder.output) if keep_output else None
         recorder.rewind(from_step)
         recorder._begin(Started(attempt=number, step=from_step, checkpoint=checkpoint), home, problem)
         return recorder
@@ -346,6 +346,7 @@ class RunRecorder:
         """Keep the source of a function, class or module with the run; the same source is stored once in a project."""
         self._refuse_if_over()
         from assay.record.key_code import source_of
+        from assay.store.blobs import FileBlobs
 
         name, source = source_of(thing)
         if not self.run.project:
@@ -386,6 +387,9 @@ class RunRecorder:
         if self._watcher is not None:
             self._watcher.finish()
         self._metrics.close(durable=False)
+        from assay.record.compaction import compact  # loaded already
+        from assay.store.series import summaries
+
         compacted = compact(self.folder.metrics)
         if not compacted:
             with contextlib.suppress(OSError):
@@ -573,11 +577,20 @@ def _cwd() -> str:
         return ""
 
 
+def _captured(path: Path) -> Capture | None:
+    from assay.record.capture import capture  # only where output is kept: it needs another process
+
+    return capture(path)
+
+
 def _code(project: Project, folders: Sequence[Path], patch: Path) -> tuple[Code, str]:
     """The snapshot, and what went wrong with it: a run without its code is better than none.
 
     What was not committed goes into the file `patch`, too.
     """
+    from assay.record.snapshot import STAT_CACHE, snapshot  # only where code is kept
+    from assay.store.blobs import FileBlobs
+
     try:
         blobs = FileBlobs(project.code_dir)
         cache = project.code_dir / STAT_CACHE
@@ -593,6 +606,9 @@ def _changed_code(project: Project | None, before: Code, now: Code) -> tuple[str
     """The files that are not the same in two snapshots; none when one of them is not here."""
     if project is None or before.snapshot == now.snapshot or not (before.snapshot and now.snapshot):
         return ()
+    from assay.store.blobs import FileBlobs  # only where a run goes on
+    from assay.store.code import read_tree
+
     blobs = FileBlobs(project.code_dir)
     try:
         a, b = (read_tree(blobs, code.snapshot) for code in (before, now))

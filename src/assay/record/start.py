@@ -9,9 +9,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar, overload
 
-from assay.config.freeze import dump, whole_hash
-from assay.config.tree import Table, from_plain
-from assay.core.diagnostics import Origin
 from assay.core.facts import EndStatus, RunFact
 from assay.core.run_file import RunFile
 from assay.record.recorder import RunRecorder, end_on_sigterm, ending
@@ -188,6 +185,11 @@ def start(
     """
     if is_off():
         return Run(None)
+    # Here: an import of what records does not pay for what reads configs.
+    from assay.config.freeze import dump, whole_hash
+    from assay.config.tree import Table, from_plain
+    from assay.core.diagnostics import Origin
+
     tree = from_plain(dict(config or {}), Origin(source="<python>"))
     assert isinstance(tree, Table)
     config_toml = dump(tree)  # what cannot be written down is refused before anything is made

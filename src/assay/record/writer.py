@@ -29,7 +29,6 @@ from assay.core.frames import TICK_NS, Damage, Extent
 from assay.core.metrics_file import KeySet
 from assay.store.layout import refusal
 from assay.store.mounts import is_network
-from assay.store.series import read_contents
 
 if sys.platform != "win32":
     import fcntl
@@ -401,6 +400,8 @@ class MetricsWriter:
 
     def _learn(self, data: bytes) -> None:
         """The numbers of the key sets that the file has, and the latest time in it."""
+        from assay.store.series import read_contents  # only where a run goes on
+
         blocks = read_contents(data).blocks
         self._base_ns = max((max(block.times_ns) for block in blocks), default=0)
         for keys in sorted((block.keys for block in blocks), key=lambda each: each.id):

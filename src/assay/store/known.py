@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from platformdirs import user_data_path
-
 from assay.core.plain import write_atomic
 
 FILE_NAME = "projects.txt"
@@ -14,6 +12,8 @@ FILE_NAME = "projects.txt"
 
 def known_file() -> Path:
     """The list, in the user's data folder."""
+    from platformdirs import user_data_path
+
     return user_data_path("assay", appauthor=False) / FILE_NAME
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -139,6 +138,8 @@ class Project:
             return ""
         if "runs_dir" not in text:
             return ""
+        import tomllib  # most settings hold nothing
+
         try:
             value = tomllib.loads(text).get("runs_dir", "")
         except tomllib.TOMLDecodeError as error:

@@ -6,6 +6,7 @@ run's folder, and `code/<digest>`, the blobs of its code.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import json
@@ -86,9 +87,10 @@ def pack(folder: RunFolder, blobs: Blobs, to: Path) -> Pack:
                 _add(tar, name, data)
         os.replace(temporary, to)
     except OSError as error:
-        raise refusal(error, to, "The run cannot be packed") from error
+        raise refusal(error, to, "The run cannot be packed", fix="Write it to another place with --to.") from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # where nothing can be written there is nothing to take away
+            temporary.unlink()
     return found
 
 

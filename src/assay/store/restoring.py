@@ -15,6 +15,8 @@ from assay.store.layout import refusal
 OUTSIDE = "outside"
 """The folder for code that lay outside of the project."""
 
+_ELSEWHERE = "Name another folder with --to."
+
 
 def place_of(name: str, to: Path) -> Path:
     """Where a file of a code tree goes; one that lay outside of the project goes below `outside/`."""
@@ -43,7 +45,7 @@ def write_tree(files: Mapping[str, CodeFile], blobs: Blobs, to: Path) -> list[Pa
             path.write_bytes(data)
             path.chmod(0o755 if file.mode & 0o100 else 0o644)
         except OSError as error:
-            raise refusal(error, path, "The file cannot be restored") from error
+            raise refusal(error, path, "The file cannot be restored", fix=_ELSEWHERE) from error
         written.append(path)
     return written
 
@@ -65,5 +67,5 @@ def make_room(folder: Path, *, force: bool) -> Path | None:
         os.rename(folder, aside)
         folder.mkdir(parents=True)
     except OSError as error:
-        raise refusal(error, folder, "The folder cannot be made") from error
+        raise refusal(error, folder, "The folder cannot be made", fix=_ELSEWHERE) from error
     return aside

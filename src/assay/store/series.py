@@ -6,14 +6,14 @@ import math
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import compress
+from itertools import chain, compress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from assay.core import metrics_file
 from assay.core.errors import ArgumentError
 from assay.core.frames import FILE_HEAD_BYTES
-from assay.core.metrics_file import Chunk, KeySet, Rewind, Row, Rows
+from assay.core.metrics_file import Chunk, KeySet, Rewind, Row, Rows, Spread
 from assay.core.run_file import Summary
 
 if TYPE_CHECKING:
@@ -75,16 +75,19 @@ class Reduced:
 
 @dataclass(slots=True)
 class Block:
-    """All rows of one key set in file order, by column. `orders` tells which of two rows of one time came first."""
+    """All rows of one key set in file order, by column."""
 
     keys: KeySet
     steps: array[int] = field(default_factory=lambda: array("q"))
     times_ns: array[int] = field(default_factory=lambda: array("q"))
     branches: array[int] = field(default_factory=lambda: array("q"))
-    orders: array[int] = field(default_factory=lambda: array("q"))
     columns: list[array[float]] = field(default_factory=list)
     _back: tuple[int, int, int] | None = None
     """The step that the last attempt went back to, its number, and how many rows were there."""
+    _spans: list[tuple[int, int]] = field(default_factory=list)
+    """Where rows that follow each other stand in the file: the place of the first, and how many."""
+    _is_split: bool = False
+    """Whether rows are on another branch than 0."""
 
     def __post_init__(self) -> None:
         self.columns = [array("d") for _ in self.keys.names]
@@ -103,10 +106,25 @@ class Block:
             self._repeat(*self._back)
         self.steps.extend(steps)
         self.times_ns.extend(times_ns)
-        self.branches.extend([branch] * rows)
-        self.orders.extend(range(order, order + rows))
+        self.branches.extend(array("q", [branch]) * rows)
+        self._is_split |= branch != 0
+        self._spans.append((order, rows))
         for column, values in zip(self.columns, columns, strict=True):
-            column.extend(values)
+            if isinstance(values, memoryview):
+                column.frombytes(values.tobytes())  # many times as fast as number by number
+            else:
+                column.extend(values)
+
+    @property
+    def orders(self) -> array[int]:
+        """Which of two rows of one time came first: the place of each in the file."""
+        return array("q", chain.from_iterable(range(first, first + rows) for first, rows in self._spans))
+
+    @property
+    def last_order(self) -> int:
+        """That of the last row."""
+        first, rows = self._spans[-1]
+        return first + rows - 1
 
     def leave(self, step: int, attempt: int) -> None:
         """An attempt went back to `step`: what lies behind it is on a branch of its own from now on."""
@@ -114,6 +132,7 @@ class Block:
             for i, each in enumerate(self.steps):
                 if each > step and not self.branches[i]:
                     self.branches[i] = attempt
+                    self._is_split = True
         self._back = (step, attempt, len(self.steps))
 
     def _repeat(self, step: int, attempt: int, rows: int) -> None:
@@ -122,16 +141,22 @@ class Block:
         for i, each in enumerate(self.steps[:rows]):
             if each == step and not self.branches[i]:
                 self.branches[i] = attempt
+                self._is_split = True
 
     def on_curve(self) -> Block:
         """The rows of the current branch only."""
-        if not any(self.branches):
+        if not self._is_split:
             return self
         keep = [not branch for branch in self.branches]
         kept = Block(self.keys)
         kept.steps.extend(compress(self.steps, keep))
         kept.times_ns.extend(compress(self.times_ns, keep))
-        kept.orders.extend(compress(self.orders, keep))
+        for order in compress(self.orders, keep):
+            if kept._spans and kept.last_order == order - 1:
+                first, rows = kept._spans[-1]
+                kept._spans[-1] = first, rows + 1
+            else:
+                kept._spans.append((order, 1))
         kept.branches.frombytes(bytes(8 * len(kept.steps)))
         for new, old in zip(kept.columns, self.columns, strict=True):
             new.extend(compress(old, keep))
@@ -147,14 +172,15 @@ class Contents:
     torn: bool = False
 
 
-def read_contents(source: Source) -> Contents:
+def read_contents(source: Source, *, spread: Spread | None = None) -> Contents:
     """All rows of a file (a path, or its bytes), each with the branch it is on. A file that is not there is empty."""
+    spread = spread or _spread
     data, where = _data(source)
     blocks: dict[KeySet, Block] = {}
     damaged, torn, order = 0, False, 0
     if len(data) < FILE_HEAD_BYTES:  # killed before the head was written, or nothing was ever logged
         return Contents([], len(data), bool(len(data)))
-    for item in metrics_file.read_rows(data, where=where):
+    for item in metrics_file.read_rows(data, where=where, spread=spread):
         match item:
             case Rows(keys=keys) | Chunk(keys=keys):
                 block = blocks.get(keys) or blocks.setdefault(keys, Block(keys))
@@ -181,7 +207,7 @@ def summaries(source: Source) -> dict[str, Summary]:
 
 def read_series(source: Source, *, names: Iterable[str] | None = None, branches: bool = False) -> dict[str, Series]:
     """The curves by metric name: all, or those of `names` that exist. With `branches` also what was left behind."""
-    contents = read_contents(source).blocks
+    contents = read_contents(source, spread=_spread_fast).blocks
     parts = _parts(contents if branches else (block.on_curve() for block in contents))
     wanted = parts.keys() if names is None else [name for name in names if name in parts]
     return {name: _series(name, parts[name]) for name in wanted}
@@ -191,12 +217,12 @@ def _series(name: str, parts: Sequence[tuple[Block, int]]) -> Series:
     import numpy as np  # here: a list of runs must not pay for it
 
     def whole(arrays: list[array[int]]) -> NDArray[np.int64]:
-        return np.concatenate([np.frombuffer(each, dtype=np.int64) for each in arrays])
+        return _joined([np.frombuffer(each, dtype=np.int64) for each in arrays])
 
     steps = whole([block.steps for block, _ in parts])
     times = whole([block.times_ns for block, _ in parts])
     marks = whole([block.branches for block, _ in parts])
-    values = np.concatenate([np.frombuffer(block.columns[i], dtype=np.float64) for block, i in parts])
+    values = _joined([np.frombuffer(block.columns[i], dtype=np.float64) for block, i in parts])
     # One axis for all: points from before it was said what the axis is lie at their step.
     axes = [block.keys.axis for block, _ in parts]
     names = [
@@ -217,6 +243,23 @@ def _series(name: str, parts: Sequence[tuple[Block, int]]) -> Series:
     return Series(name, steps, times, values, marks, axis, axis_values)
 
 
+def _joined(arrays: list[NDArray[Any]]) -> NDArray[Any]:
+    """One after the other; one alone is not copied."""
+    import numpy as np
+
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+
+
+def _spread(numbers: memoryview, base: int, factor: int) -> array[int]:
+    return array("q", [base + factor * each for each in numbers])
+
+
+def _spread_fast(numbers: memoryview, base: int, factor: int) -> array[int]:
+    import numpy as np
+
+    return array("q", (np.asarray(numbers).astype(np.int64) * factor + base).tobytes())
+
+
 def _reduced(series: Series, buckets: int) -> Reduced:
     import numpy as np
 
@@ -228,7 +271,10 @@ def _reduced(series: Series, buckets: int) -> Reduced:
         steps, values = steps[order], values[order]
     if total > buckets:
         edges = np.linspace(float(steps[0]), float(steps[-1]) + 1, buckets + 1)[:-1]
-        starts = np.unique(np.searchsorted(steps, edges))
+        # Whole numbers, as steps are: else all of them are made floats first. The limit is the last float below 2^63.
+        first_steps = np.ceil(np.minimum(edges, 2.0**63 - 1024)).astype(np.int64)
+        first_steps[0] = steps[0]  # a float may lie above it
+        starts = np.unique(np.searchsorted(steps, first_steps))
     else:
         starts = np.arange(total)
     ends = np.append(starts[1:], total) if total else starts
@@ -254,7 +300,7 @@ def _parts(blocks: Iterable[Block]) -> dict[str, list[tuple[Block, int]]]:
 
 
 def _summary(parts: Sequence[tuple[Block, int]]) -> Summary:
-    last = max(parts, key=lambda part: (part[0].times_ns[-1], part[0].orders[-1]))
+    last = max(parts, key=lambda part: (part[0].times_ns[-1], part[0].last_order))
     block, column = last
     known = [_known(block, column) for block, column in parts]
     values = [value for each, _ in known for value in each]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Mapping
@@ -114,7 +115,8 @@ def save_weights(model: nn.Module, path: str | os.PathLike[str]) -> Path:
         write_tensors(temporary, separate(tensors))
         os.replace(temporary, place)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink()
         raise CheckpointError(f"The weights were not written: {error}.", where=str(place)) from error
     return place
 

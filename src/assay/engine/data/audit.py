@@ -13,12 +13,16 @@ from zlib import crc32
 import numpy as np
 import torch
 
+from assay.core.errors import InputError
 from assay.engine.batches import size_of
 from assay.engine.data.collate import fields_of
 from assay.engine.data.loader import Loader
 from assay.engine.data.randomness import Fetch, private_generators
 from assay.engine.data.source import Source, as_source
 from assay.engine.data.workers import Task, Workers
+
+RANKS = 2
+"""Processes among which an epoch is dealt out, to see whether together they load all of it."""
 
 MAX_NAMED = 5
 MAX_CLASSES = 1000
@@ -86,12 +90,15 @@ def _of_loader(loader: Loader) -> Audit:
         *_compared(whole.at, again.at, f"data.{split} is not the same with {workers} and {others} workers"),
         *_compared(_from(whole.at, rest.at), rest.at, f"data.{split} is not the same from its middle on"),
     ]
+    dealt, odd = _dealt(loader, {position: index for position, (index, _) in whole.at.items()})
     counts = Counter(index for index, _ in whole.at.values())
     size = len(loader.dataset)
     outside = sorted(index for index in counts if not -size <= index < size) if _are_numbers(counts) else []
     facts = [("samples", _coverage(counts, size, _left_out(loader)))]
     facts += [("workers", f"{workers} and {others} load the same")] if not problems else []
     facts += [("resume", f"from batch {middle} on it is the same")] if len(problems) < 2 and middle else []
+    facts += [("processes", dealt)] if dealt else []
+    problems += odd
     problems += [f"data.{split} asks for the sample {outside[0]}, of {size}"] if outside else []
     facts.append(("exactness", loader.exactness if not problems else "not exact"))
     facts += _shapes(whole)
@@ -106,6 +113,28 @@ def _of_loader(loader: Loader) -> Audit:
         first_batch_s=first_s,
         batches_per_s=rate,
     )
+
+
+def _dealt(loader: Loader, whole: Mapping[int, Any]) -> tuple[str, list[str]]:
+    """What is said of an epoch that `RANKS` processes share, and what is wrong; `whole`: each index by position.
+
+    What a sample is depends on its position and not on who loads it, so that only who is given which is looked at.
+    """
+    given: dict[int, list[int]] = {}
+    for rank in range(RANKS):
+        try:
+            share = loader.changed(rank=rank, ranks=RANKS, workers=0)
+        except InputError:
+            return f"{RANKS} cannot share a batch of {loader.batch_size}", []
+        for _, position, indices in share.own_tasks(0):
+            for at, index in enumerate(indices, position):
+                given.setdefault(at, []).append(index)
+    if all(isinstance(index, tuple) for index in whole.values()):  # batches that come ready made
+        return "", []
+    wrong = [at for at in sorted(given.keys() | whole.keys()) if at not in whole or given.get(at) != [whole[at]]]
+    if not wrong:
+        return f"{RANKS} are given each sample once", []
+    return "", [f"{RANKS} processes do not load each sample of data.{loader.split} once: first at position {wrong[0]}"]
 
 
 def _of_batches(data: Iterable[Any], split: str, accumulate: int, seed: int) -> Audit:

@@ -173,6 +173,10 @@ class Loader:
         cut = next(self._cuts_from(epoch, samples), [])
         return self._own(cut)[number][1] if number < len(self._own(cut)) else []
 
+    def own_tasks(self, epoch: int) -> Iterator[Task]:
+        """Those of an epoch that are for this one of several ranks."""
+        return ((epoch, *part) for cut in self._cuts(epoch, 0) for part in self._own(cut))
+
     def steps_after(self, samples: int) -> int:
         """How many windows are left of an epoch of which `samples` were seen."""
         if self._lists is not None:

@@ -14,7 +14,7 @@ import torch
 
 from assay.core import reach
 from assay.core.errors import InputError
-from assay.engine.seed import SAMPLE, key, seed_all, undisturbed
+from assay.engine.seed import SAMPLE, key, key_all, undisturbed
 
 Randomness = Literal["sample", "batch", "none"]
 
@@ -67,16 +67,28 @@ class Fetch:
             if self.randomness != "sample":
                 self._seed(epoch, position)
                 return self._fetch(indices)
-            samples = []
-            for offset, index in enumerate(indices):
-                self._seed(epoch, position + offset)
-                samples.append(self._item(index))
-            return self._collated(samples, indices)
+            return self._collated(self._keyed_items(epoch, position, indices), indices)
+
+    def _keyed_items(self, epoch: int, position: int, indices: Sequence[int]) -> list[Any]:
+        """Each sample under its own key. What is done here is done for every sample: it is written out flat."""
+        dataset, keyed, samples, index = self.dataset, self._keyed, [], -1
+        seed, split = self.seed, self._split_key
+        try:
+            for at, index in enumerate(indices, position):
+                value = key(seed, SAMPLE, split, epoch, at)
+                key_all(value)
+                for thing in keyed:
+                    thing.set_rng(value)
+                samples.append(dataset[index])
+        except Exception as error:  # whatever it is goes up as it came, with a note
+            error.add_note(f"while loading the sample {index} of data.{self.split}")
+            raise
+        return samples
 
     def _seed(self, epoch: int, position: int) -> None:
         value = key(self.seed, SAMPLE, self._split_key, epoch, position)
         if self.randomness != "none":
-            seed_all(value)
+            key_all(value)
         for thing in self._keyed:
             thing.set_rng(value)
 

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from enum import Enum
 from itertools import islice
 from typing import Any
 
@@ -22,6 +23,18 @@ from assay.engine.pipes.stream import Cursor, Pass, Position, Stream
 from assay.engine.seed import undisturbed
 
 logger = logging.getLogger("assay")
+
+_LOOKED_AT = 2
+"""So many items are looked at for draws without a key, here and in each worker."""
+
+
+class _Drew(Enum):
+    """What a worker gives in place of a batch when it found such a draw; one and the same in every process."""
+
+    DREW = "drew"
+
+
+_DREW = _Drew.DREW
 
 
 class StreamLoader:
@@ -160,6 +173,8 @@ class StreamLoader:
             )
         try:
             for batch, shard, position, tensors_of in batches:
+                if batch is _DREW:
+                    raise self._drew()
                 if tensors_of:
                     _warn_of_tensors(tensors_of)
                 reached.positions[shard] = position
@@ -180,17 +195,20 @@ class StreamLoader:
 
     def _next(self, cursor: Cursor) -> Any:
         """The next item; of the first two it is looked at whether anything was drawn without a key."""
-        if self._checked >= 2:
+        if self._checked >= _LOOKED_AT:
             return next(cursor)
         self._checked += 1
         before = generators()
         item = next(cursor)
         if generators() != before:
-            raise InputError(
-                f"A stage of data.{self.split} draws random numbers without saying so: a resumed run would see others.",
-                fix="Write itr.Map(function, random=True); each item is then drawn for under its own key.",
-            )
+            raise self._drew()
         return item
+
+    def _drew(self) -> InputError:
+        return InputError(
+            f"A stage of data.{self.split} draws random numbers without saying so: a resumed run would see others.",
+            fix="Write itr.Map(function, random=True); each item is then drawn for under its own key.",
+        )
 
 
 class _Start:
@@ -232,11 +250,17 @@ class _Shards(IterableDataset[Any]):
         shard = (worker.id + self.at.turn) % len(self.ways)
         told = False
         with closing(self.stream.open(self.ways[shard], self.at.positions[shard])) as cursor:
-            for item in cursor:
+            before = generators()
+            for number, item in enumerate(cursor):
+                if number < _LOOKED_AT and generators() != before:
+                    yield _DREW, shard, None, ""
+                    return
                 has_tensors = not told and shard == 0 and _holds_tensor(item)
                 told = True
                 batch = self.collate(item) if isinstance(item, list) else item
                 yield batch, shard, cursor.position(), self._maker() if has_tensors else ""
+                if number < _LOOKED_AT:
+                    before = generators()  # to collate may draw
 
     def _maker(self) -> str:
         return next(iter(self.stream.makers()), type(self.stream).__name__)
