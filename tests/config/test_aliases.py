@@ -172,4 +172,4 @@ def test_an_alias_whose_name_here_cannot_be_set_is_refused_by_that_name() -> Non
         loads("[train]\nepochs = 1\n", ["train.warmup_ratio=0.1"])
 
     (problem,) = caught.value.problems
-    assert problem.message == "unknown key `schedule`"
+    assert problem.message == "there is no `schedule` in the config"

@@ -213,6 +213,8 @@ def test_the_text_of_a_value_as_typed_is_kept_for_those_who_want_text() -> None:
     [
         ("trian.epochs=1", "unknown-key", "did you mean `train`?", 1),
         ("optm.lr=1", "unknown-key", "did you mean `optimizer`?", 1),
+        ("criterion.type=torch.nn.MSELoss", "unknown-key", "write +criterion.type=torch.nn.MSELoss to make it", 1),
+        ("criterion=@delete", "unknown-key", "", 1),
         ("zzz=1", "unknown-key", "", 1),
         ("train.epoch=1", "unknown-key", "did you mean `epochs`?", 7),
         (

@@ -277,7 +277,7 @@ def test_a_non_finite_stop_says_what_where_and_what_to_do() -> None:
         spoilt_engine(non_finite="stop").run()
 
     assert caught.value.what == "The loss is nan at step 2."
-    assert caught.value.where == "the data: batch[0] holds nan"
+    assert caught.value.where == "the data: batch[0] holds nan, in sample 8 of data.train"
     assert 'non_finite="skip"' in caught.value.fix and "still those of before" in caught.value.fix
     assert caught.value.exit_code == 1
 

@@ -90,6 +90,11 @@ def test_evaluation_and_saving_have_theirs_inside_the_event_they_listen_to(tmp_p
     assert told[told.index("epoch_end") :] == ["epoch_end", *evaluation, *saving, "run_end"]
 
 
+@pytest.mark.parametrize("part", [Engine.run, Engine.__iter__, Engine._train_epoch, Engine._train_window])
+def test_the_loop_fits_on_a_screen(part: Any) -> None:
+    assert len(inspect.getsource(part).splitlines()) <= 60
+
+
 @pytest.mark.parametrize(
     "event", [event for event in Event if event.value.split("_")[0] in ("run", "epoch", "step", "backward")]
 )

@@ -39,7 +39,7 @@ from assay.engine import (
     Throughput,
 )
 from assay.engine.handlers.batch_digest import BatchDigest
-from assay.engine.handlers.save import capture
+from assay.engine.handlers.save import capture, restore, unlike
 from engine.toys import Noisy, engine, hard_net, loader, same_bits, supervised
 
 Make = Callable[[Path], Any]
@@ -126,6 +126,22 @@ def test_what_is_there_to_change_the_training_does(name: str, tmp_path: Path) ->
     _, changed, _ = trained(tmp_path, CHANGERS[name])
 
     assert not same_bits(changed, alone)
+
+
+@pytest.mark.parametrize("name", OBSERVERS | CHANGERS)
+def test_a_state_that_was_loaded_is_the_state_that_is_asked_for_before_the_run_goes_on(
+    name: str, tmp_path: Path
+) -> None:
+    make = (OBSERVERS | CHANGERS)[name]
+    runs, _, _ = trained(tmp_path, make)
+    parts = capture(runs)
+    model = hard_net()
+    again = engine(supervised(model, optimizer=torch.optim.AdamW(model.parameters(), lr=0.01)), epochs=4)
+    again.bus.extend(make(tmp_path / "again").handlers())
+
+    restore(again, parts)
+
+    assert unlike(again, parts) == []
 
 
 @pytest.mark.parametrize("name", OBSERVERS | CHANGERS)

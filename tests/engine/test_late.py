@@ -186,7 +186,7 @@ def test_a_step_that_is_not_finite_is_gone_back_to(kind: str, clip_norm: float |
 
     assert type(late.state.error) is NonFiniteError
     assert str(late.state.error) == str(at_once.state.error)
-    assert "the data: batch[1] holds inf" in str(late.state.error)
+    assert "the data: batch[1] holds inf, in sample 21 of data.train" in str(late.state.error)
     assert 0 < late.state.step < 16 and late.state.step == at_once.state.step
     assert all(weight.grad is None for weight in late.process.model.parameters())
     assert all(tensor.isfinite().all() for tensor in late.process.model.state_dict().values())

@@ -124,13 +124,14 @@ def test_data_that_is_not_finite_is_told_by_its_place() -> None:
     with pytest.raises(NonFiniteError) as caught:
         runs.run()
 
-    assert caught.value.where == "the data: batch[1] of micro-batch 2 holds inf"
+    assert caught.value.where == "the data: batch[1] of micro-batch 2 holds inf, in sample 13 of data.train"
+    assert "that sample" in caught.value.fix
 
 
 def test_a_value_that_does_not_come_again_is_said_to_have_another_cause() -> None:
     process = supervised()
 
-    assert first_non_finite(process, [torch.ones(2)], lambda: None) == NOWHERE
+    assert first_non_finite(process, lambda: None) == NOWHERE
 
 
 def test_the_step_draws_the_same_when_it_is_done_again() -> None:

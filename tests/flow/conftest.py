@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -104,6 +106,7 @@ Assay = Callable[..., "subprocess.CompletedProcess[str]"]
 SHY = """\
 import os
 import signal
+import time
 
 import points
 
@@ -116,6 +119,7 @@ class Shy(points.Points):
         rank = os.environ.get("RANK", os.environ.get("SLURM_PROCID"))
         if self.noisy and rank == os.environ.get("SHY_RANK", "1"):
             print("rank 1 loads", i)
+            time.sleep(float(os.environ.get("SLOW", 0)))
             if self.loaded == int(os.environ.get("KILL_AT", 0)):
                 os.kill(os.getpid(), signal.SIGKILL)
             if self.loaded == int(os.environ.get("STOP_AT", 0)):
@@ -150,6 +154,18 @@ def shy(toy: Path) -> None:
     (toy / "plain.py").write_text(PLAIN)
     config = (toy / "toy.toml").read_text().replace('points.Points", split = 0', 'shy.Shy", split = 0')
     (toy / "toy.toml").write_text(config)
+
+
+@contextmanager
+def as_it_was(run: Path) -> Iterator[Path]:
+    """What is done to a run folder within is undone afterwards: a killed run goes on in several ways."""
+    kept = run.parent.parent / "kept"
+    shutil.copytree(run, kept)
+    try:
+        yield run
+    finally:
+        shutil.rmtree(run)
+        kept.rename(run)
 
 
 @pytest.fixture

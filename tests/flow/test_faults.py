@@ -39,12 +39,16 @@ import signal
 import torch
 from points import Points
 
-class Dying(Points):
+class Failing(Points):
+    def __getitem__(self, i):
+        if i == 41:
+            raise LookupError("no sample 41")
+        return super().__getitem__(i)
+
+class Dying(Failing):
     def __getitem__(self, i):
         if i == 40:
             os.kill(os.getpid(), signal.SIGKILL)
-        if i == 41:
-            raise LookupError("no sample 41")
         return super().__getitem__(i)
 
 def batches(first=0):
@@ -115,6 +119,21 @@ def test_a_dead_worker_of_a_loader_is_one_clear_error_and_a_failing_one_shows_it
     else:
         assert "LookupError: no sample 41" in failed.stderr and "loads.py" in failed.stderr
         assert "site-packages/assay" not in failed.stderr and "engine.py" not in failed.stderr
+
+
+def test_what_a_worker_of_ours_raises_shows_the_users_line_alone(
+    toy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (toy / "loads.py").write_text(LOADER)
+    monkeypatch.chdir(toy)
+
+    failed = main(["run", "toy.toml", "--no-file", "data.train.source.type=loads.Failing", "data.train.workers=1"])
+
+    told = capsys.readouterr().err
+    assert failed == 1
+    assert "LookupError: no sample 41" in told
+    assert "while loading the sample 41 of data.train\nin loader worker 0:\n" in told
+    assert told.count("File ") == 1 and "loads.py" in told
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import assay as assay_package
 from assay.core import manifest, run_file
 from assay.engine.checkpoint.folder import load
 from assay.store.series import read_series
+from flow.conftest import as_it_was
 from flow.test_train import last_digest, only_run
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("shy")]
@@ -76,27 +77,9 @@ def test_zero_trains_what_one_process_does_and_its_checkpoint_loads_into_one(ass
 
 
 @pytest.mark.row("C38")
-def test_each_process_writes_what_it_has_and_any_number_of_them_goes_on_from_it(assay, toy: Path) -> None:
-    assert assay("run", "toy.toml", "parallel.shard=2", KILL_AT="50").returncode == 1
-    run = only_run(toy)
-    found = newest(run)
-    for name in ("model.safetensors", "model-rank1.safetensors"):
-        with safe_open(found / name, framework="pt") as file:
-            assert file.get_slice("layers.0.weight").get_shape() == [4, 4]
-    assert [(axis.name, axis.size) for axis in manifest.read(found).layout if axis.size > 1] == [("shard", 2)]
-    before = load(found)
-    assert before["model"]["layers.0.weight"].shape == (8, 4)
-
-    for layout in (["parallel.shard=1"], ["parallel.shard=4"], ["parallel.shard=2", "parallel.data=2"]):
-        step = read_series(run / "metrics.bin")["train/loss"].steps[-1]
-        resumed = assay("resume", "last", *layout, "train.epochs=60", "--max-steps", str(step + 4))
-        assert resumed.returncode == 0, resumed.stderr
-        assert "took its state from the checkpoint" not in resumed.stderr
-        assert list(read_series(run / "metrics.bin")["train/loss"].steps) == list(range(1, step + 5))
-    assert run_file.read(run).status == "finished"
-
-
-def test_a_sharded_run_whose_second_process_was_killed_resumes_to_the_same_bits(assay, toy: Path) -> None:
+def test_each_process_writes_what_it_has_and_a_killed_run_goes_on_to_the_same_bits_or_in_any_number_of_them(
+    assay, toy: Path
+) -> None:
     assert assay("run", "toy.toml", "parallel.shard=2").returncode == 0
     whole = last_digest(only_run(toy))
     only_run(toy).rename(toy.parent / "reference")
@@ -106,10 +89,26 @@ def test_a_sharded_run_whose_second_process_was_killed_resumes_to_the_same_bits(
     assert killed.returncode == 1
     assert "killed" in killed.stderr and "ank 1" in killed.stderr
     run = only_run(toy)
-    resumed = assay("resume", "last")
-    assert resumed.returncode == 0, resumed.stderr
-    assert last_digest(run) == whole
-    assert list(read_series(run / "metrics.bin")["train/loss"].steps) == list(range(1, 33))
+    found = newest(run)
+    for name in ("model.safetensors", "model-rank1.safetensors"):
+        with safe_open(found / name, framework="pt") as file:
+            assert file.get_slice("layers.0.weight").get_shape() == [4, 4]
+    assert [(axis.name, axis.size) for axis in manifest.read(found).layout if axis.size > 1] == [("shard", 2)]
+    assert load(found)["model"]["layers.0.weight"].shape == (8, 4)
+
+    with as_it_was(run):
+        resumed = assay("resume", "last")
+        assert resumed.returncode == 0, resumed.stderr
+        assert last_digest(run) == whole
+        assert list(read_series(run / "metrics.bin")["train/loss"].steps) == list(range(1, 33))
+
+    for layout in (["parallel.shard=1"], ["parallel.shard=4"], ["parallel.shard=2", "parallel.data=2"]):
+        step = read_series(run / "metrics.bin")["train/loss"].steps[-1]
+        resumed = assay("resume", "last", *layout, "train.epochs=60", "--max-steps", str(step + 4))
+        assert resumed.returncode == 0, resumed.stderr
+        assert "took its state from the checkpoint" not in resumed.stderr
+        assert list(read_series(run / "metrics.bin")["train/loss"].steps) == list(range(1, step + 5))
+    assert run_file.read(run).status == "finished"
 
 
 @pytest.mark.parametrize(("place", "rank"), [("write_own", 1), ("publish_together", 0)])

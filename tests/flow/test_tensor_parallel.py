@@ -9,7 +9,8 @@ import torch
 
 import assay as assay_package
 from assay.store.series import read_series
-from flow.test_train import only_run
+from flow.conftest import as_it_was
+from flow.test_train import last_digest, only_run
 
 pytestmark = pytest.mark.slow
 
@@ -44,9 +45,9 @@ every = "4 steps"
 
 
 @pytest.fixture(autouse=True)
-def mlp(toy: Path) -> None:
+def mlp(toy: Path, shy: None) -> None:
     (toy / "mlp.py").write_text(MLP)
-    config = (toy / "toy.toml").read_text().replace("net.Net", "mlp.MLP").replace("noisy = true", "noisy = false")
+    config = (toy / "toy.toml").read_text().replace("net.Net", "mlp.MLP")
     # Of a run that is cut short a schedule would be another one.
     config = config.replace('[schedule]\ntype = "assay.engine.WarmupCosine"\nwarmup_ratio = 0.1\n', "")
     head, _, rest = config.partition("[model]")
@@ -61,11 +62,20 @@ def test_a_run_of_divided_layers_is_that_of_one_process_and_each_goes_on_from_th
     assert alone.returncode == 0, alone.stderr
     one = only_run(toy).rename(toy.parent / "one")
 
-    begun = assay("run", "toy.toml", *exact, "parallel.tensor=2", "--max-steps", "16")
-    assert begun.returncode == 0, begun.stderr
-    assert "mesh: tensor 2 = 2 processes" in begun.stderr
-    assert "each process has a part of 0, 2" in begun.stderr
+    whole = assay("run", "toy.toml", *exact, "parallel.tensor=2")
+    assert whole.returncode == 0, whole.stderr
+    assert "mesh: tensor 2 = 2 processes" in whole.stderr
+    assert "each process has a part of 0, 2" in whole.stderr
+    undisturbed = last_digest(only_run(toy))
+    only_run(toy).rename(toy.parent / "undisturbed")
+    killed = assay("run", "toy.toml", *exact, "parallel.tensor=2", KILL_AT="120")
+    assert killed.returncode == 1
+    assert "error: Rank 1 (pid " in killed.stderr
     two = only_run(toy)
+    with as_it_was(two):
+        resumed = assay("resume", "last")
+        assert resumed.returncode == 0, resumed.stderr
+        assert last_digest(two) == undisturbed
     gone_on = assay("resume", "last", "parallel.tensor=1")
     assert gone_on.returncode == 0, gone_on.stderr
 

@@ -171,3 +171,5 @@ def test_events_lists_who_listens(assay, toy: Path) -> None:
     shown = assay("events", "toy.toml")
     assert shown.returncode == 0, shown.stderr
     assert "epoch_end" in shown.stdout and "Evaluate" in shown.stdout and "Save" in shown.stdout
+    refused = assay("events", "toy.toml", "evaluate.evry=3")
+    assert (refused.returncode, refused.stdout) == (2, "") and "did you mean `every`?" in refused.stderr

@@ -177,7 +177,7 @@ def test_a_checkpoint_that_is_not_there_names_those_that_are(project: Project) -
 
     assert "it has ..., 3, 4, 5, 6, 7, 8, 9, 10" in text("last@99")
     assert "model.json is missing" in text("last@11")
-    assert "set `[checkpoint] best`" in text("last@best")
+    assert "ask for `latest` or a step" in text("last@best")
     (folder / "checkpoints" / "best.json").write_text('{"name": "step-000000010"}')
     assert text("last@99").endswith("10 and best")
 

@@ -19,8 +19,9 @@ def command(arguments: tuple[str, ...]) -> int:
         raise InputError("`assay events` looks at one config.", fix="assay events digits.toml")
     from assay.compose import listeners
 
+    found = listeners(open_config(files[0], overrides))
     click.echo(f"{'event':<16}  {'when':<12}  {'priority':>8}  handler")
-    for handler in listeners(open_config(files[0], overrides)):
+    for handler in found:
         click.echo(f"{handler.event:<16}  {_words(handler.when):<12}  {handler.priority:>8}  {handler.name}")
     return 0
 

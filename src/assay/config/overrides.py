@@ -197,6 +197,9 @@ def _not_there(root: Table, setting: Setting, path: KeyPath) -> RefusedError:
         message = f"`{dotted(above)}` is one value, so it has no `{word}`"
         return RefusedError("unknown-key", message, origin, key=key)
     choices = _choices(root, above)
+    if word in choices:  # known, and left out of this config
+        fix = "" if setting.creates or setting.value is None else f"write {setting.to_create} to make it"
+        return RefusedError("unknown-key", f"there is no `{key}` in the config", origin, key=key, fix=fix)
     fix = did_you_mean(word, choices)
     standard = schema.find(above)
     is_open = bool(above) and not _is_split(above) and (standard is None or standard.kind in ("call", "tables"))

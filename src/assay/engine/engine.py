@@ -29,7 +29,7 @@ from assay.engine.exhausted import is_out_of_memory, out_of_memory
 from assay.engine.late import Late, Row, Waiting
 from assay.engine.logged import Logged
 from assay.engine.losses import Losses
-from assay.engine.origin import first_non_finite
+from assay.engine.origin import DATA, MEND, NOWHERE, first_non_finite, in_the_data
 from assay.engine.parallel.ranks import lost
 from assay.engine.process import Process
 from assay.engine.seed import STEP, WATCHED_STEPS, StepRandomness, checked_seed, key, seed_all
@@ -431,7 +431,7 @@ class Engine:
         if isinstance(error, NonFiniteError):
             if self._buffers is not None:
                 self._buffers.put_back()
-            raise NonFiniteError(error.what, where=self._origin(window) or error.where, fix=error.fix) from None
+            raise self._told(error, self._origin(window)) from None
         if is_out_of_memory(error):
             raise out_of_memory(self.process, window.batches, self.state.step, error) from error
         if self.ranks is not None and self.ranks.sharding is not None and _MIXED in str(error):
@@ -444,10 +444,23 @@ class Engine:
 
     def _origin(self, window: Window) -> str:
         """Where the first value of the step is that is not finite: it is done again, from the same batch and seed."""
-        if getattr(self.process, "has_updated", False) or self.pipeline is not None:
-            return ""  # done again it would update the weights again
-        if self.ranks is not None and self.ranks.sharding is not None:
-            return ""  # all would have to look at the same places
+        state, source, ranks = self.state, self.source, self.ranks
+
+        def samples_of(number: int) -> list[int]:
+            return source.indices(state.epoch, state.epoch_samples, number) if isinstance(source, Loader) else []
+
+        where = in_the_data(window.batches, samples_of)
+        # Done again a step that makes its updates itself would make them again; and where processes compute together,
+        # all would have to look at the same places.
+        can_repeat = not getattr(self.process, "has_updated", False) and self.pipeline is None
+        if not where and can_repeat and (ranks is None or ranks.sharding is None):
+            where = self._origin_inside(window)
+        if ranks is None:
+            return where
+        return ranks.first_word(where, unless=NOWHERE)
+
+    def _origin_inside(self, window: Window) -> str:
+        """The same of what is computed: the step is done again."""
 
         def again() -> None:
             self.process.backward.begin(window.sizes)
@@ -456,11 +469,15 @@ class Engine:
                 self.process.training_step(to_device(batch, self.device) if self._is_elsewhere else batch)
 
         try:
-            return first_non_finite(self.process, window.batches, again)
+            return first_non_finite(self.process, again)
         finally:
             if self._buffers is not None:
                 self._buffers.put_back()
             self.process.model.zero_grad(set_to_none=True)
+
+    @staticmethod
+    def _told(error: NonFiniteError, where: str) -> NonFiniteError:
+        return NonFiniteError(error.what, where=where or error.where, fix=MEND if DATA in where else error.fix)
 
     def _wait(self, late: Late, window: Window, now: float) -> None:
         """The step that was just made waits to be read, unless it was read at once; and all is, when that is due."""
@@ -516,7 +533,7 @@ class Engine:
         if self._can_repeat and not self.source.exactness.startswith("not "):
             window = next(self._windows(), None)
             where = self._origin(window) if window is not None else ""
-        raise NonFiniteError(error.what, where=where or error.where, fix=error.fix)
+        raise self._told(error, where)
 
     def _release(self) -> None:
         if self._late is not None:

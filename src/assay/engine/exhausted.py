@@ -41,13 +41,16 @@ def out_of_memory(process: Process, batches: Sequence[Any], step: int, error: Ba
     parts = ", ".join(f"{name} {_mib(tensors):,.0f} MiB" for name, tensors in sizes.items())
     said = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     shapes = "; ".join(dict.fromkeys(_shapes(batch) for batch in batches))
+    tries = {
+        f"accumulate = {2 * len(batches)}": "the same step in smaller parts",
+        "activation_checkpoint = true": "activations are computed again in backward",
+        'precision = "bf16"': "activations of half the size",
+    }
+    lines = "".join(f"\n       [train] {setting:<30}{what}" for setting, what in tries.items())
     return OutOfMemoryError(
         f"There was no memory left at step {step + 1}: {said}",
         where=f"batch {shapes}; {parts}; the rest is for activations",
-        fix="try one of these, the first changes nothing but the time:\n"
-        f"       [train] accumulate = {2 * len(batches)}            the same step in smaller parts\n"
-        "       [train] activation_checkpoint = true  activations are computed again in backward\n"
-        '       [train] precision = "bf16"            activations of half the size',
+        fix=f"try one of these, the first changes nothing but the time:{lines}",
     )
 
 

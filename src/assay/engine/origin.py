@@ -11,17 +11,31 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+DATA = "the data: "
+MEND = 'The weights are still those of before. Mend or leave out that sample, or [train] non_finite="skip".'
+_SHOWN = 5
 NOWHERE = "nowhere when the step was done again: its batch and its seed alone do not explain it"
 
 
-def first_non_finite(owner: object, batches: Sequence[Any], again: Callable[[], None]) -> str:
-    """The module, parameter or input in which the first value that is not finite appears while `again` runs.
+def in_the_data(batches: Sequence[Any], samples_of: Callable[[int], Sequence[int]]) -> str:
+    """Which tensor of which micro-batch is not finite as it comes; "" if none.
+
+    `samples_of` gives the indices in the data set of what a micro-batch is made of; none where nobody knows.
+    """
+    for number, batch in enumerate(batches):
+        for path, tensor in _named_tensors(batch, "batch"):
+            kind = "" if tensor.is_meta or _is_mask(tensor) else _kind(tensor)
+            if kind:
+                of = f" of micro-batch {number + 1}" if batches[1:] else ""
+                return f"{DATA}{path}{of} holds {kind}{_in_samples(tensor, samples_of(number))}"
+    return ""
+
+
+def first_non_finite(owner: object, again: Callable[[], None]) -> str:
+    """The module or parameter in which the first value that is not finite appears while `again` runs.
 
     `owner`, a process, has the modules as attributes; `again` does forward and backward of the step once more.
     """
-    stray = _stray(batches)
-    if stray:
-        return f"the data: {stray}"
     watch = _Watch()
     watched: set[nn.Module] = set()
     for root, part in vars(owner).items():
@@ -140,12 +154,11 @@ def _named_tensors(found: Any, path: str) -> Iterator[tuple[str, Tensor]]:
             yield from _named_tensors(value, f"{path}[{i}]")
 
 
-def _stray(batches: Sequence[Any]) -> str:
-    """Which tensor of which micro-batch is not finite as it comes."""
-    for number, batch in enumerate(batches):
-        for path, tensor in _named_tensors(batch, "batch"):
-            kind = "" if _is_mask(tensor) else _kind(tensor)
-            if kind:
-                of = f" of micro-batch {number + 1}" if batches[1:] else ""
-                return f"{path}{of} holds {kind}"
-    return ""
+def _in_samples(tensor: Tensor, samples: Sequence[int]) -> str:
+    """Of which samples the rows are that are not finite, if each row is one."""
+    if not tensor.dim() or tensor.is_sparse or len(tensor) != len(samples):
+        return ""
+    found = (~tensor.detach().isfinite()).reshape(len(samples), -1).any(1).nonzero().flatten().tolist()
+    names = ", ".join(str(samples[row]) for row in found[:_SHOWN])
+    more = f" and {len(found) - _SHOWN} more" if found[_SHOWN:] else ""
+    return f", in sample{'s' if found[1:] else ''} {names}{more} of data.train"

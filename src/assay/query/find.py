@@ -66,7 +66,7 @@ def checkpoint_of(run: RunView, name: str) -> Checkpoint:
         best = run.best_checkpoint
         if best is not None:
             return best
-        fix = "set `[checkpoint] best` in the config, or name a step" if complete else ""
+        fix = "ask for `latest` or a step; `[checkpoint] best` in the config keeps the best" if complete else ""
         raise CheckpointError(f"The run {run.id} has no best checkpoint.", where=str(run.path), fix=fix or _has(run))
     found = named(complete, name, run.folder.checkpoints)
     if found is not None:

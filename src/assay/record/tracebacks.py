@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sysconfig
 import traceback
 from pathlib import Path
@@ -11,7 +12,9 @@ TRACEBACK_VARIABLE = "ASSAY_TRACEBACK"
 """Set to anything: every frame is shown."""
 
 _HOUSE = str(Path(__file__).resolve().parents[1])
+_IN_WORKER = "in loader worker "
 _OTHERS = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+_ELSEWHERE = (_HOUSE, *_OTHERS, "<")
 
 
 def shortened(error: BaseException) -> str:
@@ -25,11 +28,24 @@ def users_part(error: BaseException) -> str | None:
     link: traceback.TracebackException | None = shown
     is_theirs = False
     while link is not None:
-        theirs = (i for i, frame in enumerate(link.stack) if not frame.filename.startswith((_HOUSE, *_OTHERS, "<")))
-        # A worker of torch's DataLoader raises with the traceback of the process in which it failed.
-        first = len(link.stack) if "\nOriginal Traceback" in str(link) else next(theirs, None)
+        theirs = (i for i, frame in enumerate(link.stack) if not frame.filename.startswith(_ELSEWHERE))
+        # A worker that loads data fails in another process, and its error has the traceback of that one.
+        in_worker = "\nOriginal Traceback" in str(link) or any(map(_is_of_worker, link.__notes__ or ()))
+        first = len(link.stack) if in_worker else next(theirs, None)
         if first is not None:
             is_theirs = True
             del link.stack[:first]
+            link.__notes__ = [_users_frames(note) if _is_of_worker(note) else note for note in link.__notes__ or ()]
         link = link.__cause__ or link.__context__
     return "".join(shown.format()) if is_theirs and not os.environ.get(TRACEBACK_VARIABLE) else None
+
+
+def _is_of_worker(note: str) -> bool:
+    return note.startswith(_IN_WORKER)
+
+
+def _users_frames(note: str) -> str:
+    """The traceback of a worker from the first line of the user's on."""
+    head, *frames = re.split(r'(?m)^(?=  File ")', note)
+    theirs = (i for i, frame in enumerate(frames) if not frame.removeprefix('  File "').startswith(_ELSEWHERE))
+    return head + "".join(frames[next(theirs, 0) :])

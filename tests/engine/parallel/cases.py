@@ -11,6 +11,7 @@ import os
 import random
 import sys
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -107,6 +108,24 @@ class Sums(Means):
         return (losses * weights).sum(), weights.sum()
 
 
+class Viewed(nn.Sequential):
+    """A model that gives a view, as one does that puts the classes first."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).T.T
+
+
+class InPlace(Means):
+    """Writes into what the model gave."""
+
+    def forward_step(self, batch: Any) -> tuple[Any, Any]:
+        inputs, target = batch
+        pred = self.model(inputs)
+        pred += inputs[:, :2]
+        loss = (pred - target).square().mean()
+        return loss, {"loss": loss.detach()}
+
+
 class Several(Means):
     def loss(self, losses: Tensor, inputs: Tensor) -> Any:
         weights = inputs[:, 1].abs() + 0.1
@@ -135,11 +154,15 @@ def train(
     size: int = 34,
     batch_size: int = 12,
     handlers: list[Handler] | None = None,
+    stray: int | None = None,
     **bounds: Any,
 ) -> dict[str, Any]:
     """Train on a share; or, in one process, on all of it, in micro-batches that are `like` those of the ranks."""
     accumulate *= ranks if like and not dist.is_initialized() else 1
-    loader = Loader(points(size), batch_size=batch_size, shuffle=True, accumulate=accumulate, **shared(rank, ranks))
+    data = points(size)
+    if stray is not None:
+        data.tensors[1][stray, 0] = math.nan
+    loader = Loader(data, batch_size=batch_size, shuffle=True, accumulate=accumulate, **shared(rank, ranks))
     recorder = MemoryRecorder()
     engine = Engine(process, loader, recorder=recorder, handlers=handlers or [], **(bounds or {"epochs": 2}))
     share(engine, ranks)
@@ -191,6 +214,30 @@ def few(rank: int, ranks: int) -> Any:
     return train(Several(net()), rank=rank, ranks=ranks, size=25)
 
 
+def viewed(rank: int, ranks: int) -> Any:
+    """A view of which nobody has to be warned; with blocks it may be written into, as in one process."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        return [train(InPlace(views()), rank=rank, ranks=ranks), train(Means(views()), rank=rank, ranks=ranks)]
+
+
+def written_into(rank: int, ranks: int) -> Any:
+    """Where all weights come together at once it may not."""
+    try:
+        train(InPlace(views(shard_blocks=False)), rank=rank, ranks=ranks)
+    except AssayError as error:
+        return str(error)
+    return ""
+
+
+def views(**settings: Any) -> nn.Module:
+    torch.manual_seed(0)
+    model = Viewed(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2)).double()
+    for mesh in MESHES:
+        divide(model, mesh, settings)
+    return model
+
+
 def frozen(rank: int, ranks: int) -> Any:
     model = net()
     model[0].requires_grad_(False)
@@ -215,6 +262,15 @@ def spoilt(rank: int, ranks: int) -> Any:
     except AssayError as error:
         return {"error": type(error).__name__, "what": str(error).splitlines()[0]}
     return {}
+
+
+def stray(rank: int, ranks: int) -> Any:
+    """One sample is not finite, which one rank has."""
+    try:
+        train(Means(net()), rank=rank, ranks=ranks, stray=17)
+    except AssayError as error:
+        return str(error)
+    return ""
 
 
 def disagreeing(rank: int, ranks: int) -> Any:
@@ -506,6 +562,9 @@ CASES: dict[str, Callable[[int, int], Any]] = {
         dropout,
         skipped,
         spoilt,
+        stray,
+        viewed,
+        written_into,
         disagreeing,
         stopped,
         bounded,
@@ -524,8 +583,8 @@ CASES |= {
     f"sharded {name}": sharded({**CASES, "saved": saved}[name])  # `saved` writes in one folder: only together
     for name in (
         *("means", "clipped", "accumulated", "sums", "sums_accumulated", "several", "few", "frozen", "dropout"),
-        *("skipped", "spoilt", "stopped", "evaluated", "limited", "own_batches", "one_batch"),
-        *("watched", "skipped_late", "saved", "reaching"),
+        *("skipped", "spoilt", "stray", "stopped", "evaluated", "limited", "own_batches", "one_batch"),
+        *("watched", "skipped_late", "saved", "reaching", "viewed", "written_into"),
     )
 }
 

@@ -9,24 +9,27 @@ import json
 import math
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from safetensors.torch import load
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from assay.core.errors import AssayError
+from assay.core.facts import Warned
 from assay.core.ports import MemoryRecorder
-from assay.engine import Accuracy, Backward, Engine, Evaluate, Loader, Process
+from assay.engine import EMA, Accuracy, Backward, Engine, Evaluate, Loader, Norms, Probe, Process
 from assay.engine.handlers.save import capture, restore
 from assay.engine.instance import DistTensorData, Instance
 from assay.engine.outputs import Collect
 from assay.engine.parallel.data import join_data
 from assay.engine.parallel.divide import divide
 from assay.engine.parallel.layout import Layout, laid_out
+from assay.engine.scaler import ScaledBackward
 
 WIDTH = 6
 PIPELINE = Layout(pipeline=2)
@@ -125,6 +128,14 @@ class Spoilt(Means):
         return grad * (math.inf if self.passes == 6 else 1.0)
 
 
+class Scaled(Spoilt):
+    """The same with a loss scale, for which it is no fault: all stages leave out that update and take a lower scale."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__(model)
+        self.backward = ScaledBackward(torch.optim.AdamW(model.parameters(), lr=1e-2), clip_norm=0.3)
+
+
 class Mixed(Means):
     """Trains on a mixture that is drawn for each micro-batch."""
 
@@ -157,6 +168,7 @@ def train(
     data: Any = None,
     steps: int | None = None,
     resumed: Any = None,
+    parts: Sequence[Any] = (),
     **how: Any,
 ) -> tuple[Engine, dict[str, Any]]:
     """Train, and everything that is kept of it; `resumed`: from there, in which case nothing else is done."""
@@ -166,7 +178,8 @@ def train(
         divide(model, mesh)
     process = kind(model, **how)
     loader = Loader(data if data is not None else points(), batch_size=12, shuffle=True, accumulate=4)
-    engine = Engine(process, loader, recorder=MemoryRecorder(), epochs=2, steps=steps)
+    handlers = [handler for part in parts for handler in part.handlers()]
+    engine = Engine(process, loader, recorder=MemoryRecorder(), epochs=2, steps=steps, handlers=handlers)
     if mesh is not None:
         join_data(engine, mesh.ranks)
         assert mesh.pipeline is not None
@@ -214,6 +227,27 @@ def skipped() -> Any:
     found = train(Spoilt, non_finite="skip")
     backward: Any = found[0].process.backward
     return {**numbers(found), "skipped": backward.skipped}
+
+
+def scaled() -> Any:
+    found = train(Scaled)
+    return {**numbers(found), "scaler": found[1]["scaler"]}
+
+
+def watched() -> Any:
+    """Norms and a probe of all stages, of a weight that two of them have too; an average of the weights."""
+    seen = train(
+        clip_norm=0.3, parts=(EMA(0.5), Norms("2 steps"), Probe(["blocks.*.0", "outward"], [1, 3], inputs=True))
+    )
+    recorder: Any = seen[0].recorder
+    kept = {name: load(data) for name, data in recorder.artifacts.items()}
+    average = seen[1]["EMA"]["weights"]
+    return {
+        **numbers(seen),
+        "kept": {name: {at: one.flatten().tolist() for at, one in found.items()} for name, found in kept.items()},
+        "average": {name: value.flatten().tolist() for name, value in average.items()},
+        "warned": [fact.message for fact in recorder.facts if isinstance(fact, Warned)],
+    }
 
 
 def spoilt() -> Any:
@@ -305,7 +339,7 @@ def evaluated() -> Any:
     }
 
 
-SAME: tuple[Callable[[], Any], ...] = (tied, interleaved, sums, named, mixed, skipped, from_one)
+SAME: tuple[Callable[[], Any], ...] = (tied, interleaved, sums, named, mixed, skipped, scaled, watched, from_one)
 """What a pipeline does as one process does."""
 OTHERS: tuple[Callable[[], Any], ...] = (spoilt, placed, resumed, evaluated, twice)
 

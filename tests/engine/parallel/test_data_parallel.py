@@ -63,6 +63,19 @@ def test_a_loss_that_is_not_finite_on_one_rank_is_so_for_all_of_them(how: str, s
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("how", ["", "sharded "])
+def test_a_sample_that_is_not_finite_is_named_by_all_whichever_rank_has_it(
+    how: str, several: tuple[int, Results]
+) -> None:
+    _, results = several
+    told = results[f"{how}stray"]
+
+    assert told == [told[0]] * len(told)
+    assert "  at:  the data: batch[1] holds nan, in sample 17 of data.train (rank " in told[0]
+    assert "Mend or leave out that sample" in told[0]
+
+
+@pytest.mark.slow
 def test_a_gradient_that_is_not_finite_in_the_part_of_one_rank_is_left_out_by_all(several: tuple[int, Results]) -> None:
     ranks, results = several
     expected = alone("skipped_late", ranks)
@@ -118,6 +131,21 @@ def test_weights_used_in_parts_are_told_as_such(several: tuple[int, Results]) ->
     for told in several[1]["sharded reaching"]:
         assert "used while they were in parts" in told
         assert "model(x)" in told
+
+
+@pytest.mark.slow
+def test_a_view_that_a_sharded_model_gives_is_no_reason_to_warn_and_may_be_written_into_where_nothing_is_lost(
+    several: tuple[int, Results],
+) -> None:
+    ranks, results = several
+    expected = alone("viewed", ranks)
+
+    for found in results["sharded viewed"]:
+        for one, other in zip(found, expected, strict=True):
+            close(one["weights"], other["weights"])
+    for told in results["sharded written_into"]:
+        assert "a view of another tensor, was changed in place" in told
+    assert results["written_into"] == [""] * ranks
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from engine.parallel.launching import answers, close, script
 
 SCRIPT = Path(__file__).with_name("pipeline_cases.py")
 cases = script("pipeline_cases", SCRIPT)
+NORM = re.compile("(grad|weight)_norm/")
 
 
 @pytest.fixture(scope="module")
@@ -34,8 +36,22 @@ def test_a_pipeline_trains_records_and_keeps_what_one_process_does(name: str, pi
     first, last = (each[name] for each in pipeline)
 
     close(first, alone(name))
-    assert last["points"] == first["points"]
+    assert last["points"] == [point for point in first["points"] if not NORM.match(point[0])]
     assert last["counts"] == first["counts"]
+
+
+def test_what_is_watched_in_a_pipeline_is_the_whole_model_once() -> None:
+    found = alone("watched")
+
+    assert {name for name, _, _ in found["points"] if NORM.match(name)} == {
+        f"{kind}/{module}"
+        for kind in ("grad_norm", "weight_norm")
+        for module in ("inward", "outward", "blocks.0.0", "blocks.1.0", "blocks.2.0")
+    }
+    names = {"blocks.0.0", "blocks.1.0", "blocks.2.0", "outward"}
+    assert found["kept"].keys() == {"probe/step-000000001.safetensors", "probe/step-000000003.safetensors"}
+    assert {at.partition("#")[0].partition("<")[0] for at in found["kept"]["probe/step-000000001.safetensors"]} == names
+    assert alone("scaled")["scaler"] == {"scale": 2.0**15, "since": 4, "overflows": 1}
 
 
 @pytest.mark.slow

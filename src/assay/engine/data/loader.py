@@ -168,6 +168,11 @@ class Loader:
         """What is to be loaded for the windows of an epoch from number `start` on."""
         return ((epoch, *part) for cut in self._cuts(epoch, start) for part in cut)
 
+    def indices(self, epoch: int, samples: int, number: int) -> list[int]:
+        """What micro-batch `number` of this rank has of the data set, in the step that follows so many samples."""
+        cut = next(self._cuts_from(epoch, samples), [])
+        return self._own(cut)[number][1] if number < len(self._own(cut)) else []
+
     def own_tasks(self, epoch: int) -> Iterator[Task]:
         """Those of an epoch that are for this one of several ranks."""
         return ((epoch, *part) for cut in self._cuts(epoch, 0) for part in self._own(cut))

@@ -56,6 +56,7 @@ class Display:
         self._wait_s = _REFRESH_S
         self._begun = (0.0, 0)
         self._told = 0.0
+        self._told_at: int | None = None
         self._evaluated_at: int | None = None
 
     def handlers(self) -> list[Handler]:
@@ -83,6 +84,7 @@ class Display:
     def begin(self, engine: Engine) -> None:
         self._told = time.perf_counter()
         self._begun = (self._told, engine.state.step)
+        self._told_at = engine.state.step
         if not self.is_live:
             return
         from rich.console import Console
@@ -158,7 +160,7 @@ class Display:
         left = "" if self.is_live else self._left(engine)  # there it stands beside the bar
         self._draw(engine)
         self.say("  ".join([*parts, f"{now - self._told:.1f} s", *([f"eta {left}"] if left else [])]))
-        self._told = now
+        self._told, self._told_at = now, state.step
 
     def _will_be_told(self, engine: Engine) -> bool:
         """Whether the line of this step, or the end of the run, says what was just measured."""
@@ -177,6 +179,9 @@ class Display:
         self.say("  ".join([f"epoch {state.epoch + 1:>2}{of}", f"step {state.step:>5}", *values]))
 
     def end(self, engine: Engine) -> None:
+        """A run may end between two lines: what came after the last has one of its own."""
+        if self._told_at != engine.state.step and parse_period(self.every).count:
+            self.tell(engine)
         self.close()
         state = engine.state
         share = " ".join(f"{name} {value:.1f}s" for name, value in engine.seconds.items() if value >= 0.05)

@@ -112,7 +112,8 @@ class EMA:
             self._aside = None
 
     def state_dict(self) -> dict[str, Any]:
-        return {"updates": self.updates, "evaluate": self.evaluate, "weights": self.weights}
+        weights = self.weights if self._loaded is None else dict(self._loaded)  # not begun since it was loaded
+        return {"updates": self.updates, "evaluate": self.evaluate, "weights": weights}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.updates = state["updates"]

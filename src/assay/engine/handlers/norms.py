@@ -21,7 +21,8 @@ from assay.engine.when import Before, steps
 class Norms:
     """Records `grad_norm/MODULE` and `weight_norm/MODULE`: gradients as the optimizer gets them, weights after it.
 
-    A module is what holds the parameters; with `depth` 1, 2, ... only so many parts of its name count.
+    A module is what holds the parameters; with `depth` 1, 2, ... only so many parts of its name count. In a pipeline
+    each process measures its stages, and the first records the norms of the whole model.
     """
 
     def __init__(self, every: str = "100 steps", *, depth: int | None = None) -> None:
@@ -43,7 +44,7 @@ class Norms:
 
     def listen(self, engine: Engine) -> None:
         """Be there when the optimizer takes its step: after it the gradients are gone."""
-        named = {id(weight): (name, weight) for name, weight in _trained(engine.process.model)}
+        named = {id(weight): (name, weight) for name, weight in _weights(engine) if weight.requires_grad}
 
         def measure(mine: list[tuple[str, nn.Parameter]], *_: Any) -> None:
             self._grads += [(name, _norm(weight.grad)) for name, weight in mine if weight.grad is not None]
@@ -55,13 +56,15 @@ class Norms:
             self._hooks.append(optimizer.register_step_pre_hook(partial(measure, mine)))
 
     def record(self, engine: Engine) -> None:
-        weights = [(name, _norm(weight)) for name, weight in engine.process.model.named_parameters()]
+        weights = [(name, _norm(weight)) for name, weight in _weights(engine)]
         values = _numbers([*self._grads, *weights])
-        grads = self._by_module("grad_norm", dict(zip([name for name, _ in self._grads], values, strict=False)))
-        rest = values[len(self._grads) :]
-        norms = self._by_module("weight_norm", dict(zip([name for name, _ in weights], rest, strict=True)))
+        grads = dict(zip([name for name, _ in self._grads], values, strict=False))
+        norms = dict(zip([name for name, _ in weights], values[len(grads) :], strict=True))
         self.leave()
-        engine.recorder.log(grads | norms, engine.state.step)
+        if engine.pipeline is not None:
+            grads, norms = engine.pipeline.of_all(grads), engine.pipeline.of_all(norms)
+        found = self._by_module("grad_norm", grads) | self._by_module("weight_norm", norms)
+        engine.recorder.log(found, engine.state.step)
 
     def leave(self) -> None:
         for hook in self._hooks:
@@ -78,8 +81,11 @@ class Norms:
         return {name: math.sqrt(square) for name, square in squares.items()}
 
 
-def _trained(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
-    return [(name, weight) for name, weight in model.named_parameters() if weight.requires_grad]
+def _weights(engine: Engine) -> list[tuple[str, nn.Parameter]]:
+    """Each weight once: of those that two stages of a pipeline have, the first counts them."""
+    pipeline = engine.pipeline
+    named = engine.process.model.named_parameters()
+    return [(name, weight) for name, weight in named if pipeline is None or pipeline.ranks.owns(weight)]
 
 
 def _norm(tensor: Tensor) -> Tensor:

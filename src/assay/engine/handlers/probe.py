@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from safetensors.torch import save
 from torch import Tensor, nn
@@ -17,6 +17,9 @@ from assay.engine.engine import Engine
 from assay.engine.handlers.artifact import keep
 from assay.engine.when import Before
 
+if TYPE_CHECKING:
+    from assay.engine.parallel.pipeline import Pipeline
+
 
 class Probe:
     """Saves the outputs of the modules whose names match, in the training steps that are recorded as `steps`.
@@ -24,6 +27,7 @@ class Probe:
     Each step makes an artifact `probe/step-000000010.safetensors` of tensors by module: `encoder.0.attn` for a module
     that gives a tensor, `encoder.0.attn/1` or `encoder.0.attn/weights` for a part of what it gives, `...#1` for its
     second call within the step (of a second micro-batch, for example). `inputs` saves what it got, too: `...<0`.
+    In a pipeline that is what all stages gave.
     """
 
     def __init__(self, match: str | Sequence[str], steps: Sequence[int], *, inputs: bool = False) -> None:
@@ -55,12 +59,16 @@ class Probe:
     def listen(self, engine: Engine) -> None:
         for name, module in engine.process.model.named_modules():
             if name and any(fnmatchcase(name, pattern) for pattern in self.match):
-                self._hooks.append(module.register_forward_hook(self._hook_of(name)))
+                self._hooks.append(module.register_forward_hook(self._hook_of(name, engine.pipeline)))
 
     def write(self, engine: Engine) -> None:
         """Keep what was seen as an artifact of the run."""
         seen, step = self._seen, engine.state.step
         self.leave()
+        if engine.pipeline is not None:
+            seen = engine.pipeline.of_all(seen)
+            if not engine.pipeline.is_gathered:
+                return
         if seen:
             keep(engine, save(seen), f"probe/step-{step:09d}.safetensors")
         else:
@@ -72,8 +80,10 @@ class Probe:
             hook.remove()
         self._hooks, self._calls, self._seen = [], {}, {}
 
-    def _hook_of(self, name: str) -> Any:
+    def _hook_of(self, name: str, pipeline: Pipeline | None) -> Any:
         def look(_module: nn.Module, inputs: Any, output: Any) -> None:
+            if pipeline is not None and pipeline.is_measuring:
+                return
             number = self._calls.get(name, 0)
             self._calls[name] = number + 1
             which = f"{name}#{number}" if number else name

@@ -234,12 +234,17 @@ def _spoilt(model: nn.Module) -> list[str]:
 
 def capture(engine: Engine) -> dict[str, Any]:
     """Everything a checkpoint keeps, by part; each listener with a state is a part of its own."""
+    parts = _own(engine)
+    return parts if engine.pipeline is None else engine.pipeline.whole(parts)
+
+
+def _own(engine: Engine) -> dict[str, Any]:
+    """The same of what this process has of the model."""
     model, backward = engine.process.model, engine.process.backward
     parts = {"model": model.state_dict(), "state": engine.state.state_dict()}
     parts |= {name: part.state_dict() for name, part in backward.parts(model).items()}
     parts |= criterion_state(engine.process)
-    parts |= {name: listener.state_dict() for name, listener in stateful(engine).items()}
-    return parts if engine.pipeline is None else engine.pipeline.whole(parts)
+    return parts | {name: listener.state_dict() for name, listener in stateful(engine).items()}
 
 
 def restore(engine: Engine, parts: Mapping[str, Any]) -> None:
@@ -263,7 +268,9 @@ def restore(engine: Engine, parts: Mapping[str, Any]) -> None:
 
 def unlike(engine: Engine, parts: Mapping[str, Any]) -> list[str]:
     """The parts of a loaded checkpoint that, asked for their state now, do not give what it holds of them."""
-    now = capture(engine)
+    now = _own(engine)
+    if engine.pipeline is not None:
+        parts = engine.pipeline.own(parts)
     return [
         name for name, state in parts.items() if name in now and digest(now[name]) != digest(as_held(now[name], state))
     ]

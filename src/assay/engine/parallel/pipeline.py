@@ -95,7 +95,14 @@ class Pipeline:
         self._process: Any = None
         self._source: Any = None
         self._compute: Callable[[int, Any, dict[str, Any]], Any] = self._through
+        self.is_measuring = False
+        """Whether what stages compute now is of zeros, to learn its shapes."""
         model.forward = self._called
+
+    @property
+    def is_gathered(self) -> bool:
+        """Whether this process is the one of its pipeline that gets what all have found."""
+        return self.ranks.place == 0
 
     @property
     def lines(self) -> list[str]:
@@ -164,6 +171,11 @@ class Pipeline:
         """The same for all batches of training."""
         for window in windows:
             yield window._replace(batches=[self.placed(batch) for batch in window.batches])
+
+    def of_all(self, found: dict[str, Any]) -> dict[str, Any]:
+        """What the processes of this pipeline have found of their stages, where `is_gathered`; else {}. Collective."""
+        tables = self.ranks.gather_line(found)
+        return {name: value for table in tables for name, value in table.items()}
 
     def whole(self, parts: dict[str, Any]) -> dict[str, Any]:
         """The parts of a checkpoint as of the whole model, where one is saved; others keep their own. Collective."""
@@ -245,14 +257,18 @@ class Pipeline:
         found: list[Shapes] = []
         buffers = Buffers(self.model)
         buffers.keep()
-        with undisturbed():
-            for number in range(self.count - 1):
-                shapes: Shapes = ()
-                if number in self.stages:
-                    zeros = tuple(_like(each, is_training, device) for each in found[-1]) if found else ()
-                    shapes = _shapes(self.compute(number, first, zeros))
-                found.append(self.ranks.told_by(number % self.ranks.places, shapes))
-        buffers.put_back()
+        self.is_measuring = True
+        try:
+            with undisturbed():
+                for number in range(self.count - 1):
+                    shapes: Shapes = ()
+                    if number in self.stages:
+                        zeros = tuple(_like(each, is_training, device) for each in found[-1]) if found else ()
+                        shapes = _shapes(self.compute(number, first, zeros))
+                    found.append(self.ranks.told_by(number % self.ranks.places, shapes))
+        finally:
+            self.is_measuring = False
+            buffers.put_back()
         return found
 
     def compute(self, number: int, i: int, given: tuple[Any, ...]) -> Any:

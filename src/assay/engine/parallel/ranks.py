@@ -155,6 +155,12 @@ class Ranks:
             dist.all_gather_object(found, value, group=self._everyone)
         return found
 
+    def first_word(self, word: str, *, unless: str) -> str:
+        """What the first process says that has more to say than `unless`, and which it is; for all the same."""
+        words = self.gather_from_everyone(word)
+        told = next((rank for rank, each in enumerate(words) if each and each != unless), None)
+        return f"{words[told]} (rank {told})" if told is not None else word
+
     def ask_to_stop(self, reason: str, *, hurry: bool) -> None:
         """What one rank alone may know, as a signal: all of them do it at the end of the same step."""
         self.asked = self.asked or reason

@@ -5,13 +5,16 @@ The weights of a block come together when it is called, and its gradients are ad
 
 from __future__ import annotations
 
+import re
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from assay.core.errors import InputError
+from assay.engine.batches import mapped
 from assay.engine.blocks import blocks_of, modules_named
 
 if TYPE_CHECKING:
@@ -35,9 +38,31 @@ class Sharding:
     blocks: Sequence[str]
     stage: int
     has_replicas: bool
+    given: list[tuple[Tensor, int]] = field(default_factory=list)
+    """Views that the model gave, each as often changed as it was then."""
+
+    def look(self, _module: nn.Module, _args: Any, output: Any) -> None:
+        """What a model gives that comes together as a whole: from its gradient the backward pass knows that it begins.
+
+        That of a view is lost when it is changed in place.
+        """
+
+        def keep(tensor: Tensor) -> Tensor:
+            if tensor.requires_grad and tensor._is_view():
+                self.given.append((tensor, tensor._version))
+            return tensor
+
+        mapped(output, keep)
 
     def begin_pass(self, *, is_last: bool) -> None:
         """A backward pass comes; the last one of a step has to leave the gradient of the whole step."""
+        given = list(self.given)
+        self.given.clear()
+        if any(tensor._version != version for tensor, version in given):
+            raise InputError(
+                "What the model gave, a view of another tensor, was changed in place: its gradient would be lost.",
+                fix="Write out = out + x, not out += x; or divide the model into blocks: [parallel] shard_blocks.",
+            )
         for module in self.modules:
             if self.stage == 1:
                 module.set_requires_gradient_sync(is_last, recurse=False)
@@ -72,11 +97,25 @@ def shard(model: nn.Module, mesh: Mesh, *, blocks: Blocks = None, stage: int = 3
         if root not in done:
             fully_shard(root, mesh=devices, reshard_after_forward=None if stage == 3 else False)
             done.append(root)
+    sharding = Sharding(modules=done, blocks=list(found), stage=stage, has_replicas=has_replicas)
+    for root in _roots(model):
+        _accept_views(root)
+        if not found:
+            root.register_forward_hook(sharding.look)
     for each in done:
         # What an engine differentiates is a share of the loss of the whole step: the gradient is the sum.
         each.set_gradient_divide_factor(1.0)  # type: ignore[operator]
         each.set_force_sum_reduction_for_comms(True)  # type: ignore[operator]
-    return Sharding(modules=done, blocks=list(found), stage=stage, has_replicas=has_replicas)
+    return sharding
+
+
+def _accept_views(root: nn.Module) -> None:
+    """Torch warns of each model that gives a view, which many do: what is done to it in place is not seen.
+
+    A root keeps its weights until the backward pass, and blocks in it see that pass by themselves.
+    """
+    said = f"FSDP2-wrapped module ({type(root).__name__}) returned a view tensor"
+    warnings.filterwarnings("ignore", message=re.escape(said), category=UserWarning)
 
 
 def _is_new_enough() -> bool:

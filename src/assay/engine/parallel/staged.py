@@ -51,6 +51,10 @@ class StagedRanks(Ranks):
             group = dist.new_group([self.line[place] for place in places], use_local_synchronization=True)
             self._shared.append((group, found))
 
+    def owns(self, weight: Tensor) -> bool:
+        """Whether this process counts a weight that it has, as its first owner does."""
+        return id(weight) not in self._borrowed
+
     def sum_values(self, values: Sequence[float]) -> list[float]:
         found: list[float] = self.told(self.sum_own(values) if self.is_last else None)
         return found
@@ -68,7 +72,7 @@ class StagedRanks(Ranks):
         grads = [own(each.grad) for each in parameters if each.grad is not None]
         if any(grad.is_sparse for grad in grads):
             raise InputError("Sparse gradients cannot be clipped.", fix="Leave out clip_norm, or use dense embeddings.")
-        counted = [each.grad for each in parameters if each.grad is not None and id(each) not in self._borrowed]
+        counted = [each.grad for each in parameters if each.grad is not None and self.owns(each)]
         square = norm_of(counted).double().square().cpu() if counted else torch.zeros((), dtype=torch.float64)
         self._reduce(square, self._host_of_line)
         norm = math.sqrt(square.item())
