@@ -8,7 +8,8 @@ import json
 import os
 import platform
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from statistics import median
 
 from assay.core.version import version
 
@@ -28,6 +29,17 @@ class Figure:
         if self.at_most is None:
             return ""
         return "ok" if self.value <= self.at_most else "MISSED"
+
+
+def middle(runs: Sequence[Sequence[Figure]]) -> list[Figure]:
+    """Of each figure that several runs have measured the median, with the range."""
+    return [_middle(samples) for samples in zip(*runs, strict=True)]
+
+
+def _middle(samples: Sequence[Figure]) -> Figure:
+    values = sorted(sample.value for sample in samples)
+    spread = f"{values[0]:.3f} to {values[-1]:.3f}" if len(values) > 1 else ""
+    return replace(samples[0], value=median(values), note=spread)
 
 
 def options(about: str, argv: Sequence[str] | None = None) -> argparse.Namespace:

@@ -2,7 +2,7 @@
 
 By hand: AdamW in its fused form, a warm-up and cosine by `LambdaLR`, `clip_grad_norm_`, `loss.item()` kept in a list.
 The engine: the same, with loss, norm and learning rate on disk at every step, and a bar. Both train on the same list of
-batches, in turn, on one thread; the figures are medians over rounds, in CPU time. Both must end with equal bits.
+batches, in turn, on one thread; the figures are medians over rounds and processes, in CPU time. Both must end with equal bits.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from loops import (
     Side,
     Terminal,
     check_equal,
+    over_processes,
     recorded_in,
     settle,
     time_in_turn,
@@ -105,13 +106,18 @@ def measured(steps: int, rounds: int, recorder: Recorder) -> Iterator[Figure]:
     yield Figure(name="gpt.ratio", value=pair.ratio(), at_most=1.01)
 
 
+def in_a_process_of_its_own(steps: int, rounds: int) -> list[Figure]:
+    settle()
+    with tempfile.TemporaryDirectory() as folder, recorded_in(Path(folder)) as recorder:
+        return [*measured(steps, rounds, recorder)]
+
+
 def main() -> None:
     asked = options("What the engine costs on a real model.")
-    settle()
-    steps, rounds = (4, 1) if asked.quick else (200, 9)
-    with tempfile.TemporaryDirectory() as folder, recorded_in(Path(folder)) as recorder:
-        figures = list(measured(steps, rounds, recorder))
-    show("gpt: the engine against the same loop by hand", figures, machine(), as_json=asked.as_json)
+    where = machine()
+    processes, steps, rounds = (1, 4, 1) if asked.quick else (5, 100, 9)
+    figures = over_processes(processes, in_a_process_of_its_own, steps, rounds)
+    show("gpt: the engine against the same loop by hand", figures, where, as_json=asked.as_json)
 
 
 if __name__ == "__main__":

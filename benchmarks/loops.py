@@ -9,13 +9,17 @@ import io
 import math
 import os
 from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
 from time import thread_time
+from typing import Any
 
 import torch
+from figures import Figure, middle
 from torch import Tensor, nn
 from torch.optim import SGD
 
@@ -110,6 +114,13 @@ def time_in_turn(pairs: Collection[Pair], rounds: int) -> None:
                 took = thread_time() - begun
                 if i >= 0:
                     seconds.append(took)
+
+
+def over_processes(count: int, measured: Callable[..., Sequence[Figure]], *arguments: Any) -> list[Figure]:
+    """The figures of so many fresh processes, one after another: where one lies in memory moves them by a few per cent."""
+    fresh = ProcessPoolExecutor(1, mp_context=get_context("spawn"), max_tasks_per_child=1)
+    with fresh:
+        return middle([fresh.submit(measured, *arguments).result() for _ in range(count)])
 
 
 def check_equal(name: str, pair: Pair) -> None:

@@ -21,7 +21,7 @@ checkpoint. `steps.working.to_bare` compares the engine's working loop with the 
 
 `log.*` is one call of `RunRecorder.log`, over and over, by the clock on the wall: the mean (of the median block of
 many calls) holds everything, growing the file included; percentiles are of calls timed one by one, less what the clock
-takes. `log.in_loop_us` is what recording loss and learning rate adds to a step of the engine, where torch has used the
+takes; all of it five times, into a new folder each. `log.in_loop_us` is what recording loss and learning rate adds to a step of the engine, where torch has used the
 caches in between.
 """
 
@@ -34,16 +34,13 @@ os.environ["TERM"] = "xterm-256color"  # else there is no bar
 
 import logging
 import tempfile
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import replace
-from multiprocessing import get_context
+from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 from time import perf_counter_ns
 from typing import TextIO
 
-from figures import Figure, machine, options, show
+from figures import Figure, machine, middle, options, show
 from loops import (
     WARMUP,
     Batches,
@@ -54,6 +51,7 @@ from loops import (
     batches_of,
     check_equal,
     network,
+    over_processes,
     recorded_in,
     settle,
     time_in_turn,
@@ -244,25 +242,18 @@ def in_a_process_of_its_own(steps: int, rounds: int) -> list[Figure]:
             return [*loops(steps, rounds, recorder, log)]
 
 
-def middle(samples: Sequence[Figure]) -> Figure:
-    """One figure from those of several processes."""
-    values = sorted(sample.value for sample in samples)
-    spread = f"{values[0]:.3f} to {values[-1]:.3f}" if len(values) > 1 else ""
-    return replace(samples[0], value=median(values), note=spread)
-
-
 def main() -> None:
     asked = options("What a training step and a log call cost.")
     where = machine()
     processes, steps, rounds, calls = (1, 50, 2, 20_000) if asked.quick else (5, 500, 15, 500_000)
-    fresh = ProcessPoolExecutor(1, mp_context=get_context("spawn"), max_tasks_per_child=1)
-    with fresh:
-        runs = [fresh.submit(in_a_process_of_its_own, steps, rounds).result() for _ in range(processes)]
-    figures = [middle(samples) for samples in zip(*runs, strict=True)]
+    figures = over_processes(processes, in_a_process_of_its_own, steps, rounds)
     settle()
     for metrics in (1, 20):
-        with tempfile.TemporaryDirectory() as folder, recorded_in(Path(folder)) as recorder:
-            figures += log_calls(recorder, metrics, calls)
+        runs = []
+        for _ in range(processes):
+            with tempfile.TemporaryDirectory() as folder, recorded_in(Path(folder)) as recorder:
+                runs.append([*log_calls(recorder, metrics, calls)])
+        figures += middle(runs)
     show("steps: the engine against the same loop by hand", figures, where, as_json=asked.as_json)
 
 
