@@ -2,7 +2,8 @@
 
 By hand: AdamW in its fused form, a warm-up and cosine by `LambdaLR`, `clip_grad_norm_`, `loss.item()` kept in a list.
 The engine: the same, with loss, norm and learning rate on disk at every step, and a bar. Both train on the same list of
-batches, in turn, on one thread; the figures are medians over rounds and processes, in CPU time. Both must end with equal bits.
+batches, in turn, on one thread; the figures are medians over rounds and processes, in CPU time. Both must end with
+equal bits.
 """
 
 from __future__ import annotations

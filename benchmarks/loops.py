@@ -117,7 +117,7 @@ def time_in_turn(pairs: Collection[Pair], rounds: int) -> None:
 
 
 def over_processes(count: int, measured: Callable[..., Sequence[Figure]], *arguments: Any) -> list[Figure]:
-    """The figures of so many fresh processes, one after another: where one lies in memory moves them by a few per cent."""
+    """The figures of so many fresh processes, one after another: where one lies in memory moves them."""
     fresh = ProcessPoolExecutor(1, mp_context=get_context("spawn"), max_tasks_per_child=1)
     with fresh:
         return middle([fresh.submit(measured, *arguments).result() for _ in range(count)])

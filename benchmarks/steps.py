@@ -21,8 +21,8 @@ checkpoint. `steps.working.to_bare` compares the engine's working loop with the 
 
 `log.*` is one call of `RunRecorder.log`, over and over, by the clock on the wall: the mean (of the median block of
 many calls) holds everything, growing the file included; percentiles are of calls timed one by one, less what the clock
-takes; all of it five times, into a new folder each. `log.in_loop_us` is what recording loss and learning rate adds to a step of the engine, where torch has used the
-caches in between.
+takes; the median of several folders. `log.in_loop_us` is what recording loss and learning rate adds to a step of the
+engine, where torch has used the caches in between.
 """
 
 from __future__ import annotations

@@ -215,6 +215,9 @@ def test_a_test_does_without_the_criterion_and_training_says_that_it_lacks_it(as
     (fact,) = evaluations(the_other(project, trained))
     assert fact.metrics.keys() == {"test/acc"}
 
+    bare = assay("test", "bare.toml", "--from", trained.name, "process.metrics={}")
+    assert (bare.returncode, bare.stdout.count("nothing was measured")) == (0, 1), bare.stdout + bare.stderr
+
 
 def test_a_criterion_of_its_own_section_trains_to_the_same_bits(assay, project: Path) -> None:
     assert assay("run", "toy.toml").returncode == 0

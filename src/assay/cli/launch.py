@@ -98,11 +98,13 @@ def told_both(result: RunResult, *, pdb: bool = False) -> int:
     return max(code, told_test(result.test, pdb=pdb)) if result.test is not None else code
 
 
-def told_test(result: RunResult, *, pdb: bool = False) -> int:
-    """Tell a person what a test measured, and how it ended; the exit code."""
+def told_test(result: RunResult, *, measures: bool = True, pdb: bool = False) -> int:
+    """Tell a person what a test measured, and how it ended; the exit code. `measures`: whether it was to measure."""
     if result.status == "finished":
         for name, value in result.value.items():
             click.echo(f"{name:<20} {value:.4f}")
+        if measures and not result.value:
+            click.echo("nothing was measured: the process has no metrics, and gives no loss")
     return told(result, pdb=pdb, can_resume=False)
 
 

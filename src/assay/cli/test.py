@@ -29,4 +29,4 @@ def command(arguments: tuple[str, ...], weights: str, splits: tuple[str, ...], i
 
     launch = launch_of(**options)
     found = test(addresses[0], launch, splits=splits, infer=infer, weights=weights, overrides=overrides)
-    return told_test(found, pdb=options["pdb"])
+    return told_test(found, measures=not infer, pdb=options["pdb"])

@@ -349,7 +349,9 @@ def said(error: BaseException, rank: int) -> str:
     where = f"On rank {rank}: " if rank else ""
     if isinstance(error, AssayError):
         return where + "\n  ".join([str(error), *getattr(error, "__notes__", ())])
-    return f"{where}{type(error).__name__}: {error}\n{ending(error)[2]}".rstrip()
+    head = f"{type(error).__name__}: {error}"
+    before, _, after = ending(error)[2].rpartition(f"\n{head}")
+    return f"{where}{head}\n{before}{after}".rstrip()
 
 
 def cause_of(error: BaseException, launch: Launch, house: House) -> BaseException:
