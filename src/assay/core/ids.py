@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from datetime import datetime
-from hashlib import sha256
 
 ID_LENGTH = 8
 _ALPHABET = "abcdefghijklmnopqrstuvwxyz234567"  # RFC 4648 base32, lower case
@@ -24,6 +23,8 @@ def run_id_of(text: str) -> str:
     >>> run_id_of("mlflow 0a1b")
     'w7w5y5il'
     """
+    from hashlib import sha256  # brings OpenSSL along, which what records would have to load
+
     return _id_of(sha256(text.encode("utf-8", "surrogatepass")).digest()[:ID_LENGTH])
 
 
