@@ -22,6 +22,7 @@ from assay.cli import main as cli
 from assay.cli.main import COMMANDS, commands, main
 from assay.core.diagnostics import Origin, Problem
 from assay.core.errors import ConfigError, InputError, RecordError
+from assay.record import tracebacks
 from assay.store.layout import Project
 from run_folders import make_run
 
@@ -209,7 +210,8 @@ def test_an_interrupt_ends_with_130(error: BaseException, acting: Callable[[Act]
 def test_a_fault_shows_the_part_that_helps_and_where_to_take_it(
     acting: Callable[[Act], None], assay: Assay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("assay.record.tracebacks._HOUSE", str(ROOT))  # these lines are not of a user
+    elsewhere = (str(ROOT), *tracebacks._ELSEWHERE)  # these lines are not of a user
+    monkeypatch.setattr(tracebacks, "_ELSEWHERE", elsewhere)
 
     def odd(n: int) -> None:
         even(n - 1)

@@ -196,7 +196,7 @@ def test_part_of_a_model_cannot_be_called_alone(mesh: Mesh) -> None:
 
 
 def test_a_step_with_too_few_micro_batches_shows_the_arithmetic(mesh: Mesh) -> None:
-    with pytest.raises(InputError, match=r"A step has 1 micro-batches \(8 = 1 accumulate x 8\); 1f1b keeps 2 stages"):
+    with pytest.raises(InputError, match=r"A step has 1 micro-batch \(8 = 1 accumulate x 8\); 1f1b keeps 2 stages"):
         engine_of(mesh, accumulate=1)
 
 

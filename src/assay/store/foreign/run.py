@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import os
-from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal
 
@@ -108,9 +108,11 @@ def curve(
 ) -> Block:
     """One metric that was logged by itself. `branches`: 0 for a point on the curve, else what left it (none: all 0)."""
     block = Block(KeySet(number, (name,)))
-    block.add(steps, times_ns, [values], 0, 0)
-    if any(branches):
-        block.branches = array("q", branches)
+    at = 0
+    for branch, those in groupby(branches or [0] * len(steps)):
+        end = at + sum(1 for _ in those)
+        block.add(steps[at:end], times_ns[at:end], [values[at:end]], branch, at)
+        at = end
     return block
 
 
