@@ -21,8 +21,9 @@ from assay.build import Context, inject, provides, user_code
 from assay.core import run_file
 from assay.engine import Accuracy, Backward, Engine, Loader, Supervised, WarmupCosine, seed_all
 from assay.engine.seed import INIT, key
+from examples import EXAMPLES
 
-EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "02_by_hand" / "train.py"
+EXAMPLE = EXAMPLES / "02_by_hand" / "train.py"
 
 pytestmark = pytest.mark.slow
 

@@ -21,11 +21,10 @@ import assay as house
 from assay.config import load, plain
 from assay.core import run_file
 from assay.store.series import read_series
+from examples import EXAMPLES, SRC
 from languages import WRITERS
 from warm_python import Run
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-SRC = EXAMPLES.parent / "src"
 OFFLINE = """\
 import socket
 import sys

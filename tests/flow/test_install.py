@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from examples import DIGITS
+
 ROOT = Path(__file__).resolve().parents[2]
 EXTRAS = ("torch", "yaml", "fastapi", "uvicorn", "tensorboard", "matplotlib", "psycopg", "optuna", "onnx")
-DIGITS = str(ROOT / "examples" / "01_digits" / "digits.toml")
 
 
 def bare(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -56,7 +57,7 @@ def test_installing_assay_pulls_no_torch() -> None:
 @pytest.mark.row("D01")
 @pytest.mark.parametrize("command", ["run", "check"])
 def test_training_without_torch_says_once_what_to_install(tmp_path: Path, command: str) -> None:
-    said = bare(tmp_path, "-m", "assay", command, DIGITS)
+    said = bare(tmp_path, "-m", "assay", command, str(DIGITS))
 
     text = said.stdout + said.stderr
     assert said.returncode == 2
@@ -75,7 +76,7 @@ def test_importing_the_engine_without_torch_says_what_to_install(tmp_path: Path)
 
 
 def test_a_shape_mistake_is_told_without_torch_too(tmp_path: Path) -> None:
-    said = bare(tmp_path, "-m", "assay", "run", DIGITS, "trian.epochs=1")
+    said = bare(tmp_path, "-m", "assay", "run", str(DIGITS), "trian.epochs=1")
 
     assert said.returncode == 2
     assert "did you mean `train`?" in said.stderr and "PyTorch" not in said.stderr

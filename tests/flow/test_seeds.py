@@ -24,11 +24,10 @@ from assay.store.layout import open_project, run_folders
 from assay.store.series import read_series
 from assay.store.watched import files_left
 from event_reader import read
-from examples import EXAMPLES
+from examples import EXAMPLES, SRC
 from warm_python import Run
 
 SEEDS = EXAMPLES / "seeds"
-SRC = EXAMPLES.parent / "src"
 
 BUILT_IN = "('epoch', {epoch}),\n ('eidx', 1),\n ('idx', 0),\n ('global_step', 0),\n ('device', 'cpu')"
 OF_THE_CLASS = (
