@@ -1,4 +1,4 @@
-"""The examples, copied to a folder of their own: where somebody has trained in the checkout they belong to its project."""
+"""The examples, in a copy of their own: where somebody has trained in the checkout they belong to the project there."""
 
 import atexit
 import os

@@ -137,3 +137,7 @@ def test_a_data_set_of_instances_trains_a_model_that_takes_them_by_name() -> Non
     assert runs.state.samples == 100
     assert losses[-1] < losses[0]
     assert to_device(Instance(x=torch.zeros(2)), torch.device("meta")).x.device.type == "meta"
+
+
+def test_a_field_may_have_any_name() -> None:
+    assert dict(Instance(self=1, cls=2, fields=3)._fields) == {"self": 1, "cls": 2, "fields": 3}

@@ -55,7 +55,7 @@ class Instance:
     __slots__ = ("_fields", "_placements")
     __iter__ = None  # by name, not one after another
 
-    def __init__(self, **fields: Any) -> None:
+    def __init__(self, /, **fields: Any) -> None:
         marked = {name: value for name, value in fields.items() if isinstance(value, DistTensorData)}
         self._fields = {name: value.tensor if name in marked else value for name, value in fields.items()}
         self._placements = {name: value.placement for name, value in marked.items()}

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from assay import BaseParams, Params
@@ -370,6 +370,7 @@ def test_a_group_shares_nothing_with_what_it_was_made_of() -> None:
         st.from_regex(r"[a-z]{2,8}", fullmatch=True).filter(lambda n: not hasattr(BaseParams, n)), st.integers()
     )
 )
+@example({"cls": 1, "self": 2})
 def test_copies_are_equal_and_apart(values: dict[str, int]) -> None:
     p = BaseParams(**values)
 

@@ -99,7 +99,7 @@ class Group(dict[str, Any]):
             raise AttributeError(unknown_name(name, self), name=name, obj=self)
         del self[name]
 
-    def update(self, *others: Any, **more: Any) -> None:
+    def update(self, /, *others: Any, **more: Any) -> None:
         origin = caller()
         for name, value in dict(*others, **more).items():
             self._store(name, value, origin)

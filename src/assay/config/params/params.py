@@ -86,7 +86,7 @@ class BaseParams:
                 raise InputError(f"{cls.__name__} has a namespace: it declares its parameters in its body alone.")
             setattr(cls, "__init__", _declaring(cls, init))  # noqa: B010 - a method is replaced on purpose
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+    def __new__(cls, /, *args: Any, **kwargs: Any) -> Self:
         self = super().__new__(cls)
         object.__setattr__(self, "_own", _Own())
         for path, declared in cls._declared.items():
@@ -95,7 +95,7 @@ class BaseParams:
             self._own.declared_by[path[0]] = declared.owner
         return self
 
-    def __init__(self, **values: Any) -> None:
+    def __init__(self, /, **values: Any) -> None:
         origin = caller()
         _raise(self._taken(values, lambda name: origin, self._unknown("auto")))
 
@@ -177,7 +177,7 @@ class BaseParams:
         """For `p.lr = p.arange(0.1, 0, 1)`: a number from `left` to `right`, both included."""
         return arange(default, left, right)
 
-    def optim_option(self, **options: Any) -> Group:
+    def optim_option(self, /, **options: Any) -> Group:
         """Declare the group `optim`. It may be assigned as well: `self.optim = self.optim_option(lr=0.1)`."""
         self._store("optim", Group(options), caller())
         group: Group = self.__dict__["optim"]
@@ -402,7 +402,7 @@ def _declaring(cls: type, init: Callable[..., None]) -> Callable[..., None]:
     """`init` that says which class it belongs to while it runs, so that conflicts between mixins are found."""
 
     @functools.wraps(init)
-    def declaring(self: BaseParams, *args: Any, **kwargs: Any) -> None:
+    def declaring(self: BaseParams, /, *args: Any, **kwargs: Any) -> None:
         own = self._own
         own.declaring.append(cls)
         try:
@@ -473,7 +473,7 @@ class Params(BaseParams, is_bare=True):
     global_step: int = 0
     device: str = "cpu"
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+    def __new__(cls, /, *args: Any, **kwargs: Any) -> Self:
         self = super().__new__(cls, *args, **kwargs)
         if cls._declared[("device",)].owner is Params:
             self._store("device", _device(), Origin(source=DEFAULT))
