@@ -305,3 +305,41 @@ def run_program(program: str, *arguments: object) -> str:
     out, _ = process.communicate(timeout=120)
     assert process.returncode == 0
     return out
+
+
+def test_a_job_is_done_even_if_its_thread_was_interrupted_as_it_began(monkeypatch: pytest.MonkeyPatch) -> None:
+    background, done, waited = Background("test"), [], []
+    wait = threading.Event.wait
+
+    def interrupted(event: threading.Event, timeout: float | None = None) -> bool:
+        waited.append(event)
+        if len(waited) == 1:  # that of `Thread.start`
+            raise KeyboardInterrupt
+        return wait(event, timeout)
+
+    monkeypatch.setattr(threading.Event, "wait", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        background.submit(lambda: done.append(1))
+    background.submit(lambda: done.append(2))
+    background.wait()
+
+    assert done == [1, 2] and len(waited) > 1
+
+
+def test_without_a_thread_to_begin_nothing_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    background, done = Background("test"), []
+    monkeypatch.setattr("assay.engine.checkpoint.background._SECONDS_TO_BEGIN", 0.01)
+
+    def refused(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refused)
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            background.submit(lambda: done.append(1))
+    background.wait()
+    assert not background.is_busy
+    background.submit(lambda: done.append(2))
+    background.wait()
+
+    assert done == [2]

@@ -6,6 +6,8 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
+_SECONDS_TO_BEGIN = 5.0
+
 
 class Background:
     """Does one job after another, in order, in a thread that lives as long as there are any.
@@ -24,8 +26,7 @@ class Background:
         with self._lock:
             self._jobs.append(job)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name=self.name)
-                self._thread.start()
+                self._begin()
 
     @property
     def is_busy(self) -> bool:
@@ -37,7 +38,19 @@ class Background:
         if thread is not None:
             thread.join()
 
-    def _work(self) -> None:
+    def _begin(self) -> None:
+        has_begun = threading.Event()
+        self._thread = threading.Thread(target=self._work, args=(has_begun,), name=self.name)
+        try:
+            self._thread.start()
+        except BaseException:  # Ctrl-C, most likely while it waited for the thread, which begins all the same
+            if not has_begun.wait(_SECONDS_TO_BEGIN):
+                self._thread = None
+                self._jobs.pop()
+            raise
+
+    def _work(self, has_begun: threading.Event) -> None:
+        has_begun.set()
         while True:
             with self._lock:
                 if not self._jobs:
