@@ -153,6 +153,12 @@ def test_a_long_line_of_wide_characters_keeps_to_the_width() -> None:
     assert cells(text[: text.index("X")]) == carets.index("^")
 
 
+def test_a_mark_of_no_width_behind_a_full_line_stays_inside() -> None:
+    line = "x" * 76 + "\u0301"
+
+    assert shown(line, column=77, end_column=77) == (line, " " * 75 + "^")
+
+
 def test_control_characters_are_spelled_out_and_the_caret_knows() -> None:
     assert shown('a = "\x1b[31m\x07" x', column=12, end_column=14) == ('a = "\\x1b[31m\\x07" x', " " * 17 + "^^")
 

@@ -192,6 +192,8 @@ def _window(line: str, origin: Origin, width: int) -> tuple[str, int, int]:
         low = _back(cells, low, width - sum(cells[low:high]))
     start = sum(cells[low:first])
     length = max(1, sum(cells[first : min(last, high)]))
+    if width > 20:
+        start = min(start, width - length)  # a mark of no width, behind a line that is full, is at its last cell
     return "".join(shown[low:high]), start, length
 
 
