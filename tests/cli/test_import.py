@@ -105,7 +105,7 @@ def test_only_runs_that_differ_in_nothing_but_their_seed_are_one_group(assay: As
         run = ForeignRun(
             tag=f"{lr}", config=config, created_ns=1 + seed, ended_ns=2, blocks=[curve(0, "a", [1], [1], [lr])]
         )
-        found = Found(tool="wandb", key=f"{lr} {seed}", name="", path=project.root, read=lambda: run)  # noqa: B023
+        found = Found(tool="wandb", key=f"{lr} {seed}", name="", path=project.root, read=lambda run=run: run)
         write_run(project, found, run)
         assay_start(tag=f"own {lr}", config=config, project=project).finish()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -88,6 +89,22 @@ def test_a_scheduler_sees_that_a_step_was_taken() -> None:
 
     unprofiled.step(optimizer)
     scheduler.step()  # torch warns if none was
+
+
+def test_what_somebody_puts_around_a_step_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[str] = []
+    optimizer = SGD(differentiated(model()).parameters(), lr=0.1)
+    inner = SGD.step
+
+    @functools.wraps(inner)  # takes over that torch has wrapped it, too
+    def around(self: SGD, closure: Any = None) -> Any:
+        called.append("around")
+        return inner(self, closure)
+
+    monkeypatch.setattr(SGD, "step", around)
+    unprofiled.step(optimizer)
+
+    assert called == ["around"]
 
 
 def test_an_optimizer_that_does_not_say_what_its_step_wraps_takes_it_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
