@@ -115,6 +115,19 @@ class Viewed(nn.Sequential):
         return super().forward(x).T.T
 
 
+class Mixing(nn.Sequential):
+    """A model with a sparse matrix among its buffers, which is another one on each rank until they share a step."""
+
+    def __init__(self, *layers: nn.Module) -> None:
+        super().__init__(*layers)
+        rank = dist.get_rank() if dist.is_initialized() else 0
+        matrix = torch.eye(4, dtype=torch.float64).to_sparse() * (1.0 + rank)
+        self.register_buffer("matrix", matrix, persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(torch.sparse.mm(self.matrix, x.T).T)
+
+
 class InPlace(Means):
     """Writes into what the model gave."""
 
@@ -203,6 +216,11 @@ def sums(rank: int, ranks: int) -> Any:
 
 def sums_accumulated(rank: int, ranks: int) -> Any:
     return train(Sums(net()), rank=rank, ranks=ranks, accumulate=2)
+
+
+def sparse(rank: int, ranks: int) -> Any:
+    torch.manual_seed(0)
+    return train(Means(Mixing(nn.Linear(4, 2)).double()), rank=rank, ranks=ranks)
 
 
 def several(rank: int, ranks: int) -> Any:
@@ -556,6 +574,7 @@ CASES: dict[str, Callable[[int, int], Any]] = {
         accumulated,
         sums,
         sums_accumulated,
+        sparse,
         several,
         few,
         frozen,

@@ -17,7 +17,7 @@ cases = script("parallel_cases", SCRIPT)
 
 Results = dict[str, list[Any]]
 SHARED = ["means", "clipped", "accumulated", "sums", "sums_accumulated", "several", "few", "frozen", "dropout"]
-EQUAL = [*SHARED, *(f"sharded {name}" for name in SHARED)]
+EQUAL = [*SHARED, "sparse", *(f"sharded {name}" for name in SHARED)]
 
 
 def launched(folder: Path, ranks: int) -> Results:

@@ -17,6 +17,7 @@ from assay.core.errors import AssayError, InputError
 from assay.engine.clip import clip_norm_
 from assay.engine.data.source import Window
 from assay.engine.divided import clip_divided_norm_, is_divided, own
+from assay.engine.sparse import components
 
 if TYPE_CHECKING:
     from assay.engine.parallel.shard import Sharding
@@ -104,8 +105,9 @@ class Ranks:
                 tensor.copy_(part.view_as(tensor))
 
     def follow_(self, tensors: Iterable[Tensor]) -> None:
-        """Give tensors the values that they have on rank 0."""
-        for bucket in _buckets((own(tensor.detach()) for tensor in tensors), self.bucket_bytes):
+        """Give tensors the values that they have on rank 0; a sparse one has as many entries on each."""
+        dense = (part for tensor in tensors for part in components(own(tensor)))
+        for bucket in _buckets(dense, self.bucket_bytes):
             flat = torch.cat([tensor.reshape(-1) for tensor in bucket])
             with peers():
                 dist.broadcast(flat, group=self.group, group_src=0)
