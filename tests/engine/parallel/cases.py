@@ -22,12 +22,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
+from torch.utils._pytree import tree_leaves
 from torch.utils.data import TensorDataset
 
 from assay.core.errors import AssayError
 from assay.core.events import Event, Handler
 from assay.core.ports import MemoryRecorder
-from assay.engine import Accuracy, Backward, Engine, Evaluate, Loader, Process, Supervised
+from assay.engine import Accuracy, Backward, Engine, Evaluate, Loader, Mean, Process, Supervised
 from assay.engine.checkpoint import together
 from assay.engine.checkpoint.codec import digest
 from assay.engine.checkpoint.folder import Where
@@ -374,6 +375,55 @@ def evaluated(rank: int, ranks: int, *, size: int = 21, limit: int | None = None
     }
 
 
+class Elsewhere(Tensor):
+    """A tensor that says it is on a GPU of its rank, and refuses to be used with one of another rank, as torch does."""
+
+    home: int
+
+    @property
+    def device(self) -> torch.device:  # type: ignore[override]
+        return torch.device("cuda", self.home)
+
+    def cpu(self) -> Tensor:
+        return torch.from_numpy(self.numpy().copy())
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        homes = {each.home for each in tree_leaves((args, kwargs)) if isinstance(each, Elsewhere)}
+        if len(homes) > 1:
+            raise RuntimeError("Expected all tensors to be on the same device")
+        found = super().__torch_function__(function, types, args, kwargs or {})
+        if isinstance(found, Elsewhere):
+            found.home = homes.pop()
+        return found
+
+
+class Far(Classes):
+    """Gives outputs on the GPU of this rank."""
+
+    def validation_step(self, batch: Any) -> Any:
+        return {name: _moved(value) for name, value in super().validation_step(batch).items()}
+
+
+def _moved(value: Tensor) -> Tensor:
+    moved = value.as_subclass(Elsewhere)
+    moved.home = dist.get_rank() if dist.is_initialized() else 0
+    return moved
+
+
+def on_devices(rank: int, ranks: int) -> Any:
+    """Evaluated on the GPU of each rank."""
+    process = Far()
+    process.metrics = {"acc": Accuracy(), "mean": Mean()}
+    engine = Engine(process, Loader(classes(12), batch_size=12, **shared(rank, ranks)))
+    valid = Loader(classes(21), micro_batch_size=2, split="valid", **shared(rank, ranks))
+    collect = Collect()
+    engine.bus.extend(Evaluate({"valid": valid}, pipes=[collect]).handlers())
+    share(engine, ranks)
+    engine.run()
+    return {**engine.state.metrics, "pred": collect["pred"].tolist()}
+
+
 def limited(rank: int, ranks: int) -> Any:
     return evaluated(rank, ranks, limit=3)
 
@@ -588,6 +638,7 @@ CASES: dict[str, Callable[[int, int], Any]] = {
         stopped,
         bounded,
         evaluated,
+        on_devices,
         limited,
         own_batches,
         one_batch,

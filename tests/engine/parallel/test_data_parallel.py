@@ -165,6 +165,15 @@ def test_all_ranks_stop_after_the_step_in_which_one_was_asked_to(several: tuple[
 
 
 @pytest.mark.slow
+def test_what_was_counted_on_the_gpu_of_each_rank_is_put_together_on_the_cpu(several: tuple[int, Results]) -> None:
+    ranks, results = several
+    expected = alone("on_devices", ranks)
+
+    for found in results["on_devices"]:
+        close(found, expected)
+
+
+@pytest.mark.slow
 @pytest.mark.row("F03", "A81", "A75")
 @pytest.mark.parametrize("how", ["", "sharded "])
 @pytest.mark.parametrize("name", ["evaluated", "limited", "own_batches", "one_batch"])
