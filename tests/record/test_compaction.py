@@ -84,7 +84,9 @@ def test_a_flipped_bit_of_a_compacted_file_costs_a_64th_of_a_curve_or_8_points(t
 
         (damage,) = contents.damages
         assert damage.offset <= place < damage.end
-        read = {step: value for block in contents.blocks for step, value in zip(block.steps, block.columns[0])}
+        read = {
+            step: value for block in contents.blocks for step, value in zip(block.steps, block.columns[0], strict=True)
+        }
         assert len(read) >= rows - max(8, rows // 64)
         assert all(value == step / 3 for step, value in read.items())
 

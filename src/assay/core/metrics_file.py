@@ -397,17 +397,13 @@ def _integers(
     if wide:
         return list(struct.unpack_from(f"<{rows}q", payload, offset)), end
     first, factor = base
-    offsets: Sequence[int]
-    if spread is None:
-        offsets = struct.unpack_from(f"<{rows}I", payload, offset)
-    else:
-        offsets = _view(payload, offset, rows, "I")
-    if not _fits(first, factor) and first + factor * max(offsets) >= 1 << 63:
+    offsets = _view(payload, offset, rows, "I") if spread is not None else None
+    numbers: Sequence[int] = offsets if offsets is not None else struct.unpack_from(f"<{rows}I", payload, offset)
+    if not _fits(first, factor) and first + factor * max(numbers) >= 1 << 63:
         raise _MalformedError
-    if spread is not None:
-        assert isinstance(offsets, memoryview)
+    if spread is not None and offsets is not None:
         return spread(offsets, first, factor), end
-    return [first + factor * each for each in offsets], end
+    return [first + factor * each for each in numbers], end
 
 
 def _view(payload: memoryview, offset: int, count: int, kind: Literal["d", "I"]) -> memoryview[Any]:
