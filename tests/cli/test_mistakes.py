@@ -161,7 +161,7 @@ MISTAKES = {
     "a list that is not closed": Mistake(ADAM + "betas = [0.9, 0.99\n"),
     "a comma is missing in a list": Mistake(ADAM + "betas = [\n  0.9\n  0.99\n]\n"),
     "a table inline that is not closed": Mistake("[optimizer]\nparams = { lr = 0.1\n[train]\nepochs = 5\n"),
-    "a text with a quote too few in a list": Mistake(ADAM + "names = [\"a, \"b\"]\n"),
+    "a text with a quote too few in a list": Mistake(ADAM + 'names = ["a, "b"]\n'),
     "a section that is not closed": Mistake("[train\nepochs = 5\n"),
     "a colon for an equals sign": Mistake("[train]\nepochs: 5\n"),
     "a file that is not UTF-8": Mistake(files={"a.toml": b'tag = "caf\xe9"\n'}),
