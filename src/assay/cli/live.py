@@ -11,7 +11,7 @@ import click
 
 from assay.cli.terminal import STATUS_STYLES, paint, use_color
 from assay.core.diagnostics import visible
-from assay.core.errors import InputError, did_you_mean
+from assay.core.errors import InputError, RecordError, did_you_mean
 from assay.query.chart import chart, middles, sparkline
 from assay.query.find import find_run
 from assay.query.run import EPOCH, RunView, epochs_at
@@ -67,6 +67,8 @@ def _page(view: RunView, metric: str | None, width: int, height: int, color: boo
     at = f"epoch {summaries[EPOCH].last + 1:.0f}  step {step}" if EPOCH in summaries else f"step {step}"
     tag = visible(elided(view.tag, 30)) or "-"
     yield f"{paint(tag, 'bold', on=color)}  {view.id}  {status}  {at}  {duration(view.duration_s)}"
+    if view.status != "running":
+        yield from (f"damaged: {visible(sentence)}" for sentence in view.damages)
     if not summaries:
         yield from ("", "nothing was logged yet")
         return
@@ -74,7 +76,13 @@ def _page(view: RunView, metric: str | None, width: int, height: int, color: boo
     names = [name for name in summaries if name != EPOCH]
     rows = min(len(names), max(2, height - 14))
     shown = names[:rows]
-    found = read_series(view.folder.metrics, names=[*shown, chosen, EPOCH])
+    try:
+        found = read_series(view.folder.metrics, names=[*shown, chosen, EPOCH])
+    except RecordError:  # it was said above
+        return
+    shown = [name for name in shown if name in found]
+    if chosen not in found:
+        return
     yield from ("", paint(visible(chosen), "bold", on=color))
     drawn = chart(found[chosen], width=width, height=max(4, min(10, height - rows - 5)))
     yield from drawn

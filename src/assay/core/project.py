@@ -6,6 +6,8 @@ from pathlib import Path
 
 ASSAY_DIR = ".assay"
 SETTINGS_NAME = "settings.toml"
+FOLDER_MODES = {"private": 0o700, "group": 0o770}
+"""The permissions of run folders and of kept code, by what the setting `permissions` says."""
 
 
 def project_root(start: Path) -> Path | None:

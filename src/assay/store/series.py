@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from assay.core import metrics_file
-from assay.core.errors import ArgumentError
-from assay.core.frames import FILE_HEAD_BYTES, Damage
+from assay.core.errors import ArgumentError, RecordError
+from assay.core.frames import Damage
 from assay.core.metrics_file import Chunk, KeySet, Rewind, Row, Rows, Spread
+from assay.core.regular_file import read_bytes
 from assay.core.run_file import Summary
 
 if TYPE_CHECKING:
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Source = Path | str | bytes | memoryview
+
+MAX_BYTES = 16 << 30
+"""A billion points of one metric. What is larger is damaged, or made to fill the memory of whoever looks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,16 +182,24 @@ def read_contents(source: Source, *, spread: Spread | None = None) -> Contents:
     blocks: dict[KeySet, Block] = {}
     damages: list[Damage] = []
     order = 0
-    if len(data) < FILE_HEAD_BYTES:  # killed before the head was written, or nothing was ever logged
-        return Contents([], (Damage(0, len(data), torn=True),) if len(data) else ())
+    columns = 0
+
+    def block_of(keys: KeySet) -> Block:
+        nonlocal columns
+        if keys not in blocks:
+            columns += len(keys.names)
+            metrics_file.check_columns(columns, where=where)
+            blocks[keys] = Block(keys)
+        return blocks[keys]
+
     for item in metrics_file.read_rows(data, where=where, spread=spread):
         match item:
             case Rows(keys=keys) | Chunk(keys=keys):
-                block = blocks.get(keys) or blocks.setdefault(keys, Block(keys))
+                block = block_of(keys)
                 block.add(item.steps, item.times_ns, item.columns, item.branch if isinstance(item, Chunk) else 0, order)
                 order += len(item.steps)
             case Row(keys=keys):
-                block = blocks.get(keys) or blocks.setdefault(keys, Block(keys))
+                block = block_of(keys)
                 block.add([item.step], [item.time_ns], [[value] for value in item.values], 0, order)
                 order += 1
             case Rewind(step=step, attempt=attempt):
@@ -351,6 +363,8 @@ def _data(source: Source) -> tuple[bytes | memoryview, str]:
     if isinstance(source, bytes | memoryview):
         return source, "metrics.bin"
     try:
-        return Path(source).read_bytes(), str(source)
+        return read_bytes(source, MAX_BYTES), str(source)
     except FileNotFoundError:
         return b"", str(source)
+    except OSError as error:
+        raise RecordError(f"The metrics cannot be read: {error.strerror or error}.", where=str(source)) from error

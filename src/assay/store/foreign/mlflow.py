@@ -16,10 +16,12 @@ from urllib.parse import unquote, urlsplit
 
 from assay.core.errors import InputError, RecordError
 from assay.core.facts import EndStatus
-from assay.store.foreign.run import ForeignFile, ForeignRun, Found, curve, files_below, kind_of, ns_of
+from assay.core.regular_file import read_bytes
+from assay.store.foreign.run import ForeignFile, ForeignRun, Found, curve, files_below, kind_of, ns_of, read_file
 from assay.store.foreign.tables import nested
 from assay.store.inside import inside
 
+_MOST_YAML_BYTES = 1 << 20
 _MAX_FLOAT = sys.float_info.max
 _STATUS_NAMES = {"1": "RUNNING", "2": "SCHEDULED", "3": "FINISHED", "4": "FAILED", "5": "KILLED"}
 _STATUSES: Mapping[str, EndStatus] = {"FINISHED": "finished", "FAILED": "failed", "KILLED": "stopped"}
@@ -206,7 +208,7 @@ def _from_files(folder: Path, about: Mapping[str, str], root: Path) -> _Kept:
     )
     for values, part in ((kept.params, "params"), (kept.tags, "tags")):
         for name, path in files_below(folder / part, root, left_out=kept.warnings):
-            values[name] = path.read_text(encoding="utf-8", errors="replace")
+            values[name] = read_file(path).decode("utf-8", "replace")
     for name, path in files_below(folder / "metrics", root, left_out=kept.warnings):
         kept.metrics[name] = list(_points(path, kept.warnings))
     artifacts = folder / "artifacts"
@@ -218,7 +220,7 @@ def _from_files(folder: Path, about: Mapping[str, str], root: Path) -> _Kept:
 def _points(path: Path, warnings: list[str]) -> Iterator[tuple[int, float, int]]:
     """Lines of time, value and step. A line that is cut off is told with its place."""
     offset, lost, first = 0, 0, 0
-    for line in path.read_bytes().splitlines(keepends=True):
+    for line in read_file(path).splitlines(keepends=True):
         parts = line.split()
         try:
             if parts:
@@ -247,7 +249,7 @@ def _flat_yaml(path: Path) -> dict[str, str]:
     Read without a library: nobody should have to install one to move away.
     """
     try:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = read_bytes(path, _MOST_YAML_BYTES, follow=True).decode("utf-8", "replace").splitlines()
     except OSError:
         return {}
     folded: list[tuple[str, str]] = []
