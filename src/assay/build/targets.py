@@ -22,7 +22,18 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn
 
 from assay.build.isolation import is_user_module, lies_under, roots_of, user_code
-from assay.config.allowed import FORM, OWN, TORCH, WRAP, can_trust, is_target, parts_of, refused_by_name, trust_command
+from assay.config.allowed import (
+    FORM,
+    OWN,
+    TORCH,
+    WRAP,
+    can_trust,
+    is_target,
+    nameless,
+    parts_of,
+    refused_by_name,
+    trust_command,
+)
 from assay.config.user_modules import UserModules
 from assay.core.diagnostics import Origin, Problem
 from assay.core.errors import InputError, did_you_mean, suggested
@@ -133,6 +144,8 @@ class _Search:
         return found
 
     def _split(self) -> list[str]:
+        if (unnamed := nameless(self.target)) is not None:
+            raise TargetError("unknown-target", unnamed.message, fix=unnamed.fix)
         if not is_target(self.target):
             fix = "write `package.module.Name` or `package.module:Class.method`"
             raise TargetError("unknown-target", f"`{self.target}` is no target", fix=fix)
