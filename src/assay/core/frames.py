@@ -133,14 +133,21 @@ def scan(data: bytes | memoryview, *, start: int = FILE_HEAD_BYTES) -> Iterator[
             yield item
 
 
-def stretches(data: bytes | memoryview, *, start: int = FILE_HEAD_BYTES) -> Iterator[Stretch | Extent | Damage]:
-    """The same as `scan`, with like frames together: a file is mostly that, and is so read several times as fast."""
+def stretches(
+    data: bytes | memoryview, *, start: int = FILE_HEAD_BYTES, base: int = 0, extent: Extent | None = None
+) -> Iterator[Stretch | Extent | Damage]:
+    """The same as `scan`, with like frames together: a file is mostly that, and is so read several times as fast.
+
+    To read on in a file that grows, `data` is the file from offset `base` on, `start` the file offset of the first
+    frame to read, and `extent` the extent that it lies in.
+    """
     view = memoryview(data)
-    size = len(view)
-    offset, extent = start, Extent(start, 0, 0, 0, 0)
+    size = base + len(view)
+    offset = start
+    extent = extent or Extent(start, 0, 0, 0, 0)
     while offset < size:
         limit = min(extent.end, size) if extent.end else size
-        frame = _frame_at(view, offset, limit if offset < limit else size, extent.base_ns)
+        frame = _frame_at(view, offset, limit if offset < limit else size, extent.base_ns, base)
         if isinstance(frame, Frame):
             size_bytes = FRAME_HEAD_BYTES + len(frame.payload)
             if frame.tag == EXTENT:
@@ -149,13 +156,13 @@ def stretches(data: bytes | memoryview, *, start: int = FILE_HEAD_BYTES) -> Iter
                 extent = Extent(frame.offset, frame.a, frame.b, base_ns, end)
                 yield extent
             else:
-                end = _end_of_stretch(view, offset, size_bytes, limit)
-                yield Stretch(offset, frame.tag, size_bytes, view[offset:end], extent.base_ns)
-                offset = end
+                data_end = _end_of_stretch(view, offset - base, size_bytes, limit - base)
+                yield Stretch(offset, frame.tag, size_bytes, view[offset - base : data_end], extent.base_ns)
+                offset = base + data_end
         else:
             # Where the extent ends is not known when it was not preallocated, or when this should have been its head.
             known = offset < extent.end
-            next_offset = extent.end if known else _next_extent(view, offset)
+            next_offset = extent.end if known else base + _next_extent(view, offset - base)
             if frame == "bad":
                 yield Damage(offset, min(next_offset, size), torn=next_offset >= size)
             offset = next_offset
@@ -186,14 +193,15 @@ def _end_of_stretch(view: memoryview, offset: int, size_bytes: int, limit: int) 
     return offset
 
 
-def _frame_at(view: memoryview, offset: int, limit: int, base_ns: int) -> Frame | str:
-    """The frame at `offset`, or "end" when nothing was written there, or "bad"."""
-    if limit - offset < FRAME_HEAD_BYTES:
-        return "bad" if any(view[offset:limit]) else "end"
-    crc, words, tag, a, b = _HEAD.unpack_from(view, offset)
-    end = offset + words * 8
+def _frame_at(view: memoryview, offset: int, limit: int, base_ns: int, base: int = 0) -> Frame | str:
+    """The frame at file offset `offset` of a view of the file from `base` on, or "end" when there is none, or "bad"."""
+    at, limit = offset - base, limit - base
+    if limit - at < FRAME_HEAD_BYTES:
+        return "bad" if any(view[at:limit]) else "end"
+    crc, words, tag, a, b = _HEAD.unpack_from(view, at)
+    end = at + words * 8
     if words == 0 and crc == 0:
-        return "bad" if any(view[offset : offset + FRAME_HEAD_BYTES]) else "end"
-    if words < 2 or end > limit or crc32(view[offset + 4 : end]) != crc:
+        return "bad" if any(view[at : at + FRAME_HEAD_BYTES]) else "end"
+    if words < 2 or end > limit or crc32(view[at + 4 : end]) != crc:
         return "bad"
-    return Frame(offset, tag, a, b, view[offset + FRAME_HEAD_BYTES : end], base_ns)
+    return Frame(offset, tag, a, b, view[at + FRAME_HEAD_BYTES : end], base_ns)

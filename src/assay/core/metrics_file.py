@@ -202,23 +202,33 @@ def read_rows(
 
     With `spread`, which works on numbers as this machine has them, columns are views of `data`, some with steps.
     """
-    if sys.byteorder == "big":
-        spread = None
     frames.check_file_head(data, KIND, VERSION, where=where)
-    sets: dict[int, KeySet] = {}
-    partial: dict[int, list[str]] = {}
-    attempt = 0
+    decoder = Decoder(spread)
     for item in frames.stretches(data):
+        yield from decoder.rows_of(item)
+
+
+class Decoder:
+    """Makes rows of frames, in file order: it knows the key sets that were defined and the attempt that writes."""
+
+    def __init__(self, spread: Spread | None = None) -> None:
+        self._spread = None if sys.byteorder == "big" else spread
+        self._sets: dict[int, KeySet] = {}
+        self._partial: dict[int, list[str]] = {}
+        self._attempt = 0
+
+    def rows_of(self, item: frames.Stretch | Extent | Damage) -> Iterator[Rows | Row | Rewind | Chunk | Damage]:
+        """Yield what one stretch of frames holds; nothing for the head of an extent and for key sets."""
         match item:
             case Extent():
-                attempt = item.attempt
+                self._attempt = item.attempt
             case Damage():
                 yield item
             case frames.Stretch() if item.tag <= MAX_SET_ID:
-                yield _rows(item, sets.get(item.tag), attempt, spread)
+                yield _rows(item, self._sets.get(item.tag), self._attempt, self._spread)
             case frames.Stretch():
                 for frame in item:
-                    row = _decode(frame, sets, partial, attempt, spread)
+                    row = _decode(frame, self._sets, self._partial, self._attempt, self._spread)
                     if row is not None:
                         yield row
 
