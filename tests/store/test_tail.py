@@ -78,8 +78,8 @@ def test_a_file_that_is_not_there_yet_is_empty(tmp_path: Path) -> None:
 
 def test_a_frame_that_is_half_written_is_read_once_it_is_whole(tmp_path: Path) -> None:
     path = tmp_path / "metrics.bin"
-    head = frames.file_head(metrics_file.KIND, metrics_file.VERSION)
-    head += frames.pack_extent(sequence=0, attempt=1, base_ns=0, end=4096)
+    head = frames.file_head(metrics_file.FORM)
+    head += frames.pack_extent(metrics_file.FORM, sequence=0, attempt=1, base_ns=0, end=4096)
     head += metrics_file.pack_keys(metrics_file.KeySet(0, ("loss",)))
     frame = metrics_file.pack_wide(0, 7, 7, [0.5])
     for part in (frame[:8], frame[:20]):
@@ -99,8 +99,8 @@ def test_the_summaries_are_those_of_the_whole_file(
     tmp_path_factory: pytest.TempPathFactory, values: list[float]
 ) -> None:
     path = tmp_path_factory.mktemp("tail") / "metrics.bin"
-    data = frames.file_head(metrics_file.KIND, metrics_file.VERSION)
-    data += frames.pack_extent(sequence=0, attempt=1, base_ns=0, end=0)
+    data = frames.file_head(metrics_file.FORM)
+    data += frames.pack_extent(metrics_file.FORM, sequence=0, attempt=1, base_ns=0, end=0)
     data += metrics_file.pack_keys(metrics_file.KeySet(0, ("loss",)))
     data += b"".join(metrics_file.pack_wide(0, step, step, [value]) for step, value in enumerate(values, 1))
     path.write_bytes(data)

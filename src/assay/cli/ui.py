@@ -21,21 +21,11 @@ _LEAST_TOKEN = 16
     On another machine: ssh -L 7341:127.0.0.1:7341 HOST, then open the link here.""",
 )
 @click.option("--port", metavar="P", type=click.IntRange(0, 65535), help="0: any that is free.")
-@click.option(
-    "--host", metavar="ADDRESS", default="127.0.0.1", help="Beyond this machine: needs a token."
-)
-@click.option(
-    "--allow-host", "names", metavar="NAME", multiple=True, help="A name that a proxy calls it by."
-)
-@click.option(
-    "--prefix", metavar="/PATH", default="", help="What a proxy leaves in front of each path."
-)
-@click.option(
-    "--token-file", metavar="FILE", help=f"A file with a lasting token; so does {TOKEN_VARIABLE}."
-)
-@click.option(
-    "--read-only", "is_read_only", is_flag=True, help="Nothing can be changed from the page."
-)
+@click.option("--host", metavar="ADDRESS", default="127.0.0.1", help="Beyond this machine: needs a token.")
+@click.option("--allow-host", "names", metavar="NAME", multiple=True, help="A name that a proxy calls it by.")
+@click.option("--prefix", metavar="/PATH", default="", help="What a proxy leaves in front of each path.")
+@click.option("--token-file", metavar="FILE", help=f"A file with a lasting token; so does {TOKEN_VARIABLE}.")
+@click.option("--read-only", "is_read_only", is_flag=True, help="Nothing can be changed from the page.")
 def command(
     port: int | None,
     host: str,
@@ -92,7 +82,5 @@ def _token(file: str | None) -> str:
 
 def _prefix(text: str) -> str:
     if text and not text.startswith("/"):
-        raise InputError(
-            f"A prefix begins with a slash, `{text}` does not.", fix=f"--prefix /{text}"
-        )
+        raise InputError(f"A prefix begins with a slash, `{text}` does not.", fix=f"--prefix /{text}")
     return text.rstrip("/")

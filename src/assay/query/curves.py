@@ -133,9 +133,7 @@ class CurveReader:
                 return kept.series
         found = read_series(folder.metrics, branches=branches)
         size = sum(32 * len(each) for each in found.values())
-        if (
-            1 << 20 < size < _KEPT_BYTES
-        ):  # small ones are read again as quickly as they are found here
+        if 1 << 20 < size < _KEPT_BYTES:  # small ones are read again as quickly as they are found here
             with self._lock:
                 self._kept[key] = _Kept(stamp, found, size)
                 while sum(each.size_bytes for each in self._kept.values()) > _KEPT_BYTES:
@@ -307,9 +305,7 @@ def _drawn(part: _Part, low: float, high: float, width: float, view: View) -> Cu
     elif view.log:
         starts = _starts(xs, np.geomspace(xs[0], xs[-1], view.points))
     else:
-        starts = _starts(
-            xs, np.arange(math.floor(xs[0] / width), math.floor(xs[-1] / width) + 1) * width
-        )
+        starts = _starts(xs, np.arange(math.floor(xs[0] / width), math.floor(xs[-1] / width) + 1) * width)
     numbers = values if not non_finite else np.where(finite, values, np.nan)
     counts = np.add.reduceat(finite.astype(np.float64), starts)
     with np.errstate(invalid="ignore", over="ignore"):
@@ -325,8 +321,4 @@ def _starts(xs: NDArray[np.float64], edges: NDArray[np.float64]) -> NDArray[np.i
 
     starts: NDArray[np.int64] = np.unique(np.searchsorted(xs, edges, side="left"))
     starts = starts[starts < len(xs)]
-    return (
-        starts
-        if len(starts) and starts[0] == 0
-        else np.concatenate([np.zeros(1, np.int64), starts])
-    )
+    return starts if len(starts) and starts[0] == 0 else np.concatenate([np.zeros(1, np.int64), starts])

@@ -70,9 +70,7 @@ def rows_of_folders(index: Index, folders: Sequence[str]) -> dict[str, IndexRow]
     with index.asked() as database:
         _fill_page(database, folders)
         columns = ", ".join(f"runs.{name}" for name in IndexRow._fields)
-        rows = map(
-            IndexRow._make, database.execute(f"SELECT {columns} FROM page JOIN runs USING (folder)")
-        )
+        rows = map(IndexRow._make, database.execute(f"SELECT {columns} FROM page JOIN runs USING (folder)"))
         return {row.folder: row for row in rows}
 
 
@@ -88,9 +86,7 @@ def folders_by_id(index: Index, ids: Iterable[str]) -> dict[str, str]:
     with index.asked() as database:
         database.execute("CREATE TEMP TABLE wanted (id PRIMARY KEY)")
         database.executemany("INSERT OR IGNORE INTO wanted VALUES (?)", [(each,) for each in ids])
-        return dict(
-            database.execute("SELECT runs.id, runs.folder FROM wanted JOIN runs USING (id)")
-        )
+        return dict(database.execute("SELECT runs.id, runs.folder FROM wanted JOIN runs USING (id)"))
 
 
 def metrics_of_folders(index: Index, folders: Sequence[str]) -> list[str]:
@@ -117,9 +113,7 @@ class _Joins:
                 self.names.append(RUN_COLUMNS[field.name])
                 continue
             table, where, value = _value_of(field, f":o{i}")
-            joins.append(
-                f"LEFT JOIN {table} AS o{i} ON o{i}.folder = runs.folder AND {where.format(f'o{i}')}"
-            )
+            joins.append(f"LEFT JOIN {table} AS o{i} ON o{i}.folder = runs.folder AND {where.format(f'o{i}')}")
             self.names.append(f"o{i}.{value}")
             self.parameters[f"o{i}"] = field.name
         self.sql = " ".join(joins)
@@ -153,11 +147,7 @@ def _column(
         names = [f"f{i}" for i in range(len(folders))]
         parameters |= dict(zip(names, folders, strict=True))
         query += f" {'WHERE' if field.kind == 'run' else 'AND'} {key} IN ({', '.join(f':{name}' for name in names)})"
-        return {
-            folder: value
-            for folder, value in database.execute(query, parameters)
-            if value is not None
-        }
+        return {folder: value for folder, value in database.execute(query, parameters) if value is not None}
     # One walk along the key of the column takes less than a look-up for each of thousands of runs.
     wanted = set(folders)
     found = database.execute(query, parameters)
@@ -176,9 +166,7 @@ def _select(
     where = ["1" if selected.tests else "runs.kind = 'train'"]
     if selected.hidden_label:
         parameters["hidden"] = selected.hidden_label
-        where.append(
-            "runs.folder NOT IN (SELECT folder FROM items WHERE kind = 'label' AND name = :hidden)"
-        )
+        where.append("runs.folder NOT IN (SELECT folder FROM items WHERE kind = 'label' AND name = :hidden)")
     if selected.condition is not None:
         sql = Sql(selected.condition)
         parameters |= sql.parameters

@@ -165,18 +165,17 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What a file holds: the rows by key set, and how many bytes of it could not be read."""
+    """Rows of a file by key set, and the parts of the file that could not be read."""
 
     blocks: list[Block]
-    damaged_bytes: int = 0
-    torn: bool = False
+    damages: tuple[Damage, ...] = ()
 
 
 def read_contents(source: Source, *, spread: Spread | None = None) -> Contents:
     """All rows of a file (a path, or its bytes), each with the branch it is on. A file that is not there is empty."""
     data, where = _data(source)
     if len(data) < FILE_HEAD_BYTES:  # killed before the head was written, or nothing was ever logged
-        return Contents([], len(data), bool(len(data)))
+        return Contents([], (Damage(0, len(data), torn=True),) if len(data) else ())
     gathered = Gathered()
     for item in metrics_file.read_rows(data, where=where, spread=spread or _spread):
         gathered.add(item)
@@ -188,9 +187,8 @@ class Gathered:
 
     def __init__(self) -> None:
         self._blocks: dict[KeySet, Block] = {}
+        self._damages: list[Damage] = []
         self._order = 0
-        self._damaged = 0
-        self._torn = False
 
     def add(self, item: Rows | Row | Rewind | Chunk | Damage) -> None:
         blocks = self._blocks
@@ -207,12 +205,11 @@ class Gathered:
             case Rewind(step=step, attempt=attempt):
                 for block in blocks.values():
                     block.leave(step, attempt)
-            case _:
-                self._damaged += item.end - item.offset
-                self._torn = item.torn
+            case Damage():
+                self._damages.append(item)
 
     def contents(self) -> Contents:
-        return Contents(list(self._blocks.values()), self._damaged, self._torn)
+        return Contents(list(self._blocks.values()), tuple(self._damages))
 
 
 def summaries(source: Source) -> dict[str, Summary]:

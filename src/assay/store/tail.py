@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from assay.core import frames, metrics_file
-from assay.core.frames import FILE_HEAD_BYTES, Damage, Extent
+from assay.core.frames import Damage
 from assay.core.run_file import Summary
 from assay.store.series import Gathered, Series, series_of, spread_fast
 
@@ -33,9 +33,8 @@ class Tail:
 
     def _begin(self) -> None:
         self._gathered = Gathered()
-        self._decoder = metrics_file.Decoder(spread_fast)
-        self._extent: Extent | None = None
-        self._offset = FILE_HEAD_BYTES
+        self._reader = metrics_file.RowReader(spread_fast)
+        self._size = 0
         self._rows = 0
         self._summaries: dict[str, Summary] | None = None
 
@@ -53,9 +52,7 @@ class Tail:
             except OSError:
                 return False
 
-    def series(
-        self, names: Iterable[str] | None = None, *, branches: bool = False
-    ) -> dict[str, Series]:
+    def series(self, names: Iterable[str] | None = None, *, branches: bool = False) -> dict[str, Series]:
         """Return the curves as they are now, as copies."""
         with self._lock:
             found = series_of(self._gathered.contents(), names=names, branches=branches)
@@ -65,58 +62,44 @@ class Tail:
         """Return each metric in five numbers, as `store.series.summaries` does, over the current branch."""
         with self._lock:
             if self._summaries is None:
-                self._summaries = {
-                    name: _summary(each)
-                    for name, each in series_of(self._gathered.contents()).items()
-                }
+                self._summaries = {name: _summary(each) for name, each in series_of(self._gathered.contents()).items()}
             return self._summaries
 
     def _read(self, descriptor: int) -> bool:
         status = os.fstat(descriptor)
-        if status.st_ino != self._inode or status.st_size < self._offset:
+        if status.st_ino != self._inode or status.st_size < self._reader.offset:
             self._begin()
             self._inode = status.st_ino
-        before, is_new = self._offset, False
-        # Preallocated space holds zeros: most looks find nothing and need no more than the first word.
-        if self._extent is not None and not any(os.pread(descriptor, 8, self._offset)):
-            end = self._extent.end
-            if not end or status.st_size <= end:
-                return False
-        data = _read_all(descriptor, self._offset, status.st_size)
-        if self._offset == FILE_HEAD_BYTES:
-            head = os.pread(descriptor, FILE_HEAD_BYTES, 0)
-            if len(head) < FILE_HEAD_BYTES or not any(head):
-                return False
-            frames.check_file_head(
-                head, metrics_file.KIND, metrics_file.VERSION, where=str(self._path)
-            )
-        for item in frames.stretches(data, start=self._offset, base=before, extent=self._extent):
-            if isinstance(item, Damage):
-                # A frame that is being written this very moment looks torn: it is read with the next look. One that
-                # is really damaged has an intact extent behind it, and from there on the loop goes on.
+        offset, size = self._reader.offset, status.st_size
+        # Preallocated space holds zeros: most looks find nothing new, and need no more than one word.
+        if size == self._size and not any(os.pread(descriptor, 8, offset)):
+            return False
+        # Memory that nobody touches is none: what was read before is a hole in front of what is read now.
+        data = memoryview(bytearray(size))
+        if _fill(descriptor, data, 0, frames.FILE_HEAD_BYTES) < frames.FILE_HEAD_BYTES or not any(data[:8]):
+            return False
+        _fill(descriptor, data, offset, size)
+        self._size = size
+        is_new = False
+        if offset == frames.FILE_HEAD_BYTES:
+            frames.check_file_head(data, metrics_file.FORM, where=str(self._path))
+        for row in self._reader.read(data):
+            # A frame that is written at this very moment looks torn. The reader stays in front of it.
+            if isinstance(row, Damage):
                 continue
-            if isinstance(item, Extent):
-                self._extent = item
-                self._offset = item.offset + frames.EXTENT_FRAME_BYTES
-            else:
-                self._offset = item.offset + len(item.data)
-            for row in self._decoder.rows_of(item):
-                is_new = True
-                self._gathered.add(row)
-                self._rows += (
-                    len(row.steps) if isinstance(row, metrics_file.Rows | metrics_file.Chunk) else 1
-                )
+            is_new = True
+            self._gathered.add(row)
+            self._rows += len(row.steps) if isinstance(row, metrics_file.Rows | metrics_file.Chunk) else 1
         if is_new:
             self._summaries = None
         return is_new
 
 
-def _read_all(descriptor: int, start: int, end: int) -> bytes:
-    parts = []
-    while start < end and (part := os.pread(descriptor, end - start, start)):
-        parts.append(part)
-        start += len(part)
-    return b"".join(parts)
+def _fill(descriptor: int, view: memoryview, start: int, end: int) -> int:
+    """Read the bytes from `start` to `end` into their place, and return where the file ended."""
+    while start < end and (count := os.preadv(descriptor, [view[start:end]], start)):
+        start += count
+    return start
 
 
 def _copied(series: Series) -> Series:
