@@ -15,7 +15,7 @@ from assay.core.directory import LinkedFolderError, make_directory, open_directo
 from assay.core.errors import AssayError, InputError, RecordError, did_you_mean
 from assay.core.ids import folder_name, id_of_folder
 from assay.core.lease import FILE_NAME as LEASE_NAME
-from assay.core.project import ASSAY_DIR, FOLDER_MODES, project_root, settings_file
+from assay.core.project import ASSAY_DIR, FOLDER_MODES, project_root, settings_file, why_not_ours
 from assay.core.regular_file import NotRegularFileError, kind_of_mode, read_bytes
 from assay.core.run_file import RunFile
 
@@ -189,6 +189,8 @@ def open_project(start: Path, *, create: bool = False) -> Project:
 def make_project(root: Path) -> Project:
     """Make `root` a project of its own, even inside of another one. One that it is already is left as it is."""
     project = Project(root.absolute(), is_new=True)
+    if os.path.lexists(project.assay_dir) and (why := why_not_ours(project.root, project.root)):
+        raise InputError(f"This folder cannot become a project: {why}.", where=str(project.root))
     try:
         make_directory(project.assay_dir)
         _write_new(project.assay_dir / ".gitignore", _GITIGNORE)

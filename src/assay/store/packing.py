@@ -75,16 +75,19 @@ class Pack:
 
 def pack(folder: RunFolder, blobs: Blobs, to: Path) -> Pack:
     """Write a run that has ended, with its code, into the new file `to`, which is as open as the run's folder."""
-    run = run_file.read(folder.path)
+    try:
+        run = run_file.read(folder.path)
+    except FileNotFoundError:
+        raise InputError("There is no run in this folder to pack.", where=str(folder.path)) from None
     lease = leases.read(folder.path)
     if lease is not None and leases.liveness(lease, written_ns=leases.written_ns(folder.path)) == "alive":
         who = leases.describe(lease)
         raise InputError(f"The run {run.id} is being written by {who}.", where=str(folder.path), fix="stop it first")
-    code = {f"code/{digest}": blobs.get(digest) for digest in sorted(reachable(named_digests(folder), blobs))}
     temporary = f".{to.name}.{secrets.token_hex(4)}.tmp"
     try:
         if to.exists():
             raise InputError("This file is there already.", where=str(to), fix="choose another name with --to")
+        code = {f"code/{digest}": blobs.get(digest) for digest in sorted(reachable(_named(folder), blobs))}
         with open_directory(folder.path) as source, open_directory(to.parent, follow=True) as place:
             files = {f"run/{name}": _measured(source, name) for name in _run_files(source)}
             files |= {name: PackedFile(size_bytes=len(data), sha256=name[5:]) for name, data in code.items()}
@@ -308,10 +311,21 @@ def _near(file: Path) -> str:
     return did_you_mean(file.name, packs) or f"there is {', '.join(packs[:_NAMED])}"
 
 
+def _named(folder: RunFolder) -> set[str]:
+    try:
+        return named_digests(folder)
+    except OSError as error:
+        raise refusal(error, folder.path, "The record is damaged, and cannot be packed") from error
+
+
 def _run_files(folder: Directory) -> list[str]:
     """What belongs to a run for good: no lease, nothing that was half written, no links."""
     names = []
-    for name, _ in folder.files():
+    for name, status in folder.files():
+        held = getattr(status, "st_blocks", status.st_size) * 512
+        if status.st_size > _ALWAYS_BYTES and held < status.st_size // 2:
+            what = f"{name} claims {size_text(status.st_size)} and holds {size_text(held)}: the record is damaged."
+            raise RecordError(what, where=str(folder.path))
         half_written = any(part.endswith(".tmp") or part.startswith(".lease-") for part in name.split("/"))
         if name != leases.FILE_NAME and not half_written:
             names.append(name)

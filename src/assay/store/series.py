@@ -302,6 +302,7 @@ def _reduced(series: Series, buckets: int) -> Reduced:
         first_steps = np.ceil(np.minimum(edges, 2.0**63 - 1024)).astype(np.int64)
         first_steps[0] = steps[0]  # a float may lie above it
         starts = np.unique(np.searchsorted(steps, first_steps))
+        starts = starts[starts < total]  # of many points at few steps the last ranges hold none
     else:
         starts = np.arange(total)
     ends = np.append(starts[1:], total) if total else starts
