@@ -75,7 +75,7 @@ def attack(folder: Path, number: int) -> list[str]:
         files = sorted(path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
         path = chance.choice(files or [folder / "run.json"])
         harm = chance.choice(HARMS)
-        with contextlib.suppress(OSError, ValueError, IndexError):
+        with contextlib.suppress(OSError, ValueError, IndexError, RecursionError):
             harm(path, chance)
             done.append(f"{harm.__name__} {path.relative_to(folder)}")
     return done
