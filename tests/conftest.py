@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 
 import psutil
 import pytest
-from hypothesis import settings
 
 import warm_python
 from rows import fail_on_a_wrong_mark as pytest_runtest_call  # noqa: F401 - a hook, found by its name
@@ -25,10 +24,7 @@ from rows import fail_on_a_wrong_mark as pytest_runtest_call  # noqa: F401 - a h
 if TYPE_CHECKING:
     from assay.build.registry import Registered
 
-settings.register_profile("dev", deadline=None)
-settings.register_profile("quick", deadline=None, max_examples=10)
-settings.register_profile("ci", deadline=None, derandomize=True, database=None, print_blob=True)
-settings.load_profile("ci" if os.environ.get("CI") else "dev")
+pytest_plugins = ["repeatable"]
 
 # Set once by other packages when they are imported, or by pytest itself.
 VARIABLES_OF_OTHERS = {
