@@ -296,7 +296,7 @@ def _explained(config: Config, key: str) -> dict[str, Any]:
     from assay.config.outside import with_outside
     from assay.config.references import outside_named
     from assay.config.tree import dotted, fitted
-    from assay.core.secret import REDACTED, is_secret_name
+    from assay.core.secret_names import REDACTED, sureness
 
     path = fitted(config.root, _path(key))
     raw = get_at(config.root, path) or get_at(config.written, path)
@@ -306,7 +306,7 @@ def _explained(config: Config, key: str) -> dict[str, Any]:
     node: Node = get_at(root, path) or raw
     value = plain(node)
     text = plain(raw)
-    if isinstance(text, str) and any(is_secret_name(name) for _, name in outside_named(text)):
+    if isinstance(text, str) and any(sureness(name) for _, name in outside_named(text)):
         value = REDACTED
     return {
         "key": dotted(path),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import secrets
 import shutil
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ from assay.core.ids import folder_name
 from assay.core.metrics_file import check_name
 from assay.core.plain import dumps
 from assay.core.run_file import Attempt, Code, RunFile
+from assay.core.secret import Secrets
 from assay.record import edits, readme
 from assay.record.compaction import write_compacted
 from assay.record.config_files import write_config
@@ -84,11 +87,13 @@ def _write(
     created_ns: int,
     before: RunFolder | None,
 ) -> list[str]:
+    cleaner = Secrets.known(os.environ)
+    run = _without_secrets(run, cleaner)
     warnings = [*run.warnings]
     tree, config_toml = _config(run.config, warnings)
     write_config(folder, config_toml, {}, attempt=1)
     write_compacted(folder.metrics, _kept(run.blocks, warnings))
-    _copy(folder, run, warnings)
+    _copy(folder, run, warnings, cleaner)
     numbers = summaries(folder.metrics)
     ended_ns = max(created_ns, run.ended_ns) if run.ended_ns < _MAX_CREATED_NS else created_ns
     last = max((each.step for each in numbers.values()), default=0)
@@ -207,7 +212,20 @@ def _kept(blocks: Sequence[Block], warnings: list[str]) -> list[Block]:
     return kept
 
 
-def _copy(folder: RunFolder, run: ForeignRun, warnings: list[str]) -> None:
+def _without_secrets(run: ForeignRun, cleaner: Secrets) -> ForeignRun:
+    return replace(
+        run,
+        tag=cleaner.clean(run.tag),
+        desc=cleaner.clean(run.desc),
+        config=cleaner.tree(run.config),
+        values=cleaner.tree(run.values),
+        about=cleaner.tree(run.about),
+        reason=cleaner.clean(run.reason),
+        command=cleaner.command(run.command),
+    )
+
+
+def _copy(folder: RunFolder, run: ForeignRun, warnings: list[str], cleaner: Secrets) -> None:
     blobs = FileBlobs(folder.artifacts)
     kept: dict[tuple[str, str, int | None], Artifact] = {}
     for file in run.files:
@@ -221,10 +239,11 @@ def _copy(folder: RunFolder, run: ForeignRun, warnings: list[str]) -> None:
         )
     if kept:
         write_index(folder, list(kept.values()))
-    if isinstance(run.output, Path):
-        shutil.copyfile(run.output, folder.output)
-    elif run.output:
-        folder.output.write_bytes(run.output)
+    if run.output:
+        given = run.output.open("rb") if isinstance(run.output, Path) else io.BytesIO(run.output)
+        with given, folder.output.open("wb") as out:
+            for line in given:
+                out.write(cleaner.clean(line.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape"))
 
 
 def _put(blobs: FileBlobs, file: ForeignFile) -> tuple[str, int]:
