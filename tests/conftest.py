@@ -9,6 +9,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 
 import gc
 import multiprocessing
+import signal
 import sys
 import threading
 from collections.abc import Generator, Iterator
@@ -37,6 +38,10 @@ VARIABLES_OF_OTHERS = {
 LASTING = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", warm_python.__file__)
 FILES_OF_OTHERS = (".coverage", ".hypothesis", "mpl-data")
 THREAD_GRACE_S = 2.0
+
+# A shell that starts a command in the background has it ignore Ctrl-C, and all that the command starts inherits that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 PROCESS = psutil.Process()
 SOURCE = str(Path(__file__).resolve().parent.parent / "src")

@@ -51,7 +51,8 @@ class RunLog(logging.FileHandler):
             self.handleError(record)
         # With a handler of ours in place the standard library shows warnings to nobody: do what it would have done.
         if record.levelno >= logging.WARNING and self._speaks_for(record) and logging.lastResort is not None:
-            logging.lastResort.handle(record)
+            shown = logging.makeLogRecord(vars(record) | {"args": None, "msg": _shown(record.getMessage())})
+            logging.lastResort.handle(shown)
 
     def handleError(self, record: logging.LogRecord) -> None:
         """A full disk must not paint a traceback for each line; anything else is shown as usual."""
@@ -140,6 +141,12 @@ def close_log(handler: RunLog) -> None:
 def logger_of(run_id: str) -> logging.LoggerAdapter[logging.Logger]:
     """A logger whose lines go to the log of this run and to no other run's."""
     return logging.LoggerAdapter(logging.getLogger(LOGGER), {RUN_KEY: run_id})
+
+
+def _shown(text: str) -> str:
+    from assay.core.terminal import for_terminal  # few records are shown
+
+    return for_terminal(text, color=False)
 
 
 def _open_logs() -> list[RunLog]:

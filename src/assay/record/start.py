@@ -12,6 +12,7 @@ from typing import Any, Protocol, Self, TypeVar, overload
 from assay.core.facts import EndStatus, RunFact
 from assay.core.run_file import RunFile
 from assay.core.secret import Secrets, secrets_under
+from assay.core.terminal import visible
 from assay.record.recorder import RunRecorder, end_on_sigterm, ending
 from assay.store.layout import Project, open_project
 
@@ -201,7 +202,7 @@ def start(
     )  # what cannot be written down is refused before anything is made
     home = project if isinstance(project, Project) else open_project(Path(project or Path.cwd()), create=True)
     if home.is_new:
-        print(f"assay: {home.root} is a project now (it has a folder .assay/).", file=sys.stderr)
+        print(f"assay: {visible(str(home.root))} is a project now (it has a folder .assay/).", file=sys.stderr)
     recorder = RunRecorder.start(
         home,
         tag=tag,
