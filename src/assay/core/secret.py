@@ -15,6 +15,10 @@ _OPTIONS = frozenset({"token", "auth", "pass", "pw", "cookie", "bearer", "creden
 """Options whose value is a secret whatever it looks like, though a variable of that name may hold something else."""
 
 
+_DEEPEST = 200
+"""What is nested deeper is refused by all that writes data."""
+
+
 class Secrets:
     """Secrets that are known, and the way to write down texts and data without these and all that looks like one.
 
@@ -71,7 +75,7 @@ class Secrets:
                 count += 1
         return "".join([*parts, text[at:]]) if parts else text, count
 
-    def tree(self, value: Any, name: str = "") -> Any:
+    def tree(self, value: Any, name: str = "", *, depth: int = 0) -> Any:
         """Return plain data with its texts cleaned, and without what stands under the name of a secret.
 
         >>> Secrets().tree({"lr": 0.1, "db": {"password": "hunter2", "url": "pg://me:hunter2@host"}})
@@ -82,10 +86,10 @@ class Secrets:
                 return REDACTED if is_secret(name, value) else self.clean(value)
             case int() if not isinstance(value, bool):
                 return REDACTED if is_secret(name, str(value)) else value
-            case list() | tuple():
-                return [self.tree(item, name) for item in value]
-            case Mapping():
-                return {key: self.tree(item, str(key)) for key, item in value.items()}
+            case list() | tuple() if depth < _DEEPEST:
+                return [self.tree(item, name, depth=depth + 1) for item in value]
+            case Mapping() if depth < _DEEPEST:
+                return {key: self.tree(item, str(key), depth=depth + 1) for key, item in value.items()}
         return value
 
     def command(self, words: Sequence[str]) -> tuple[str, ...]:
@@ -100,17 +104,17 @@ class Secrets:
         )
 
 
-def secrets_under(value: Any, name: str = "") -> Iterator[str]:
+def secrets_under(value: Any, name: str = "", *, depth: int = 0) -> Iterator[str]:
     """Yield the texts in plain data that stand under names of secrets."""
     match value:
         case str() if is_secret(name, value):
             yield value
-        case list() | tuple():
+        case list() | tuple() if depth < _DEEPEST:
             for item in value:
-                yield from secrets_under(item, name)
-        case Mapping():
+                yield from secrets_under(item, name, depth=depth + 1)
+        case Mapping() if depth < _DEEPEST:
             for key, item in value.items():
-                yield from secrets_under(item, str(key))
+                yield from secrets_under(item, str(key), depth=depth + 1)
 
 
 def _given_in(words: Sequence[str]) -> Iterator[tuple[str, int]]:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from assay.config.freeze import dump, whole_hash
+from assay.config.secret_keys import without_secrets
 from assay.config.tree import Table, from_plain
 from assay.core import run_file
 from assay.core.diagnostics import Origin
@@ -90,7 +91,8 @@ def _write(
     cleaner = Secrets.known(os.environ)
     run = _without_secrets(run, cleaner)
     warnings = [*run.warnings]
-    tree, config_toml = _config(run.config, warnings)
+    tree = without_secrets(_config(run.config, warnings), cleaner, has_references=False)
+    config_toml = dump(tree)
     write_config(folder, config_toml, {}, attempt=1)
     write_compacted(folder.metrics, _kept(run.blocks, warnings))
     _copy(folder, run, warnings, cleaner)
@@ -125,7 +127,7 @@ def _write(
         attempts=(attempt,),
         summaries=numbers,
         values={
-            **_values(run.values, warnings),
+            **cleaner.tree(_values(run.values, warnings)),
             **{run_file.IMPORTED + key: value for key, value in about.items() if value},
         },
     )
@@ -153,10 +155,11 @@ def _keep_what_was_said(before: RunFolder, folder: RunFolder, record: RunFile) -
     readme.refresh(folder.readme, record)
 
 
-def _config(config: Mapping[str, Any], warnings: list[str]) -> tuple[Table, str]:
-    """The config as a tree and as TOML. What TOML cannot say as it is becomes text, and is told."""
+def _config(config: Mapping[str, Any], warnings: list[str]) -> Table:
+    """The config as a tree. What TOML cannot say as it is becomes text, and is told."""
     with contextlib.suppress(AssayError):
-        return _tree(config), dump(_tree(config))
+        dump(_tree(config))
+        return _tree(config)
     kept: dict[str, Any] = {}
     for key, value in config.items():
         written = _as_text(value)
@@ -167,7 +170,7 @@ def _config(config: Mapping[str, Any], warnings: list[str]) -> tuple[Table, str]
                 break
         if key not in kept or kept[key] is not value:
             warnings.append(f"{_as_text(key)} in its config was kept as text")
-    return _tree(kept), dump(_tree(kept))
+    return _tree(kept)
 
 
 def _values(values: Mapping[str, Any], warnings: list[str]) -> dict[str, Any]:
@@ -217,8 +220,6 @@ def _without_secrets(run: ForeignRun, cleaner: Secrets) -> ForeignRun:
         run,
         tag=cleaner.clean(run.tag),
         desc=cleaner.clean(run.desc),
-        config=cleaner.tree(run.config),
-        values=cleaner.tree(run.values),
         about=cleaner.tree(run.about),
         reason=cleaner.clean(run.reason),
         command=cleaner.command(run.command),
