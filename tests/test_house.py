@@ -85,9 +85,12 @@ def fresh() -> dict[str, dict[str, list[str]]]:
 
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="fresh interpreters are forked")
+# Several hundred interpreters are forked for the first three tests: 40 s of CPU, minutes on a busy machine.
+patient = pytest.mark.timeout(600)
 
 
 @needs_fork
+@patient
 def test_no_module_loads_what_its_room_must_not(fresh: dict[str, dict[str, list[str]]]) -> None:
     broken = {
         name: sorted(forbidden_to(name) & set(found["loaded"]))
@@ -98,12 +101,14 @@ def test_no_module_loads_what_its_room_must_not(fresh: dict[str, dict[str, list[
 
 
 @needs_fork
+@patient
 def test_every_module_can_be_imported_alone(fresh: dict[str, dict[str, list[str]]]) -> None:
     assert {name: found["error"] for name, found in fresh.items() if found["error"]} == {}
     assert fresh.keys() == MODULES.keys()
 
 
 @needs_fork
+@patient
 def test_importing_a_module_does_nothing(fresh: dict[str, dict[str, list[str]]]) -> None:
     """No thread, socket, process, variable, file or log handler."""
     assert {name: found["done"] for name, found in fresh.items() if found["done"]} == {}
