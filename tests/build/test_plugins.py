@@ -32,7 +32,7 @@ class Noted:
 
 
 def run(*things: Any, error: BaseException | None = None) -> None:
-    with entered([as_plugin(f"plugins[{i}]", thing) for i, thing in enumerate(things)]):
+    with entered([as_plugin(f"plugins.{i}", thing) for i, thing in enumerate(things)]):
         if error is not None:
             raise error
 
