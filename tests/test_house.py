@@ -78,10 +78,13 @@ def imported_fresh(names: list[str], before: list[str]) -> dict[str, dict[str, l
 
 @pytest.fixture(scope="module")
 def fresh() -> dict[str, dict[str, list[str]]]:
-    """Every module outside the engine imported alone; those of the engine into an interpreter that has torch."""
-    light = [name for name in MODULES if not is_under(name, "assay.engine")]
-    heavy = [name for name in MODULES if is_under(name, "assay.engine")]
-    return imported_fresh(light, []) | (imported_fresh(heavy, ["torch", "numpy"]) if heavy else {})
+    """Every module imported alone; those of the engine where torch is loaded, those of the page where fastapi is."""
+    rooms = {"assay.engine": ["torch", "numpy"], "assay.web": ["fastapi", "uvicorn"]}
+    found = {}
+    for room, before in rooms.items():
+        found |= imported_fresh([name for name in MODULES if is_under(name, room)], before)
+    light = [name for name in MODULES if not any(is_under(name, room) for room in rooms)]
+    return found | imported_fresh(light, [])
 
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="fresh interpreters are forked")

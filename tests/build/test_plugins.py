@@ -131,5 +131,5 @@ def test_what_does_nothing_is_no_plugin() -> None:
 
     run(Provides())
     for nothing in (object(), 3, {"type": "x"}):
-        with pytest.raises(InputError, match=r"`plugins\[0\]` is a \w+, which is no plugin"):
+        with pytest.raises(InputError, match=r"`plugins\.0` is a \w+, which is no plugin"):
             run(nothing)
