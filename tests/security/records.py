@@ -47,7 +47,9 @@ VALUES: list[Any] = [*NUMBERS, *TEXTS, None, True, [], {}, [[]] * 100, {"a": {"b
 
 def recorded(project: Project) -> Path:
     """A run that has everything that a record can have."""
-    with RunRecorder.start(project, tag="attacked", desc="what it is", config_toml="lr = 0.1\n[model]\nwidth = 4\n") as run:
+    with RunRecorder.start(
+        project, tag="attacked", desc="what it is", config_toml="lr = 0.1\n[model]\nwidth = 4\n"
+    ) as run:
         for step in range(40):
             run.log({"train/loss": 1 / (step + 1), "lr": 0.1}, step)
         run.log({"valid/acc": 0.5, "epoch": 0.0}, 40)

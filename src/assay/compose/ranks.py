@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from assay.compose.division import check_division
 from assay.compose.launch import Launch, RunResult
+from assay.compose.records import secrets_of
 from assay.config import dump, open_config
 from assay.config.loading import Config
 from assay.config.settings import Settings
@@ -193,7 +194,7 @@ def _spread(task: Task, count: int, config: Config) -> RunResult:
                 with open_directory(kept.parent) as ranks:
                     descriptor = ranks.open(kept.name, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
                 with open(descriptor, "a", encoding="utf-8") as file:
-                    file.write(output_of(folder, local))
+                    file.write(secrets_of(config).clean(output_of(folder, local)))
         cause = _cause(told, deaths)
         if least and told:  # rank 0 of another machine tells more
             first = {**told[min(told)], "id": first.get("id", ""), "step": first.get("step", 0)}

@@ -10,14 +10,22 @@ from pathlib import Path, PurePosixPath
 from assay.core.directory import make_directory
 from assay.core.plain import write_atomic
 from assay.core.regular_file import read_bytes
+from assay.core.secret import Secrets
+from assay.record.cleaning import kind_of
 from assay.store.layout import RunFolder
 
 MAX_BYTES = 64 << 20
 _MAX_NAME_BYTES = 200
 
 
-def write_config(folder: RunFolder, text: str, files: Mapping[str, str], *, attempt: int) -> None:
-    """`config.toml` as attempt `attempt` has it, and its files as given. Those of the attempts before it stay."""
+def write_config(
+    folder: RunFolder, text: str, files: Mapping[str, str], *, attempt: int, secrets: Secrets | None = None
+) -> None:
+    """`config.toml` as attempt `attempt` has it, and its files as given. Those of the attempts before it stay.
+
+    `text` comes without secrets; those in the files are replaced here.
+    """
+    secrets = secrets or Secrets()
     if attempt > 1 and _differs(folder, text):
         kept = folder.config_dir / f"before-attempt-{attempt}"
         make_directory(kept)
@@ -26,7 +34,7 @@ def write_config(folder: RunFolder, text: str, files: Mapping[str, str], *, atte
     names = _kept_names(files)
     for name, content in files.items():
         path = folder.config_dir / names[name]
-        data = content.encode("utf-8", "surrogateescape")
+        data = secrets.clean(content, kind_of(name)).encode("utf-8", "surrogateescape")
         if path.exists() and read_bytes(path, MAX_BYTES) != data:
             path = folder.config_dir / f"attempt-{attempt}" / names[name]
         make_directory(path.parent)
