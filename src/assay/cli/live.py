@@ -115,7 +115,10 @@ def _drawn(view: RunView, name: str, width: int, height: int, color: bool) -> li
     from assay.store.blobs import FileBlobs
 
     of_step = f"  step {kept.step}" if kept.step is not None else ""
-    data = FileBlobs(view.folder.artifacts).get(kept.digest)
+    try:
+        data = FileBlobs(view.folder.artifacts).get(kept.digest)
+    except (KeyError, RecordError):
+        return ["", f"the image {visible(name)} is damaged or missing"]
     shown = picture(data, width=width, height=max(1, height - 2), color=color)
     return ["", paint(visible(name), "bold", on=color) + of_step, *shown]
 

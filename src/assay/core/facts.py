@@ -16,7 +16,7 @@ from assay.core.plain import dumps, from_plain, parse_json, to_plain
 from assay.core.regular_file import read_bytes
 
 VERSION = 1
-MAX_BYTES = 256 << 20
+MAX_BYTES = 64 << 20
 
 EndStatus = Literal["finished", "failed", "stopped"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,11 +26,9 @@ def damages(view: RunView) -> tuple[str, ...]:
     for path in (view.folder.events, view.folder.edits):
         found.append(_lines(path, may_be_cut=view.status not in _ENDED))
     try:
-        view.config  # noqa: B018 - read for what it raises
-    except AssayError as error:
-        found.append(
-            f"config.toml cannot be read: {error.what if not hasattr(error, 'problems') else 'it is no TOML.'}"
-        )
+        tomllib.loads(view.config_text)
+    except (ValueError, RecursionError) as error:
+        found.append(f"config.toml cannot be read: {error}")
     try:
         artifacts(view.folder)
     except AssayError as error:

@@ -33,7 +33,7 @@ from assay.store.layout import RunFolder, run_in
 if TYPE_CHECKING:
     from assay.store.series import Series
 
-_MOST_TEXT_BYTES = 64 << 20
+_MOST_TEXT_BYTES = 16 << 20
 
 EPOCH = "epoch"
 """The metric that says, from some steps on, in which epoch the run is (from 0)."""
