@@ -24,7 +24,7 @@ from assay.config.loading import Config
 from assay.config.tree import get_at, plain
 from assay.core.errors import InputError
 from assay.core.plain import dumps, read_json
-from assay.core.rehearsal import FORMAT, Rehearsal, Stage
+from assay.core.rehearsal import FORMAT, Rehearsal
 from assay.store.layout import find_project
 
 if TYPE_CHECKING:
@@ -136,25 +136,24 @@ def _layout(config: Config, processes: int) -> Layout:
 
 def _parts(house: House, site: Site, wanted: Wanted, device: Any) -> Parts:
     from assay.engine.rehearse.ladder import Parts
+    from assay.engine.rehearse.shapes import declared_batch
     from assay.engine.rehearse.stages import data_stages
 
     make_task(house)
-    stages: tuple[Stage, ...] = ()
     evaluation = None
     if wanted.batch:
-        windows, loader = _declared(wanted.batch), "declared"
+        train: Any = [declared_batch(wanted.batch)]
     else:
         train = _unhurried(make_loader(house, "train"))
-        stages, loader = tuple(data_stages(train)), type(train).__name__
         evaluation = _evaluated(house)
+    stages = tuple(data_stages(train))
     process = _process(house, site)
-    if not wanted.batch:
-        windows = _windows(house, train, process)
+    windows = _windows(house, train, process)
     keep, folder = _checkpoints(house)
     return Parts(
         process=process,
         windows=windows,
-        loader=loader,
+        loader="declared" if wanted.batch else type(train).__name__,
         evaluation=evaluation,
         stages=stages,
         device=device,
@@ -178,15 +177,6 @@ def _process(house: House, site: Site) -> Process:
         raise BuildFailedError(str(error)) from error
 
 
-def _declared(text: str) -> Iterator[Window]:
-    from assay.engine.batches import size_of
-    from assay.engine.data.source import Window
-    from assay.engine.rehearse.shapes import declared_batch
-
-    batch = declared_batch(text)
-    return iter([Window((batch,), size_of(batch))])
-
-
 def _unhurried(data: Any) -> Any:
     """Return the loader without its workers: a few batches are all that is asked of it."""
     from assay.engine import Loader
@@ -206,19 +196,31 @@ def _evaluated(house: House) -> tuple[str, Any] | None:
 
 def _windows(house: House, train: Iterable[Any], process: Process) -> Iterator[Window]:
     """Return the steps of the first epoch, as this rank sees them."""
-    from assay.engine import Engine
+    from assay.engine import Engine, Loader
     from assay.engine.data.source import Source
 
-    accumulate = house.values("train").get("accumulate", 1)
-    accumulate = 1 if isinstance(train, Source) else accumulate
-    engine = Engine(process, train, accumulate=accumulate, seed=house.seed)
-    process.backward.start(0, total=engine.state.max_steps, epoch_length=engine.state.epoch_length)
+    settings = house.values("train")
+    engine = Engine(
+        process,
+        train,
+        epochs=settings.get("epochs"),
+        steps=settings.get("steps"),
+        accumulate=1 if isinstance(train, Source) else settings.get("accumulate", 1),
+        seed=house.seed,
+    )
+    if hasattr(process, "backward"):  # a process without one is told by its first step
+        length = engine.state.epoch_length
+        process.backward.start(0, total=engine.state.max_steps, epoch_length=length)
+    windows = engine.source.windows(0, 0)
     if house.ranks is None:
-        return engine.source.windows(0, 0)
+        return windows
     from assay.engine.parallel.data import join_data
 
-    join_data(engine, house.ranks)
-    return _begun(house.ranks, engine.source.windows(0, 0))
+    if isinstance(train, Loader):
+        join_data(engine, house.ranks)
+    else:  # a declared batch is that of this rank
+        process.backward.peers = house.ranks  # type: ignore[attr-defined]
+    return _begun(house.ranks, windows)
 
 
 def _begun(ranks: Any, windows: Iterable[Window]) -> Iterator[Window]:

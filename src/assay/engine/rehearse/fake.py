@@ -50,9 +50,9 @@ else:
 
 
 _LOGGER = "torch._subclasses.fake_tensor"
+_DATA_DEPENDENT_TYPES = ("DataDependentOutputException", "DynamicOutputShapeException")
 _UNFAKEABLE_TYPES = (
-    "DataDependentOutputException",
-    "DynamicOutputShapeException",
+    *_DATA_DEPENDENT_TYPES,
     "UnsupportedFakeTensorException",
     "UnsupportedMutationAliasingException",
     "UnsupportedOperatorException",
@@ -68,14 +68,18 @@ _UNFAKEABLE_WORDS = (
     "data is not allocated yet",
     "doesn't have storage",
     "not linked with support for",
-    "numpy() on a tensor subclass",
-    "tolist() is not supported for tensor subclasses",
+    "is not supported for tensor subclasses",
 )
 
 
 def can_fake() -> bool:
     """Return True if this torch has fake tensors and shows its operations."""
     return FakeTensorMode is not None and TorchDispatchMode is not None
+
+
+def sees_operations() -> bool:
+    """Return True if a DispatchMode sees operations."""
+    return TorchDispatchMode is not None
 
 
 def is_fake(value: object) -> bool:
@@ -97,6 +101,11 @@ def is_unfakeable(error: BaseException) -> bool:
         return True
     said = str(error)
     return any(word in said for word in _UNFAKEABLE_WORDS)
+
+
+def is_data_dependent(error: BaseException) -> bool:
+    """Return True if `error` says that an operation needs values that a fake tensor has not."""
+    return type(error).__name__ in _DATA_DEPENDENT_TYPES
 
 
 def is_device_mismatch(error: BaseException) -> bool:
@@ -162,7 +171,7 @@ class Fakes:
         def swapped(one: Tensor, other: Tensor) -> None:
             if memo is not None:
                 memo.tensor_memo.clear()
-            swap(one, other)
+            swap(one, other)  # type: ignore[no-untyped-call]
 
         torch.utils.swap_tensors = swapped
         try:

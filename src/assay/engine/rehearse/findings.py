@@ -14,7 +14,7 @@ import torch
 
 from assay.core.errors import AssayError
 from assay.core.rehearsal import Finding, Kind
-from assay.engine.rehearse.fake import is_device_mismatch
+from assay.engine.rehearse.fake import is_data_dependent, is_device_mismatch
 from assay.engine.rehearse.module_stack import Call
 
 _TORCH = str(Path(torch.__file__).parent) + os.sep
@@ -22,9 +22,11 @@ _ASSAY = str(Path(__file__).parents[2]) + os.sep
 _LIBRARIES = tuple(
     os.path.realpath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")
 )
-_DTYPE = re.compile(r"dtype|scalar type|data type|Long|Float|Half|BFloat16|Double|integer")
+_VALUE = re.compile(r"out of (range|bounds)|between 0 and 1")
+_DTYPE = re.compile(r"dtype|scalar type|data type")
 _SHAPE = re.compile(
-    r"shape|size|dim|mat1|mat2|broadcast|channel|must match|reduction|stride|view|numel|length",
+    r"shape|size|dim|elements|mat1|mat2|broadcast|channel|must match|reduction|stride|view|numel"
+    r"|length",
     re.IGNORECASE,
 )
 
@@ -58,6 +60,14 @@ def unchecked(message: str, error: BaseException | None = None, module: str = ""
     return Finding(kind="unchecked", message=message, module=module, source=source, line=line, code=code)
 
 
+def why_not(error: BaseException) -> str:
+    """Return in a few words why something could not be tried."""
+    if is_data_dependent(error):
+        operation = str(error).removeprefix("aten.").partition(".")[0]
+        return f"it depends on values, which fake tensors do not have ({operation.lstrip('_')})"
+    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
 def kind_of(error: BaseException) -> Kind:
     """Return the kind of an error, by its class and its words."""
     said = str(error)
@@ -65,13 +75,14 @@ def kind_of(error: BaseException) -> Kind:
         return "error"
     if is_device_mismatch(error):
         return "device"
-    if isinstance(error, IndexError) and "out of range" in said:
-        return "value"
     if not isinstance(error, RuntimeError | ValueError | IndexError | TypeError):
         return "error"
-    if isinstance(error, RuntimeError | TypeError) and _DTYPE.search(said) and not _SHAPE.search(said):
-        return "dtype"
-    return "shape" if _SHAPE.search(said) else "dtype" if _DTYPE.search(said) else "error"
+    kinds: tuple[tuple[Kind, re.Pattern[str]], ...] = (
+        ("dtype", _DTYPE),
+        ("value", _VALUE),
+        ("shape", _SHAPE),
+    )
+    return next((kind for kind, words in kinds if words.search(said)), "error")
 
 
 def user_line(error: BaseException) -> tuple[str, int]:
@@ -104,7 +115,6 @@ def is_from_torch(error: BaseException) -> bool:
 def _said(error: BaseException) -> str:
     if isinstance(error, AssayError):
         return error.what
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    text = lines[0].strip() if lines else type(error).__name__
+    text = why_not(error).strip()
     named = () if isinstance(error, RuntimeError | ValueError | IndexError) else type(error).__name__
     return f"{named}: {text}" if named and text != named else text

@@ -18,9 +18,8 @@ _OP = torch.ops.aten
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """`index` has to be at least 0 and below `size`, or one of `allowed`."""
+    """An index has to be at least 0 and below `size`, or `allowed`. `what` it counts is plural."""
 
-    index: Any
     size: int
     what: str
     allowed: int | None = None
@@ -47,22 +46,26 @@ class Checked:
     values: Tensor
 
 
-def _embedding(args: Sequence[Any]) -> Bound:
-    return Bound(args[1], args[0].shape[0], "rows of the embedding")
+Bounded = tuple[Tensor, Bound]
+"""An index of an operation, and what it has to be."""
 
 
-def _classes(args: Sequence[Any]) -> Bound:
+def _embedding(args: Sequence[Any]) -> Bounded:
+    return args[1], Bound(args[0].shape[0], "rows of the embedding")
+
+
+def _classes(args: Sequence[Any]) -> Bounded:
     scores, ignored = args[0], args[4] if len(args) > 4 else -100
-    return Bound(args[1], scores.shape[1 if scores.dim() > 1 else 0], "classes", ignored)
+    return args[1], Bound(scores.shape[1 if scores.dim() > 1 else 0], "classes", ignored)
 
 
-def _along(args: Sequence[Any]) -> Bound:
+def _along(args: Sequence[Any]) -> Bounded:
     tensor, dim = args[0], args[1]
     size = tensor.shape[dim] if tensor.dim() else 1
-    return Bound(args[2], size, f"entries of dim {dim}")
+    return args[2], Bound(size, f"entries of dim {dim}")
 
 
-_BOUNDS: dict[Any, Callable[[Sequence[Any]], Bound]] = {
+_BOUNDS: dict[Any, Callable[[Sequence[Any]], Bounded]] = {
     _OP.embedding.default: _embedding,
     _OP.nll_loss_forward.default: _classes,
     _OP.nll_loss2d_forward.default: _classes,
@@ -75,10 +78,11 @@ _BOUNDS: dict[Any, Callable[[Sequence[Any]], Bound]] = {
 
 
 class Indices:
-    """Checks indices whose values are known. `checked` keeps the bounds of those in the batch."""
+    """Checks indices whose values are known. `checked` has those of the first step."""
 
     def __init__(self, values: Values | None) -> None:
         self._values = values
+        self.is_keeping = True
         self.checked: list[Checked] = []
 
     def check(self, func: Any, args: Sequence[Any]) -> None:
@@ -86,11 +90,12 @@ class Indices:
         bound_of = _BOUNDS.get(func)
         if bound_of is None:
             return
-        bound = bound_of(args)
-        known = bound.index if self._values is None else self._values.of(bound.index)
+        index, bound = bound_of(args)
+        known = index if self._values is None else self._values.of(index)
         if known is None:
             return
-        self.checked.append(Checked(bound, known))
+        if self.is_keeping:
+            self.checked.append(Checked(bound, known))
         with self._values.fakes.real() if self._values is not None else nullcontext():
             wrong = bound.broken_by(known)
         if wrong:

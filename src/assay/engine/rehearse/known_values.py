@@ -102,7 +102,7 @@ class Values:
         if tensor.dtype == torch.bool:
             return True  # all is finite
         if not tensor.is_floating_point():
-            return 1
+            return 0  # a count of what is wrong
         return 1.0 if not tensor.dim() else 0.0  # a loss or a weight; a count of what is not finite
 
     def _factory(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -123,13 +123,13 @@ class Values:
                 raise
             return replaced(self._real(func, args, kwargs), self.give)
         outputs = list(tensors_in(fake))
-        if outputs and all(is_small(each) for each in outputs):
-            real = self._real(func, args, kwargs)
-            for each, value in zip(outputs, tensors_in(real), strict=True):
-                if is_fake(each):
-                    setattr(each, _VALUE, value)
-        else:
+        if not outputs or not all(is_small(each) for each in outputs):
             self._forget_written(func, args, kwargs)
+            return fake
+        found = list(tensors_in(self._real(func, args, kwargs)))
+        if len(found) == len(outputs):  # a kernel may leave out what only a backward pass needs
+            for each, value in zip(outputs, found, strict=True):
+                setattr(each, _VALUE, value)
         return fake
 
     def _real(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

@@ -18,7 +18,7 @@ from assay.engine.batches import size_of
 from assay.engine.data.source import Window
 from assay.engine.process import Process
 from assay.engine.rehearse.disk import checkpoint_bytes
-from assay.engine.rehearse.fake import Fakes, can_fake, is_unfakeable
+from assay.engine.rehearse.fake import Fakes, can_fake, is_unfakeable, sees_operations
 from assay.engine.rehearse.findings import finding_of, unchecked
 from assay.engine.rehearse.indices import Bound
 from assay.engine.rehearse.known_values import Values
@@ -184,7 +184,7 @@ class _Rehearsing:
     def __init__(self, parts: Parts, site: Site) -> None:
         self.parts = parts
         self.site = site
-        self.trial = Trial(parts.process, site.observer)
+        self.trial = Trial(parts.process, site.observer, parts.device)
         self.first: Window | None = None
         self.training: Memory | None = None
         self.evaluation: Memory | None = None
@@ -204,10 +204,11 @@ class _Rehearsing:
             self._keep_checkpoint()
             self._evaluate()
             if self._is_stood_in():
-                self.trial.look_at_devices(window.batches[0], self.parts.device)
+                self.trial.look_at_devices(window.batches[0])
             if limit_bytes is not None:
                 self._check_limit(limit_bytes)
-                self._find_largest(window, limit_bytes)
+                if self.site.fakes is not None:  # a larger batch is for those that take no memory
+                    self._find_largest(window, limit_bytes)
         except StepFailedError as failure:
             if self.training is None and not failure.is_sure:
                 self.training = self.trial.without_activations()
@@ -286,6 +287,8 @@ class _Rehearsing:
     def _with_prefetched(self, memory: Memory | None) -> Memory | None:
         """Add the batches that an accelerator holds besides: those of this step and of the next."""
         window, device = self.first, self.parts.device
+        if not sees_operations():
+            return None
         if memory is None or window is None or device.type == "cpu":
             return memory
         more = memory.batch_bytes * (2 * len(window.batches) - 1)
@@ -314,7 +317,7 @@ class _Rehearsing:
             layers=layers,
             stages=(*self.parts.stages, *stages),
             memory=self._with_prefetched(self.training),
-            evaluation=self.evaluation,
+            evaluation=self.evaluation if sees_operations() else None,
             largest=self.largest,
             disk=self._disk(),
         )

@@ -17,7 +17,7 @@ USABLE = 0.9
 """Share of a device's memory that a step may use. The rest is for the allocator's fragments, for
 libraries, and for the error of the estimate."""
 
-_TRIES = 5
+_TRIES = 7
 _MOST_SAMPLES = 2**20
 
 
@@ -40,29 +40,32 @@ def resized(batch: Any, samples: int, wanted: int) -> Any:
 
 
 def largest(peak_of: Callable[[int], int], samples: int, peak_bytes: int, fixed_bytes: int, usable: int) -> Largest:
-    """Return the largest number of samples whose peak fits into `usable` bytes.
+    """Return the largest number of samples found whose peak fits into `usable` bytes.
 
     `peak_of` tries one; `samples` have `peak_bytes`, of which `fixed_bytes` belong to no sample. The
-    peak grows in a line with the samples, until another place becomes the peak: so each guess is
-    tried, and the next one starts from it.
+    peak grows in a line with the samples, until another place becomes the peak. So each guess is
+    where the line through the last two points, one that fits and one that does not if there are
+    both, meets the limit; and it is tried.
     """
     if fixed_bytes >= usable:
         return Largest(samples=0, peak_bytes=fixed_bytes, usable_bytes=usable)
-    fits = (samples, peak_bytes) if peak_bytes <= usable else (0, fixed_bytes)
-    bursts = _MOST_SAMPLES + 1 if fits[0] else samples
-    base, slope = float(fixed_bytes), (peak_bytes - fixed_bytes) / samples
+    fits, bursts = (0, fixed_bytes), (_MOST_SAMPLES + 1, 0)
+    one, other = fits, (samples, peak_bytes)
     for _ in range(_TRIES):
-        guess = int((usable - base) / slope) if slope > 0 else bursts - 1
-        guess = max(fits[0] + 1, min(guess, bursts - 1))
-        if guess >= bursts:
-            break
-        found = peak_of(guess)
-        slope = (found - peak_bytes) / (guess - samples)
-        base = found - slope * guess
-        if found <= usable:
-            fits = (guess, found)
+        if other[1] <= usable:
+            fits = max(fits, other)
         else:
-            bursts = guess
-        if fits[0] + 1 == bursts or (found <= usable < found + slope):
+            bursts = min(bursts, other)
+        if fits[0] + 1 >= bursts[0]:
             break
+        if fits[0] and bursts[1]:
+            one, other = fits, bursts
+        slope = (other[1] - one[1]) / (other[0] - one[0])
+        guess = int(one[0] + (usable - one[1]) / slope) if slope > 0 else bursts[0] - 1
+        if fits == other and guess == fits[0] and fits[1] + slope > usable and one[0]:
+            break  # the line through two that were tried says that one more does not fit
+        guess = max(fits[0] + 1, min(guess, bursts[0] - 1))
+        one, other = other, (guess, peak_of(guess))
+    if other[1] <= usable:
+        fits = max(fits, other)
     return Largest(samples=fits[0], peak_bytes=fits[1], usable_bytes=usable)

@@ -108,13 +108,14 @@ class ModuleStack:
             own = [p for p in module.parameters(recurse=False) if p not in counted]
             counted.update(own)
             call = self.calls.get(self.named(module), Call("", "", 0))
+            failed = "failed" if call.name and not call.gave else ""
             layers.append(
                 Layer(
                     name=f"{root}.{path}".rstrip("."),
                     kind=type(module).__name__,
                     depth=path.count(".") + bool(path),
                     given=call.given,
-                    gave=call.gave,
+                    gave=call.gave or failed,
                     params=sum(p.numel() for p in own),
                     trained=sum(p.numel() for p in own if p.requires_grad),
                     flops=call.flops,

@@ -52,8 +52,8 @@ def step_stages(
     for name, call in calls.items():
         if name.startswith("process.") and name.count(".") == 1:
             name, _, kind = name.partition(" ")
-            yield Stage(name=name, kind=kind.strip("()"), gives=f"{call.given} -> {call.gave}")
-    yield Stage(name="output", kind=type(process).__name__, gives=output)
+            yield Stage(name=name, kind=kind.strip("()"), gives=f"{call.given} -> {call.gave or 'failed'}")
+    yield Stage(name="output", kind=type(process).__name__, gives=output or "not reached")
     for name, metric in (getattr(process, "metrics", None) or {}).items():
         yield Stage(name=f"metric {name}", kind=type(metric).__name__, gives="a number")
     for name, optimizer in process.backward.optimizers.items():

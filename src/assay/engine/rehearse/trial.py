@@ -20,7 +20,7 @@ from assay.engine.divided import own
 from assay.engine.metrics.metric import as_metric
 from assay.engine.rehearse.criterion import CriterionCheck
 from assay.engine.rehearse.fake import is_device_mismatch, is_unfakeable, watched_resizes
-from assay.engine.rehearse.findings import finding_of, unchecked
+from assay.engine.rehearse.findings import finding_of, unchecked, why_not
 from assay.engine.rehearse.indices import Bound
 from assay.engine.rehearse.known_values import HOST
 from assay.engine.rehearse.module_stack import ModuleStack
@@ -50,6 +50,8 @@ class Trial:
 
     process: Any
     observer: Observer
+    device: torch.device
+    """The device of the run."""
     findings: list[Finding] = field(default_factory=list)
     output: Any = None
     told_output: str = ""
@@ -81,6 +83,7 @@ class Trial:
             ledger.use(_states(process), "optimizer")
             memory = ledger.memory()
             self._forget_gradients()
+        self.observer.indices.is_keeping = False
         self._criterion.check()
         if self._criterion.finding is not None:
             self.findings.append(self._criterion.finding)
@@ -113,7 +116,7 @@ class Trial:
             self.output = None
         return ledger.memory()
 
-    def look_at_devices(self, batch: Any, device: torch.device) -> None:
+    def look_at_devices(self, batch: Any) -> None:
         """Find tensors that would stay on the CPU while the model is on an accelerator.
 
         The tensors of the model and the batch are on the CPU, which stands for the accelerator. So
@@ -126,7 +129,7 @@ class Trial:
                 self._differentiated([batch], None)
         except StepFailedError as failure:
             if is_device_mismatch(_root(failure.cause)):
-                message = f"a tensor on the CPU is used with those of the model, on {device.type}"
+                message = f"a tensor on the CPU is used with those of the model, on {self.device.type}"
                 fix = "Make it with device=x.device; one that a module keeps is a register_buffer."
                 found = replace(failure.finding, kind="device", message=message, fix=fix)
             else:
@@ -182,20 +185,28 @@ class Trial:
         return mapped(batch, self.observer.tensor)
 
     def _guarded(self, call: Callable[[Any], Any], batch: Any) -> Any:
-        self.stack.open.clear()
-        self.stack.behind = ""
+        self._begin()
         try:
             return call(batch)
         except Exception as error:
             raise self._failed(error) from error
 
+    def _begin(self) -> None:
+        """Forget what was at work: something else begins."""
+        self.stack.open.clear()
+        self.stack.behind = ""
+        if self.observer.values is not None:
+            self.observer.values.guessed = 0
+
     def _failed(self, error: Exception) -> StepFailedError:
         """Say whether the code is wrong, or only cannot be tried like this."""
         cause = _root(error)
         finding = finding_of(error, self.stack.open, self.stack.behind)
+        if self.device.type != "cpu" and _needs_accelerator(cause):
+            return StepFailedError(finding, error, is_sure=False)
         if self.observer.values is None:
             return StepFailedError(finding, error, is_sure=True)
-        if is_unfakeable(cause) or _needs_accelerator(cause):
+        if is_unfakeable(cause):
             return StepFailedError(finding, error, is_sure=False)
         failed = self.observer.failed
         if failed is not None and failed.error is cause and not isinstance(cause, IndexError):
@@ -206,14 +217,14 @@ class Trial:
     def _update(self) -> None:
         """Make the update. One that cannot be tried is left to the optimizers alone."""
         process, values = self.process, self.observer.values
+        self._begin()
         try:
             process.update(0)
             return
         except Exception as error:
             if values is None or (not values.guessed and not is_unfakeable(_root(error))):
                 raise self._failed(error) from error
-            said = error.what if isinstance(error, AssayError) else str(error).splitlines()[0]
-            self.findings.append(unchecked(f"the update: {said}", error))
+            self.findings.append(unchecked(f"the update: {why_not(_root(error))}", error))
         for optimizer in process.backward.optimizers.values():
             if not optimizer.state:
                 self._step_alone(optimizer)
@@ -225,15 +236,17 @@ class Trial:
             self.findings.append(unchecked(f"the step of {type(optimizer).__name__}", error))
 
     def _measure(self, name: str, metric: Any) -> None:
+        self._begin()
+        values = self.observer.values
         try:
             metric.reset()
             metric.update(self.output)
             metric.value()
             metric.reset()
         except Exception as error:
-            if self.observer.values is None or isinstance(error, AssayError):
+            if values is None or (isinstance(error, AssayError) and not values.guessed):
                 raise self._failed(error) from error
-            self.findings.append(unchecked(f"the metric {name}: {_first_line(error)}", error))
+            self.findings.append(unchecked(f"the metric {name}: {why_not(_root(error))}", error))
 
     def _forget_gradients(self) -> None:
         self.output = None
@@ -284,7 +297,3 @@ def _root(error: BaseException) -> BaseException:
 def _needs_accelerator(error: BaseException) -> bool:
     """Return True if code wants another device than the CPU that the trial runs on."""
     return bool(not isinstance(error, IndexError) and _ACCELERATOR.search(str(error)))
-
-
-def _first_line(error: BaseException) -> str:
-    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
