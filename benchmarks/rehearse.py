@@ -208,9 +208,10 @@ def memory_figures(cases: Sequence[Case], folder: Path) -> list[Figure]:
             path = written(case, batch, folder)
             told, measured = child("--estimate", path), child("--measure", path, warm)
             off = 100 * (told["peak"] / measured["peak"] - 1)
-            note = f"{told['peak'] / MIB:.0f} told, {measured['peak'] / MIB:.0f} MiB measured, {told['rung']}, {told['where']}"
+            peaks = f"{told['peak'] / MIB:.0f} MiB told, {measured['peak'] / MIB:.0f} measured"
+            note = f"{off:+.1f} %: {peaks}, {told['rung']}, {told['where']}"
             name = f"memory.{case.name}.b{batch}"
-            found.append(Figure(name=name, value=abs(off), unit="%", at_most=10.0, note=f"{off:+.1f} %: {note}"))
+            found.append(Figure(name=name, value=abs(off), unit="%", at_most=10.0, note=note))
     return found
 
 

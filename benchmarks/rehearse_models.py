@@ -66,11 +66,11 @@ class ResNet(nn.Module):
     def __init__(self, width: int = 64, classes: int = 1000) -> None:
         super().__init__()
         stem = [nn.Conv2d(3, width, 7, 2, 3, bias=False), nn.BatchNorm2d(width), nn.ReLU(), nn.MaxPool2d(3, 2, 1)]
-        blocks = [
-            Residual(width * (level + 1) // 2 if i == 0 and level > 1 else width * level, width * level, 2 - (i or level == 1))
-            for level in (1, 2, 4, 8)
-            for i in (0, 1)
-        ]
+        blocks: list[nn.Module] = []
+        before = width
+        for level, after in enumerate((width, 2 * width, 4 * width, 8 * width)):
+            blocks += [Residual(before, after, 2 if level else 1), Residual(after, after, 1)]
+            before = after
         self.body = nn.Sequential(*stem, *blocks)
         self.head = nn.Linear(8 * width, classes)
 

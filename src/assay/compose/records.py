@@ -70,6 +70,7 @@ def new_record(
         command=launch.command or None,
         code_dirs=code_outside(config.user_dirs, project),
         keep_output=True,
+        exactness=assembled.engine.source.exactness if assembled is not None else "",
         **log_formats(config),
     )
     tell_info(recorder, dump(config.root))

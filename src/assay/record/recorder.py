@@ -114,6 +114,7 @@ class RunRecorder:
         keep_output: bool = False,
         log_format: str = "",
         date_format: str = "",
+        exactness: str = "",
     ) -> Self:
         """A new run in a new folder. `code_dirs` are folders outside of the project whose code belongs to it.
 
@@ -147,7 +148,7 @@ class RunRecorder:
                 created_ns=created_ns,
                 project=str(project.root),
                 config_path=config_path,
-                attempts=(replace(attempt, code=code, environment=environment()),),
+                attempts=(replace(attempt, code=code, environment=environment(), exactness=exactness),),
             )
             readme.write_first(folder.readme, run, desc)
             run_file.write(folder.path, run, durable=False)  # the thread syncs it within a second
