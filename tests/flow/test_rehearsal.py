@@ -7,11 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
-from assay.cli.check import command as of_check
-from assay.cli.graph import command as of_graph
-from assay.cli.summary import command as of_summary
+from assay.cli.main import commands
 from assay.core.errors import AssayError, ConfigError, InputError
 from assay.query.run import RunView
 from examples import EXAMPLES
@@ -43,6 +41,11 @@ def net(toy: Path) -> Path:
 SHIFTED_NET = ["model.type=shifted.Net"]
 
 
+def said_of(*arguments: str) -> Result:
+    """The result of a command in this process, of the group: click keeps the help option of the first context."""
+    return CliRunner().invoke(commands, list(arguments))
+
+
 @pytest.mark.row("B34", "B01")
 def test_layers_and_stages_are_printed_with_shapes_parameters_and_flops(assay, toy: Path) -> None:
     summary = assay("summary", "toy.toml", "model.width=16")
@@ -69,13 +72,13 @@ def test_layers_and_stages_are_printed_with_shapes_parameters_and_flops(assay, t
 def test_both_are_there_as_data_and_refuse_what_a_run_would_refuse(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(toy)
 
-    summary, graph = (CliRunner().invoke(command, ["toy.toml", "--json"]) for command in (of_summary, of_graph))
+    summary, graph = (said_of(name, "toy.toml", "--json") for name in ("summary", "graph"))
 
     assert json.loads(summary.stdout)["samples"] == 8
     assert json.loads(graph.stdout)[1]["name"] == "batch"
-    for command in (of_summary, of_graph):
-        assert isinstance(CliRunner().invoke(command, []).exception, InputError)
-        wrong = CliRunner().invoke(command, ["toy.toml", "model.widht=3"]).exception
+    for name in ("summary", "graph"):
+        assert isinstance(said_of(name).exception, InputError)
+        wrong = said_of(name, "toy.toml", "model.widht=3").exception
         assert isinstance(wrong, ConfigError) and "did you mean `width`?" in str(wrong)
 
 
@@ -208,7 +211,7 @@ def test_what_cannot_be_rehearsed_is_told(
 ) -> None:
     monkeypatch.chdir(toy)
 
-    error = CliRunner().invoke(of_check, ["toy.toml", "--rehearse", *arguments]).exception
+    error = said_of("check", "toy.toml", "--rehearse", *arguments).exception
 
     assert isinstance(error, AssayError) and error.exit_code == 2
     assert said in error.what
@@ -217,7 +220,7 @@ def test_what_cannot_be_rehearsed_is_told(
 def test_conditions_without_a_rehearsal_are_refused(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(toy)
 
-    error = CliRunner().invoke(of_check, ["toy.toml", "--memory", "80GB"]).exception
+    error = said_of("check", "toy.toml", "--memory", "80GB").exception
 
     assert isinstance(error, InputError)
     assert error.fix == "assay check --rehearse --memory 80GB"

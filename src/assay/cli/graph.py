@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 
 import click
 
 from assay.cli.launch import given
 from assay.cli.rehearsal import rehearse_one
+from assay.cli.terminal import echo, echo_json
 
 
 @click.command(name="graph", help="Show how one batch flows through a training step: dtypes and shapes at each stage.")
@@ -18,9 +18,9 @@ def command(arguments: tuple[str, ...], as_json: bool) -> int:
     report, code = rehearse_one("graph", *given(arguments))
     stages = report.stages
     if as_json:
-        click.echo(json.dumps([asdict(stage) for stage in stages], indent=1))
+        echo_json([asdict(stage) for stage in stages])
         return code
     width, kind = (max((len(getattr(stage, key)) for stage in stages), default=0) for key in ("name", "kind"))
     for stage in stages:
-        click.echo(f"{stage.name:<{width}}  {stage.kind:<{kind}}  {stage.gives}")
+        echo(f"{stage.name:<{width}}  {stage.kind:<{kind}}  {stage.gives}")
     return code

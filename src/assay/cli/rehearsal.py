@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from assay.cli.terminal import paint, use_color, width
-from assay.core.diagnostics import visible
+from assay.cli.terminal import echo, paint, use_color, width
 from assay.core.errors import InputError, did_you_mean
 from assay.core.rehearsal import Finding, Memory, Rehearsal
 from assay.core.schema import PARALLEL_AXES, parse_size_bytes
+from assay.core.terminal import visible
 from assay.query.words import duration, size
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def rehearse_first(configs: Sequence[Config], launch: Launch) -> int:
         return 0
     for config in configs:
         report = rehearse_apart(config, launch)
-        click.echo("\n".join(lines(report, color=use_color(sys.stderr))), err=True)
+        echo("\n".join(lines(report, color=use_color(sys.stderr))), err=True)
         if report.failures:
             return InputError.exit_code
     return 0
@@ -119,7 +119,7 @@ def rehearse_one(command: str, files: Sequence[str], overrides: Sequence[str]) -
     columns, color = min(width(sys.stderr) or 80, 100), use_color(sys.stderr)
     for finding in report.findings:
         if finding.is_failure or not report.memory:
-            click.echo("\n".join(_finding(finding, columns, color)), err=True)
+            echo("\n".join(_finding(finding, columns, color)), err=True)
     return report, InputError.exit_code if report.failures else 0
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import sys
@@ -15,18 +14,18 @@ from typing import Any
 
 import click
 
-from assay.cli.terminal import STATUS_STYLES, paint, use_color
+from assay.cli.terminal import STATUS_STYLES, echo, echo_json, paint, use_color
 from assay.cli.words import WIDTH, count, wrapped
-from assay.core.diagnostics import visible
 from assay.core.errors import InputError
 from assay.core.facts import Warned
 from assay.core.plain import dumps, to_plain
 from assay.core.run_file import IMPORTED
+from assay.core.terminal import elided, escaped_json, visible
 from assay.query.determinism import KINDS, Condition, Kind, conditions
 from assay.query.find import find
 from assay.query.place import projects_here
 from assay.query.run import RunView
-from assay.query.words import age, duration, elided, moment, number, size
+from assay.query.words import age, duration, moment, number, size
 
 _KIND_TITLES: Mapping[Kind, str] = {"trap": "Traps", "code": "Code", "bound": "Bound", "safe": "Safe"}
 _KIND_STYLES: Mapping[Kind, str] = {"trap": "red bold", "code": "yellow bold", "bound": "bold", "safe": "green bold"}
@@ -45,15 +44,17 @@ def command(run: str, only_config: bool, determinism: bool, as_json: bool) -> in
     if only_config and determinism:
         raise InputError("--config and --determinism are two pages.", fix="leave out one of the two")
     if only_config:
-        click.echo(view.config_text, nl=False)
+        echo(escaped_json(view.config_text), end="")  # TOML escapes as JSON does
     elif determinism:
         found = conditions(view)
-        page = _determinism(view, found, use_color(sys.stdout))
-        click.echo(json.dumps([asdict(each) for each in found], indent=1) if as_json else "\n".join(page))
+        if as_json:
+            echo_json([asdict(each) for each in found])
+        else:
+            echo("\n".join(_determinism(view, found, use_color(sys.stdout))))
     elif as_json:
-        click.echo(json.dumps(json.loads(dumps(_data(view))), ensure_ascii=False, indent=1))
+        echo_json(_data(view))
     else:
-        click.echo("\n".join(_page(view, use_color(sys.stdout))))
+        echo("\n".join(_page(view, use_color(sys.stdout))))
     return 0
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 
 import click
 
 from assay.cli.launch import given
 from assay.cli.rehearsal import rehearse_one
+from assay.cli.terminal import echo, echo_json
 
 
 @click.command(
@@ -21,7 +21,7 @@ def command(arguments: tuple[str, ...], as_json: bool) -> int:
     flops = report.layers[0].flops if report.layers else 0
     totals = {"params": report.parameters, "trained": report.trained, "flops": flops, "samples": report.samples}
     if as_json:
-        click.echo(json.dumps({"layers": [asdict(layer) for layer in report.layers], **totals}, indent=1))
+        echo_json({"layers": [asdict(layer) for layer in report.layers], **totals})
         return code
     names = ["  " * layer.depth + layer.name.rpartition(".")[2] for layer in report.layers]
     rows = [("layer", "kind", "gives", "params", "FLOPs")]
@@ -33,7 +33,7 @@ def command(arguments: tuple[str, ...], as_json: bool) -> int:
     for row in rows:
         left = "  ".join(f"{cell:<{width}}" for cell, width in zip(row[:3], widths, strict=False))
         right = "  ".join(f"{cell:>{width}}" for cell, width in zip(row[3:], widths[3:], strict=True))
-        click.echo(f"{left}  {right}")
-    click.echo(f"{report.parameters:,} parameters, {report.trained:,} trained")
-    click.echo(f"{flops:,} FLOPs forward, of {report.samples} samples")
+        echo(f"{left}  {right}")
+    echo(f"{report.parameters:,} parameters, {report.trained:,} trained")
+    echo(f"{flops:,} FLOPs forward, of {report.samples} samples")
     return code
