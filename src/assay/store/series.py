@@ -342,7 +342,7 @@ def _summary(parts: Sequence[tuple[Block, int]]) -> Summary:
         at_min=at_low,
         max=high,
         at_max=at_high,
-        mean=_mean(values),
+        mean=mean(values),
     )
 
 
@@ -369,11 +369,15 @@ def _extreme(parts: Sequence[tuple[Sequence[float], Sequence[int]]], sign: int) 
     return sign * value, step
 
 
-def _mean(values: Sequence[float]) -> float:
+def mean(values: Sequence[float]) -> float:
+    """Return the mean of numbers without NaN, rounded once: large numbers that cancel leave what is between them."""
     try:
         return math.fsum(values) / len(values) if values else math.nan
-    except (OverflowError, ValueError):  # infinities of both signs, or numbers too large to add
-        return sum(values) / len(values)
+    except ValueError:  # infinities of both signs
+        return math.nan
+    except OverflowError:  # their sum is no float, though their mean is one
+        near = 2 * math.fsum(value / (2 * len(values)) for value in values)
+        return min(max(near, min(values)), max(values))  # rounded up, it may be infinite
 
 
 def _data(source: Source) -> tuple[bytes | memoryview, str]:
