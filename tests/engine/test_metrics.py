@@ -424,7 +424,7 @@ class Answers(Process):
 
 def test_a_matrix_of_another_library_is_a_file_and_no_metric_of_each_cell() -> None:
     recorder = MemoryRecorder()
-    process = Answers()
+    process = Answers(nn.Identity(), None)
     process.metrics = {"confusion": TheirMatrix()}
 
     results, _ = evaluate(process, [torch.zeros(3)], split="valid", step=7, recorder=recorder)
