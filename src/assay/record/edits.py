@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 from assay.core.errors import InputError
 from assay.core.facts import Edit, edit_line
+from assay.record import readme
 from assay.store.layout import RunFolder, refusal
 
 
@@ -31,6 +33,24 @@ def remove_labels(folder: RunFolder, labels: list[str]) -> list[Edit]:
 def retag(folder: RunFolder, tag: str, *, old: str = "") -> Edit:
     """Give a run another title. Its folder keeps its name, `run.json` the title that it began with."""
     return append(folder, Edit(what="tag", new=tag, old=old))
+
+
+def describe(folder: RunFolder, text: str, *, title: str = "") -> None:
+    """Write the description of a run into its README, between the title and the block that is ours."""
+    if not folder.path.is_dir():
+        raise InputError("There is no such run.", where=str(folder.path))
+    try:
+        readme.write_description(folder.readme, title or folder.id, text)
+    except OSError as error:
+        fix = "Make the folder of the run writable, or copy it to where you may write."
+        raise refusal(error, folder.readme, "The description cannot be written", fix=fix) from error
+
+
+def correct(folder: RunFolder, name: str, value: Any, *, old: Any = None) -> Edit:
+    """Correct a result. What was recorded stays in `run.json`, what it was before in the edit."""
+    if not name.strip():
+        raise InputError("A result needs a name.", where=str(folder.path))
+    return append(folder, Edit(what="value", key=name, new=value, old=old))
 
 
 def append(folder: RunFolder, edit: Edit) -> Edit:

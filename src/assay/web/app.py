@@ -18,10 +18,10 @@ from assay.web.access import Guard, Keys, Rules
 from assay.web.answers import Problem, as_json, problem_of
 from assay.web.live import Watches
 from assay.web.pages import PAGES, Files
-from assay.web.routes import live, runs, session
+from assay.web.routes import edits, live, run, runs, session
 from assay.web.site import Site
 
-ROUTERS = (session.router, runs.router, live.router)
+ROUTERS = (session.router, runs.router, run.router, edits.router, live.router)
 
 
 def make_app(project: Project, keys: Keys, rules: Rules, files: Files | None = None) -> ASGIApp:
@@ -95,7 +95,9 @@ def _wrong_form(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     first: dict[str, Any] = dict(error.errors()[0])
     where = ".".join(str(part) for part in first.get("loc", ())[1:])
-    return as_json(Problem(what=f"The request is not as it should be: {first['msg']}.", where=where), 422)
+    return as_json(
+        Problem(what=f"The request is not as it should be: {first['msg']}.", where=where), 422
+    )
 
 
 def _http_error(request: Request, error: Exception) -> Response:
