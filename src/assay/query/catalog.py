@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from assay.core.errors import InputError
 from assay.query.groups import Spread, spread
 from assay.query.table import ARCHIVED, RunRow
-from assay.store.conditions import Both, Condition, Field, fields_of
+from assay.store.conditions import Both, Compared, Condition, Field, fields_of
 from assay.store.index import Index, IndexFileError, Synchronized, index_file, synchronize
 from assay.store.layout import Project, RunFolder
 from assay.store.pages import (
@@ -25,6 +25,7 @@ from assay.store.pages import (
     folders_by_id,
     metrics_of_folders,
     open_rows,
+    recent_rows,
     rows_of_folders,
     select_folders,
 )
@@ -118,7 +119,9 @@ class _Known:
 class Catalog:
     """The runs of one project. Any thread may ask; one at a time brings it up to date."""
 
-    def __init__(self, project: Project, *, summarize: Callable[[RunFolder], str] | None = None) -> None:
+    def __init__(
+        self, project: Project, *, summarize: Callable[[RunFolder], str] | None = None
+    ) -> None:
         """`summarize` returns the summaries of an open run as JSON, where somebody has them at hand."""
         self.project = project
         self.version = 0
@@ -165,7 +168,9 @@ class Catalog:
             len(folders),
             len(folders),
             tuple(
-                PageRow(rows[folder], tuple(each.get(folder) for each in found)) for folder in shown if folder in rows
+                PageRow(rows[folder], tuple(each.get(folder) for each in found))
+                for folder in shown
+                if folder in rows
             ),
         )
 
@@ -178,7 +183,8 @@ class Catalog:
         """Return one list a column, with a value or None for each run that is asked for, in order."""
         folders = self._folders(asked)
         return [
-            self._column(folders, found) if found else [None] * len(folders) for _, found in map(self.column, names)
+            self._column(folders, found) if found else [None] * len(folders)
+            for _, found in map(self.column, names)
         ]
 
     def rows(self, ids: Sequence[str]) -> dict[str, RunRow]:
@@ -206,6 +212,34 @@ class Catalog:
         """Return the metrics that any of these runs has, in the order of the alphabet."""
         return metrics_of_folders(self._index, list(folders_by_id(self._index, ids).values()))
 
+    def repeats_of(self, run_id: str) -> list[str]:
+        """Return the ids of the finished runs that differ from this one in nothing but the seed, and its own."""
+        row = self.rows([run_id]).get(run_id)
+        if row is None or not row.written.seedless_hash:
+            return [run_id]
+        alike = Compared(Field("run", "group"), "=", row.written.seedless_hash)
+        ended = Both(alike, Compared(Field("run", "status"), "=", "finished"))
+        folders = select_folders(
+            self._index,
+            Selected(ended, hidden_label=ARCHIVED),
+            now_ns=time.time_ns(),
+            states=self._states(),
+        )
+        found = [str(each) for each in self._column(folders, Field("run", "id"))]
+        return sorted({*found, run_id})
+
+    def values_of(self, ids: Sequence[str], name: str) -> dict[str, Any]:
+        """Return by id what these runs have in a column, where they have something; InputError for an unknown name."""
+        column, found = self.column(name)
+        if found is None:
+            from assay.query.expression import unknown_name
+
+            what, fix = unknown_name(name, self.names())
+            raise InputError(f"{what[0].upper()}{what[1:]}.", fix=fix)
+        folders = folders_by_id(self._index, ids)
+        values = self._columns(list(folders.values()), [(column, found)])[0]
+        return {run_id: values[folder] for run_id, folder in folders.items() if folder in values}
+
     def varying(self) -> list[str]:
         """Return the keys of the config in which the newest runs differ: first those with the most values."""
         known = self._known
@@ -224,12 +258,21 @@ class Catalog:
         found = field_named(name, self.names())
         if found is None:
             return PageColumn(name, "missing"), None
-        return PageColumn(name, found.kind, found.statistic if found.kind == "metric" else ""), found
+        return PageColumn(
+            name, found.kind, found.statistic if found.kind == "metric" else ""
+        ), found
 
     def open_rows(self) -> list[RunRow]:
         """Return the runs that wrote no end, as they are now."""
         now_ns = time.time_ns()
         return [RunRow(self._index, row, now_ns) for row in open_rows(self._index)]
+
+    def recent_rows(self, since_ns: int, limit: int) -> list[RunRow]:
+        """Return the runs of which something was heard since a moment, test runs too, the newest first."""
+        now_ns = time.time_ns()
+        return [
+            RunRow(self._index, row, now_ns) for row in recent_rows(self._index, since_ns, limit)
+        ]
 
     # ------------------------------------------------------------------------------------------------------ the parts
 
@@ -238,7 +281,9 @@ class Catalog:
         return Index(self.project, [], self._file)
 
     def _synchronize(self, only: Collection[str] | None) -> Synchronized:
-        return synchronize(self.project, self._file, only=only, summarize=self._summarize, on_read=self._read)
+        return synchronize(
+            self.project, self._file, only=only, summarize=self._summarize, on_read=self._read
+        )
 
     def _read(self, done: int, total: int) -> None:
         self.reading = Reading(done, total)
@@ -260,7 +305,9 @@ class Catalog:
         found = known.folders.get(key)
         if found is None:
             states = self._states()
-            found = select_folders(self._index, self._selected(asked), now_ns=time.time_ns(), states=states)
+            found = select_folders(
+                self._index, self._selected(asked), now_ns=time.time_ns(), states=states
+            )
             # A status or a duration goes on changing without a change on disk.
             if not states:
                 known.folders = {**dict(list(known.folders.items())[-_REMEMBERED:]), key: found}
@@ -269,7 +316,9 @@ class Catalog:
     def _selected(self, asked: Asked) -> Selected:
         from assay.query.expression import mentions, parse
 
-        condition: Condition | None = parse(asked.where, self.names()) if asked.where.strip() else None
+        condition: Condition | None = (
+            parse(asked.where, self.names()) if asked.where.strip() else None
+        )
         named = {each.name or each.kind for each in fields_of(condition)} if condition else set()
         if asked.grep.strip():
             words = mentions(asked.grep)
@@ -292,13 +341,18 @@ class Catalog:
 
     def _rows(self, folders: Sequence[str]) -> dict[str, RunRow]:
         index, now_ns = self._index, time.time_ns()
-        return {name: RunRow(index, row, now_ns) for name, row in rows_of_folders(index, folders).items()}
+        return {
+            name: RunRow(index, row, now_ns)
+            for name, row in rows_of_folders(index, folders).items()
+        }
 
     def _columns(
         self, folders: Sequence[str], columns: Sequence[tuple[PageColumn, Field | None]]
     ) -> list[Mapping[str, Any]]:
         fields = [found for _, found in columns if found is not None]
-        values = iter(columns_of(self._index, folders, fields, now_ns=time.time_ns(), states=self._states()))
+        values = iter(
+            columns_of(self._index, folders, fields, now_ns=time.time_ns(), states=self._states())
+        )
         return [{} if found is None else next(values) for _, found in columns]
 
     def _column(self, folders: Sequence[str], found: Field) -> list[Any]:
@@ -315,7 +369,9 @@ class Catalog:
             members.setdefault(tuple(key), []).append(folder)
         order = self._order((asked.sort or ["-created"])[0])
         by_folder = self._columns(folders, [(PageColumn("", order.field.kind), order.field)])[0]
-        ranks = {key: _rank([by_folder.get(folder) for folder in each]) for key, each in members.items()}
+        ranks = {
+            key: _rank([by_folder.get(folder) for folder in each]) for key, each in members.items()
+        }
         having = sorted(
             (key for key in members if ranks[key] is not None),
             key=lambda key: ranks[key] or (0, 0.0, ""),
@@ -338,7 +394,9 @@ class Catalog:
             for key in shown
             if members[key][0] in rows
         )
-        return Page(tuple(column for column, _ in columns), len(members), len(folders), groups=groups)
+        return Page(
+            tuple(column for column, _ in columns), len(members), len(folders), groups=groups
+        )
 
 
 def _differing(configs: Sequence[Mapping[str, Any]]) -> list[str]:

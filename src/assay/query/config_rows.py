@@ -53,6 +53,11 @@ def config_rows(run: RunView) -> list[ConfigRow]:
     return rows
 
 
+def flat_config(run: RunView) -> dict[str, str]:
+    """Return the values of the saved config by dotted key, as text. ConfigError when it is damaged."""
+    return {dotted(path): written(node) or "" for path, node in _leaves(run.config)}
+
+
 def config_files(run: RunView) -> dict[str, str]:
     """Return the files that the config was given as, by name."""
     folder = run.folder.config_dir

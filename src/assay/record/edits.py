@@ -60,7 +60,7 @@ def append(folder: RunFolder, edit: Edit) -> Edit:
         new=edit.new,
         old=edit.old,
         key=edit.key,
-        who=edit.who or _user(),
+        who=edit.who or user(),
         at_ns=edit.at_ns or time.time_ns(),
     )
     if not folder.path.is_dir():
@@ -97,7 +97,8 @@ def _label(label: str, folder: RunFolder) -> str:
     return label.strip()
 
 
-def _user() -> str:
+def user() -> str:
+    """Return the name that edits are signed with."""
     try:
         import getpass  # the recorder, which writes no edits, needs none of it
 

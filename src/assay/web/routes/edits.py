@@ -137,10 +137,8 @@ def act(home: HomeOf, watches: WatchesOf, given: Act) -> Done:
             done.append(run_id)
         except AssayError as error:
             refused.append(Refusal(run=run_id, problem=problem_of(error)[1]))
-    home.catalog.synchronize(
-        None if given.act in ("remove", "bring-back") else _folders(home, done)
-    )
-    watches.of(home).look_now()
+    some = None if given.act in ("remove", "bring-back") else _folders(home, done)
+    watches.of(home).announce(home.catalog.synchronize(some))
     rows = home.catalog.rows(done)
     return Done(
         runs=[line_of(rows[run_id]) for run_id in done if run_id in rows], ids=done, refused=refused
