@@ -104,8 +104,8 @@ class ShownTable:
         for row in self.rows:
             cells: list[Any] = []
             for cell, has_spread in zip(row.cells, spreads, strict=True):
-                value = "" if cell.value is None else cell.value
-                cells.append(harmless(value) if isinstance(value, str) else repr(value))
+                is_number = cell.link is not None and isinstance(cell.value, float)
+                cells.append(repr(cell.value) if is_number else harmless(cell.text))
                 if has_spread:
                     known = cell.std is not None
                     cells += (
