@@ -240,6 +240,13 @@ class Catalog:
         values = self._columns(list(folders.values()), [(column, found)])[0]
         return {run_id: values[folder] for run_id, folder in folders.items() if folder in values}
 
+    def best_metrics(self) -> list[str]:
+        """Return the metrics that the newest runs call their best by."""
+        rows = self._rows(self._folders(Asked())[:_NEWEST]).values()
+        return list(
+            dict.fromkeys(row.written.best_metric for row in rows if row.written.best_metric)
+        )
+
     def varying(self) -> list[str]:
         """Return the keys of the config in which the newest runs differ: first those with the most values."""
         known = self._known

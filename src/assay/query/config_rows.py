@@ -98,7 +98,8 @@ def _row(
             return ConfigRow(
                 key, value, "file", f"{name}:{there.origin.line}" if there.origin.line else name
             )
-    return ConfigRow(key, value, "resolved")
+    # A script that gave its config as a dictionary has no file that could be named.
+    return ConfigRow(key, value, "resolved" if given else "file")
 
 
 def _given(run: RunView) -> list[tuple[str, Table]]:

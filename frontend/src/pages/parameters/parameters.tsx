@@ -1,0 +1,1 @@
+export function ParametersPage() { return <p>ParametersPage</p>; }

@@ -1,0 +1,1 @@
+export function TablesPage() { return <p>TablesPage</p>; }
