@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -14,15 +13,20 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from assay.cli.launch import given
-from assay.cli.terminal import paint, use_color, width
+from assay.cli.rehearsal import layout_overrides, rehearsal_options, wanted
+from assay.cli.rehearsal import lines as lines_of
+from assay.cli.terminal import echo, echo_json, paint, use_color, width
 from assay.core.diagnostics import Problem, render, summary, to_json
 from assay.core.errors import InputError
+from assay.core.plain import to_plain
 
 if TYPE_CHECKING:
     from assay.build import Examined
     from assay.cli.variations import Row
+    from assay.compose.rehearsal import Wanted
     from assay.config import Config
     from assay.config.tree import Table
+    from assay.core.rehearsal import Rehearsal
     from assay.engine.data.audit import Audit
 
 
@@ -49,6 +53,7 @@ def _uncollected() -> Iterator[None]:
 @click.option("--defaults", is_flag=True, help="List every default that is taken, and everything that is injected.")
 @click.option("--list", "listed", is_flag=True, help="List the configs of the file: variants, points of its sweep.")
 @click.option("--data", is_flag=True, help="Load one epoch of every split in several ways: all of it, and the same?")
+@rehearsal_options
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 @click.option("--user-dir", type=click.Path(), help="Where your modules are. Left out: beside the config, then src/.")
 @_uncollected()
@@ -59,6 +64,12 @@ def command(
     defaults: bool,
     listed: bool,
     data: bool,
+    rehearse: bool,
+    layout: str | None,
+    memory: str | None,
+    device: str | None,
+    batch: str,
+    variant: str | None,
     as_json: bool,
     user_dir: str | None,
 ) -> int:
@@ -66,10 +77,16 @@ def command(
     from assay.config import open_config
     from assay.config.expansion import problems_of_sections, told_once, variations
 
-    if any(argument.partition("=")[0] == "--variant" for argument in arguments):
+    conditions = {"--layout": layout, "--memory": memory, "--device": device, "--batch": batch}
+    if variant is not None and not rehearse:
         fix = "leave it out; --list shows them, each with its hash"
         raise InputError("`assay check` looks at every variant of the file: it has no option `--variant`.", fix=fix)
+    for name, value in conditions.items():
+        if value and not rehearse:
+            raise InputError(f"`{name}` says how to rehearse.", fix=f"assay check --rehearse {name} {value}")
+    asked = wanted(memory, device, batch) if rehearse else None
     files, overrides = given(arguments)
+    overrides += layout_overrides(layout)
     if len(files) != 1:
         raise InputError("`assay check` looks at one config.", fix="assay check digits.toml")
     if defaults and shape:
@@ -101,23 +118,38 @@ def command(
 
         audits = audit_data(config)
     differs = any(audit.problems for audit in audits)
+    if asked is not None and shape:
+        raise InputError("--rehearse builds the model, which --shape leaves out.", fix="leave out one of the two")
+    report = _rehearsed(config, variant, asked) if asked is not None and not bad else None
+    bad = bad or (report is not None and bool(report.failures))
     if as_json:
         told = to_json(problems)
         extra = {**(_taken(config, found) if defaults and found else {}), **_listed(rows, listed), **_audited(audits)}
-        click.echo(json.dumps({"problems": told, **extra} if extra else told, indent=1))
+        extra |= {"rehearsal": to_plain(report)} if report is not None else {}
+        echo_json({"problems": told, **extra} if extra else told)
         return 2 if bad else int(differs)
     if problems:
-        click.echo(f"\n{summary(problems)}")
+        echo(f"\n{summary(problems)}")
     if defaults and found:
         _show_taken(_taken(config, found), after=bool(problems))
     if rows:
         from assay.cli.variations import lines
 
-        click.echo("\n".join(lines(rows, files[0], color=use_color(sys.stdout))))
+        echo("\n".join(lines(rows, files[0], color=use_color(sys.stdout))))
     elif not bad:
         _show_fine(files[0], None if shape else examiner.canonical(config))
     _show_audits(audits)
+    if report is not None:
+        echo("\n".join(["", *lines_of(report, color=use_color(sys.stdout))]))
     return 2 if bad else int(differs)
+
+
+def _rehearsed(config: Config, variant: str | None, asked: Wanted) -> Rehearsal:
+    from assay.compose.rehearsal import rehearse
+    from assay.config import expand
+
+    one = expand(config, [variant], sweep=False)[0] if variant is not None else config
+    return rehearse(one, asked)
 
 
 def _listed(rows: Sequence[Row], listed: bool) -> dict[str, Any]:
@@ -135,14 +167,12 @@ def _audited(audits: Sequence[Audit]) -> dict[str, Any]:
 def _show_audits(audits: Sequence[Audit]) -> None:
     on = use_color(sys.stdout)
     for audit in audits:
-        click.echo(
-            f"\n{paint(f'data.{audit.split}', 'bold', on=on)}  {audit.samples:,} samples, {audit.batches:,} batches"
-        )
+        echo(f"\n{paint(f'data.{audit.split}', 'bold', on=on)}  {audit.samples:,} samples, {audit.batches:,} batches")
         rate = f"{audit.batches_per_s:,.0f} batches/s, " if audit.batches_per_s else ""
         for name, text in (*audit.facts, ("speed", f"{rate}the first after {audit.first_batch_s:.2f} s")):
-            click.echo(f"  {name:<10}  {text}")
+            echo(f"  {name:<10}  {text}")
         for problem in audit.problems:
-            click.echo(f"  {paint('problem', 'red bold', on=on)}     {problem}")
+            echo(f"  {paint('problem', 'red bold', on=on)}     {problem}")
 
 
 def _not_told(told: Sequence[Problem], further: Sequence[Problem]) -> list[Problem]:
@@ -154,14 +184,14 @@ def _not_told(told: Sequence[Problem], further: Sequence[Problem]) -> list[Probl
 def _show(problems: list[Problem], *, after: bool = False) -> None:
     if problems:
         text = render(problems, color=use_color(sys.stdout), width=width(sys.stdout) or 80)
-        click.echo(f"\n{text}" if after else text)
+        echo(f"\n{text}" if after else text)
 
 
 def _show_fine(file: str, named: Table | None) -> None:
     from assay.config import config_hash
 
     hashed = f"  {config_hash(named)[:16]}" if named is not None else ""
-    click.echo(f"{paint('fine', 'green bold', on=use_color(sys.stdout))}  {file}{hashed}")
+    echo(f"{paint('fine', 'green bold', on=use_color(sys.stdout))}  {file}{hashed}")
 
 
 def _taken(config: Config, found: Examined) -> dict[str, list[dict[str, Any]]]:
@@ -190,7 +220,7 @@ def _show_taken(taken: dict[str, list[dict[str, Any]]], *, after: bool) -> None:
             lines.append(f"  {paint(owner, 'dim', on=on)}")
             lines += [f"    {row['key']} {sign} {row[what]}" for row in rows]
         lines += [""] if taken[title] else []
-    click.echo("\n".join(lines))
+    echo("\n".join(lines))
 
 
 def _place(row: dict[str, Any]) -> str:

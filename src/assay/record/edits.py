@@ -9,6 +9,7 @@ from typing import Any
 
 from assay.core.errors import InputError
 from assay.core.facts import Edit, edit_line
+from assay.core.secret import Secrets
 from assay.record import readme
 from assay.store.layout import RunFolder, refusal
 
@@ -54,11 +55,15 @@ def correct(folder: RunFolder, name: str, value: Any, *, old: Any = None) -> Edi
 
 
 def append(folder: RunFolder, edit: Edit) -> Edit:
-    """Append one edit, with the time and the user's name where it has none, and return it as it was written."""
+    """Append one edit, with the time and the user's name where it has none, and return it as it was written.
+
+    Secrets in it are replaced: what people say about a run is kept with it.
+    """
+    cleaner = Secrets.known(os.environ)
     complete = Edit(
         what=edit.what,
-        new=edit.new,
-        old=edit.old,
+        new=cleaner.tree(edit.new, edit.key),
+        old=cleaner.tree(edit.old, edit.key),
         key=edit.key,
         who=edit.who or user(),
         at_ns=edit.at_ns or time.time_ns(),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import hashlib
 import logging
 import os
 import platform
@@ -12,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import datetime
 from importlib import import_module
 from pathlib import Path
@@ -20,18 +21,19 @@ from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from assay.core import lease as leases
-from assay.core import run_file
+from assay.core import metrics_file, run_file
 from assay.core.errors import AssayError, InputError, LeaseError, RecordError
 from assay.core.facts import Ended, EndStatus, RunFact, Started, Warned, event_line
 from assay.core.ids import is_plain_name, new_run_id
 from assay.core.plain import sync_file, write_json
 from assay.core.run_file import Attempt, Best, Code, Kind, RunFile
-from assay.core.secret import redact, secret_values
+from assay.core.secret import Secrets
 from assay.record import logfile, readme
 from assay.record.config_files import write_config
 from assay.record.edits import append_line
 from assay.record.environment import environment
 from assay.record.later import Later
+from assay.record.recordable import check_text, numbers_of, recordable, whole_step
 from assay.record.writer import MetricsWriter
 from assay.store.known import remember
 from assay.store.layout import Project, RunFolder, create_run_folder, refusal
@@ -53,10 +55,17 @@ class RunRecorder:
     """
 
     def __init__(
-        self, folder: RunFolder, run: RunFile, lease: leases.Lease, form: logging.Formatter | None = None
+        self,
+        folder: RunFolder,
+        run: RunFile,
+        lease: leases.Lease,
+        form: logging.Formatter | None = None,
+        secrets: Secrets | None = None,
     ) -> None:
         """Use `start` or `resume`. `run` holds the attempt that begins as its newest; the lease is held already."""
         self.folder = folder
+        self.secrets = secrets or Secrets.known(os.environ)
+        self._first_secrets = self.secrets.values
         self.run = run
         self.id = run.id
         self.logger = logfile.logger_of(run.id)
@@ -72,7 +81,7 @@ class RunRecorder:
         self._chores: tuple[Callable[[], object], ...] = (self._later.flush_old,)
         self._at_end: tuple[Callable[[], object], ...] = ()
         self._wake = threading.Event()
-        self._log_file = logfile.open_log(folder.log, run.id, form)
+        self._log_file = logfile.open_log(folder.log, run.id, form, clean=self.secrets.clean)
         try:
             self._metrics = MetricsWriter(
                 folder.metrics, run.newest.number, on_problem=self._trouble, on_grown=self._wake.set
@@ -112,14 +121,19 @@ class RunRecorder:
         code_dirs: Sequence[Path] = (),
         keep_code: bool = True,
         keep_output: bool = False,
+        secrets: Secrets | None = None,
         log_format: str = "",
         date_format: str = "",
+        exactness: str = "",
     ) -> Self:
         """A new run in a new folder. `code_dirs` are folders outside of the project whose code belongs to it.
 
         With `keep_output` all that the process prints from now on is kept in `output.txt`, and shown as before.
+        `secrets` are those that the caller knows; `config_toml` comes without them.
         `log_format` and `date_format` are for the lines of `log.txt`, as `logging.Formatter` takes them.
         """
+        secrets = secrets or Secrets.known(os.environ, sys.orig_argv if command is None else command)
+        tag, desc = secrets.clean(tag), secrets.clean(desc)
         created_ns = time.time_ns()
         run_id = new_run_id()
         form = logfile.formatter(tag or run_id, log_format, date_format)
@@ -134,11 +148,12 @@ class RunRecorder:
             seeds=seeds or {},
             devices=devices,
             command=command,
+            secrets=secrets,
         )
         with _undone(folder):
             lease = leases.acquire(folder.path, 1)
-            write_config(folder, config_toml, config_files or {}, attempt=1)
-            code, problem = _code(project, code_dirs, folder.patch()) if keep_code else (Code(), "")
+            write_config(folder, config_toml, config_files or {}, attempt=1, secrets=secrets)
+            code, problem = _code(project, code_dirs, folder.patch(), secrets) if keep_code else (Code(), "")
             run = RunFile(
                 id=run_id,
                 kind=kind,
@@ -147,12 +162,12 @@ class RunRecorder:
                 created_ns=created_ns,
                 project=str(project.root),
                 config_path=config_path,
-                attempts=(replace(attempt, code=code, environment=environment()),),
+                attempts=(replace(attempt, code=code, environment=environment(), exactness=exactness),),
             )
             readme.write_first(folder.readme, run, desc)
             run_file.write(folder.path, run, durable=False)  # the thread syncs it within a second
-            recorder = cls(folder, run, lease, form)
-        recorder._capture = _captured(folder.output) if keep_output else None
+            recorder = cls(folder, run, lease, form, secrets)
+        recorder._capture = _captured(folder.output, secrets) if keep_output else None
         recorder._begin(Started(attempt=1), project, problem)
         return recorder
 
@@ -176,6 +191,7 @@ class RunRecorder:
         code_dirs: Sequence[Path] = (),
         keep_code: bool = True,
         keep_output: bool = False,
+        secrets: Secrets | None = None,
         log_format: str = "",
         date_format: str = "",
         exactness: str = "",
@@ -185,6 +201,7 @@ class RunRecorder:
 
         What is not given (None) stays as the newest attempt had it. LeaseError when somebody is writing this run.
         """
+        secrets = secrets or Secrets.known(os.environ, sys.orig_argv if command is None else command)
         before = _read_run(folder)
         form = logfile.formatter(before.tag or before.id, log_format, date_format)
         number = before.newest.number + 1 if before.attempts else 1
@@ -197,11 +214,11 @@ class RunRecorder:
             number = before.newest.number + 1 if before.attempts else 1
             old = before.newest if before.attempts else None
             if config_toml is not None:
-                write_config(folder, config_toml, config_files or {}, attempt=number)
+                write_config(folder, config_toml, config_files or {}, attempt=number, secrets=secrets)
             home = project or Project(Path(before.project)) if before.project or project else None
             code, problem = Code(), ""
             if keep_code and home is not None:
-                code, problem = _code(home, code_dirs, folder.patch(number))
+                code, problem = _code(home, code_dirs, folder.patch(number), secrets)
             attempt = _attempt(
                 number,
                 started_ns=time.time_ns(),
@@ -211,6 +228,7 @@ class RunRecorder:
                 seeds=_else(seeds, old.seeds if old else {}),
                 devices=devices,
                 command=command,
+                secrets=secrets,
             )
             attempt = replace(
                 attempt,
@@ -224,13 +242,13 @@ class RunRecorder:
             )
             run = replace(before, status="running", sealed=False, attempts=(*before.attempts, attempt))
             run_file.write(folder.path, run)
-            recorder = cls(folder, run, lease, form)
+            recorder = cls(folder, run, lease, form, secrets)
         except BaseException as error:
             leases.release(folder.path, lease)
             if isinstance(error, OSError):
                 raise refusal(error, folder.path, "The run cannot be resumed") from error
             raise
-        recorder._capture = _captured(folder.output) if keep_output else None
+        recorder._capture = _captured(folder.output, secrets) if keep_output else None
         recorder.rewind(from_step)
         recorder._begin(Started(attempt=number, step=from_step, checkpoint=checkpoint), home, problem)
         return recorder
@@ -249,7 +267,7 @@ class RunRecorder:
         if isinstance(fact, Warned):
             self.logger.warning(fact.message)
         try:
-            append_line(self.folder.events, event_line(fact, time.time_ns()))
+            append_line(self.folder.events, event_line(self._without_secrets(fact), time.time_ns()))
         except OSError as error:
             self.logger.warning("An event could not be written (%s).", error.strerror or error)
 
@@ -264,6 +282,8 @@ class RunRecorder:
     def axis(self, name: str) -> None:
         """From now on the metric `name` is the x axis of those that are logged together with it."""
         self._refuse_if_over()
+        check_text(name, "the name of an axis")
+        metrics_file.check_name(name)
         self._metrics.axis(name)
 
     def listen(self, listener: Listener) -> None:
@@ -273,9 +293,10 @@ class RunRecorder:
         listeners, log = self._listeners, self._metrics.log
 
         def tell_all(values: Mapping[str, float], step: int) -> None:
-            log(values, step)
+            numbers = numbers_of(values)  # a listener that keeps a live loss would keep its graph
+            log(numbers, step)
             for each in listeners:
-                each(values, step)
+                each(numbers, step)
 
         self.log = tell_all  # type: ignore[method-assign]
 
@@ -295,28 +316,44 @@ class RunRecorder:
 
     def set_value(self, name: str, value: Any) -> None:
         """Let `run.json` hold one more value by name: a result that is no curve."""
-        self._update(replace(self.run, values={**self.run.values, name: value}))
+        check_text(name, "the name of a value")
+        plain = self.secrets.tree(recordable(value, name), name)
+        with self._lock:
+            self._update(replace(self.run, values={**self.run.values, name: plain}))
 
-    def artifact(
-        self, source: str | os.PathLike[str] | bytes, name: str = "", *, kind: str = "", step: int | None = None
-    ) -> str:
+    def artifact(self, source: Any, name: str = "", *, kind: str = "", step: int | None = None) -> str:
         """Keep a file (or bytes) by content and return its digest. The name is data: it need not be a file's.
 
-        `kind` says how it may be shown (`Artifact`).
+        Of a folder all files are kept, as `name/file`; the digest is that of their names and digests. `kind` says how
+        it may be shown (`Artifact`).
         """
         self._refuse_if_over()
-        if isinstance(source, bytes):
+        check_text(name, "the name of an artifact")
+        whole = None if step is None else whole_step(step)
+        if isinstance(source, bytes | bytearray | memoryview):
             if not name:
                 raise InputError("Bytes need a name to be kept under.", fix='run.artifact(data, "plot.png")')
-            data = source
-        else:
-            path = Path(source)
-            name = name or path.name
-            try:
-                data = path.read_bytes()
-            except OSError as error:
-                raise InputError(f"The artifact cannot be read: {error.strerror}.", where=str(path)) from error
-        from assay.store.artifacts import keep_artifact
+            return self._keep(bytes(source), name, kind, whole)
+        if not isinstance(source, str | os.PathLike):
+            fix = "run.artifact(path) keeps a file or folder, run.artifact(data, name) bytes"
+            raise InputError(f"A {type(source).__name__} is no artifact.", fix=fix)
+        path = Path(os.fsdecode(source))
+        name = name or path.resolve().name
+        try:
+            if not path.is_dir():
+                return self._keep(path.read_bytes(), name, kind, whole)
+            digest = hashlib.sha256()
+            for file in sorted(each for each in path.rglob("*") if each.is_file()):
+                inner = file.relative_to(path).as_posix()
+                line = f"{self._keep(file.read_bytes(), f'{name}/{inner}', kind, whole)} {inner}\n"
+                digest.update(line.encode("utf-8", "surrogateescape"))
+            return digest.hexdigest()
+        except (OSError, ValueError) as error:  # no such file, or no such name: a path holds no null
+            reason = getattr(error, "strerror", "") or str(error)
+            raise InputError(f"The artifact cannot be read: {reason}.", where=str(path)) from error
+
+    def _keep(self, data: bytes, name: str, kind: str, step: int | None) -> str:
+        from assay.store.artifacts import keep_artifact  # few runs use it, and every script would pay
 
         with self._lock:
             return keep_artifact(self.folder, data, name, at_ns=time.time_ns(), kind=kind, step=step).digest
@@ -327,6 +364,7 @@ class RunRecorder:
         It is a folder of the run's own, or the one given. With `suffixes` only files that end with one of them.
         """
         self._refuse_if_over()
+        check_text(name, "the name of a watched folder")
         if not is_plain_name(name):
             raise InputError(f"A watched folder cannot be called {name!r}.", fix='Take a plain name: run.watch("log")')
         if isinstance(suffixes, str):
@@ -348,7 +386,7 @@ class RunRecorder:
         from assay.record.key_code import source_of
         from assay.store.blobs import FileBlobs
 
-        name, source = source_of(thing)
+        name, source = source_of(thing, self.secrets)
         if not self.run.project:
             raise InputError("The run belongs to no project, so there is nowhere to keep code.")
         digest = FileBlobs(Project(Path(self.run.project)).code_dir).put(source)
@@ -373,7 +411,8 @@ class RunRecorder:
             self._wake.set()
             if threading.current_thread() is not self._thread:
                 self._thread.join(timeout=10)  # before the lease is given back: a beat under way would take it again
-            self._finish(status, " ".join(reason.split()), traceback, step)
+            self._learn_secrets()
+            self._finish(status, self.secrets.clean(" ".join(reason.split())), traceback, step)
 
     def _finish(self, status: EndStatus, reason: str, traceback: str, step: int | None) -> None:
         if not self.folder.path.is_dir():
@@ -408,7 +447,7 @@ class RunRecorder:
             self.run.newest,
             ended_ns=time.time_ns(),
             status=status,
-            reason=reason or ended.reason,
+            reason=reason or self.secrets.clean(ended.reason),
             to_step=ended.step,
         )
         self.run = replace(
@@ -451,17 +490,31 @@ class RunRecorder:
     def _update(self, run: RunFile) -> None:
         with self._lock:
             self._refuse_if_over()
-            self.run = run
+            before, self.run = self.run, run
             try:
                 write_json(self.folder.run_json, run, durable=False)
             except OSError as error:
                 self.logger.warning("run.json could not be written (%s).", error.strerror or error)
+            except BaseException:
+                self.run = before  # what cannot be written now could not be written at the end either
+                raise
 
     def _trouble(self, message: str) -> None:
         """Something that the user should know and that stops nothing."""
         self.logger.warning(message)
         with contextlib.suppress(OSError):
-            append_line(self.folder.events, event_line(Warned(message=message), time.time_ns()))
+            warned = self._without_secrets(Warned(message=message))
+            append_line(self.folder.events, event_line(warned, time.time_ns()))
+
+    def _without_secrets(self, fact: Any) -> Any:
+        values = {each.name: getattr(fact, each.name) for each in fields(fact)}
+        return replace(fact, **{name: self.secrets.clean(it) for name, it in values.items() if isinstance(it, str)})
+
+    def _learn_secrets(self) -> None:
+        """Look for variables that the program has set since, as those of a `.env` file."""
+        self.secrets.add(Secrets.known(os.environ).values)
+        if self._capture is not None:
+            self._capture.replace(self.secrets.values)
 
     def _beat(self) -> None:
         now = time.monotonic()
@@ -476,6 +529,7 @@ class RunRecorder:
             if time.monotonic() < next_sync:
                 continue
             next_sync = time.monotonic() + SYNC_S
+            self._learn_secrets()
             self._do_chores()
             with contextlib.suppress(OSError):  # no descriptor left: the next time may do
                 self._metrics.sync()
@@ -517,9 +571,19 @@ class RunRecorder:
         logfile.close_log(self._log_file)
         if self._capture is not None:
             self._capture.stop()
+        if self.secrets.values != self._first_secrets:
+            with contextlib.suppress(OSError):
+                self._clean_again()
         _OPEN.discard(self)
         if not _OPEN:
             _default_again()
+
+    def _clean_again(self) -> None:
+        """Take out of what is written already the secrets that became known later."""
+        from assay.record.cleaning import clean_file  # few programs set variables on their way
+
+        for path in (self.folder.output, self.folder.log, self.folder.events):
+            clean_file(path, self.secrets)
 
     def _refuse_if_over(self) -> None:
         if os.getpid() != self._pid:
@@ -553,18 +617,18 @@ def _attempt(
     seeds: Mapping[str, int],
     devices: Sequence[str],
     command: Sequence[str] | None,
+    secrets: Secrets,
 ) -> Attempt:
-    values = secret_values(os.environ)
     return Attempt(
         number=number,
         started_ns=started_ns,
-        command=tuple(redact(word, values)[0] for word in (sys.orig_argv if command is None else command)),
+        command=secrets.command(sys.orig_argv if command is None else command),
         cwd=_cwd(),
         host=platform.node(),
         pid=os.getpid(),
         config_hash=config_hash,
         seedless_hash=seedless_hash,
-        launch=dict(launch),
+        launch=secrets.tree(launch),
         seeds=dict(seeds),
         devices=tuple(devices),
     )
@@ -577,13 +641,13 @@ def _cwd() -> str:
         return ""
 
 
-def _captured(path: Path) -> Capture | None:
+def _captured(path: Path, secrets: Secrets) -> Capture | None:
     from assay.record.capture import capture  # only where output is kept: it needs another process
 
-    return capture(path)
+    return capture(path, secrets.values)
 
 
-def _code(project: Project, folders: Sequence[Path], patch: Path) -> tuple[Code, str]:
+def _code(project: Project, folders: Sequence[Path], patch: Path, secrets: Secrets) -> tuple[Code, str]:
     """The snapshot, and what went wrong with it: a run without its code is better than none.
 
     What was not committed goes into the file `patch`, too.
@@ -594,7 +658,7 @@ def _code(project: Project, folders: Sequence[Path], patch: Path) -> tuple[Code,
     try:
         blobs = FileBlobs(project.code_dir)
         cache = project.code_dir / STAT_CACHE
-        code = snapshot(project.root, blobs, folders=folders, skip=project.runs_dir, cache=cache)
+        code = snapshot(project.root, blobs, folders=folders, skip=project.runs_dir, cache=cache, secrets=secrets)
         if code.patch:
             patch.write_bytes(blobs.get(code.patch))
         return code, ""
