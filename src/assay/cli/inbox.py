@@ -9,9 +9,9 @@ from typing import Any
 
 import click
 
-from assay.cli.terminal import paint, use_color
-from assay.core.diagnostics import visible
+from assay.cli.terminal import echo, paint, use_color
 from assay.core.plain import dumps, to_plain
+from assay.core.terminal import visible
 from assay.query.catalog import Catalog
 from assay.query.inbox import Inbox, Message
 from assay.query.place import all_projects, projects_here
@@ -25,19 +25,19 @@ _DETAIL_LINES = 12
 
 @click.command(
     name="inbox",
-    help="What finished, what failed and why, what stands still. What is shown counts as read, unless --keep.",
+    help="Show runs that finished, failed (with the cause), resumed or stalled. They count as read then, unless --keep.",
 )
-@click.option("--all", "everything", is_flag=True, help="Read ones too.")
+@click.option("--all", "everything", is_flag=True, help="Include messages that were read.")
 @click.option(
     "--days",
     metavar="N",
     type=click.FloatRange(min=0.0),
     default=14.0,
-    help="How far back; 14 if not given.",
+    help="Show messages of the last N days; default 14.",
 )
-@click.option("--keep", is_flag=True, help="Leave them unread.")
-@click.option("--all-projects", is_flag=True, help="Of all projects that you have.")
-@click.option("--json", "as_json", is_flag=True, help="As JSON: one object a message.")
+@click.option("--keep", is_flag=True, help="Leave the messages unread.")
+@click.option("--all-projects", is_flag=True, help="Messages of all your projects.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def command(everything: bool, days: float, keep: bool, all_projects: bool, as_json: bool) -> int:
     homes = _all() if all_projects else projects_here()
     now_ns = time.time_ns()
@@ -52,18 +52,14 @@ def command(everything: bool, days: float, keep: bool, all_projects: bool, as_js
     found.sort(key=lambda pair: pair[1].at_ns, reverse=True)
     if as_json:
         lines = ",\n".join(dumps(_data(home, message)) for home, message in found)
-        click.echo(f"[\n{lines}\n]" if lines else "[]")
+        echo(f"[\n{lines}\n]" if lines else "[]")
     elif found:
-        click.echo("\n".join(_lines([message for _, message in found], now_ns)))
+        echo("\n".join(_lines([message for _, message in found], now_ns)))
     else:
-        click.echo("Nothing new." if not everything else "No messages.")
+        echo("Nothing new." if not everything else "No messages.")
     if not keep:
         for home in homes:
-            fresh = [
-                (each.id, each.at_ns)
-                for project, each in found
-                if project is home and not each.is_read
-            ]
+            fresh = [(each.id, each.at_ns) for project, each in found if project is home and not each.is_read]
             if fresh:
                 mark(home, fresh)
     return 0
@@ -82,9 +78,7 @@ def _lines(messages: list[Message], now_ns: int) -> list[str]:
         kind = paint(f"{message.kind:<{width}}", _STYLES.get(message.kind, "red"), on=color)
         tag = visible(message.tag)[:24]
         when = age(message.at_ns, now_ns)
-        out.append(
-            f"{kind}  {message.run}  {tag:<{tags}}  {when:>9}  {visible(message.text)}".rstrip()
-        )
+        out.append(f"{kind}  {message.run}  {tag:<{tags}}  {when:>9}  {visible(message.text)}".rstrip())
         detail = message.detail.strip().split("\n") if message.detail.strip() else []
         cut = len(detail) - _DETAIL_LINES
         out += [f"    ... {cut} lines: assay log {message.run} --events"] if cut > 0 else []

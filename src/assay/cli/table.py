@@ -8,10 +8,10 @@ from typing import Any
 
 import click
 
-from assay.cli.terminal import paint, use_color
-from assay.core.diagnostics import visible
+from assay.cli.terminal import echo, paint, use_color
 from assay.core.errors import InputError, RecordError, did_you_mean
 from assay.core.plain import dumps
+from assay.core.terminal import visible
 from assay.query.catalog import Asked, Catalog
 from assay.query.find import find_run
 from assay.query.place import project_here
@@ -25,7 +25,7 @@ from assay.store.tables import Link, ResultTable, read_history, read_table, tabl
 FORMS = {".md": "markdown", ".tex": "latex", ".csv": "csv", ".json": "json"}
 
 
-@click.group(name="table", help="Result tables: cells that are texts, or lead to values of runs.")
+@click.group(name="table", help="Read and write result tables, whose cells are texts or values of runs.")
 def command() -> None:
     pass
 
@@ -35,26 +35,24 @@ def ls() -> int:
     project = project_here()
     names = table_names(project)
     if not names:
-        click.echo("There is no table yet. `assay table set NAME ROW COLUMN VALUE` makes one.")
+        echo("There is no table yet. `assay table set NAME ROW COLUMN VALUE` makes one.")
         return 0
     catalog = _catalog(project)
     for name in names:
         try:
             table = shown(read_table(project, name), catalog)
         except RecordError as error:
-            click.echo(f"{name}  cannot be read: {visible(error.what)}")
+            echo(f"{name}  cannot be read: {visible(error.what)}")
             continue
         stale = f", {table.stale} stale" if table.stale else ""
         size = f"{_count(len(table.rows), 'row')}, {_count(len(table.table.columns), 'column')}"
-        click.echo(f"{name}  {visible(table.table.title)}  ({size}{stale})")
+        echo(f"{name}  {visible(table.table.title)}  ({size}{stale})")
     return 0
 
 
-@command.command(
-    name="show", help="Show a table as it is now: stale cells are marked with what they were."
-)
+@command.command(name="show", help="Show a table as it is now: stale cells are marked with what they were.")
 @click.argument("name")
-@click.option("--history", is_flag=True, help="Its changes instead: when, who, what.")
+@click.option("--history", is_flag=True, help="Show its changes instead: when, who, what.")
 def show(name: str, history: bool) -> int:
     project = project_here()
     table = _read(project, name)
@@ -62,12 +60,10 @@ def show(name: str, history: bool) -> int:
         for edit in read_history(project, name):
             place = " ".join(filter(None, [edit.row, edit.column]))
             change = f"{_plain(edit.old)} -> {_plain(edit.new)}"
-            click.echo(
-                visible(f"{moment(edit.at_ns)}  {edit.who}  {edit.what} {place}  {change}".rstrip())
-            )
+            echo(visible(f"{moment(edit.at_ns)}  {edit.who}  {edit.what} {place}  {change}".rstrip()))
         return 0
     found = shown(table, _catalog(project))
-    click.echo("\n".join(_lines(found)))
+    echo("\n".join(_lines(found)))
     return 0
 
 
@@ -77,8 +73,8 @@ def show(name: str, history: bool) -> int:
     shows that value of the run, or mean and deviation over several:
 
     \b
-    assay table set digits "small CNN" accuracy valid/acc.max --run best:valid/acc
-    assay table set digits "small CNN" accuracy valid/acc.max --where 'tag = small'
+    assay table set digits "small CNN" accuracy valid/acc --run best:valid/acc
+    assay table set digits "small CNN" accuracy valid/acc --where 'tag = small'
 
     Table, row (by its key, or the text of its first column) and column are made when they are not there.""",
 )
@@ -94,9 +90,7 @@ def show(name: str, history: bool) -> int:
     help="The run that the value is of; several times: mean.",
 )
 @click.option("--where", metavar="EXPR", default="", help="The runs that the value is of.")
-@click.option(
-    "--best", type=click.Choice(["max", "min"]), help="Which values of the column are good."
-)
+@click.option("--best", type=click.Choice(["max", "min"]), help="Which values of the column are good.")
 def set_(
     name: str,
     row: str,
@@ -128,7 +122,7 @@ def set_(
     if best is not None:
         changes.append(Change(what="column", column=column_key, new={"best": best}))
     table = table_edits.change(project, name, *changes)
-    click.echo("\n".join(_lines(shown(table, catalog))))
+    echo("\n".join(_lines(shown(table, catalog))))
     return 0
 
 
@@ -154,7 +148,7 @@ def export(name: str, file: str | None, form: str | None) -> int:
         )
     table = shown(_read(project, name), _catalog(project))
     if table.stale:
-        click.echo(
+        echo(
             f"{_count(table.stale, 'cell')} changed since somebody looked: assay table show {name}",
             err=True,
         )
@@ -166,7 +160,7 @@ def export(name: str, file: str | None, form: str | None) -> int:
     }
     text = writers[chosen]()
     if file is None:
-        click.echo(text, nl=not text.endswith("\n"))
+        echo(text, end="" if text.endswith("\n") else "\n")
         return 0
     try:
         Path(file).write_text(text, encoding="utf-8")
@@ -175,9 +169,7 @@ def export(name: str, file: str | None, form: str | None) -> int:
     return 0
 
 
-@command.command(
-    name="import", help="Add the rows of a CSV file to a table, which is made when it is not there."
-)
+@command.command(name="import", help="Add the rows of a CSV file to a table, which is made when it is not there.")
 @click.argument("name")
 @click.argument("file")
 def import_(name: str, file: str) -> int:
@@ -189,7 +181,7 @@ def import_(name: str, file: str) -> int:
     if name not in table_names(project):
         table_edits.create(project, name)
     table = table_edits.import_csv(project, name, text)
-    click.echo("\n".join(_lines(shown(table, _catalog(project)))))
+    echo("\n".join(_lines(shown(table, _catalog(project)))))
     return 0
 
 
@@ -197,7 +189,7 @@ def import_(name: str, file: str) -> int:
 @click.argument("name")
 def rm(name: str) -> int:
     table_edits.remove(project_here(), name)
-    click.echo(f"removed: {name}")
+    echo(f"removed: {name}")
     return 0
 
 
@@ -212,15 +204,11 @@ def _read(project: Project, name: str) -> ResultTable:
         return read_table(project, name)
     except FileNotFoundError:
         names = table_names(project)
-        fix = did_you_mean(name, names) or (
-            f"there are {', '.join(names)}" if names else "there is none yet"
-        )
+        fix = did_you_mean(name, names) or (f"there are {', '.join(names)}" if names else "there is none yet")
         raise InputError(f"There is no table `{name}`.", fix=fix) from None
 
 
-def _with_row(
-    project: Project, name: str, table: ResultTable, text: str
-) -> tuple[ResultTable, str]:
+def _with_row(project: Project, name: str, table: ResultTable, text: str) -> tuple[ResultTable, str]:
     """Return the table with a row of this key or first text, and its key."""
     first = table.columns[0].key if table.columns else ""
     for row in table.rows:
@@ -231,14 +219,10 @@ def _with_row(
         first = table.columns[0].key
     table = table_edits.change(project, name, Change(what="add-row"))
     key = table.rows[-1].key
-    return table_edits.change(
-        project, name, Change(what="cell", row=key, column=first, new=text)
-    ), key
+    return table_edits.change(project, name, Change(what="cell", row=key, column=first, new=text)), key
 
 
-def _with_column(
-    project: Project, name: str, table: ResultTable, title: str
-) -> tuple[ResultTable, str]:
+def _with_column(project: Project, name: str, table: ResultTable, title: str) -> tuple[ResultTable, str]:
     for column in table.columns:
         if title in (column.key, column.title):
             return table, column.key
@@ -254,15 +238,11 @@ def _lines(found: ShownTable) -> list[str]:
         return ["The table is empty."]
     widths = [max(len(line[i]) for line in [head, *body]) for i in range(len(head))]
     rights = [
-        bool(body) and all(isinstance(row.cells[i].value, float | None) for row in found.rows)
-        for i in range(len(head))
+        bool(body) and all(isinstance(row.cells[i].value, float | None) for row in found.rows) for i in range(len(head))
     ]
     lines = []
     for line in [head, *body]:
-        cells = (
-            cell.rjust(w) if right else cell.ljust(w)
-            for cell, w, right in zip(line, widths, rights, strict=True)
-        )
+        cells = (cell.rjust(w) if right else cell.ljust(w) for cell, w, right in zip(line, widths, rights, strict=True))
         lines.append("  ".join(cells).rstrip())
     return [paint(lines[0], "dim", on=color), *lines[1:]]
 

@@ -119,9 +119,7 @@ class _Known:
 class Catalog:
     """The runs of one project. Any thread may ask; one at a time brings it up to date."""
 
-    def __init__(
-        self, project: Project, *, summarize: Callable[[RunFolder], str] | None = None
-    ) -> None:
+    def __init__(self, project: Project, *, summarize: Callable[[RunFolder], str] | None = None) -> None:
         """`summarize` returns the summaries of an open run as JSON, where somebody has them at hand."""
         self.project = project
         self.version = 0
@@ -168,9 +166,7 @@ class Catalog:
             len(folders),
             len(folders),
             tuple(
-                PageRow(rows[folder], tuple(each.get(folder) for each in found))
-                for folder in shown
-                if folder in rows
+                PageRow(rows[folder], tuple(each.get(folder) for each in found)) for folder in shown if folder in rows
             ),
         )
 
@@ -183,8 +179,7 @@ class Catalog:
         """Return one list a column, with a value or None for each run that is asked for, in order."""
         folders = self._folders(asked)
         return [
-            self._column(folders, found) if found else [None] * len(folders)
-            for _, found in map(self.column, names)
+            self._column(folders, found) if found else [None] * len(folders) for _, found in map(self.column, names)
         ]
 
     def rows(self, ids: Sequence[str]) -> dict[str, RunRow]:
@@ -243,9 +238,7 @@ class Catalog:
     def best_metrics(self) -> list[str]:
         """Return the metrics that the newest runs call their best by."""
         rows = self._rows(self._folders(Asked())[:_NEWEST]).values()
-        return list(
-            dict.fromkeys(row.written.best_metric for row in rows if row.written.best_metric)
-        )
+        return list(dict.fromkeys(row.written.best_metric for row in rows if row.written.best_metric))
 
     def varying(self) -> list[str]:
         """Return the keys of the config in which the newest runs differ: first those with the most values."""
@@ -265,9 +258,7 @@ class Catalog:
         found = field_named(name, self.names())
         if found is None:
             return PageColumn(name, "missing"), None
-        return PageColumn(
-            name, found.kind, found.statistic if found.kind == "metric" else ""
-        ), found
+        return PageColumn(name, found.kind, found.statistic if found.kind == "metric" else ""), found
 
     def open_rows(self) -> list[RunRow]:
         """Return the runs that wrote no end, as they are now."""
@@ -277,9 +268,7 @@ class Catalog:
     def recent_rows(self, since_ns: int, limit: int) -> list[RunRow]:
         """Return the runs of which something was heard since a moment, test runs too, the newest first."""
         now_ns = time.time_ns()
-        return [
-            RunRow(self._index, row, now_ns) for row in recent_rows(self._index, since_ns, limit)
-        ]
+        return [RunRow(self._index, row, now_ns) for row in recent_rows(self._index, since_ns, limit)]
 
     # ------------------------------------------------------------------------------------------------------ the parts
 
@@ -288,9 +277,7 @@ class Catalog:
         return Index(self.project, [], self._file)
 
     def _synchronize(self, only: Collection[str] | None) -> Synchronized:
-        return synchronize(
-            self.project, self._file, only=only, summarize=self._summarize, on_read=self._read
-        )
+        return synchronize(self.project, self._file, only=only, summarize=self._summarize, on_read=self._read)
 
     def _read(self, done: int, total: int) -> None:
         self.reading = Reading(done, total)
@@ -312,9 +299,7 @@ class Catalog:
         found = known.folders.get(key)
         if found is None:
             states = self._states()
-            found = select_folders(
-                self._index, self._selected(asked), now_ns=time.time_ns(), states=states
-            )
+            found = select_folders(self._index, self._selected(asked), now_ns=time.time_ns(), states=states)
             # A status or a duration goes on changing without a change on disk.
             if not states:
                 known.folders = {**dict(list(known.folders.items())[-_REMEMBERED:]), key: found}
@@ -323,9 +308,7 @@ class Catalog:
     def _selected(self, asked: Asked) -> Selected:
         from assay.query.expression import mentions, parse
 
-        condition: Condition | None = (
-            parse(asked.where, self.names()) if asked.where.strip() else None
-        )
+        condition: Condition | None = parse(asked.where, self.names()) if asked.where.strip() else None
         named = {each.name or each.kind for each in fields_of(condition)} if condition else set()
         if asked.grep.strip():
             words = mentions(asked.grep)
@@ -348,18 +331,13 @@ class Catalog:
 
     def _rows(self, folders: Sequence[str]) -> dict[str, RunRow]:
         index, now_ns = self._index, time.time_ns()
-        return {
-            name: RunRow(index, row, now_ns)
-            for name, row in rows_of_folders(index, folders).items()
-        }
+        return {name: RunRow(index, row, now_ns) for name, row in rows_of_folders(index, folders).items()}
 
     def _columns(
         self, folders: Sequence[str], columns: Sequence[tuple[PageColumn, Field | None]]
     ) -> list[Mapping[str, Any]]:
         fields = [found for _, found in columns if found is not None]
-        values = iter(
-            columns_of(self._index, folders, fields, now_ns=time.time_ns(), states=self._states())
-        )
+        values = iter(columns_of(self._index, folders, fields, now_ns=time.time_ns(), states=self._states()))
         return [{} if found is None else next(values) for _, found in columns]
 
     def _column(self, folders: Sequence[str], found: Field) -> list[Any]:
@@ -376,9 +354,7 @@ class Catalog:
             members.setdefault(tuple(key), []).append(folder)
         order = self._order((asked.sort or ["-created"])[0])
         by_folder = self._columns(folders, [(PageColumn("", order.field.kind), order.field)])[0]
-        ranks = {
-            key: _rank([by_folder.get(folder) for folder in each]) for key, each in members.items()
-        }
+        ranks = {key: _rank([by_folder.get(folder) for folder in each]) for key, each in members.items()}
         having = sorted(
             (key for key in members if ranks[key] is not None),
             key=lambda key: ranks[key] or (0, 0.0, ""),
@@ -401,9 +377,7 @@ class Catalog:
             for key in shown
             if members[key][0] in rows
         )
-        return Page(
-            tuple(column for column, _ in columns), len(members), len(folders), groups=groups
-        )
+        return Page(tuple(column for column, _ in columns), len(members), len(folders), groups=groups)
 
 
 def _differing(configs: Sequence[Mapping[str, Any]]) -> list[str]:

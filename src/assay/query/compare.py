@@ -111,9 +111,7 @@ def first_parting(left: RunView, right: RunView) -> Parting | None:
         if step is not None:
             found.append(Parting(step, name))
     # At the same step what was read comes before what was made of it.
-    return min(
-        found, key=lambda each: (each.step, each.metric != DATA_ORDER, each.metric), default=None
-    )
+    return min(found, key=lambda each: (each.step, each.metric != DATA_ORDER, each.metric), default=None)
 
 
 def _fields(comparison: Comparison) -> dict[str, Any]:
@@ -150,9 +148,7 @@ def _code(runs: Sequence[RunView]) -> tuple[tuple[DifferingFile, ...], int, tupl
     if first is None:
         return (), 0, missing
     paths = sorted({path for tree in trees for path in tree or ()})
-    rows = [
-        DifferingFile(path, tuple(_change(path, first, tree) for tree in trees)) for path in paths
-    ]
+    rows = [DifferingFile(path, tuple(_change(path, first, tree) for tree in trees)) for path in paths]
     found = tuple(row for row in rows if any(row.changes))
     return found, len(rows) - len(found), missing
 
@@ -166,25 +162,18 @@ def _change(path: str, first: Mapping[str, CodeFile], tree: Mapping[str, CodeFil
     return "" if ours.digest == theirs.digest else "changed"
 
 
-def _metrics(
-    runs: Sequence[RunView], groups: Sequence[Sequence[str]], catalog: Catalog
-) -> tuple[MetricRow, ...]:
+def _metrics(runs: Sequence[RunView], groups: Sequence[Sequence[str]], catalog: Catalog) -> tuple[MetricRow, ...]:
     summaries = [run.summaries for run in runs]
     names = list(dict.fromkeys(name for each in summaries for name in each))
     names.sort(key=lambda name: name.startswith(COSTS))
-    tested = (
-        [name for name in names if not name.startswith(COSTS)] if max(map(len, groups)) > 1 else []
-    )
+    tested = [name for name in names if not name.startswith(COSTS)] if max(map(len, groups)) > 1 else []
     ids = sorted({run_id for group in groups for run_id in group})
     values = {name: catalog.values_of(ids, name) for name in tested}
     rows = []
     for name in names:
         tests: tuple[Welch | None, ...] = ()
         if name in values:
-            samples = [
-                [values[name][run_id] for run_id in group if run_id in values[name]]
-                for group in groups
-            ]
+            samples = [[values[name][run_id] for run_id in group if run_id in values[name]] for group in groups]
             tests = tuple(
                 None if groups[0] == group else welch(samples[0], sample)
                 for group, sample in zip(groups, samples, strict=True)

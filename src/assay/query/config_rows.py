@@ -85,9 +85,7 @@ def _leaves(root: Table) -> Iterator[tuple[KeyPath, Node]]:
             yield path, node
 
 
-def _row(
-    path: KeyPath, node: Node, given: Sequence[tuple[str, Table]], overrides: dict[KeyPath, str]
-) -> ConfigRow:
+def _row(path: KeyPath, node: Node, given: Sequence[tuple[str, Table]], overrides: dict[KeyPath, str]) -> ConfigRow:
     key, value = dotted(path), written(node) or ""
     for length in range(len(path), 0, -1):
         if path[:length] in overrides:
@@ -95,9 +93,7 @@ def _row(
     for name, root in given:
         there = get_at(root, path)
         if there is not None and same(there, node):
-            return ConfigRow(
-                key, value, "file", f"{name}:{there.origin.line}" if there.origin.line else name
-            )
+            return ConfigRow(key, value, "file", f"{name}:{there.origin.line}" if there.origin.line else name)
     # A script that gave its config as a dictionary has no file that could be named.
     return ConfigRow(key, value, "resolved" if given else "file")
 

@@ -41,9 +41,7 @@ class Importances:
     explained: float
 
 
-def importances(
-    columns: dict[str, Sequence[Any]], metric: Sequence[Any], *, seed: int = 0
-) -> Importances:
+def importances(columns: dict[str, Sequence[Any]], metric: Sequence[Any], *, seed: int = 0) -> Importances:
     """Return the importance of each column for a metric, the most important first; runs without the metric left out."""
     import numpy as np
 
@@ -60,9 +58,7 @@ def importances(
         count = len({str(value) for value in chosen})
         if count > 1:
             encoded[key] = (*_encoded(chosen, target), count)
-    names = sorted(encoded, key=lambda name: -abs(_or_zero(spearman(encoded[name][0], target))))[
-        :MAX_KEYS
-    ]
+    names = sorted(encoded, key=lambda name: -abs(_or_zero(spearman(encoded[name][0], target))))[:MAX_KEYS]
     shares, explained = np.full(len(names), math.nan), math.nan
     if len(target) >= 4 * LEAST_LEAF and names and float(np.var(target)) > 0:
         shares, explained = _forest(np.stack([encoded[name][0] for name in names]), target, rng)
@@ -75,9 +71,7 @@ def importances(
         )
         for name, share in zip(names, shares, strict=True)
     ]
-    found.sort(
-        key=lambda each: (-_or_zero(each.forest), -abs(_or_zero(each.correlation)), each.key)
-    )
+    found.sort(key=lambda each: (-_or_zero(each.forest), -abs(_or_zero(each.correlation)), each.key))
     return Importances(tuple(found), len(target), float(explained))
 
 
@@ -113,9 +107,7 @@ def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return ranks
 
 
-def _encoded(
-    values: Sequence[Any], target: NDArray[np.float64]
-) -> tuple[NDArray[np.float64], bool]:
+def _encoded(values: Sequence[Any], target: NDArray[np.float64]) -> tuple[NDArray[np.float64], bool]:
     """Return a column as numbers, and whether it was of numbers; texts are put in the order of their mean target."""
     import numpy as np
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from assay.core.errors import AssayError
+from assay.core.errors import AssayError, InputError
 from assay.core.facts import Ended, Started, Timed, Warned, read_events
 from assay.query.catalog import Catalog
 from assay.query.table import RunRow
@@ -19,12 +19,11 @@ from assay.store.index import IndexRow
 from assay.store.layout import RunFolder
 from assay.store.read_marks import Marks, read_marks
 
-MessageKind = Literal[
-    "finished", "failed", "stopped", "killed", "resumed", "nan", "disk full", "stalled"
-]
+MessageKind = Literal["finished", "failed", "stopped", "killed", "resumed", "nan", "disk full", "stalled"]
 
 MOST_RUNS = 1_000
 STALLED_S = 600.0
+_SLACK_NS = 60 * 10**9
 _STALLED_FACTOR = 20
 _NOT_FINITE = re.compile(r"\b(not finite|non-finite|nan|inf)\b", re.IGNORECASE)
 _DISK_FULL = re.compile(r"disk is full|no space left|ENOSPC", re.IGNORECASE)
@@ -60,9 +59,12 @@ class Inbox:
         now_ns = now_ns or time.time_ns()
         marks = read_marks(self._catalog.project)
         since_ns = since_ns or marks.until_ns
+        # A message that was marked as unread may be of a run that has been silent since; and the last event of a run
+        # is written a moment after the end that the run itself names.
+        oldest_ns = min([since_ns, *(at_of(each) for each in marks.unread)]) - _SLACK_NS
         found = [
             message
-            for row in self._catalog.recent_rows(since_ns, MOST_RUNS)
+            for row in self._catalog.recent_rows(oldest_ns, MOST_RUNS)
             for message in self._of_run(row, marks, now_ns)
             if message.at_ns > since_ns or not message.is_read
         ]
@@ -71,9 +73,7 @@ class Inbox:
     def _of_run(self, row: RunRow, marks: Marks, now_ns: int) -> Iterator[Message]:
         for kind, at_ns, text, detail in self._happened(row, now_ns):
             name = f"{row.id}-{kind.replace(' ', '-')}-{at_ns}"
-            yield Message(
-                name, kind, at_ns, row.id, row.tag, text, detail, marks.is_read(name, at_ns)
-            )
+            yield Message(name, kind, at_ns, row.id, row.tag, text, detail, marks.is_read(name, at_ns))
 
     def _happened(self, row: RunRow, now_ns: int) -> Iterator[tuple[MessageKind, int, str, str]]:
         folder = RunFolder(row.path)
@@ -113,9 +113,15 @@ class Inbox:
         return known[1]
 
 
-def _silent(
-    row: RunRow, folder: RunFolder, now_ns: int
-) -> Iterator[tuple[MessageKind, int, str, str]]:
+def at_of(message: str) -> int:
+    """Return the time at the end of a message's id, in ns. InputError for a text that is no such id."""
+    text = message.rpartition("-")[2]
+    if not text.isdecimal() or len(text) > 20:
+        raise InputError(f"`{message[:80]}` is not the id of a message.")
+    return int(text)
+
+
+def _silent(row: RunRow, folder: RunFolder, now_ns: int) -> Iterator[tuple[MessageKind, int, str, str]]:
     """Yield what an open run has not said: it was killed, or its process lives and its curves stand still."""
     heard_ns = max(_mtime_ns(folder.metrics), row.written.started_ns)
     if row.status == "killed":

@@ -64,9 +64,7 @@ def incomplete_beta(x: float, a: float, b: float) -> float:
         return 0.0 if x <= 0.0 else 1.0
     if x > (a + 1.0) / (a + b + 2.0):  # there the fraction converges slowly
         return 1.0 - incomplete_beta(1.0 - x, b, a)
-    front = math.exp(
-        math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)
-    )
+    front = math.exp(math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x))
     value, c, d = 1.0, 1.0, 0.0
     for step in range(_STEPS):
         half = step // 2

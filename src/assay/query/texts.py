@@ -52,9 +52,7 @@ def text_part(folder: RunFolder, name: str, start: int, end: int) -> bytes | Non
         # Not blocked by a pipe, and not led elsewhere by a link, whatever was put there since.
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
-        raise RecordError(
-            f"{path.name} cannot be read: {error.strerror}.", where=str(path)
-        ) from error
+        raise RecordError(f"{path.name} cannot be read: {error.strerror}.", where=str(path)) from error
     with open(descriptor, "rb") as file:
         file.seek(start)
         return file.read(max(0, end - start))

@@ -69,9 +69,7 @@ def mark(
     path = file or marks_file()
     with _alone(path):
         found = _read(path)
-        marks = found.projects.get(_key(project)) or Marks(
-            until_ns=time.time_ns() - NEW_DAYS * _DAY_NS
-        )
+        marks = found.projects.get(_key(project)) or Marks(until_ns=time.time_ns() - NEW_DAYS * _DAY_NS)
         if until_ns:
             marks = Marks(until_ns=max(until_ns, marks.until_ns))
         for message, at_ns in messages:

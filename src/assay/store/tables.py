@@ -113,11 +113,7 @@ def history_file(project: Project, name: str) -> Path:
 def table_names(project: Project) -> list[str]:
     """Return the names of all tables, in the order of the alphabet."""
     try:
-        files = [
-            entry.name
-            for entry in os.scandir(tables_dir(project))
-            if entry.is_file(follow_symlinks=False)
-        ]
+        files = [entry.name for entry in os.scandir(tables_dir(project)) if entry.is_file(follow_symlinks=False)]
     except OSError:
         return []
     names = (name.removesuffix(".toml") for name in files if name.endswith(".toml"))
@@ -132,9 +128,7 @@ def read_table(project: Project, name: str) -> ResultTable:
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise RecordError(
-            f"The table cannot be read: {error.strerror}.", where=str(path)
-        ) from error
+        raise RecordError(f"The table cannot be read: {error.strerror}.", where=str(path)) from error
     if len(data) > MAX_BYTES:
         raise RecordError("The table is larger than any table is.", where=str(path))
     return parse_table(name, data, where=str(path))
@@ -148,9 +142,7 @@ def parse_table(name: str, data: bytes, *, where: str) -> ResultTable:
         raise RecordError(f"The table {name} is no TOML: {error}", where=where) from error
     written = found.pop("format", FORMAT)
     if not isinstance(written, int) or written > FORMAT:
-        raise RecordError(
-            f"The table {name} has format {written!r}; this assay knows {FORMAT}.", where=where
-        )
+        raise RecordError(f"The table {name} has format {written!r}; this assay knows {FORMAT}.", where=where)
     rows = found.get("rows", [])
     for row in rows if isinstance(rows, list) else []:
         cells = row.get("cells", {}) if isinstance(row, dict) else {}
@@ -197,19 +189,13 @@ def _check(table: ResultTable, where: str) -> None:
     ):
         twice = next((key for key in keys if keys.count(key) > 1), None)
         if twice is not None:
-            raise RecordError(
-                f"Two {what} of the table {table.name} have the key {twice!r}.", where=where
-            )
+            raise RecordError(f"Two {what} of the table {table.name} have the key {twice!r}.", where=where)
 
 
 def _without_nothing(value: Any) -> Any:
     """Return data without None, which TOML has not, and without what is empty anyway."""
     if isinstance(value, Mapping):
-        return {
-            key: _without_nothing(item)
-            for key, item in value.items()
-            if item not in (None, "", [], {}, ())
-        }
+        return {key: _without_nothing(item) for key, item in value.items() if item not in (None, "", [], {}, ())}
     if isinstance(value, Sequence) and not isinstance(value, str):
         return [_without_nothing(item) for item in value]
     return value

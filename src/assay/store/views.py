@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import tomllib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,9 +33,9 @@ class View:
 
     name: str
     where: str = ""
-    sort: Sequence[str] = ()
-    group: Sequence[str] = ()
-    columns: Sequence[ViewColumn] = ()
+    sort: tuple[str, ...] = ()
+    group: tuple[str, ...] = ()
+    columns: tuple[ViewColumn, ...] = ()
     archived: bool = False
     tests: bool = False
     smooth: float = 0.0
@@ -47,11 +46,7 @@ class View:
 def view_names(project: Project) -> list[str]:
     """Return the names of all views, in the order of the alphabet."""
     try:
-        files = [
-            entry.name
-            for entry in os.scandir(_folder(project))
-            if entry.is_file(follow_symlinks=False)
-        ]
+        files = [entry.name for entry in os.scandir(_folder(project)) if entry.is_file(follow_symlinks=False)]
     except OSError:
         return []
     return sorted(name.removesuffix(".toml") for name in files if name.endswith(".toml"))
@@ -64,9 +59,7 @@ def read_view(project: Project, name: str) -> View:
         data = path.read_bytes()
     except FileNotFoundError:
         known = ", ".join(view_names(project))
-        raise InputError(
-            f"There is no view {name}.", fix=f"there are {known}" if known else "none is saved"
-        ) from None
+        raise InputError(f"There is no view {name}.", fix=f"there are {known}" if known else "none is saved") from None
     except OSError as error:
         raise RecordError(f"The view cannot be read: {error.strerror}.", where=str(path)) from error
     try:
@@ -82,11 +75,7 @@ def write_view(project: Project, view: View) -> None:
     import tomli_w  # only who saves one needs it
 
     path = shared_folder(project, "views") / f"{check_name(view.name)}.toml"
-    data = {
-        key: value
-        for key, value in to_plain(view).items()
-        if value not in ("", [], 0.0, False) and key != "name"
-    }
+    data = {key: value for key, value in to_plain(view).items() if value not in ("", [], 0.0, False) and key != "name"}
     text = f"# A view of the runs, saved by the page of `assay ui`.\n{tomli_w.dumps({'format': FORMAT, **data})}"
     try:
         write_atomic(path, text.encode("utf-8", "replace"), durable=False)

@@ -134,9 +134,7 @@ class Rules:
 class Guard:
     """ASGI layer in front of everything. What it refuses never reaches a route."""
 
-    def __init__(
-        self, app: ASGIApp, keys: Keys, rules: Rules, login_page: Callable[[str], bytes]
-    ) -> None:
+    def __init__(self, app: ASGIApp, keys: Keys, rules: Rules, login_page: Callable[[str], bytes]) -> None:
         """`login_page` returns the page that is shown at a path to somebody without a session."""
         self._app = app
         self._keys = keys
@@ -179,9 +177,7 @@ class Guard:
         origin = headers.get("origin")
         if origin is not None and not _is_origin_of(origin, host):
             return 403, "Another site has no access here.", ""
-        if headers.get("sec-fetch-site") in ("cross-site", "same-site") and not _is_visit(
-            headers, method, path
-        ):
+        if headers.get("sec-fetch-site") in ("cross-site", "same-site") and not _is_visit(headers, method, path):
             return 403, "Another site has no access here.", ""
         if "transfer-encoding" in headers:
             return 411, "A request says how long it is.", ""
@@ -190,9 +186,7 @@ class Guard:
         if path in PUBLIC:
             return None
         bearer = headers.get("authorization", "")
-        has_token = bearer.startswith("Bearer ") and self._keys.is_token(
-            bearer.removeprefix("Bearer ")
-        )
+        has_token = bearer.startswith("Bearer ") and self._keys.is_token(bearer.removeprefix("Bearer "))
         if not has_token and not self._keys.is_session(_cookie(headers, self._rules.cookie)):
             return 401, "There is no session.", "open the link that `assay ui` printed"
         if method not in SAFE_METHODS:
@@ -238,14 +232,7 @@ def _hostname(host: str) -> str | None:
         _ = parts.port
     except ValueError:
         return None
-    if (
-        not host
-        or parts.netloc != host
-        or "@" in host
-        or parts.path
-        or parts.query
-        or parts.fragment
-    ):
+    if not host or parts.netloc != host or "@" in host or parts.path or parts.query or parts.fragment:
         return None
     return parts.hostname
 

@@ -57,9 +57,7 @@ def problem_of(error: AssayError) -> tuple[int, Problem]:
     if isinstance(error, ConflictError):
         status = 409
     place = (error.start, error.end) if isinstance(error, ExpressionError) else (None, None)
-    return status, Problem(
-        what=error.what, where=error.where, fix=error.fix, start=place[0], end=place[1]
-    )
+    return status, Problem(what=error.what, where=error.where, fix=error.fix, start=place[0], end=place[1])
 
 
 def as_json(model: BaseModel, status: int = 200) -> Response:
@@ -75,9 +73,7 @@ def site_of(request: Request) -> Site:
 
 def home_of(
     site: Annotated[Site, Depends(site_of)],
-    project: Annotated[
-        str, Query(max_length=64, description="Key of a project; the first one.")
-    ] = "",
+    project: Annotated[str, Query(max_length=64, description="Key of a project; the first one.")] = "",
 ) -> Home:
     home = site.home(project)
     home.ready(FIRST_LOOK_S)
@@ -98,7 +94,5 @@ def row_of(catalog: Catalog, run_id: str) -> RunRow:
         catalog.synchronize()
         found = catalog.rows([run_id])
     if run_id not in found:
-        raise MissingError(
-            f"There is no run {run_id}.", fix="it may have been removed, or lie in another project"
-        )
+        raise MissingError(f"There is no run {run_id}.", fix="it may have been removed, or lie in another project")
     return found[run_id]

@@ -105,9 +105,7 @@ def _wrong_form(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     first: dict[str, Any] = dict(error.errors()[0])
     where = ".".join(str(part) for part in first.get("loc", ())[1:])
-    return as_json(
-        Problem(what=f"The request is not as it should be: {first['msg']}.", where=where), 422
-    )
+    return as_json(Problem(what=f"The request is not as it should be: {first['msg']}.", where=where), 422)
 
 
 def _http_error(request: Request, error: Exception) -> Response:

@@ -48,9 +48,7 @@ def _is_worth_it(start: Message, message: Message) -> bool:
     headers = dict(start["headers"])
     kind = headers.get(b"content-type", b"")
     return (
-        len(message.get("body", b"")) >= LEAST_BYTES
-        and kind.startswith(_TEXTS)
-        and b"content-encoding" not in headers
+        len(message.get("body", b"")) >= LEAST_BYTES and kind.startswith(_TEXTS) and b"content-encoding" not in headers
     )
 
 

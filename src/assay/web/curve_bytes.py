@@ -18,9 +18,7 @@ def pack(curves: Sequence[Curve], facts: Mapping[str, Any]) -> bytes:
     """Return the bytes of these curves; `facts` stand beside them in the head."""
     import numpy as np
 
-    text = json.dumps(
-        {**facts, "curves": [_head(curve) for curve in curves]}, separators=(",", ":")
-    )
+    text = json.dumps({**facts, "curves": [_head(curve) for curve in curves]}, separators=(",", ":"))
     head = text.encode()
     head += b" " * (-(len(head) + 4) % 8)
     parts = [len(head).to_bytes(4, "little"), head]

@@ -168,11 +168,7 @@ class Watch:
     def _statuses(self, looked: _Looked) -> dict[str, Any]:
         """Return the status of open runs that is another one than before: a process was killed, or fell silent."""
         found = {row.id: row.status for row in looked.open.values()}
-        fresh = {
-            run_id: status
-            for run_id, status in found.items()
-            if looked.statuses.get(run_id) != status
-        }
+        fresh = {run_id: status for run_id, status in found.items() if looked.statuses.get(run_id) != status}
         looked.statuses = found
         return {"statuses": fresh} if fresh else {}
 

@@ -92,9 +92,7 @@ def base_of(path: str) -> str:
 
 def _file(path: Path) -> File:
     data = path.read_bytes()
-    kind = (
-        _TYPES.get(path.suffix) or mimetypes.guess_type(path.name)[0] or "application/octet-stream"
-    )
+    kind = _TYPES.get(path.suffix) or mimetypes.guess_type(path.name)[0] or "application/octet-stream"
     content_type = f"{kind}; charset=utf-8" if kind.startswith("text/") else kind
     packed = gzip.compress(data, 9, mtime=0) if path.suffix in _PACKED else None
     return File(data, content_type, packed)

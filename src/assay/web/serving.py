@@ -88,14 +88,8 @@ def listen(host: str, port: int | None) -> socket.socket:
             is_taken = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
             if is_taken and port is None:
                 continue
-            what = (
-                "is taken"
-                if is_taken
-                else f"cannot be had ({getattr(error, 'strerror', None) or error})"
-            )
-            raise InputError(
-                f"The address {host}:{each} {what}.", fix="choose another with --port"
-            ) from None
+            what = "is taken" if is_taken else f"cannot be had ({getattr(error, 'strerror', None) or error})"
+            raise InputError(f"The address {host}:{each} {what}.", fix="choose another with --port") from None
         else:
             return listener
     raise AssertionError("port 0 is never taken")

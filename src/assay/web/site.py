@@ -40,9 +40,7 @@ class Home:
             if self._is_read:
                 return
             self._is_read = True
-            thread = threading.Thread(
-                target=self.catalog.synchronize, name="assay-first-look", daemon=True
-            )
+            thread = threading.Thread(target=self.catalog.synchronize, name="assay-first-look", daemon=True)
             thread.start()
         thread.join(wait_s)
 
@@ -69,9 +67,7 @@ class Site:
                     None,
                 )
                 if found is None:
-                    raise InputError(
-                        "There is no such project.", fix="`assay ls --all-projects` lists all"
-                    )
+                    raise InputError("There is no such project.", fix="`assay ls --all-projects` lists all")
                 self._homes[key] = Home.of(found)
             return self._homes[key]
 

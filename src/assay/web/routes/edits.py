@@ -30,9 +30,7 @@ from assay.web.site import Home
 MAX_RUNS = 10_000
 MAX_TEXT = 200_000
 
-router = APIRouter(
-    responses={**PROBLEMS, 409: {"model": Problem, "description": "Somebody else was faster."}}
-)
+router = APIRouter(responses={**PROBLEMS, 409: {"model": Problem, "description": "Somebody else was faster."}})
 
 
 class Note(Model):
@@ -98,9 +96,7 @@ def set_description(home: HomeOf, watches: WatchesOf, run_id: RunId, given: Desc
     """Replace the description, unless somebody else has done so since it was read."""
     view = view_of(home, run_id)
     if digest_of(view.desc) != given.seen:
-        raise ConflictError(
-            "The description was changed meanwhile.", fix="take over what is new, then save again"
-        )
+        raise ConflictError("The description was changed meanwhile.", fix="take over what is new, then save again")
     edits.describe(view.folder, given.text, title=view.tag or view.id)
     return _changed(home, watches, run_id)
 
@@ -140,9 +136,7 @@ def act(home: HomeOf, watches: WatchesOf, given: Act) -> Done:
     some = None if given.act in ("remove", "bring-back") else _folders(home, done)
     watches.of(home).announce(home.catalog.synchronize(some))
     rows = home.catalog.rows(done)
-    return Done(
-        runs=[line_of(rows[run_id]) for run_id in done if run_id in rows], ids=done, refused=refused
-    )
+    return Done(runs=[line_of(rows[run_id]) for run_id in done if run_id in rows], ids=done, refused=refused)
 
 
 def _do(home: Home, run_id: str, given: Act) -> None:
@@ -154,13 +148,9 @@ def _do(home: Home, run_id: str, given: Act) -> None:
         case "unarchive":
             edits.remove_labels(folder, [ARCHIVED] if ARCHIVED in row.labels else [])
         case "label":
-            edits.add_labels(
-                folder, [label for label in given.labels if label.strip() not in row.labels]
-            )
+            edits.add_labels(folder, [label for label in given.labels if label.strip() not in row.labels])
         case "unlabel":
-            edits.remove_labels(
-                folder, [label for label in given.labels if label.strip() in row.labels]
-            )
+            edits.remove_labels(folder, [label for label in given.labels if label.strip() in row.labels])
         case "remove":
             if id_of_folder(folder.path.name) != run_id:
                 raise InputError(

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from assay.core.errors import AssayError, InputError
 from assay.query.importance import importances
-from assay.query.inbox import Message
+from assay.query.inbox import Message, at_of
 from assay.query.place import all_projects, lost_projects
 from assay.store.index import Synchronized
 from assay.store.layout import scan_runs
@@ -180,7 +180,7 @@ def mark_messages(home: HomeOf, watches: WatchesOf, given: Marked) -> int:
     if given.everything:
         mark(home.project, [], until_ns=time.time_ns())
     if given.ids:
-        moments = [(each, _at_of(each)) for each in given.ids]
+        moments = [(each, at_of(each)) for each in given.ids]
         mark(home.project, moments, is_read=given.is_read)
     watches.of(home).announce(Synchronized(), inbox=True)
     return sum(not message.is_read for message in home.inbox.messages())
@@ -201,10 +201,7 @@ def view(home: HomeOf, name: Name) -> ViewFacts:
         where=found.where,
         sort=list(found.sort),
         group=list(found.group),
-        columns=[
-            ColumnOfView(name=each.name, width=each.width, pinned=each.pinned)
-            for each in found.columns
-        ],
+        columns=[ColumnOfView(name=each.name, width=each.width, pinned=each.pinned) for each in found.columns],
         archived=found.archived,
         tests=found.tests,
         smooth=found.smooth,
@@ -216,9 +213,7 @@ def view(home: HomeOf, name: Name) -> ViewFacts:
 @router.put("/api/views/{name}")
 def save_view(home: HomeOf, watches: WatchesOf, name: Name, given: ViewFacts) -> None:
     """Save a view as a file of the project, in the place of one of its name."""
-    columns = tuple(
-        ViewColumn(name=each.name, width=each.width, pinned=each.pinned) for each in given.columns
-    )
+    columns = tuple(ViewColumn(name=each.name, width=each.width, pinned=each.pinned) for each in given.columns)
     write_view(
         home.project,
         View(
@@ -252,10 +247,7 @@ def values(home: HomeOf, question: AskedOf) -> ValuesFacts:
     columns = home.catalog.values(whole, list(question.columns))
     return ValuesFacts(
         ids=ids[:MAX_VALUES_RUNS],
-        columns={
-            name: column[:MAX_VALUES_RUNS]
-            for name, column in zip(question.columns, columns, strict=True)
-        },
+        columns={name: column[:MAX_VALUES_RUNS] for name, column in zip(question.columns, columns, strict=True)},
         total=len(ids),
     )
 
@@ -267,9 +259,7 @@ def _metric(
 
 
 @router.get("/api/importance")
-def importance(
-    home: HomeOf, question: AskedOf, metric: Annotated[str, Depends(_metric)]
-) -> ImportanceFacts:
+def importance(home: HomeOf, question: AskedOf, metric: Annotated[str, Depends(_metric)]) -> ImportanceFacts:
     """Return how much each key of the configs has to do with a metric: a rank correlation, and a small forest."""
     catalog = home.catalog
     keys = catalog.names().config
@@ -303,14 +293,6 @@ def _began(folder: str) -> float | None:
         return time.mktime(time.strptime(folder[:11], "%y%m%d-%H%M"))
     except (ValueError, OverflowError):
         return None
-
-
-def _at_of(message: str) -> int:
-    """Return the moment in the id of a message; InputError for what is none."""
-    text = message.rpartition("-")[2]
-    if not text.isdecimal() or len(text) > 20:
-        raise InputError(f"`{message[:80]}` is no message.")
-    return int(text)
 
 
 def _inbox(found: list[Message]) -> InboxFacts:

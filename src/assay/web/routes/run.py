@@ -210,9 +210,7 @@ def view_of(home: Home, run_id: str) -> RunView:
     except RecordError:
         raise
     except AssayError as error:
-        raise MissingError(
-            f"The run {run_id} is gone.", fix="it was removed while it was shown"
-        ) from error
+        raise MissingError(f"The run {run_id} is gone.", fix="it was removed while it was shown") from error
 
 
 @router.get("/api/runs/{run_id}")
@@ -238,9 +236,7 @@ def run(home: HomeOf, run_id: RunId) -> RunFacts:
         exactness=view.file.newest.exactness if view.file.attempts else "",
         config_hash=view.file.newest.config_hash if view.file.attempts else "",
         seedless_hash=view.file.newest.seedless_hash if view.file.attempts else "",
-        notes=[
-            NoteFacts(text=str(note.new), who=note.who, at=note.at_ns / 1e9) for note in view.notes
-        ],
+        notes=[NoteFacts(text=str(note.new), who=note.who, at=note.at_ns / 1e9) for note in view.notes],
         attempts=[_attempt(each, ends) for each in view.file.attempts],
         checkpoints=[
             CheckpointFacts(
@@ -248,9 +244,7 @@ def run(home: HomeOf, run_id: RunId) -> RunFacts:
                 step=each.step,
                 kind=each.manifest.kind if each.manifest is not None else "",
                 at=each.manifest.created_ns / 1e9 if each.manifest is not None else None,
-                size=sum(file.size_bytes for file in each.manifest.files)
-                if each.manifest is not None
-                else 0,
+                size=sum(file.size_bytes for file in each.manifest.files) if each.manifest is not None else 0,
                 is_best=each.name == best,
                 problem=each.why,
             )
@@ -306,10 +300,7 @@ def config(home: HomeOf, run_id: RunId) -> ConfigFacts:
     rows = _or_nothing(problems, lambda: config_rows(view), [])
     return ConfigFacts(
         text=view.config_text,
-        rows=[
-            ConfigLine(key=row.key, value=row.value, kind=row.kind, origin=row.origin)
-            for row in rows
-        ],
+        rows=[ConfigLine(key=row.key, value=row.value, kind=row.kind, origin=row.origin) for row in rows],
         files=config_files(view),
         problem=" ".join(problems),
     )
@@ -323,15 +314,11 @@ def code(home: HomeOf, run_id: RunId) -> CodeFacts:
     before = previous_run(view)
     theirs = _tree(before)[0] if before is not None else {}
     lines = [
-        CodeLine(
-            path=path, size=file.size_bytes, change=_change(path, tree, theirs) if theirs else ""
-        )
+        CodeLine(path=path, size=file.size_bytes, change=_change(path, tree, theirs) if theirs else "")
         for path, file in tree.items()
     ]
     if theirs and tree:
-        lines += [
-            CodeLine(path=path, size=0, change="removed") for path in theirs if path not in tree
-        ]
+        lines += [CodeLine(path=path, size=0, change="removed") for path in theirs if path not in tree]
     patch = _patch(view)
     return CodeFacts(
         files=sorted(lines, key=lambda line: line.path),
@@ -342,9 +329,7 @@ def code(home: HomeOf, run_id: RunId) -> CodeFacts:
 
 
 @router.get("/api/runs/{run_id}/code/file", response_class=Response)
-def code_file(
-    home: HomeOf, run_id: RunId, path: Annotated[str, Query(max_length=4_000)]
-) -> Response:
+def code_file(home: HomeOf, run_id: RunId, path: Annotated[str, Query(max_length=4_000)]) -> Response:
     """Return one file of the snapshot as text. The path is looked up in the snapshot, never on a disk."""
     view = view_of(home, run_id)
     tree, missing = _tree(view)
@@ -461,9 +446,7 @@ def _event(at: float, fact: Any) -> EventFacts:
     step = getattr(fact, "step", None)
     match kind:
         case "started":
-            text = f"attempt {fact.attempt}" + (
-                f" from {fact.checkpoint}" if fact.checkpoint else ""
-            )
+            text = f"attempt {fact.attempt}" + (f" from {fact.checkpoint}" if fact.checkpoint else "")
         case "evaluated":
             text = fact.split + (f", {fact.partial}" if fact.partial else "")
         case "saved":
@@ -481,9 +464,7 @@ def _results(view: RunView) -> list[ResultFacts]:
     edits: dict[str, list[NoteFacts]] = {}
     for edit in view.edits:
         if edit.what == "value":
-            note = NoteFacts(
-                text=f"{edit.old!r} to {edit.new!r}", who=edit.who, at=edit.at_ns / 1e9
-            )
+            note = NoteFacts(text=f"{edit.old!r} to {edit.new!r}", who=edit.who, at=edit.at_ns / 1e9)
             edits.setdefault(edit.key, []).append(note)
     return [
         ResultFacts(name=name, value=value, edits=edits.get(name, []))
@@ -516,9 +497,7 @@ def _artifact(view: RunView, artifact: Artifact) -> ArtifactFacts:
 
 
 def _media(store: FileBlobs, digest: str) -> Media:
-    descriptor = os.open(
-        store.path(digest), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    )
+    descriptor = os.open(store.path(digest), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(descriptor, "rb") as file:
         return media_of(file.read(HEAD_BYTES))
 

@@ -228,9 +228,7 @@ def curves(
             is_open = row.written.status == "running" and not row.written.error
             folder = home.folder(row.written.folder)
             # An open run is read before its revision: what is new then comes with the next request.
-            read = home.curves.series(
-                folder, wanted if x != "elapsed" else None, is_open=is_open, branches=branches
-            )
+            read = home.curves.series(folder, wanted if x != "elapsed" else None, is_open=is_open, branches=branches)
             followed.setdefault(begins.get(run_id, low), {})[run_id] = read
             revisions[run_id] = home.curves.revision(folder) if is_open else 0
     for begin, series in followed.items():
@@ -289,9 +287,7 @@ def _group(group: PageGroup) -> GroupLine:
         else cell
         for cell in group.cells
     ]
-    return GroupLine(
-        key=list(group.key), newest=line_of(group.newest), ids=list(group.ids), cells=cells
-    )
+    return GroupLine(key=list(group.key), newest=line_of(group.newest), ids=list(group.ids), cells=cells)
 
 
 def _etag(home: Home, rows: Mapping[str, RunRow], query: str) -> str:

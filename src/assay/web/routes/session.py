@@ -49,9 +49,7 @@ def login(request: Request, given: Login) -> Response:
         )
         return as_json(problem, 401)
     answer = Response(status_code=204)
-    answer.headers["set-cookie"] = session_cookie(
-        keys, rules, is_secure=request.url.scheme == "https"
-    )
+    answer.headers["set-cookie"] = session_cookie(keys, rules, is_secure=request.url.scheme == "https")
     return answer
 
 
