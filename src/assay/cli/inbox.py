@@ -25,7 +25,7 @@ _DETAIL_LINES = 12
 
 @click.command(
     name="inbox",
-    help="Show runs that finished, failed (with the cause), resumed or stalled. They count as read then, unless --keep.",
+    help="Show runs that finished, failed, resumed or stalled, with the cause. They are read then, unless --keep.",
 )
 @click.option("--all", "everything", is_flag=True, help="Include messages that were read.")
 @click.option(
@@ -33,7 +33,7 @@ _DETAIL_LINES = 12
     metavar="N",
     type=click.FloatRange(min=0.0),
     default=14.0,
-    help="Show messages of the last N days; default 14.",
+    help="Show runs that finished, failed, resumed or stalled, with the cause. They are read then, unless --keep.",
 )
 @click.option("--keep", is_flag=True, help="Leave the messages unread.")
 @click.option("--all-projects", is_flag=True, help="Messages of all your projects.")
