@@ -1,7 +1,8 @@
 """Bill of materials of a release, in the form of CycloneDX: `python requirements/bom.py WHEEL SDIST > assay.cdx.json`.
 
-It lists what the lock of a bare install has (requirements/core.txt), what is built into the page (package-lock.json of the
-front end), and data of others in the package, each with version, licence and digests. The same files give the same bytes.
+It lists what the lock of a bare install has (requirements/core.txt), what is built into the page (package-lock.json of
+the front end), and data of others in the package, each with version, licence and digests. The same files give the same
+bytes.
 """
 
 from __future__ import annotations
