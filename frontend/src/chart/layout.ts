@@ -13,6 +13,11 @@ export interface PanelSize {
   h: number;
 }
 
+export interface Pair {
+  x: string;
+  y: string;
+}
+
 export interface Layout {
   pinned: string[];
   order: string[];
@@ -20,7 +25,7 @@ export interface Layout {
   /** Several metrics in one panel, by its name. */
   merged: Record<string, string[]>;
   /** One metric against another: y by x. */
-  pairs: { x: string; y: string }[];
+  pairs: Pair[];
   options: Record<string, PanelOptions>;
   closed: Record<string, boolean>;
 }
@@ -38,10 +43,15 @@ export function layoutOf(data: unknown): Layout {
     order: strings(found.order),
     sizes: records(found.sizes),
     merged: Object.fromEntries(Object.entries(records<unknown>(found.merged)).map(([name, metrics]) => [name, strings(metrics)])),
-    pairs: Array.isArray(found.pairs) ? found.pairs.filter((each) => typeof each?.x === "string" && typeof each.y === "string") : [],
+    pairs: Array.isArray(found.pairs) ? found.pairs.filter(isPair) : [],
     options: records(found.options),
     closed: records(found.closed),
   };
+}
+
+function isPair(value: unknown): value is Pair {
+  const pair = typeof value === "object" && value !== null ? (value as Partial<Pair>) : {};
+  return typeof pair.x === "string" && typeof pair.y === "string";
 }
 
 function strings(value: unknown): string[] {

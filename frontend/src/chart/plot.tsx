@@ -124,6 +124,11 @@ function padded([low, high]: [number, number], isLog: boolean, share: number): [
   return [low - share * (high - low), high + share * (high - low)];
 }
 
+/** Return the scale of an axis; the enumeration of uPlot is there for the compiler alone. */
+function distributionOf(isLog: boolean): uPlot.Scale.Distr {
+  return isLog ? 3 : 1;
+}
+
 function redraw(plot: uPlot | null, live: Live): void {
   if (!plot) return;
   plot.batch(() => {
@@ -152,8 +157,8 @@ function make(element: HTMLElement, live: { readonly current: Live }): uPlot {
     padding: [8, 10, 0, 0],
     legend: { show: false },
     scales: {
-      x: { time: xKind === "time", auto: false, distr: logX ? 3 : 1, range: () => live.current.x },
-      y: { auto: false, distr: logY ? 3 : 1, range: () => live.current.y },
+      x: { time: xKind === "time", auto: false, distr: distributionOf(logX), range: () => live.current.x },
+      y: { auto: false, distr: distributionOf(logY), range: () => live.current.y },
     },
     series: [{}, { paths: () => null, points: { show: false } }],
     axes: [
@@ -163,14 +168,14 @@ function make(element: HTMLElement, live: { readonly current: Live }): uPlot {
         gap: 4,
         space: 60,
         ...(xKind === "elapsed" && { values: (_, splits) => splits.map(duration) }),
-        ...(xKind === "number" && { values: (_, splits) => splits.map((each) => (each === null ? "" : compact(each))) }),
+        ...(xKind === "number" && { values: (_, splits) => (splits as (number | null)[]).map((each) => (each === null ? "" : compact(each))) }),
       },
       {
         ...axis,
         size: (self, values) => widest(self, values, font),
         gap: 6,
         space: 28,
-        values: (_, splits) => splits.map((each) => (each === null ? "" : number(each))),
+        values: (_, splits) => (splits as (number | null)[]).map(number),
       },
     ],
     cursor: {
@@ -194,7 +199,7 @@ function make(element: HTMLElement, live: { readonly current: Live }): uPlot {
         (self) => {
           // A cursor that another chart moved is only shown: the numbers belong to the chart under the pointer.
           const { left, top, event } = self.cursor;
-          if (event === null || event === undefined) return;
+          if (event == null) return;
           if (left === undefined || top === undefined || left < 0) live.current.onHover(null);
           else {
             live.current.onHover({

@@ -89,7 +89,7 @@ function shown(node: Nodes): ReactNode {
       // As the text that it is.
       return <code>{node.value}</code>;
     default:
-      return "children" in node ? inside(node) : "value" in node ? String(node.value) : null;
+      return "children" in node ? inside(node) : "value" in node ? node.value : null;
   }
 }
 

@@ -187,6 +187,7 @@ const Row = memo(function Row(props: RowProps) {
     // eslint-disable-next-line jsx-a11y/click-events-have-key-events
     <div
       id={`row-${index}`}
+      tabIndex={-1}
       className={styles.row}
       style={style}
       role="row"

@@ -8,7 +8,6 @@ export interface Span {
 
 const COLORS = ["black", "red", "green", "yellow", "blue", "magenta", "cyan", "white"];
 // A sequence of colours; else any other sequence (CSI, OSC, a single character), or a control character.
-// eslint-disable-next-line no-control-regex -- these are what is looked for
 const ESCAPE = /\x1b\[([\d;]*)m|\x1b\[[\d;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[@-_]?|[\x00-\x08\x0b-\x1f\x7f\u200e\u200f\u202a-\u202e\u2066-\u2069]/g;
 
 /** Return the last state of a line that was overwritten by carriage returns, as a terminal shows it. */

@@ -1,5 +1,5 @@
 /** What a run was for, what came out, what it took. */
-import { useState, type FormEvent } from "react";
+import { useState, type SyntheticEvent } from "react";
 import { api, ApiError, data, type Schema } from "../../api/client";
 import { Panels } from "../../chart/panels";
 import { EMPTY_LAYOUT } from "../../chart/layout";
@@ -175,7 +175,7 @@ function Notes({ run }: { run: RunFacts }) {
   const [mine, setMine] = useState<Schema["NoteFacts"][]>([]);
   const known = new Set(run.notes.map((note) => note.text));
   const notes = [...run.notes, ...mine.filter((note) => !known.has(note.text))];
-  const add = async (event: FormEvent) => {
+  const add = async (event: SyntheticEvent) => {
     event.preventDefault();
     const note = { text: text.trim(), who: facts.user, at: Date.now() / 1000 };
     if (!note.text) return;

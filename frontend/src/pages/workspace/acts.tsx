@@ -8,7 +8,7 @@ import { Dialog } from "../../parts/dialog";
 import { Menu, MenuItem, MenuLine } from "../../parts/menu";
 import { complain, say } from "../../parts/toast";
 import { useShared } from "../../state/site";
-import { count } from "../../state/format";
+import { count, whole } from "../../state/format";
 import type { Rows } from "../../state/rows";
 import styles from "./workspace.module.css";
 
@@ -175,7 +175,7 @@ async function exported(project: string, ids: readonly string[], columns: readon
 
 function csvCell(value: unknown): string {
   if (value === null || value === undefined) return "";
-  const text = String(value as string | number);
+  const text = whole(value);
   const safe = typeof value === "string" && /^[=+\-@\t\r]/.test(text) ? `'${text}` : text;
   return /[",\n\r]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
 }

@@ -136,14 +136,14 @@ const EMPTY: Partial<WorkspaceSearch> = {
 function searchOf(view: Schema["ViewFacts"]): Partial<WorkspaceSearch> {
   return {
     ...EMPTY,
-    w: view.where ?? "",
-    s: view.sort ?? [],
-    g: view.group ?? [],
-    c: (view.columns ?? []).map(({ name, width, pinned }) => showColumn({ name, ...(width && { width }), ...(pinned && { pinned }) })),
-    smooth: view.smooth ?? 0,
-    x: view.x ?? "",
-    archived: view.archived ?? false,
-    tests: view.tests ?? false,
+    w: view.where,
+    s: view.sort,
+    g: view.group,
+    c: view.columns.map(({ name, width, pinned }) => showColumn({ name, ...(width && { width }), ...(pinned && { pinned }) })),
+    smooth: view.smooth,
+    x: view.x,
+    archived: view.archived,
+    tests: view.tests,
   };
 }
 

@@ -484,7 +484,7 @@ function useColumnChoices(names: { metrics: string[]; results: string[]; config:
   return useMemo(() => {
     if (!names) return [];
     return [
-      ...FACTS.map((value) => ({ value: value as string, kind: "" })),
+      ...FACTS.map((value) => ({ value, kind: "" })),
       ...names.config.map((value) => ({ value, kind: "config" })),
       ...names.metrics.flatMap((value) => [value, `${value}.min`, `${value}.max`, `${value}.mean`].map((each) => ({ value: each, kind: "metric" }))),
       ...names.results.map((value) => ({ value, kind: "result" })),
