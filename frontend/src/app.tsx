@@ -6,7 +6,6 @@ import { Failure } from "./parts/failure";
 import { Frame, NotFound } from "./parts/frame";
 import {
   compareSearch,
-  parameterSearch,
   parseSearch,
   projectSearch,
   runSearch,
@@ -42,13 +41,6 @@ const compare = createRoute({
   component: lazyRouteComponent(() => import("./pages/compare/compare"), "ComparePage"),
 });
 
-const parameters = createRoute({
-  getParentRoute: () => rootRoute,
-  path: "/parameters",
-  validateSearch: parameterSearch,
-  component: lazyRouteComponent(() => import("./pages/parameters/parameters"), "ParametersPage"),
-});
-
 const tables = createRoute({
   getParentRoute: () => rootRoute,
   path: "/tables",
@@ -78,7 +70,7 @@ const projects = createRoute({
 });
 
 const router = createRouter({
-  routeTree: rootRoute.addChildren([workspace, run, compare, parameters, tables, table, inbox, projects]),
+  routeTree: rootRoute.addChildren([workspace, run, compare, tables, table, inbox, projects]),
   basepath: new URL(root).pathname,
   parseSearch: (text) => parseSearch(text),
   stringifySearch: (search) => stringifySearch(search),

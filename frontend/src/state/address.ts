@@ -117,25 +117,6 @@ export function compareSearch(raw: RawSearch): CompareSearch {
   return clean({ project, p, smooth, x, logx, z, runs: one(raw.runs), base: one(raw.base) });
 }
 
-export interface ParameterSearch {
-  project?: string;
-  w?: string;
-  g?: string[];
-  archived?: boolean;
-  /** The metric that is explained. */
-  m?: string;
-  /** The axes. */
-  a?: string[];
-  sel?: string;
-  kind?: "lines" | "points";
-}
-
-export function parameterSearch(raw: RawSearch): ParameterSearch {
-  const { project, w, g, archived, sel } = workspaceSearch(raw);
-  const kind = one(raw.kind);
-  return clean({ project, w, g, archived, sel, m: one(raw.m), a: many(raw.a), kind: kind === "points" ? kind : undefined });
-}
-
 export interface TableSearch {
   project?: string;
   /** Runs that a new table is made of. */

@@ -8,6 +8,7 @@ from pathlib import Path
 from assay.core.plain import read_json, write_json
 
 FORMAT = 1
+MAX_BYTES = 16 << 20
 FILE_NAME = "defaults.json"
 
 
@@ -35,7 +36,7 @@ class Defaults:
 def read(folder: Path) -> tuple[Taken, ...]:
     """Return what a run took; nothing for one that was recorded without. RecordError when it cannot be read."""
     try:
-        return read_json(folder / FILE_NAME, Defaults, version=FORMAT).taken
+        return read_json(folder / FILE_NAME, Defaults, version=FORMAT, limit=MAX_BYTES).taken
     except FileNotFoundError:
         return ()
 

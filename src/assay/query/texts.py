@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from assay.core.errors import RecordError
+from assay.core.regular_file import read_bytes
 from assay.store.layout import RunFolder
 
 _RANK = re.compile(r"(\d{1,6})\.txt")
@@ -61,12 +62,9 @@ def text_part(folder: RunFolder, name: str, start: int, end: int) -> bytes | Non
 def read_text(path: Path, limit: int = 1 << 20) -> str | None:
     """Return a text of at most `limit` bytes; None for what is longer, cannot be read or is no regular file."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        with open(descriptor, "rb") as file:
-            data = file.read(limit + 1) if stat.S_ISREG(os.fstat(descriptor).st_mode) else None
+        return read_bytes(path, limit).decode("utf-8", "replace")
     except OSError:
         return None
-    return None if data is None or len(data) > limit else data.decode("utf-8", "replace")
 
 
 def _listed(folder: Path) -> list[Path]:

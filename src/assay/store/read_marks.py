@@ -16,6 +16,7 @@ from assay.core.plain import read_json, write_json
 from assay.store.layout import Project, refusal
 
 FORMAT = 1
+MAX_BYTES = 16 << 20
 FILE_NAME = "inbox.json"
 NEW_DAYS = 14
 """What is older than this when a project is looked at for the first time counts as read."""
@@ -102,7 +103,7 @@ def _key(project: Project) -> str:
 
 def _read(path: Path) -> _File:
     try:
-        return read_json(path, _File, version=FORMAT)
+        return read_json(path, _File, version=FORMAT, limit=MAX_BYTES)
     except (FileNotFoundError, RecordError):
         return _File()
 

@@ -16,10 +16,12 @@ from typing import Any, Literal
 
 from assay.core.errors import InputError, RecordError
 from assay.core.plain import from_plain, to_plain, write_atomic
+from assay.core.regular_file import read_bytes
 from assay.store.layout import Project, refusal, shared_folder
 
 FORMAT = 1
 MAX_BYTES = 16 << 20
+MAX_HISTORY_BYTES = 256 << 20
 Best = Literal["", "max", "min"]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", re.ASCII)
@@ -124,13 +126,11 @@ def read_table(project: Project, name: str) -> ResultTable:
     """Return a table. FileNotFoundError when there is none, RecordError when it is damaged."""
     path = table_file(project, name)
     try:
-        data = path.read_bytes()
+        data = read_bytes(path, MAX_BYTES)
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise RecordError(f"The table cannot be read: {error.strerror}.", where=str(path)) from error
-    if len(data) > MAX_BYTES:
-        raise RecordError("The table is larger than any table is.", where=str(path))
+        raise RecordError(f"The table cannot be read: {error.strerror or error}.", where=str(path)) from error
     return parse_table(name, data, where=str(path))
 
 
@@ -172,7 +172,7 @@ def write_table(project: Project, table: ResultTable) -> None:
 def read_history(project: Project, name: str) -> Iterator[TableEdit]:
     """Yield the changes of a table in the order in which they were made; lines that cannot be read are passed over."""
     try:
-        lines = history_file(project, name).read_bytes().split(b"\n")
+        lines = read_bytes(history_file(project, name), MAX_HISTORY_BYTES).split(b"\n")
     except OSError:
         return
     for line in lines:

@@ -11,6 +11,7 @@ from typing import Any
 
 from assay.core.errors import InputError, RecordError
 from assay.core.plain import from_plain, to_plain, write_atomic
+from assay.core.regular_file import read_bytes
 from assay.store.layout import Project, refusal, shared_folder
 from assay.store.tables import check_name
 
@@ -56,14 +57,14 @@ def read_view(project: Project, name: str) -> View:
     """Return a view. InputError when there is none, RecordError when it is damaged."""
     path = _folder(project) / f"{check_name(name)}.toml"
     try:
-        data = path.read_bytes()
+        data = read_bytes(path, MAX_BYTES)
     except FileNotFoundError:
         known = ", ".join(view_names(project))
         raise InputError(f"There is no view {name}.", fix=f"there are {known}" if known else "none is saved") from None
     except OSError as error:
-        raise RecordError(f"The view cannot be read: {error.strerror}.", where=str(path)) from error
+        raise RecordError(f"The view cannot be read: {error.strerror or error}.", where=str(path)) from error
     try:
-        found = tomllib.loads(data[:MAX_BYTES].decode("utf-8"))
+        found = tomllib.loads(data.decode("utf-8"))
     except (ValueError, RecursionError) as error:
         raise RecordError(f"The view {name} is no TOML: {error}", where=str(path)) from error
     found.pop("format", None)

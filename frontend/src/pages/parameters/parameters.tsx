@@ -1,1 +1,0 @@
-export function ParametersPage() { return <p>ParametersPage</p>; }
