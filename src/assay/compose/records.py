@@ -17,12 +17,10 @@ from assay.config import config_hash, dump, seedless_hash
 from assay.config.check import standard_defaults
 from assay.config.loading import Config
 from assay.config.references import outside_used
-from assay.config.settings import Settings
 from assay.config.tree import plain
 from assay.core.errors import AssayError
 from assay.core.facts import EndStatus
 from assay.core.ports import NullRecorder
-from assay.core.run_file import RunFile
 from assay.core.secret import redacted
 from assay.query.previous import since_previous
 from assay.query.run import RunView
@@ -61,7 +59,6 @@ def new_record(
         seedless_hash=seedless_hash(config.named or config.root),
         launch={
             **launch.recorded(),
-            "user_dirs": [str(path.resolve()) for path in config.user_dirs],
             **recorded_of(config),
             **({"fused": is_fused(assembled.engine)} if assembled is not None else {}),
         },
@@ -108,7 +105,13 @@ def recorded_of(config: Config) -> dict[str, Any]:
     for each in outside_used(config.root):
         kind, _, name = each.partition(":")
         outside[each] = redacted(name, sources[kind].get(name))
-    which = {"variant": config.variant, "point": config.point, "outside": outside, "job": job_of()[0]}
+    which = {
+        "user_dirs": [str(path.resolve()) for path in config.user_dirs],
+        "variant": config.variant,
+        "point": config.point,
+        "outside": outside,
+        "job": job_of()[0],
+    }
     return {key: value for key, value in which.items() if value}
 
 
@@ -133,21 +136,6 @@ def project_around(path: Path | None) -> Project:
     """The project around a config, else around the working directory; else the working directory becomes one."""
     home = find_project(path.resolve().parent) if path is not None else None
     return home or find_project(Path.cwd()) or open_project(Path.cwd(), create=True)
-
-
-def at_home(config: Config, run: RunFile) -> Config:
-    """A saved config with the modules and settings of the project that the run was started in."""
-    settings = Settings(Path(run.project)) if run.project else config.settings
-    return replace(config, user_dirs=_user_dirs_of(run, config), settings=settings)
-
-
-def _user_dirs_of(run: RunFile, config: Config) -> tuple[Path, ...]:
-    """Where the user's modules were when the run was started; a saved config lies elsewhere."""
-    for attempt in reversed(run.attempts):
-        kept = attempt.launch.get("user_dirs")
-        if kept:
-            return tuple(Path(path) for path in kept)
-    return config.user_dirs
 
 
 def code_outside(folders: Sequence[Path], project: Project) -> list[Path]:

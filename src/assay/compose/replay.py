@@ -22,10 +22,11 @@ from assay.compose.checks import sound
 from assay.compose.comparing import Compared
 from assay.compose.judging import judge
 from assay.compose.launch import Launch, RunResult
-from assay.compose.scratch import home_of, lay_out
+from assay.compose.scratch import lay_out
 from assay.compose.stretch import Stretch, config_of, processes, stretch_of
 from assay.compose.training import go_on, train
-from assay.config import open_config
+from assay.compose.trust import Trust, home_of, permit
+from assay.config import load, open_config
 from assay.config.settings import Settings
 from assay.core import run_file
 from assay.core.errors import AssayError, InputError
@@ -79,16 +80,24 @@ class _Task:
 
 
 def replay(
-    address: str, *, steps: str = "", force: bool = False, tell: Callable[[str], None] = lambda line: None
+    address: str,
+    *,
+    steps: str = "",
+    force: bool = False,
+    trust: Trust = False,
+    tell: Callable[[str], None] = lambda line: None,
 ) -> Replayed:
     """Train RUN again, or from RUN@CKPT on, and compare curves and checkpoints with what was recorded.
 
     `steps` is A:B, where A has a checkpoint or is 0: only the steps after A up to B. InputError for what cannot be done
-    again, and why; `force` tries it in another environment than that of then.
+    again, and why; `force` tries it in another environment than that of then. For a run that was not made here `trust`
+    has to allow its code and its config.
     """
     view, name = find(address)
     stretch = stretch_of(view, name, steps)
     attempt = stretch.attempts[-1]
+    code = f"the {attempt.code.files} files that were kept with it"
+    permit(view, load(config_of(view, attempt)).root, use="replay it", code=code, trust=trust)
     changed = _changed_inputs(view, stretch)
     if changed and not force:
         first, (was, now) = next(iter(changed.items()))
