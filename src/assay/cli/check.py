@@ -76,7 +76,8 @@ def command(
         raise InputError("--defaults needs the signatures, which --shape leaves out.", fix="leave out one of the two")
     if shape and files[0].lower().endswith(".py"):
         fix = "leave out --shape to run it, or write the config as TOML: assay show RUN --config"
-        raise InputError(f"--shape runs nothing, and {files[0]} is a program: only running it tells its shape.", fix=fix)
+        what = f"--shape runs nothing, and {files[0]} is a program: only running it tells its shape."
+        raise InputError(what, fix=fix)
     config = open_config(files[0], overrides, user_dir=user_dir)
     configs = list(variations(config))
     problems = [*told_once(configs, problems_of_shape), *problems_of_sections(config)]
@@ -85,8 +86,8 @@ def command(
     found = None
     examiner = Examiner(strict=strict)
     if not shape:
+        further = _not_told(problems, examiner.problems(configs))
         found = examiner.examined(config)
-        further = _not_told(problems, told_once(configs, lambda each: examiner.examined(each).problems))
         if not as_json:
             _show(further, after=bool(problems))
         problems += further
