@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from assay.cli.permission import say
+from assay.compose.trust import Foreign
 from assay.core import run_file
 from assay.store import authorship
 from assay.store.layout import RunFolder
@@ -176,18 +178,14 @@ def test_on_a_terminal_a_person_sees_what_would_run_before_it_does(given: Path, 
     assert not pwned(tmp_path)
 
 
-def test_words_of_a_foreign_record_cannot_steer_the_terminal(given: Path, toy: Path) -> None:
-    from assay.cli.permission import say
-    from assay.compose.trust import Foreign
-
+def test_words_of_a_foreign_record_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     foreign = Foreign(run="a", use="test it", made="It says: in \x1b[2J/proj.", calls=("net\u202e.Net",), code="c")
-    lines: list[str] = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("click.echo", lambda line, err: lines.append(line))
-        for line in foreign.lines():
-            say(line)
 
-    assert "\x1b" not in "".join(lines) and "\u202e" not in "".join(lines)
+    for line in foreign.lines():
+        say(line)
+
+    said = capsys.readouterr().err
+    assert "/proj" in said and "\x1b" not in said and "\u202e" not in said
 
 
 def test_a_replay_of_a_foreign_record_sets_no_variable_that_steers_a_process(

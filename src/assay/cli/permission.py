@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from assay.cli.terminal import folded, width
-from assay.core.diagnostics import visible
+from assay.cli.terminal import echo, width
+from assay.core.terminal import folded
 
 if TYPE_CHECKING:
     from assay.compose.trust import Foreign, Trust
@@ -30,8 +30,8 @@ def permission(trust: bool) -> Trust:
 
 def say(line: str) -> None:
     """Tell where the code comes from."""
-    for part in folded(visible(line), width(sys.stderr)):
-        click.echo(part, err=True)
+    for part in folded(line, width(sys.stderr)):
+        echo(part, err=True)
 
 
 def _ask(foreign: Foreign) -> bool:

@@ -22,18 +22,19 @@ from assay.compose.checks import sound
 from assay.compose.comparing import Compared
 from assay.compose.judging import judge
 from assay.compose.launch import Launch, RunResult
+from assay.compose.records import refuse_redacted
 from assay.compose.scratch import lay_out
 from assay.compose.stretch import Stretch, config_of, processes, stretch_of
 from assay.compose.training import go_on, train
 from assay.compose.trust import Trust, home_of, permit
-from assay.config import load, open_config
+from assay.config import open_config
 from assay.config.settings import Settings
 from assay.core import run_file
 from assay.core.errors import AssayError, InputError
 from assay.core.facts import Edit
 from assay.core.plain import to_plain
 from assay.core.run_file import Attempt
-from assay.core.secret import REDACTED
+from assay.core.secret_names import REDACTED
 from assay.core.verdict import Verdict
 from assay.query.diff import flat
 from assay.query.find import checkpoint_of, find
@@ -96,8 +97,10 @@ def replay(
     view, name = find(address)
     stretch = stretch_of(view, name, steps)
     attempt = stretch.attempts[-1]
+    saved = open_config(config_of(view, attempt), [], user_dir=None)
     code = f"the {attempt.code.files} files that were kept with it"
-    permit(view, load(config_of(view, attempt)).root, use="replay it", code=code, trust=trust)
+    permit(view, saved.root, use="replay it", code=code, trust=trust)
+    refuse_redacted(saved, view.id)
     changed = _changed_inputs(view, stretch)
     if changed and not force:
         first, (was, now) = next(iter(changed.items()))

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from assay.compose.records import refuse_redacted
 from assay.config.allowed import parts_of
 from assay.config.loading import Config
 from assay.config.settings import Settings
@@ -57,12 +58,25 @@ Tell = Callable[[str], None]
 
 
 def at_home(
-    config: Config, view: RunView, *, use: str, trust: Trust = False, tell: Tell = lambda line: None
+    config: Config,
+    view: RunView,
+    *,
+    use: str,
+    trust: Trust = False,
+    tell: Tell = lambda line: None,
+    part: str = "",
 ) -> Config:
     """Return the saved config of a run with the modules and settings that it may use here.
 
-    InputError when the run was not made here and `trust` does not allow it.
+    InputError when the run was not made here and `trust` does not allow it, or when it lacks secrets that it was run
+    with (of the section `part`, if that is given).
     """
+    config = _permitted(config, view, use=use, trust=trust, tell=tell)
+    refuse_redacted(config, view.id, part=part)
+    return config
+
+
+def _permitted(config: Config, view: RunView, *, use: str, trust: Trust, tell: Tell) -> Config:
     home = home_of(view)
     if is_at_home(view):
         dirs = tuple(map(Path, kept_dirs(view))) or config.user_dirs

@@ -89,9 +89,7 @@ def _at_points(config: Config, variant: Variant | None, plan: Sweep | None) -> I
 def _made(config: Config, variant: Variant | None, point: Point) -> Config:
     changes: list[Change] = [variant.settings] if variant is not None else []
     changes.append(lambda _: ([axis.with_value(value, SECTION) for axis, value in point], []))
-    made = merged(
-        config.given, config.overrides, config.draws, config.uses, changes, is_whole=not config.read_problems
-    )
+    made = merged(config.given, config.overrides, config.draws, config.uses, changes, is_whole=not config.read_problems)
     return replace(
         config,
         root=made.root,
