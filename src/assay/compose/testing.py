@@ -85,7 +85,7 @@ def test(
 def recorded(address: str, *, trust: Trust = False, tell: Tell = lambda line: None) -> Config:
     """The config of a run, with the modules and settings that the run had."""
     view, _ = find(address)
-    return at_home(load(view.folder.config_toml), view, use="test it", trust=trust, tell=tell)
+    return at_home(load(view.saved_config), view, use="test it", trust=trust, tell=tell)
 
 
 def is_config(address: str) -> bool:

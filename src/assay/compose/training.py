@@ -154,7 +154,7 @@ def rerun(
         )
     if not view.config_text:
         raise InputError(f"The run {view.id} has no config.", where=str(view.path))
-    config = open_config(view.folder.config_toml, overrides, user_dir=None)
+    config = open_config(view.saved_config, overrides, user_dir=None)
     config = at_home(config, view, use="train it again", trust=trust, tell=tell)
     return train(config, launch or Launch(), parent=view.id)
 
@@ -179,7 +179,7 @@ def resume(
     view, name = find(address)
     if view.kind != "train":
         raise InputError(f"The run {view.id} is a test: there is nothing to go on with.")
-    saved = open_config(view.folder.config_toml, overrides, user_dir=None)
+    saved = open_config(view.saved_config, overrides, user_dir=None)
     config = sound(at_home(saved, view, use="resume it", trust=trust, tell=tell))
     how = {"take_over": take_over or is_cut_off(view), "verify": verify, "force": force, "is_trusted": True}
     return go_on(view, name, config, launch or Launch(), **how)
@@ -331,7 +331,7 @@ def load_model(address: str, checkpoint: str = "best", *, trust: bool = False) -
     from assay.engine.handlers.save import load_model_state
 
     view, folder = find_checkpoint(address if "@" in address else f"{address}@{checkpoint}")
-    saved = load(view.folder.config_toml)
+    saved = load(view.saved_config)
     config = at_home(saved, view, use="build its model", trust=trust, tell=_warn, part="model")
     with open_house(config, Launch(device="cpu")) as house:
         make_task(house)

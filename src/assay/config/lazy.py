@@ -52,7 +52,7 @@ class Section(dict[str, Any]):
     def __getattr__(self, name: str) -> Any:
         if name in self:
             return self[name]
-        names = [key for key in self if isinstance(key, str)]
+        names = [str(key) for key in self]  # {1: 2} can become a section too
         near = did_you_mean(name, names) or f"there is: {', '.join(names) or '-'}"
         raise AttributeError(f"no `{name}` here; {near}")
 
