@@ -418,14 +418,14 @@ class TheirMatrix(Theirs):
 
 
 class Answers(Process):
-    def forward_step(self, batch: Tensor) -> dict[str, Tensor]:
-        return {"pred": batch, "target": batch}
+    def forward_step(self, batch: Tensor) -> tuple[None, dict[str, Tensor]]:
+        return None, {"pred": batch, "target": batch}
 
 
 def test_a_matrix_of_another_library_is_a_file_and_no_metric_of_each_cell() -> None:
     recorder = MemoryRecorder()
-    process = Answers(nn.Identity(), None)
-    process.metrics = {"confusion": TheirMatrix()}
+    process = Answers()
+    process.model, process.metrics = nn.Identity(), {"confusion": TheirMatrix()}
 
     results, _ = evaluate(process, [torch.zeros(3)], split="valid", step=7, recorder=recorder)
 
