@@ -11,7 +11,7 @@ import click
 
 from assay.cli.terminal import echo, paint, use_color, width
 from assay.core.errors import AssayError, InputError, did_you_mean
-from assay.core.terminal import folded
+from assay.core.terminal import folded, visible
 
 if TYPE_CHECKING:
     from assay.compose import Launch, RunResult
@@ -84,6 +84,8 @@ def told(result: RunResult, *, pdb: bool = False, can_resume: bool = True) -> in
         _explain(error, color)
     if where:
         echo(f"record:{where}", err=True)
+    for what in result.lacks:
+        echo(f"{paint('not kept:', 'yellow bold', on=color)} {visible(what)}", err=True)
     if result.status != "finished" and result.record_dir is not None and result.step and can_resume:
         echo(f"go on with: assay resume {result.id}", err=True)
     if pdb and error is not None:

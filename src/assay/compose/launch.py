@@ -61,8 +61,8 @@ class Launch:
 class RunResult:
     """How a run ended. `record_dir` is None with `no_file`; `exception` is what it failed with; `value` its metrics.
 
-    `test`: how the test that followed it ended, when one was asked for. `is_first`: not of the processes of a run that
-    leave it to another one to record and to tell.
+    `test`: how the test that followed it ended, when one was asked for. `lacks`: what its record should have and lost.
+    `is_first`: not of the processes of a run that leave it to another one to record and to tell.
     """
 
     record_dir: Path | None
@@ -74,4 +74,5 @@ class RunResult:
     id: str = ""
     step: int = 0
     test: RunResult | None = None
+    lacks: tuple[str, ...] = ()
     is_first: bool = True

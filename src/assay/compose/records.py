@@ -196,10 +196,20 @@ def ended(
     step: int,
 ) -> RunResult:
     folder, run_id = None, ""
+    lacks: tuple[str, ...] = ()
     if isinstance(recorder, RunRecorder):
         recorder.finish(status, reason, step=step)
-        folder, run_id = recorder.folder.path, recorder.id
-    return RunResult(record_dir=folder, config=config, status=status, value=dict(value), id=run_id, step=step)
+        folder, run_id, lacks = recorder.folder.path, recorder.id, recorder.lacks
+    return RunResult(
+        record_dir=folder,
+        config=config,
+        status=status,
+        value=dict(value),
+        id=run_id,
+        step=step,
+        lacks=lacks,
+        exit_code=1 if lacks else 0,
+    )
 
 
 def failed(recorder: RunRecorder | NullRecorder, config: Config, error: BaseException, *, step: int) -> RunResult:

@@ -153,6 +153,7 @@ class Save:
         """Have the state of this step written, or what is written of it made what it is to be from now on."""
         state, recorder, begun = engine.state, engine.recorder, perf_counter()
         step, name, write = state.step, folder_of_step(state.step), None
+        lost = "the final weights" if final else ""
         is_best = best is not None or (state.best is not None and state.best["step"] == step)
         if self.last_step != step:
             self.wait()  # what was copied last is being written from where the next copy goes
@@ -169,7 +170,7 @@ class Save:
                     capture(engine), where, kind=kind, info=info, final=final, staging=self._staging
                 )
             except CheckpointError as error:
-                _tell_failure(recorder, str(error), step)
+                _tell_failure(recorder, str(error), step, lost)
                 return
             finally:
                 engine.fire(Event.CHECKPOINT_END)
@@ -177,9 +178,11 @@ class Save:
 
         def job() -> None:
             if write is None and self._failed_step == step:
-                return  # it was said already
+                if final:  # that they were not written was told already
+                    _tell_failure(recorder, f"The weights of step {step} are the final ones.", step, lost)
+                return
             self._failed_step = step
-            with _reported(recorder, step):
+            with _reported(recorder, step, lost):
                 if write is None:
                     if self.saver.is_first:
                         self.saver.promote(name, kind, final=final)
@@ -205,14 +208,14 @@ class Save:
 
 
 @contextmanager
-def _reported(recorder: Recorder, step: int) -> Iterator[None]:
+def _reported(recorder: Recorder, step: int, lost: str = "") -> Iterator[None]:
     """What goes wrong is told and ends nothing."""
     try:
         yield
     except CheckpointError as error:
-        _tell_failure(recorder, str(error), step)
+        _tell_failure(recorder, str(error), step, lost)
     except Exception as error:  # a thread has nobody above it, and the training is worth more than one checkpoint
-        _tell_failure(recorder, f"The checkpoint of step {step} was not written: {error!r}.", step)
+        _tell_failure(recorder, f"The checkpoint of step {step} was not written: {error!r}.", step, lost)
 
 
 def _tell_saved(recorder: Recorder, manifest: Manifest, *, seconds: float, is_best: bool) -> None:
@@ -221,10 +224,10 @@ def _tell_saved(recorder: Recorder, manifest: Manifest, *, seconds: float, is_be
     recorder.tell(Saved(name=name, kind=kind, step=step, size_bytes=size, seconds=seconds, best=is_best))
 
 
-def _tell_failure(recorder: Recorder, message: str, step: int) -> None:
+def _tell_failure(recorder: Recorder, message: str, step: int, lost: str = "") -> None:
     if isinstance(recorder, NullRecorder):  # which tells nobody
         _LOGGER.warning(message)
-    recorder.tell(Warned(message=message, step=step))
+    recorder.tell(Warned(message=message, step=step, lost=lost))
 
 
 def _spoilt(model: nn.Module) -> list[str]:
