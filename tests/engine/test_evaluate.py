@@ -68,7 +68,7 @@ def test_two_epochs_apart_means_after_the_second_fourth_and_sixth() -> None:
 
 def test_a_run_that_goes_on_later_does_not_evaluate_before_it_ends() -> None:
     runs, recorder = training("1 epoch")
-    runs.on("step_end", every=5)(lambda: runs.stop("SIGTERM", hurry=True))
+    runs.on("step_end", every=5)(lambda: runs.stop("SIGTERM", interrupts=True))
 
     runs.run()
 

@@ -231,7 +231,7 @@ def test_a_second_signal_ends_at_once_and_loses_nothing_that_was_recorded(toy: P
     assert "Traceback" not in said.stderr and "stopped" in said.stderr
     run = only_run(toy)
     file = run_file.read(run)
-    assert (file.status, file.sealed, file.newest.reason) == ("stopped", True, "interrupted")
+    assert (file.status, file.sealed, file.newest.reason) == ("stopped", True, "SIGINT")
     shown = sum(line.startswith("epoch ") and "loss" in line for line in said.stderr.splitlines())
     assert list(read_series(run / "metrics.bin")["train/loss"].steps) == list(range(1, file.newest.to_step + 1))
     assert shown <= file.newest.to_step <= shown + 1

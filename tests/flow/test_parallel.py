@@ -319,7 +319,7 @@ def test_processes_of_srun_join_and_go_on_with_their_run_when_the_job_is_started
     assert killed[1].returncode == -signal.SIGKILL
     assert (killed[0].returncode, run_file.read(only_run(toy)).status) == (1, "failed")
     reason = run_file.read(only_run(toy)).newest.reason
-    assert f"Rank 1 (pid {killed[1].pid}) has ended, or was killed." in reason
+    assert f"Rank 1 (pid {killed[1].pid}) ended without a word." in reason
     again = _as_srun(toy, SLURM_RESTART_COUNT="1")
     assert [each.returncode for each in again] == [0, 0]
     assert len(run_file.read(only_run(toy)).attempts) == 2

@@ -14,7 +14,7 @@ from assay.core.errors import ConfigError, InputError, RecordError
 from assay.core.facts import Edit, Ended, Started
 from assay.core.run_file import Best, Code, RunFile
 from assay.query.run import RunView
-from assay.record.start import start
+from assay.script import start
 from assay.store.layout import Project
 from run_folders import SECOND, edit, hold_lease, make_checkpoint, make_run
 

@@ -80,6 +80,8 @@ def told(result: RunResult, *, pdb: bool = False, can_resume: bool = True) -> in
             "\n".join([paint("finished", "green bold", on=color) + first.removeprefix("finished"), *rest]), err=True
         )
     elif result.status == "stopped":
+        if isinstance(error, AssayError):  # what hung meanwhile
+            _explain(error, color)
         click.echo(f"{paint('stopped', 'yellow bold', on=color)} {result.id}  at step {result.step}", err=True)
     else:
         _explain(error, color)

@@ -137,7 +137,7 @@ def _series(made: Sequence[Sequence[Config]], launch: Any, *, pdb: bool, then_te
         click.echo(f"\n{paint(f'[{i}/{len(configs)}]', 'bold', on=color)} {_title(config)}", err=True)
         result = next(results)
         codes.append(told_both(result, pdb=pdb))
-        if result.status == "stopped":
+        if result.status == "stopped" or result.signal:
             if i < len(configs):
                 click.echo(f"not run: {len(configs) - i} of {len(configs)}", err=True)
             break

@@ -18,6 +18,7 @@ from assay.core.facts import Warned
 from assay.core.ports import Bind, NullRecorder
 from assay.core.run_file import Best
 from assay.core.schema import is_evaluated, parse_duration_s
+from assay.core.stop import Stop
 from assay.record.recorder import RunRecorder
 
 if TYPE_CHECKING:
@@ -79,6 +80,7 @@ def assemble(house: House, launch: Launch, *, saver_folder: Path | None = None, 
         seed=house.seed,
         device=house.device,
         bind=bind or house.context.bind,
+        stop=Stop(),
     )
     backward = getattr(process, "backward", None)
     if backward is not None:  # without one the engine says so
@@ -172,7 +174,7 @@ def listen(assembled: Assembled, recorder: RunRecorder | NullRecorder, launch: L
 
         def leave() -> None:
             if engine.state.step == launch.stop_at:
-                engine.stop(f"left at step {launch.stop_at}", hurry=launch.is_hurried)
+                engine.stop(f"left at step {launch.stop_at}", interrupts=launch.is_interrupted)
 
         engine.bus.add(Handler(event=Event.STEP_END, fn=leave, name="stop_at"))
 

@@ -92,7 +92,7 @@ def train_each(
         except AssayError as error:
             result = _not_started(config, error)
         yield result
-        if result.status == "stopped":
+        if result.status == "stopped" or result.signal:
             return
         _let_go(result.exception)
         _let_go(result.test.exception if result.test is not None else None)

@@ -27,7 +27,7 @@ class Stretch:
     last: int
     attempts: tuple[Attempt, ...]
     whole: bool
-    is_hurried: bool
+    is_interrupted: bool
     checkpoint: str
 
     @property
@@ -74,7 +74,7 @@ def stretch_of(view: RunView, name: str, steps: str) -> Stretch:
         last=last,
         attempts=_attempts(view, first, last),
         whole=last == end and view.status == "finished",
-        is_hurried=last == end and view.status == "stopped",
+        is_interrupted=last == end and view.status == "stopped",
         checkpoint=checkpoint,
     )
     _refuse_seams(view, stretch)

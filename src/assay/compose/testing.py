@@ -25,8 +25,11 @@ from assay.core.errors import AssayError, InputError, did_you_mean
 from assay.core.events import Event
 from assay.core.facts import Evaluated
 from assay.core.manifest import FILE_NAME, read
+from assay.core.ports import NullRecorder
 from assay.core.schema import is_for_inference, is_for_tests
+from assay.core.signals import obeying
 from assay.query.find import find, find_checkpoint
+from assay.record.recorder import RunRecorder
 
 Edit = Callable[[dict[str, Any]], Mapping[str, Any] | None]
 """Changes the config of a test, given as plain data, in place; or returns another one."""
@@ -134,39 +137,44 @@ def test_config(
         pipes, metrics = evaluation_of(house)
         if infer and not pipes.pipes:
             pipes = Pipes([SaveOutputs()])
-        recorder = new_record(config, launch, None, kind="test", parent=weights.parent, device=house.device)
-        set_recorder(house, recorder)
-        keep_meta(house, recorder)
         step = weights.step
-        value: dict[str, float] = {}
-        try:
-            on = house.values("train").get("deterministic", False)
-            with entered(house.plugins), deterministic(process.model, enabled=on):
-                fire = _evaluation_events(house, step)
-                for split, loader in loaders.items():
-                    fire(Event.EVAL_BEGIN)
-                    results, samples = evaluate(
-                        process,
-                        loader,
-                        split=split,
-                        step=step,
-                        seed=house.seed,
-                        device=house.device,
-                        pipes=pipes,
-                        metrics=metrics,
-                        recorder=recorder,
-                        infer=infer,
-                        before=lambda: fire(Event.EVAL_STEP_BEGIN),
-                        after=lambda: fire(Event.EVAL_STEP_END),
-                    )
-                    if results:
-                        recorder.log(results, step)
-                    recorder.tell(Evaluated(split=split, step=step, metrics=results, samples=samples))
-                    value |= results
-                    fire(Event.EVAL_END)
-        except BaseException as error:
-            return failed(recorder, config, error, step=0)
-        return ended(recorder, config, "finished", "", value, step=step)
+        recorder: RunRecorder | NullRecorder = NullRecorder()
+        with obeying() as signals:
+            try:
+                with signals.held():
+                    recorder = new_record(config, launch, None, kind="test", parent=weights.parent, device=house.device)
+                set_recorder(house, recorder)
+                keep_meta(house, recorder)
+                value: dict[str, float] = {}
+                on = house.values("train").get("deterministic", False)
+                with entered(house.plugins), deterministic(process.model, enabled=on):
+                    fire = _evaluation_events(house, step)
+                    for split, loader in loaders.items():
+                        fire(Event.EVAL_BEGIN)
+                        results, samples = evaluate(
+                            process,
+                            loader,
+                            split=split,
+                            step=step,
+                            seed=house.seed,
+                            device=house.device,
+                            pipes=pipes,
+                            metrics=metrics,
+                            recorder=recorder,
+                            infer=infer,
+                            before=lambda: fire(Event.EVAL_STEP_BEGIN),
+                            after=lambda: fire(Event.EVAL_STEP_END),
+                        )
+                        if results:
+                            recorder.log(results, step)
+                        recorder.tell(Evaluated(split=split, step=step, metrics=results, samples=samples))
+                        value |= results
+                        fire(Event.EVAL_END)
+            except BaseException as error:
+                with signals.held():
+                    return failed(recorder, config, error, step=0)
+            with signals.held():
+                return ended(recorder, config, "finished", "", value, step=step)
 
 
 def train_and_test(config: Config, launch: Launch, *, edit: Edit | str | None = None) -> RunResult:
@@ -179,7 +187,7 @@ def train_and_test(config: Config, launch: Launch, *, edit: Edit | str | None = 
     _wanted(config, (), infer=False)
     change = _edit(edit, config)
     result = train(config, launch)
-    if result.status != "finished":
+    if result.status != "finished" or result.signal:
         return result
     try:
         derived = recorded(result.id)

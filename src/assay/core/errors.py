@@ -70,6 +70,14 @@ class CheckpointError(AssayError):
     """A checkpoint cannot be written or read."""
 
 
+class PeerError(AssayError):
+    """Another process of this run ended, or does not answer."""
+
+
+class RankError(AssayError):
+    """A process of the run failed, hung, or was killed."""
+
+
 class LeaseError(InputError):
     """Somebody else holds the right to write this record."""
 

@@ -53,6 +53,9 @@ class Key:
 MAX_SEED = 2**63 - 1
 """What fits into a signed 64-bit integer, which is what random numbers are keyed by."""
 
+PARALLEL_TIMEOUT = "10 min"
+"""As long as NCCL waits for a process that does not answer; gloo waits 30 minutes."""
+
 ENABLED = Key(name="enabled", kind="bool", doc="false switches the section off and leaves it in place.", default=True)
 """The one switch of every section that can be done without."""
 
@@ -333,6 +336,12 @@ SECTIONS: tuple[Key, ...] = (
                 name="tensor_plan",
                 kind="texts",
                 doc="Which modules are divided along `tensor`, and how. Left out: as the model says, or by its layers.",
+            ),
+            Key(
+                name="timeout",
+                kind="duration",
+                doc="How long a process may get no further, from its first step on, before all are ended.",
+                default=PARALLEL_TIMEOUT,
             ),
             Key(
                 name="schedule",

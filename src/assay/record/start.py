@@ -1,7 +1,8 @@
-"""`assay.start`: a record from any script, in one line and without torch."""
+"""Handle of a run in any script: what `assay.start` gives."""
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -9,10 +10,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar, overload
 
+from assay.core import signals
 from assay.core.facts import EndStatus, RunFact
 from assay.core.run_file import RunFile
-from assay.record.recorder import RunRecorder, end_on_sigterm, ending
-from assay.store.layout import Project, open_project
+from assay.record.recorder import RunRecorder, ending
 
 Thing = TypeVar("Thing")
 
@@ -24,7 +25,9 @@ class Attachable(Protocol):
 
 
 class Run:
-    """The handle of a run in any script, from `start`. As a context manager it ends with the block.
+    """The handle of a run in any script, from `assay.start`. As a context manager it ends with the block.
+
+    `step` is where it began: 0, or that from which a resumed run goes on.
 
     Under ASSAY=off nothing is recorded: `folder` is None and every call does nothing.
     """
@@ -33,6 +36,7 @@ class Run:
         self._recorder = recorder
         self.id = recorder.id if recorder else ""
         self.folder = recorder.folder if recorder else None
+        self.step = recorder.run.newest.from_step if recorder else 0
         if recorder is not None:
             self.log = recorder.log  # type: ignore[method-assign]  # straight to the writer: it is called every step
 
@@ -43,6 +47,12 @@ class Run:
     def recorded(self) -> RunFile | None:
         """What `run.json` holds."""
         return self._recorder.run if self._recorder is not None else None
+
+    def rewind(self, step: int) -> None:
+        """Go on from `step`, after which the curves begin anew: points of later steps stay as a branch of their own."""
+        if self._recorder is not None:
+            self._recorder.rewind(step)
+            self.step = step
 
     def tell(self, fact: RunFact) -> None:
         """Something happened: a line in `events.jsonl`."""
@@ -158,6 +168,10 @@ class Run:
         """End the run. The second time does nothing."""
         if self._recorder is not None:
             self._recorder.finish(status, reason, traceback)
+        if self in _OPEN:
+            _OPEN.remove(self)
+            if not _OPEN:
+                signals.restore_sigterm()
 
     def __enter__(self) -> Self:
         return self
@@ -168,46 +182,22 @@ class Run:
         self.finish(*ending(error))
 
 
-def start(
-    tag: str = "",
-    config: Mapping[str, Any] | None = None,
-    desc: str = "",
-    *,
-    project: Project | str | os.PathLike[str] | None = None,
-    code_dirs: Sequence[str | os.PathLike[str]] = (),
-    keep_output: bool = True,
-) -> Run:
-    """Begin to record a run, from any script: `with assay.start(tag="mnist", config={"lr": 1e-3}) as run: ...`.
+_OPEN: list[Run] = []
 
-    It belongs to the project around `project` (a folder; else the working directory), which becomes one when it is
-    none. What the process prints meanwhile is kept in `output.txt`, children and C code included, but not in notebooks.
-    The environment variable ASSAY=off switches recording off.
-    """
-    if is_off():
-        return Run(None)
-    # Here: an import of what records does not pay for what reads configs.
-    from assay.config.freeze import dump, whole_hash
-    from assay.config.tree import Table, from_plain
-    from assay.core.diagnostics import Origin
 
-    tree = from_plain(dict(config or {}), Origin(source="<python>"))
-    assert isinstance(tree, Table)
-    config_toml = dump(tree)  # what cannot be written down is refused before anything is made
-    home = project if isinstance(project, Project) else open_project(Path(project or Path.cwd()), create=True)
-    if home.is_new:
-        print(f"assay: {home.root} is a project now (it has a folder .assay/).", file=sys.stderr)
-    recorder = RunRecorder.start(
-        home,
-        tag=tag,
-        desc=desc,
-        config_toml=config_toml,
-        config_hash=whole_hash(tree),
-        seedless_hash=whole_hash(tree, seed=False),
-        code_dirs=[Path(folder) for folder in code_dirs],
-        keep_output=keep_output,
-    )
-    end_on_sigterm()
-    return Run(recorder)
+def finish_with_python(run: Run) -> Run:
+    """Let a run that nobody finishes end when Python does: as failed or stopped when an exception ends Python."""
+    if not _OPEN:
+        atexit.unregister(_finish_open)
+        atexit.register(_finish_open)
+    _OPEN.append(run)
+    return run
+
+
+def _finish_open() -> None:
+    error = signals.last_obeyed or (None if hasattr(sys, "ps1") else getattr(sys, "last_value", None))
+    for run in list(_OPEN):
+        run.finish(*ending(error))
 
 
 def is_off() -> bool:

@@ -28,7 +28,7 @@ def users_part(error: BaseException) -> str | None:
     link: traceback.TracebackException | None = shown
     is_theirs = False
     while link is not None:
-        theirs = (i for i, frame in enumerate(link.stack) if not frame.filename.startswith(_ELSEWHERE))
+        theirs = (i for i, frame in enumerate(link.stack) if is_of_user(frame.filename))
         # A worker that loads data fails in another process, and its error has the traceback of that one.
         in_worker = "\nOriginal Traceback" in str(link) or any(map(_is_of_worker, link.__notes__ or ()))
         first = len(link.stack) if in_worker else next(theirs, None)
@@ -38,6 +38,16 @@ def users_part(error: BaseException) -> str | None:
             link.__notes__ = [_users_frames(note) if _is_of_worker(note) else note for note in link.__notes__ or ()]
         link = link.__cause__ or link.__context__
     return "".join(shown.format()) if is_theirs and not os.environ.get(TRACEBACK_VARIABLE) else None
+
+
+def is_of_user(file: str) -> bool:
+    """Whether a file is neither assay's nor of an installed package."""
+    return not file.startswith(_ELSEWHERE)
+
+
+def is_of_house(file: str) -> bool:
+    """Whether a file is assay's."""
+    return file.startswith(_HOUSE)
 
 
 def _is_of_worker(note: str) -> bool:

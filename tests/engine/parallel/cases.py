@@ -173,7 +173,7 @@ def train(
         "weights": weights,
         "points": [[name, step, value] for name, step, value in recorder.points],
         "counts": [state.step, state.samples, state.epoch],
-        "stop": state.stop_reason,
+        "stop": state.stop.reason,
         "micro_steps": state.micro_step,
     }
 
@@ -286,7 +286,7 @@ def stopped(rank: int, ranks: int) -> Any:
 
     def ask(engine: Engine) -> None:
         if engine.state.step == 2 and rank == ranks - 1:
-            engine.stop("somebody asked", hurry=True)
+            engine.stop("somebody asked", interrupts=True)
 
     found = train(
         Means(net()),
@@ -462,7 +462,7 @@ def trained(
 
     def stop(engine: Engine) -> None:
         if engine.state.step == stop_at:
-            engine.stop("the step was drawn", hurry=True)
+            engine.stop("the step was drawn", interrupts=True)
 
     with closing(loader):
         engine = Engine(process, loader, epochs=2, seed=5, handlers=[Handler(event=Event.STEP_END, fn=stop)])

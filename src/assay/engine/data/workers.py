@@ -24,6 +24,7 @@ import torch
 import torch.multiprocessing  # which teaches pickle to send tensors through shared memory
 from torch.utils.data._utils import worker as torch_worker  # private: `get_worker_info` reads what is set there
 
+from assay.core import signals
 from assay.core.errors import AssayError, InputError
 from assay.engine.data.randomness import Fetch
 
@@ -211,8 +212,7 @@ def _work(
     for each in ours:  # of the parent: as long as a copy is open here, nobody learns that the parent is gone
         each.close()
     # A signal to all processes of a run means its first one, which finishes the step and needs batches for it.
-    for each_signal in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(each_signal, signal.SIG_IGN)
+    signals.ignore()
     torch.set_num_threads(1)
     dataset: Any = fetch.dataset
     torch_worker._worker_info = torch_worker.WorkerInfo(

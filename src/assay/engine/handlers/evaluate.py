@@ -66,7 +66,7 @@ class Evaluate:
 
     def finish(self, engine: Engine) -> None:
         """The last evaluation, unless the run goes on later: then it is not the last."""
-        if not engine.state.hurry:
+        if not engine.state.stop.interrupts:
             self.run(engine)
 
     def run(self, engine: Engine) -> None:
@@ -193,6 +193,8 @@ def evaluate(
         if ranks is not None:
             check_shared(pipes.pipes, used, is_staged=ranks.is_staged)
         for number, (batch, is_idle) in enumerate(_in_step(batches, ranks)):
+            if ranks is not None:
+                ranks.beats.beat()
             logged.is_idle = is_idle
             if before is not None and not is_idle:
                 before()

@@ -96,7 +96,7 @@ class Save:
 
     def save_end(self, engine: Engine) -> None:
         """A checkpoint of the end, which is the final one unless the run was only interrupted."""
-        self._write(engine, "checkpoint", final=not engine.state.hurry)
+        self._write(engine, "checkpoint", final=not engine.state.stop.interrupts)
 
     def judge(self, engine: Engine) -> None:
         """Remember whether the newest evaluation is the best so far; nan never is."""

@@ -197,7 +197,7 @@ class EvalCallback(Callback):
 
     def on_train_end(self, trainer: Trainer) -> None:
         assert trainer.engine is not None
-        if not trainer.engine.state.hurry:
+        if not trainer.engine.state.stop.interrupts:
             for split in self.every:
                 trainer.evaluate(split)
 
