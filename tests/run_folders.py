@@ -72,8 +72,8 @@ def make_run(
 
 def metrics(points: Points) -> bytes:
     """A `metrics.bin` with one column a metric, from step 1 on."""
-    data = frames.file_head(metrics_file.KIND, metrics_file.VERSION)
-    data += frames.pack_extent(sequence=0, attempt=1, base_ns=SECOND, end=0)
+    data = frames.file_head(metrics_file.FORM)
+    data += frames.pack_extent(metrics_file.FORM, sequence=0, attempt=1, base_ns=SECOND, end=0)
     for i, (name, values) in enumerate(points.items()):
         data += metrics_file.pack_keys(KeySet(i, (name,)))
         data += b"".join(metrics_file.pack_wide(i, step, step, [value]) for step, value in enumerate(values, 1))

@@ -26,6 +26,9 @@ from assay.engine.checkpoint.codec import as_bytes, decode, digest, digest_encod
 from assay.engine.checkpoint.folder import separate
 from assay.engine.checkpoint.saver import Saver
 from assay.engine.checkpoint.tensor_file import write_tensors
+from assay.engine.sparse import COMPRESSED, components
+
+pytestmark = pytest.mark.filterwarnings("ignore:Sparse C?.* tensor support is in beta state")
 
 DTYPES = [
     *(torch.bool, torch.uint8, torch.uint16, torch.uint32, torch.uint64),
@@ -47,7 +50,11 @@ def same(a: Any, b: Any) -> bool:
         return False
     match a:
         case Tensor():
-            return a.dtype == b.dtype and a.shape == b.shape and as_bytes(a) == as_bytes(b)
+            ours, theirs = components(a), components(b)
+            alike = (a.dtype, a.shape, a.layout, len(ours)) == (b.dtype, b.shape, b.layout, len(theirs))
+            if not alike or (a.is_sparse and a.is_coalesced() != b.is_coalesced()):
+                return False
+            return [*map(as_bytes, ours)] == [*map(as_bytes, theirs)]
         case np.ndarray():
             return bool(a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes())
         case float() | complex() | np.generic():
@@ -71,6 +78,23 @@ def tensors(draw: st.DrawFn) -> Tensor:
     dtype = draw(st.sampled_from(DTYPES))
     whole = torch.arange(math.prod(shape), dtype=torch.float64).sub(2).to(dtype).reshape(shape)
     return whole.transpose(0, -1) if whole.dim() > 1 and draw(st.booleans()) else whole
+
+
+@st.composite
+def sparse_tensors(draw: st.DrawFn) -> Tensor:
+    """Of every layout that torch has for two dims and more; those by coordinates with entries that are there twice."""
+    layout = draw(st.sampled_from([torch.sparse_coo, *COMPRESSED]))
+    dtype = draw(
+        st.sampled_from([torch.float32, torch.float64, torch.bfloat16, torch.complex64, torch.int64, torch.bool])
+    )
+    is_blocked = layout in (torch.sparse_bsr, torch.sparse_bsc)
+    shape = [2 * draw(st.integers(1, 3)) if is_blocked else draw(st.integers(0, 4)) for _ in range(2)]
+    dense = torch.tensor([draw(st.integers(0, 2)) for _ in range(math.prod(shape))]).to(dtype).reshape(shape)
+    if layout is not torch.sparse_coo:
+        return dense.to_sparse(layout=layout, blocksize=(2, 2) if is_blocked else None)
+    once = dense.to_sparse()
+    twice = torch.cat([once._indices(), once._indices()], dim=1), torch.cat([once._values(), once._values()])
+    return torch.sparse_coo_tensor(*twice, shape, check_invariants=True) if draw(st.booleans()) else once
 
 
 @st.composite
@@ -121,7 +145,9 @@ def containers(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     )
 
 
-states = st.recursive(st.one_of(hashable, tensors(), arrays(), numpy_scalars), containers, max_leaves=12)
+states = st.recursive(
+    st.one_of(hashable, tensors(), sparse_tensors(), arrays(), numpy_scalars), containers, max_leaves=12
+)
 
 
 # --------------------------------------------------------------------------------------------------- what can be kept
@@ -297,7 +323,6 @@ class Special(Tensor):
 
 
 Pair = namedtuple("Pair", "a b")
-SPARSE = torch.sparse_coo_tensor(torch.tensor([[0]]), torch.tensor([1.0]), (2,), check_invariants=True)
 CYCLE: list[Any] = []
 CYCLE.append(CYCLE)
 
@@ -317,8 +342,7 @@ CYCLE.append(CYCLE)
         (np.zeros(2, dtype="M8[s]"), "arrays of numbers"),
         (np.complex64(1), "numpy complex64"),
         (np.str_("a"), "numpy <U1"),
-        (SPARSE, "dense tensors that hold data"),
-        (torch.empty(2, device="meta"), "dense tensors that hold data"),
+        (torch.empty(2, device="meta"), "tensors that hold data"),
         (torch.ones(2).as_subclass(Special), "a Special yet"),
     ],
 )
@@ -386,6 +410,14 @@ def test_everything_that_differs_has_a_fingerprint_of_its_own() -> None:
     assert len({digest(state) for state in all_different}) == len(all_different)
 
 
+@given(st.lists(sparse_tensors(), max_size=4))
+def test_sparse_tensors_have_one_fingerprint_if_layout_shape_indices_and_values_are_equal(items: list[Tensor]) -> None:
+    for one in items:
+        for other in items:
+            assert (digest(one) == digest(other)) == same(one, other)
+        assert digest(one) == digest(one.clone()) != digest(one.to_dense())
+
+
 # ----------------------------------------------------------------------------------------------- a stranger's file
 
 TAGS = sorted(codec._DECODERS)
@@ -430,6 +462,12 @@ def test_a_value_of_an_unknown_kind_is_refused(tree: Any) -> None:
     [
         (["tensor", "b"], "names a tensor that it does not hold: 'b'"),
         (["array", "b"], "names a tensor that it does not hold: 'b'"),
+        (["sparse", "sparse_coo", [2], False, {"$": ["tensor", "b"]}], "names a tensor that it does not hold: 'b'"),
+        (["sparse", "sparse_coo", [2], False, {"$": ["tensor", "a"]}], "bad sparse"),
+        (["sparse", "sparse_coo", [2], True, {"$": ["tensor", "at"]}, {"$": ["tensor", "a"]}], "bad sparse"),
+        (["sparse", "sparse_csr", [3, 3], False, *[{"$": ["tensor", "at"]}] * 2, {"$": ["tensor", "a"]}], "bad sparse"),
+        (["sparse", "eval", [2], False], "no sparse layout 'eval'"),
+        (["sparse"], "bad sparse"),
         (["tensor"], "bad tensor"),
         (["tensor", ["a"]], "bad tensor"),
         (["tensor", "a", "complex"], "bad tensor"),
@@ -458,7 +496,7 @@ def test_a_value_of_an_unknown_kind_is_refused(tree: Any) -> None:
 )
 def test_a_malformed_value_is_named_with_the_path_to_it(parts: list[Any], message: str) -> None:
     with pytest.raises(CheckpointError) as caught:
-        decode({"state": [0, {"$": parts}]}, {"a": torch.ones(3)})
+        decode({"state": [0, {"$": parts}]}, {"a": torch.ones(3), "at": torch.tensor([[0, 1, 2**40]])})
 
     assert message in caught.value.what
 

@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import TensorDataset
 
 from assay.core.errors import CheckpointError, InputError
 from assay.core.facts import Saved, Warned
 from assay.core.ports import MemoryRecorder
 from assay.engine import Backward, Engine, Evaluate, Loader, NonFiniteError, Save, Saver, WarmupCosine, Where
+from assay.engine.checkpoint.codec import digest
 from assay.engine.checkpoint.folder import load
 from assay.engine.handlers.save import capture, restore
 from engine.toys import Noisy, engine, hard_net, heard, loader, net, points, same_bits, supervised, weights_of
@@ -345,6 +347,46 @@ def test_going_on_from_the_files_of_any_step_ends_with_the_same_bits(step: int, 
     if step < 6:
         names = [Saver(tmp_path / name).find("latest").digest for name in ("whole", "resumed")]
         assert names[0] == names[1]
+
+
+class Graph(nn.Module):
+    """Words beside each other in a graph: an adjacency matrix, and an embedding, whose gradients are sparse."""
+
+    def __init__(self, layout: torch.layout) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        edges = (torch.rand(20, 20) < 0.2).float()
+        self.register_buffer("edges", edges.to_sparse(layout=layout))
+        self.embedding = nn.Embedding(20, 4, sparse=True)
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        return self.head(self.embedding(words) + torch.sparse.mm(self.edges, torch.ones(20, 4))[words])
+
+
+def graph(folder: Path, layout: torch.layout) -> Engine:
+    model = Graph(layout)
+    data = TensorDataset(torch.arange(20), points(20).tensors[1])
+    runs = engine(supervised(model), Loader(data, batch_size=8, shuffle=True))  # momentum: of what is sparse too
+    runs.bus.extend(Save(Saver(folder, keep=99), every="1 step").handlers())
+    return runs
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta state")
+@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr])
+def test_a_model_and_an_optimizer_with_sparse_tensors_go_on_to_the_same_bits(
+    layout: torch.layout, tmp_path: Path
+) -> None:
+    whole = graph(tmp_path / "whole", layout)
+    whole.run()
+    resumed = graph(tmp_path / "resumed", layout)
+    restore(resumed, load(tmp_path / "whole" / "step-000000002"))
+
+    resumed.run()
+
+    momentum = whole.process.backward.optimizers[""].state[whole.process.model.embedding.weight]["momentum_buffer"]
+    assert momentum.is_sparse
+    assert digest(capture(resumed)) == digest(capture(whole))
 
 
 def test_a_checkpoint_of_another_model_says_what_does_not_fit(tmp_path: Path) -> None:

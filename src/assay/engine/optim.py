@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 
 from assay.core.errors import CheckpointError
 from assay.engine.divided import is_divided, like
+from assay.engine.sparse import is_sparse
 
 
 def optimizer_state(optimizer: Optimizer, model: nn.Module) -> dict[str, Any]:
@@ -77,7 +78,9 @@ def _laid_out_as(parameter: torch.Tensor, value: Any) -> Any:
     """State in the memory layout of its parameter: fused updates walk through both as they lie there."""
     if is_divided(parameter) and isinstance(value, torch.Tensor) and value.shape == parameter.shape:
         return like(parameter, value)
-    if not isinstance(value, torch.Tensor) or value.shape != parameter.shape or value.stride() == parameter.stride():
+    if not isinstance(value, torch.Tensor) or value.shape != parameter.shape:
+        return value
+    if is_sparse(value) or value.stride() == parameter.stride():  # the momentum of a sparse gradient is sparse
         return value
     return torch.empty_like(parameter, dtype=value.dtype, device=value.device, requires_grad=False).copy_(value)
 

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from assay.engine.sparse import entries, is_sparse
+
 DATA = "the data: "
 MEND = 'The weights are still those of before. Mend or leave out that sample, or [train] non_finite="skip".'
 _SHOWN = 5
@@ -45,7 +47,7 @@ def first_non_finite(owner: object, again: Callable[[], None]) -> str:
                     watched.add(module)
                     watch.add(module, _called(root, name, module))
             for name, parameter in part.named_parameters():
-                if not parameter.isfinite().all():
+                if not entries(parameter).isfinite().all():
                     watch.leave()
                     return f"the parameter {name}, before the step"
                 if parameter.requires_grad:
@@ -125,7 +127,7 @@ def _called(root: str, name: str, module: nn.Module) -> str:
 
 def _kind(tensor: Tensor) -> str:
     """ "nan" or "inf", whichever there is; "" for what is finite."""
-    values = tensor.detach().coalesce().values() if tensor.is_sparse else tensor.detach()
+    values = entries(tensor)
     if not values.is_floating_point() and not values.is_complex():
         return ""
     if values.isnan().any():
@@ -135,7 +137,8 @@ def _kind(tensor: Tensor) -> str:
 
 def _is_mask(tensor: Tensor) -> bool:
     """Whether it holds finite values and -inf alone: what is added to scores to leave some out."""
-    return _kind(tensor) == "inf" and bool((tensor.isfinite() | tensor.isneginf()).all())
+    values = entries(tensor)
+    return _kind(tensor) == "inf" and bool((values.isfinite() | values.isneginf()).all())
 
 
 def _tensors(found: Any) -> Iterator[Tensor]:
@@ -156,7 +159,7 @@ def _named_tensors(found: Any, path: str) -> Iterator[tuple[str, Tensor]]:
 
 def _in_samples(tensor: Tensor, samples: Sequence[int]) -> str:
     """Of which samples the rows are that are not finite, if each row is one."""
-    if not tensor.dim() or tensor.is_sparse or len(tensor) != len(samples):
+    if not tensor.dim() or is_sparse(tensor) or len(tensor) != len(samples):
         return ""
     found = (~tensor.detach().isfinite()).reshape(len(samples), -1).any(1).nonzero().flatten().tolist()
     names = ", ".join(str(samples[row]) for row in found[:_SHOWN])

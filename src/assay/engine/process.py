@@ -18,6 +18,7 @@ from assay.engine.logged import Logged
 from assay.engine.losses import Losses
 from assay.engine.metrics.metric import Metric
 from assay.engine.seed import HOOK, key, seed_all, undisturbed
+from assay.engine.sparse import entries
 from assay.engine.state import State
 
 Model = nn.Module
@@ -182,7 +183,7 @@ def _detached(loss: Any) -> Any:
 
 def _bad_gradients(model: nn.Module) -> str:
     grads = {name: parameter.grad for name, parameter in model.named_parameters()}
-    bad = [name for name, grad in grads.items() if grad is not None and not own(grad).isfinite().all()]
+    bad = [name for name, grad in grads.items() if grad is not None and not entries(own(grad)).isfinite().all()]
     more = f" and {len(bad) - 3} more" if len(bad) > 3 else ""
     return f"gradients that are not finite: {', '.join(bad[:3])}{more}" if bad else ""
 

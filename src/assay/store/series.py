@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from assay.core import metrics_file
 from assay.core.errors import ArgumentError
-from assay.core.frames import FILE_HEAD_BYTES
+from assay.core.frames import FILE_HEAD_BYTES, Damage
 from assay.core.metrics_file import Chunk, KeySet, Rewind, Row, Rows, Spread
 from assay.core.run_file import Summary
 
@@ -165,11 +165,10 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What a file holds: the rows by key set, and how many bytes of it could not be read."""
+    """Rows of a file by key set, and the parts of the file that could not be read."""
 
     blocks: list[Block]
-    damaged_bytes: int = 0
-    torn: bool = False
+    damages: tuple[Damage, ...] = ()
 
 
 def read_contents(source: Source, *, spread: Spread | None = None) -> Contents:
@@ -177,9 +176,10 @@ def read_contents(source: Source, *, spread: Spread | None = None) -> Contents:
     spread = spread or _spread
     data, where = _data(source)
     blocks: dict[KeySet, Block] = {}
-    damaged, torn, order = 0, False, 0
+    damages: list[Damage] = []
+    order = 0
     if len(data) < FILE_HEAD_BYTES:  # killed before the head was written, or nothing was ever logged
-        return Contents([], len(data), bool(len(data)))
+        return Contents([], (Damage(0, len(data), torn=True),) if len(data) else ())
     for item in metrics_file.read_rows(data, where=where, spread=spread):
         match item:
             case Rows(keys=keys) | Chunk(keys=keys):
@@ -193,10 +193,9 @@ def read_contents(source: Source, *, spread: Spread | None = None) -> Contents:
             case Rewind(step=step, attempt=attempt):
                 for block in blocks.values():
                     block.leave(step, attempt)
-            case _:
-                damaged += item.end - item.offset
-                torn = item.torn
-    return Contents(list(blocks.values()), damaged, torn)
+            case Damage():
+                damages.append(item)
+    return Contents(list(blocks.values()), tuple(damages))
 
 
 def summaries(source: Source) -> dict[str, Summary]:

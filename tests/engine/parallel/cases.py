@@ -22,12 +22,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
+from torch.utils._pytree import tree_leaves
 from torch.utils.data import TensorDataset
 
 from assay.core.errors import AssayError
 from assay.core.events import Event, Handler
 from assay.core.ports import MemoryRecorder
-from assay.engine import Accuracy, Backward, Engine, Evaluate, Loader, Process, Supervised
+from assay.engine import Accuracy, Backward, Engine, Evaluate, Loader, Mean, Process, Supervised
 from assay.engine.checkpoint import together
 from assay.engine.checkpoint.codec import digest
 from assay.engine.checkpoint.folder import Where
@@ -113,6 +114,19 @@ class Viewed(nn.Sequential):
 
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x).T.T
+
+
+class Mixing(nn.Sequential):
+    """A model with a sparse matrix among its buffers, which is another one on each rank until they share a step."""
+
+    def __init__(self, *layers: nn.Module) -> None:
+        super().__init__(*layers)
+        rank = dist.get_rank() if dist.is_initialized() else 0
+        matrix = torch.eye(4, dtype=torch.float64).to_sparse() * (1.0 + rank)
+        self.register_buffer("matrix", matrix, persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(torch.sparse.mm(self.matrix, x.T).T)
 
 
 class InPlace(Means):
@@ -203,6 +217,11 @@ def sums(rank: int, ranks: int) -> Any:
 
 def sums_accumulated(rank: int, ranks: int) -> Any:
     return train(Sums(net()), rank=rank, ranks=ranks, accumulate=2)
+
+
+def sparse(rank: int, ranks: int) -> Any:
+    torch.manual_seed(0)
+    return train(Means(Mixing(nn.Linear(4, 2)).double()), rank=rank, ranks=ranks)
 
 
 def several(rank: int, ranks: int) -> Any:
@@ -354,6 +373,55 @@ def evaluated(rank: int, ranks: int, *, size: int = 21, limit: int | None = None
         "count": len(collect),
         "artifacts": {name: data.decode() for name, data in recorder.artifacts.items()},
     }
+
+
+class Elsewhere(Tensor):
+    """A tensor that says it is on a GPU of its rank, and refuses to be used with one of another rank, as torch does."""
+
+    home: int
+
+    @property
+    def device(self) -> torch.device:  # type: ignore[override]
+        return torch.device("cuda", self.home)
+
+    def cpu(self) -> Tensor:
+        return torch.from_numpy(self.numpy().copy())
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        homes = {each.home for each in tree_leaves((args, kwargs)) if isinstance(each, Elsewhere)}
+        if len(homes) > 1:
+            raise RuntimeError("Expected all tensors to be on the same device")
+        found = super().__torch_function__(function, types, args, kwargs or {})
+        if isinstance(found, Elsewhere):
+            found.home = homes.pop()
+        return found
+
+
+class Far(Classes):
+    """Gives outputs on the GPU of this rank."""
+
+    def validation_step(self, batch: Any) -> Any:
+        return {name: _moved(value) for name, value in super().validation_step(batch).items()}
+
+
+def _moved(value: Tensor) -> Tensor:
+    moved = value.as_subclass(Elsewhere)
+    moved.home = dist.get_rank() if dist.is_initialized() else 0
+    return moved
+
+
+def on_devices(rank: int, ranks: int) -> Any:
+    """Evaluated on the GPU of each rank."""
+    process = Far()
+    process.metrics = {"acc": Accuracy(), "mean": Mean()}
+    engine = Engine(process, Loader(classes(12), batch_size=12, **shared(rank, ranks)))
+    valid = Loader(classes(21), micro_batch_size=2, split="valid", **shared(rank, ranks))
+    collect = Collect()
+    engine.bus.extend(Evaluate({"valid": valid}, pipes=[collect]).handlers())
+    share(engine, ranks)
+    engine.run()
+    return {**engine.state.metrics, "pred": collect["pred"].tolist()}
 
 
 def limited(rank: int, ranks: int) -> Any:
@@ -556,6 +624,7 @@ CASES: dict[str, Callable[[int, int], Any]] = {
         accumulated,
         sums,
         sums_accumulated,
+        sparse,
         several,
         few,
         frozen,
@@ -569,6 +638,7 @@ CASES: dict[str, Callable[[int, int], Any]] = {
         stopped,
         bounded,
         evaluated,
+        on_devices,
         limited,
         own_batches,
         one_batch,

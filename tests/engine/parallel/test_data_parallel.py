@@ -17,7 +17,7 @@ cases = script("parallel_cases", SCRIPT)
 
 Results = dict[str, list[Any]]
 SHARED = ["means", "clipped", "accumulated", "sums", "sums_accumulated", "several", "few", "frozen", "dropout"]
-EQUAL = [*SHARED, *(f"sharded {name}" for name in SHARED)]
+EQUAL = [*SHARED, "sparse", *(f"sharded {name}" for name in SHARED)]
 
 
 def launched(folder: Path, ranks: int) -> Results:
@@ -162,6 +162,15 @@ def test_all_ranks_stop_after_the_step_in_which_one_was_asked_to(several: tuple[
     assert [each["counts"][0] for each in results["stopped"]] == [2] * ranks
     assert [each["counts"][0] for each in results["bounded"]] == [4] * ranks
     assert [each["weights"] for each in results["bounded"]] == [results["bounded"][0]["weights"]] * ranks
+
+
+@pytest.mark.slow
+def test_what_was_counted_on_the_gpu_of_each_rank_is_put_together_on_the_cpu(several: tuple[int, Results]) -> None:
+    ranks, results = several
+    expected = alone("on_devices", ranks)
+
+    for found in results["on_devices"]:
+        close(found, expected)
 
 
 @pytest.mark.slow

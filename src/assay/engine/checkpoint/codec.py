@@ -3,11 +3,13 @@
 JSON keeps dict (with text keys), list, str, bool, int, finite float and None as they are. Everything else is an object
 with the single key `$`, whose value is a list: the tag, then its parts.
 
-    tensor NAME [complex | DTYPE] | array NAME [complex] | tuple ITEMS | set ITEMS | frozenset ITEMS | dict PAIRS
-    odict PAIRS | modules METADATA PAIRS | counter PAIRS | deque MAXLEN ITEMS | bytes BASE64 | int HEX | float TEXT
-    complex REAL IMAG | path TEXT | dtype TEXT | device TEXT | size INTS | scalar DTYPE VALUE
+    tensor NAME [complex | DTYPE] | sparse LAYOUT SIZE COALESCED TENSORS | array NAME [complex] | tuple ITEMS
+    set ITEMS | frozenset ITEMS | dict PAIRS | odict PAIRS | modules METADATA PAIRS | counter PAIRS
+    deque MAXLEN ITEMS | bytes BASE64 | int HEX | float TEXT | complex REAL IMAG | path TEXT | dtype TEXT
+    device TEXT | size INTS | scalar DTYPE VALUE
 
 A complex tensor lies in its file as pairs of real numbers, one of a DTYPE that the file has no name for as bytes.
+The TENSORS of a sparse one are its indices and its values, as its LAYOUT (`sparse_coo`, `sparse_csr`, ...) has them.
 `modules` is what `Module.state_dict` returns, with the versions of its modules.
 
 Nothing read from a file is ever imported or called: a tag outside this list is refused.
@@ -31,6 +33,7 @@ from torch import Tensor
 
 from assay.core.errors import CheckpointError
 from assay.engine.divided import box_of, is_divided, own
+from assay.engine.sparse import COMPRESSED, assembled, components, is_sparse
 
 FILE_DTYPES: Mapping[torch.dtype, str] = {
     torch.float64: "F64",
@@ -211,11 +214,13 @@ class _Encoder:
                 where=self.where(path),
                 fix="Return a plain tensor from state_dict.",
             )
+        if is_sparse(value):
+            return self.sparse(value, path)
         if value.layout is not torch.strided or value.is_nested or value.is_quantized or value.device.type == "meta":
             raise CheckpointError(
-                "A checkpoint keeps dense tensors that hold data.",
+                "A checkpoint keeps dense and sparse tensors that hold data.",
                 where=self.where(path),
-                fix="Call .to_dense().",
+                fix="Return a tensor from state_dict that is not nested, not quantized and not on `meta`.",
             )
         value = value.detach().resolve_conj().resolve_neg()
         if value.is_complex():
@@ -226,6 +231,13 @@ class _Encoder:
             name = self.named(value.contiguous().view(torch.uint8), path)
             return {_MARK: ["tensor", name, str(value.dtype).removeprefix("torch.")]}
         return {_MARK: ["tensor", self.named(value, path)]}
+
+    def sparse(self, value: Tensor, path: str) -> Any:
+        *indices, values = components(value)
+        parts = [self.tensor(each, f"{path}.indices") for each in indices]
+        parts.append(self.tensor(values, f"{path}.values"))
+        layout, is_coalesced = str(value.layout).removeprefix("torch."), value.is_sparse and value.is_coalesced()
+        return {_MARK: ["sparse", layout, list(value.shape), is_coalesced, *parts]}
 
     def divided(self, value: Tensor, path: str) -> Any:
         encoded = self.tensor(own(value), path)
@@ -328,6 +340,14 @@ def _tensor(parts: list[Any], tensors: Mapping[str, Tensor]) -> Tensor:
     return tensors[name].view(_dtype(form[0])) if form else tensors[name]
 
 
+def _sparse(parts: list[Any], decode: Callable[[Any], Any]) -> Tensor:
+    name, shape, is_coalesced, *tensors = parts
+    layout = next((each for each in (torch.sparse_coo, *COMPRESSED) if str(each) == f"torch.{name}"), None)
+    if layout is None:
+        raise CheckpointError(f"There is no sparse layout {name!r}.")
+    return assembled(layout, torch.Size(shape), [*map(decode, tensors)], is_coalesced=is_coalesced is True)
+
+
 def _modules(metadata: Any, pairs: Iterator[tuple[Any, Any]]) -> OrderedDict[Any, Any]:
     state = OrderedDict(pairs)
     state._metadata = metadata  # type: ignore[attr-defined]
@@ -351,6 +371,7 @@ def _scalar(dtype: str, value: Any) -> Any:
 _Decoder = Callable[[list[Any], Callable[[Any], Any], Mapping[str, Tensor]], Any]
 _DECODERS: dict[str, _Decoder] = {
     "tensor": lambda parts, decode, tensors: _tensor(parts, tensors),
+    "sparse": lambda parts, decode, tensors: _sparse(parts, decode),
     "array": lambda parts, decode, tensors: _tensor(parts, tensors).numpy(),
     "tuple": lambda parts, decode, tensors: tuple(map(decode, parts)),
     "set": lambda parts, decode, tensors: set(map(decode, parts)),

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from assay.core.events import Handler
 from assay.engine.engine import Engine
+from assay.engine.sparse import components
 from assay.engine.when import every as each
 
 _MIB = 2**20
@@ -61,5 +62,6 @@ def _process_bytes() -> int | None:
 
 
 def _bytes_of(tensors: Iterable[Tensor]) -> int:
-    """Every tensor once."""
-    return sum({id(tensor): tensor.numel() * tensor.element_size() for tensor in tensors}.values())
+    """Return the bytes of all tensors, each counted once."""
+    dense = {id(tensor): components(tensor) for tensor in tensors}
+    return sum(part.numel() * part.element_size() for parts in dense.values() for part in parts)

@@ -15,6 +15,7 @@ from assay.core.errors import InputError
 from assay.core.events import Event, Handler
 from assay.engine.divided import is_divided, norm_of
 from assay.engine.engine import Engine
+from assay.engine.sparse import entries
 from assay.engine.when import Before, steps
 
 
@@ -91,7 +92,7 @@ def _weights(engine: Engine) -> list[tuple[str, nn.Parameter]]:
 def _norm(tensor: Tensor) -> Tensor:
     if is_divided(tensor):
         return norm_of([tensor.detach()])
-    values = tensor.detach().coalesce().values() if tensor.is_sparse else tensor.detach()
+    values = entries(tensor)
     norm: Tensor = torch.linalg.vector_norm(values, dtype=torch.promote_types(values.dtype, torch.float32))
     return norm
 

@@ -28,6 +28,7 @@ from assay.engine.checkpoint.weights import load_model_state as load_model_state
 from assay.engine.criterion import criterion_state, load_criterion_state
 from assay.engine.divided import as_held, own
 from assay.engine.engine import Engine
+from assay.engine.sparse import entries
 from assay.engine.when import every as each
 
 Mode = Literal["min", "max"]
@@ -228,8 +229,8 @@ def _tell_failure(recorder: Recorder, message: str, step: int) -> None:
 
 def _spoilt(model: nn.Module) -> list[str]:
     """Names of weights and running statistics from which training cannot go on; a buffer may well be infinite."""
-    weights = [name for name, weight in model.named_parameters() if not own(weight).isfinite().all()]
-    return weights + [name for name, buffer in model.named_buffers() if buffer.isnan().any()]
+    weights = [name for name, weight in model.named_parameters() if not entries(own(weight)).isfinite().all()]
+    return weights + [name for name, buffer in model.named_buffers() if entries(buffer).isnan().any()]
 
 
 def capture(engine: Engine) -> dict[str, Any]:

@@ -32,7 +32,7 @@ def check_shared(pipes: Sequence[Any], metrics: Mapping[str, Any], *, is_staged:
 
 
 def gather(ranks: Ranks, evaluation: Evaluation, pipes: Sequence[Any], metrics: Mapping[str, Any]) -> None:
-    """Put counts, metrics and collected outputs of all ranks together, in the order of the ranks."""
+    """Put counts, metrics and collected outputs of all ranks together, in the order of the ranks, on the CPU."""
     evaluation.samples = int(ranks.sum_values([evaluation.samples])[0])
     for metric in metrics.values():
         if not hasattr(metric, "merge"):

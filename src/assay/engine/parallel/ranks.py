@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
+import pickle
 import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -19,6 +21,7 @@ from assay.engine.clip import clip_norm_
 from assay.engine.data.source import Window
 from assay.engine.divided import clip_divided_norm_, is_divided, own
 from assay.engine.parallel.beats import Beats, NoBeats
+from assay.engine.sparse import components
 
 if TYPE_CHECKING:
     from assay.engine.parallel.shard import Sharding
@@ -102,8 +105,9 @@ class Ranks:
                 tensor.copy_(part.view_as(tensor))
 
     def follow_(self, tensors: Iterable[Tensor]) -> None:
-        """Give tensors the values that they have on rank 0."""
-        for bucket in _buckets((own(tensor.detach()) for tensor in tensors), self.bucket_bytes):
+        """Give tensors the values that they have on rank 0; a sparse one has as many entries on each."""
+        dense = (part for tensor in tensors for part in components(own(tensor)))
+        for bucket in _buckets(dense, self.bucket_bytes):
             flat = torch.cat([tensor.reshape(-1) for tensor in bucket])
             with peers():
                 dist.broadcast(flat, group=self.group, group_src=0)
@@ -128,15 +132,15 @@ class Ranks:
         return bool(tensor.item())
 
     def gather(self, value: Any) -> list[Any]:
-        """What each rank gives, in their order."""
+        """Return what each rank gives, in their order; tensors arrive on the CPU, wherever they were."""
         return self.gather_own(value)
 
     def gather_own(self, value: Any) -> list[Any]:
         """The same of what is about this part of the model, where that is divided."""
         found: list[Any] = [None] * self.count
         with peers():
-            dist.all_gather_object(found, value, group=self._host)
-        return found
+            dist.all_gather_object(found, _packed(value), group=self._host)
+        return [pickle.loads(each) for each in found]
 
     def clip_(self, parameters: Sequence[Tensor], max_norm: float) -> float:
         """Scale gradients so that the norm of all, whatever this process has of them, is at most that; returns it."""
@@ -181,6 +185,21 @@ class Ranks:
     def _reduce(self, tensor: Tensor, group: Any) -> None:
         with peers():
             dist.all_reduce(tensor, group=group)
+
+
+class _HostPickler(pickle.Pickler):
+    """Pickler that copies tensors to the CPU: those of two GPUs could not be added where they arrive."""
+
+    def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, Tensor) and value.device.type != "cpu":
+            return value.detach().cpu().__reduce_ex__(pickle.HIGHEST_PROTOCOL)  # type: ignore[no-untyped-call]
+        return NotImplemented
+
+
+def _packed(value: Any) -> bytes:
+    buffer = io.BytesIO()
+    _HostPickler(buffer, pickle.HIGHEST_PROTOCOL).dump(value)
+    return buffer.getvalue()
 
 
 def host_backend() -> str:
