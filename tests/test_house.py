@@ -167,6 +167,21 @@ def test_core_imports_the_standard_library_alone() -> None:
     assert foreign == []
 
 
+def test_one_module_alone_sets_what_a_signal_does() -> None:
+    setting = {"signal", "sigwait", "set_wakeup_fd", "pthread_sigmask", "setitimer", "alarm"}
+    places = {
+        name
+        for name, path in MODULES.items()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Attribute)
+        and node.attr in setting
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "signal"
+    }
+
+    assert places == {"assay.core.signals"}
+
+
 def test_every_module_has_a_docstring() -> None:
     silent = [name for name, path in MODULES.items() if not ast.get_docstring(ast.parse(path.read_bytes()))]
     assert silent == []

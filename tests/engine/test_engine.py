@@ -18,7 +18,7 @@ from assay.core.errors import InputError
 from assay.core.events import At, Event, Handler
 from assay.core.ports import MemoryRecorder
 from assay.engine import Backward, Engine, Evaluate, Loader, Save, Saver, Supervised, WarmupCosine
-from assay.engine.handlers.save import capture, restore
+from assay.engine.checkpoint.engine_state import capture, restore
 from assay.engine.seed import STEP, key
 from engine.toys import (
     Counted,

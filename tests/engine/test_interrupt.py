@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from assay.core.ports import MemoryRecorder
-from assay.core.signals import Interrupted, Terminated, stopping
+from assay.core.signals import Terminated, stopping
 from assay.core.stop import Stop
 from assay.engine import Backward, Engine, Evaluate, Loader, Save, Saver, WarmupCosine
+from assay.engine.checkpoint.engine_state import capture, restore
 from assay.engine.checkpoint.folder import load
-from assay.engine.handlers.save import capture, restore
 from engine.toys import Noisy, engine, hard_net, heard, loader, same_bits, supervised
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -98,13 +98,13 @@ def test_a_signal_during_an_evaluation_lets_it_end(tmp_path: Path) -> None:
     runs.on("eval_step_begin")(sends(signal.SIGINT))
     told = heard(runs)
 
-    with pytest.raises(Interrupted):
+    with pytest.raises(KeyboardInterrupt):
         runs.run()  # the second batch of the evaluation sends the second signal
     assert told[-2:] == ["eval_step_begin", "exception"]
 
     again = saved_run(tmp_path / "again")
     again.on("eval_begin")(sends(signal.SIGINT))
-    with pytest.raises(Interrupted):
+    with pytest.raises(KeyboardInterrupt):
         again.run()
     assert (again.state.step, again.state.metrics.keys()) == (3, {"valid/loss"})
 
@@ -120,12 +120,12 @@ def test_the_second_signal_ends_at_once(first: signal.Signals, second: signal.Si
         signal.raise_signal(first)
         signal.raise_signal(second)
 
-    with pytest.raises(Interrupted if second == signal.SIGINT else Terminated):
+    with pytest.raises(KeyboardInterrupt if second == signal.SIGINT else Terminated):
         runs.run()
 
     assert told[-2:] == ["backward_end", "exception"]
     assert runs.state.stop.signal == first
-    assert isinstance(runs.state.error, Interrupted | Terminated)
+    assert isinstance(runs.state.error, KeyboardInterrupt | Terminated)
     assert Saver(tmp_path).complete()[0] == []
 
 
@@ -155,7 +155,7 @@ def test_a_signal_after_the_last_step_changes_no_end_and_is_raised_when_it_is_ov
     runs = saved_run(tmp_path)
     runs.on("run_end", priority=-5)(sends(number))
 
-    with pytest.raises(Interrupted if number == signal.SIGINT else Terminated):
+    with pytest.raises(KeyboardInterrupt if number == signal.SIGINT else Terminated):
         runs.run()
 
     assert (runs.state.step, runs.state.stop.interrupts) == (6, False)

@@ -17,8 +17,8 @@ from assay.core.facts import Saved, Warned
 from assay.core.ports import MemoryRecorder
 from assay.engine import Backward, Engine, Evaluate, Loader, NonFiniteError, Save, Saver, WarmupCosine, Where
 from assay.engine.checkpoint.codec import digest
+from assay.engine.checkpoint.engine_state import capture, restore
 from assay.engine.checkpoint.folder import load
-from assay.engine.handlers.save import capture, restore
 from engine.toys import Noisy, engine, hard_net, heard, loader, net, points, same_bits, supervised, weights_of
 
 

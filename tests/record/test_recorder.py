@@ -107,7 +107,7 @@ def test_a_finished_run_is_sealed_summed_up_and_free(project: Project) -> None:
     ("error", "status", "reason"),
     [
         (ZeroDivisionError("boom\nand more"), "failed", "ZeroDivisionError: boom"),
-        (KeyboardInterrupt(), "stopped", "interrupted"),
+        (KeyboardInterrupt(), "stopped", "SIGINT"),
         (SystemExit(0), "finished", ""),
         (SystemExit(3), "failed", "SystemExit: 3"),
     ],
@@ -387,7 +387,7 @@ def test_a_forgotten_run_of_a_script_is_finished_when_python_ends(project: Proje
     [
         ("1 / 0", "failed", "ZeroDivisionError: division by zero"),
         ("import signal; signal.raise_signal(signal.SIGTERM)", "stopped", "SIGTERM"),
-        ("import signal; signal.raise_signal(signal.SIGINT)", "stopped", "interrupted"),
+        ("import signal; signal.raise_signal(signal.SIGINT)", "stopped", "SIGINT"),
     ],
 )
 def test_a_forgotten_run_of_a_script_that_is_ended_says_by_what(

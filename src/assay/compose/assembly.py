@@ -17,7 +17,7 @@ from assay.core.events import Event, Handler
 from assay.core.facts import Warned
 from assay.core.ports import Bind, NullRecorder
 from assay.core.run_file import Best
-from assay.core.schema import is_evaluated, parse_duration_s
+from assay.core.schema import is_evaluated, parse_duration_s, parse_steps
 from assay.core.stop import Stop
 from assay.record.recorder import RunRecorder
 
@@ -81,6 +81,7 @@ def assemble(house: House, launch: Launch, *, saver_folder: Path | None = None, 
         device=house.device,
         bind=bind or house.context.bind,
         stop=Stop(),
+        log_every=parse_steps(house.values("log").get("every", "1 step")),
     )
     backward = getattr(process, "backward", None)
     if backward is not None:  # without one the engine says so

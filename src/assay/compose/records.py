@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +24,7 @@ from assay.core.facts import EndStatus
 from assay.core.ports import NullRecorder
 from assay.core.run_file import RunFile
 from assay.core.secret import redacted
-from assay.core.signals import Interrupted, Terminated
+from assay.core.signals import Terminated, number_of
 from assay.query.previous import since_previous
 from assay.query.run import RunView
 from assay.record.info import info_lines
@@ -200,10 +199,8 @@ def failed(
 def code_of(error: BaseException) -> int:
     """Exit code of a command whose run ended with `error`."""
     match error:
-        case Interrupted() | Terminated():
-            return 128 + error.signal
-        case KeyboardInterrupt():
-            return 128 + signal.SIGINT
+        case KeyboardInterrupt() | Terminated():
+            return 128 + number_of(error)
         case AssayError():
             return error.exit_code
         case SystemExit(code=int() as code) if code:

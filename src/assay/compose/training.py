@@ -42,7 +42,15 @@ from assay.compose.records import (
     tell_info,
 )
 from assay.compose.tasks import keep_meta, make_task
-from assay.compose.unfinished import cut_off, is_cut_off, refuse_other_data, told_differences, unfinished
+from assay.compose.unfinished import (
+    cut_off,
+    is_cut_off,
+    refuse_other_data,
+    refuse_without_checkpoints,
+    refuse_without_config,
+    told_differences,
+    unfinished,
+)
 from assay.config import config_hash, dump, load, open_config, seedless_hash
 from assay.config.loading import Config
 from assay.config.tree import get_at
@@ -153,8 +161,8 @@ def _end_by_order(
 def _run(assembled: Assembled, recorder: RunRecorder | NullRecorder, launch: Launch) -> State:
     """Let the engine run, with all that listens to it."""
     from assay.build import entered
+    from assay.engine.checkpoint.engine_state import restore_listeners, unlike
     from assay.engine.deterministic import deterministic
-    from assay.engine.handlers.save import restore_listeners, unlike
 
     engine, house = assembled.engine, assembled.house
     engine.recorder = recorder
@@ -194,8 +202,7 @@ def rerun(address: str, overrides: Sequence[str] = (), launch: Launch | None = N
         raise InputError(
             "A run is trained again from its beginning.", fix=f"assay resume {address}, or leave out @{name}"
         )
-    if not view.config_text:
-        raise InputError(f"The run {view.id} has no config.", where=str(view.path))
+    refuse_without_config(view, fix="run it again")
     config = open_config(view.folder.config_toml, overrides, user_dir=None)
     return train(at_home(config, view.file), launch or Launch(), parent=view.id)
 
@@ -217,6 +224,7 @@ def resume(
     view, name = find(address)
     if view.kind != "train":
         raise InputError(f"The run {view.id} is a test: there is nothing to go on with.")
+    refuse_without_config(view, fix=f'run it again, with assay.start(..., resume="{view.id}")')
     config = sound(at_home(open_config(view.folder.config_toml, overrides, user_dir=None), view.file))
     taken = take_over or is_cut_off(view)
     return go_on(view, name, config, launch or Launch(), take_over=taken, verify=verify, force=force)
@@ -241,7 +249,7 @@ def go_on(
 ) -> RunResult:
     """A new attempt of a run, with this config, from its checkpoint of that name, "" for the newest."""
     from assay.config import changed_keys
-    from assay.engine.handlers.save import is_of_engine, restore
+    from assay.engine.checkpoint.engine_state import is_of_engine, restore
     from assay.engine.optim import put_settings, settings_of
     from assay.query.diff import written
 
@@ -251,6 +259,8 @@ def go_on(
     changed = [change.key for change in changes]
     if not force:
         refuse_other_data(view.id, old.root, config.root, changed)
+        if not name:
+            refuse_without_checkpoints(view)
     if is_spread(config, launch):
         how = {"take_over": take_over, "verify": verify, "force": force}
         return spread_resume(config, launch, view.folder.path, name, **how)
@@ -345,8 +355,8 @@ def listeners(config: Config) -> list[Handler]:
 
 def load_model(address: str, checkpoint: str = "best") -> Model:
     """The model of a recorded run, built from its record, with the weights of a checkpoint, in eval mode."""
+    from assay.engine.checkpoint.weights import load_model_state
     from assay.engine.handlers.ema import evaluated_weights
-    from assay.engine.handlers.save import load_model_state
 
     view, folder = find_checkpoint(address if "@" in address else f"{address}@{checkpoint}")
     config = load(view.folder.config_toml)

@@ -49,7 +49,7 @@ def value_for(path: KeyPath, text: str, origin: Origin | None = None) -> Node:
     if standard is None or not isinstance(value, Leaf) or value.value is None:
         return value
     match standard.kind:
-        case "text" | "period" | "duration" | "choice":
+        case "text" | "period" | "steps" | "duration" | "choice":
             return from_plain(text, value.origin)
         case "names" if isinstance(value.value, str) and text.strip():
             return from_plain([name.strip() for name in text.split(",")], value.origin)

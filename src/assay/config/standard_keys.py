@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import date, time
 
 from assay.config.aliases import with_alias
@@ -214,16 +214,27 @@ def _scalar(key: Key, node: Node, path: KeyPath) -> Iterator[Problem]:
             yield from _bounds(key, value, node, path)
         case "float", int() | float() if not isinstance(value, bool):
             yield from _bounds(key, value, node, path)
-        case "period" | "duration", str():
-            parse = schema.parse_period if key.kind == "period" else schema.parse_duration_s
+        case "period" | "steps" | "duration", str():
             try:
-                parse(value)
+                _PARSERS[key.kind](value)
             except ValueError:
                 yield _unit(key, node, path)
-        case "period" | "duration", int() | float() if not isinstance(value, bool):
+        case "period" | "steps" | "duration", int() | float() if not isinstance(value, bool):
             yield _unit(key, node, path)
         case _:
             yield wrong_type(node, path, _wanted(key))
+
+
+_PARSERS: dict[str, Callable[[str], object]] = {
+    "period": schema.parse_period,
+    "steps": schema.parse_steps,
+    "duration": schema.parse_duration_s,
+}
+_FORMS = {
+    "period": ("period", schema.PERIOD_FORMS),
+    "steps": ("number of steps", schema.STEPS_FORMS),
+    "duration": ("duration", schema.DURATION_FORMS),
+}
 
 
 def _is_object(value: str) -> bool:
@@ -231,7 +242,7 @@ def _is_object(value: str) -> bool:
 
 
 def _unit(key: Key, node: Node, path: KeyPath) -> Problem:
-    what, forms = ("period", schema.PERIOD_FORMS) if key.kind == "period" else ("duration", schema.DURATION_FORMS)
+    what, forms = _FORMS[key.kind]
     return problem_at("wrong-unit", f"`{dotted(path)}` is no {what}: {shown(node)}", node, path, f"write one {forms}")
 
 
@@ -259,8 +270,8 @@ def _wanted(key: Key) -> str:
             return f"true, false, {_or(key.choices)}, or a list of names of modules"
         case "choice":
             return _or(key.choices)
-        case "period":
-            return f"a period {schema.PERIOD_FORMS}"
+        case "period" | "steps":
+            return "a {} {}".format(*_FORMS[key.kind])
         case "duration":
             return f"a duration {schema.DURATION_FORMS}"
         case _:

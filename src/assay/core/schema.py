@@ -14,6 +14,7 @@ Kind = Literal[
     "bool",
     "choice",  # one of `choices`
     "period",  # "1 epoch", "100 steps", "never"
+    "steps",  # the same without epochs
     "duration",  # "90 s", "5 min", "2 h"
     "names",  # a list of strings
     "switch",  # true, false, one of `choices`, or a list of patterns of names
@@ -395,6 +396,20 @@ SECTIONS: tuple[Key, ...] = (
         ),
     ),
     Key(
+        name="log",
+        kind="table",
+        doc="What is recorded of the steps.",
+        weights=False,
+        keys=(
+            Key(
+                name="every",
+                kind="steps",
+                doc="How often loss, learning rate, gradient norm and what the process logs are recorded.",
+                default="1 step",
+            ),
+        ),
+    ),
+    Key(
         name="display",
         kind="table",
         doc="What a person sees while it runs.",
@@ -524,6 +539,21 @@ def parse_period(text: str) -> Period:
     if found is None:
         raise ValueError(f"{text!r} is no period, {PERIOD_FORMS}")
     return Period(count=int(found["count"]), unit="epoch" if found["unit"] == "epoch" else "step")
+
+
+STEPS_FORMS = 'such as "1 step", "100 steps" or "never"'
+
+
+def parse_steps(text: str) -> int:
+    """Number of steps in "100 steps", 0 for "never"; ValueError for anything else, epochs too.
+
+    >>> parse_steps("100 steps")
+    100
+    """
+    period = parse_period(text)
+    if period.unit != "step":
+        raise ValueError(f"{text!r} is no number of steps, {STEPS_FORMS}")
+    return period.count
 
 
 DURATION_FORMS = 'such as "90 s", "5 min", "2 h" or "1.5 d"'

@@ -2,7 +2,7 @@
 
 Three things can become of a signal. Inside `stopping` the first one asks a run to end after its
 step, and the second is obeyed. Inside `obeying` the first one is obeyed: it becomes an exception,
-`Interrupted` or `Terminated`, so that what is open can be closed. `answered` leaves the answer to
+KeyboardInterrupt or `Terminated`, so that what is open can be closed. `answered` leaves the answer to
 its caller, for a launcher that passes signals on. While `Signals.held` is open nothing is obeyed,
 for an end that must be written whole.
 """
@@ -21,26 +21,20 @@ from typing import Any
 from assay.core.stop import Stop
 
 NUMBERS = (signal.SIGINT, signal.SIGTERM)
+_CRASHES = {getattr(signal, name, None) for name in ("SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT", "SIGTRAP")}
 HELD_LIMIT = 3
 """So many signals in a row are held; the next one ends the process, whatever it is writing."""
-
-
-class Interrupted(KeyboardInterrupt):
-    """SIGINT, obeyed."""
-
-    signal = int(signal.SIGINT)
 
 
 class Terminated(SystemExit):
     """SIGTERM, obeyed; unlike a SystemExit of the user's code it is no end that the program chose."""
 
-    signal = int(signal.SIGTERM)
-
     def __init__(self) -> None:
         super().__init__(128 + signal.SIGTERM)
 
 
-Obeyed = Interrupted | Terminated
+Obeyed = KeyboardInterrupt | Terminated
+"""What a signal becomes. No class of ours for SIGINT: Python ends by that signal for its own class alone."""
 
 
 class Signals:
@@ -89,8 +83,13 @@ last_obeyed: Obeyed | None = None
 def obeyed(number: int) -> Obeyed:
     """Return the exception to raise for a signal."""
     global last_obeyed
-    last_obeyed = Interrupted() if number == signal.SIGINT else Terminated()
+    last_obeyed = KeyboardInterrupt() if number == signal.SIGINT else Terminated()
     return last_obeyed
+
+
+def number_of(error: Obeyed) -> int:
+    """Return the signal that became this exception."""
+    return signal.SIGTERM if isinstance(error, Terminated) else signal.SIGINT
 
 
 def heard_line(number: int) -> str:
@@ -167,6 +166,11 @@ def restore_sigterm() -> None:
     """Take back `obey_sigterm`."""
     if _is_main_thread() and signal.getsignal(signal.SIGTERM) is _obey_once:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def is_crash(number: int) -> bool:
+    """Whether this is a signal that a process gets for a fault of its own, and nobody sends."""
+    return number in _CRASHES
 
 
 def ignore() -> None:

@@ -24,8 +24,9 @@ from assay.engine.backward_part import BackwardPart, NonFiniteError
 from assay.engine.batches import blame_device, to_device
 from assay.engine.buffers import Buffers
 from assay.engine.bus import Bus, bind_by_name, event_named
+from assay.engine.checkpoint.engine_state import restore
 from assay.engine.data.loader import Loader
-from assay.engine.data.source import Window, as_source
+from assay.engine.data.source import Window, as_source, seeded
 from assay.engine.dead_worker import died
 from assay.engine.exhausted import is_out_of_memory, out_of_memory
 from assay.engine.late import Late, Row, Waiting
@@ -40,6 +41,7 @@ from assay.engine.styles.adapt import as_process
 from assay.engine.styles.own_updates import OwnUpdates
 
 if TYPE_CHECKING:
+    from assay.engine.checkpoint.saver import Saver
     from assay.engine.parallel.pipeline import Pipeline
     from assay.engine.parallel.ranks import Ranks
 
@@ -54,12 +56,14 @@ class Engine:
     `process` may be written in any style that `as_process` knows. `train` is a `Loader` or any iterable of batches.
     Bounds: `epochs`, `steps` (optimizer updates), `samples`, `seconds`; without any, one epoch. Randomness of forward
     and backward is keyed by (seed, step, micro-step), so a run that goes on from a checkpoint draws what the
-    uninterrupted one would have drawn.
+    uninterrupted one would have drawn. The seed is given once, here or to the loader: each takes that of the other.
 
     `late`, the default on all devices but the CPU: no step waits for the device. Loss, norm and what is logged are
     fetched together after 64 steps or a second, and before anybody is called who is not called in every step. An
     update that is not finite is left out on the device, and is known when its numbers are fetched: the run then goes
     back to it. An optimizer without a fused form cannot leave out an update so, and is waited for.
+
+    `log_every`: of so many steps one is recorded, 0 for none; with its own numbers, no means over the others.
 
     `stop`: the token that asks the run to end, of a caller who answers the signals of this OS process.
     """
@@ -74,21 +78,24 @@ class Engine:
         samples: int | None = None,
         seconds: float | None = None,
         accumulate: int = 1,
-        seed: int = 0,
+        seed: int | None = None,
         device: str | torch.device = "cpu",
         recorder: Recorder | None = None,
         handlers: Iterable[Handler] = (),
         bind: Bind | None = None,
         late: bool | None = None,
         stop: Stop | None = None,
+        log_every: int = 1,
     ) -> None:
         self.process: Process = as_process(process)
+        train, seed = seeded(train, seed)
         self.source = as_source(train, accumulate=accumulate, seed=seed)
         self.seed = checked_seed(seed)
         self.device = torch.device(device)
         self.recorder: Recorder = recorder if recorder is not None else NullRecorder()
         self.state = State(dataloader=train, stop=stop if stop is not None else Stop())
         self._owns_signals = stop is None
+        self.log_every = log_every
         self.logged = Logged()
         self.ranks: Ranks | None = None
         self.pipeline: Pipeline | None = None
@@ -125,7 +132,7 @@ class Engine:
 
         Whatever is raised inside is raised here, after the handlers of `exception` were called. Without a `stop` of
         the caller, SIGINT and SIGTERM end the run after its step and its handlers of `run_end`, and are raised then,
-        as Interrupted (a KeyboardInterrupt) and Terminated (a SystemExit). A second one is raised at once.
+        as KeyboardInterrupt and Terminated (a SystemExit). A second one is raised at once.
         """
         with self._signals() as signals:
             state = self._run()
@@ -205,6 +212,30 @@ class Engine:
             self._release()
         return is_left
 
+    def resume(self, saver: Saver, name: str | int = "") -> int:
+        """Restore the newest checkpoint of `saver` that can be read, or the one of that name; return its step.
+
+        0 where `saver` has none: the run begins anew. Call it before `run`, and after everybody listens whose
+        state a checkpoint keeps. The curves of the recorder go back to that step, and later checkpoints are
+        set aside. CheckpointError for a name that is not there, or when none of those there can be read.
+        """
+        found, skipped = saver.complete()
+        step = 0
+        if name:
+            step, parts = saver.find(name).step, saver.load(name)
+            restore(self, parts)
+        elif found:
+            newest, parts, skipped = saver.newest()
+            step = newest.step
+            restore(self, parts)
+        self.recorder.rewind(step)
+        if saver.is_first:
+            saver.set_aside(step)
+        for each in skipped:
+            message = f"{each.name} is no checkpoint: {each.why}. The run resumes from step {step}."
+            self.recorder.tell(Warned(message=message, step=step))
+        return step
+
     def _signals(self) -> AbstractContextManager[Signals]:
         """Signals inside of which this run ends in order; those of somebody else where a `stop` was given."""
         if not self._owns_signals:
@@ -245,7 +276,10 @@ class Engine:
             if self._late is not None:
                 self._wait(self._late, window, computed)
             elif log is not None:
-                log(self._points(), state.step)
+                if self._is_logged(state.step):
+                    log(self._points(), state.step)
+                else:
+                    self._leave_out()
             if self.ranks is not None:
                 self.ranks.beats.between()
             if step_end.due <= state.step:
@@ -585,7 +619,19 @@ class Engine:
         has = self._late is not None and self._is_deferred and self.process.backward.non_finite == "stop"
         return self._late.flag if has and self._late is not None else None
 
+    def _is_logged(self, step: int) -> bool:
+        """Whether the numbers of a step are recorded."""
+        return self.log_every == 1 or (self.log_every > 0 and not step % self.log_every)
+
+    def _leave_out(self) -> None:
+        """Forget the numbers of a step that is not recorded. The first of an epoch says so all the same."""
+        self.logged.means.clear()
+        if self.state.epoch_step == 1:
+            self.recorder.log({"epoch": float(self.state.epoch)}, self.state.step)
+
     def _record(self, points: Mapping[str, float], step: int) -> None:
+        if not self._is_logged(step):
+            points = {name: value for name, value in points.items() if name == "epoch"}
         if points:
             self.recorder.log(points, step)
 

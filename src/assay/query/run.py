@@ -141,6 +141,12 @@ class RunView:
         return summaries(self.folder.metrics)
 
     @property
+    def last_step(self) -> int:
+        """The last step that has a point, or at which an attempt ended."""
+        steps = [each.step for each in self.summaries.values()]
+        return max([*steps, *(attempt.to_step for attempt in self.file.attempts[-1:])], default=0)
+
+    @property
     def metrics(self) -> list[str]:
         """Names of the metrics that have points."""
         return list(self.summaries)

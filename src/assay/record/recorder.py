@@ -26,7 +26,7 @@ from assay.core.ids import is_plain_name, new_run_id
 from assay.core.plain import sync_file, write_json
 from assay.core.run_file import Attempt, Best, Code, Kind, RunFile
 from assay.core.secret import redact, secret_values
-from assay.core.signals import Obeyed
+from assay.core.signals import Obeyed, number_of
 from assay.record import logfile, readme
 from assay.record.config_files import write_config
 from assay.record.edits import append_line
@@ -532,9 +532,7 @@ def ending(error: BaseException | None) -> tuple[EndStatus, str, str]:
     if error is None or (isinstance(error, SystemExit) and not error.code):
         return "finished", "", ""
     if isinstance(error, Obeyed):
-        return "stopped", signal.Signals(error.signal).name, ""
-    if isinstance(error, KeyboardInterrupt):
-        return "stopped", "interrupted", ""
+        return "stopped", signal.Signals(number_of(error)).name, ""
     from assay.record.tracebacks import shortened
 
     shown = shortened(error)

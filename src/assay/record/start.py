@@ -50,7 +50,7 @@ class Run:
 
     def rewind(self, step: int) -> None:
         """Go on from `step`, after which the curves begin anew: points of later steps stay as a branch of their own."""
-        if self._recorder is not None:
+        if self._recorder is not None and step != self.step:
             self._recorder.rewind(step)
             self.step = step
 

@@ -31,6 +31,7 @@ from assay.core.ports import MemoryRecorder
 from assay.engine import Accuracy, Backward, Engine, Evaluate, Loader, Mean, Process, Supervised
 from assay.engine.checkpoint import together
 from assay.engine.checkpoint.codec import digest
+from assay.engine.checkpoint.engine_state import capture, restore
 from assay.engine.checkpoint.folder import Where
 from assay.engine.checkpoint.saver import Saver
 from assay.engine.checkpoint.weights import save_weights
@@ -38,7 +39,7 @@ from assay.engine.divided import own, whole
 from assay.engine.handlers.change import SetRequiresGrad
 from assay.engine.handlers.ema import EMA
 from assay.engine.handlers.norms import Norms
-from assay.engine.handlers.save import Save, capture, restore
+from assay.engine.handlers.save import Save
 from assay.engine.outputs import Collect, SaveOutputs
 from assay.engine.parallel import data_parallel
 from assay.engine.parallel.data import join_data

@@ -14,8 +14,8 @@ from torch.nn.functional import mse_loss
 from assay.core.errors import InputError
 from assay.core.ports import MemoryRecorder
 from assay.engine import Accuracy, Backward, Backwards, ByHand, Engine, Evaluate, Loader, NonFiniteError, Save, Saver
+from assay.engine.checkpoint.engine_state import restore
 from assay.engine.checkpoint.saver import load
-from assay.engine.handlers.save import restore
 from engine.toys import Noisy, engine, hard_net, heard, loader, net, same_bits, supervised, weights_of
 
 Body = Callable[[Engine, Any], None]

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from assay.core.errors import InputError
+from assay.core.signals import is_crash
 from assay.engine.parallel.nodes import Nodes
 
 OWN_JOBS = "assay-ranks-"
@@ -20,9 +21,6 @@ OWN_JOBS = "assay-ranks-"
 
 STORE_VARIABLE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 """Set for the launcher: else a second attempt finds addresses of the processes of the first."""
-
-
-_CRASHES = {getattr(signal, name, None) for name in ("SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT", "SIGTRAP")}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +95,7 @@ def how_ended(code: int) -> str:
     if code >= 0:
         return f"ended with exit code {code}, without a word"
     name = signal.Signals(-code).name
-    return f"crashed ({name})" if -code in _CRASHES else f"was killed by {name}"
+    return f"crashed ({name})" if is_crash(-code) else f"was killed by {name}"
 
 
 def _in_a_thread(launch: Callable[[], object]) -> None:

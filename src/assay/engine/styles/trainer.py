@@ -96,7 +96,7 @@ class Trainer:
         assert self.engine is not None
         if split in self.loaders:
             if split not in self._evaluations:
-                self._evaluations[split] = Evaluate({split: self.loaders[split]}, seed=self.engine.seed)
+                self._evaluations[split] = Evaluate({split: self.loaders[split]})
             self._evaluations[split].run(self.engine)
         metrics = self.engine.state.metrics
         return {name: value for name, value in metrics.items() if name.startswith(f"{split}/")}
