@@ -123,7 +123,9 @@ def ls(is_local: bool, is_global: bool, as_json: bool) -> int:
     return 0
 
 
-@command.command(name="trust", help="Let configs of this project name the classes and functions of a package.")
+@command.command(
+    name="trust", help="Let configs of this project name what a package defines, or one class or function of torch."
+)
 @click.argument("packages", nargs=-1)
 @click.option("--remove", is_flag=True, help="Trust it no longer.")
 @click.option("--local", is_flag=True, help="What it does anyway: trust is for one project.")
@@ -144,7 +146,9 @@ def trust(packages: tuple[str, ...], remove: bool, local: bool, is_global: bool)
         else:
             _file("local")
             own.trust(_settings(), package)
-            click.echo(f"configs of this project may name what is defined in {package}", err=True)
+            is_one = package.startswith("torch.")
+            named = package if is_one else f"what is defined in {package}"
+            click.echo(f"configs of this project may name {named}", err=True)
     return 0
 
 

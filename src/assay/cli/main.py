@@ -26,6 +26,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "ls": ("assay.cli.ls", "List the runs of this project."),
     "show": ("assay.cli.show", "Everything about one run, on a page."),
     "log": ("assay.cli.log", "What a run logged; --follow to watch it."),
+    "ui": ("assay.cli.ui", "Show the runs in a browser."),
     "live": ("assay.cli.live", "Its curves, drawn while it trains."),
     "board": ("assay.cli.board", "Its curves in TensorBoard."),
     "plot": ("assay.cli.plot", "Its curves as a figure in a file."),

@@ -48,9 +48,9 @@ def _target(
     if package == target:
         yield from _short_name(leaf, target, path, modules)
         return
-    refusal = refused_by_name(target)
+    refusal = refused_by_name(target, trusted)
     if refusal is not None:
-        yield problem_at("target-not-allowed", refusal.message, leaf, path, refusal.fix)
+        yield problem_at(refusal.kind, refusal.message, leaf, path, refusal.fix)
         return
     if package in ("assay", "torch") or package in trusted:
         return

@@ -173,13 +173,20 @@ def scan(
 
 
 def frame_groups(
-    data: bytes | memoryview, *, start: int = FILE_HEAD_BYTES, is_frame: IsFrame = lambda tag, words: True
+    data: bytes | memoryview,
+    *,
+    start: int = FILE_HEAD_BYTES,
+    extent: Extent | None = None,
+    is_frame: IsFrame = lambda tag, words: True,
 ) -> Iterator[FrameGroup | Extent | Damage]:
-    """The same as `scan`, with like frames together: a file is mostly that, and is so read several times as fast."""
+    """The same as `scan`, with like frames together: a file is mostly that, and is so read several times as fast.
+
+    To read on in a file that has grown, `start` is the offset of a frame, and `extent` the one that it lies in.
+    """
     view = memoryview(data)
     size = len(view)
     search = _Search(view, is_frame)
-    offset, extent = start, Extent(start, 0, 0, 0, 0)
+    offset, extent = start, extent or Extent(start, 0, 0, 0, 0)
     while offset < size:
         limit = min(extent.end, size) if offset < extent.end else size
         frame = _frame_at(view, offset, limit, extent.base_ns)

@@ -212,28 +212,51 @@ def read_rows(
 
     With `spread`, which works on numbers as this machine has them, columns are views of `data`, some with steps.
     """
-    if sys.byteorder == "big":
-        spread = None
     damage = frames.check_file_head(data, FORM, where=where)
     if damage is not None:
         yield damage
-    sets = _KeySets(data)
-    attempt = 0
-    for item in frames.frame_groups(data, is_frame=sets.is_frame):
-        match item:
-            case Extent():
-                attempt = item.attempt
-            case Damage():
-                yield item
-            case frames.FrameGroup() if item.tag <= MAX_SET_ID:
-                yield _rows(item, sets.find(item.tag), attempt, spread)
-            case frames.FrameGroup():
-                before: Row | Rewind | Chunk | Damage | None = None
-                for frame in item:
-                    row = _decode(frame, sets, attempt, spread)
-                    if row is not None and not (isinstance(row, Rewind) and row == before):  # it is written twice
-                        yield row
-                    before = row
+    yield from RowReader(spread).read(data)
+
+
+class RowReader:
+    """Reads rows, each once, from a file that may grow between two reads.
+
+    `offset` is where the next read begins: behind the last intact frame.
+    """
+
+    def __init__(self, spread: Spread | None = None) -> None:
+        self.offset = frames.FILE_HEAD_BYTES
+        self._spread = None if sys.byteorder == "big" else spread
+        self._sets = _KeySets(b"")
+        self._extent: Extent | None = None
+
+    def read(self, data: bytes | memoryview) -> Iterator[Rows | Row | Rewind | Chunk | Damage]:
+        """Yield what `data`, the whole file, holds from `offset` on; nothing in front of it is looked at."""
+        sets = self._sets
+        sets.begin(data)
+        attempt = 0 if self._extent is None else self._extent.attempt
+        groups = frames.frame_groups(data, start=self.offset, extent=self._extent, is_frame=sets.is_frame)
+        for item in groups:
+            match item:
+                case Extent():
+                    attempt = item.attempt
+                    self._extent = item
+                    # Behind one of the two copies of the head: the other one may be the damaged one, in front.
+                    self.offset = item.offset + frames.EXTENT_HEAD_BYTES // 2
+                    continue
+                case Damage():
+                    yield item
+                    continue
+                case frames.FrameGroup() if item.tag <= MAX_SET_ID:
+                    yield _rows(item, sets.find(item.tag), attempt, self._spread)
+                case frames.FrameGroup():
+                    before: Row | Rewind | Chunk | Damage | None = None
+                    for frame in item:
+                        row = _decode(frame, sets, attempt, self._spread)
+                        if row is not None and not (isinstance(row, Rewind) and row == before):  # it is written twice
+                            yield row
+                        before = row
+            self.offset = item.offset + len(item.data)
 
 
 def frame_groups(data: bytes | memoryview) -> Iterator[frames.FrameGroup | Extent | Damage]:
@@ -265,6 +288,11 @@ class _KeySets:
         self._sets: dict[int, KeySet] = {}
         self._partial: dict[int, list[str]] = {}
         self._later: Mapping[int, KeySet] | None = None
+
+    def begin(self, data: bytes | memoryview) -> None:
+        """Go on with a file that has grown."""
+        self._data = data
+        self._later = None
 
     def find(self, set_id: int) -> KeySet | None:
         """Return a key set; where its definition is damaged, the one that stands further on in the file."""

@@ -173,29 +173,43 @@ class Contents:
 
 def read_contents(source: Source, *, spread: Spread | None = None) -> Contents:
     """All rows of a file (a path, or its bytes), each with the branch it is on. A file that is not there is empty."""
-    spread = spread or _spread
     data, where = _data(source)
-    blocks: dict[KeySet, Block] = {}
-    damages: list[Damage] = []
-    order = 0
     if len(data) < FILE_HEAD_BYTES:  # killed before the head was written, or nothing was ever logged
         return Contents([], (Damage(0, len(data), torn=True),) if len(data) else ())
-    for item in metrics_file.read_rows(data, where=where, spread=spread):
+    gathered = Gathered()
+    for item in metrics_file.read_rows(data, where=where, spread=spread or _spread):
+        gathered.add(item)
+    return gathered.contents()
+
+
+class Gathered:
+    """Rows that are put together to blocks, in file order."""
+
+    def __init__(self) -> None:
+        self._blocks: dict[KeySet, Block] = {}
+        self._damages: list[Damage] = []
+        self._order = 0
+
+    def add(self, item: Rows | Row | Rewind | Chunk | Damage) -> None:
+        blocks = self._blocks
         match item:
             case Rows(keys=keys) | Chunk(keys=keys):
                 block = blocks.get(keys) or blocks.setdefault(keys, Block(keys))
-                block.add(item.steps, item.times_ns, item.columns, item.branch if isinstance(item, Chunk) else 0, order)
-                order += len(item.steps)
+                branch = item.branch if isinstance(item, Chunk) else 0
+                block.add(item.steps, item.times_ns, item.columns, branch, self._order)
+                self._order += len(item.steps)
             case Row(keys=keys):
                 block = blocks.get(keys) or blocks.setdefault(keys, Block(keys))
-                block.add([item.step], [item.time_ns], [[value] for value in item.values], 0, order)
-                order += 1
+                block.add([item.step], [item.time_ns], [[value] for value in item.values], 0, self._order)
+                self._order += 1
             case Rewind(step=step, attempt=attempt):
                 for block in blocks.values():
                     block.leave(step, attempt)
             case Damage():
-                damages.append(item)
-    return Contents(list(blocks.values()), tuple(damages))
+                self._damages.append(item)
+
+    def contents(self) -> Contents:
+        return Contents(list(self._blocks.values()), tuple(self._damages))
 
 
 def summaries(source: Source) -> dict[str, Summary]:
@@ -206,8 +220,12 @@ def summaries(source: Source) -> dict[str, Summary]:
 
 def read_series(source: Source, *, names: Iterable[str] | None = None, branches: bool = False) -> dict[str, Series]:
     """The curves by metric name: all, or those of `names` that exist. With `branches` also what was left behind."""
-    contents = read_contents(source, spread=_spread_fast).blocks
-    parts = _parts(contents if branches else (block.on_curve() for block in contents))
+    return series_of(read_contents(source, spread=spread_fast), names=names, branches=branches)
+
+
+def series_of(contents: Contents, *, names: Iterable[str] | None = None, branches: bool = False) -> dict[str, Series]:
+    """Return the curves of what was read. They may share memory with it: no row can be added while they are used."""
+    parts = _parts(contents.blocks if branches else (block.on_curve() for block in contents.blocks))
     wanted = parts.keys() if names is None else [name for name in names if name in parts]
     return {name: _series(name, parts[name]) for name in wanted}
 
@@ -253,7 +271,7 @@ def _spread(numbers: memoryview, base: int, factor: int) -> array[int]:
     return array("q", [base + factor * each for each in numbers])
 
 
-def _spread_fast(numbers: memoryview, base: int, factor: int) -> array[int]:
+def spread_fast(numbers: memoryview, base: int, factor: int) -> array[int]:
     import numpy as np
 
     return array("q", (np.asarray(numbers).astype(np.int64) * factor + base).tobytes())
