@@ -54,6 +54,7 @@ def test_what_does_not_change_the_weights_is_marked() -> None:
         "evaluate",
         "checkpoint",
         "parallel",
+        "log",
         "display",
     }
 

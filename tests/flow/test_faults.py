@@ -352,6 +352,23 @@ def test_an_error_of_the_users_class_while_it_is_made_shows_their_line_and_its_p
     assert "fault in assay" not in said and not (toy / "runs").exists()
 
 
+def test_what_a_library_refuses_while_it_is_made_is_told_with_its_place_in_the_config_alone(
+    toy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(toy)
+
+    assert main(["run", "toy.toml", "--device", "cpu", "optimizer.lr=-1.0"]) == 1
+
+    said = capsys.readouterr().err
+    assert said == (
+        "error while building optimizer = torch.optim.AdamW (toy.toml:23:2):\n"
+        "  ValueError: Invalid learning rate: -1.0\n"
+    )
+    monkeypatch.setenv("ASSAY_TRACEBACK", "1")
+    assert main(["run", "toy.toml", "--device", "cpu", "optimizer.lr=-1.0"]) == 1
+    assert "adamw.py" in capsys.readouterr().err
+
+
 def test_a_run_and_a_config_that_were_taken_for_each_other_are_told_with_the_command_that_was_meant(
     toy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

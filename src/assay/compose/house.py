@@ -48,6 +48,8 @@ class House:
     mesh: Mesh | None = None
     """The processes of this run, where there are several."""
     rank: int = 0
+    ranks_here: int = 1
+    """How many processes of this run the machine has."""
     rank_folder: RankFolder | None = None
     """Where those of this machine tell how they are."""
     beats: Beats | None = None
@@ -125,7 +127,7 @@ def open_house(config: Config, launch: Launch, *, joins: bool = False, goes_on: 
         stack.enter_context(matmul_precision(plain(precision) if precision is not None else "fp32"))
         house = House(config, root, context, seed, device, stack)
         if joins:
-            house.rank = here.rank
+            house.rank, house.ranks_here = here.rank, here.local_count
             house.rank_folder = rank_folder_of(launch)
             settings = house.values("parallel")
             layout = Layout.of(settings, processes=here.count)

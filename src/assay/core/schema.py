@@ -74,7 +74,7 @@ SECTIONS: tuple[Key, ...] = (
     Key(
         name="threads",
         kind="int",
-        doc="CPU threads of one process; auto is chosen once and kept on resume.",
+        doc="CPU threads of one process; auto, its share of the cores, is chosen once and kept on resume.",
         default="auto",
         minimum=1,
         choices=("auto",),

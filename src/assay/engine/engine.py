@@ -23,7 +23,7 @@ from assay.engine.ahead import ahead
 from assay.engine.backward_part import BackwardPart, NonFiniteError
 from assay.engine.batches import blame_device, to_device
 from assay.engine.buffers import Buffers
-from assay.engine.bus import Bus, bind_by_name, event_named
+from assay.engine.bus import Bus, Listens, bind_by_name, event_named
 from assay.engine.checkpoint.engine_state import restore
 from assay.engine.data.loader import Loader
 from assay.engine.data.source import Window, as_source, seeded
@@ -81,7 +81,7 @@ class Engine:
         seed: int | None = None,
         device: str | torch.device = "cpu",
         recorder: Recorder | None = None,
-        handlers: Iterable[Handler] = (),
+        handlers: Iterable[Handler | Listens] = (),
         bind: Bind | None = None,
         late: bool | None = None,
         stop: Stop | None = None,

@@ -11,7 +11,13 @@ from pathlib import Path
 TRACEBACK_VARIABLE = "ASSAY_TRACEBACK"
 """Set to anything: every frame is shown."""
 
+BUILDING = "while building "
+"""How the note begins that says which place of a config an error came from."""
+
 _HOUSE = str(Path(__file__).resolve().parents[1])
+_BUILDER = str(Path(__file__).resolve().parents[1] / "build" / "builder.py")
+"""Where a target is called: that of C code has no frame of its own."""
+
 _IN_WORKER = "in loader worker "
 _OTHERS = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 _ELSEWHERE = (_HOUSE, *_OTHERS, "<")
@@ -23,7 +29,10 @@ def shortened(error: BaseException) -> str:
 
 
 def users_part(error: BaseException) -> str | None:
-    """The traceback from the first line of the user's on; None if there is none, or all is to be seen."""
+    """The traceback from the first line of the user's on; None if there is none, or all is to be seen.
+
+    The user's line may also be one of the config, of which a library has refused what it says.
+    """
     shown = traceback.TracebackException.from_exception(error)
     link: traceback.TracebackException | None = shown
     is_theirs = False
@@ -37,7 +46,19 @@ def users_part(error: BaseException) -> str | None:
             del link.stack[:first]
             link.__notes__ = [_users_frames(note) if _is_of_worker(note) else note for note in link.__notes__ or ()]
         link = link.__cause__ or link.__context__
-    return "".join(shown.format()) if is_theirs and not os.environ.get(TRACEBACK_VARIABLE) else None
+    if os.environ.get(TRACEBACK_VARIABLE):
+        return None
+    return "".join(shown.format()) if is_theirs else _of_config(error)
+
+
+def _of_config(error: BaseException) -> str | None:
+    """The place in the config and the error, where a library refused what stands there: its frames tell nothing."""
+    place = next((note for note in getattr(error, "__notes__", ()) if note.startswith(BUILDING)), None)
+    frames = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
+    if place is None or (frames and is_of_house(frames[-1]) and frames[-1] != _BUILDER):
+        return None  # raised by code of assay, the fault may be there
+    lines = "".join(traceback.format_exception_only(type(error), error)).splitlines()
+    return "\n".join([f"error {place}:", *(f"  {line}" for line in lines if line != place)]) + "\n"
 
 
 def is_of_user(file: str) -> bool:

@@ -452,6 +452,7 @@ def _read(folder: RunFolder, mtime_ns: int, summarize: Callable[[RunFolder], str
     newest = run.attempts[-1] if run.attempts else None
     values = {**run.values, **{edit.key: edit.new for edit in edits if edit.what == "value"}}
     tag = next((e.new for e in reversed(edits) if e.what == "tag" and isinstance(e.new, str)), run.tag)
+    summaries_json = dumps(run.summaries) if run.sealed else (summarize or _live_summaries)(folder)
     row = IndexRow(
         folder=folder.path.name,
         id=run.id,
@@ -462,7 +463,7 @@ def _read(folder: RunFolder, mtime_ns: int, summarize: Callable[[RunFolder], str
         seconds=run.seconds,
         started_ns=newest.started_ns if newest else run.created_ns,
         attempts=len(run.attempts),
-        step=newest.to_step if newest else 0,
+        step=_last_step(summaries_json) if run.status == "running" else newest.to_step if newest else 0,
         reason=newest.reason if newest else "",
         best_metric=best.metric if best else "",
         best_mode=best.mode if best else "",
@@ -474,7 +475,7 @@ def _read(folder: RunFolder, mtime_ns: int, summarize: Callable[[RunFolder], str
         seedless_hash=newest.seedless_hash if newest else "",
         sealed=int(run.sealed),
         error=error,
-        summaries_json=dumps(run.summaries) if run.sealed else (summarize or _live_summaries)(folder),
+        summaries_json=summaries_json,
         values_json=dumps(values),
         lease_json=dumps(lease) if lease else "",
         edits_json=dumps(edits) if edits else "",
@@ -487,6 +488,11 @@ def _read(folder: RunFolder, mtime_ns: int, summarize: Callable[[RunFolder], str
     said = [row.id, tag, page, *(str(edit.new) for edit in edits if edit.what == "note")]
     said += [item.name for item in items if item.kind == "label"]
     return Changed(row, items, "\n".join(said).casefold(), readme_mtime_ns)
+
+
+def _last_step(summaries_json: str) -> int:
+    """The last step of which anything was logged: that of a run that has written no end."""
+    return max((int(each["step"]) for each in json.loads(summaries_json).values()), default=0)
 
 
 def _items(folder: RunFolder, values: Mapping[str, Any], edits: Sequence[Edit], page: str) -> Iterator[Item]:

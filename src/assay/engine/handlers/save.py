@@ -114,7 +114,8 @@ class Save:
         assert self.best is not None
         metric, metrics, best = self.best[0], engine.state.metrics, engine.state.best
         if metrics and metric not in metrics:
-            fix = " ".join(filter(None, [did_you_mean(metric, metrics), f"there are: {', '.join(metrics)}"]))
+            known = f"there are: {', '.join(metrics)}; say which by checkpoint.best.metric=NAME"
+            fix = " ".join(filter(None, [did_you_mean(metric, metrics), known]))
             raise InputError(f"[checkpoint] best names {metric!r}, which the evaluation does not give.", fix=fix)
         if not self._improved or best is None:
             return
