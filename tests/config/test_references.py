@@ -141,9 +141,8 @@ def test_a_value_remembers_where_it_was_asked_for_and_where_it_came_from() -> No
         (
             "x = 'a ${} b'",
             "`${}` is no reference",
-            "write ${path.to.a.key}, ${env:NAME}, ${global:NAME}, ${random:int:0:9}, ${device:count} or"
-            " ${length:data.train},"
-            " or $${ for the two characters",
+            "write ${path.to.a.key}, ${.beside}, ${env:NAME}, ${global:NAME}, ${random:int:0:9}, ${device:count} or"
+            " ${length:data.train}, or $${ for the two characters",
         ),
         ("x = '${a'", "`${` is not closed", "write $${ for the two characters"),
         ("[model]\n[x]\ny = '@modle'", "`@modle` refers to nothing: there is no `modle`", "did you mean `model`?"),

@@ -28,6 +28,7 @@ from assay.config.allowed import (
     WRAP,
     can_trust,
     is_target,
+    nameless,
     parts_of,
     refused_by_name,
     trust_command,
@@ -128,6 +129,8 @@ class _Search:
         return found
 
     def _split(self) -> list[str]:
+        if (unnamed := nameless(self.target)) is not None:
+            raise TargetError("unknown-target", unnamed.message, fix=unnamed.fix)
         if not is_target(self.target):
             fix = "write `package.module.Name` or `package.module:Class.method`"
             raise TargetError("unknown-target", f"`{self.target}` is no target", fix=fix)

@@ -44,6 +44,19 @@ def is_target(text: str) -> bool:
     return _TARGET.fullmatch(text) is not None
 
 
+def nameless(target: str) -> Refusal | None:
+    """Return why a class or function of Python cannot be a target: it has no name to be found by.
+
+    >>> nameless("config.<lambda>").message, nameless("model.Net")
+    ('a lambda has no name that a config could keep', None)
+    """
+    if "<" not in target:  # Python's mark: <lambda>, <locals>
+        return None
+    what = "a lambda" if target.endswith("<lambda>") else f"`{target}`"
+    fix = "define a function in a module of its own and name that"
+    return Refusal(message=f"{what} has no name that a config could keep", fix=fix)
+
+
 def parts_of(target: str) -> list[str]:
     """The names in a target.
 

@@ -276,7 +276,7 @@ class Engine:
             if self._late is not None:
                 self._wait(self._late, window, computed)
             elif log is not None:
-                if self._is_logged(state.step):
+                if self.log_every == 1 or self._is_logged(state.step):
                     log(self._points(), state.step)
                 else:
                     self._leave_out()
@@ -621,7 +621,7 @@ class Engine:
 
     def _is_logged(self, step: int) -> bool:
         """Whether the numbers of a step are recorded."""
-        return self.log_every == 1 or (self.log_every > 0 and not step % self.log_every)
+        return self.log_every > 0 and not step % self.log_every
 
     def _leave_out(self) -> None:
         """Forget the numbers of a step that is not recorded. The first of an epoch says so all the same."""
@@ -649,6 +649,7 @@ class Engine:
         self._check()
         self._begun = perf_counter()
         state, backward = self.state, self.process.backward
+        state.stop.is_settled = False  # an engine may be run again, after its bound was moved
         self._randomness.draws = state.draws
         self._count_on()
         self._late = Late(self.device) if self._is_late and self.ranks is None else None
