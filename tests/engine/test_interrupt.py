@@ -199,3 +199,12 @@ def test_an_early_stop_before_a_signal_is_an_interruption_all_the_same(tmp_path:
 
     assert (runs.state.stop.reason, runs.state.stop.interrupts) == ("SIGTERM", True)
     assert not (tmp_path / "final.json").exists()
+
+
+def test_an_engine_that_is_run_again_can_be_stopped_again() -> None:
+    runs = engine(steps=2)
+    runs.run()
+    runs.state.max_steps = 6
+    runs.on("step_end")(lambda: runs.state.step == 4 and runs.stop("enough"))
+
+    assert (runs.run().step, runs.state.stop.reason) == (4, "enough")
