@@ -78,7 +78,7 @@ def start(
 
 
 def is_of_script(view: RunView) -> bool:
-    """Whether a run was recorded by `assay.start`: then there is no config that could be trained."""
+    """Return whether a script recorded a run: then there is no config that could be trained."""
     attempts = view.file.attempts
     return not attempts or "user_dirs" not in attempts[0].launch
 
@@ -102,7 +102,7 @@ def unfinished(project: Project, tag: str, config_hash: str) -> RunView | None:
 
 
 def _recorded(address: str, project: Project) -> RunView:
-    """The run of an address, which a script has to have recorded."""
+    """Find the run of an address, which a script has to have recorded."""
     from assay.query.find import find_run
 
     view = find_run(address, project)
@@ -113,7 +113,7 @@ def _recorded(address: str, project: Project) -> RunView:
 
 
 def _resumed(view: RunView, project: Project, tree: Table, described: Mapping[str, Any]) -> RunRecorder:
-    """A further attempt of a run that a script has recorded."""
+    """Begin a further attempt of a run that a script has recorded."""
     from assay.config import changed_keys, load
 
     old = load(view.folder.config_toml).root

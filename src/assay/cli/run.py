@@ -154,7 +154,7 @@ def _series(made: Sequence[Sequence[Config]], launch: Any, *, pdb: bool, then_te
 
 
 def _outcome(result: RunResult) -> str:
-    """What a run measured, or why it failed, in one line."""
+    """Say what a run measured, or why it failed, in one line."""
     if result.exception is None:
         return "  ".join(f"{name} {value:.4f}" for name, value in result.value.items())
     first = str(result.exception).strip().split("\n", 1)[0]
@@ -162,7 +162,7 @@ def _outcome(result: RunResult) -> str:
 
 
 def _table(rows: Sequence[tuple[str, str, str, str]], limit: int | None) -> Iterator[tuple[str, str]]:
-    """Lines of one width, each with its status: id, status, point and outcome, of which the last is cut."""
+    """Give aligned lines of id, status, point and outcome, each with its status; the outcome is cut."""
     from assay.core.diagnostics import visible
     from assay.query.words import elided
 
@@ -174,7 +174,7 @@ def _table(rows: Sequence[tuple[str, str, str, str]], limit: int | None) -> Iter
 
 
 def _point(config: Config) -> str:
-    """Which of the configs this is: its variant and what was assigned, or its file."""
+    """Name a config by its variant and what was assigned, or by its file."""
     from assay.query.diff import written
     from assay.query.words import elided
 

@@ -72,7 +72,7 @@ def command(
 
 
 def _where(check: ResumeCheck) -> list[str]:
-    """Whether resuming made the difference, as far as the curves tell."""
+    """Say whether resuming made the difference, as far as the curves tell."""
     first = check.first_step
     if first is None or not check.resumed_from:
         return []

@@ -49,11 +49,11 @@ class House:
     """The processes of this run, where there are several."""
     rank: int = 0
     ranks_here: int = 1
-    """How many processes of this run the machine has."""
+    """Number of processes of this run on the machine."""
     rank_folder: RankFolder | None = None
-    """Where those of this machine tell how they are."""
+    """Folder of the processes of this machine."""
     beats: Beats | None = None
-    """Signs of life of this process among them."""
+    """Signs of life of this process."""
 
     @property
     def ranks(self) -> Ranks | None:
@@ -170,7 +170,7 @@ def _check_alike(house: House, goes_on: str) -> None:
 
 
 def rank_folder_of(launch: Launch) -> RankFolder | None:
-    """Where the ranks that assay started on this machine tell how they are."""
+    """Return the folder of the ranks that assay started on this machine."""
     path = Path(launch.ranks_folder)
     return RankFolder(path, launcher=path.parent) if launch.ranks_folder else None
 

@@ -108,7 +108,7 @@ def _not_started(config: Config | None, error: BaseException) -> RunResult:
 
 
 def _recorded(result: RunResult, config: Config, launch: Launch) -> RunResult:
-    """The same with a record that says why the run could not be built; without one where there can be none."""
+    """Add a record that says why the run could not be built, where there can be one."""
     assert result.exception is not None
     try:
         recorder = new_record(config, launch, None, device=launch.device or "none")

@@ -33,7 +33,7 @@ class Order:
 
     @property
     def reason(self) -> str:
-        """One line for the record."""
+        """Reason for the record, in one line."""
         first = self.cause.split("\n", 1)[0]
         return f"{signal.Signals(self.signal).name}: {first}" if self.signal else f"RankError: {first}"
 
@@ -75,7 +75,7 @@ class RankFolder:
         return {rank: pid for rank, pid in self.ranks().items() if pid and not self._ended(rank).exists()}
 
     def watched(self) -> list[Rank]:
-        """The same ranks, with the files of their signs of life."""
+        """Return the same ranks, with the files of their signs of life."""
         from assay.engine.parallel.watch import Rank
 
         return [
@@ -91,28 +91,28 @@ class RankFolder:
         self.tell(rank, {"status": "failed", "error": error, "follows": False})
 
     def told(self) -> dict[int, dict[str, Any]]:
-        """What ranks have told of their end."""
+        """Return what ranks have told of their end, by rank."""
         files = self.path.glob("ended-*.json")
         return {int(file.stem.partition("-")[2]): json.loads(file.read_text(encoding="utf-8")) for file in files}
 
     def error(self) -> str:
-        """The first error of a rank that did not follow from the end of another one, "" for none."""
+        """Return the first error of a rank that did not follow from the end of another one, "" for none."""
         own = [each for each in self.told().values() if each["error"] and not each["follows"]]
         return str(min(own, key=lambda each: each["time"])["error"]) if own else ""
 
     def ended_by(self) -> str:
-        """What ended ranks: the first error, or who is gone without a word; "" while all is well."""
+        """Say what ended ranks: the first error, or who is gone without a word; "" while all is well."""
         if error := self.error():
             return error
         gone = {rank: pid for rank, pid in self.pids().items() if process_start(pid) is None}
         return next((f"Rank {rank} (pid {pid}) ended without a word." for rank, pid in gone.items()), "")
 
     def signal(self) -> int:
-        """The signal that ended ranks, 0 where none did."""
+        """Return the signal that ended ranks, 0 where none did."""
         return max((int(each.get("signal", 0)) for each in self.told().values()), default=0)
 
     def heard(self) -> int:
-        """The first signal that the launcher heard, 0 without one."""
+        """Return the first signal that the launcher heard, 0 without one."""
         return heard_in(self.launcher) if self.launcher is not None else 0
 
     def order(self, order: Order) -> None:
@@ -162,7 +162,7 @@ def tell_heard(launcher: Path, number: int) -> None:
 
 
 def heard_in(launcher: Path) -> int:
-    """The first signal that a launcher heard, 0 without one."""
+    """Return the first signal that a launcher heard, 0 without one."""
     return int(text(launcher / _HEARD) or 0)
 
 
@@ -199,7 +199,7 @@ def _await(folder: RankFolder, rank: int, pid: int) -> None:
 
 
 def text(file: Path) -> str:
-    """What a file holds, "" where there is none."""
+    """Read a file, "" where there is none."""
     return file.read_text(encoding="utf-8") if file.exists() else ""
 
 

@@ -117,7 +117,7 @@ def is_spread(config: Config, launch: Launch) -> bool:
 
 
 def parallel_of(config: Config) -> dict[str, Any]:
-    """The plain values of [parallel]; none where it is not there."""
+    """Return the plain values of [parallel]; none where it is not there."""
     node = get_at(config.root, ("parallel",))
     return dict(plain(node)) if node is not None else {}
 
@@ -239,7 +239,7 @@ def _spread(task: Task, count: int, config: Config) -> RunResult:
 
 
 def _outcome(ranks: RankFolder, first: Mapping[str, Any], deaths: Sequence[Death], number: int) -> dict[str, Any]:
-    """How the run ended, of which rank 0 told `first`. `number` is the signal that the launcher heard, 0 for none.
+    """Return how the run ended, of which rank 0 told `first`; `number` is the signal of the launcher, 0 for none.
 
     A run that came to its own end is finished, whatever signal came late; after a signal nothing else is a
     failure, but a rank that hung is told.
@@ -274,12 +274,12 @@ class _PassOn:
 
 
 def timeout_of(config: Config) -> str:
-    """How long a rank may get no further."""
+    """Return how long a rank may get no further."""
     return str(parallel_of(config).get("timeout", PARALLEL_TIMEOUT))
 
 
 def _attempt(folder: Path, number: int) -> RankFolder:
-    """Where the processes that were started together, for the time `number`, say what they do."""
+    """Return the folder of the ranks that were started together, for the time `number`."""
     return RankFolder(folder / f"ranks-{number}", launcher=folder)
 
 
@@ -326,7 +326,7 @@ def work(place: str) -> int:
 
 
 def facts_of(result: RunResult, rank: int) -> dict[str, Any]:
-    """What a rank tells of its end."""
+    """Return what a rank tells of its end."""
     is_failed = result.status == "failed" and result.exception is not None
     return {
         "status": result.status,
@@ -342,12 +342,12 @@ def facts_of(result: RunResult, rank: int) -> dict[str, Any]:
 
 
 def signal_of(result: RunResult) -> int:
-    """The signal that ended a run, 0 where it came to its own end or failed."""
+    """Return the signal that ended a run, 0 where it came to its own end or failed."""
     return max(0, result.exit_code - 128) if result.status == "stopped" else 0
 
 
 def _launch(task: Task, folder: Path, here: World) -> Launch:
-    """The launch of one rank, told why it was started again, if it was."""
+    """Return the launch of one rank, with why it was started again, if it was."""
     given = {**task.launch, "command": tuple(task.launch["command"])}
     given["ranks_folder"] = str(_attempt(folder, here.restarts).path)
     if (folder / "folder").exists() and not here.restarts:

@@ -197,7 +197,7 @@ def failed(
 
 
 def code_of(error: BaseException) -> int:
-    """Exit code of a command whose run ended with `error`."""
+    """Return the exit code of a command whose run ended with `error`."""
     match error:
         case KeyboardInterrupt() | Terminated():
             return 128 + number_of(error)

@@ -42,7 +42,7 @@ def _headline(found: Standstill, culprits: Sequence[Standing]) -> str:
 
 
 def _lines(stack: Stack) -> list[str]:
-    """Lines as in a traceback, the innermost last: those of the user, and the one where it stands."""
+    """Return lines as in a traceback, the innermost last: those of the user, and the one where it stands."""
     if not stack.frames:
         return ["  (it did not say where)"]
     lines = []
@@ -54,7 +54,7 @@ def _lines(stack: Stack) -> list[str]:
 
 
 def _place(stack: Stack) -> str:
-    """Where a rank waits, in one line."""
+    """Name the line at which a rank waits."""
     if not stack.frames:
         return "a place that it did not tell"
     frame = next(iter(_calling(stack.frames)), stack.frames[0])
@@ -62,6 +62,6 @@ def _place(stack: Stack) -> str:
 
 
 def _calling(frames: Sequence[Frame]) -> list[Frame]:
-    """The frames of the user, the innermost first; without any the one in which assay calls the library."""
+    """Return the frames of the user, the innermost first; without any the one in which assay calls the library."""
     theirs = [frame for frame in frames if is_of_user(frame.file)]
     return theirs[:_SHOWN_FRAMES] or [frame for frame in frames if is_of_house(frame.file)][:1]

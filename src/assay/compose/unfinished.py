@@ -77,7 +77,7 @@ def unfinished(config: Config, *, job: str = "") -> RunView | None:
 
 
 def refuse_without_config(view: RunView, *, fix: str = "") -> None:
-    """InputError for a run that has no config that could be trained: a script recorded it, or another tracker."""
+    """Raise InputError for a run without a config to train: a script recorded it, or another tracker."""
     file = view.file
     if file.attempts and "user_dirs" in file.attempts[0].launch and view.config_text:
         return
@@ -90,7 +90,7 @@ def refuse_without_config(view: RunView, *, fix: str = "") -> None:
 
 
 def refuse_without_checkpoints(view: RunView) -> None:
-    """InputError when a run would begin anew that has saved something, or finished: its checkpoints were deleted."""
+    """Raise InputError when a run that saved something, or finished, would begin anew: its checkpoints were deleted."""
     if any(each.manifest is not None and each.manifest.kind != "model" for each in view.checkpoints):
         return
     if view.status != "finished" and not any(isinstance(timed.fact, Saved) for timed in view.events):

@@ -39,8 +39,9 @@ _SHOWN_LINES = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResumeCheck:
-    """What came out. `killed_at` are the steps that were completed at each kill, `resumed_from` those of checkpoints.
+    """Outcome of a comparison.
 
+    `killed_at` are the steps that were completed at each kill, `resumed_from` those of the checkpoints.
     `kept` is the folder with both runs when they differ, else None: it is gone.
     """
 
@@ -56,12 +57,12 @@ class ResumeCheck:
 
     @property
     def first_step(self) -> int | None:
-        """The first step at which a curve differs; None where none does, and where only the end tells."""
+        """First step at which a curve differs; None where none does, and where only the end tells."""
         return min((each.step for each in self.compared if each.step is not None), default=None)
 
     @property
     def blames_resume(self) -> bool:
-        """Whether the runs were equal until one of them was resumed. Else two undisturbed runs would differ, too."""
+        """True if the runs were equal until one of them was resumed. Else two undisturbed runs would differ, too."""
         return self.first_step is None or not self.resumed_from or self.first_step > self.resumed_from[0]
 
 

@@ -35,7 +35,7 @@ def homes_of(word: str, root: Table | None = None) -> list[str]:
 
 
 def meant_elsewhere(word: str, root: Table, *, above: KeyPath = ()) -> str:
-    """`did you mean `optimizer.lr`?`, for a key that stands in the table `above` and belongs elsewhere."""
+    """Ask `did you mean `optimizer.lr`?` for a key that stands in the table `above` and belongs elsewhere."""
     here = dotted((*above, word))
     return suggested([home for home in homes_of(word, root) if home != here][:_MOST])
 

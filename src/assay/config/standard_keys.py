@@ -189,7 +189,7 @@ def evaluation_problems(root: Table) -> Iterator[Problem]:
 def _never_measured(
     root: Table, path: KeyPath, splits: list[str], names: list[str] | None, what: str
 ) -> Iterator[Problem]:
-    """That a metric is of no split that is evaluated, or is none of `names`, which are None where nobody knows them."""
+    """Find a metric of no split that is evaluated, or none of `names`, which are None where nobody knows them."""
     leaf = get_at(root, path)
     if not isinstance(leaf, Leaf) or not isinstance(leaf.value, str) or is_unresolved(leaf):
         return
@@ -211,7 +211,7 @@ _EARLY_STOP = ("assay.engine.EarlyStop", "assay.engine.handlers.early_stop.Early
 
 
 def _measured_names(root: Table) -> list[str] | None:
-    """What is measured of each split; None where code of the user may measure more than the config names."""
+    """Name the metrics of each split; None where code of the user may measure more than the config names."""
     metrics = get_at(root, ("process", "metrics"))
     is_open = "task" in root.items or get_at(root, ("evaluate", "pipes")) is not None
     is_open = is_open or any(not _target_at(root, path).startswith("assay.") for path in _plugins(root))
@@ -223,7 +223,7 @@ def _measured_names(root: Table) -> list[str] | None:
 
 
 def _plugins(root: Table) -> list[KeyPath]:
-    """The places of the plugins."""
+    """Return the places of the plugins."""
     node = root.items.get("plugins")
     names = range(len(node.items)) if isinstance(node, List) else node.items if isinstance(node, Table) else ()
     return [("plugins", name) for name in names]

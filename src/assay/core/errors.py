@@ -71,11 +71,11 @@ class CheckpointError(AssayError):
 
 
 class PeerError(AssayError):
-    """Another process of this run ended, or does not answer."""
+    """Loss of another process of this run, which ended or does not answer."""
 
 
 class RankError(AssayError):
-    """A process of the run failed, hung, or was killed."""
+    """Failure of a process of the run, which raised, hung, or was killed."""
 
 
 class LeaseError(InputError):

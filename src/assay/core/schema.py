@@ -545,7 +545,7 @@ STEPS_FORMS = 'such as "1 step", "100 steps" or "never"'
 
 
 def parse_steps(text: str) -> int:
-    """Number of steps in "100 steps", 0 for "never"; ValueError for anything else, epochs too.
+    """Return the number of steps in "100 steps", 0 for "never"; ValueError for anything else, epochs too.
 
     >>> parse_steps("100 steps")
     100

@@ -169,7 +169,7 @@ def restore_sigterm() -> None:
 
 
 def is_crash(number: int) -> bool:
-    """Whether this is a signal that a process gets for a fault of its own, and nobody sends."""
+    """Return whether a process gets this signal for a fault of its own, and nobody sends it."""
     return number in _CRASHES
 
 
@@ -189,10 +189,10 @@ def _obey_once(number: int, _frame: FrameType | None) -> None:
 
 
 def _is_main_thread() -> bool:
-    """Whether Python lets this thread say what a signal does."""
+    """Return whether Python lets this thread say what a signal does."""
     return threading.current_thread() is threading.main_thread()
 
 
 def _is_free(number: int) -> bool:
-    """Whether a signal does what Python or `obey_sigterm` lets it do, and nobody else has set another handler."""
+    """Return whether a signal does what Python or `obey_sigterm` lets it do, and nobody else handles it."""
     return signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler, _obey_once)

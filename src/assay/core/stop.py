@@ -18,7 +18,7 @@ NOBODY = Request(reason="")
 
 
 class Stop:
-    """Whether a run was asked to end before its bound, why, and whether that interrupts it.
+    """Token that says whether a run was asked to end before its bound, why, and whether that interrupts it.
 
     `asked` holds the wish of this OS process; `reason`, `interrupts` and `signal` are in force. In a lone process both
     are the same. Ranks put a wish in force after the step in which all of them have heard of it (`agree`): one that

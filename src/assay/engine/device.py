@@ -57,7 +57,7 @@ def pick_threads(wanted: int | str, model: nn.Module, *, ranks: int = 1) -> int:
 
 
 def cores() -> int:
-    """CPU cores that this process may use."""
+    """Return the number of CPU cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -177,7 +177,7 @@ class Engine:
             raise obeyed(signals.heard[0])
 
     def _by_hand(self) -> Generator[Any, None, bool]:
-        """The same without the signals; returns whether the loop was left."""
+        """Give the batches, without answering signals; return whether the loop was left."""
         state, is_left = self.state, False
         try:
             self._begin()
@@ -620,7 +620,7 @@ class Engine:
         return self._late.flag if has and self._late is not None else None
 
     def _is_logged(self, step: int) -> bool:
-        """Whether the numbers of a step are recorded."""
+        """Return whether the numbers of a step are recorded."""
         return self.log_every > 0 and not step % self.log_every
 
     def _leave_out(self) -> None:

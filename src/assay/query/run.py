@@ -142,7 +142,7 @@ class RunView:
 
     @property
     def last_step(self) -> int:
-        """The last step that has a point, or at which an attempt ended."""
+        """Last step that has a point, or at which an attempt ended."""
         steps = [each.step for each in self.summaries.values()]
         return max([*steps, *(attempt.to_step for attempt in self.file.attempts[-1:])], default=0)
 

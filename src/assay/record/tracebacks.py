@@ -52,7 +52,7 @@ def users_part(error: BaseException) -> str | None:
 
 
 def _of_config(error: BaseException) -> str | None:
-    """The place in the config and the error, where a library refused what stands there: its frames tell nothing."""
+    """Name the place in the config that a library refused, and its error: the frames of the library tell nothing."""
     place = next((note for note in getattr(error, "__notes__", ()) if note.startswith(BUILDING)), None)
     frames = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
     if place is None or (frames and is_of_house(frames[-1]) and frames[-1] != _BUILDER):
@@ -62,12 +62,12 @@ def _of_config(error: BaseException) -> str | None:
 
 
 def is_of_user(file: str) -> bool:
-    """Whether a file is neither assay's nor of an installed package."""
+    """Return whether a file is neither assay's nor of an installed package."""
     return not file.startswith(_ELSEWHERE)
 
 
 def is_of_house(file: str) -> bool:
-    """Whether a file is assay's."""
+    """Return whether a file is assay's."""
     return file.startswith(_HOUSE)
 
 

@@ -491,7 +491,7 @@ def _read(folder: RunFolder, mtime_ns: int, summarize: Callable[[RunFolder], str
 
 
 def _last_step(summaries_json: str) -> int:
-    """The last step of which anything was logged: that of a run that has written no end."""
+    """Return the last step of which anything was logged: that of a run that has written no end."""
     return max((int(each["step"]) for each in json.loads(summaries_json).values()), default=0)
 
 

@@ -205,7 +205,7 @@ class Loader:
         return Loader(self.dataset, **(self._options | options))
 
     def seeded(self, seed: int) -> Loader:
-        """Another loader of the same data under a seed."""
+        """Return another loader of the same data, under a seed."""
         return self.changed(seed=seed)
 
     def close(self) -> None:

@@ -158,7 +158,7 @@ class StatefulData(Replayed):
 
 @runtime_checkable
 class Seedable(Protocol):
-    """A loader of ours, which may be made without a seed, and takes that of the engine."""
+    """Loader of ours, which may be made without a seed, and takes that of the engine."""
 
     seed: int
     is_seeded: bool
@@ -169,7 +169,7 @@ class Seedable(Protocol):
 
 
 def seeded(data: Iterable[Any], seed: int | None) -> tuple[Iterable[Any], int]:
-    """The data and the seed of a run: who was given none takes that of the other; 0 if nobody was."""
+    """Return the data and the seed of a run: who was given none takes that of the other; 0 if nobody was."""
     if not isinstance(data, Seedable):
         return data, seed or 0
     if data.is_seeded:

@@ -16,7 +16,7 @@ _FADING = 0.9
 
 
 class Phase(IntEnum):
-    """What a rank is doing. Only in a step is it known how long that usually takes."""
+    """Activity of a rank. Only of a step is it known how long it usually takes."""
 
     BUILDING = 0
     STEP = 1
@@ -39,27 +39,27 @@ class Beat:
 
 
 class Beats(Protocol):
-    """Whoever wants to know that a rank is getting on. Each call takes less than a microsecond."""
+    """Listener that is told how a rank is getting on. Each call takes less than a microsecond."""
 
     def step(self, step: int) -> None:
-        """A step begins, after so many."""
+        """Tell that a step begins, after so many."""
         ...
 
     def beat(self) -> None:
-        """Something got done: a micro-batch, a batch of an evaluation."""
+        """Tell that something got done: a micro-batch, a batch of an evaluation."""
         ...
 
     def between(self) -> None:
-        """The step is made; what follows may take long."""
+        """Tell that the step is made; what follows may take long."""
         ...
 
     def ending(self) -> None:
-        """The run is over, and its end is being written."""
+        """Tell that the run is over, and its end is being written."""
         ...
 
 
 class NoBeats:
-    """Tells nobody."""
+    """Listener that forgets everything."""
 
     def step(self, step: int) -> None:
         pass
@@ -75,7 +75,7 @@ class NoBeats:
 
 
 class FileBeats:
-    """Writes them to a file, which outlives a rank that is killed."""
+    """Signs of life in a file, which outlives a rank that is killed."""
 
     def __init__(self, path: Path) -> None:
         path.write_bytes(_BEAT.pack(Phase.BUILDING, 0, 0, time.monotonic(), 0.0))

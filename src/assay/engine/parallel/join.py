@@ -23,7 +23,7 @@ class World:
     count: int = 1
     local_rank: int = 0
     local_count: int = 1
-    """How many there are on this machine."""
+    """Number of processes on this machine."""
     restarts: int = 0
     """How often all of them were started again, after one failed."""
     address: str = ""

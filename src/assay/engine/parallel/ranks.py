@@ -60,7 +60,7 @@ class Ranks:
         self.is_first = dist.get_rank() == 0
 
     def begin(self, window: Window, step: int) -> None:
-        """The step that comes, after so many: `samples` of all ranks, in at most `micro_steps` batches."""
+        """Begin the step after so many: `samples` of all ranks, in at most `micro_steps` batches."""
         self.beats.step(step)
         self.samples = window.samples
         self.micro_steps = window.micro_steps

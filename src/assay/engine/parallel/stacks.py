@@ -26,7 +26,7 @@ _QUIET_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One line of a stack."""
+    """Line of a stack."""
 
     file: str
     line: int
@@ -41,7 +41,7 @@ class Stack:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether the rank waits for others: its innermost frames are those of a collective."""
+        """True for a rank that waits for others: its innermost frames are those of a collective."""
         return any(_COLLECTIVE in frame.file for frame in self.frames[:_INNERMOST])
 
 

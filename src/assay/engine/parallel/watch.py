@@ -166,7 +166,7 @@ class StillRanks:
         self._doomed |= {each.pid: time.monotonic() + GRACE_S for each in alive}
 
     def _hangs(self, beat: Beat | None, now: float) -> bool:
-        """Whether a rank gets no further by itself."""
+        """Return whether a rank gets no further by itself."""
         if beat is None or beat.phase is Phase.BUILDING:
             return False
         silent_s = now - beat.at_s
@@ -177,7 +177,7 @@ class StillRanks:
         return silent_s > self.timeout_s
 
     def _lingers(self, beat: Beat | None, now: float) -> bool:
-        """Whether a rank has had the time to obey a second signal."""
+        """Return whether a rank has had the time to obey a second signal."""
         if len(self.heard) < 2:
             return False
         is_writing = beat is not None and beat.phase is Phase.ENDING

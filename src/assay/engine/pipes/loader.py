@@ -99,7 +99,7 @@ class StreamLoader:
         return steps
 
     def seeded(self, seed: int) -> StreamLoader:
-        """The same loader, from now on under a seed."""
+        """Return this loader, from now on under a seed."""
         self.seed, self.is_seeded = seed, True
         return self
 
