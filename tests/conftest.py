@@ -9,6 +9,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 
 import gc
 import multiprocessing
+import signal
 import sys
 import threading
 from collections.abc import Generator, Iterator
@@ -138,6 +139,15 @@ def home(nothing_is_left_behind: None, tmp_path_factory: pytest.TempPathFactory)
         }.items():
             patch.setenv(name, str(folder / place))
         yield folder
+
+
+@pytest.fixture
+def signals_as_they_were() -> Iterator[None]:
+    """A test that fails must not leave the test run deaf to Ctrl-C."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,16 +27,8 @@ from assay.core.stop import Stop
 
 SRC = Path(__file__).resolve().parents[2] / "src"
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+pytestmark = pytest.mark.usefixtures("signals_as_they_were")
 EXCEPTIONS = {signal.SIGINT: KeyboardInterrupt, signal.SIGTERM: Terminated}
-
-
-@pytest.fixture(autouse=True)
-def signals_as_they_were() -> Iterator[None]:
-    """A test that fails must not leave the test run deaf to Ctrl-C."""
-    before = {number: signal.getsignal(number) for number in SIGNALS}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
 
 
 @pytest.mark.parametrize("first", SIGNALS)

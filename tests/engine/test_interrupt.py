@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +19,7 @@ from assay.engine.checkpoint.folder import load
 from engine.toys import Noisy, engine, hard_net, heard, loader, same_bits, supervised
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-
-
-@pytest.fixture(autouse=True)
-def signals_as_they_were() -> Iterator[None]:
-    """A test that fails must not leave the test run deaf to Ctrl-C."""
-    before = {number: signal.getsignal(number) for number in SIGNALS}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
+pytestmark = pytest.mark.usefixtures("signals_as_they_were")
 
 
 def sends(number: signal.Signals) -> Callable[[], None]:

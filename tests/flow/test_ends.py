@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import subprocess
-import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -16,7 +12,7 @@ import pytest
 
 from assay.core import run_file
 from assay.core.facts import read_events
-from flow.conftest import SRC, Assay
+from flow.conftest import Assay, begun, wait_for
 from flow.test_train import only_run
 
 pytestmark = pytest.mark.slow
@@ -72,25 +68,6 @@ def odd(toy: Path) -> Path:
     text = (toy / "toy.toml").read_text().replace("net.Net", "odd.Net")
     (toy / "toy.toml").write_text(text)
     return toy
-
-
-def begun(toy: Path, *arguments: str, **variables: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "assay", *arguments],
-        cwd=toy,
-        env={**os.environ, "PYTHONPATH": str(SRC), "NO_COLOR": "1", **variables},
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def wait_for(happened: Callable[[], object]) -> None:
-    until = time.monotonic() + 100
-    while time.monotonic() < until:
-        if happened():
-            return
-        time.sleep(0.05)
-    raise TimeoutError("it has not happened")
 
 
 def ranks_of(running: subprocess.Popen[str]) -> dict[int, psutil.Process]:

@@ -150,6 +150,8 @@ def _series(made: Sequence[Sequence[Config]], launch: Any, *, pdb: bool, then_te
     click.echo("", err=True)
     for line, status in _table(rows, width(sys.stderr)):
         click.echo(line.replace(status, paint(status, STATUS_STYLES.get(status, ""), on=color), 1), err=True)
+    if unfinished := sum(status != "finished" for _, status, _, _ in rows):
+        click.echo(f"\n{unfinished} of {len(rows)} did not finish", err=True)
     return code
 
 
