@@ -47,7 +47,9 @@ def make_run(
     folder = project.runs_dir / folder_name(datetime.fromtimestamp(created_ns / SECOND), run_id, tag)
     folder.mkdir(parents=True)
     status = fields.pop("status", "running" if ran_s is None else "finished")
-    one = Attempt(number=1, started_ns=created_ns, status=status, host=lease.mine(1).host, **(attempt or {}))
+    one = Attempt(
+        **{"number": 1, "started_ns": created_ns, "status": status, "host": lease.mine(1).host, **(attempt or {})}
+    )
     if ran_s is not None:
         one = replace(one, ended_ns=created_ns + int(ran_s * SECOND))
     (folder / "metrics.bin").write_bytes(metrics(points or {}))

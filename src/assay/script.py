@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from assay.core.errors import AssayError, InputError
+from assay.core.secret import Secrets, secrets_under
 from assay.core.signals import obey_sigterm
+from assay.core.terminal import visible
 from assay.record.recorder import RunRecorder
 from assay.record.start import Run, finish_with_python, is_off
 from assay.store.layout import Project, open_project, run_folders
@@ -47,21 +49,26 @@ def start(
         return Run(None)
     # Here: an import of what records does not pay for what reads configs.
     from assay.config.freeze import dump, whole_hash
+    from assay.config.secret_keys import without_secrets
     from assay.config.tree import Table, from_plain
     from assay.core.diagnostics import Origin
 
     tree = from_plain(dict(config or {}), Origin(source="<python>"))
     assert isinstance(tree, Table)
+    secrets = Secrets.known(os.environ, sys.orig_argv)
+    secrets.add(secrets_under(config or {}))
+    written = without_secrets(tree, secrets, has_references=False)
     described: dict[str, Any] = {
-        "config_toml": dump(tree),  # what cannot be written down is refused before anything is made
+        "config_toml": dump(written),  # what cannot be written down is refused before anything is made
         "config_hash": whole_hash(tree),
         "seedless_hash": whole_hash(tree, seed=False),
         "code_dirs": [Path(folder) for folder in code_dirs],
         "keep_output": keep_output,
+        "secrets": secrets,
     }
     home = project if isinstance(project, Project) else open_project(Path(project or Path.cwd()), create=True)
     if home.is_new:
-        print(f"assay: {home.root} is a project now (it has a folder .assay/).", file=sys.stderr)
+        print(f"assay: {visible(str(home.root))} is a project now (it has a folder .assay/).", file=sys.stderr)
     view = None
     if resume == AUTO:
         view = unfinished(home, tag, described["config_hash"])
@@ -70,7 +77,7 @@ def start(
     elif resume is not None:
         view = _recorded(resume, home)
     if view is not None:
-        recorder = _resumed(view, home, tree, described)
+        recorder = _resumed(view, home, written, described)
     else:
         recorder = RunRecorder.start(home, tag=tag, desc=desc, **described)
     obey_sigterm()
@@ -120,7 +127,7 @@ def _resumed(view: RunView, project: Project, tree: Table, described: Mapping[st
     changed = [change.key for change in changed_keys(old, tree)]
     steps = [each.step for each in view.checkpoints if each.step is not None]
     step = max(steps, default=max((each.step for each in view.summaries.values()), default=0))
-    print(f"assay: resuming {view.id} ({view.status_text}) from step {step}", file=sys.stderr)
+    print(f"assay: resuming {view.id} ({visible(view.status_text)}) from step {step}", file=sys.stderr)
     return RunRecorder.resume(
         view.folder,
         from_step=step,

@@ -141,7 +141,7 @@ def test_every_problem_is_told_at_once_with_its_place(write: Write, tree: Tree) 
         "write it without quotes: 2",
     )
     assert problems[3].message == '`act` of `model.Net` must be "relu" or "gelu", not "tanh"'
-    assert problems[4].message == '`sizes[1]` of `model.Net` must be a whole number, not "b"'
+    assert problems[4].message == '`sizes.1` of `model.Net` must be a whole number, not "b"'
     assert problems[5].message == '`head.size` of `model.Net` must be a whole number, not "x"'
     assert problems[6].fix.startswith("did you mean `torch.optim.AdamW`?")
     assert "pydantic" not in render(problems, color=False)
@@ -272,10 +272,10 @@ def test_positional_arguments_are_counted_typed_and_not_given_twice(write: Write
     problems = check(root, project)
 
     assert summary(problems) == [
-        ("wrong-type", "a.args[0]"),
-        ("unknown-argument", "a.args[2]"),
+        ("wrong-type", "a.args.0"),
+        ("unknown-argument", "a.args.2"),
         ("duplicate-argument", "a.depth"),
-        ("wrong-type", "b.args[1]"),
+        ("wrong-type", "b.args.1"),
         ("unchecked", "b.anything"),
         ("wrong-type", "c.z"),
         ("missing-argument", "c"),

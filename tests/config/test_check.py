@@ -259,7 +259,7 @@ def test_what_is_allowed_is_fine(project: Path, text: str) -> None:
             '`evaluate.splits` must be a list of names, as in ["valid"], not "valid"',
             "",
         ),
-        ("[evaluate]\nsplits = [1]", "wrong-type", "`evaluate.splits[0]` must be a string, not 1", ""),
+        ("[evaluate]\nsplits = [1]", "wrong-type", "`evaluate.splits.0` must be a string, not 1", ""),
         ("display = 3", "wrong-type", "`display` must be a table with keys such as `every`, not 3", ""),
         (
             "[display]\nquiet = 'true'",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from assay.cli.launch import given, launch_of, launch_options, told, told_both
-from assay.cli.terminal import STATUS_STYLES, paint, use_color, width
+from assay.cli.terminal import STATUS_STYLES, echo, paint, use_color, width
 from assay.core.errors import AssayError, ConfigError, InputError
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def command(
         return _series(made, launch, pdb=options["pdb"], then_test=then_test, edit_test=edit_test)
     config = made[0][0]
     if resumed is not None:
-        return told(resume_or_train(config, launch, tell=lambda line: click.echo(line, err=True)), pdb=options["pdb"])
+        return told(resume_or_train(config, launch, tell=lambda line: echo(line, err=True)), pdb=options["pdb"])
     result = train_and_test(config, launch, edit=edit_test) if then_test else train(config, launch)
     return told_both(result, pdb=options["pdb"])
 
@@ -133,12 +133,12 @@ def _series(made: Sequence[Sequence[Config]], launch: Any, *, pdb: bool, then_te
     _refuse([problem for configs in made for problem in told_once(configs, lambda c: examiner.examined(c).problems)])
     configs = [config for same_file in made for config in same_file]
     color = use_color(sys.stderr)
-    click.echo(f"{len(configs)} runs, one after another", err=True)
+    echo(f"{len(configs)} runs, one after another", err=True)
     rows: list[tuple[str, str, str, str]] = []
     code = 0
     results = train_each(configs, launch, then_test=then_test, edit_test=edit_test, records_all=True)
     for i, config in enumerate(configs, 1):
-        click.echo(f"\n{paint(f'[{i}/{len(configs)}]', 'bold', on=color)} {_title(config)}", err=True)
+        echo(f"\n{paint(f'[{i}/{len(configs)}]', 'bold', on=color)} {_title(config)}", err=True)
         result = next(results)
         ended = told_both(result, pdb=pdb)
         code = ended if result.status == "stopped" else code or int(ended != 0)
@@ -147,11 +147,11 @@ def _series(made: Sequence[Sequence[Config]], launch: Any, *, pdb: bool, then_te
             rows += [("", "not run", _point(each), "") for each in configs[i:]]
             code = code or (128 + result.signal if i < len(configs) else 0)
             break
-    click.echo("", err=True)
+    echo("", err=True)
     for line, status in _table(rows, width(sys.stderr)):
-        click.echo(line.replace(status, paint(status, STATUS_STYLES.get(status, ""), on=color), 1), err=True)
+        echo(line.replace(status, paint(status, STATUS_STYLES.get(status, ""), on=color), 1), err=True)
     if unfinished := sum(status != "finished" for _, status, _, _ in rows):
-        click.echo(f"\n{unfinished} of {len(rows)} did not finish", err=True)
+        echo(f"\n{unfinished} of {len(rows)} did not finish", err=True)
     return code
 
 
@@ -165,8 +165,7 @@ def _outcome(result: RunResult) -> str:
 
 def _table(rows: Sequence[tuple[str, str, str, str]], limit: int | None) -> Iterator[tuple[str, str]]:
     """Give aligned lines of id, status, point and outcome, each with its status; the outcome is cut."""
-    from assay.core.diagnostics import visible
-    from assay.query.words import elided
+    from assay.core.terminal import elided, visible
 
     shown = [(run_id or "-", status, visible(point), visible(outcome)) for run_id, status, point, outcome in rows]
     widths = [max(len(row[i]) for row in shown) for i in range(3)]
@@ -177,8 +176,8 @@ def _table(rows: Sequence[tuple[str, str, str, str]], limit: int | None) -> Iter
 
 def _point(config: Config) -> str:
     """Name a config by its variant and what was assigned, or by its file."""
+    from assay.core.terminal import elided
     from assay.query.diff import written
-    from assay.query.words import elided
 
     assigned = "  ".join(f"{key}={written(node)}" for key, node in config.assigned)
     file = config.path.name if config.path is not None else "-"
@@ -186,9 +185,8 @@ def _point(config: Config) -> str:
 
 
 def _title(config: Config) -> str:
-    from assay.core.diagnostics import visible
+    from assay.core.terminal import elided, visible
     from assay.query.diff import written
-    from assay.query.words import elided
 
     assigned = "  ".join(f"{key}={written(node)}" for key, node in config.assigned)
     file = str(config.path) if config.path is not None else ""
@@ -204,4 +202,4 @@ def _refuse(problems: Sequence[Any]) -> None:
     if warnings:
         from assay.core.diagnostics import render
 
-        click.echo(render(warnings, color=use_color(sys.stderr)) + "\n", err=True)
+        echo(render(warnings, color=use_color(sys.stderr)) + "\n", err=True)

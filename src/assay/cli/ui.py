@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from assay.cli.terminal import echo
 from assay.core.errors import InputError, MissingExtraError
 from assay.query.place import project_here
 
@@ -56,11 +57,11 @@ def command(
 def _say(event: str, text: str) -> None:
     match event:
         case "ready":
-            click.echo(f"{text}\nThe link works once; Ctrl-C ends the server.")
+            echo(f"{text}\nThe link works once; Ctrl-C ends the server.")
         case "another":
-            click.echo(f"opened; for another browser:\n{text}")
+            echo(f"opened; for another browser:\n{text}")
         case "unbuilt":
-            click.echo(
+            echo(
                 "The page is not built: `./dev setup` builds it. The API answers all the same.",
                 err=True,
             )

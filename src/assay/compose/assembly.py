@@ -19,6 +19,7 @@ from assay.core.ports import Bind, NullRecorder
 from assay.core.run_file import Best
 from assay.core.schema import is_evaluated, parse_duration_s, parse_steps
 from assay.core.stop import Stop
+from assay.core.terminal import for_terminal
 from assay.record.recorder import RunRecorder
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+    print(for_terminal(line, color=False), file=sys.stderr, flush=True)
 
 
 @dataclass(slots=True)

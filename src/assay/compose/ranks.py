@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from assay.compose.division import check_division
 from assay.compose.launch import Launch, RunResult
 from assay.compose.rank_folder import Deaths, Order, RankFolder, heard_in, tell_heard, text
-from assay.compose.records import failed
+from assay.compose.records import failed, secrets_of
 from assay.compose.standstill import described
 from assay.config import dump, open_config
 from assay.config.loading import Config
@@ -222,7 +222,7 @@ def _spread(task: Task, count: int, config: Config) -> RunResult:
                 kept = RunFolder(record).ranks / f"{least + local}.txt"
                 kept.parent.mkdir(exist_ok=True)
                 with kept.open("a", encoding="utf-8") as file:
-                    file.write(output_of(folder, local))
+                    file.write(secrets_of(config).clean(output_of(folder, local)))
         if least and told:  # rank 0 of another machine tells more
             first = {**told[min(told)], "id": first.get("id", ""), "step": first.get("step", 0)}
         return RunResult(

@@ -37,6 +37,7 @@ from assay.compose.records import (
     new_record,
     project_around,
     recorded_of,
+    secrets_of,
     set_recorder,
     tell_defaults,
     tell_info,
@@ -53,12 +54,14 @@ from assay.compose.unfinished import (
 )
 from assay.config import config_hash, dump, load, open_config, seedless_hash
 from assay.config.loading import Config
+from assay.config.secret_keys import without_secrets
 from assay.config.tree import get_at
 from assay.core.errors import InputError, RankError
 from assay.core.events import Handler
 from assay.core.facts import EndStatus, Warned
 from assay.core.ports import NullRecorder
 from assay.core.signals import heard_line, stopping
+from assay.core.terminal import for_terminal
 from assay.query.find import find, find_checkpoint
 from assay.query.run import RunView
 from assay.record.recorder import RunRecorder
@@ -150,7 +153,7 @@ def _end_by_order(
         recorder.logger.info("%s", order.cause)
     result = ended(recorder, config, status, order.reason, {}, step=step)
     if not launch.ranks_folder and house.is_first:  # nobody else tells the person
-        print(f"error: {order.cause}", file=sys.stderr, flush=True)
+        print(for_terminal(f"error: {order.cause}", color=False), file=sys.stderr, flush=True)
     if house.rank_folder is not None:
         code = 128 + order.signal if order.signal else RankError.exit_code
         facts = facts_of(replace(result, exit_code=code), house.rank)
@@ -255,7 +258,7 @@ def go_on(
 
     old = load(view.folder.config_toml)
     project = Project(Path(view.file.project)) if view.file.project else project_around(None)
-    changes = changed_keys(old.root, config.root)
+    changes = changed_keys(old.root, without_secrets(config.root))
     changed = [change.key for change in changes]
     if not force:
         refuse_other_data(view.id, old.root, config.root, changed)
@@ -302,6 +305,8 @@ def go_on(
             house.ranks.wait()  # all have read what the first one now moves
         if not house.is_first:
             return _train(assembled, NullRecorder, config, launch)
+        secrets = secrets_of(config)
+        config_toml = dump(without_secrets(config.root, secrets))
 
         def begin() -> RunRecorder:
             recorder = RunRecorder.resume(
@@ -310,7 +315,7 @@ def go_on(
                 project=project,
                 checkpoint=checkpoint,
                 changed=changed,
-                config_toml=dump(config.root) if changed else None,
+                config_toml=config_toml if changed else None,
                 config_files=config.files,
                 config_hash=config_hash(config.named or config.root),
                 seedless_hash=seedless_hash(config.named or config.root),
@@ -323,8 +328,9 @@ def go_on(
                 **log_formats(config),
                 exactness=assembled.engine.source.exactness,
                 take_over=take_over,
+                secrets=secrets,
             )
-            tell_info(recorder, dump(config.root))
+            tell_info(recorder, config_toml)
             if len(recorder.run.attempts) > 1:
                 assembled.notes += told_differences(*recorder.run.attempts[-2:])
             for each in skipped:
@@ -359,8 +365,7 @@ def load_model(address: str, checkpoint: str = "best") -> Model:
     from assay.engine.handlers.ema import evaluated_weights
 
     view, folder = find_checkpoint(address if "@" in address else f"{address}@{checkpoint}")
-    config = load(view.folder.config_toml)
-    config = at_home(config, view.file)
+    config = at_home(load(view.folder.config_toml), view.file, part="model")
     with open_house(config, Launch(device="cpu")) as house:
         make_task(house)
         model = house.build("model")

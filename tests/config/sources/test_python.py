@@ -201,7 +201,7 @@ def test_every_value_knows_its_line_and_column(tmp_path: Path) -> None:
     }
     assert places["model"] == ("3:10", "3:18")
     assert places['model."é"'] == ("3:27", "3:29")
-    assert places["model.width[0]"][1] == "3:41"
+    assert places["model.width.0"][1] == "3:41"
     assert places["model.head.x"] == ("4:20", "4:25")
     assert places["model.head.y"] == ("4:35", "4:37")
     assert places["model.drop"] == ("6:1", "6:14")
