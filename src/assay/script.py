@@ -12,6 +12,7 @@ from assay.core.errors import AssayError, InputError
 from assay.core.secret import Secrets, secrets_under
 from assay.core.signals import obey_sigterm
 from assay.core.terminal import visible
+from assay.record.recordable import recordable
 from assay.record.recorder import RunRecorder
 from assay.record.start import Run, finish_with_python, is_off
 from assay.store.layout import Project, open_project, run_folders
@@ -25,7 +26,7 @@ AUTO = "auto"
 
 def start(
     tag: str = "",
-    config: Mapping[str, Any] | None = None,
+    config: Any = None,
     desc: str = "",
     *,
     project: Project | str | os.PathLike[str] | None = None,
@@ -39,6 +40,9 @@ def start(
     none. What the process prints meanwhile is kept in `output.txt`, children and C code included, but not in notebooks.
     The environment variable ASSAY=off switches recording off.
 
+    `config` is a mapping, or what can be one: an argparse.Namespace, a dataclass, a Params. What in it is no plain data
+    is recorded as `Run.value` does; InputError names what cannot be.
+
     `resume` continues the record of a script as a further attempt. "auto" takes the newest one with this
     tag and config that neither finished nor is being written, or begins a new one; else it is the id, tag
     or path of a run. `run.step` is where the attempt begins: at the newest checkpoint in the folder of the
@@ -47,16 +51,20 @@ def start(
     """
     if is_off():
         return Run(None)
+    settings = recordable({} if config is None else config, "config", dates=True)
+    if not isinstance(settings, dict):
+        fix = "config={...}, vars(args), or plain(load(PATH).root) of assay.config for a file"
+        raise InputError(f"A config is a mapping, not {type(config).__name__}.", fix=fix)
     # Here: an import of what records does not pay for what reads configs.
     from assay.config.freeze import dump, whole_hash
     from assay.config.secret_keys import without_secrets
     from assay.config.tree import Table, from_plain
     from assay.core.diagnostics import Origin
 
-    tree = from_plain(dict(config or {}), Origin(source="<python>"))
+    tree = from_plain(settings, Origin(source="<python>"))
     assert isinstance(tree, Table)
     secrets = Secrets.known(os.environ, sys.orig_argv)
-    secrets.add(secrets_under(config or {}))
+    secrets.add(secrets_under(settings))
     written = without_secrets(tree, secrets, has_references=False)
     described: dict[str, Any] = {
         "config_toml": dump(written),  # what cannot be written down is refused before anything is made
@@ -69,6 +77,7 @@ def start(
     home = project if isinstance(project, Project) else open_project(Path(project or Path.cwd()), create=True)
     if home.is_new:
         print(f"assay: {visible(str(home.root))} is a project now (it has a folder .assay/).", file=sys.stderr)
+    tag = str(tag or "")
     view = None
     if resume == AUTO:
         view = unfinished(home, tag, described["config_hash"])
@@ -79,7 +88,7 @@ def start(
     if view is not None:
         recorder = _resumed(view, home, written, described)
     else:
-        recorder = RunRecorder.start(home, tag=tag, desc=desc, **described)
+        recorder = RunRecorder.start(home, tag=tag, desc=str(desc or ""), **described)
     obey_sigterm()
     return finish_with_python(Run(recorder))
 

@@ -146,16 +146,17 @@ def check_split(config: Config, count: int) -> None:
 
 def spread_config(config: Config, launch: Launch, *, parent: str = "") -> RunResult:
     """Train `config` in the processes that it asks for."""
-    return _spread(_task(config, launch, parent=parent), asked_processes(config, launch), config)
+    return _spread(task_of(config, launch, parent=parent), asked_processes(config, launch), config)
 
 
 def spread_resume(config: Config, launch: Launch, record: Path, checkpoint: str, **options: Any) -> RunResult:
     """Go on with a run in the processes that its config asks for."""
-    task = replace(_task(config, launch, **options), resumed=str(record.resolve()), checkpoint=checkpoint)
+    task = replace(task_of(config, launch, **options), resumed=str(record.resolve()), checkpoint=checkpoint)
     return _spread(task, asked_processes(config, launch), config)
 
 
-def _task(config: Config, launch: Launch, **options: Any) -> Task:
+def task_of(config: Config, launch: Launch, **options: Any) -> Task:
+    """Write a config down for another process of this machine."""
     return Task(
         launch={**asdict(launch), "command": list(launch.command)},
         config=dump(config.root),
@@ -362,7 +363,7 @@ def _do(task: Task, launch: Launch, rank: int, begun: str) -> RunResult:
     from assay.compose.checks import sound
     from assay.compose.training import go_on, train
 
-    config = _config(task, Path(launch.ranks_folder), rank)
+    config = config_of(task, Path(launch.ranks_folder), rank)
     if begun:
         view = find(begun)[0]
         if view.status == "finished":  # somebody failed while leaving
@@ -376,7 +377,8 @@ def _do(task: Task, launch: Launch, rank: int, begun: str) -> RunResult:
     return train(config, launch, **task.options)
 
 
-def _config(task: Task, folder: Path, rank: int) -> Config:
+def config_of(task: Task, folder: Path, rank: int) -> Config:
+    """Read the config of a task; `folder` is for a file of this rank's."""
     file = folder / f"config-{rank}.toml"
     file.write_text(task.config, encoding="utf-8")
     return replace(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar, overload
@@ -13,6 +13,7 @@ from typing import Any, Protocol, Self, TypeVar, overload
 from assay.core import signals
 from assay.core.facts import EndStatus, RunFact
 from assay.core.run_file import RunFile
+from assay.record.recordable import encoded, text_of
 from assay.record.recorder import RunRecorder, ending
 
 Thing = TypeVar("Thing")
@@ -82,22 +83,28 @@ class Run:
             self.log = self._recorder.log  # type: ignore[method-assign]
 
     def value(self, name: str, value: Any) -> None:
-        """A result that is no curve: text, a number, a list, a mapping."""
+        """A result that is no curve: text, a number, a list, a mapping.
+
+        Numbers of numpy and torch are numbers, paths, dates and dtypes text; InputError names what cannot be kept.
+        """
         if self._recorder is not None:
             self._recorder.set_value(name, value)
 
     def text(self, name: str, text: str, step: int | None = None) -> str:
         """Keep a text; like all that follow it returns the digest of the artifact, "" when nothing is recorded."""
-        return self._keep("text", name, step, lambda _: text.encode("utf-8", "surrogateescape"))
+        return self._keep("text", name, step, lambda _: encoded(text_of(text)))
 
     def table(
         self,
         name: str,
-        rows: Iterable[Mapping[str, Any] | Sequence[Any]],
+        rows: Any,
         columns: Sequence[str] | None = None,
         step: int | None = None,
     ) -> str:
-        """Keep a table as CSV: rows are mappings, or sequences in the order of `columns`."""
+        """Keep a table as CSV: rows are mappings, dataclasses or named tuples, or sequences in the order of `columns`.
+
+        A data frame, a mapping of columns and an array are tables too.
+        """
         return self._keep("table", name, step, lambda media: media.table_csv(rows, columns))
 
     def histogram(self, name: str, values: Any, step: int | None = None, *, bins: int = 64) -> str:
@@ -107,22 +114,21 @@ class Run:
     def image(self, name: str, image: Any, step: int | None = None, *, stretch: bool = False) -> str:
         """Keep an array as a PNG: height x width, with 1, 3 or 4 channels in front or behind.
 
-        Floats are from 0 to 1, integers from 0 to 255; with `stretch` numbers of any range, as those of a weight.
+        Floats are from 0 to 1, integers from 0 to 255; with `stretch` numbers of any range, as those of a weight. An
+        image of PIL is one too, a batch of images a grid of them.
         """
-        return self._keep(
-            "image", name, step, lambda media: media.png(media.pixels(media.stretched(image) if stretch else image))
-        )
+        return self._keep("image", name, step, lambda media: media.png(media.picture(image, stretch=stretch)))
 
     def images(self, name: str, images: Any, step: int | None = None, *, per_row: int = 8) -> str:
         """Keep images of one size as one, side by side."""
         return self._keep("image", name, step, lambda media: media.png(media.grid(images, per_row=per_row)))
 
     def figure(self, name: str, figure: Any, step: int | None = None) -> str:
-        """Keep what a figure of matplotlib looks like."""
+        """Keep what a figure of matplotlib, or the one around its axes, looks like."""
         return self._keep("figure", name, step, lambda media: media.figure_png(figure))
 
     def audio(self, name: str, samples: Any, rate: int, step: int | None = None) -> str:
-        """Keep samples from -1 to 1 (time, or time x channels) as a WAV file."""
+        """Keep samples (time, or time x channels), floats from -1 to 1 or integers, as a WAV file."""
         return self._keep("audio", name, step, lambda media: media.wav(samples, rate))
 
     def video(self, name: str, source: str | os.PathLike[str] | bytes, step: int | None = None) -> str:
@@ -138,7 +144,10 @@ class Run:
         return self._recorder.artifact(made(media), name, kind=kind, step=step)
 
     def artifact(self, source: str | os.PathLike[str] | bytes, name: str = "") -> str:
-        """Keep a file (or bytes, which need a name) by content; returns its digest, "" when nothing is recorded."""
+        """Keep a file, a folder or bytes (which need a name) by content.
+
+        Returns the digest, of a folder that of all names and digests in it; "" when nothing is recorded.
+        """
         return self._recorder.artifact(source, name) if self._recorder is not None else ""
 
     def watch(self, name: str, suffixes: Sequence[str] = (), *, folder: str | os.PathLike[str] | None = None) -> Path:
