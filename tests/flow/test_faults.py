@@ -261,13 +261,15 @@ def test_a_disk_that_fills_up_ends_no_run_and_is_told(in_child, toy: Path) -> No
     """No file may grow beyond 20 kB: the record fits, a checkpoint of this wide a model does not."""
     ran = in_child(FULL, "20000", "run", "toy.toml", "model.width=2000", "--device", "cpu")
 
-    assert ran.returncode == 0, ran.stderr
+    assert ran.returncode == 1, ran.stderr
     run = only_run(toy)
     warned = [timed.fact for timed in read_events(run / "events.jsonl") if isinstance(timed.fact, Warned)]
     assert "Traceback" not in ran.stderr
     assert warned and warned[0].message in ran.stderr
+    assert sum("checkpoint" in each.message for each in warned) == 2  # the first one and the final one
     assert run_file.read(run).status == "finished"
-    assert "finished" in ran.stderr
+    assert run_file.read(run).newest.reason == "final weights not kept: file too large"
+    assert "finished" in ran.stderr and "final weights not kept: file too large" in ran.stderr
     assert not [path for path in (run / "checkpoints").iterdir() if path.name.endswith(".tmp")]
 
 
@@ -285,7 +287,7 @@ def test_a_run_on_a_disk_that_is_really_full_keeps_its_last_good_checkpoint_and_
     try:
         ran = assay("run", "toy.toml", "model.width=2000", "--device", "cpu", ASSAY_RUNS_DIR=str(disk))
 
-        assert ran.returncode == 0, ran.stderr
+        assert ran.returncode == 1, ran.stderr
         assert "Traceback" not in ran.stderr
         assert "The checkpoint of step 32 was not written: [Errno 28] No space left on device." in ran.stderr
         (run,) = disk.iterdir()
@@ -293,6 +295,15 @@ def test_a_run_on_a_disk_that_is_really_full_keeps_its_last_good_checkpoint_and_
         assert [path.name for path in (run / "checkpoints").iterdir()] == ["step-000000003"]
         curve = read_series(run / "metrics.bin")["train/loss"]
         assert list(curve.steps) == list(range(1, 33))
+        lost = "final weights not kept: disk full"
+        assert lost in [each.strip() for line in ran.stderr.splitlines() for each in line.split("  ")]
+        assert f"go on with: assay resume {run_file.read(run).id}" in ran.stderr
+        assert f"{run_file.read(run).id}: {lost}" in assay("ls", ASSAY_RUNS_DIR=str(disk)).stdout
+        assert f"finished: {lost}" in assay("show", "last", ASSAY_RUNS_DIR=str(disk)).stdout
+        subprocess.run(["mount", "-o", "remount,size=1m", str(disk)], check=True)
+        tested = assay("test", "last", "--split", "valid", ASSAY_RUNS_DIR=str(disk))
+        said = " ".join(tested.stderr.split())
+        assert f"@step-000000003: the newest that were kept (step 32 was the last; finished: {lost})" in said
 
         subprocess.run(["mount", "-o", "remount,size=20m", str(disk)], check=True)
         resumed = assay("resume", "last", ASSAY_RUNS_DIR=str(disk))

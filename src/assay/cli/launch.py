@@ -75,7 +75,7 @@ def told(result: RunResult, *, pdb: bool = False, can_resume: bool = True) -> in
     error = result.exception
     if result.status == "finished":
         values = [f"{name} {value:.4f}" for name, value in result.value.items()]
-        parts = filter(None, [f"finished {result.id}".rstrip(), f"step {result.step}", *values])
+        parts = filter(None, [f"finished {result.id}".rstrip(), f"step {result.step}", *values, result.note])
         first, *rest = folded("  ".join(parts), width(sys.stderr))
         echo("\n".join([paint("finished", "green bold", on=color) + first.removeprefix("finished"), *rest]), err=True)
     elif result.status == "stopped":
@@ -86,7 +86,8 @@ def told(result: RunResult, *, pdb: bool = False, can_resume: bool = True) -> in
         _explain(error, color)
     if where:
         echo(f"record:{where}", err=True)
-    if result.status != "finished" and result.record_dir is not None and result.step and can_resume:
+    is_whole = result.status == "finished" and result.exit_code == 0
+    if not is_whole and result.record_dir is not None and result.step and can_resume:
         mended = "once that is mended, " if isinstance(error, InputError) else ""
         echo(f"{mended}go on with: assay resume {result.id}", err=True)
     if pdb and error is not None:

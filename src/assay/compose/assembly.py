@@ -23,7 +23,7 @@ from assay.core.terminal import for_terminal
 from assay.record.recorder import RunRecorder
 
 if TYPE_CHECKING:
-    from assay.engine import Engine
+    from assay.engine import Engine, Save
 
 
 def _say(line: str) -> None:
@@ -43,6 +43,7 @@ class Assembled:
     loaders: Mapping[str, Iterable[Any]] = field(default_factory=dict)  # of the splits that are evaluated
     notes: list[str] = field(default_factory=list)  # to say at the start
     say: Callable[[str], None] = _say  # to the person who looks on
+    save: Save | None = None  # of a process that writes checkpoints
 
     def saver(self, *, attempt: int | None = None) -> Any:
         from assay.engine import Saver
@@ -148,7 +149,7 @@ def listen(assembled: Assembled, recorder: RunRecorder | NullRecorder, launch: L
             recorder.set_best(Best(metric=metric, mode=mode, value=value, step=step, checkpoint=checkpoint))
 
         best = settings.get("best") if house.is_on("evaluate") else None
-        save = Save(
+        assembled.save = Save(
             assembled.saver(),
             every=settings.get("every", "1 epoch"),
             best=(best["metric"], best["mode"]) if best else None,
@@ -156,7 +157,7 @@ def listen(assembled: Assembled, recorder: RunRecorder | NullRecorder, launch: L
             on_best=remember,
             background=settings.get("background", True),
         )
-        engine.bus.extend(save.handlers())
+        engine.bus.extend(assembled.save.handlers())
     shown = house.values("display")
     quiet = launch.quiet or not house.is_first or bool(shown.get("quiet", False)) or not house.is_on("display")
     logger = recorder.logger if isinstance(recorder, RunRecorder) else logging.getLogger("assay")

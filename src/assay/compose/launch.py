@@ -63,7 +63,7 @@ class RunResult:
 
     `test`: how the test that followed it ended, when one was asked for. `is_first`: not of the processes of a run that
     leave it to another one to record and to tell. `signal` was heard meanwhile, 0 for none: whoever has more to do
-    ends, even if this run came to its own end.
+    ends, even if this run came to its own end. `note` is for the person: what could not be kept, what was tested.
     """
 
     record_dir: Path | None
@@ -77,3 +77,4 @@ class RunResult:
     test: RunResult | None = None
     is_first: bool = True
     signal: int = 0
+    note: str = ""

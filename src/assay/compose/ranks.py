@@ -247,7 +247,8 @@ def _outcome(ranks: RankFolder, first: Mapping[str, Any], deaths: Sequence[Death
     """
     number = number or (0 if ranks.error() else ranks.signal())
     if first.get("status") == "finished" and not ranks.error():
-        return {"status": "finished", "signal": number}
+        note = first.get("note", "")
+        return {"status": "finished", "signal": number, "note": note, "exit_code": first.get("exit_code", 0)}
     if number:
         order = ranks.ordered()
         hung = RankError(order.cause) if order is not None else None
@@ -333,6 +334,7 @@ def facts_of(result: RunResult, rank: int) -> dict[str, Any]:
         "status": result.status,
         "value": dict(result.value),
         "exit_code": result.exit_code,
+        "note": result.note,
         "id": result.id,
         "step": result.step,
         "folder": str(result.record_dir or ""),

@@ -21,7 +21,7 @@ from assay.config import load
 from assay.config.loading import Config, open_config
 from assay.config.tree import Table, delete_at, from_plain, get_at, plain
 from assay.core.diagnostics import Origin
-from assay.core.errors import AssayError, InputError, did_you_mean
+from assay.core.errors import AssayError, InputError, choose
 from assay.core.events import Event
 from assay.core.facts import Evaluated
 from assay.core.manifest import FILE_NAME, read
@@ -37,11 +37,15 @@ Edit = Callable[[dict[str, Any]], Mapping[str, Any] | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weights:
-    """What is tested: the checkpoint in a folder, or a file of weights; `parent` is RUN@CHECKPOINT of a record."""
+    """Weights to test: the checkpoint in a folder, or a file of weights; `parent` is RUN@CHECKPOINT of a record.
+
+    `why` says, of those of a record, why it is these that are tested.
+    """
 
     path: Path
     parent: str = ""
     step: int = 0
+    why: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Those of `load_weights`."""
 
@@ -102,10 +106,17 @@ def weights_at(address: str) -> Weights:
     if (path / FILE_NAME).is_file():
         return Weights(path=path, step=read(path).step)
     view, name = find(address)
-    if not name:
-        name = "best" if view.best_checkpoint else "latest"
+    if name:
+        why = "as asked for"
+    elif view.best_checkpoint:
+        name, why = "best", f"the best by {view.best.metric}" if view.best is not None else "the best"
+    else:
+        name, why = "latest", "the newest that were kept"
     view, folder = find_checkpoint(f"{view.id}@{name}")
-    return Weights(path=folder, parent=f"{view.id}@{folder.name}", step=read(folder).step)
+    step = read(folder).step
+    if step < view.last_step and view.status_text != view.status:
+        why += f" (step {view.last_step} was the last; {view.status_text})"
+    return Weights(path=folder, parent=f"{view.id}@{folder.name}", step=step, why=why)
 
 
 def _weights_of(origin: Asked) -> Weights:
@@ -174,7 +185,9 @@ def test_config(
                 with signals.held():
                     return failed(recorder, config, error, step=0)
             with signals.held():
-                return ended(recorder, config, "finished", "", value, step=step)
+                result = ended(recorder, config, "finished", "", value, step=step)
+    note = f"weights of {weights.parent}: {weights.why}" if weights.why else ""
+    return replace(result, note=note)
 
 
 def train_and_test(config: Config, launch: Launch, *, edit: Edit | str | None = None) -> RunResult:
@@ -232,7 +245,7 @@ def _wanted(config: Config, splits: Iterable[str], *, infer: bool) -> list[str]:
     wanted = list(splits) or [name for name in known if is_meant(name)] or ["infer" if infer else "test"]
     for split in wanted:
         if split not in known:
-            fix = did_you_mean(split, known) or f"It has: {', '.join(known) or 'none'}. --split names another."
+            fix = choose(split, known, "--split names one of")
             raise InputError(f"The config has no [data.{split}].", where=os.fspath(config.path or ""), fix=fix)
     return wanted
 

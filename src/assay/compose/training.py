@@ -56,10 +56,11 @@ from assay.config import config_hash, dump, load, open_config, seedless_hash
 from assay.config.loading import Config
 from assay.config.secret_keys import without_secrets
 from assay.config.tree import get_at
-from assay.core.errors import InputError, RankError
+from assay.core.errors import CheckpointError, InputError, RankError
 from assay.core.events import Handler
 from assay.core.facts import EndStatus, Warned
 from assay.core.ports import NullRecorder
+from assay.core.run_file import UNSAVED
 from assay.core.signals import heard_line, stopping
 from assay.core.terminal import for_terminal
 from assay.query.find import find, find_checkpoint
@@ -135,13 +136,25 @@ def _train(
                 result = failed(recorder, config, cause, step=engine.state.step)
         else:
             status: EndStatus = "stopped" if stop.interrupts else "finished"
+            note = "" if stop.interrupts else _unsaved(assembled, state.step)
+            reason = "; ".join(filter(None, [note, stop.reason]))
             with signals.held():
                 house.tell_ending()
-                result = ended(recorder, config, status, stop.reason, state.metrics, step=state.step)
+                result = ended(recorder, config, status, reason, state.metrics, step=state.step)
             if stop.interrupts and stop.signal:
                 result = replace(result, exit_code=128 + stop.signal)
+            elif note:
+                result = replace(result, exit_code=CheckpointError.exit_code, note=note)
             result = replace(result, is_first=house.is_first)
     return replace(result, signal=signals.heard[0] if signals.heard else stop.signal)
+
+
+def _unsaved(assembled: Assembled, step: int) -> str:
+    """Return a note on the final weights, if they were to be kept and are not."""
+    if assembled.save is None or not assembled.house.is_first:
+        return ""
+    why = assembled.save.unsaved(step)
+    return f"{UNSAVED}: {why}" if why else ""
 
 
 def _end_by_order(

@@ -197,7 +197,7 @@ def _never_measured(
     message = f"`{leaf.value}` is never measured, so {what}"
     if split not in splits:
         near = nearest(split, splits)
-        fix = f"splits that are evaluated: {', '.join(splits) or 'none'}"
+        fix = f"splits that are evaluated: {', '.join(splits)}" if splits else "give [data.valid], or another split"
         yield problem_at("never-measured", message, leaf, path, f"did you mean `{near[0]}/{rest}`?" if near else fix)
     elif names is not None and rest.partition("/")[0] not in names:
         near = nearest(rest, names)

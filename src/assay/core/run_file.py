@@ -15,6 +15,9 @@ FILE_NAME = "run.json"
 IMPORTED = "imported."
 """How the names of values begin that say where a run was imported from: `imported.from`, `imported.path`, ..."""
 
+UNSAVED = "final weights not kept"
+"""How the reason of an attempt begins that came to its own end, but could not write its final checkpoint."""
+
 Kind = Literal["train", "test"]
 WrittenStatus = Literal["running", "finished", "failed", "stopped"]
 Status = Literal["running", "finished", "failed", "stopped", "killed", "unknown"]

@@ -25,6 +25,7 @@ from assay.engine.batches import blame_device, to_device
 from assay.engine.buffers import Buffers
 from assay.engine.bus import Bus, Listens, bind_by_name, event_named
 from assay.engine.checkpoint.engine_state import restore
+from assay.engine.criterion_misfit import CriterionError, blame_dtype, samples_line
 from assay.engine.data.loader import Loader
 from assay.engine.data.source import Window, as_source, seeded
 from assay.engine.dead_worker import died
@@ -513,7 +514,18 @@ class Engine:
                 where=str(error).partition(",")[0],
                 fix="Call the model (or a block of it): model(x), not a method of your own, nor its weights by name.",
             ) from error
+        if isinstance(error, CriterionError) and error.rows:
+            error.add_note(f"It is about {samples_line(error.rows, self._samples_now(window))}.")
+        blame_dtype(self.state.batch, error)
         blame_device(self.state.batch, self.device, error)
+
+    def _samples_now(self, window: Window) -> list[int]:
+        """Return which samples of the data set the newest micro-batch is made of; none where nobody knows."""
+        source, state = self.source, self.state
+        number = next((i for i, batch in enumerate(window.batches) if batch is state.batch), None)
+        if number is None or not isinstance(source, Loader) or getattr(self.process, "batch_hook", None) is not None:
+            return []
+        return source.indices(state.epoch, state.epoch_samples, number)
 
     def _origin(self, window: Window) -> str:
         """Where the first value of the step is that is not finite: it is done again, from the same batch and seed."""

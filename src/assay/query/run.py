@@ -17,11 +17,11 @@ from assay.core import lease as leases
 from assay.core import manifest as manifests
 from assay.core import run_file
 from assay.core.diagnostics import Origin
-from assay.core.errors import InputError, RecordError, did_you_mean
+from assay.core.errors import InputError, RecordError, choose
 from assay.core.facts import Edit, Timed, read_edits, read_events
 from assay.core.manifest import Checkpoint
 from assay.core.plain import from_plain
-from assay.core.run_file import IMPORTED, Best, Code, Kind, RunFile, Status, Summary
+from assay.core.run_file import IMPORTED, UNSAVED, Best, Code, Kind, RunFile, Status, Summary
 from assay.core.verdict import Verdict
 from assay.query.status import State, seconds_of, state_of
 from assay.store.artifacts import Artifact, artifacts
@@ -105,9 +105,9 @@ class RunView:
             since = f"{datetime.fromtimestamp(heard / 1e9).astimezone():%Y-%m-%d %H:%M}" if heard else "its start"
             host = self.file.newest.host if self.file.attempts else ""
             return f"unknown since {since}" + (f" (it runs on {host})" if host else "")
-        if self.status in ("failed", "stopped") and self.file.attempts and self.file.newest.reason:
-            return f"{self.status}: {self.file.newest.reason}"
-        return self.status
+        reason = self.file.newest.reason if self.file.attempts else ""
+        is_telling = self.status in ("failed", "stopped") or (self.status == "finished" and reason.startswith(UNSAVED))
+        return f"{self.status}: {reason}" if is_telling and reason else self.status
 
     @property
     def duration_s(self) -> float:
@@ -157,8 +157,7 @@ class RunView:
 
         found = read_series(self.folder.metrics, names=[name])
         if name not in found:
-            known = ", ".join(self.metrics[:10])
-            fix = did_you_mean(name, self.metrics) or (f"it has {known}" if known else "nothing was logged yet")
+            fix = choose(name, self.metrics, "it has")
             raise InputError(f"The run {self.id} has no metric `{name}`.", where=str(self.path), fix=fix)
         return found[name]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -14,7 +15,7 @@ from torch import nn
 from assay.core.errors import CheckpointError, InputError, did_you_mean
 from assay.core.events import Event, Handler
 from assay.core.facts import Saved, Warned
-from assay.core.manifest import Kind, Manifest, folder_of_step
+from assay.core.manifest import Kind, Manifest, folder_of_step, pointed
 from assay.core.ports import NullRecorder, Recorder
 from assay.engine.backward_part import NonFiniteError
 from assay.engine.checkpoint.background import Background
@@ -35,6 +36,9 @@ _LOGGER = logging.getLogger("assay.checkpoint")
 
 class Save:
     """Writes checkpoints. A save that fails is reported and never ends the training.
+
+    `failure` is why the newest one was not written, None if it was. The same failure again is told once more only
+    for the final one.
 
     `best`: the metric and mode that decide which evaluation was best; `evaluate_every` is when it can change.
     `on_best` hears (metric, mode, value, step, checkpoint). In the `background` the training waits only until the
@@ -58,6 +62,7 @@ class Save:
         self.evaluate_every = evaluate_every
         self.on_best = on_best
         self.last_step: int | None = None
+        self.failure: CheckpointError | None = None
         self._improved = False
         self._failed_step: int | None = None
         self._background = Background("assay-save") if background else None
@@ -78,6 +83,12 @@ class Save:
         for event in (Event.RUN_END, Event.EXCEPTION):
             out.append(Handler(event=event, fn=self.wait, priority=_LAST, name="Save.wait"))
         return [handler for handler in out if handler is not None]
+
+    def unsaved(self, step: int) -> str:
+        """Return why there is no final checkpoint of this step, though there should be one; else ""."""
+        if self.every == "never" or pointed(self.saver.folder, "final") == folder_of_step(step):
+            return ""
+        return cause_of(self.failure) if self.failure is not None else "nothing was written"
 
     def rehearse(self, engine: Engine) -> None:
         """Encode and decode the whole state in memory, so that what cannot be kept is known before the first step."""
@@ -164,7 +175,7 @@ class Save:
                     capture(engine), where, kind=kind, info=info, final=final, staging=self._staging
                 )
             except CheckpointError as error:
-                _tell_failure(recorder, str(error), step)
+                self._tell_failure(recorder, error, step, final=final)
                 return
             finally:
                 engine.fire(Event.CHECKPOINT_END)
@@ -174,13 +185,13 @@ class Save:
             if write is None and self._failed_step == step:
                 return  # it was said already
             self._failed_step = step
-            with _reported(recorder, step):
+            with self._reported(recorder, step, final=final):
                 if write is None:
                     if self.saver.is_first:
                         self.saver.promote(name, kind, final=final)
                 else:
                     _tell_saved(recorder, write(), seconds=perf_counter() - begun, is_best=is_best)
-                self._failed_step = None
+                self._failed_step = self.failure = None
                 if best is not None and self.saver.is_first:
                     self._mark(name, best)
 
@@ -189,6 +200,25 @@ class Save:
         else:
             job()
         engine.add_seconds("checkpoint", perf_counter() - begun)
+
+    @contextmanager
+    def _reported(self, recorder: Recorder, step: int, *, final: bool) -> Iterator[None]:
+        """Tell what goes wrong inside; it ends nothing."""
+        try:
+            yield
+        except CheckpointError as error:
+            self._tell_failure(recorder, error, step, final=final)
+        except Exception as error:  # a thread has nobody above it, and the training is worth more than one checkpoint
+            failure = CheckpointError(f"The checkpoint of step {step} was not written: {error!r}.")
+            self._tell_failure(recorder, failure, step, final=final)
+
+    def _tell_failure(self, recorder: Recorder, error: CheckpointError, step: int, *, final: bool) -> None:
+        before, self.failure = self.failure, error
+        if before is not None and cause_of(before) == cause_of(error) and not final:
+            return
+        if isinstance(recorder, NullRecorder):  # which tells nobody
+            _LOGGER.warning(str(error))
+        recorder.tell(Warned(message=str(error), step=step))
 
     def _mark(self, name: str, best: Mapping[str, Any]) -> None:
         try:
@@ -199,27 +229,20 @@ class Save:
             self.on_best(best["metric"], best["mode"], best["value"], best["step"], name)
 
 
-@contextmanager
-def _reported(recorder: Recorder, step: int) -> Iterator[None]:
-    """What goes wrong is told and ends nothing."""
-    try:
-        yield
-    except CheckpointError as error:
-        _tell_failure(recorder, str(error), step)
-    except Exception as error:  # a thread has nobody above it, and the training is worth more than one checkpoint
-        _tell_failure(recorder, f"The checkpoint of step {step} was not written: {error!r}.", step)
-
-
 def _tell_saved(recorder: Recorder, manifest: Manifest, *, seconds: float, is_best: bool) -> None:
     size = sum(file.size_bytes for file in manifest.files)
     name, kind, step = manifest.name, manifest.kind, manifest.step
     recorder.tell(Saved(name=name, kind=kind, step=step, size_bytes=size, seconds=seconds, best=is_best))
 
 
-def _tell_failure(recorder: Recorder, message: str, step: int) -> None:
-    if isinstance(recorder, NullRecorder):  # which tells nobody
-        _LOGGER.warning(message)
-    recorder.tell(Warned(message=message, step=step))
+def cause_of(failure: CheckpointError) -> str:
+    """Return in a few words why a checkpoint was not written."""
+    error: BaseException | None = failure
+    while error is not None and not isinstance(error, OSError):
+        error = error.__cause__
+    if error is None:
+        return failure.what.partition(" was not written: ")[2].rstrip(".") or failure.what
+    return "disk full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else (error.strerror or str(error)).lower()
 
 
 def _spoilt(model: nn.Module) -> list[str]:

@@ -226,11 +226,7 @@ def lost(error: BaseException) -> PeerError | None:
 
 def _peer_error(error: BaseException) -> PeerError:
     first = str(error).strip().splitlines()[0] if str(error).strip() else "no reason given"
-    return PeerError(
-        "Another process of this run ended, or does not answer.",
-        where=first[:200],
-        fix="What ended it is told by that process.",
-    )
+    return PeerError("Another process of this run ended, or does not answer; it tells why.", where=first[:200])
 
 
 def _buckets(tensors: Iterable[Tensor], size: int) -> Iterable[list[Tensor]]:
