@@ -107,9 +107,9 @@ def unfinished(project: Project, tag: str, config_hash: str) -> RunView | None:
     for folder in run_folders(project):
         try:
             view = RunView(folder)
+            file = view.file
         except AssayError:  # a record that cannot be read is none to resume
             continue
-        file = view.file
         is_meant = file.kind == "train" and file.tag == tag and file.attempts
         if is_meant and file.newest.config_hash == config_hash and is_of_script(view) and not view.origin:
             found.append(view)

@@ -219,7 +219,7 @@ def rerun(address: str, overrides: Sequence[str] = (), launch: Launch | None = N
             "A run is trained again from its beginning.", fix=f"assay resume {address}, or leave out @{name}"
         )
     refuse_without_config(view, fix="run it again")
-    config = open_config(view.folder.config_toml, overrides, user_dir=None)
+    config = open_config(view.saved_config, overrides, user_dir=None)
     return train(at_home(config, view.file), launch or Launch(), parent=view.id)
 
 
@@ -241,7 +241,7 @@ def resume(
     if view.kind != "train":
         raise InputError(f"The run {view.id} is a test: there is nothing to go on with.")
     refuse_without_config(view, fix=f'run it again, with assay.start(..., resume="{view.id}")')
-    config = sound(at_home(open_config(view.folder.config_toml, overrides, user_dir=None), view.file))
+    config = sound(at_home(open_config(view.saved_config, overrides, user_dir=None), view.file))
     taken = take_over or is_cut_off(view)
     return go_on(view, name, config, launch or Launch(), take_over=taken, verify=verify, force=force)
 
@@ -378,7 +378,7 @@ def load_model(address: str, checkpoint: str = "best") -> Model:
     from assay.engine.handlers.ema import evaluated_weights
 
     view, folder = find_checkpoint(address if "@" in address else f"{address}@{checkpoint}")
-    config = at_home(load(view.folder.config_toml), view.file, part="model")
+    config = at_home(load(view.saved_config), view.file, part="model")
     with open_house(config, Launch(device="cpu")) as house:
         make_task(house)
         model = house.build("model")

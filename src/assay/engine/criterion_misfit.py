@@ -43,7 +43,8 @@ def misfit(error: Exception, criterion: Any, pred: Tensor, target: Any) -> Crite
     name = type(criterion).__name__
     said = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
     where = f"{name}(pred {shape_of(pred)}, target {shape_of(target)})"
-    fix, rows = "", []
+    fix = ""
+    rows: list[int] = []
     if isinstance(target, Tensor):
         fix, rows = _mistake(criterion, pred.detach(), target.detach())
     return CriterionError(f"{name} cannot be computed: {said.rstrip('.')}.", where=where, fix=fix, rows=rows)
