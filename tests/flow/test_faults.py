@@ -363,6 +363,26 @@ def test_an_error_of_the_users_class_while_it_is_made_shows_their_line_and_its_p
     assert "fault in assay" not in said and not (toy / "runs").exists()
 
 
+def test_a_label_that_is_no_class_is_told_with_its_sample_and_the_graph_of_the_step_survives(
+    toy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    labelled = "        self.labels = (self.points.sum(1) > 0).long()\n"
+    wrong = f"{labelled}        self.labels[41] = 7\n"
+    (toy / "points.py").write_text((toy / "points.py").read_text().replace(labelled, wrong))
+    monkeypatch.chdir(toy)
+
+    assert main(["run", "toy.toml", "--device", "cpu"]) == 2
+
+    said = capsys.readouterr().err
+    assert "error: CrossEntropyLoss cannot be computed: Target 7 is out of bounds." in said
+    assert "pred float32 [8, 2], target int64 [8]" in said and "fix: Give the model 8 outputs" in said
+    assert "It is about sample 41 of data.train." in said
+    assert "File " not in said and "fault in assay" not in said
+    assert main(["graph", "toy.toml"]) == 2
+    drawn = capsys.readouterr()
+    assert "7 is out of range for 2 classes" in drawn.err and "process.criterion  CrossEntropyLoss" in drawn.out
+
+
 def test_what_a_library_refuses_while_it_is_made_is_told_with_its_place_in_the_config_alone(
     toy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -23,7 +23,7 @@ _SHOWN = 5
 
 
 class CriterionError(InputError):
-    """The criterion cannot be computed. `rows` are the samples of the batch that are at fault, where some are."""
+    """Failure of torch to compute a criterion. `rows` are the samples of the batch that are at fault, if any are."""
 
     def __init__(self, what: str, *, where: str, fix: str, rows: Sequence[int] = ()) -> None:
         super().__init__(what, where=where, fix=fix)
