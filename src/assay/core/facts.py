@@ -56,14 +56,10 @@ class Saved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Warned:
-    """Something the user should know: nothing stopped because of it.
-
-    `lost`: what the record lacks for good because of it, in a few words. The end of the run tells it again.
-    """
+    """Something the user should know: nothing stopped because of it."""
 
     message: str
     step: int | None = None
-    lost: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
