@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from assay.core import lease as leases
 from assay.core import metrics_file, run_file
-from assay.core.directory import create_file
+from assay.core.directory import create_file, open_directory
 from assay.core.errors import AssayError, InputError, LeaseError, RecordError
 from assay.core.facts import Ended, EndStatus, RunFact, Started, Warned, event_line
 from assay.core.ids import is_plain_name, new_run_id
@@ -90,7 +90,8 @@ class RunRecorder:
 
         with contextlib.suppress(OSError):
             self._reserve()
-        self._folder_mode = stat.S_IMODE(folder.path.stat().st_mode)
+        self._home = open_directory(folder.path, follow=True)  # held: its number is given to no other folder
+        self._folder_mode = stat.S_IMODE(self._home.mode)
         self._config_toml = read_bytes(folder.config_toml, MAX_BYTES) if folder.config_toml.exists() else b""
         self._later = Later(lambda values, step: self.log(values, step))
         self._chores: tuple[Callable[[], object], ...] = (self._later.flush_old,)
@@ -106,6 +107,7 @@ class RunRecorder:
                 on_grown=self._wake.set,
             )
         except BaseException:
+            self._home.close()
             logfile.close_log(self._log_file)
             raise
         # The writer's own method: a wrapper would cost a tenth of a log call.
@@ -571,8 +573,13 @@ class RunRecorder:
         return f"not kept: {'; '.join(self.lacks)}" if self.lacks else ""
 
     def _is_here(self) -> bool:
-        """Whether the record is where it was begun. Without its `run.json` somebody has moved or deleted it."""
-        return os.path.lexists(self.folder.run_json)
+        """Whether the record is where it was begun. Another folder there is one that a checkpoint was written to."""
+        try:
+            held = self._home.descriptor
+            is_same = held is None or os.path.samestat(os.fstat(held), os.stat(self.folder.path))
+            return is_same and os.path.lexists(self.folder.run_json)
+        except OSError:
+            return False
 
     def _make_again(self) -> None:
         """Make the folder of the run again, with all that is known of it. OSError when that cannot be done.
@@ -586,6 +593,8 @@ class RunRecorder:
             path.mkdir(self._folder_mode)
         with contextlib.suppress(FileNotFoundError):  # only where the folder was emptied but for it
             (path / leases.FILE_NAME).unlink()
+        self._home.close()
+        self._home = open_directory(path, follow=True)
         self._lease = leases.acquire(path, self.run.newest.number)
         write_atomic(self.folder.config_toml, self._config_toml, durable=False)
         readme.write_first(self.folder.readme, self.run, "")
@@ -666,6 +675,7 @@ class RunRecorder:
         self._wake.set()
         with contextlib.suppress(OSError):
             leases.release(self.folder.path, self._lease)
+        self._home.close()
         logfile.close_log(self._log_file)
         if self._capture is not None:
             self._capture.stop()
