@@ -17,7 +17,7 @@ from assay.config.targets import target_problems
 from assay.config.tree import KeyPath, Leaf, Node, Table, dotted, get_at
 from assay.config.user_modules import UserModules
 from assay.core import schema
-from assay.core.diagnostics import Origin, Problem
+from assay.core.diagnostics import Origin, Problem, at_most
 from assay.core.errors import did_you_mean, few_suggestions, nearest
 from assay.core.schema import Key
 
@@ -61,7 +61,7 @@ def _problems(
     if is_whole:
         problems += source_problems(root)
         problems += evaluation_problems(root)
-    problems += target_problems(root, UserModules(config.user_dirs), trusted)
+    problems += at_most(target_problems(root, UserModules(config.user_dirs), trusted))
     return _in_order(config, problems)
 
 

@@ -50,8 +50,11 @@ class Key:
         return next((key for key in self.keys if key.name == name), None)
 
 
-MAX_SEED = 2**63 - 1
-"""What fits into a signed 64-bit integer, which is what random numbers are keyed by."""
+MAX_INT = 2**63 - 1
+"""What fits into a signed 64-bit integer: the largest whole number that a standard key takes."""
+
+MAX_WORKERS = MAX_THREADS = 4096
+"""Processes of a loader, threads of a process: a machine has a few hundred cores, and many more threads end it."""
 
 ENABLED = Key(name="enabled", kind="bool", doc="false switches the section off and leaves it in place.", default=True)
 """The one switch of every section that can be done without."""
@@ -65,7 +68,6 @@ SECTIONS: tuple[Key, ...] = (
         doc="Every random number of the run comes from it.",
         default=0,
         minimum=0,
-        maximum=MAX_SEED,
     ),
     Key(
         name="threads",
@@ -73,6 +75,7 @@ SECTIONS: tuple[Key, ...] = (
         doc="CPU threads of one process; auto is chosen once and kept on resume.",
         default="auto",
         minimum=1,
+        maximum=MAX_THREADS,
         choices=("auto",),
         weights=False,
     ),
@@ -132,6 +135,7 @@ SECTIONS: tuple[Key, ...] = (
                 doc="Processes that load batches ahead; they change nothing but the speed.",
                 default=0,
                 minimum=0,
+                maximum=MAX_WORKERS,
                 weights=False,
             ),
             Key(
