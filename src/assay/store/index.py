@@ -157,13 +157,14 @@ class Grown:
 
 @dataclass(frozen=True, slots=True)
 class Synchronized:
-    """Folders of the runs that were read again, and of those that are gone."""
+    """Folders of the runs that were read again, of those that have only logged more, and of those that are gone."""
 
     changed: tuple[str, ...] = ()
+    grown: tuple[str, ...] = ()
     gone: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.changed or self.gone)
+        return bool(self.changed or self.grown or self.gone)
 
 
 @dataclass(slots=True)
@@ -337,6 +338,7 @@ def _synchronize(
 ) -> Synchronized:
     known = {each.folder: each for each in _known(file, only)}
     changed: list[str] = []
+    grown: list[str] = []
     fresh: list[Changed | Grown] = []
     looked_at: Sequence[os.DirEntry[str] | _Entry]
     if only is None:
@@ -351,7 +353,7 @@ def _synchronize(
             known[entry.name] = old  # deleted
         if isinstance(found, Changed | Grown):
             fresh.append(found)
-            changed.append(entry.name)
+            (changed if isinstance(found, Changed) else grown).append(entry.name)
         if len(fresh) >= _BATCH or (fresh and time.monotonic() - last_write_s > _BATCH_S):
             _update(file, fresh, [])
             fresh, last_write_s = [], time.monotonic()
@@ -359,7 +361,7 @@ def _synchronize(
     gone = list(known)
     if fresh or gone or not file.exists():
         _update(file, fresh, gone)
-    return Synchronized(tuple(changed), tuple(gone))
+    return Synchronized(tuple(changed), tuple(grown), tuple(gone))
 
 
 def lost_rows(project: Project) -> list[IndexRow]:
@@ -452,9 +454,12 @@ def _read(folder: RunFolder, mtime_ns: int, summarize: Callable[[RunFolder], str
         run = RunFile(id=id_of_folder(folder.path.name) or "", kind="train", created_ns=_created_ns(folder))
     values = {**run.values, **{edit.key: edit.new for edit in edits if edit.what == "value"}}
     tag = next((e.new for e in reversed(edits) if e.what == "tag" and isinstance(e.new, str)), run.tag)
-    row = _row(folder, run, error, mtime_ns)._replace(
+    summaries_json = dumps(run.summaries) if run.sealed else (summarize or _live_summaries)(folder)
+    row = _row(folder, run, error, mtime_ns)
+    row = row._replace(
         tag=tag[:_MOST_TAG],
-        summaries_json=dumps(run.summaries) if run.sealed else (summarize or _live_summaries)(folder),
+        step=_last_step(summaries_json) if run.status == "running" else row.step,
+        summaries_json=summaries_json,
         values_json=dumps(values),
         lease_json=dumps(lease) if lease else "",
         edits_json=dumps(edits) if edits else "",
@@ -509,6 +514,11 @@ def _edits(folder: RunFolder) -> list[Edit]:
         return list(read_edits(folder.edits))
     except OSError:  # it is no file, or one of gigabytes: the run is listed without
         return []
+
+
+def _last_step(summaries_json: str) -> int:
+    """Return the last step of which anything was logged: that of a run that has written no end."""
+    return max((int(each["step"]) for each in json.loads(summaries_json).values()), default=0)
 
 
 def _items(folder: RunFolder, values: Mapping[str, Any], edits: Sequence[Edit], page: str) -> Iterator[Item]:
