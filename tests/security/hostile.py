@@ -22,8 +22,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
 import bypass
 from assay.config import own_targets, torch_targets
 from assay.config.sources.places import MAX_BYTES, MAX_VALUES

@@ -25,7 +25,7 @@ def looked_at(folder: Path, part: int) -> dict[str, Any]:
     done = subprocess.run(
         [sys.executable, "-B", str(HERE / "hostile.py")],
         input=json.dumps({"folder": str(folder), "part": part, "parts": PARTS}),
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests")])},
         capture_output=True,
         text=True,
         check=False,
