@@ -227,7 +227,7 @@ def evaluate(
             fix = f"Look at [data.{split}]."
             raise InputError(f"The split {split} is empty: there is nothing to evaluate.", fix=fix)
         results = evaluation.metrics
-        if loss.weight:
+        if not loss.is_empty:
             results[f"{split}/loss"] = loss.value()
         results |= logged.take(split, ranks)
         for name, metric in used.items():

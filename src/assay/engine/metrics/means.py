@@ -16,7 +16,7 @@ class Mean:
     """Weighted mean of numbers: those given to `add`, or of the part `of` of what a process returns.
 
     The part is a (sum, weight) pair, a value for each sample, or one value: then it counts as the mean over the
-    samples of the batch.
+    samples of the batch. Of pairs (sum, None) it is the sum.
     """
 
     def __init__(self, of: str = "loss") -> None:
@@ -26,14 +26,18 @@ class Mean:
     def reset(self) -> None:
         self.total: Tensor | float = 0.0
         self.weight: Tensor | float = 0.0
+        self.is_sum = False
 
     def add(self, value: Tensor | float, weight: Tensor | float = 1.0) -> None:
         self.add_sum(wide(value) * wide(weight), weight)
 
-    def add_sum(self, total: Tensor | float, weight: Tensor | float) -> None:
-        """Take in what is a sum already."""
+    def add_sum(self, total: Tensor | float, weight: Tensor | float | None) -> None:
+        """Take in what is a sum already; with the weight None nothing divides it."""
         self.total = self.total + wide(total)
-        self.weight = self.weight + wide(weight)
+        if weight is None:
+            self.is_sum = True
+        else:
+            self.weight = self.weight + wide(weight)
 
     def update(self, output: Any) -> None:
         (part,) = taken(output, self.of, by="Mean")
@@ -52,8 +56,16 @@ class Mean:
 
     def merge(self, other: Mean) -> None:
         self.add_sum(other.total, other.weight)
+        self.is_sum = self.is_sum or other.is_sum
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was given that counts."""
+        return not self.is_sum and not self.weight
 
     def value(self) -> float:
+        if self.is_sum:
+            return float(self.total)
         weight = float(self.weight)
         return float(self.total) / weight if weight else float("nan")
 
