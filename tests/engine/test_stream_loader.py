@@ -184,6 +184,6 @@ def test_exactness_names_the_stage_that_is_replayed() -> None:
     def by_hand(items: Any) -> Any:
         yield from items
 
-    assert StreamLoader(rows()).exactness == "exact (position)"
-    exactness = StreamLoader(chain([SequenceWrapper(range(3)), by_hand, itr.Batch(1)])).exactness
-    assert exactness.startswith("replayed (") and "by_hand" in exactness
+    assert StreamLoader(rows()).exactness() == "exact (position)"
+    exactness = StreamLoader(chain([SequenceWrapper(range(3)), by_hand, itr.Batch(1)])).exactness()
+    assert exactness.startswith("exact (replayed: ") and "by_hand" in exactness

@@ -22,8 +22,9 @@ from assay.engine.backward_part import BackwardPart, NonFiniteError
 from assay.engine.batches import blame_device, to_device
 from assay.engine.buffers import Buffers
 from assay.engine.bus import Bus, bind_by_name, event_named
+from assay.engine.data.adopt import as_source
 from assay.engine.data.loader import Loader
-from assay.engine.data.source import Window, as_source
+from assay.engine.data.source import Window
 from assay.engine.dead_worker import died
 from assay.engine.exhausted import is_out_of_memory, out_of_memory
 from assay.engine.late import Late, Row, Waiting
@@ -79,6 +80,7 @@ class Engine:
     ) -> None:
         self.process: Process = as_process(process)
         self.source = as_source(train, accumulate=accumulate, seed=seed)
+        self._owns_source = id(self.source) != id(train)  # then nobody else ends its worker processes
         self.seed = checked_seed(seed)
         self.device = torch.device(device)
         self.recorder: Recorder = recorder if recorder is not None else NullRecorder()
@@ -383,7 +385,7 @@ class Engine:
             windows = source.windows_after(state.epoch, state.epoch_samples)
         else:
             windows = source.windows(state.epoch, state.epoch_step)
-        if state.epoch_step and source.exactness.startswith("replayed"):
+        if state.epoch_step and "(replayed" in source.exactness(state.epoch):
             windows = _replayed(windows, state.epoch_step)
         if self.pipeline is not None:
             windows = self.pipeline.placed_windows(windows)
@@ -530,12 +532,14 @@ class Engine:
             state.error.add_note(f"before that: {error}")
             return
         where = ""
-        if self._can_repeat and not self.source.exactness.startswith("not "):
+        if self._can_repeat and self.source.exactness(state.epoch).startswith("exact"):
             window = next(self._windows(), None)
             where = self._origin(window) if window is not None else ""
         raise self._told(error, where)
 
     def _release(self) -> None:
+        if isinstance(self.source, Loader) and self._owns_source:
+            self.source.close()
         if self._late is not None:
             self._late = None
             self.process.backward.defer(None)

@@ -12,6 +12,9 @@ from torch import Tensor
 from assay.core.errors import InputError
 from assay.engine.late import Numbers, Place
 
+LOSS = "loss"
+"""The name of the loss in the output of a process; `loss_weight` beside it is what divided it, None for a sum."""
+
 
 @dataclass(frozen=True, slots=True)
 class WeighedMean:
@@ -28,13 +31,6 @@ class WeighedMean:
         if isinstance(self.weight, Tensor):
             return torch.where(self.weight != 0, self.value, 0.0) * (self.weight / max(samples, 1))
         return self.value * (self.weight / max(samples, 1)) if self.weight else torch.zeros_like(self.value)
-
-    def pair(self) -> tuple[Tensor, Tensor | float]:
-        """Return the sum, in double precision where the device has it, and the weight."""
-        value = self.value.to(torch.float32 if self.value.device.type == "mps" else torch.float64)
-        if isinstance(self.weight, Tensor):
-            return torch.where(self.weight != 0, value, 0.0) * self.weight, self.weight
-        return value * self.weight if self.weight else torch.zeros_like(value), self.weight
 
 
 Loss = Tensor | WeighedMean | tuple[Tensor, Tensor | float | None]

@@ -188,13 +188,13 @@ class Supervised(Process):
             return None, {"pred": pred, "target": target}  # type: ignore[return-value]
         if is_training and not self.backward.needs_weights:
             loss = self._loss(pred, target)
-            told = detached(loss)
+            reported = {"loss": detached(loss)}
         else:
             with Reductions(size_of(batch)) as watch:
                 mean = self._loss(pred, target)
             loss = watch.weighed(mean, self.criterion, self.reduction)
-            told = watch.reported(mean, loss)
-        return loss, {"pred": pred.detach(), "target": target, "loss": told}
+            reported = watch.reported(mean, loss)
+        return loss, {"pred": pred.detach(), "target": target, **reported}
 
     def inference_step(self, batch: Any) -> Any:
         if self._input is not None:

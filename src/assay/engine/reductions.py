@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from assay.core.errors import InputError
-from assay.engine.losses import WeighedMean, detached
+from assay.engine.losses import LOSS, WeighedMean, detached
 
 Weight = Tensor | int
 """A number that follows from shapes, or a tensor on the device of the loss."""
@@ -89,11 +89,15 @@ class Reductions(TorchFunctionMode):
         return (loss, None) if weight is None else WeighedMean(loss, weight)
 
     @staticmethod
-    def reported(loss: Any, weighed: Any) -> Any:
-        """Return what the output of a process holds of a loss: a number in training, what is averaged in evaluation."""
-        if torch.is_grad_enabled():
-            return detached(loss)
-        return weighed.pair() if isinstance(weighed, WeighedMean) else weighed
+    def reported(loss: Any, weighed: Any) -> dict[str, Any]:
+        """Return what the output of a process says of a loss: the number, and in evaluation what it was divided by."""
+        found = {LOSS: detached(loss)}
+        if not torch.is_grad_enabled() and isinstance(loss, Tensor):
+            if isinstance(weighed, WeighedMean):
+                found[f"{LOSS}_weight"] = weighed.weight
+            elif isinstance(weighed, tuple):
+                found[f"{LOSS}_weight"] = None
+        return found
 
     def __torch_function__(
         self,

@@ -178,7 +178,6 @@ class RunRecorder:
         keep_output: bool = False,
         log_format: str = "",
         date_format: str = "",
-        exactness: str = "",
         take_over: bool = False,
     ) -> Self:
         """A further attempt of a run: the curve goes on from `from_step`, what lay behind it is kept as a branch.
@@ -218,7 +217,6 @@ class RunRecorder:
                 to_step=from_step,
                 changed=tuple(changed),
                 changed_code=_changed_code(home, old.code if old else Code(), code),
-                exactness=exactness,
                 code=code,
                 environment=environment(),
             )
@@ -292,6 +290,11 @@ class RunRecorder:
     def set_best(self, best: Best | None) -> None:
         """Let `run.json` say what is best so far."""
         self._update(replace(self.run, best=best))
+
+    def set_exactness(self, exactness: str) -> None:
+        """Let `run.json` say how exactly this attempt could be gone on with."""
+        attempts = (*self.run.attempts[:-1], replace(self.run.newest, exactness=exactness))
+        self._update(replace(self.run, attempts=attempts))
 
     def set_value(self, name: str, value: Any) -> None:
         """Let `run.json` hold one more value by name: a result that is no curve."""

@@ -103,6 +103,7 @@ class Loader:
         self.epoch = 0
         self.warn: Callable[[str], None] = _warn
         self._told = 0
+        self._is_tried = False
         self._lists: Listed | None = None
         self.fills = False  # a rank that has fewer micro-batches of a window than others repeats one, of size 0
         self._accumulate = accumulate or 1
@@ -136,10 +137,21 @@ class Loader:
         self._new_pool = new_pool
         self._persistent = persistent_workers
 
-    @property
-    def exactness(self) -> str:
-        """What resuming in the middle of an epoch means here."""
-        return "not exact (draws from a private generator)" if self.fetch.notes else "exact (plan)"
+    def exactness(self, epoch: int = 0) -> str:
+        """Return what going on in the middle of an epoch means here. Loads a sample, if none was loaded yet."""
+        if not self._is_tried and self._load is self.fetch:
+            self._try(epoch)
+        return f"not exact: {', '.join(self.fetch.notes)}" if self.fetch.notes else "exact (plan)"
+
+    def _try(self, epoch: int) -> None:
+        """Have the first sample loaded, twice as always, by who will load the others: files are not opened here."""
+        for _, position, indices in islice(self.own_tasks(epoch), 1):
+            first = epoch, position, indices[:1]
+            if self._pool is None:
+                self.fetch(*first)
+            else:
+                list(self._pool.run([first]))
+        self._told, self._is_tried = len(self.fetch.notes), True
 
     @property
     def steps_per_epoch(self) -> int:
@@ -276,11 +288,12 @@ class Loader:
                 pool.close()
 
     def _told_of(self, batches: Iterator[Any]) -> Iterator[Any]:
+        self._is_tried = True  # whatever there is to find out comes with the first batch
         for batch in batches:
             if self._told < len(self.fetch.notes):
                 self._told, told = len(self.fetch.notes), self.fetch.notes[self._told :]
                 for note in told:
-                    self.warn(note)
+                    self.warn(f"data.{self.split}: {note}. A run that goes on from a checkpoint sees other data.")
             yield batch
 
 

@@ -79,10 +79,9 @@ class StreamLoader:
         self._state: dict[str, Any] | None = None
         self._checked = 0
 
-    @property
-    def exactness(self) -> str:
+    def exactness(self, epoch: int = 0) -> str:
         replayed = self.stream.replayed()
-        return f"replayed ({', '.join(replayed)} skips items)" if replayed else "exact (position)"
+        return f"exact (replayed: {', '.join(replayed)} skips items)" if replayed else "exact (position)"
 
     @property
     def steps_per_epoch(self) -> int | None:

@@ -81,7 +81,7 @@ class OwnLoss(Process):
             self.log(name, value, None if watch is None else watch.weight(value))
         output = {name: detached(value) for name, value in items.items() if value is not None}
         if total is not None:
-            output["loss"] = detached(total) if watch is None else watch.reported(total, loss)
+            output |= {"loss": detached(total)} if watch is None else watch.reported(total, loss)
         for name, among, given in (("pred", self._pred, output), ("target", self._target, fields)):
             found = next((each for each in among if each in given), None)
             if name not in output and found is not None:
