@@ -9,6 +9,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 
 import gc
 import multiprocessing
+import signal
 import sys
 import threading
 from collections.abc import Generator, Iterator
@@ -17,7 +18,6 @@ from typing import TYPE_CHECKING
 
 import psutil
 import pytest
-from hypothesis import settings
 
 import warm_python
 from rows import fail_on_a_wrong_mark as pytest_runtest_call  # noqa: F401 - a hook, found by its name
@@ -25,10 +25,7 @@ from rows import fail_on_a_wrong_mark as pytest_runtest_call  # noqa: F401 - a h
 if TYPE_CHECKING:
     from assay.build.registry import Registered
 
-settings.register_profile("dev", deadline=None)
-settings.register_profile("quick", deadline=None, max_examples=10)
-settings.register_profile("ci", deadline=None, derandomize=True, database=None, print_blob=True)
-settings.load_profile("ci" if os.environ.get("CI") else "dev")
+pytest_plugins = ["repeatable"]
 
 # Set once by other packages when they are imported, or by pytest itself.
 VARIABLES_OF_OTHERS = {
@@ -41,6 +38,10 @@ VARIABLES_OF_OTHERS = {
 LASTING = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", warm_python.__file__)
 FILES_OF_OTHERS = (".coverage", ".hypothesis", "mpl-data")
 THREAD_GRACE_S = 2.0
+
+# A shell that starts a command in the background has it ignore Ctrl-C, and all that the command starts inherits that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 PROCESS = psutil.Process()
 SOURCE = str(Path(__file__).resolve().parent.parent / "src")

@@ -47,7 +47,9 @@ def make_run(
     folder = project.runs_dir / folder_name(datetime.fromtimestamp(created_ns / SECOND), run_id, tag)
     folder.mkdir(parents=True)
     status = fields.pop("status", "running" if ran_s is None else "finished")
-    one = Attempt(number=1, started_ns=created_ns, status=status, host=lease.mine(1).host, **(attempt or {}))
+    one = Attempt(
+        **{"number": 1, "started_ns": created_ns, "status": status, "host": lease.mine(1).host, **(attempt or {})}
+    )
     if ran_s is not None:
         one = replace(one, ended_ns=created_ns + int(ran_s * SECOND))
     (folder / "metrics.bin").write_bytes(metrics(points or {}))
@@ -72,8 +74,8 @@ def make_run(
 
 def metrics(points: Points) -> bytes:
     """A `metrics.bin` with one column a metric, from step 1 on."""
-    data = frames.file_head(metrics_file.KIND, metrics_file.VERSION)
-    data += frames.pack_extent(sequence=0, attempt=1, base_ns=SECOND, end=0)
+    data = frames.file_head(metrics_file.FORM)
+    data += frames.pack_extent(metrics_file.FORM, sequence=0, attempt=1, base_ns=SECOND, end=0)
     for i, (name, values) in enumerate(points.items()):
         data += metrics_file.pack_keys(KeySet(i, (name,)))
         data += b"".join(metrics_file.pack_wide(i, step, step, [value]) for step, value in enumerate(values, 1))

@@ -298,7 +298,7 @@ def test_the_commands_are_listed(dev: ModuleType, capsys: pytest.CaptureFixture[
     assert dev.main([]) == 0
 
     text = capsys.readouterr().out
-    for name in ("setup", "demo", "test", "quick", "check", "bench", "rows"):
+    for name in ("setup", "demo", "test", "fuzz", "quick", "check", "bench", "rows"):
         assert re.search(rf"^  {name} ", text, re.MULTILINE)
 
 
@@ -384,6 +384,39 @@ def test_tests_run_in_parallel_unless_somebody_looks_at_one(
     dev: ModuleType, arguments: list[str], parallel: bool
 ) -> None:
     assert ("--dist" in dev.pytest_command(arguments)) is parallel
+
+
+@pytest.mark.parametrize(
+    ("codes", "code", "with_finds"), [([0, 1, 0, 2], 1, "8"), ([0, 2], 0, "none"), ([4], 4, "none")]
+)
+def test_fuzz_goes_from_seed_to_seed_until_it_is_stopped_and_names_those_with_finds(
+    dev: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    codes: list[int],
+    code: int,
+    with_finds: str,
+) -> None:
+    commands: list[list[str]] = []
+    monkeypatch.setattr(dev, "make_environment", lambda: False)
+    monkeypatch.setattr(dev, "call", lambda command: commands.append(command) or codes[len(commands) - 1])
+
+    assert dev.fuzz(["--seed", "7", "tests/query"]) == code
+
+    last = 6 + len(codes)
+    assert [c[-2:] for c in commands] == [[f"--hypothesis-seed={i}", "tests/query"] for i in range(7, last + 1)]
+    assert f"seeds 7 to {last}; finds with: {with_finds}\n" in capsys.readouterr().out
+
+
+def test_fuzz_ends_after_its_minutes(dev: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(0, 1000, 50))
+    rounds: list[list[str]] = []
+    monkeypatch.setattr(dev, "make_environment", lambda: False)
+    monkeypatch.setattr(dev.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(dev, "call", lambda command: rounds.append(command) or 0)
+
+    assert dev.fuzz(["--minutes", "2"]) == 0
+    assert len(rounds) == 3
 
 
 def test_the_locks_hold_every_dependency_with_hashes_and_no_host() -> None:

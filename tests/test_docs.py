@@ -119,7 +119,7 @@ def test_the_tree_in_the_readme_has_every_folder_and_nothing_else() -> None:
     folders = {each.parent.name for each in house.glob("*/__init__.py")}
     assert {room for room in rooms if not room.endswith(".py")} == folders
     assert all((house / room).exists() for room in rooms)
-    assert all((ROOT / other).is_dir() for other in others) and len(others) == 4
+    assert all((ROOT / other).is_dir() for other in others) and len(others) == 5
 
 
 def test_a_broken_example_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

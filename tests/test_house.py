@@ -78,16 +78,22 @@ def imported_fresh(names: list[str], before: list[str]) -> dict[str, dict[str, l
 
 @pytest.fixture(scope="module")
 def fresh() -> dict[str, dict[str, list[str]]]:
-    """Every module outside the engine imported alone; those of the engine into an interpreter that has torch."""
-    light = [name for name in MODULES if not is_under(name, "assay.engine")]
-    heavy = [name for name in MODULES if is_under(name, "assay.engine")]
-    return imported_fresh(light, []) | (imported_fresh(heavy, ["torch", "numpy"]) if heavy else {})
+    """Every module imported alone; those of the engine where torch is loaded, those of the page where fastapi is."""
+    rooms = {"assay.engine": ["torch", "numpy"], "assay.web": ["fastapi", "uvicorn"]}
+    found = {}
+    for room, before in rooms.items():
+        found |= imported_fresh([name for name in MODULES if is_under(name, room)], before)
+    light = [name for name in MODULES if not any(is_under(name, room) for room in rooms)]
+    return found | imported_fresh(light, [])
 
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="fresh interpreters are forked")
+# Several hundred interpreters are forked for the first three tests: 40 s of CPU, minutes on a busy machine.
+patient = pytest.mark.timeout(600)
 
 
 @needs_fork
+@patient
 def test_no_module_loads_what_its_room_must_not(fresh: dict[str, dict[str, list[str]]]) -> None:
     broken = {
         name: sorted(forbidden_to(name) & set(found["loaded"]))
@@ -98,12 +104,14 @@ def test_no_module_loads_what_its_room_must_not(fresh: dict[str, dict[str, list[
 
 
 @needs_fork
+@patient
 def test_every_module_can_be_imported_alone(fresh: dict[str, dict[str, list[str]]]) -> None:
     assert {name: found["error"] for name, found in fresh.items() if found["error"]} == {}
     assert fresh.keys() == MODULES.keys()
 
 
 @needs_fork
+@patient
 def test_importing_a_module_does_nothing(fresh: dict[str, dict[str, list[str]]]) -> None:
     """No thread, socket, process, variable, file or log handler."""
     assert {name: found["done"] for name, found in fresh.items() if found["done"]} == {}

@@ -96,6 +96,6 @@ def test_a_failure_with_half_a_character_in_it_reaches_the_report_of_parallel_te
 def house(pytester: pytest.Pytester, source: str) -> None:
     """A folder with our conftest and one file of tests."""
     pytester.makeini("[pytest]\nmarkers =\n    row(*ids): rows\npythonpath = .\naddopts = --import-mode=importlib")
-    for name in ("conftest.py", "rows.py", "rows.toml", "warm_python.py"):
+    for name in ("conftest.py", "repeatable.py", "rows.py", "rows.toml", "warm_python.py"):
         shutil.copy(TESTS / name, pytester.path / name)
     pytester.makepyfile(source)

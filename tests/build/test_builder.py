@@ -1,10 +1,13 @@
 from __future__ import annotations
 
 import enum
+import re
+import sys
 import traceback
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -13,7 +16,7 @@ from omegaconf import OmegaConf
 from assay.build import Context, ContextError, build, instantiate, user_code
 from assay.config import L
 from assay.config.tree import Table, get_at, parse_dotted
-from assay.core.errors import ConfigError, InputError
+from assay.core.errors import ConfigError
 
 Write = Callable[..., Path]
 Tree = Callable[[str], Table]
@@ -377,8 +380,88 @@ def test_instantiate_takes_what_is_missing_from_the_context_in_use() -> None:
         instantiate(hook)
 
 
-def test_what_is_neither_a_target_nor_a_tree_is_refused_with_what_is() -> None:
-    with pytest.raises(InputError, match="A int cannot be built") as caught:
-        instantiate(3)  # type: ignore[arg-type]
+class Spec(NamedTuple):
+    channels: int
+    stride: int = 1
 
-    assert 'plain(config.root)["model"]' in caught.value.fix
+
+@dataclass
+class Shape:
+    height: int
+    width: int = 4
+
+
+class Holder:
+    def __init__(self, *items: Any, **named: Any) -> None:
+        self.items, self.named = items, named
+
+    def __call__(self) -> None: ...
+
+
+@pytest.fixture
+def from_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(Path(__file__).parent)
+    monkeypatch.setitem(sys.modules, "test_builder", sys.modules[__name__])
+    for kind in (Spec, Shape, Holder):
+        monkeypatch.setattr(kind, "__module__", "test_builder")
+
+
+@pytest.mark.usefixtures("from_here")
+def test_instantiate_follows_value_references_in_what_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WIDTH", "7")
+    inner = {"type": "test_builder.Holder", "a": "${..width}", "b": "${.c}", "c": 2, "d": "${width}"}
+    tree = {"type": "test_builder.Holder", "width": 5, "inner": inner, "env": "${env:WIDTH}", "text": "$${x}"}
+
+    built = instantiate(tree)
+
+    assert built.named["inner"].named == {"a": 5, "b": 2, "c": 2, "d": 5}
+    assert (built.named["env"], built.named["text"]) == (7, "${x}")
+    assert instantiate(tree, width=6).named["inner"].named["a"] == 6
+    assert instantiate(L("test_builder.Holder")(y=4, x="${y}")).named["x"] == 4
+    assert instantiate({"x": "${y}", "y": [1]}) == {"x": [1], "y": [1]}
+
+
+@pytest.mark.parametrize(
+    ("tree", "message"),
+    [
+        ({"x": "${y}"}, "`${y}` refers to nothing"),
+        ({"x": {"y": "${....z}"}}, "`${....z}` leads out of the config"),
+        ({"x": "${env:ASSAY_NO_SUCH}"}, "`ASSAY_NO_SUCH` is not set"),
+        ({"x": "${device:count}"}, "`${device:count}` is known when a run starts"),
+        ([{"type": "torch.nn.ReLU"}, "${0.5}"], "`${0.5}` refers to nothing"),
+    ],
+)
+def test_instantiate_tells_a_reference_that_it_cannot_follow(tree: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        instantiate(tree)
+
+
+@pytest.mark.usefixtures("from_here")
+def test_a_dataclass_and_a_named_tuple_reach_the_call_as_what_they_are() -> None:
+    built = instantiate(L("test_builder.Holder")(spec=Spec(3), shapes=[Shape(1, width=2), Shape(2)]))
+
+    assert built.named == {"spec": Spec(3), "shapes": [Shape(1, 2), Shape(2)]}
+    assert isinstance(built.named["spec"], Spec)
+
+
+@pytest.mark.usefixtures("from_here")
+def test_calls_of_hydra_and_lazy_config_are_taken_with_a_note() -> None:
+    tree = {"_target_": "test_builder.Holder", "_args_": [1, {"_target_": Spec, "channels": 2}], "_partial_": False}
+
+    with pytest.warns(UserWarning, match=r"`_target_` is `type` here, 2 times in this config"):
+        built = instantiate(tree)
+
+    assert built.items == (1, Spec(2))
+
+
+@pytest.mark.usefixtures("from_here")
+def test_what_is_made_already_comes_back_as_it_is() -> None:
+    plain = {"a": [1, {"b": None}]}
+    thing = Holder()
+
+    assert instantiate(plain) is plain
+    assert instantiate(thing) is thing
+    assert instantiate(3) == 3
+    assert instantiate([thing.items, 3]) == [(), 3]
+    with pytest.raises(TypeError, match="a Holder is made already"):
+        instantiate(thing, 3)

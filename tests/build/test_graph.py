@@ -144,15 +144,15 @@ def test_a_plugin_that_asks_for_what_is_made_later_is_told_so(check: Check) -> N
     )
 
     assert problem.kind == "too-early" and "`state` is made later than this" in problem.message
-    assert "plugins[0]" in problem.message
+    assert "plugins.0" in problem.message
 
 
 def test_two_plugins_that_provide_one_name_are_both_named(check: Check) -> None:
     (problem,) = check('plugins = [{ type = "parts.Vocabs" }, { type = "parts.Vocabs" }]')
 
     assert problem.kind == "provided-twice"
-    assert problem.message == "`vocab` is provided twice: by `plugins[0]` and by `plugins[1]`"
-    assert (problem.key, problem.origin.column) == ("plugins[1]", 39)
+    assert problem.message == "`vocab` is provided twice: by `plugins.0` and by `plugins.1`"
+    assert (problem.key, problem.origin.column) == ("plugins.1", 39)
 
 
 def test_two_that_fit_are_both_named(check: Check) -> None:

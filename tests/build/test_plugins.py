@@ -32,7 +32,7 @@ class Noted:
 
 
 def run(*things: Any, error: BaseException | None = None) -> None:
-    with entered([as_plugin(f"plugins[{i}]", thing) for i, thing in enumerate(things)]):
+    with entered([as_plugin(f"plugins.{i}", thing) for i, thing in enumerate(things)]):
         if error is not None:
             raise error
 
@@ -58,8 +58,8 @@ def test_a_plugin_that_fails_on_leaving_hides_neither_the_error_of_the_run_nor_o
         run(*plugins, error=ZeroDivisionError("step 3"))
     assert [line[:2] for line in log] == ["a", "b", "c", "-c", "-b", "-a"]
     told = "".join(traceback.format_exception(caught.value))
-    assert "then another error: ValueError: c" in told and "plugins[2] (Noted)" in told
-    assert "then another error: ValueError: a" in told and "plugins[0] (Noted)" in told
+    assert "then another error: ValueError: c" in told and "plugins.2 (Noted)" in told
+    assert "then another error: ValueError: a" in told and "plugins.0 (Noted)" in told
 
     with pytest.raises(BaseExceptionGroup) as group:
         run(*plugins)
@@ -75,7 +75,7 @@ def test_one_that_cannot_be_entered_ends_those_before_it_and_no_other() -> None:
         run(Noted(log, "a"), Noted(log, "b", "enter"), Noted(log, "c"))
 
     assert log == ["a", "b", "-a KeyError"]
-    assert caught.value.__notes__ == ["while entering the plugin plugins[1] (Noted)"]
+    assert caught.value.__notes__ == ["while entering the plugin plugins.1 (Noted)"]
 
 
 def test_a_generator_is_a_plugin_and_cannot_swallow_an_error() -> None:
@@ -114,7 +114,7 @@ class Listens:
 def test_the_handlers_of_a_plugin_are_called_with_its_object() -> None:
     thing = Listens()
 
-    first, second = as_plugin("plugins[0]", thing).handlers()
+    first, second = as_plugin("plugins.0", thing).handlers()
 
     assert (first.event, first.when, first.priority, first.name) == (Event.EPOCH_END, Every(2), 3, "Listens.epoch")
     assert second.event == Event.RUN_END
@@ -131,5 +131,5 @@ def test_what_does_nothing_is_no_plugin() -> None:
 
     run(Provides())
     for nothing in (object(), 3, {"type": "x"}):
-        with pytest.raises(InputError, match=r"`plugins\[0\]` is a \w+, which is no plugin"):
+        with pytest.raises(InputError, match=r"`plugins\.0` is a \w+, which is no plugin"):
             run(nothing)

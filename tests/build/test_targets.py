@@ -1,9 +1,8 @@
 from __future__ import annotations
 
+import importlib
 import sys
-import types
 from collections.abc import Callable, Iterator
-from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,8 @@ import pytest
 import bypass
 from assay.build.isolation import user_code
 from assay.build.targets import TargetError, find, owner_of, resolve
-from assay.config.allowed import can_trust
+from assay.config import own_targets
+from assay.config.allowed import can_trust, refused_by_name
 from assay.core.diagnostics import Origin, render
 
 Write = Callable[..., Path]
@@ -140,32 +140,44 @@ def test_a_trusted_package_gives_what_it_defines_and_nothing_it_imports(
         sys.modules.pop(name)
 
 
-def test_only_what_the_engine_lists_is_offered_of_assay(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
-    package, inner = types.ModuleType("assay.engine"), types.ModuleType("assay.engine.parts")
-
-    class Part:
-        @classmethod
-        def half(cls) -> None: ...
-
-    class Hidden: ...
-
-    for kind in (Part, Hidden):
-        kind.__module__, kind.__qualname__ = "assay.engine.parts", kind.__name__
-    package.__spec__ = ModuleSpec("assay.engine", None, is_package=True)
-    inner.__spec__ = ModuleSpec("assay.engine.parts", None)
-    package.__dict__.update(__path__=[], __all__=["Part"], Part=Part, Hidden=Hidden, parts=inner)
-    inner.__dict__.update(Part=Part, Hidden=Hidden, __all__=["Hidden"])
+def test_everything_that_assay_offers_is_either_listed_or_refused_with_a_reason(write: Write) -> None:
     project = write(own="X = 1")
+    offered = {
+        f"{package}.{name}": getattr(importlib.import_module(package), name)
+        for package in own_targets.ALLOWED
+        for name in getattr(importlib.import_module(package), "__all__", ())
+    }
+    listed = {f"{package}.{name}" for package, names in own_targets.ALLOWED.items() for name in names}
 
-    with monkeypatch.context() as patch:
-        patch.setitem(sys.modules, "assay.engine", package)
-        patch.setitem(sys.modules, "assay.engine.parts", inner)
+    for target in listed:
+        assert owner_of(resolve(target, user_dirs=[project]), user_dirs=[]) == "assay"
+    for target in own_targets.NEVER:
+        with pytest.raises(TargetError, match=target):
+            resolve(target, user_dirs=[project])
 
-        assert resolve("assay.engine.Part", user_dirs=[project]) is Part
-        assert owner_of(Part, user_dirs=[]) == "assay"
-        for target in ("assay.engine.Hidden", "assay.engine.parts"):
-            with pytest.raises(TargetError):
-                resolve(target, user_dirs=[project])
+    assert offered.keys() - listed - own_targets.NEVER.keys() == set()
+    assert own_targets.NEVER.keys() - offered.keys() == set()
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "assay.engine.Engine.run",
+        "assay.engine.Saver.save",
+        "assay.engine.checkpoint.saver.Saver",
+        "assay.engine.checkpoint.folder.write_tensors",
+        "assay.engine.Supervised.attach",
+        "assay.engine.styles.adapt.as_process",
+        "assay.plugins.TensorBoard.attach",
+        "assay.plugins.tensorboard.RunRecorder",
+        "assay.engine.parallel.Ranks",
+    ],
+)
+def test_what_assay_has_besides_is_no_target(target: str, project: Path) -> None:
+    with pytest.raises(TargetError) as caught:
+        resolve(target, user_dirs=[project])
+
+    assert caught.value.kind == "target-not-allowed"
 
 
 def test_a_misspelt_name_module_or_submodule_gets_its_neighbour(write: Write) -> None:
@@ -182,12 +194,25 @@ def test_a_misspelt_name_module_or_submodule_gets_its_neighbour(write: Write) ->
     assert fix("nets.resent.ResNet") == "did you mean `resnet`?"
     assert fix("nets.resent:ResNet") == "did you mean `resnet`?"
     assert fix("nets.resnet.ResNet.smal") == "did you mean `small`?"
-    assert fix("torch.optim.AdmaW") == "did you mean `AdamW`?"
     assert fix("Net") == "did you mean `model.Net`?"
     assert fix("Unheard") == 'write "package.module.Name"'
     assert fix("model") == 'write "package.module.Name"'
     assert fix("model.Zzzz") == "there are: Net"
     assert fix("nets.resnet") == "there are: ResNet"
+
+
+def test_a_misspelt_name_of_torch_or_assay_gets_its_neighbour_without_an_import(project: Path) -> None:
+    for target, meant in {
+        "torch.optim.AdmaW": "torch.optim.AdamW",
+        "torch.nn.CrossEntropy": "torch.nn.CrossEntropyLoss",
+        "torch.nn.AdamW": "torch.optim.AdamW",
+        "assay.engine.Acuracy": "assay.engine.Accuracy",
+    }.items():
+        refusal = refused_by_name(target)
+        assert refusal is not None and refusal.fix.startswith(f"did you mean `{meant}`?")
+        with pytest.raises(TargetError) as caught:
+            resolve(target, user_dirs=[project])
+        assert caught.value.fix == refusal.fix
 
 
 def test_the_users_error_comes_with_the_users_lines_only(write: Write) -> None:

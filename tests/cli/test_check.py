@@ -128,6 +128,8 @@ gama = 0.1
 epochs = 5
 """
 SIGNATURE_PLACES = [
+    ("unknown-target", 12, 42),
+    ("unknown-target", 15, 8),
     ("unknown-argument", 3, 1),
     ("wrong-type", 4, 9),
     ("wrong-type", 5, 8),
@@ -136,8 +138,6 @@ SIGNATURE_PLACES = [
     ("wrong-type", 8, 9),
     ("unknown-argument", 12, 62),
     ("missing-argument", 12, 18),
-    ("unknown-target", 12, 42),
-    ("unknown-target", 15, 8),
     ("wrong-type", 19, 13),
     ("unknown-argument", 20, 1),
 ]
@@ -226,13 +226,13 @@ def test_mistakes_of_both_kinds_are_all_told_at_once(assay: Assay) -> None:
         "wrong-type",  # tag
         "unknown-key",  # optimzer
         "unknown-reference",
+        "unknown-target",  # Liner
+        "unknown-target",  # AdmaW
         "wrong-value",  # epochs
         "unknown-key",  # presicion
         "unknown-argument",  # depht
         "unknown-argument",  # args[2]
         "missing-argument",
-        "unknown-target",  # Liner
-        "unknown-target",  # AdmaW
         "wrong-type",  # step_size
         "unknown-argument",  # gama
     ]

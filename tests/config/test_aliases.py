@@ -173,3 +173,30 @@ def test_an_alias_whose_name_here_cannot_be_set_is_refused_by_that_name() -> Non
 
     (problem,) = caught.value.problems
     assert problem.message == "there is no `schedule` in the config"
+
+
+HYDRA = {
+    "a.yaml": "model:\n  _target_: model.Net\n  _args_: [{_target_: model.Tok}]\n  width: ${.n}\n  n: 3\n",
+    "a.json": '{"model": {"_target_": "model.Net", "_args_": [{"_target_": "model.Tok"}], "width": "${.n}", "n": 3}}',
+    "a.toml": '[model]\n_target_ = "model.Net"\n_args_ = [{ _target_ = "model.Tok" }]\nwidth = "${.n}"\nn = 3\n',
+}
+
+
+@pytest.mark.parametrize("source", HYDRA)
+def test_calls_of_hydra_are_calls_with_one_note(source: str) -> None:
+    config = loads(HYDRA[source], ["model._target_=model.Other"], source=source)
+    wanted = {"type": "model.Other", "args": [{"type": "model.Tok"}], "width": 3, "n": 3}
+
+    assert plain(config.root) == {"model": wanted}
+    assert list(plain(config.root)["model"]) == list(wanted)
+    assert [(note.severity, note.message) for note in config.notes] == [
+        ("note", "`_target_` is `type` here, 2 times in this config")
+    ]
+    assert "_target_" not in dump(config.root)
+
+
+def test_a_call_that_names_its_target_twice_is_refused() -> None:
+    config = loads('[model]\ntype = "torch.nn.ReLU"\n_target_ = "torch.nn.GELU"\n')
+
+    assert plain(config.root)["model"] == {"type": "torch.nn.ReLU", "_target_": "torch.nn.GELU"}
+    assert config.notes == ()

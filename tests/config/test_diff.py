@@ -44,8 +44,8 @@ def test_plain_lists_are_one_value_and_lists_of_tables_are_compared_item_by_item
 
     assert changes(a, b) == [
         ("betas", [0.9, 0.99], [0.9, 0.9]),
-        ("hooks[1].y", 2, 3),
-        ("hooks[2]", "-", {"z": 4}),
+        ("hooks.1.y", 2, 3),
+        ("hooks.2", "-", {"z": 4}),
     ]
 
 

@@ -45,8 +45,8 @@ def variant(body: str, *overrides: str) -> dict[str, Any]:
         ('[variants.v]\n"model.width" = 64', {"model.width": 64}),
         ("[variants.v]\nmodel.width = 64\nseed = 2", {"seed": 2, "model.width": 64}),
         ("[variants.v.model]\nwidth = 64\ndepth = 3", {"model.width": 64, "model.depth": 3}),
-        ('[variants.v]\n"model.layers[1].size" = 5', {"model.layers[1].size": 5}),
-        ('[variants.v]\n"+model.layers" = { size = 3 }', {"model.layers[2]": {"size": 3}}),
+        ('[variants.v]\n"model.layers[1].size" = 5', {"model.layers.1.size": 5}),
+        ('[variants.v]\n"+model.layers" = { size = 3 }', {"model.layers.2": {"size": 3}}),
         ('[variants.v]\n"model.width" = "@delete"', {"model.width": "removed"}),
         ("[variants.v.data.train]\nbatch_size = 8", {"data.train.batch_size": 8}),
         (

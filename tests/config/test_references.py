@@ -141,9 +141,8 @@ def test_a_value_remembers_where_it_was_asked_for_and_where_it_came_from() -> No
         (
             "x = 'a ${} b'",
             "`${}` is no reference",
-            "write ${path.to.a.key}, ${env:NAME}, ${global:NAME}, ${random:int:0:9}, ${device:count} or"
-            " ${length:data.train},"
-            " or $${ for the two characters",
+            "write ${path.to.a.key}, ${.beside}, ${env:NAME}, ${global:NAME}, ${random:int:0:9}, ${device:count} or"
+            " ${length:data.train}, or $${ for the two characters",
         ),
         ("x = '${a'", "`${` is not closed", "write $${ for the two characters"),
         ("[model]\n[x]\ny = '@modle'", "`@modle` refers to nothing: there is no `modle`", "did you mean `model`?"),
@@ -181,7 +180,7 @@ def test_values_that_need_themselves_are_told_once_with_the_whole_way(text: str,
     [
         ("[a]\nx = '@a'", "an object needs itself: a.x = @a -> a.x"),
         ("[a]\nx = '@b'\n[b]\ny = '@a'", "an object needs itself: a.x = @b -> b.y = @a -> a.x"),
-        ("[a]\nx = ['@b.c']\n[b.c]\ny = '@a'", "an object needs itself: a.x[0] = @b.c -> b.c.y = @a -> a.x[0]"),
+        ("[a]\nx = ['@b.c']\n[b.c]\ny = '@a'", "an object needs itself: a.x.0 = @b.c -> b.c.y = @a -> a.x.0"),
         ("a = '@a'", "an object needs itself: a = @a -> a"),
     ],
 )
@@ -229,7 +228,7 @@ def test_names_in_use_are_known() -> None:
     root = tree({"a": "${base.x} ${env:Y} $${no}", "base": {"x": "${base.y}", "y": 1}, "m": ["@model", "@", "@@n"]})
 
     assert names_used(root) == {"base"}
-    assert [(dotted(path), dotted(target)) for path, target, _ in objects_used(root)] == [("m[0]", "model")]
+    assert [(dotted(path), dotted(target)) for path, target, _ in objects_used(root)] == [("m.0", "model")]
 
 
 def test_the_environment_is_read_like_an_override_and_is_never_a_reference() -> None:

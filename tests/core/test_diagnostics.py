@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assay.core.diagnostics import Origin, Problem, render, summary, to_json, visible
+from assay.core.diagnostics import Origin, Problem, render, summary, to_json
 from assay.core.errors import AssayError, ConfigError, InputError, MissingExtraError, did_you_mean, nearest
+from assay.core.terminal import for_terminal, visible
 
 SOURCE = 'tag = "digits"\n\n[trian]\nepochs = 5\n'
 
@@ -186,7 +187,7 @@ def test_no_excerpt_is_wider_than_the_terminal_and_its_caret_is_inside(line: str
 def test_colour_adds_codes_and_changes_no_letter() -> None:
     problems = [problem(), problem(severity="warning"), problem(severity="note")]
 
-    colored = render(problems, color=True)
+    colored = for_terminal(render(problems, color=True), color=True)
 
     assert "\x1b[1;31merror" in colored and "\x1b[1;33mwarning" in colored and "\x1b[1;36mnote" in colored
     assert re.sub(r"\x1b\[[\d;]*m", "", colored) == render(problems, color=False)

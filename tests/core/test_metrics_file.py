@@ -16,6 +16,7 @@ from assay.core import frames, metrics_file
 from assay.core.errors import RecordError
 from assay.core.frames import TICK_NS, Damage
 from assay.core.metrics_file import Chunk, KeySet, Rewind, Row
+from assay.store import series
 
 U32 = st.integers(0, 2**32 - 1)
 I64 = st.integers(-(2**63), 2**63 - 1)
@@ -52,9 +53,11 @@ def facts(data: bytes) -> list[Fact]:
 class File:
     """Writes a file the slow and obvious way, and notes what a reader must find in it."""
 
-    data: bytes = frames.file_head(metrics_file.KIND, metrics_file.VERSION)
+    data: bytes = frames.file_head(metrics_file.FORM)
     said: list[Fact] = field(default_factory=list)
     starts: list[int] = field(default_factory=list)
+    places: list[tuple[int, int]] = field(default_factory=list)
+    """Where the frame of each fact stands in the file: its begin and its end."""
     base_ns: int = 0
     attempt: int = 0
     body: bytes = b""
@@ -66,42 +69,52 @@ class File:
     def end(self, *, spare: int | None) -> None:
         start = len(self.data)
         self.starts.append(start)
-        end = 0 if spare is None else start + frames.EXTENT_FRAME_BYTES + len(self.body) + spare
-        head = frames.pack_extent(sequence=len(self.starts) - 1, attempt=self.attempt, base_ns=self.base_ns, end=end)
+        end = 0 if spare is None else start + frames.EXTENT_HEAD_BYTES + len(self.body) + spare
+        head = frames.pack_extent(
+            metrics_file.FORM, sequence=len(self.starts) - 1, attempt=self.attempt, base_ns=self.base_ns, end=end
+        )
         self.data += head + self.body + b"\0" * (spare or 0)
 
     def keys(self, keys: KeySet) -> None:
-        self.body += metrics_file.pack_keys(keys)
+        self.body += 2 * metrics_file.pack_keys(keys)
+
+    def say(self, packed: bytes, *fact: object) -> None:
+        begin = len(self.data) + frames.EXTENT_HEAD_BYTES + len(self.body)
+        self.body += packed
+        self.said.append(fact)
+        self.places.append((begin, begin + len(packed)))
 
     def row(self, keys: KeySet, step: int, tick: int, values: list[float]) -> None:
         count = len(values)
         packed = metrics_file.values_struct(count).pack(metrics_file.values_words(count), keys.id, step, tick, *values)
-        self.body += crc32(packed).to_bytes(4, "little") + packed
-        self.said.append(("row", keys, step, self.base_ns + tick * TICK_NS, bits(values), self.attempt))
+        time_ns = self.base_ns + tick * TICK_NS
+        self.say(crc32(packed).to_bytes(4, "little") + packed, "row", keys, step, time_ns, bits(values), self.attempt)
 
     def wide(self, keys: KeySet, step: int, time_ns: int, values: list[float]) -> None:
-        self.body += metrics_file.pack_wide(keys.id, step, time_ns, values)
-        self.said.append(("row", keys, step, time_ns, bits(values), self.attempt))
+        packed = metrics_file.pack_wide(keys.id, step, time_ns, values)
+        self.say(packed, "row", keys, step, time_ns, bits(values), self.attempt)
 
     def rewind(self, step: int, attempt: int) -> None:
-        self.body += metrics_file.pack_rewind(step, attempt)
-        self.said.append(("rewind", step, attempt))
+        if self.said[-1:] == [("rewind", step, attempt)]:
+            return  # the same again says nothing
+        self.say(metrics_file.pack_rewind(step, attempt), "rewind", step, attempt)
 
     def chunk(self, chunk: Chunk) -> None:
-        self.body += metrics_file.pack_chunk(chunk)
         columns = [bits(column) for column in chunk.columns]
-        self.said.append(("chunk", chunk.keys, chunk.branch, list(chunk.steps), list(chunk.times_ns), columns))
+        packed = metrics_file.pack_chunk(chunk)
+        self.say(packed, "chunk", chunk.keys, chunk.branch, list(chunk.steps), list(chunk.times_ns), columns)
 
 
 @st.composite
 def files(draw: st.DrawFn) -> File:
     """Several extents, each defining what it uses; all kinds of frames; with and without a preallocated tail."""
     file = File()
+    ids = draw(st.lists(st.integers(0, metrics_file.MAX_SET_ID), min_size=3, max_size=3, unique=True))
     for attempt in range(1, draw(st.integers(1, 3)) + 1):
         file.begin(base_ns=draw(UNIX_NS), attempt=attempt)
         names = draw(NAMES)
         axis = draw(st.none() | st.integers(0, len(names) - 1))
-        keys = KeySet(draw(st.integers(0, metrics_file.MAX_SET_ID)), tuple(names), axis)
+        keys = KeySet(ids[attempt - 1], tuple(names), axis)
         file.keys(keys)
         values = st.lists(FLOATS, min_size=len(names), max_size=len(names))
         for kind in draw(st.lists(st.sampled_from(["row", "row", "wide", "rewind", "chunk"]), max_size=5)):
@@ -141,20 +154,83 @@ def test_everything_written_is_read_bit_for_bit(file: File) -> None:
     assert facts(file.data) == file.said
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=300)
 @given(files(), st.data())
-def test_a_flipped_bit_costs_at_most_the_rest_of_its_extent(file: File, data: st.DataObject) -> None:
-    place = data.draw(st.integers(file.starts[0], len(file.data) - 1))
-    hit = max(i for i, start in enumerate(file.starts) if start <= place)
+def test_a_flipped_bit_costs_at_most_the_frame_that_it_is_in(file: File, data: st.DataObject) -> None:
+    place = data.draw(st.integers(0, len(file.data) - 1))
     flipped = bytearray(file.data)
     flipped[place] ^= 1 << data.draw(st.integers(0, 7))
 
     found = facts(bytes(flipped))
 
-    # The attempt number of a row is its extent's; chunks and rewinds carry none, so they are compared by count alone.
-    rows = [fact for fact in file.said if fact[0] == "row" and fact[-1] != hit + 1]
-    assert [fact for fact in found if fact[0] == "row" and fact[-1] != hit + 1] == rows
-    assert [fact for fact in found if fact[0] != "damage" and fact not in file.said] == []
+    there = [fact for fact in found if fact[0] != "damage"]
+    hit = next((i for i, (begin, end) in enumerate(file.places) if begin <= place < end), None)
+    lost = hit is not None and file.said[hit][0] != "rewind"  # which is there twice
+    assert there == (file.said[:hit] + file.said[hit + 1 :] if lost and hit is not None else file.said)
+    assert len(found) == len(there) + 1, "and the damage is told"
+
+
+@pytest.mark.parametrize("columns", [1, 3])
+def test_each_flipped_bit_of_a_short_run_costs_one_row_and_is_told(columns: int) -> None:
+    file = File()
+    keys = KeySet(0, tuple("abc"[:columns]))
+    file.begin()
+    file.keys(keys)
+    for step in range(1, 6):
+        file.row(keys, step, step, [step / 7] * columns)
+    file.rewind(4, 2)
+    file.row(keys, 5, 6, [0.5] * columns)
+    file.end(spare=16)
+
+    for place in range(len(file.data)):
+        for bit in range(8):
+            flipped = bytearray(file.data)
+            flipped[place] ^= 1 << bit
+
+            found = facts(bytes(flipped))
+
+            assert len([fact for fact in found if fact[0] == "row"]) >= 5
+            assert [fact for fact in found if fact[0] == "rewind"] == [("rewind", 4, 2)]
+            assert [fact[0] for fact in found].count("damage") == 1
+
+
+def test_rows_whose_key_set_is_damaged_are_read_by_its_definition_further_on() -> None:
+    keys = KeySet(5, ("loss", "acc"))
+    file = File()
+    for attempt in (1, 2):
+        file.begin(attempt=attempt)
+        file.keys(keys)
+        file.row(keys, attempt, 1, [0.5, 1.0])
+        file.end(spare=8)
+    both_copies = slice(file.starts[0] + frames.EXTENT_HEAD_BYTES, file.places[0][0])
+    broken = bytearray(file.data)
+    broken[both_copies] = b"\xaa" * (both_copies.stop - both_copies.start)
+
+    found = facts(bytes(broken))
+
+    assert [fact for fact in found if fact[0] == "row"] == file.said
+    assert [fact[0] for fact in found].count("damage") == 1
+
+
+@pytest.mark.parametrize(
+    "far",
+    [
+        frames.pack_extent(metrics_file.FORM, sequence=0, attempt=1, base_ns=2**63 - 1, end=0),
+        metrics_file.pack_chunk(Chunk(KeySet(3, ("a",)), 0, [2**63 - 1], [0], ([1.0],)))[:-24] + bytes(24),
+    ],
+    ids=["a clock near the end of time", "a checksum that is wrong"],
+)
+def test_numbers_beyond_64_bits_are_damage_and_not_an_error(far: bytes) -> None:
+    keys = KeySet(3, ("a",))
+    file = File()
+    file.begin()
+    file.body += far
+    file.keys(keys)
+    file.row(keys, 1, 2**32 - 1, [1.0])
+    file.end(spare=None)
+
+    assert "damage" in [fact[0] for fact in facts(file.data)]
+    assert series.read_contents(file.data).damages
 
 
 @settings(deadline=None, max_examples=50)
@@ -178,11 +254,14 @@ def test_a_file_cut_at_every_byte_of_its_last_row_keeps_all_rows_before_it(spare
     for step in range(1, 4):
         file.row(keys, step, 1000 * step, [0.5 / step, math.nan])
     file.end(spare=spare)
+    assert len(file.data) == file.places[-1][1] + (spare or 0)
     size = len(file.data) - (spare or 0)
     last = size - 8 * metrics_file.values_words(2)
 
     for cut in range(last + 1, size):
-        assert facts(file.data[:cut]) == [*file.said[:2], ("damage", last, cut, True)]
+        *rows, (damage, offset, end, is_torn) = facts(file.data[:cut])
+        assert (rows, damage, offset, is_torn) == (file.said[:2], "damage", last, True)
+        assert cut - 8 < end <= cut
 
 
 @pytest.mark.slow
@@ -232,7 +311,7 @@ def test_a_set_of_as_many_names_as_allowed_fits_into_every_kind_of_frame() -> No
     file.keys(keys)
     file.row(keys, 1, 2, [0.0] * count)
     file.wide(keys, 1 << 40, 2, [0.0] * count)
-    assert metrics_file.rows_per_chunk(count) == 1
+    assert metrics_file.rows_per_chunk(count, 1000) == 1
     file.chunk(Chunk(keys, 0, [-(2**63)], [3], tuple([1.0] for _ in range(count))))
     file.end(spare=0)
 
@@ -248,7 +327,7 @@ def test_a_key_set_that_cannot_be_written_is_refused(names: list[str]) -> None:
 @given(st.integers(0, metrics_file.MAX_NAMES), st.booleans())
 @settings(deadline=None, max_examples=30)
 def test_as_many_rows_as_promised_fit_into_a_chunk(width: int, wide: bool) -> None:
-    rows = metrics_file.rows_per_chunk(width)
+    rows = metrics_file.rows_per_chunk(width, 10**6)
     column = [0.0] * rows
     last = 2**40 if wide else rows
     steps = [*range(rows - 1), last] if rows > 1 else [last]
@@ -311,7 +390,7 @@ def test_a_frame_of_an_unknown_tag_is_passed_over() -> None:
 
 
 def test_a_newer_version_is_refused_with_where_it_lies() -> None:
-    newer = frames.file_head(metrics_file.KIND, metrics_file.VERSION + 1)
+    newer = frames.file_head(frames.Form(b"M", metrics_file.FORM.version + 1))
 
     with pytest.raises(RecordError, match="format 2; this assay knows 1") as caught:
         list(metrics_file.read(newer, where="runs/x/metrics.bin"))
@@ -340,12 +419,19 @@ def test_a_name_that_is_no_text_is_refused_and_any_text_is_fine() -> None:
 GOLDEN = """
     93 41 53 53 41 59 4d 01                             # head: kind M, version 1
 
-    91 f1 44 bf 04 00 ff ff 00 00 00 00 01 00 00 00     # EXTENT 0, attempt 1
+    ad 4d 99 0b 05 00 ff ff 00 00 00 00 01 00 00 00     # EXTENT 0, attempt 1
     00 00 2a 36 fe 9c 97 17                             # tick 0 is 1,700,000,000 s
-    80 00 00 00 00 00 00 00                             # it ends at offset 128
+    d0 00 00 00 00 00 00 00                             # it ends at offset 208
+    4d 01 00 00 00 00 00 00                             # kind M, version 1
+    ad 4d 99 0b 05 00 ff ff 00 00 00 00 01 00 00 00     # the same again
+    00 00 2a 36 fe 9c 97 17
+    d0 00 00 00 00 00 00 00
+    4d 01 00 00 00 00 00 00
 
     78 70 2a 70 04 00 fe ff 00 00 00 00 01 00 00 00     # KEYS: set 0, one name
     00 00 ff ff 01 00 00 00 04 00 6c 6f 73 73 00 00     # from 0, no axis, one here: "loss"
+    78 70 2a 70 04 00 fe ff 00 00 00 00 01 00 00 00     # the same again
+    00 00 ff ff 01 00 00 00 04 00 6c 6f 73 73 00 00
 
     ed ae 8a 6c 03 00 00 00 01 00 00 00 3d 00 00 00     # VALUES: set 0, step 1, tick 61
     00 00 00 00 00 00 e0 3f                             # 0.5
@@ -355,12 +441,19 @@ GOLDEN = """
 
     00 00 00 00 00 00 00 00                             # the rest of the extent was not written
 
-    e0 2a 80 4f 04 00 ff ff 01 00 00 00 02 00 00 00     # EXTENT 1, attempt 2
+    87 4f b3 c8 05 00 ff ff 01 00 00 00 02 00 00 00     # EXTENT 1, attempt 2
     00 e8 a0 7e 15 9d 97 17                             # tick 0 is 1,700,000,100 s
     00 00 00 00 00 00 00 00                             # to the end of the file
+    4d 01 00 00 00 00 00 00                             # kind M, version 1
+    87 4f b3 c8 05 00 ff ff 01 00 00 00 02 00 00 00     # the same again
+    00 e8 a0 7e 15 9d 97 17
+    00 00 00 00 00 00 00 00
+    4d 01 00 00 00 00 00 00
 
     37 ce 36 88 03 00 fc ff 02 00 00 00 00 00 00 00     # REWIND by attempt 2
     01 00 00 00 00 00 00 00                             # to step 1
+    37 ce 36 88 03 00 fc ff 02 00 00 00 00 00 00 00     # the same again
+    01 00 00 00 00 00 00 00
 
     0b 8a 43 ac 05 00 fd ff 00 00 00 00 00 00 00 00     # WIDE: set 0
     ff ff ff ff ff ff ff ff 00 e8 a0 7e 15 9d 97 17     # step -1, at tick 0
@@ -368,6 +461,8 @@ GOLDEN = """
 
     8d ea 48 9c 04 00 fe ff 01 00 00 00 02 00 00 00     # KEYS: set 1, two names
     00 00 01 00 02 00 00 00 03 00 61 63 63 01 00 78     # from 0, axis is name 1, two here: "acc", "x"
+    8d ea 48 9c 04 00 fe ff 01 00 00 00 02 00 00 00     # the same again
+    00 00 01 00 02 00 00 00 03 00 61 63 63 01 00 78
 
     a8 9a 7d 63 0f 00 fb ff 01 00 00 00 02 00 00 00     # CHUNK: set 1, two rows
     00 00 00 00 00 00 00 00 03 00 00 00 00 00 00 00     # on the curve, no flags, base step 3
@@ -414,7 +509,7 @@ def read_without_assay(data: bytes) -> Iterator[tuple[str, int, int, float]]:
         assert crc == crc32(data[at + 4 : at + 8 * words])
         body = data[at + 16 : at + 8 * words]
         if tag == 0xFFFF:
-            base_ns, extent_end = struct.unpack("<qq", body)
+            base_ns, extent_end = struct.unpack_from("<qq", body)
         elif tag == 0xFFFE:
             names[a], offset = [], 8
             for _ in range(b):

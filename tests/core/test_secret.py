@@ -1,47 +1,225 @@
+"""Secrets: by their names, by what they look like, and because they are known."""
+
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from assay.core.secret import REDACTED, is_secret_name, is_secret_text, redacted
+from assay.core.secret import Secrets, secrets_under
+from assay.core.secret_names import REDACTED, is_opaque, is_secret, sureness
+from assay.core.secret_texts import Kind, secrets_in
+from planted import Planted, planted
+
+PLANTED = planted()
+
+
+def quoted(text: str) -> str:
+    return json.dumps(text)
+
+
+# How secrets come into a text that assay writes down: what goes in, and what is written.
+FORMS: dict[str, Callable[[Planted], str]] = {
+    "an option with a blank": lambda it: " ".join(Secrets().command(["t.py", f"--{dashed(it.name)}", it.text])),
+    "an option with =": lambda it: " ".join(Secrets().command(["t.py", f"--{dashed(it.name)}={it.text}"])),
+    "an override": lambda it: " ".join(Secrets().command(["assay", "run", "a.toml", f"data.{it.name}={it.text}"])),
+    "a nested mapping": lambda it: str(Secrets().tree({"service": [{it.name: it.text}], "lr": 0.1})),
+    "a variable, said without its name": lambda it: Secrets.known({it.name: it.text}).clean(f"with {it.text}, ok"),
+    "a sentence": lambda it: Secrets().clean(f"it logs in with {it.name}={it.text} since May"),
+    "a printed dictionary": lambda it: Secrets().clean(f"config: { {'lr': 1, it.name: it.text} }"),
+    "a log line": lambda it: Secrets().clean(f"INFO service.py:12 {it.name}: {it.text}"),
+    "an exception": lambda it: Secrets().clean(f"ValueError: no access with {it.name}={it.text!r} (403)"),
+    "a failed command": lambda it: Secrets().clean(f"Command {['curl', f'--{dashed(it.name)}', it.text]} failed"),
+    "a line of Python": lambda it: Secrets().clean(f"    {it.name} = {quoted(it.text)}  # theirs\n", "code"),
+    "a file of YAML": lambda it: Secrets().clean(f"service:\n  {it.name}: {quoted(it.text)}\n", "data"),
+    "a file of variables": lambda it: Secrets().clean(f"export {it.name}={inline(it.text)}\nA=1\n", "data"),
+}
+
+
+def dashed(name: str) -> str:
+    return name.lower().replace("_", "-")
+
+
+def inline(text: str) -> str:
+    return text.replace("\n", "\\n")
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_no_planted_secret_is_left(form: str) -> None:
+    left = [f"{it.kind}: {it.name}" for it in PLANTED if it.found in FORMS[form](it)]
+
+    assert left == []
+    assert (len(PLANTED), len({it.kind for it in PLANTED}), len(FORMS)) == (75, 42, 13)
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["HF_TOKEN", "API_KEY", "WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY", "db-password", "token", "GITHUB_PAT", "auth"],
-)
-def test_names_of_secrets_are_known(name: str) -> None:
-    assert is_secret_name(name)
-
-
-@pytest.mark.parametrize("name", ["DATA", "monkey", "KEYBOARD", "tokenizer", "author", "path", "n_keys_per_head"])
-def test_other_names_are_not(name: str) -> None:
-    assert not is_secret_name(name)
-
-
-@pytest.mark.parametrize(
-    "text",
+    ("name", "how"),
     [
-        "hf_" + "a" * 30,
-        "ghp_" + "b" * 30,
-        "AKIA" + "C" * 16,
-        "postgres://me:secret@host/db",
-        "-----BEGIN RSA PRIVATE KEY-----",
-        "q8Zr3LmX0tYvB5nKc7WsPd2F",
+        *(
+            (name, "surely")
+            for name in ("HF_TOKEN", "apiKey", "db-password", "AWS_SECRET_ACCESS_KEY", "secret_key_base")
+        ),
+        *(
+            (name, "surely")
+            for name in ("MY_API_KEY_2", "clientSecret", "accountKey", "smtp_pass", "credential.password")
+        ),
+        *((name, "perhaps") for name in ("token", "auth", "key", "pad_token", "GITHUB_PAT", "sort_key", "sig")),
+        *((name, "") for name in ("monkey", "KEYBOARD", "tokenizer", "max_tokens", "author", "public_key", "PWD")),
+        *(
+            (name, "")
+            for name in ("password_file", "api_key_env", "n_keys_per_head", "secretary", "passes", "token_id")
+        ),
     ],
 )
-def test_texts_that_hold_a_secret_are_known(text: str) -> None:
-    assert is_secret_text(text)
+def test_a_name_says_how_surely_it_holds_a_secret(name: str, how: str) -> None:
+    assert sureness(name) == how
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["/data/imagenet/train/n01440764", "https://host/path", "a_long_name_of_an_experiment_2024", "f" * 64, "8"],
+    ("name", "value"),
+    [
+        ("pad_token", "<pad>"),
+        ("eos_token", "</s>"),
+        ("key", "valid/acc_top5"),
+        ("image_key", "image_512x512"),
+        ("token", "resnet50-imagenet-v2"),
+        ("password", "${env:DB_PASSWORD}"),
+        ("password", ""),
+        ("api_key", "null"),
+        ("secret", "/run/secrets/db"),
+        ("optimizer", "q8Zr3LmX0tYvB5nKc7WsPd2F"),
+    ],
 )
-def test_other_texts_are_not(text: str) -> None:
-    assert not is_secret_text(text)
+def test_what_is_no_secret_stays(name: str, value: str) -> None:
+    assert not is_secret(name, value)
+    assert Secrets().tree({name: value}) == {name: value}
 
 
-def test_what_is_written_down_has_no_secrets_in_it() -> None:
-    assert redacted("ROOT", "/data") == "/data"
-    assert redacted("TOKEN", 3) == REDACTED
-    assert redacted("x", {"a": ["ghp_" + "b" * 30, 1], "token": "y"}) == {"a": [REDACTED, 1], "token": REDACTED}
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("text", "saved /data/imagenet/train/n01440764/n01440764_10026.JPEG as f" + "0" * 63),
+        ("text", "loss 0.25 lr 1e-3 token 5 of 10, key: value, password required, auth ok; see https://host/path?x=1"),
+        ("text", "commit 717890b1c59cfbf8c4e95452376cc9932cf24804, run kq3fz7ab, sha256:" + "ab12" * 16),
+        (
+            "code",
+            "def keys(self, token: str = PAD, key=lambda x: x[1]) -> None:\n    self.password = config.password\n",
+        ),
+        ("code", 'tokenizer.add_special_tokens({"pad_token": "<pad>", "sep_token": "[SEP]"})\n'),
+        ("code", 'key = f"{prefix}_{name}"\nsecret = os.environ["SECRET"]\napi_key = getpass.getpass("API key: ")\n'),
+        ("code", 'parser.add_argument("--api-key", help="key of the service", default=None)\n'),
+        ("code", 'ERRORS = {"password": "is too short", "token": "was not given"}\nNAMES = ("password", "secret")\n'),
+        ("data", "tokenizer: bert-base-uncased\npad_token: '<pad>'\npassword: ${DB_PASSWORD}\nkey: image\n"),
+    ],
+)
+def test_texts_without_secrets_stay_as_they_are(kind: Kind, text: str) -> None:
+    assert Secrets().cleaned(text, kind) == (text, 0)
+
+
+def test_our_own_code_and_documentation_hold_no_secret() -> None:
+    """Nor does anything else that many lines of honest code say: what is replaced would run differently."""
+    import assay.core
+    import assay.engine
+
+    for package in (assay.core, assay.engine):
+        for path in sorted(p for folder in package.__path__ for p in Path(folder).rglob("*.py")):
+            if path.name.startswith("secret"):
+                continue
+            text = path.read_text(encoding="utf-8")
+            assert Secrets().cleaned(text, "code") == (text, 0), path
+
+
+def test_a_known_secret_is_replaced_in_each_of_its_forms() -> None:
+    secrets = Secrets(['pass/word "x" 99', "abcdefgh-ijkl"])
+
+    clean = secrets.clean(
+        "GET /?p=pass%2Fword%20%22x%22%2099 "
+        + json.dumps({"p": 'pass/word "x" 99'})
+        + " Basic cGFzcy93b3JkICJ4IiA5OQ== abcdefgh-ijkl"
+    )
+
+    assert clean.count(REDACTED) == 4 and "word" not in clean and "cGFzcy93b3Jk" not in clean and "ijkl" not in clean
+
+
+def test_a_word_that_anything_may_contain_is_replaced_behind_its_name_alone() -> None:
+    secrets = Secrets.known({"POSTGRES_PASSWORD": "postgres", "PIN_PASSWORD": "1234", "SSH_AUTH_SOCK": "/tmp/agent.1"})
+
+    assert secrets.values == ()
+    assert secrets.clean("postgres at /tmp/agent.1, 1234 rows") == "postgres at /tmp/agent.1, 1234 rows"
+    assert secrets.clean("password=postgres") == f"password={REDACTED}"
+
+
+def test_values_of_variables_are_learnt_later_too() -> None:
+    secrets = Secrets()
+    assert secrets.clean("hunter22-hunter22") == "hunter22-hunter22"
+
+    secrets.add(["hunter22-hunter22"])
+
+    assert secrets.clean("hunter22-hunter22") == REDACTED
+    assert secrets.without_known(b"a hunter22-hunter22\n") == b"a <redacted>\n"
+
+
+def test_data_is_cleaned_by_names_and_texts_and_the_rest_stays() -> None:
+    data = {"root": "/data", "db": {"password": 123456, "urls": ["pg://me:pw@h/x"]}, "n": [1, True, None, 0.5]}
+
+    assert Secrets().tree(data) == {
+        "root": "/data",
+        "db": {"password": REDACTED, "urls": [f"pg://me:{REDACTED}@h/x"]},
+        "n": [1, True, None, 0.5],
+    }
+    assert list(secrets_under({"a": {"api_key": ["x-y-z", "none"], "lr": "1"}})) == ["x-y-z"]
+
+
+@given(st.text(), st.sampled_from(["text", "data", "code"]))
+def test_a_text_keeps_its_lines_and_is_clean_after_once(text: str, kind: Kind) -> None:
+    clean = Secrets().clean(text, kind)
+
+    assert clean.count("\n") == text.count("\n")
+    assert Secrets().clean(clean, kind) == clean
+
+
+@given(st.lists(st.sampled_from(PLANTED), max_size=4), st.text(max_size=40), st.sampled_from(["\n", " ", ", ", "\t"]))
+def test_what_stands_around_a_secret_stays(some: list[Planted], noise: str, gap: str) -> None:
+    text = gap.join([noise, *(f"{it.name}={inline(it.text)}" for it in some)])
+
+    found = secrets_in(text, "text")
+
+    assert all(0 <= a < b <= len(text) for a, b in found)
+    assert all(a[1] < b[0] for a, b in pairwise(found))
+
+
+# Texts that make a pattern that backtracks, or looks back, take its time: each is a piece that is repeated.
+HOSTILE = [
+    *("sk-", "eyJ", "a.", "://a:", "://", "-----BEGIN PRIVATE KEY-----\n", "password=", "password: '", "key=[("),
+    *("token:" + "a" * 50, "--password ", '"key": "', "api_key\\", "adobe", "adobe=", "adobe ....", "login password "),
+    *(
+        "xoxb-1-",
+        "ghp_",
+        "bearer ",
+        "cookie: a",
+        "$2a$",
+        "authorization: ",
+        "sntrys_eyJpYXQiO",
+        "https://",
+        "M" * 25 + ".",
+    ),
+    *("a" * 100, "A1", "\\n", "'''", "key\n", "b:a=", "-u a", "@", "\x00", "ſ", "İ"),
+]
+
+
+@pytest.mark.parametrize("piece", HOSTILE)
+@pytest.mark.parametrize("kind", ["text", "code"])
+def test_hostile_texts_are_read_in_the_time_of_a_test(piece: str, kind: Kind) -> None:
+    """What takes the square of the length, and 17 s for 50 kB, takes minutes here: the limit of a test ends it."""
+    Secrets(["correct-horse-battery"]).cleaned(piece * (200_000 // len(piece)), kind)
+
+
+def test_what_is_opaque_is_no_word() -> None:
+    assert [is_opaque(text) for text in ("q8Zr3LmX0tYv", "0" * 20, "a" * 20, "short1", "two words 1a2b3c4d")] == [
+        *(True, False, False, False, False)
+    ]

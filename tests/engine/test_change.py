@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from pathlib import Path
 from typing import Any
@@ -143,6 +144,9 @@ def test_a_new_rate_is_what_the_schedule_multiplies() -> None:
         (SetValue(50, "model", 1.0), "cannot set 'model'"),
         (SetValue(50, "model.3.pp", 1.0), "a Dropout has no 'pp'"),
         (SetValue(50, "process.nothing.p", 1.0), "has no 'nothing'"),
+        (SetValue(50, "model.forward", "x"), "cannot set 'model.forward', which is a method"),
+        (SetValue(50, "model.__class__.forward", "x"), "'__class__' is private"),
+        (SetValue(50, "process.model", "x"), "cannot set 'process.model'"),
     ],
 )
 def test_what_cannot_be_done_later_is_told_before_the_first_step(change: Any, message: str) -> None:
@@ -162,6 +166,11 @@ def test_what_the_optimizer_does_not_know_cannot_be_freed() -> None:
 
     with pytest.raises(InputError, match=r"to free 0\.weight, which the optimizer does not know"):
         runs.run()
+
+
+def test_a_config_can_set_values_and_put_no_function_in_the_place_of_a_method() -> None:
+    with pytest.raises(InputError, match=r"SetValue cannot set 'model.forward' to a partial"):
+        SetValue(1, "model.forward", functools.partial(print, "called"))
 
 
 def test_a_step_before_the_first_is_refused() -> None:

@@ -313,7 +313,8 @@ def test_the_bar_fits_its_terminal(columns: int, terminal: Callable[..., str], l
 
     drawn = frames(text)
     assert len(drawn) >= 3
-    assert max(map(len, drawn)) <= columns
+    room = len("^C^C") if columns >= 60 else 0  # a terminal writes it there, and a line that breaks stays behind
+    assert max(map(len, drawn)) <= columns - room
     screen(text, columns)
     if columns >= 40:
         assert "100/100 loss" in drawn[-1] and "…" not in "".join(drawn)

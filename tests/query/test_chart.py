@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
+import sys
 from itertools import accumulate
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from assay.core.errors import ArgumentError
-from assay.query.chart import chart, sparkline
+from assay.query.chart import chart, middles, sparkline
 from assay.store.series import Series
 
 
@@ -23,13 +24,30 @@ def series(values: list[float], steps: list[int] | None = None) -> Series:
     )
 
 
+LARGEST = sys.float_info.max
+
+
 @given(st.lists(st.floats(), max_size=300), st.integers(30, 120), st.integers(3, 12))
+@example([3.4e304, -LARGEST], 30, 3)
+@example([LARGEST] * 31, 30, 3)
+@example([-LARGEST, LARGEST, 5e-324] * 40, 30, 3)
 def test_no_curve_is_wider_or_higher_than_it_may_be(values: list[float], width: int, height: int) -> None:
     lines = chart(series(values), width=width, height=height)
 
     assert len(lines) <= height + 1
     assert all(len(line) <= width for line in lines)
     assert len(sparkline(values, width)) == min(len(values), width)
+    assert len(sparkline(middles(series(values), width), width)) == min(len(values), width)
+
+
+def test_a_curve_between_the_largest_floats_is_drawn_from_bottom_to_top() -> None:
+    values = [-LARGEST, 0.0, LARGEST]
+
+    assert sparkline(values, 3) == "▁▅█"
+    assert sparkline(values * 20, 4) == sparkline([value / 8 for value in values * 20], 4)
+    lines = chart(series(values), width=40, height=3)
+    assert [line.split("│")[0].strip() for line in lines[:3]] == ["1.7977e+308", "0", "-1.7977e+308"]
+    assert middles(series(values * 700), 1) == [0.0]
 
 
 def test_a_falling_curve_falls() -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from assay.core.errors import InputError
+from assay.core.terminal import for_terminal
 from assay.query.picture import decoded, picture
 from assay.record.media import png, stretched
 
@@ -67,8 +68,8 @@ def test_two_pixels_are_one_character_and_the_room_is_kept() -> None:
     image[2, 0] = (10, 20, 30)
 
     assert picture(png(image), width=80, height=24, color=False) == ["███", "   "]
-    first, second = picture(png(image), width=80, height=24, color=True)
-    assert first == "\x1b[38;2;255;255;255;48;2;255;255;255m▀" * 3 + "\x1b[0m"
+    first, second = (for_terminal(line, color=True) for line in picture(png(image), width=80, height=24, color=True))
+    assert first == "\x1b[38;2;255;255;255;48;2;255;255;255m▀\x1b[0m" * 3
     assert second.startswith("\x1b[38;2;10;20;30;48;2;0;0;0m▀")
     wide = picture(png(np.zeros((90, 400, 3), np.uint8)), width=40, height=10, color=False)
     assert {len(line) for line in wide} == {40} and len(wide) == 5

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assay.query.words import age, duration, elided, moment, number, size
+from assay.query.words import age, duration, moment, number, size
 
 
 @pytest.mark.parametrize(
@@ -70,14 +70,6 @@ def test_sizes_are_in_units_of_a_thousand() -> None:
         "1.5 MB",
         "10 TB",
     ]
-
-
-@given(st.text(max_size=50), st.integers(0, 60))
-def test_what_is_elided_fits_and_keeps_both_ends(text: str, limit: int) -> None:
-    short = elided(text, limit)
-
-    assert len(short) <= limit
-    assert short == text or limit < 3 or (short[0] == text[0] and short[-1] == text[-1] and "…" in short)
 
 
 def test_a_moment_is_to_the_second() -> None:

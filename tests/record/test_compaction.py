@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -64,18 +65,41 @@ def test_compacting_twice_changes_nothing(path: Path) -> None:
     assert path.read_bytes() == once
 
 
-def test_damage_to_a_compacted_file_costs_one_extent_and_not_the_rest(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(compaction, "EXTENT_BYTES", 1 << 15)
+@pytest.mark.parametrize("rows", [1, 7, 51, 20_000])
+def test_a_flipped_bit_of_a_compacted_file_costs_a_64th_of_a_curve_or_8_points(tmp_path: Path, rows: int) -> None:
+    path = tmp_path / "metrics.bin"
+    writer = MetricsWriter(path)
+    for step in range(rows):
+        writer.log({"loss": step / 3}, step)
+    writer.close()
     assert compact(path)
-    data = bytearray(path.read_bytes())
-    data[40_000] ^= 1
+    whole = path.read_bytes()
+    chance = random.Random(rows)
 
-    contents = read_contents(bytes(data))
+    for place in sorted({*range(200), *(chance.randrange(len(whole)) for _ in range(100))} & {*range(len(whole))}):
+        flipped = bytearray(whole)
+        flipped[place] ^= 1 << chance.randrange(8)
 
-    assert 0 < contents.damaged_bytes < 100_000
-    assert sum(len(block.steps) for block in contents.blocks) > 10_000
+        contents = read_contents(bytes(flipped))
+
+        (damage,) = contents.damages
+        assert damage.offset <= place < damage.end
+        read = {
+            step: value for block in contents.blocks for step, value in zip(block.steps, block.columns[0], strict=True)
+        }
+        assert len(read) >= rows - max(8, rows // 64)
+        assert all(value == step / 3 for step, value in read.items())
+
+
+def test_a_compacted_file_of_which_a_sector_is_lost_is_read_but_for_that(path: Path) -> None:
+    assert compact(path)
+    whole = path.read_bytes()
+
+    for begin in range(512, len(whole), 4096):
+        contents = read_contents(whole[:begin] + bytes(512) + whole[begin + 512 :])
+
+        assert sum(len(block.steps) for block in contents.blocks) >= 20_020 - 2 * 20_000 // 64 - 20
+        assert contents.damages
 
 
 def test_on_any_doubt_the_old_file_stays(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -405,7 +405,7 @@ def test_a_run_killed_in_full_flight_has_every_step_up_to_its_last_and_can_go_on
 
         write(path, [({"loss": 0.0, "acc": 0.0}, reached + 1)], attempt=2, preallocate=preallocate)
         assert len(curves(path)["loss"]) == reached + 1
-        assert read_contents(path).damaged_bytes == 0
+        assert not read_contents(path).damages
 
 
 def last_frame(data: bytes) -> tuple[int, int]:
@@ -434,7 +434,7 @@ def test_a_tail_torn_at_any_byte_costs_the_torn_row_and_nothing_else(path: Path,
         write(path, [({"a": 9.0, "b": 9.0}, 9), ({"new": 1.0}, 9)], attempt=2, preallocate=preallocate)
 
         contents = read_contents(path)
-        assert contents.damaged_bytes == 0
+        assert not contents.damages
         assert [step for step, _ in curves(path)["a"]] == [1, 2, 3, 4, 9]
         assert compact(path)
         assert [step for step, _ in curves(path)["a"]] == [1, 2, 3, 4, 9]
@@ -465,17 +465,48 @@ def test_damage_in_the_middle_is_not_taken_for_a_torn_tail(path: Path) -> None:
     assert not compact(path), "what may be saved by hand is not thrown away"
 
 
+def test_each_of_fifty_thousand_points_outlives_a_flipped_bit_anywhere_but_in_itself(path: Path) -> None:
+    write(path, [({"loss": float(step)}, step) for step in range(50_000)], preallocate=True)
+    whole = path.read_bytes()
+    chance = random.Random(1)
+
+    for place in [*range(0, 200, 7), *(chance.randrange(len(whole)) for _ in range(20))]:
+        flipped = bytearray(whole)
+        flipped[place] ^= 1 << chance.randrange(8)
+
+        contents = read_contents(bytes(flipped))
+
+        assert sum(len(block.steps) for block in contents.blocks) >= 49_999
+        assert contents.damages
+
+
 @pytest.mark.parametrize("damaged", ["the extent", "its key set"])
 def test_damage_to_the_head_of_an_extent_costs_no_other_extent(path: Path, damaged: str) -> None:
     write(path, [({"loss": float(step)}, step) for step in range(30_000)], preallocate=True)
     data = bytearray(path.read_bytes())
-    data[frames.FILE_HEAD_BYTES + (0 if damaged == "the extent" else frames.EXTENT_FRAME_BYTES) + 20] ^= 1
+    begin = frames.FILE_HEAD_BYTES + (0 if damaged == "the extent" else frames.EXTENT_HEAD_BYTES)
+    data[begin : begin + 64] = b"\xaa" * 64  # both copies
 
     rows = [item for item in metrics_file.read(bytes(data)) if isinstance(item, Row)]
 
-    first = rows[0].step
-    assert 0 < first <= EXTENT_BYTES // 24
-    assert [row.step for row in rows] == list(range(first, 30_000))
+    assert [row.step for row in rows] == list(range(30_000))
+
+
+def test_damage_is_told_when_a_run_is_resumed_and_its_number_is_given_to_no_other_set(path: Path) -> None:
+    write(path, [({"a": float(step)}, step) for step in range(5)], preallocate=False)
+    write(path, [({"b": float(step)}, step) for step in range(5)], attempt=2, preallocate=False)
+    data = bytearray(path.read_bytes())
+    begin = data.index(metrics_file.pack_keys(metrics_file.KeySet(1, ("b",))))
+    data[begin : begin + 64] = b"\xaa" * 64  # the definition of the set `b`, both copies
+    path.write_bytes(data)
+    problems: list[str] = []
+
+    writer = MetricsWriter(path, 3, on_problem=problems.append)
+    writer.log({"c": 9.0}, 9)
+    writer.close()
+
+    assert problems == [f"The metrics so far are damaged at byte {begin}: 64 bytes cannot be read."]
+    assert curves(path) == {"a": [(step, float(step)) for step in range(5)], "c": [(9, 9.0)]}
 
 
 def test_another_kind_of_file_is_refused_and_left_alone(path: Path) -> None:

@@ -22,8 +22,8 @@ def file_of(rows: Logged, *, tail: bytes = b"") -> bytes:
     """A file without preallocated extents, one tick a row."""
     sets: dict[tuple[str, ...], int] = {}
     out = [
-        frames.file_head(metrics_file.KIND, metrics_file.VERSION),
-        frames.pack_extent(sequence=0, attempt=1, base_ns=10**18, end=0),
+        frames.file_head(metrics_file.FORM),
+        frames.pack_extent(metrics_file.FORM, sequence=0, attempt=1, base_ns=10**18, end=0),
     ]
     for tick, (names, step, values) in enumerate(rows):
         if names not in sets:
@@ -105,10 +105,11 @@ def test_a_file_that_is_not_there_has_no_curves(tmp_path: Path) -> None:
     assert read_contents(tmp_path / "metrics.bin").blocks == []
 
 
-def test_what_cannot_be_read_is_counted() -> None:
+def test_what_cannot_be_read_is_told_with_its_place() -> None:
     contents = read_contents(file_of([(("a",), 1, (1.0,))], tail=b"torn off"))
 
-    assert (contents.damaged_bytes, contents.torn) == (8, True)
+    (damage,) = contents.damages
+    assert (damage.end - damage.offset, damage.torn) == (8, True)
     assert list(contents.blocks[0].steps) == [1]
 
 

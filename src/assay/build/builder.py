@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import functools
+import inspect
+import os
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+import warnings
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -15,6 +18,10 @@ from assay.build.marks import is_configurable
 from assay.build.parameters import Parameter, Signature, signature_of
 from assay.build.signatures import RESERVED, is_factory, mapping_given
 from assay.build.targets import TargetError, find, owner_of
+from assay.config import references
+from assay.config.aliases import with_own_calls
+from assay.config.outside import with_outside
+from assay.config.settings import Settings
 from assay.config.sources.objects import read
 from assay.config.tree import (
     KeyPath,
@@ -25,10 +32,12 @@ from assay.config.tree import (
     dotted,
     fitted,
     get_at,
+    leaf_of,
     parse_dotted,
+    walk,
 )
 from assay.core.diagnostics import Origin, Problem
-from assay.core.errors import ArgumentError, ConfigError, InputError, did_you_mean
+from assay.core.errors import ArgumentError, ConfigError, did_you_mean
 
 _PYTHON = Origin(source="<python>")
 
@@ -54,37 +63,59 @@ def build(
     return builder.node(node, path, extra or {})
 
 
-def instantiate(
-    target: str | Node | Mapping[str, Any] | Sequence[Any] | Callable[..., Any], /, *args: Any, **kwargs: Any
-) -> Any:
-    """Build one thing from Python: a target, a callable, or a tree such as `{"type": "torch.nn.Linear", ...}`.
+def instantiate(target: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """Build one thing from Python: a target, a class or function, or a tree such as `{"type": "torch.nn.Linear", ...}`.
 
     >>> instantiate({"type": "torch.nn.Linear", "in_features": 2}, out_features=3).weight.shape
     torch.Size([3, 2])
 
-    A list is built item by item. What is given here wins over what is written in the tree. Required parameters that
-    are in neither come from the context in use, if there is one.
+    A list is built item by item. `"${width}"` and `"${.width}"` are values of this tree; variables of the environment
+    and of the project are read now. What is given here wins over what is written in the tree. Required parameters that
+    are in neither come from the context in use, if there is one. An object that is made already is returned as it is.
     """
     if isinstance(target, Sequence) and not isinstance(target, str):
         return instantiate({"items": target}, *args, **kwargs)["items"]
     here = (Path.cwd(), Path(sys.path[0] or "."))
+    trusted = tuple(Settings(Path.cwd()).trusted)
     context = context_here() or Context()
     tree = _as_tree(target)
     if tree is None:
-        builder = _Builder(Table({}, _PYTHON), context, here, (), ROLES, {}, [])
+        builder = _Builder(Table({}, _PYTHON), context, here, trusted, ROLES, {}, [])
         if isinstance(target, str):
-            return builder.made(find(target, user_dirs=here), list(args), kwargs, (), _PYTHON, target)
-        if not callable(target):
-            fix = 'Give a target, something to call, or a tree: plain(config.root)["model"], for example.'
-            raise InputError(f"A {type(target).__name__} cannot be built.", fix=fix)
-        return builder.made(target, list(args), kwargs, (), _PYTHON)
+            found = find(target, user_dirs=here, trusted=trusted)
+            return builder.made(found, list(args), kwargs, (), _PYTHON, target)
+        if isinstance(target, type | functools.partial) or inspect.isroutine(target):
+            return builder.made(target, list(args), kwargs, (), _PYTHON)
+        if args or kwargs:
+            raise TypeError(f"a {type(target).__name__} is made already, and takes no arguments")
+        return target
     if args:
         raise TypeError("positional arguments of a tree are written in it: args = [...]")
-    if kwargs:
-        if not isinstance(tree, Table) or tree.target is None:
-            raise TypeError("only a call takes arguments: there is no `type` in this tree")
-        tree = replace(tree, items={key: node for key, node in tree.items.items() if key not in kwargs})
-    return _Builder(tree, context, here, (), ROLES, {}, []).node(tree, (), kwargs)
+    if kwargs and (not isinstance(tree, Table) or tree.target is None):
+        raise TypeError("only a call takes arguments: there is no `type` in this tree")
+    if not isinstance(target, Leaf | List | Table) and references.is_plain(tree):
+        return target
+    if isinstance(tree, Table):
+        tree = _without_references(tree, kwargs)
+    return _Builder(tree, context, here, trusted, ROLES, {}, []).node(tree, (), kwargs)
+
+
+def _without_references(tree: Table, late: Mapping[str, Any]) -> Table:
+    """Return `tree` with values in place of its value references, and without the arguments that come `late`."""
+    leaves = {key: leaf for key, value in late.items() if (leaf := leaf_of(value, _PYTHON)) is not None}
+    body, problems = references.drawn(replace(tree, items={**tree.items, **leaves}), references.Draws())
+    body, wrong = references.resolved(body)
+    problems += [problem for problem in wrong if problem.key not in late]
+    root, wrong = with_outside(body, os.environ, Settings(Path.cwd()).variables)
+    problems += wrong
+    told = {problem.key for problem in problems}
+    for path, node in walk(root):
+        if isinstance(node, Leaf) and references.is_unresolved(node) and dotted(path) not in told:
+            message = f"`{node.value}` is known when a run starts, and here is none"
+            problems.append(Problem(kind="unknown-reference", message=message, origin=node.origin, key=dotted(path)))
+    if problems:
+        raise ConfigError(problems)
+    return replace(root, items={key: node for key, node in root.items.items() if key not in late})
 
 
 def problem_of(error: ArgumentError, root: Node, path: KeyPath, origin: Origin) -> Problem:
@@ -107,7 +138,10 @@ def _as_tree(target: object) -> Node | None:
             root, problems = read(target, _PYTHON.source)
             if problems:
                 raise ConfigError(problems)
-            return root
+            node, notes = with_own_calls(root)
+            for note in notes:
+                warnings.warn(note.message, stacklevel=3)
+            return node
         case str() | type():
             return None
         case _:

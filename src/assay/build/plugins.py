@@ -17,7 +17,7 @@ from assay.core.events import Handler
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plugin:
-    """A plugin of a config: where it is written (`plugins[1]`), and what was built."""
+    """A plugin of a config: where it is written (`plugins.1`), and what was built."""
 
     where: str
     thing: Any

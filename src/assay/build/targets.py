@@ -22,15 +22,22 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn
 
 from assay.build.isolation import is_user_module, lies_under, roots_of, user_code
-from assay.config.allowed import FORM, OWN, TORCH, WRAP, can_trust, is_target, parts_of, refused_by_name, trust_command
+from assay.config.allowed import (
+    FORM,
+    LISTED,
+    WRAP,
+    can_trust,
+    is_target,
+    nameless,
+    parts_of,
+    refused_by_name,
+    trust_command,
+)
 from assay.config.user_modules import UserModules
 from assay.core.diagnostics import Origin, Problem
 from assay.core.errors import InputError, did_you_mean, suggested
 
 Owner = Literal["assay", "user", "torch", "trusted"]
-
-_TORCH_FUNCTIONS = ("torch.nn.functional", "torch.nn.init")
-_TORCH_BUILTINS = ("torch", "torch._C._nn")
 
 
 class TargetError(InputError):
@@ -70,32 +77,21 @@ def unregistered(target: str, user_dirs: Sequence[Path]) -> str:
 
 
 def canonical(thing: Any, target: str, *, user_dirs: Sequence[Path]) -> str:
-    """The one name of what `target` names: the module that defines it and its name there.
+    """Return the one name of what `target` names: the module that defines it and its name there.
 
-    Torch and assay move things between modules nobody is to know: for those it is the shortest public name. Something
+    Torch and assay move things between modules nobody is to know: for those it is the name that is listed. Something
     that cannot be found under its own name (a partial, an object) keeps the one it was asked for by.
     """
     written = unregistered(target, user_dirs).replace(":", ".")
-    owner = owner_of(thing, user_dirs=user_dirs)
+    listed = _listed_name(thing)
+    if listed:
+        return listed
     module, qualname = _home(thing), str(getattr(thing, "__qualname__", ""))
     if isinstance(thing, types.MethodType) and isinstance(thing.__self__, type):  # of this class, not of its parent
         module, qualname = thing.__self__.__module__, f"{thing.__self__.__qualname__}.{thing.__name__}"
     if isinstance(thing, functools.partial) or not qualname or "<" in qualname:
         return written
-    parts = module.split(".")
-    places = [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
-    if owner == "torch":
-        # A function written in C does not know where it is shown: torch.nn.functional.conv2d says it is torch's.
-        places = [place for place in places if f"{place}.".startswith(tuple(f"{one}." for one in TORCH))]
-        places += _TORCH_FUNCTIONS
-    elif owner == "assay":
-        places = [place for place in places if place.startswith(OWN)]
-    else:
-        places = [module]
-    for place in places:
-        if _reaches(place, qualname, thing):
-            return f"{place}.{qualname}"
-    return written
+    return f"{module}.{qualname}" if _reaches(module, qualname, thing) else written
 
 
 def _reaches(module: str, qualname: str, thing: Any) -> bool:
@@ -133,12 +129,14 @@ class _Search:
         return found
 
     def _split(self) -> list[str]:
+        if (unnamed := nameless(self.target)) is not None:
+            raise TargetError("unknown-target", unnamed.message, fix=unnamed.fix)
         if not is_target(self.target):
             fix = "write `package.module.Name` or `package.module:Class.method`"
             raise TargetError("unknown-target", f"`{self.target}` is no target", fix=fix)
-        refusal = refused_by_name(self.target)
+        refusal = refused_by_name(self.target, self.trusted)
         if refusal is not None:
-            raise TargetError("target-not-allowed", refusal.message, fix=refusal.fix)
+            raise TargetError(refusal.kind, refusal.message, fix=refusal.fix)
         names = parts_of(self.target)
         if len(names) == 1:
             self._not_registered()
@@ -319,10 +317,11 @@ def _owner(thing: Any, roots: tuple[str, ...], trusted: frozenset[str]) -> Owner
     module = _home(thing)
     if _is_users(thing, module, roots):
         return "user"
-    if _is_own(thing, module):
-        return "assay"
-    if _is_torchs(thing, module):
-        return "torch"
+    listed = _listed_name(thing)
+    if listed:
+        return "assay" if listed.startswith("assay.") else "torch"
+    if module.partition(".")[0] == "torch":
+        return "torch" if _is_trusted_of_torch(thing, trusted) else None
     if _is_trusted(module, trusted) and _is_defined(thing):
         return "trusted"
     return None
@@ -340,38 +339,35 @@ def _is_users(thing: Any, module: str, roots: tuple[str, ...]) -> bool:
     return is_instance and _is_users(type(thing), type(thing).__module__, roots)
 
 
-def _is_own(thing: Any, module: str) -> bool:
-    """Listed by a package on the way to where it is defined: the package's `__all__` is what it offers."""
-    if not module.startswith(tuple(f"{package}." for package in OWN)) and module not in OWN:
-        return False
-    names = getattr(thing, "__qualname__", "").split(".")
-    parts = module.split(".")
-    for end in range(2, len(parts) + 1):
-        package = sys.modules.get(".".join(parts[:end]))
-        if names[0] not in getattr(package, "__all__", ()) or not hasattr(package, "__path__"):
-            continue
-        if any(name.startswith("_") for name in names):
-            return False
-        found: Any = package
-        for name in names:
-            found = getattr(found, name, None)
-        if found is thing or getattr(found, "__func__", None) is thing:
-            return True
+def _listed_name(thing: Any) -> str:
+    """Return the name under which the allow-list has this very object; "" where it has not."""
+    top = _home(thing).partition(".")[0]
+    if top not in ("assay", "torch"):
+        return ""
+    for name in LISTED:
+        module = sys.modules.get(name) if name.startswith(f"{top}.") else None
+        found = _objects(module).get(id(thing)) if module is not None else None
+        if found is not None and found[0] is thing:
+            return found[1]
+    return ""
+
+
+@functools.lru_cache(maxsize=len(LISTED))
+def _objects(module: types.ModuleType) -> dict[int, tuple[Any, str]]:
+    """Return what the allow-list names in a module: each object, with its name, by identity."""
+    # Not by __module__ and __qualname__: those are attributes, which anything may set.
+    names = {name: vars(module).get(name) for name in LISTED[module.__name__]}
+    return {id(thing): (thing, f"{module.__name__}.{name}") for name, thing in names.items() if thing is not None}
+
+
+def _is_trusted_of_torch(thing: Any, trusted: Collection[str]) -> bool:
+    """Return whether the project trusts this very class or function of torch by its full name."""
+    for name in trusted:
+        module, _, last = name.rpartition(".")
+        home = sys.modules.get(module) if can_trust(name) else None
+        if home is not None and vars(home).get(last) is thing:
+            return _is_defined(thing)
     return False
-
-
-def _is_torchs(thing: Any, module: str) -> bool:
-    name = str(getattr(thing, "__name__", "_"))
-    if isinstance(thing, type):
-        return not name.startswith("_") and f"{module}.".startswith(tuple(f"{place}." for place in TORCH))
-    if isinstance(thing, types.FunctionType):
-        return not name.startswith("_") and module in _TORCH_FUNCTIONS
-    functional = sys.modules.get("torch.nn.functional")
-    return (
-        isinstance(thing, types.BuiltinFunctionType)
-        and module in _TORCH_BUILTINS
-        and any(value is thing for known, value in vars(functional).items() if not known.startswith("_"))
-    )
 
 
 def _is_defined(thing: Any) -> bool:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import click
 
-from assay.core.diagnostics import visible
+from assay.cli.terminal import echo
+from assay.core.terminal import visible
 from assay.query.find import find_run
 from assay.query.table import ARCHIVED
 from assay.record import edits
@@ -22,5 +23,5 @@ def command(runs: tuple[str, ...], undo: bool) -> int:
             edits.remove_labels(view.folder, [ARCHIVED])
         elif not undo and ARCHIVED not in view.labels:
             edits.add_labels(view.folder, [ARCHIVED])
-        click.echo(f"{'shown again' if undo else 'archived'}: {view.id} {visible(view.tag)}".rstrip())
+        echo(f"{'shown again' if undo else 'archived'}: {view.id} {visible(view.tag)}".rstrip())
     return 0

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 
 import click
 
 from assay.cli.launch import given
+from assay.cli.terminal import echo, echo_json
 from assay.core.errors import InputError
 
 
@@ -33,14 +33,14 @@ def data(arguments: tuple[str, ...], seconds: float, counts: str | None, as_json
 
     found = bench_data(open_config(files[0], overrides), seconds=seconds, workers=workers)
     if as_json:
-        click.echo(json.dumps([asdict(each) for each in found], indent=1))
+        echo_json([asdict(each) for each in found])
         return 0
     for each in found:
         pinned = {None: "pinned: no CUDA", True: "pinned", False: "not pinned"}[each.pinned]
         locked = f", {each.batch_bytes / 2**20:.1f} MiB a batch" if each.pinned is not False else ""
         by = "its own loader" if each.workers is None else f"workers {each.workers}"
         rate = f"{each.batches_per_s:,.1f} batches/s" if each.batches_per_s else "one batch"
-        click.echo(f"{by:<14}  {pinned:<15}  {rate}, first in {each.first_batch_s:.2f} s{locked}")
+        echo(f"{by:<14}  {pinned:<15}  {rate}, first in {each.first_batch_s:.2f} s{locked}")
     return 0
 
 

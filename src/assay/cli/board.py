@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from assay.cli.terminal import echo
 from assay.core.errors import InputError, MissingExtraError
 from assay.core.ids import slug
 from assay.query.find import find_run
@@ -38,7 +39,7 @@ def command(runs: tuple[str, ...], port: int, logdir: str | None) -> int:
         if Path(logdir).exists() and any(Path(logdir).iterdir()):
             raise InputError("There is something in this folder.", where=logdir)
         with Board(named, Path(logdir)) as board:
-            click.echo(f"{board.update()} points written to {logdir}")
+            echo(f"{board.update()} points written to {logdir}")
         return 0
     with tempfile.TemporaryDirectory(prefix="assay-board-") as name, Board(named, Path(name)) as board:
         board.update()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from assay.cli.launch import given
-from assay.cli.terminal import paint, use_color, width
+from assay.cli.terminal import echo, echo_json, paint, use_color, width
 from assay.core.diagnostics import Problem, render, summary, to_json
 from assay.core.errors import InputError
 
@@ -104,16 +103,16 @@ def command(
     if as_json:
         told = to_json(problems)
         extra = {**(_taken(config, found) if defaults and found else {}), **_listed(rows, listed), **_audited(audits)}
-        click.echo(json.dumps({"problems": told, **extra} if extra else told, indent=1))
+        echo_json({"problems": told, **extra} if extra else told)
         return 2 if bad else int(differs)
     if problems:
-        click.echo(f"\n{summary(problems)}")
+        echo(f"\n{summary(problems)}")
     if defaults and found:
         _show_taken(_taken(config, found), after=bool(problems))
     if rows:
         from assay.cli.variations import lines
 
-        click.echo("\n".join(lines(rows, files[0], color=use_color(sys.stdout))))
+        echo("\n".join(lines(rows, files[0], color=use_color(sys.stdout))))
     elif not bad:
         _show_fine(files[0], None if shape else examiner.canonical(config))
     _show_audits(audits)
@@ -135,14 +134,12 @@ def _audited(audits: Sequence[Audit]) -> dict[str, Any]:
 def _show_audits(audits: Sequence[Audit]) -> None:
     on = use_color(sys.stdout)
     for audit in audits:
-        click.echo(
-            f"\n{paint(f'data.{audit.split}', 'bold', on=on)}  {audit.samples:,} samples, {audit.batches:,} batches"
-        )
+        echo(f"\n{paint(f'data.{audit.split}', 'bold', on=on)}  {audit.samples:,} samples, {audit.batches:,} batches")
         rate = f"{audit.batches_per_s:,.0f} batches/s, " if audit.batches_per_s else ""
         for name, text in (*audit.facts, ("speed", f"{rate}the first after {audit.first_batch_s:.2f} s")):
-            click.echo(f"  {name:<10}  {text}")
+            echo(f"  {name:<10}  {text}")
         for problem in audit.problems:
-            click.echo(f"  {paint('problem', 'red bold', on=on)}     {problem}")
+            echo(f"  {paint('problem', 'red bold', on=on)}     {problem}")
 
 
 def _not_told(told: Sequence[Problem], further: Sequence[Problem]) -> list[Problem]:
@@ -154,14 +151,14 @@ def _not_told(told: Sequence[Problem], further: Sequence[Problem]) -> list[Probl
 def _show(problems: list[Problem], *, after: bool = False) -> None:
     if problems:
         text = render(problems, color=use_color(sys.stdout), width=width(sys.stdout) or 80)
-        click.echo(f"\n{text}" if after else text)
+        echo(f"\n{text}" if after else text)
 
 
 def _show_fine(file: str, named: Table | None) -> None:
     from assay.config import config_hash
 
     hashed = f"  {config_hash(named)[:16]}" if named is not None else ""
-    click.echo(f"{paint('fine', 'green bold', on=use_color(sys.stdout))}  {file}{hashed}")
+    echo(f"{paint('fine', 'green bold', on=use_color(sys.stdout))}  {file}{hashed}")
 
 
 def _taken(config: Config, found: Examined) -> dict[str, list[dict[str, Any]]]:
@@ -190,7 +187,7 @@ def _show_taken(taken: dict[str, list[dict[str, Any]]], *, after: bool) -> None:
             lines.append(f"  {paint(owner, 'dim', on=on)}")
             lines += [f"    {row['key']} {sign} {row[what]}" for row in rows]
         lines += [""] if taken[title] else []
-    click.echo("\n".join(lines))
+    echo("\n".join(lines))
 
 
 def _place(row: dict[str, Any]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from assay.cli.launch import given
-from assay.cli.terminal import paint, use_color
-from assay.core.diagnostics import visible
+from assay.cli.terminal import echo, echo_json, paint, use_color
 from assay.core.errors import InputError, did_you_mean
-from assay.core.plain import dumps
+from assay.core.terminal import elided, visible
 
 if TYPE_CHECKING:
     from assay.config import Config, Node
@@ -51,13 +49,13 @@ def get(name: str, is_local: bool, is_global: bool, config: str | None) -> int:
         node = get_at(*_key_of_file(Path(config), name))
         if node is None:
             raise InputError(f"There is no `{name}` in {config}.")
-        click.echo(_text(plain(node)))
+        echo(_text(plain(node)))
         return 0
     settings = _settings()
     for each in (scope,) if scope else ("local", "global"):
         node = get_at(settings.of(each), path_of(name))
         if node is not None:
-            click.echo(_text(plain(node)))
+            echo(_text(plain(node)))
             return 0
     if name in SETTINGS:
         return 0  # not set, and so as it is by default
@@ -87,7 +85,7 @@ def set_(name: str, value: str, is_local: bool, is_global: bool, config: str | N
     near = did_you_mean(name, SETTINGS) if name not in SETTINGS else ""
     write(_file(scope or "local"), path, value if name == "runs_dir" else value_of(value))
     if near:
-        click.echo(f"`{name}` is a variable now; there is a setting with a name like it: {near}", err=True)
+        echo(f"`{name}` is a variable now; there is a setting with a name like it: {near}", err=True)
     return 0
 
 
@@ -117,13 +115,15 @@ def ls(is_local: bool, is_global: bool, as_json: bool) -> int:
     scopes: tuple[Scope, ...] = (chosen,) if chosen else ("local", "global")
     if as_json:
         data = {scope: plain(settings.of(scope)) for scope in scopes}
-        click.echo(json.dumps(json.loads(dumps(data)), ensure_ascii=False, indent=1, default=str))
+        echo_json(data)
     else:
-        click.echo("\n".join(_listing(settings, scopes)))
+        echo("\n".join(_listing(settings, scopes)))
     return 0
 
 
-@command.command(name="trust", help="Let configs of this project name the classes and functions of a package.")
+@command.command(
+    name="trust", help="Let configs of this project name what a package defines, or one class or function of torch."
+)
 @click.argument("packages", nargs=-1)
 @click.option("--remove", is_flag=True, help="Trust it no longer.")
 @click.option("--local", is_flag=True, help="What it does anyway: trust is for one project.")
@@ -136,7 +136,7 @@ def trust(packages: tuple[str, ...], remove: bool, local: bool, is_global: bool)
         raise InputError("A package is trusted by one project, not by all.", fix=fix)
     settings = _settings()
     if not packages:
-        click.echo("\n".join(sorted(settings.trusted)) or "no packages are trusted here")
+        echo("\n".join(sorted(settings.trusted)) or "no packages are trusted here")
     for package in packages:
         settings = _settings()
         if remove:
@@ -144,7 +144,9 @@ def trust(packages: tuple[str, ...], remove: bool, local: bool, is_global: bool)
         else:
             _file("local")
             own.trust(_settings(), package)
-            click.echo(f"configs of this project may name what is defined in {package}", err=True)
+            is_one = package.startswith("torch.")
+            named = package if is_one else f"what is defined in {package}"
+            echo(f"configs of this project may name {named}", err=True)
     return 0
 
 
@@ -168,9 +170,9 @@ def explain(key: str, arguments: tuple[str, ...], variant: str | None, user_dir:
     (config,) = expand(base, [variant] if variant else [], sweep=False)
     found = _explained(config, key)
     if as_json:
-        click.echo(json.dumps(json.loads(dumps(found)), ensure_ascii=False, indent=1))
+        echo_json(found)
     else:
-        click.echo("\n".join(_story(found, use_color(sys.stdout))))
+        echo("\n".join(_story(found, use_color(sys.stdout))))
     return 0
 
 
@@ -195,7 +197,7 @@ def _file(scope: Scope) -> Path:
         from assay.store.layout import open_project
 
         project = open_project(Path.cwd(), create=True)
-        click.echo(f"{project.root} is a project now: {project.assay_dir}", err=True)
+        echo(f"{project.root} is a project now: {project.assay_dir}", err=True)
         settings = _settings()
     return file_of(settings, scope)
 
@@ -296,7 +298,7 @@ def _explained(config: Config, key: str) -> dict[str, Any]:
     from assay.config.outside import with_outside
     from assay.config.references import outside_named
     from assay.config.tree import dotted, fitted
-    from assay.core.secret import REDACTED, is_secret_name
+    from assay.core.secret_names import REDACTED, sureness
 
     path = fitted(config.root, _path(key))
     raw = get_at(config.root, path) or get_at(config.written, path)
@@ -306,7 +308,7 @@ def _explained(config: Config, key: str) -> dict[str, Any]:
     node: Node = get_at(root, path) or raw
     value = plain(node)
     text = plain(raw)
-    if isinstance(text, str) and any(is_secret_name(name) for _, name in outside_named(text)):
+    if isinstance(text, str) and any(sureness(name) for _, name in outside_named(text)):
         value = REDACTED
     return {
         "key": dotted(path),
@@ -354,7 +356,6 @@ def _at(origin: Any, step: dict[str, Any]) -> dict[str, Any]:
 
 
 def _story(found: dict[str, Any], color: bool) -> Iterator[str]:
-    from assay.query.words import elided
 
     yield elided(visible(f"{found['key']} = {found['shown']}"), WIDTH)
     rows = [(step["how"], _place(step), step["text"]) for step in found["steps"]]

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Iterator, Sequence
 
 import click
 
-from assay.cli.terminal import paint, use_color
-from assay.core.diagnostics import visible
+from assay.cli.terminal import echo, echo_json, paint, use_color
 from assay.core.errors import InputError
 from assay.core.run_file import Summary
+from assay.core.terminal import elided, visible
 from assay.query.diff import PARTS, Changed, FileChanged, MetricChanged, Part, RunDiff, diff
 from assay.query.find import find_run
 from assay.query.previous import previous_run
 from assay.query.run import RunView
-from assay.query.words import age, elided, number
+from assay.query.words import age, number
 
 _ABSENT = "(not there)"
 _HOW = {"added": "only right", "removed": "only left", "changed": "changed", "mode": "other mode"}
@@ -42,9 +41,9 @@ def command(
     parts: tuple[Part, ...] = tuple(part for part in PARTS if asked[part]) or PARTS
     found = diff(*_two(left, right), parts)
     if as_json:
-        click.echo(json.dumps(found.to_json(), ensure_ascii=False, indent=1))
+        echo_json(found.to_json())
     else:
-        click.echo("\n".join(_lines(found, use_color(sys.stdout))))
+        echo("\n".join(_lines(found, use_color(sys.stdout))))
     return 0 if found.is_equal else 1
 
 

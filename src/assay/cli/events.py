@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from assay.cli.launch import given
+from assay.cli.terminal import echo
 from assay.core.errors import InputError
 from assay.core.events import When
 
@@ -20,9 +21,9 @@ def command(arguments: tuple[str, ...]) -> int:
     from assay.compose import listeners
 
     found = listeners(open_config(files[0], overrides))
-    click.echo(f"{'event':<16}  {'when':<12}  {'priority':>8}  handler")
+    echo(f"{'event':<16}  {'when':<12}  {'priority':>8}  handler")
     for handler in found:
-        click.echo(f"{handler.event:<16}  {_words(handler.when):<12}  {handler.priority:>8}  {handler.name}")
+        echo(f"{handler.event:<16}  {_words(handler.when):<12}  {handler.priority:>8}  {handler.name}")
     return 0
 
 

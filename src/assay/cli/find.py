@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
 
-from assay.core.diagnostics import visible
+from assay.cli.terminal import echo, echo_json
 from assay.core.errors import InputError
+from assay.core.terminal import visible
 from assay.query import place
 from assay.query.whence import Origin, find_by_name, find_origins
 
@@ -34,14 +34,14 @@ def command(file: str, all_projects: bool, as_json: bool) -> int:
     else:
         found = find_by_name(file, homes)
     if as_json:
-        click.echo(json.dumps([_data(each) for each in found], ensure_ascii=False, indent=1))
+        echo_json([_data(each) for each in found])
     for each in [] if as_json else found:
         step = f"  step {each.step}" if each.step is not None else ""
         tag = visible(each.run.tag) or "-"
-        click.echo(f"{each.run.id}  {tag}  {each.what}{step}  {visible(each.name)}")
+        echo(f"{each.run.id}  {tag}  {each.what}{step}  {visible(each.name)}")
     if not found:
         where = "no project that you have" if all_projects or len(homes) != 1 else "this project; try --all-projects"
-        click.echo(f"No run made it in {where}." if "try" in where else f"No run made it: {where} knows it.", err=True)
+        echo(f"No run made it in {where}." if "try" in where else f"No run made it: {where} knows it.", err=True)
     return 0 if found else 1
 
 

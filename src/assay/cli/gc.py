@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import click
 
+from assay.cli.terminal import echo
 from assay.cli.words import count
-from assay.core.diagnostics import visible
+from assay.core.terminal import visible
 from assay.query.place import projects_here
 from assay.query.words import size
 from assay.store.trash import clean
@@ -19,16 +20,16 @@ def command(code: bool, dry_run: bool) -> int:
     done = clean(here[0] if here else None, code=code, dry_run=dry_run)
     would = "would be " if dry_run else ""
     for name in done.runs:
-        click.echo(f"{would}deleted: {name}")
+        echo(f"{would}deleted: {name}")
     for root in done.projects:
         why = "is no project any more (no .assay/ in it)" if root.is_dir() else "is not there any more"
-        click.echo(f"{would}forgotten: {visible(str(root))} {why}")
+        echo(f"{would}forgotten: {visible(str(root))} {why}")
     if done.code_files:
-        click.echo(f"{would}deleted: {count(done.code_files, 'file')} of kept code")
+        echo(f"{would}deleted: {count(done.code_files, 'file')} of kept code")
     if done.code_kept:
-        click.echo(f"code is left alone: {visible(done.code_kept)}", err=True)
+        echo(f"code is left alone: {visible(done.code_kept)}", err=True)
     if done.runs or done.code_files:
-        click.echo(f"{size(done.size_bytes)} {'would be ' if dry_run else ''}freed")
+        echo(f"{size(done.size_bytes)} {'would be ' if dry_run else ''}freed")
     elif not done.projects:
-        click.echo("There is nothing to clean away.")
+        echo("There is nothing to clean away.")
     return 0

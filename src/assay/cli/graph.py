@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 
 import click
 
 from assay.cli.launch import given
+from assay.cli.terminal import echo, echo_json
 from assay.core.errors import InputError
 
 
@@ -24,9 +24,9 @@ def command(arguments: tuple[str, ...], as_json: bool) -> int:
 
     stages = flow(open_config(files[0], overrides)).stages
     if as_json:
-        click.echo(json.dumps([asdict(stage) for stage in stages], indent=1))
+        echo_json([asdict(stage) for stage in stages])
         return 0
     width, kind = (max(len(getattr(stage, key)) for stage in stages) for key in ("name", "kind"))
     for stage in stages:
-        click.echo(f"{stage.name:<{width}}  {stage.kind:<{kind}}  {stage.gives}")
+        echo(f"{stage.name:<{width}}  {stage.kind:<{kind}}  {stage.gives}")
     return 0

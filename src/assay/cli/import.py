@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from assay.cli.terminal import width
+from assay.cli.terminal import echo, show_progress
 from assay.cli.words import count
-from assay.core.diagnostics import visible
 from assay.core.errors import AssayError, InputError, did_you_mean
 from assay.core.ids import id_of_folder
-from assay.query.words import elided
+from assay.core.terminal import elided, visible
 from assay.store.known import remember
 from assay.store.layout import Project, RunFolder, open_project, refusal, scan_runs
 
@@ -38,13 +36,13 @@ def command(tool: str, folder: str, again: bool, dry_run: bool) -> int:
     found = _find(tool, Path(folder))
     project = open_project(Path.cwd(), create=not dry_run)
     if project.is_new:
-        click.echo(f"assay: {project.root} is a project now (it has a folder .assay/).", err=True)
+        echo(f"assay: {project.root} is a project now (it has a folder .assay/).", err=True)
     here = {id_of_folder(entry.name): RunFolder(Path(entry.path)) for entry in scan_runs(project.runs_dir)}
     known = [] if again else [run for run in found if run.run_id in here]
     wanted = [run for run in found if again or run.run_id not in here]
     failed = 0
     for i, run in enumerate(wanted, 1):
-        _show_progress(f"{i}/{len(wanted)} {visible(run.name)}")
+        show_progress(f"{i}/{len(wanted)} {visible(run.name)}")
         failed += not _take(project, run, here.get(run.run_id), dry_run=dry_run)
     if not dry_run:
         with contextlib.suppress(OSError):  # then it is only not listed by --all-projects
@@ -80,16 +78,16 @@ def _take(project: Project, found: Found, before: RunFolder | None, *, dry_run: 
         if not dry_run:
             _, warnings = write_run(project, found, run, before=before)
     except (AssayError, OSError) as error:
-        _show_progress("")
+        show_progress("")
         reason = error.what if isinstance(error, AssayError) else str(error)
         path = visible(str(found.path))
-        click.echo(f"error: {visible(found.name)} could not be imported: {visible(reason)} ({path})", err=True)
+        echo(f"error: {visible(found.name)} could not be imported: {visible(reason)} ({path})", err=True)
         return False
-    _show_progress("")
+    show_progress("")
     done = "would import" if dry_run else "imported" if before is None else "imported again"
-    click.echo(f"{done}: {found.run_id}  {_line(run)}")
+    echo(f"{done}: {found.run_id}  {_line(run)}")
     for warning in warnings:
-        click.echo(f"  warning: {visible(warning)}", err=True)
+        echo(f"  warning: {visible(warning)}", err=True)
     return True
 
 
@@ -103,18 +101,10 @@ def _sum_up(done: int, known: list[Found], *, dry_run: bool) -> None:
     if known:
         names = ", ".join(elided(visible(run.name), _TAG_CHARACTERS) for run in known[:3])
         more = ", ..." if len(known) > 3 else ""
-        click.echo(
+        echo(
             f"skipped: {count(len(known), 'run')} that {'is' if len(known) == 1 else 'are'} here already: {names}{more}"
         )
     if dry_run:
-        click.echo(f"{count(done, 'run')} would be imported; nothing was written.")
+        echo(f"{count(done, 'run')} would be imported; nothing was written.")
     elif done:
-        click.echo(f"{count(done, 'run')} imported. See them: assay ls --sort -created")
-
-
-def _show_progress(text: str) -> None:
-    """One line that is written over, where somebody watches."""
-    columns = width(sys.stderr)
-    if columns is not None:
-        sys.stderr.write(f"\r\x1b[K{elided(text, columns - 1)}")
-        sys.stderr.flush()
+        echo(f"{count(done, 'run')} imported. See them: assay ls --sort -created")

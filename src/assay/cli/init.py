@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from assay.cli.terminal import echo
 from assay.core.errors import InputError
 
 _CONFIG = """\
@@ -133,11 +134,11 @@ def command(folder: Path) -> int:
     except OSError as error:
         raise refusal(error, folder, "The project cannot be made") from error
     home = open_project(folder, create=True)
-    click.echo(f"made in {folder.resolve()}:")
-    click.echo(f"  {', '.join(FILES)}")
+    echo(f"made in {folder.resolve()}:")
+    echo(f"  {', '.join(FILES)}")
     if home.root.resolve() != folder.resolve():
-        click.echo(f"part of the project around it, with its runs: {home.root}")
-    click.echo("next:")
+        echo(f"part of the project around it, with its runs: {home.root}")
+    echo("next:")
     prefix = f"cd {folder} && " if folder != Path() else ""
-    click.echo(f"  {prefix}assay run config.toml")
+    echo(f"  {prefix}assay run config.toml")
     return 0

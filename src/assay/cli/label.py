@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import click
 
-from assay.core.diagnostics import visible
+from assay.cli.terminal import echo
 from assay.core.errors import InputError, did_you_mean
+from assay.core.terminal import visible
 from assay.query.find import find_run
 from assay.query.run import RunView
 from assay.record import edits
@@ -28,7 +29,7 @@ def command(run: str, labels: tuple[str, ...], delete: bool) -> int:
     elif labels:
         edits.add_labels(view.folder, [label for label in labels if label not in view.labels])
     after = RunView(view.folder)
-    click.echo(f"{after.id} {visible(after.tag)}".rstrip() + f": {visible(_listed(after))}")
+    echo(f"{after.id} {visible(after.tag)}".rstrip() + f": {visible(_listed(after))}")
     return 0
 
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from assay.cli.terminal import folded, paint, use_color, width
+from assay.cli.terminal import echo, paint, use_color, width
 from assay.core.errors import AssayError, InputError, did_you_mean
+from assay.core.terminal import folded
 
 if TYPE_CHECKING:
     from assay.compose import Launch, RunResult
@@ -76,17 +77,15 @@ def told(result: RunResult, *, pdb: bool = False, can_resume: bool = True) -> in
         values = [f"{name} {value:.4f}" for name, value in result.value.items()]
         parts = filter(None, [f"finished {result.id}".rstrip(), f"step {result.step}", *values])
         first, *rest = folded("  ".join(parts), width(sys.stderr))
-        click.echo(
-            "\n".join([paint("finished", "green bold", on=color) + first.removeprefix("finished"), *rest]), err=True
-        )
+        echo("\n".join([paint("finished", "green bold", on=color) + first.removeprefix("finished"), *rest]), err=True)
     elif result.status == "stopped":
-        click.echo(f"{paint('stopped', 'yellow bold', on=color)} {result.id}  at step {result.step}", err=True)
+        echo(f"{paint('stopped', 'yellow bold', on=color)} {result.id}  at step {result.step}", err=True)
     else:
         _explain(error, color)
     if where:
-        click.echo(f"record:{where}", err=True)
+        echo(f"record:{where}", err=True)
     if result.status != "finished" and result.record_dir is not None and result.step and can_resume:
-        click.echo(f"go on with: assay resume {result.id}", err=True)
+        echo(f"go on with: assay resume {result.id}", err=True)
     if pdb and error is not None:
         _look_around(error)
     return result.exit_code
@@ -102,9 +101,9 @@ def told_test(result: RunResult, *, measures: bool = True, pdb: bool = False) ->
     """Tell a person what a test measured, and how it ended; the exit code. `measures`: whether it was to measure."""
     if result.status == "finished":
         for name, value in result.value.items():
-            click.echo(f"{name:<20} {value:.4f}")
+            echo(f"{name:<20} {value:.4f}")
         if measures and not result.value:
-            click.echo("nothing was measured: the process has no metrics, and gives no loss")
+            echo("nothing was measured: the process has no metrics, and gives no loss")
     return told(result, pdb=pdb, can_resume=False)
 
 
@@ -182,10 +181,10 @@ def _look_around(error: BaseException) -> None:
 def _explain(error: BaseException | None, color: bool) -> None:
     if isinstance(error, AssayError):
         notes = "".join(f"\n  {note}" for note in getattr(error, "__notes__", ()))
-        click.echo(f"{paint('error:', 'red bold', on=color)} {error}{notes}", err=True)
+        echo(f"{paint('error:', 'red bold', on=color)} {error}{notes}", err=True)
     elif error is not None:
         from assay.record.recorder import ending
 
         _, _, trimmed = ending(error)
         text = trimmed or "".join(traceback.format_exception_only(error))
-        click.echo(text.rstrip(), err=True)
+        echo(text.rstrip(), err=True)

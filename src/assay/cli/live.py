@@ -9,13 +9,13 @@ from collections.abc import Iterator
 
 import click
 
-from assay.cli.terminal import STATUS_STYLES, paint, use_color
-from assay.core.diagnostics import visible
+from assay.cli.terminal import STATUS_STYLES, echo, paint, redraw, use_color
 from assay.core.errors import InputError, did_you_mean
+from assay.core.terminal import elided, visible
 from assay.query.chart import chart, middles, sparkline
 from assay.query.find import find_run
 from assay.query.run import EPOCH, RunView, epochs_at
-from assay.query.words import duration, elided, number
+from assay.query.words import duration, number
 from assay.store.artifacts import Artifact, artifacts
 from assay.store.series import Series, read_series
 
@@ -43,18 +43,17 @@ def command(run: str, metric: str | None, image: str | None, every_s: float, onc
         fix = did_you_mean(image, pictures) or (f"it has {', '.join(pictures)}" if pictures else "none was kept")
         raise InputError(f"The run {view.id} has no image `{image}`.", fix=fix)
     once = once or not sys.stdout.isatty()
-    drawn = 0
+    before = 0
     while True:
         view = RunView(view.folder)
         size = shutil.get_terminal_size((80, 24))
         columns, rows, color = min(size.columns, _WIDEST), size.lines - 2, use_color(sys.stdout)
         drawing = _drawn(view, image, columns, rows // 3, color) if image is not None else []
         lines = [*_page(view, metric, columns, rows - len(drawing), color), *drawing]
-        # Back to where the last picture began, and over it line by line: a screen that is cleared would flicker.
-        click.echo((f"\x1b[{drawn}A" if drawn else "") + "\n".join(line + "\x1b[K" * (not once) for line in lines))
-        if drawn > len(lines):
-            click.echo("\x1b[J", nl=False)
-        drawn = len(lines)
+        if once:
+            echo("\n".join(lines))
+        else:
+            before = redraw(lines, before)
         if once or view.status != "running":
             return 0
         time.sleep(every_s)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from assay.core.diagnostics import visible
+from assay.cli.terminal import echo
 from assay.core.errors import InputError
 from assay.core.facts import (
     Changed,
@@ -24,6 +24,7 @@ from assay.core.facts import (
     read_events,
 )
 from assay.core.plain import dumps
+from assay.core.terminal import visible
 from assay.query.find import find_run
 from assay.query.run import RunView
 from assay.query.words import duration, moment, number, size
@@ -49,14 +50,14 @@ def command(run: str, follow: bool, events: bool, as_json: bool, as_csv: bool, l
     source = _source(view, events, as_json)
     shown = source.more()
     for line in shown if lines is None else shown[len(shown) - min(lines, len(shown)) :]:
-        click.echo(line)
+        echo(line)
     if follow:
         for line in _following(view, source.more):
-            click.echo(line)
+            echo(line)
             sys.stdout.flush()
     elif not shown:
         what = "No events" if events else "Nothing"
-        click.echo(f"{what} so far. The run is {view.status_text}; its folder is {view.path}", err=True)
+        echo(f"{what} so far. The run is {view.status_text}; its folder is {view.path}", err=True)
     return 0
 
 
@@ -64,7 +65,7 @@ def _table(view: RunView, lines: int | None) -> int:
     from assay.query.rows import logged_rows, rows_csv
 
     rows = list(logged_rows(view))
-    click.echo(rows_csv(rows if lines is None else rows[len(rows) - min(lines, len(rows)) :]), nl=False)
+    echo(rows_csv(rows if lines is None else rows[len(rows) - min(lines, len(rows)) :]), end="")
     return 0
 
 

@@ -9,11 +9,15 @@ from typing import Any
 
 import click
 
-from assay.cli.terminal import STATUS_STYLES, paint, use_color, width
+from assay.cli.terminal import STATUS_STYLES, echo, paint, use_color, width
 from assay.core.errors import InputError
+from assay.core.terminal import cell_count
 from assay.query import place
 from assay.query.table import COLUMNS, DEFAULT_COLUMNS, DEFAULT_SORT, Table, find_runs, list_runs
 from assay.store.layout import Project
+
+_LESS_NEEDED = ("tag", "best", "project", "kind", "age", "duration")
+"""Columns that nobody asked for by name, the first one to be left out last."""
 
 
 @click.command(
@@ -60,16 +64,18 @@ def command(
     names = names or _default_columns(asked["tests"], all_projects)
     table = list_runs(homes, sort=sort or DEFAULT_SORT, columns=names, limit=limit, **asked)
     if as_json:
-        click.echo(table.to_json())
+        echo(table.to_json())
     elif as_csv:
-        click.echo(table.to_csv(), nl=False)
+        echo(table.to_csv(), end="")
     elif table.rows:
-        table, left_out = _fitting(table, differing)
+        table, left_out = _fitting(table, differing or ([] if columns else _LESS_NEEDED))
         _print(table)
-        if left_out:
-            click.echo(f"... and {left_out} more keys that differ: --csv and --json have them all", err=True)
+        if diff and left_out:
+            echo(f"... and {len(left_out)} more keys that differ: --csv and --json have them all", err=True)
+        elif left_out:
+            echo(f"... too narrow for: {', '.join(left_out)}", err=True)
     else:
-        click.echo(_none(homes, asked))
+        echo(_none(homes, asked))
     return 0
 
 
@@ -84,14 +90,19 @@ def _differing(homes: list[Project], asked: dict[str, Any]) -> list[str]:
     return differing_keys(find_runs(homes, **asked))
 
 
-def _fitting(table: Table, keys: Sequence[str]) -> tuple[Table, int]:
-    """The table with as many of its columns of keys as the terminal has room for, and how many were left out."""
+def _fitting(table: Table, dropped: Sequence[str]) -> tuple[Table, list[str]]:
+    """Return the table with as many of its columns as the terminal has room for, and those left out.
+
+    Of `dropped`, the last is left out first. A number that is cut reads as another one, so none is.
+    """
     limit = width(sys.stdout)
-    kept = list(keys)
-    while limit is not None and kept and max(map(len, table.text(width=limit))) > limit:
+    names = {column.name for column in table.columns}
+    kept, left_out = [name for name in dropped if name in names], []
+    while limit is not None and kept and max(map(cell_count, table.text(width=limit))) > limit:
         last = kept.pop()
+        left_out.append(last)
         table = replace(table, columns=tuple(column for column in table.columns if column.name != last))
-    return table, len(keys) - len(kept)
+    return table, left_out
 
 
 def _refuse_with_group(**given: bool) -> None:
@@ -106,12 +117,12 @@ def _print_groups(homes: list[Project], names: list[str], limit: int | None, as_
     table = grouped(find_runs(homes, **asked), names)
     table = GroupTable(table.names, table.groups[:limit])
     if as_json:
-        click.echo(table.to_json())
+        echo(table.to_json())
     elif len(table):
         head, *lines = table.text()
-        click.echo("\n".join([paint(head, "dim", on=use_color(sys.stdout)), *lines]))
+        echo("\n".join([paint(head, "dim", on=use_color(sys.stdout)), *lines]))
     else:
-        click.echo(_none(homes, asked))
+        echo(_none(homes, asked))
     return 0
 
 
@@ -125,7 +136,7 @@ def _print(table: Table) -> None:
         elif color and at == 0:
             line = paint(row.status, STATUS_STYLES.get(row.status, ""), on=True) + line[len(row.status) :]
         out.append(line)
-    click.echo("\n".join(out))
+    echo("\n".join(out))
 
 
 def _none(homes: Sequence[Project], asked: dict[str, Any]) -> str:

@@ -12,7 +12,7 @@ from typing import NoReturn
 
 import click
 
-from assay.cli.terminal import paint, use_color
+from assay.cli.terminal import echo, paint, use_color
 from assay.core.errors import AssayError, ConfigError, InputError, did_you_mean
 from assay.core.version import version
 
@@ -26,6 +26,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "ls": ("assay.cli.ls", "List the runs of this project."),
     "show": ("assay.cli.show", "Everything about one run, on a page."),
     "log": ("assay.cli.log", "What a run logged; --follow to watch it."),
+    "ui": ("assay.cli.ui", "Show the runs in a browser."),
     "live": ("assay.cli.live", "Its curves, drawn while it trains."),
     "board": ("assay.cli.board", "Its curves in TensorBoard."),
     "plot": ("assay.cli.plot", "Its curves as a figure in a file."),
@@ -96,7 +97,7 @@ class Commands(click.Group):
 
 def _print_version(ctx: click.Context, _parameter: click.Parameter, asked: bool) -> None:
     if asked:
-        click.echo(f"assay {version()}")
+        echo(f"assay {version()}")
         ctx.exit()
 
 
@@ -149,7 +150,7 @@ def _run(args: list[str]) -> int:
     except click.exceptions.Exit as end:
         return end.exit_code
     except click.exceptions.NoArgsIsHelpError as error:
-        click.echo(error.ctx.get_help())
+        echo(error.ctx.get_help())
         return 0
     except click.UsageError as error:
         _complain(_in_our_words(error))
@@ -205,9 +206,9 @@ def _complain(error: AssayError) -> None:
     if isinstance(error, ConfigError):
         from assay.core.diagnostics import render, summary
 
-        click.echo(f"{render(error.problems, color=color)}\n\n{summary(error.problems)}", err=True, color=color)
+        echo(f"{render(error.problems, color=color)}\n\n{summary(error.problems)}", err=True)
     else:
-        click.echo(f"{paint('error:', 'red bold', on=color)} {error}", err=True, color=color)
+        echo(f"{paint('error:', 'red bold', on=color)} {error}", err=True)
 
 
 def _in_our_words(error: click.UsageError) -> InputError:
@@ -251,7 +252,7 @@ def _report(error: BaseException) -> None:
 
     theirs = users_part(error)
     if theirs is not None:
-        click.echo(theirs.rstrip(), err=True)
+        echo(theirs.rstrip(), err=True)
         return
 
     shown = traceback.TracebackException.from_exception(error)
@@ -265,7 +266,7 @@ def _report(error: BaseException) -> None:
         "If it is assay's, please report it with the text above and this line:"
         f" assay {version()}, Python {platform.python_version()}, {sys.platform}.",
     ]
-    click.echo("\n".join(lines), err=True)
+    echo("\n".join(lines), err=True)
 
 
 def _beyond_us(trace: TracebackType | None) -> TracebackType | None:

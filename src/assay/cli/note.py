@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import click
 
+from assay.cli.terminal import echo
 from assay.cli.words import wrapped
-from assay.core.diagnostics import visible
+from assay.core.terminal import visible
 from assay.query.find import find_run
 from assay.query.words import moment
 from assay.record import edits
@@ -18,11 +19,11 @@ def command(run: str, text: tuple[str, ...]) -> int:
     view = find_run(run)
     if text:
         edits.note(view.folder, " ".join(text))
-        click.echo(f"noted: {view.id} {visible(view.tag)}".rstrip())
+        echo(f"noted: {view.id} {visible(view.tag)}".rstrip())
         return 0
     for note in view.notes:
-        click.echo(f"{moment(note.at_ns)}  {visible(note.who)}".rstrip())
-        click.echo("\n".join(wrapped(str(note.new))))
+        echo(f"{moment(note.at_ns)}  {visible(note.who)}".rstrip())
+        echo("\n".join(wrapped(str(note.new))))
     if not view.notes:
-        click.echo(f"The run {view.id} has no notes.", err=True)
+        echo(f"The run {view.id} has no notes.", err=True)
     return 0

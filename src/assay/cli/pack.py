@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from assay.cli.terminal import echo
 from assay.cli.words import count
 from assay.query.diff import code_store
 from assay.query.find import find_run
@@ -25,7 +26,7 @@ def command(run: str, to: str | None) -> int:
     if path.is_dir():
         path /= f"{view.path.absolute().name}{SUFFIX}"
     found = pack(view.folder, code_store(view), path)
-    click.echo(f"packed: {os.fspath(path)}  {size(path.stat().st_size)}, {count(len(found.files), 'file')}")
+    echo(f"packed: {os.fspath(path)}  {size(path.stat().st_size)}, {count(len(found.files), 'file')}")
     if not any(name.startswith("code/") for name in found.files):
-        click.echo("Its code is not in it: none was kept, or it is not here.", err=True)
+        echo("Its code is not in it: none was kept, or it is not here.", err=True)
     return 0

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from assay.cli.terminal import echo
 from assay.cli.words import count
 from assay.query.find import find_run
 
@@ -33,6 +34,6 @@ def command(runs: tuple[str, ...], metric: tuple[str, ...], to: str, title: str,
     found = lines([find_run(run) for run in runs], metric)
     draw(found, Path(to), title=title, log=log)
     for line in found:
-        click.echo(f"{line.label}  {count(len(line.xs), 'point')}")
-    click.echo(f"written: {to}")
+        echo(f"{line.label}  {count(len(line.xs), 'point')}")
+    echo(f"written: {to}")
     return 0

@@ -6,6 +6,7 @@ import time
 
 import click
 
+from assay.cli.terminal import echo
 from assay.cli.words import count
 from assay.query import place
 from assay.query.words import duration
@@ -19,5 +20,5 @@ def command(all_projects: bool) -> int:
         began = time.perf_counter()
         runs = reindex(project)
         where = f"  {project.root}" if all_projects else ""
-        click.echo(f"{count(runs, 'run')} indexed in {duration(time.perf_counter() - began)}{where}")
+        echo(f"{count(runs, 'run')} indexed in {duration(time.perf_counter() - began)}{where}")
     return 0

@@ -7,7 +7,8 @@ import sys
 
 import click
 
-from assay.cli.terminal import folded, paint, use_color, width
+from assay.cli.terminal import echo, paint, use_color, width
+from assay.core.terminal import folded
 
 
 @click.command(
@@ -23,21 +24,21 @@ def command(run: str, steps: str, force: bool) -> int:
     from assay.compose import replay
     from assay.compose.comparing import shown
 
-    done = replay(run, steps=steps, force=force, tell=lambda line: click.echo(line, err=True))
+    done = replay(run, steps=steps, force=force, tell=lambda line: echo(line, err=True))
     verdict, color = done.verdict, use_color(sys.stdout)
     for line in shown(done.compared):
         for part in folded(line, width(sys.stdout)):
-            click.echo(part)
+            echo(part)
     stretch = f"steps {verdict.first_step} to {verdict.last_step}"
     if verdict.equal:
-        click.echo(f"{paint('equal', 'green bold', on=color)}: {stretch}")
+        echo(f"{paint('equal', 'green bold', on=color)}: {stretch}")
         return 0
     first = verdict.difference
     assert first is not None
     values = f" ({first.left} and {first.right})" if first.left else ""
-    click.echo(f"{paint('not equal', 'red bold', on=color)}: first at step {first.step}, {first.name}{values}")
+    echo(f"{paint('not equal', 'red bold', on=color)}: first at step {first.step}, {first.name}{values}")
     for name, (was, now) in verdict.changed_inputs.items():
-        click.echo(f"not as it was: {name}  {was} -> {now}")
+        echo(f"not as it was: {name}  {was} -> {now}")
     if done.kept is not None:
-        click.echo(f"both are kept: assay diff {verdict.runs[0]} {shlex.quote(str(done.kept))}", err=True)
+        echo(f"both are kept: assay diff {verdict.runs[0]} {shlex.quote(str(done.kept))}", err=True)
     return 1

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from assay.cli.terminal import echo
 from assay.cli.words import count
 from assay.core.errors import InputError, RecordError
 from assay.core.ids import id_of_folder
@@ -42,20 +43,20 @@ def command(run: str, to: str | None, force: bool) -> int:
     folder = Path(to or f"restored-{view.id}")
     aside = make_room(folder, force=force)
     if aside is not None:
-        click.echo(f"moved away: {aside}", err=True)
+        echo(f"moved away: {aside}", err=True)
     files = write_tree(tree, store, folder)
     make_project(folder.resolve())
-    click.echo(f"restored: {os.fspath(folder)}  {count(len(files), 'file')} of code")
+    echo(f"restored: {os.fspath(folder)}  {count(len(files), 'file')} of code")
     if checkpoint is not None:
         kept = folder / "checkpoints" / checkpoint.name
         shutil.copytree(checkpoint.path, kept)
-        click.echo(f"checkpoint: {os.fspath(kept)}")
+        echo(f"checkpoint: {os.fspath(kept)}")
     if view.code.left_out:
-        click.echo(f"not kept at the time: {', '.join(view.code.left_out[:5])}", err=True)
+        echo(f"not kept at the time: {', '.join(view.code.left_out[:5])}", err=True)
     if view.config_text and view.file.config_path:
-        click.echo(f"run it again: {shlex.join(_run_again(view, folder))}")
+        echo(f"run it again: {shlex.join(_run_again(view, folder))}")
     elif view.file.attempts and view.file.newest.command:
-        click.echo(f"it was started by: {shlex.join(view.file.newest.command)}")
+        echo(f"it was started by: {shlex.join(view.file.newest.command)}")
     return 0
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import click
 
-from assay.core.diagnostics import visible
+from assay.cli.terminal import echo
 from assay.core.errors import InputError
 from assay.core.ids import id_of_folder
+from assay.core.terminal import visible
 from assay.query.find import find_run
 from assay.query.place import project_here
 from assay.store.layout import RunFolder
@@ -20,13 +21,13 @@ def command(runs: tuple[str, ...], undo: bool) -> int:
     if undo:
         for folder in [_removed(run) for run in runs]:
             bring_back(folder)
-            click.echo(f"brought back: {folder.id}")
+            echo(f"brought back: {folder.id}")
         return 0
     # All are found before the first is removed: `last` must mean the same for each of them.
     for view in {view.id: view for view in map(find_run, runs)}.values():
         tag = visible(view.tag)  # before its folder is somewhere else
         remove(view.folder)
-        click.echo(f"removed: {view.id} {tag}".rstrip() + f"   (assay rm --undo {view.id})")
+        echo(f"removed: {view.id} {tag}".rstrip() + f"   (assay rm --undo {view.id})")
     return 0
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from assay.cli.launch import given, launch_of, launch_options, told, told_both
-from assay.cli.terminal import paint, use_color
+from assay.cli.terminal import echo, paint, use_color
 from assay.core.errors import AssayError, ConfigError, InputError
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def command(
         return _series(made, launch, pdb=options["pdb"], then_test=then_test, edit_test=edit_test)
     config = made[0][0]
     if resumed is not None:
-        return told(resume_or_train(config, launch, tell=lambda line: click.echo(line, err=True)), pdb=options["pdb"])
+        return told(resume_or_train(config, launch, tell=lambda line: echo(line, err=True)), pdb=options["pdb"])
     result = train_and_test(config, launch, edit=edit_test) if then_test else train(config, launch)
     return told_both(result, pdb=options["pdb"])
 
@@ -130,27 +130,26 @@ def _series(made: Sequence[Sequence[Config]], launch: Any, *, pdb: bool, then_te
     _refuse([problem for configs in made for problem in told_once(configs, lambda c: examiner.examined(c).problems)])
     configs = [config for same_file in made for config in same_file]
     color = use_color(sys.stderr)
-    click.echo(f"{len(configs)} runs, one after another", err=True)
+    echo(f"{len(configs)} runs, one after another", err=True)
     codes = []
     results = train_each(configs, launch, then_test=then_test, edit_test=edit_test)
     for i, config in enumerate(configs, 1):
-        click.echo(f"\n{paint(f'[{i}/{len(configs)}]', 'bold', on=color)} {_title(config)}", err=True)
+        echo(f"\n{paint(f'[{i}/{len(configs)}]', 'bold', on=color)} {_title(config)}", err=True)
         result = next(results)
         codes.append(told_both(result, pdb=pdb))
         if result.status == "stopped":
             if i < len(configs):
-                click.echo(f"not run: {len(configs) - i} of {len(configs)}", err=True)
+                echo(f"not run: {len(configs) - i} of {len(configs)}", err=True)
             break
     failed = sum(code != 0 for code in codes)
     if failed:
-        click.echo(f"\n{failed} of {len(codes)} did not finish", err=True)
+        echo(f"\n{failed} of {len(codes)} did not finish", err=True)
     return max(codes)
 
 
 def _title(config: Config) -> str:
-    from assay.core.diagnostics import visible
+    from assay.core.terminal import elided, visible
     from assay.query.diff import written
-    from assay.query.words import elided
 
     assigned = "  ".join(f"{key}={written(node)}" for key, node in config.assigned)
     file = str(config.path) if config.path is not None else ""
@@ -166,4 +165,4 @@ def _refuse(problems: Sequence[Any]) -> None:
     if warnings:
         from assay.core.diagnostics import render
 
-        click.echo(render(warnings, color=use_color(sys.stderr)) + "\n", err=True)
+        echo(render(warnings, color=use_color(sys.stderr)) + "\n", err=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import sys
@@ -14,16 +13,16 @@ from typing import Any
 
 import click
 
-from assay.cli.terminal import STATUS_STYLES, paint, use_color
+from assay.cli.terminal import STATUS_STYLES, echo, echo_json, paint, use_color
 from assay.cli.words import WIDTH, count, wrapped
-from assay.core.diagnostics import visible
 from assay.core.facts import Warned
 from assay.core.plain import dumps, to_plain
 from assay.core.run_file import IMPORTED
+from assay.core.terminal import elided, escaped_json, visible
 from assay.query.find import find
 from assay.query.place import projects_here
 from assay.query.run import RunView
-from assay.query.words import age, duration, elided, moment, number, size
+from assay.query.words import age, duration, moment, number, size
 
 _CONFIG_LINES = 40
 _METRICS = 30
@@ -37,11 +36,11 @@ _CHECKPOINTS = 10
 def command(run: str, only_config: bool, as_json: bool) -> int:
     view, _ = find(run)
     if only_config:
-        click.echo(view.config_text, nl=False)
+        echo(escaped_json(view.config_text), end="")  # TOML escapes as JSON does
     elif as_json:
-        click.echo(json.dumps(json.loads(dumps(_data(view))), ensure_ascii=False, indent=1))
+        echo_json(_data(view))
     else:
-        click.echo("\n".join(_page(view, use_color(sys.stdout))))
+        echo("\n".join(_page(view, use_color(sys.stdout))))
     return 0
 
 

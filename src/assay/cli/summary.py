@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 
 import click
 
 from assay.cli.launch import given
+from assay.cli.terminal import echo, echo_json
 from assay.core.errors import InputError
 
 
@@ -25,7 +25,7 @@ def command(arguments: tuple[str, ...], as_json: bool) -> int:
     found = flow(open_config(files[0], overrides))
     totals = {"params": found.params, "trained": found.trained, "flops": found.flops, "samples": found.samples}
     if as_json:
-        click.echo(json.dumps({"layers": [asdict(layer) for layer in found.layers], **totals}, indent=1))
+        echo_json({"layers": [asdict(layer) for layer in found.layers], **totals})
         return 0
     names = ["  " * layer.depth + layer.name.rpartition(".")[2] for layer in found.layers]
     rows = [("layer", "kind", "gives", "params", "FLOPs")]
@@ -37,7 +37,7 @@ def command(arguments: tuple[str, ...], as_json: bool) -> int:
     for row in rows:
         left = "  ".join(f"{cell:<{width}}" for cell, width in zip(row[:3], widths, strict=False))
         right = "  ".join(f"{cell:>{width}}" for cell, width in zip(row[3:], widths[3:], strict=True))
-        click.echo(f"{left}  {right}")
-    click.echo(f"{found.params:,} parameters, {found.trained:,} trained")
-    click.echo(f"{found.flops:,} FLOPs forward, of {found.samples} samples")
+        echo(f"{left}  {right}")
+    echo(f"{found.params:,} parameters, {found.trained:,} trained")
+    echo(f"{found.flops:,} FLOPs forward, of {found.samples} samples")
     return 0

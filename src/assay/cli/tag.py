@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import click
 
-from assay.core.diagnostics import visible
+from assay.cli.terminal import echo
+from assay.core.terminal import visible
 from assay.query.find import find_run
 from assay.record import edits
 
@@ -15,5 +16,5 @@ from assay.record import edits
 def command(run: str, title: str) -> int:
     view = find_run(run)
     edits.retag(view.folder, title, old=view.tag)
-    click.echo(f"{view.id}: {visible(view.tag) or '-'} -> {visible(title) or '-'}")
+    echo(f"{view.id}: {visible(view.tag) or '-'} -> {visible(title) or '-'}")
     return 0

@@ -1,9 +1,13 @@
-"""What the terminal can show: colours, and how wide it is."""
+"""The terminal: what is written to it, in which colours, and how wide it is."""
 
 from __future__ import annotations
 
 import os
-from typing import TextIO
+import sys
+from collections.abc import Sequence
+from typing import Any, TextIO
+
+from assay.core.terminal import elided, for_terminal, style, visible
 
 _CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "blue": "34", "cyan": "36"}
 
@@ -41,29 +45,45 @@ def width(stream: TextIO) -> int | None:
     return shutil.get_terminal_size((80, 24)).columns
 
 
-def folded(line: str, columns: int | None) -> list[str]:
-    """A line as lines of at most `columns`, broken where two blanks are if the parts between are not wider themselves.
-
-    >>> folded("epoch 1  loss 0.25  valid/acc 0.5", 22)
-    ['epoch 1  loss 0.25', '    valid/acc 0.5']
-    """
-    lines: list[str] = []
-    for part in line.split("  "):
-        if not lines:
-            lines.append(part)
-        elif columns is None or len(lines[-1]) + 2 + len(part) <= columns:
-            lines[-1] += f"  {part}"
-        else:
-            lines.append(f"    {part}")
-    return lines
-
-
-def paint(text: str, style: str, *, on: bool) -> str:
-    """`text` in a style such as "red bold"; as it is when `on` is false.
-
-    >>> paint("no", "red bold", on=True), paint("no", "red", on=False)
-    ('\\x1b[31;1mno\\x1b[0m', 'no')
-    """
-    if not on or not style:
+def paint(text: str, styles: str, *, on: bool) -> str:
+    """Return `text` in a style such as "red bold", which `echo` shows; as it is when `on` is false."""
+    if not on or not styles:
         return text
-    return f"\x1b[{';'.join(_CODES[word] for word in style.split())}m{text}\x1b[0m"
+    return style(text, ";".join(_CODES[word] for word in styles.split()))
+
+
+def echo(text: str = "", *, err: bool = False, end: str = "\n") -> None:
+    """Write lines of text to stdout or stderr. Nothing that a terminal would obey comes through but our own styles."""
+    stream = sys.stderr if err else sys.stdout
+    _write(stream, for_terminal(text, color=use_color(stream)) + end)
+
+
+def echo_json(data: Any, *, indent: int | None = 1) -> None:
+    """Write plain data as JSON; what is not printed is escaped in it."""
+    from assay.core.plain import dumps
+
+    _write(sys.stdout, dumps(data, indent=indent) + "\n")
+
+
+def redraw(lines: Sequence[str], before: int) -> int:
+    """Write lines over the `before` lines that stand there; return how many these are. Nothing flickers."""
+    color = use_color(sys.stdout)
+    back = f"\x1b[{before}A" if before else ""
+    shown = [f"{for_terminal(line, color=color)}\x1b[K\n" for line in lines]
+    _write(sys.stdout, back + "".join(shown) + ("\x1b[J" if before > len(lines) else ""))
+    return len(lines)
+
+
+def show_progress(text: str) -> None:
+    """Write one line to stderr over the last one, where somebody watches."""
+    columns = width(sys.stderr)
+    if columns is not None:
+        _write(sys.stderr, f"\r\x1b[K{elided(visible(text), columns - 1)}")
+
+
+def _write(stream: TextIO, text: str) -> None:
+    try:
+        stream.write(text)
+    except UnicodeEncodeError:  # a terminal that knows fewer letters
+        stream.write(text.encode(stream.encoding or "ascii", "backslashreplace").decode(stream.encoding or "ascii"))
+    stream.flush()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from assay.cli.terminal import echo
 from assay.cli.words import count
 from assay.query.words import size
 from assay.store.known import remember
@@ -21,14 +22,14 @@ from assay.store.packing import check, unpack
 def command(file: str, only_check: bool) -> int:
     if only_check:
         found = check(Path(file))
-        click.echo(f"as packed: {found.id}  {count(len(found.files), 'file')}, {size(found.size_bytes)}")
+        echo(f"as packed: {found.id}  {count(len(found.files), 'file')}, {size(found.size_bytes)}")
         return 0
     project = open_project(Path.cwd(), create=True)
     if project.is_new:
-        click.echo(f"assay: {project.root} is a project now (it has a folder .assay/).", err=True)
+        echo(f"assay: {project.root} is a project now (it has a folder .assay/).", err=True)
     folder = unpack(Path(file), project)
     with contextlib.suppress(OSError):  # then it is only not listed by --all-projects
         remember(project.root)
-    click.echo(f"unpacked: {os.fspath(folder.path)}")
-    click.echo(f"run it again: assay restore {folder.id} --to DIR")
+    echo(f"unpacked: {os.fspath(folder.path)}")
+    echo(f"run it again: assay restore {folder.id} --to DIR")
     return 0

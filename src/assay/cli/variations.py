@@ -11,10 +11,9 @@ from assay.cli.terminal import paint
 from assay.config import Config, Node, Table, changed_keys, config_hash, expand, plain, seedless_hash
 from assay.config.sweep import sweep_of
 from assay.config.variants import ALL, variants_of
-from assay.core.diagnostics import visible
 from assay.core.plain import dumps
+from assay.core.terminal import elided, visible
 from assay.query.diff import written
-from assay.query.words import elided
 
 WIDTH = 80
 _NAME_WIDTH = 24

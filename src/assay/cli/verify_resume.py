@@ -9,8 +9,9 @@ import sys
 import click
 
 from assay.cli.launch import given
-from assay.cli.terminal import folded, paint, use_color, width
+from assay.cli.terminal import echo, paint, use_color, width
 from assay.core.errors import InputError
+from assay.core.terminal import folded
 
 
 @click.command(
@@ -47,19 +48,19 @@ def command(
     if len(configs) != 1:
         raise InputError(f"That names {len(configs)} configs.", fix="give one --variant")
     seed = secrets.randbelow(10**6) if kill_seed is None else kill_seed
-    click.echo(f"kills: {kills}, drawn with --kill-seed {seed}", err=True)
+    echo(f"kills: {kills}, drawn with --kill-seed {seed}", err=True)
     launch = Launch(device=device, max_steps=max_steps)
-    check = verify_resume(configs[0], launch, kills=kills, seed=seed, tell=lambda line: click.echo(line, err=True))
+    check = verify_resume(configs[0], launch, kills=kills, seed=seed, tell=lambda line: echo(line, err=True))
     for line in shown(check.compared):
         for part in folded(line, width(sys.stdout)):
-            click.echo(part)
+            echo(part)
     color = use_color(sys.stdout)
     times = "once" if len(check.killed_at) == 1 else f"{len(check.killed_at)} times"
     if check.equal:
-        click.echo(paint("equal", "green bold", on=color) + f": {check.steps} steps, killed {times}")
+        echo(paint("equal", "green bold", on=color) + f": {check.steps} steps, killed {times}")
         return 0
-    click.echo(paint("not equal", "red bold", on=color) + f": {check.steps} steps, killed {times}")
+    echo(paint("not equal", "red bold", on=color) + f": {check.steps} steps, killed {times}")
     if check.kept is not None:
         left, right = (shlex.quote(str(run.path)) for run in runs_of(check.kept))
-        click.echo(f"both are kept: assay diff {left} {right}", err=True)
+        echo(f"both are kept: assay diff {left} {right}", err=True)
     return 1

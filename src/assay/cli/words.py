@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 
-from assay.core.diagnostics import visible
+from assay.core.terminal import visible
 
 WIDTH = 80
 

@@ -18,6 +18,7 @@ from assay.core.facts import Warned
 from assay.core.ports import Bind, NullRecorder
 from assay.core.run_file import Best
 from assay.core.schema import is_evaluated, parse_duration_s
+from assay.core.terminal import for_terminal
 from assay.record.recorder import RunRecorder
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+    print(for_terminal(line, color=False), file=sys.stderr, flush=True)
 
 
 @dataclass(slots=True)

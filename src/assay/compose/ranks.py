@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from assay.compose.division import check_division
 from assay.compose.launch import Launch, RunResult
+from assay.compose.records import secrets_of
 from assay.config import dump, open_config
 from assay.config.loading import Config
 from assay.config.settings import Settings
@@ -190,7 +191,7 @@ def _spread(task: Task, count: int, config: Config) -> RunResult:
                 kept = RunFolder(record).ranks / f"{least + local}.txt"
                 kept.parent.mkdir(exist_ok=True)
                 with kept.open("a", encoding="utf-8") as file:
-                    file.write(output_of(folder, local))
+                    file.write(secrets_of(config).clean(output_of(folder, local)))
         cause = _cause(told, deaths)
         if least and told:  # rank 0 of another machine tells more
             first = {**told[min(told)], "id": first.get("id", ""), "step": first.get("step", 0)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,13 +18,15 @@ from assay.config import config_hash, dump, seedless_hash
 from assay.config.check import standard_defaults
 from assay.config.loading import Config
 from assay.config.references import outside_used
+from assay.config.secret_keys import redacted_keys, without_secrets
 from assay.config.settings import Settings
-from assay.config.tree import plain
-from assay.core.errors import AssayError
+from assay.config.tree import dotted, plain
+from assay.core.errors import AssayError, InputError
 from assay.core.facts import EndStatus
 from assay.core.ports import NullRecorder
 from assay.core.run_file import RunFile
-from assay.core.secret import redacted
+from assay.core.secret import Secrets, secrets_under
+from assay.core.secret_names import REDACTED, is_opaque, sureness
 from assay.query.previous import since_previous
 from assay.query.run import RunView
 from assay.record.info import info_lines
@@ -48,12 +51,14 @@ def new_record(
         return NullRecorder()
     project = project_around(config.path)
     values = plain(config.root)
+    secrets = secrets_of(config)
+    config_toml = dump(without_secrets(config.root, secrets))
     recorder = RunRecorder.start(
         project,
         kind=kind,
         tag=values.get("tag", ""),
         desc=launch.desc or values.get("desc", ""),
-        config_toml=dump(config.root),
+        config_toml=config_toml,
         config_files=config.files,
         config_path=str(config.path.resolve()) if config.path else "",
         parent=parent,
@@ -70,13 +75,21 @@ def new_record(
         command=launch.command or None,
         code_dirs=code_outside(config.user_dirs, project),
         keep_output=True,
+        secrets=secrets,
         **log_formats(config),
     )
-    tell_info(recorder, dump(config.root))
+    tell_info(recorder, config_toml)
     if assembled is not None:
         assembled.saver_folder = recorder.folder.checkpoints
         tell_changes(recorder)
     return recorder
+
+
+def secrets_of(config: Config) -> Secrets:
+    """Return the secrets that a run of `config` is given: by variables, the command, settings and the config itself."""
+    secrets = Secrets.known({**config.settings.variables, **os.environ}, sys.orig_argv)
+    secrets.add(secrets_under(plain(config.root)))
+    return secrets
 
 
 def tell_info(recorder: RunRecorder, config_toml: str) -> None:
@@ -107,9 +120,15 @@ def recorded_of(config: Config) -> dict[str, Any]:
     outside = {}
     for each in outside_used(config.root):
         kind, _, name = each.partition(":")
-        outside[each] = redacted(name, sources[kind].get(name))
+        outside[each] = _outside(name, sources[kind].get(name))
     which = {"variant": config.variant, "point": config.point, "outside": outside, "job": job_of()[0]}
     return {key: value for key, value in which.items() if value}
+
+
+def _outside(name: str, value: Any) -> Any:
+    if sureness(name) or (isinstance(value, str) and is_opaque(value, 24)):
+        return REDACTED
+    return Secrets().tree(value, name)
 
 
 def is_fused(engine: Engine) -> bool:
@@ -135,10 +154,25 @@ def project_around(path: Path | None) -> Project:
     return home or find_project(Path.cwd()) or open_project(Path.cwd(), create=True)
 
 
-def at_home(config: Config, run: RunFile) -> Config:
-    """A saved config with the modules and settings of the project that the run was started in."""
+def at_home(config: Config, run: RunFile, *, part: str = "") -> Config:
+    """A saved config with the modules and settings of the project that the run was started in.
+
+    InputError when secrets are missing that it was run with; with `part` those in this section alone.
+    """
+    refuse_redacted(config, run.id, part=part)
     settings = Settings(Path(run.project)) if run.project else config.settings
     return replace(config, user_dirs=_user_dirs_of(run, config), settings=settings)
+
+
+def refuse_redacted(config: Config, run_id: str, *, part: str = "") -> None:
+    """Raise InputError for a saved config that lacks secrets: none is ever written into a record."""
+    missing = [dotted(path) for path in redacted_keys(config.root) if not part or path[0] == part]
+    if missing:
+        raise InputError(
+            f"The record of {run_id} keeps no secrets, and its config had some: {', '.join(missing[:5])}.",
+            where=str(config.path or ""),
+            fix=f'resume and rerun take {missing[0]}=VALUE; a config that says "${{env:NAME}}" loses nothing',
+        )
 
 
 def _user_dirs_of(run: RunFile, config: Config) -> tuple[Path, ...]:

@@ -22,6 +22,7 @@ from assay.compose.checks import sound
 from assay.compose.comparing import Compared
 from assay.compose.judging import judge
 from assay.compose.launch import Launch, RunResult
+from assay.compose.records import refuse_redacted
 from assay.compose.scratch import home_of, lay_out
 from assay.compose.stretch import Stretch, config_of, processes, stretch_of
 from assay.compose.training import go_on, train
@@ -32,7 +33,7 @@ from assay.core.errors import AssayError, InputError
 from assay.core.facts import Edit
 from assay.core.plain import to_plain
 from assay.core.run_file import Attempt
-from assay.core.secret import REDACTED
+from assay.core.secret_names import REDACTED
 from assay.core.verdict import Verdict
 from assay.query.diff import flat
 from assay.query.find import checkpoint_of, find
@@ -89,6 +90,7 @@ def replay(
     view, name = find(address)
     stretch = stretch_of(view, name, steps)
     attempt = stretch.attempts[-1]
+    refuse_redacted(open_config(config_of(view, attempt), [], user_dir=None), view.id)
     changed = _changed_inputs(view, stretch)
     if changed and not force:
         first, (was, now) = next(iter(changed.items()))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from assay.core.errors import InputError
 from assay.core.run_file import Attempt
-from assay.core.secret import REDACTED
+from assay.core.secret_names import REDACTED
 from assay.query.run import RunView
 from assay.record.environment import VARIABLES
 from assay.store.blobs import FileBlobs

@@ -31,6 +31,7 @@ from assay.compose.records import (
     new_record,
     project_around,
     recorded_of,
+    secrets_of,
     set_recorder,
     tell_defaults,
     tell_info,
@@ -39,6 +40,7 @@ from assay.compose.tasks import keep_meta, make_task
 from assay.compose.unfinished import cut_off, is_cut_off, refuse_other_data, told_differences, unfinished
 from assay.config import config_hash, dump, load, open_config, seedless_hash
 from assay.config.loading import Config
+from assay.config.secret_keys import without_secrets
 from assay.config.tree import get_at
 from assay.core.errors import InputError
 from assay.core.events import Handler
@@ -189,7 +191,7 @@ def go_on(
 
     old = load(view.folder.config_toml)
     project = Project(Path(view.file.project)) if view.file.project else project_around(None)
-    changes = changed_keys(old.root, config.root)
+    changes = changed_keys(old.root, without_secrets(config.root))
     changed = [change.key for change in changes]
     if not force:
         refuse_other_data(view.id, old.root, config.root, changed)
@@ -234,13 +236,15 @@ def go_on(
             house.ranks.wait()  # all have read what the first one now moves
         if not house.is_first:
             return _train(assembled, NullRecorder(), config, launch)
+        secrets = secrets_of(config)
+        config_toml = dump(without_secrets(config.root, secrets))
         recorder = RunRecorder.resume(
             view.folder,
             from_step=step,
             project=project,
             checkpoint=checkpoint,
             changed=changed,
-            config_toml=dump(config.root) if changed else None,
+            config_toml=config_toml if changed else None,
             config_files=config.files,
             config_hash=config_hash(config.named or config.root),
             seedless_hash=seedless_hash(config.named or config.root),
@@ -252,8 +256,9 @@ def go_on(
             keep_output=True,
             **log_formats(config),
             take_over=take_over,
+            secrets=secrets,
         )
-        tell_info(recorder, dump(config.root))
+        tell_info(recorder, config_toml)
         if len(recorder.run.attempts) > 1:
             assembled.notes += told_differences(*recorder.run.attempts[-2:])
         for each in skipped:
@@ -286,8 +291,7 @@ def load_model(address: str, checkpoint: str = "best") -> Model:
     from assay.engine.handlers.save import load_model_state
 
     view, folder = find_checkpoint(address if "@" in address else f"{address}@{checkpoint}")
-    config = load(view.folder.config_toml)
-    config = at_home(config, view.file)
+    config = at_home(load(view.folder.config_toml), view.file, part="model")
     with open_house(config, Launch(device="cpu")) as house:
         make_task(house)
         model = house.build("model")

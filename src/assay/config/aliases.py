@@ -118,13 +118,50 @@ ALIASES: Sequence[Alias] = (
 )
 
 
+OTHER_CALLS = {"_target_": "type", "_args_": "args"}
+"""Keys of a call in Hydra, detectron2 and LiBai, by their name here."""
+
+
+def with_own_calls(node: Node) -> tuple[Node, list[Problem]]:
+    """Return `node` with the calls of Hydra and LazyConfig written as calls are here, and one note that says so."""
+    found: list[Origin] = []
+
+    def changed(node: Node) -> Node:
+        match node:
+            case Table():
+                items = {key: changed(item) for key, item in node.items.items()}
+                origins = node.key_origins
+                if "_target_" in items and "type" not in items:
+                    found.append(node.key_origin("_target_"))
+                    items = {OTHER_CALLS.get(key, key): item for key, item in items.items()}
+                    origins = {OTHER_CALLS.get(key, key): origin for key, origin in origins.items()}
+                same = len(items) == len(node.items) and all(node.items.get(key) is items[key] for key in items)
+                return node if same else replace(node, items=items, key_origins=origins)
+            case List():
+                row = tuple(map(changed, node.items))
+                same = all(one is other for one, other in zip(row, node.items, strict=True))
+                return node if same else replace(node, items=row)
+            case _:
+                return node
+
+    node = changed(node)
+    if not found:
+        return node, []
+    first = min(found, key=lambda origin: (origin.line, origin.column))
+    times = f", {len(found)} times in this config" if len(found) > 1 else ""
+    message = f"`_target_` is `type` here{times}"
+    return node, [Problem(kind="alias", severity="note", message=message, origin=first, key="_target_")]
+
+
 def applied(root: Table) -> tuple[Table, list[Problem]]:
     """`root` with every alias under its name here, and a note for each.
 
     Given under both names, the one that this file writes itself wins over one that it imports; else the name here.
     `train_iter` and `train_epoch` given together mean the larger of both.
     """
-    notes: list[Problem] = []
+    own, notes = with_own_calls(root)
+    assert isinstance(own, Table)
+    root = own
     both = [node for name in ("train_iter", "train_epoch") if (node := get_at(root, ("train", name))) is not None]
     if len(both) == 2 and all(_count(node) is not None for node in both) and get_at(root, ("train", "until")) is None:
         root = set_at(root, ("train", "until"), Leaf("last", both[0].origin), both[0].origin)
@@ -151,6 +188,8 @@ def applied(root: Table) -> tuple[Table, list[Problem]]:
 
 def renamed(setting: Setting) -> tuple[Setting | None, list[Problem]]:
     """A setting of an alias as one of its name here, with a note; None when it asks for nothing. Others stay."""
+    if setting.parts[-1:] == ("_target_",):
+        setting = replace(setting, parts=(*setting.parts[:-1], "type"))
     alias = next((each for each in ALIASES if _is_under(setting.parts, parse_dotted(each.old))), None)
     if alias is None:
         return setting, []

@@ -36,7 +36,7 @@ def _steps(config: Config, path: KeyPath, how: str, seen: frozenset[KeyPath]) ->
     text = node.value if isinstance(node, Leaf) else None
     if not isinstance(text, str):
         return
-    for target in value_named(text):
+    for target in value_named(text, path):
         if target not in seen:
             yield from _steps(config, target, f"copies {dotted(target)}", seen | {target})
     if "${random:" in text:
@@ -64,7 +64,7 @@ def _copied_from_above(config: Config, path: KeyPath, how: str, seen: frozenset[
         if node is None:
             continue
         if isinstance(node, Leaf) and isinstance(node.value, str):
-            for target in value_named(node.value):
+            for target in value_named(node.value, path[:length]):
                 whole = (*target, *path[length:])
                 if whole not in seen:
                     yield Step(how=how, origin=node.origin, text=_line(config, node.origin))

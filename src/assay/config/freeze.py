@@ -8,6 +8,7 @@ from datetime import date, time
 from typing import Any
 
 from assay.config.references import objects_used
+from assay.config.secret_keys import without_secrets
 from assay.config.sources.toml import read
 from assay.config.tree import NONE, Leaf, List, Node, Scalar, Table, same
 from assay.core import schema
@@ -21,7 +22,9 @@ def canonical(root: Table, *, seed: bool = True) -> str:
 
     1 and 1.0 are alike, `module:Name` is `module.Name`, the order of keys does not count; `tag`, `desc`, evaluation,
     saving, display, threads and every split but train are left out, and so is a section that only these refer to.
+    All secrets are alike: nobody can try passwords against the hash, and a new one makes no other experiment.
     """
+    root = without_secrets(root)
     return _text(Table(_what_counts(root, seed=seed), root.origin))
 
 
@@ -37,6 +40,7 @@ def seedless_hash(root: Table) -> str:
 
 def whole_hash(root: Table, *, seed: bool = True) -> str:
     """The hash of a config whose keys have no meaning here, as that of a script: all of them count."""
+    root = without_secrets(root, has_references=False)
     counted = {name: node for name, node in root.items.items() if seed or name != "seed"}
     return hashlib.sha256(_text(Table(counted, root.origin)).encode("utf-8", "surrogatepass")).hexdigest()
 

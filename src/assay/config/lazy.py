@@ -127,6 +127,8 @@ class LazyCall:
     """`L(Net)(width=32)` is a `Call` of Net, which is built later; `L("model.Net")` does not even import it."""
 
     def __init__(self, target: Any) -> None:
+        if not (isinstance(target, str) or callable(target)):
+            raise TypeError(f"a call needs a class, a function or the text of one, not {target!r}")
         self.target = target if isinstance(target, str) else target_of(target)
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Call:

@@ -1,10 +1,10 @@
 """Strings with a meaning. Never code.
 
-`"@model"` is an object, `"${a.b}"` a value, `"${env:X}"` and `"${global:X}"` come from outside, `"${random:int:0:9}"`
-is drawn, `"${device:count}"` and `"${length:data.train}"` are known when a run starts, `"run:last@best"` is a run. A
-tree keeps the written form of what is decided later: object references, references to the outside and to the machine,
-runs and the escapes `"@@text"` and `"$${"`. So resolving twice is resolving once, and a saved tree reads back as it
-was.
+`"@model"` is an object, `"${a.b}"` a value, `"${.b}"` and `"${..b}"` values beside and above. `"${env:X}"` and
+`"${global:X}"` come from outside, `"${random:int:0:9}"` is drawn, `"${device:count}"` and `"${length:data.train}"` are
+known when a run starts, `"run:last@best"` is a run. A tree keeps the written form of what is decided later: object
+references, references to the outside and to the machine, runs and the escapes `"@@text"` and `"$${"`. So resolving
+twice is resolving once, and a saved tree reads back as it was.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ OUTSIDE = re.compile(r"(?P<kind>env|global):(?P<name>[A-Za-z_][\w-]*)", re.ASCII
 _RANDOM = re.compile(r"random:(?P<kind>int|float):(?P<low>[^:]+):(?P<high>[^:]+)")
 _LENGTH = re.compile(r"length:data\.(?P<split>[A-Za-z_][\w-]*)", re.ASCII)
 _FORMS = (
-    "write ${path.to.a.key}, ${env:NAME}, ${global:NAME}, ${random:int:0:9}, ${device:count} or ${length:data.train},"
-    " or $${ for the two characters"
+    "write ${path.to.a.key}, ${.beside}, ${env:NAME}, ${global:NAME}, ${random:int:0:9}, ${device:count} or"
+    " ${length:data.train}, or $${ for the two characters"
 )
 
 MACHINE = ("device:count",)
@@ -224,13 +224,13 @@ def outside_named(text: str) -> list[tuple[str, str]]:
     return [(each["kind"], each["name"]) for each in found if each is not None]
 
 
-def value_named(text: str) -> list[KeyPath]:
-    """The path of each value that a string copies.
+def value_named(text: str, path: KeyPath) -> list[KeyPath]:
+    """Return the path of each value that the string at `path` copies.
 
-    >>> value_named("${model.width} of ${env:HOME}")
-    [('model', 'width')]
+    >>> value_named("${model.width} of ${env:HOME} by ${..rate}", ("data", "train", "size"))
+    [('model', 'width'), ('data', 'rate')]
     """
-    return [target for target in map(_target, _insides(text)) if target]
+    return [target for inside in _insides(text) if (target := _target(inside, path))]
 
 
 def _insides(text: str) -> list[str]:
@@ -242,7 +242,7 @@ def values_used(root: Table) -> frozenset[KeyPath]:
     used: set[KeyPath] = set()
     for path, node in walk(root):
         if isinstance(node, Leaf) and isinstance(node.value, str) and "${" in node.value:
-            used.update(target for target in value_named(node.value) if target[:1] != path[:1])
+            used.update(target for target in value_named(node.value, path) if target[:1] != path[:1])
     return frozenset(used)
 
 
@@ -313,14 +313,22 @@ def _differ(a: Iterable[object], b: Iterable[object]) -> bool:
     return any(x is not y for x, y in zip(a, b, strict=True))
 
 
-def _target(inside: str | None) -> KeyPath | None:
-    """The path of a value reference; None when it is malformed or comes from outside."""
+def _target(inside: str | None, path: KeyPath) -> KeyPath | None:
+    """Return the path of a value reference at `path`; None when it is malformed or comes from outside.
+
+    Leading dots count from the table or list that the reference stands in: one is beside, each further one above.
+    """
     if inside is None or ":" in inside:
         return None
+    name = inside.strip()
+    dots = len(name) - len(name.lstrip("."))
+    if dots > len(path):
+        return None
     try:
-        return parse_dotted(inside.strip())
+        target = parse_dotted(name[dots:])
     except ValueError:
         return None
+    return (*path[: len(path) - dots], *target) if dots else target
 
 
 def text_of(value: Scalar) -> str:
@@ -414,7 +422,9 @@ class _Resolver:
         """The path inside `${...}`, fitted to the tree; _Stop when nothing is there."""
         if inside is None:
             raise self.stop(leaf, path, "unknown-reference", "`${` is not closed", "write $${ for the two characters")
-        target = _target(inside)
+        target = _target(inside, path)
+        if inside.strip().startswith("." * (len(path) + 1)):
+            raise self.stop(leaf, path, "unknown-reference", f"`${{{inside}}}` leads out of the config")
         if target is None:
             kind, colon, rest = inside.strip().partition(":")
             near = nearest(kind, ("env", "global", "random", "length")) if colon else []

@@ -214,9 +214,9 @@ def distrust(settings: Settings, package: str) -> None:
 def _untrustable(package: str) -> str:
     if not all(part.isidentifier() for part in package.split(".")):
         return f"`{package}` is no name of a package."
-    if not can_trust(package.split(".")[0]):
-        owner = {"assay": "assay itself", "torch": "torch, of which configs may name a part anyway"}
-        return f"`{package}` cannot be trusted: it is {owner.get(package.split('.')[0], 'Python itself')}."
+    if not can_trust(package):
+        owners = {"assay": "it is assay itself", "torch": "of torch, a project trusts one class or function at a time"}
+        return f"`{package}` cannot be trusted: {owners.get(package.split('.')[0], 'it is Python itself')}."
     return ""
 
 

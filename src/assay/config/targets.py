@@ -6,7 +6,7 @@ import importlib.util
 import sys
 from collections.abc import Collection, Iterator
 
-from assay.config.allowed import FORM, WRAP, is_target, parts_of, refused_by_name, trust_command
+from assay.config.allowed import FORM, WRAP, is_target, nameless, parts_of, refused_by_name, trust_command
 from assay.config.references import is_unresolved
 from assay.config.standard_keys import problem_at, shown, wrong_type
 from assay.config.tree import KeyPath, Leaf, List, Table, dotted, walk
@@ -41,6 +41,9 @@ def _is_data(path: KeyPath) -> bool:
 def _target(
     leaf: Leaf, target: str, path: KeyPath, modules: UserModules, trusted: Collection[str]
 ) -> Iterator[Problem]:
+    if (unnamed := nameless(target)) is not None:
+        yield problem_at("unknown-target", unnamed.message, leaf, path, unnamed.fix)
+        return
     if not is_target(target):
         yield problem_at("unknown-target", f"`{target}` is no target", leaf, path, FORM)
         return
@@ -48,9 +51,9 @@ def _target(
     if package == target:
         yield from _short_name(leaf, target, path, modules)
         return
-    refusal = refused_by_name(target)
+    refusal = refused_by_name(target, trusted)
     if refusal is not None:
-        yield problem_at("target-not-allowed", refusal.message, leaf, path, refusal.fix)
+        yield problem_at(refusal.kind, refusal.message, leaf, path, refusal.fix)
         return
     if package in ("assay", "torch") or package in trusted:
         return

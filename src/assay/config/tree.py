@@ -188,19 +188,18 @@ _PART = re.compile(r"""\[(?P<index>\d+)\]|"(?P<quoted>(?:[^"\\]|\\.)*)"|(?P<bare
 
 
 def dotted(path: KeyPath) -> str:
-    """One line for a path; `parse_dotted` reads it back.
+    """One line for a path, as an override writes it; `fitted` and `parse_dotted` read it back.
 
     >>> dotted(("plugins", 0, "type"))
-    'plugins[0].type'
+    'plugins.0.type'
     >>> dotted(("optimizer", "a.b"))
     'optimizer."a.b"'
     """
     text = ""
     for part in path:
         if isinstance(part, int):
-            text += f"[{part}]"
-            continue
-        if not _BARE.fullmatch(part):
+            part = str(part)
+        elif not _BARE.fullmatch(part):
             escaped = part.replace("\\", "\\\\").replace('"', '\\"')
             part = f'"{escaped}"'
         text += f".{part}" if text else part

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from typing import Any
 
-from assay.config.sources.toml import excess
+from assay.config.sources.places import MAX_WORD
+from assay.config.sources.toml import value_in
+from assay.config.tree import plain
 
 MAX_VALUE = 100_000  # characters; longer ones stay text
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 
 
 def value_of(text: str) -> Any:
-    """TOML where `text` is TOML, else null/none/true/false in any case or a number such as `.5`, else `text` itself.
+    """Return TOML where `text` is TOML, else null/none/true/false in any case or a number such as `.5`, else `text`.
 
     >>> value_of("1e-3"), value_of("[1, 2]"), value_of("True"), value_of(".5"), value_of("adam")
     (0.001, [1, 2], True, 0.5, 'adam')
@@ -24,14 +25,9 @@ def value_of(text: str) -> Any:
             return None
         case "true" | "false":
             return bare.lower() == "true"
-    if not bare or len(bare) > MAX_VALUE or excess(bare) is not None:
+    if not bare or len(bare) > MAX_VALUE:
         return text
-    try:
-        given = tomllib.loads(f"value = {bare}")
-        if "#" in bare:
-            tomllib.loads(f"value = [{bare}]")  # a comment would swallow the bracket: it was meant as text
-        if given.keys() == {"value"}:
-            return given["value"]
-    except (ValueError, RecursionError):
-        pass
-    return float(bare) if _NUMBER.fullmatch(bare) else text
+    node = value_in(bare)
+    if node is not None:
+        return plain(node)
+    return float(bare) if len(bare) <= MAX_WORD and _NUMBER.fullmatch(bare) else text

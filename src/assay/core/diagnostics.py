@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from assay.core.terminal import cell_count, style, visible
+
 Severity = Literal["error", "warning", "note"]
 
 
@@ -56,8 +58,8 @@ class Problem:
     related: tuple[Problem, ...] = ()
 
 
-_COLORS = {"error": "\x1b[1;31m", "warning": "\x1b[1;33m", "note": "\x1b[1;36m"}
-_BLUE, _BOLD, _RESET = "\x1b[1;34m", "\x1b[1m", "\x1b[0m"
+_COLORS = {"error": "1;31", "warning": "1;33", "note": "1;36"}
+_BLUE, _BOLD = "1;34", "1"
 
 
 def render(problems: Sequence[Problem], *, color: bool, width: int = 80) -> str:
@@ -96,20 +98,13 @@ def to_json(problems: Iterable[Problem]) -> list[dict[str, object]]:
     ]
 
 
-def visible(text: str) -> str:
-    """`text` with control characters spelled out, so that a hostile config cannot paint the terminal."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() or c == "\t" else c.encode("unicode_escape").decode("ascii") for c in text)
-
-
 def _lines(problem: Problem, sources: dict[str, list[str]], color: bool, width: int) -> list[str]:
-    def paint(code: str, text: str) -> str:
-        return f"{code}{text}{_RESET}" if color else text
+    def paint(codes: str, text: str) -> str:
+        return style(text, codes) if color else text
 
     head = _wrapped(f"{problem.severity}: {visible(problem.message)}", width, indent=len(problem.severity) + 2)
     label = f"[{problem.kind}]"
-    room = width - _cells(head[-1]) - len(label)
+    room = width - cell_count(head[-1]) - len(label)
     if room < 2:
         head.append("")
         room = width - len(label)
@@ -181,7 +176,7 @@ def _window(line: str, origin: Origin, width: int) -> tuple[str, int, int]:
     last = origin.end_column - 1 if same_line and origin.end_column else len(line)
     last = min(max(last, first + 1), max(len(line), first + 1))
     shown = [visible(c) for c in line.replace("\t", " ")]
-    cells = [_cells(c) for c in shown]
+    cells = [cell_count(c) for c in shown]
     low, high = 0, len(line)
     if sum(cells) > width > 20:
         # A third of the width before the mark, the rest behind it; at the end of the line, all the width before it.
@@ -203,12 +198,3 @@ def _back(cells: Sequence[int], low: int, room: int) -> int:
         low -= 1
         room -= cells[low]
     return low
-
-
-def _cells(text: str) -> int:
-    """Columns of a terminal that `text` takes: wide characters two, combining ones none."""
-    if text.isascii():
-        return len(text)
-    import unicodedata
-
-    return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)

@@ -48,8 +48,7 @@ class ArgumentError(InputError):
     """
 
     def __init__(self, what: str, *, inside: Sequence[str | int], fix: str = "") -> None:
-        keys = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in inside)
-        super().__init__(f"{what}.", where=keys.lstrip("."), fix=fix)
+        super().__init__(f"{what}.", where=".".join(map(str, inside)), fix=fix)
         self.said = what
         self.inside = tuple(inside)
 

@@ -11,18 +11,21 @@ frames. A frame is a whole number of 8-byte words:
         12     4  b
         16     -  payload, (words - 2) * 8 bytes
 
-Frames lie in extents. An extent begins with an EXTENT frame that carries the wall clock of its tick 0 and the file
-offset at which it ends; no frame crosses an extent's end. A word of zero where a frame should begin means that the
-rest of the extent was not written yet. `end` 0 means that the extent was written without preallocation and reaches
-to the next EXTENT frame or the end of the file.
+Frames lie in extents. An extent begins with an EXTENT frame, written twice: a = sequence, b = attempt, payload i64
+unix ns of tick 0, i64 file offset at which the extent ends, kind byte, version byte, six zeros. No frame crosses an
+extent's end. A word of zero where a frame should begin means that the rest of the extent was not written yet. An end
+of 0 means that the extent was written without preallocation and reaches to the next EXTENT frame or the end of the
+file.
 
-A frame whose checksum or length is wrong ends its extent: it was torn by a crash (or damaged later).
+A frame whose checksum or length is wrong is damaged, or was torn by a crash: it alone is lost. The next intact frame
+is found by trying each word that follows.
 """
 
 from __future__ import annotations
 
+import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from zlib import crc32
 
@@ -39,8 +42,30 @@ EXTENT = 0xFFFF
 
 _HEAD = struct.Struct("<IHHII")
 _BODY_HEAD = struct.Struct("<HHII")
-_EXTENT_PAYLOAD = struct.Struct("<qq")
-EXTENT_FRAME_BYTES = FRAME_HEAD_BYTES + _EXTENT_PAYLOAD.size
+_MARK = struct.Struct("<IHH")
+_EXTENT_PAYLOAD = struct.Struct("<qqBB6x")
+_EXTENT_BYTES = FRAME_HEAD_BYTES + _EXTENT_PAYLOAD.size
+EXTENT_HEAD_BYTES = 2 * _EXTENT_BYTES
+
+_EXTENT_MARK = re.compile(re.escape(struct.pack("<HH", _EXTENT_BYTES // 8, EXTENT)))
+_WRITTEN = re.compile(rb"[^\0]")
+
+# A search for the next intact frame looks at every word, and takes the checksum of what may be a frame there. The
+# work stays in proportion to the file, though the file be made to be slow; beyond it whole extents are passed over.
+_SEARCH_BUDGET = 1 << 28
+_SEARCH_BUDGET_PER_BYTE = 32
+_WORD_COST = 128  # what looking at a word costs, in bytes of checksum
+
+IsFrame = Callable[[int, int], bool]
+"""`is_frame(tag, words)`: True where a frame of that tag and length may exist in this kind of file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """Kind and version of a file. Both stand in its first bytes and, with a checksum, in the head of each extent."""
+
+    kind: bytes
+    version: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +79,14 @@ class Frame:
     payload: memoryview
     base_ns: int
 
+    @property
+    def end(self) -> int:
+        """File offset behind the frame."""
+        return self.offset + FRAME_HEAD_BYTES + len(self.payload)
+
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class FrameGroup:
     """Intact frames of one tag and one length, each right behind the other. `data` is all of them, heads included."""
 
     offset: int
@@ -92,23 +122,29 @@ class Extent:
     end: int
 
 
-def file_head(kind: bytes, version: int) -> bytes:
-    """The first eight bytes of a file of frames."""
-    return MAGIC + kind + bytes([version])
+def file_head(form: Form) -> bytes:
+    """Return the first eight bytes of a file of frames."""
+    return MAGIC + form.kind + bytes([form.version])
 
 
-def check_file_head(data: bytes | memoryview, kind: bytes, version: int, *, where: str) -> None:
-    """Raise RecordError unless `data` begins like a file of this kind in a version we can read."""
+def check_file_head(data: bytes | memoryview, form: Form, *, where: str) -> Damage | None:
+    """Raise RecordError unless `data` begins like a file of this form; return the damage to its first bytes, if any.
+
+    Damaged first bytes are passed over where the head of the first extent, which has a checksum, says the same.
+    """
     head = bytes(data[:FILE_HEAD_BYTES])
-    if len(head) < FILE_HEAD_BYTES or head[:7] != MAGIC + kind:
+    if head == file_head(form):
+        return None
+    if _form_of_first_extent(memoryview(data)) == form:
+        return Damage(0, FILE_HEAD_BYTES, torn=False)
+    if len(head) < FILE_HEAD_BYTES or head[:7] != MAGIC + form.kind:
         raise RecordError("This is not a file of that kind: its first bytes are others.", where=where)
-    if head[7] > version:
-        fix = "Read it with the assay that wrote it, or a newer one."
-        raise RecordError(f"The file has format {head[7]}; this assay knows {version}.", where=where, fix=fix)
+    fix = "Read it with the assay that wrote it, or a newer one."
+    raise RecordError(f"The file has format {head[7]}; this assay knows {form.version}.", where=where, fix=fix)
 
 
 def pack(tag: int, a: int, b: int, payload: bytes = b"") -> bytes:
-    """One frame. The payload is padded with zeros to whole words; ValueError when it is too long for one frame."""
+    """Return one frame, its payload padded with zeros to whole words. ValueError when it is too long for one frame."""
     if len(payload) > MAX_PAYLOAD_BYTES:
         raise ValueError(f"payload of {len(payload)} bytes; a frame holds {MAX_PAYLOAD_BYTES}")
     padded = payload + b"\0" * (-len(payload) % 8)
@@ -116,66 +152,153 @@ def pack(tag: int, a: int, b: int, payload: bytes = b"") -> bytes:
     return crc32(body).to_bytes(4, "little") + body
 
 
-def pack_extent(*, sequence: int, attempt: int, base_ns: int, end: int) -> bytes:
-    """The frame that begins an extent."""
-    return pack(EXTENT, sequence, attempt, _EXTENT_PAYLOAD.pack(base_ns, end))
+def pack_extent(form: Form, *, sequence: int, attempt: int, base_ns: int, end: int) -> bytes:
+    """Return the head of an extent: its frame twice, so that damage to one costs neither clock nor length."""
+    payload = _EXTENT_PAYLOAD.pack(base_ns, end, form.kind[0], form.version)
+    return 2 * pack(EXTENT, sequence, attempt, payload)
 
 
-def scan(data: bytes | memoryview, *, start: int = FILE_HEAD_BYTES) -> Iterator[Frame | Extent | Damage]:
-    """Every intact frame from file offset `start` on, in file order, with extents' heads and what is damaged.
+def scan(
+    data: bytes | memoryview, *, start: int = FILE_HEAD_BYTES, is_frame: IsFrame = lambda tag, words: True
+) -> Iterator[Frame | Extent | Damage]:
+    """Yield every intact frame from file offset `start` on, in file order, with extents' heads and what is damaged.
 
-    `start` must be the offset of an EXTENT frame (the first is right behind the file's head).
+    `start` must be the offset of an extent's head (the first is right behind the file's head).
     """
-    for item in stretches(data, start=start):
-        if isinstance(item, Stretch):
+    for item in frame_groups(data, start=start, is_frame=is_frame):
+        if isinstance(item, FrameGroup):
             yield from item
         else:
             yield item
 
 
-def stretches(data: bytes | memoryview, *, start: int = FILE_HEAD_BYTES) -> Iterator[Stretch | Extent | Damage]:
-    """The same as `scan`, with like frames together: a file is mostly that, and is so read several times as fast."""
+def frame_groups(
+    data: bytes | memoryview,
+    *,
+    start: int = FILE_HEAD_BYTES,
+    extent: Extent | None = None,
+    is_frame: IsFrame = lambda tag, words: True,
+) -> Iterator[FrameGroup | Extent | Damage]:
+    """The same as `scan`, with like frames together: a file is mostly that, and is so read several times as fast.
+
+    To read on in a file that has grown, `start` is the offset of a frame, and `extent` the one that it lies in.
+    """
     view = memoryview(data)
     size = len(view)
-    offset, extent = start, Extent(start, 0, 0, 0, 0)
+    search = _Search(view, is_frame)
+    offset, extent = start, extent or Extent(start, 0, 0, 0, 0)
     while offset < size:
-        limit = min(extent.end, size) if extent.end else size
-        frame = _frame_at(view, offset, limit if offset < limit else size, extent.base_ns)
-        if isinstance(frame, Frame):
-            size_bytes = FRAME_HEAD_BYTES + len(frame.payload)
-            if frame.tag == EXTENT:
-                offset += size_bytes
-                base_ns, end = _EXTENT_PAYLOAD.unpack_from(frame.payload)
-                extent = Extent(frame.offset, frame.a, frame.b, base_ns, end)
-                yield extent
-            else:
-                end = _end_of_stretch(view, offset, size_bytes, limit)
-                yield Stretch(offset, frame.tag, size_bytes, view[offset:end], extent.base_ns)
-                offset = end
+        limit = min(extent.end, size) if offset < extent.end else size
+        frame = _frame_at(view, offset, limit, extent.base_ns)
+        if frame is None:
+            end, following = search.after(offset, limit)
+            if end > offset:
+                yield Damage(offset, end, torn=following >= size)
+            offset = following
+        elif frame.tag != EXTENT:
+            size_bytes = frame.end - offset
+            end = _end_of_group(view, offset, size_bytes, limit)
+            yield FrameGroup(offset, frame.tag, size_bytes, view[offset:end], extent.base_ns)
+            offset = end
+        elif len(frame.payload) != _EXTENT_PAYLOAD.size:
+            yield Damage(offset, frame.end, torn=False)  # the checksum is right, so the writer was wrong
+            offset = frame.end
         else:
-            # Where the extent ends is not known when it was not preallocated, or when this should have been its head.
-            known = offset < extent.end
-            next_offset = extent.end if known else _next_extent(view, offset)
-            if frame == "bad":
-                yield Damage(offset, min(next_offset, size), torn=next_offset >= size)
-            offset = next_offset
+            base_ns, end, *_ = _EXTENT_PAYLOAD.unpack(frame.payload)
+            head = Extent(offset, frame.a, frame.b, base_ns, max(0, end))
+            if not _is_copy(head, extent):
+                extent = head
+                yield extent
+            offset = frame.end
 
 
-def _next_extent(view: memoryview, offset: int) -> int:
-    """Where the next intact EXTENT frame begins after `offset`, or the end of the file."""
-    mark = (EXTENT_FRAME_BYTES // 8).to_bytes(2, "little") + EXTENT.to_bytes(2, "little")
-    rest = bytes(view[offset:])
-    at = rest.find(mark, 8)
-    while at >= 0:
-        found = offset + at - 4
-        if found % 8 == 0 and isinstance(_frame_at(view, found, len(view), 0), Frame):
-            return found
-        at = rest.find(mark, at + 1)
+class _Search:
+    """The search for the next intact frame behind one that is damaged, within a budget of work for the whole file."""
+
+    def __init__(self, view: memoryview, is_frame: IsFrame) -> None:
+        self._view = view
+        self._is_frame = is_frame
+        self._budget = _SEARCH_BUDGET + _SEARCH_BUDGET_PER_BYTE * len(view)
+        self._next_extent = (0, 0)  # of the two the second is the first extent behind the first
+        self._written = (-1, 0)  # up to the first of the two, nothing but zeros lies behind the second
+
+    def after(self, offset: int, limit: int) -> tuple[int, int]:
+        """Return where the damage at `offset` ends, and where to read on: an intact frame, or the end of the extent.
+
+        Where the rest of the extent was never written nothing is damaged: the damage ends where it begins.
+        """
+        if limit >= len(self._view):
+            limit = self._extent_behind(offset)
+        end = self._end_of_written(offset, limit)
+        if end <= offset:
+            return offset, limit
+        first = _WRITTEN.search(self._view, offset, end)
+        skipped = (first.start() - offset) // 8 * 8 if first is not None else 0
+        found = self._intact(offset + max(8, skipped), end, limit)
+        return (found, found) if found is not None else (min(limit, end + -(end - offset) % 8), limit)
+
+    def _intact(self, begun: int, end: int, limit: int) -> int | None:
+        """Return the offset of the first intact frame that begins in front of `end`, None where none is found.
+
+        The first one counts: a length that is damaged must not lead past frames that are not.
+        """
+        view, is_frame = self._view, self._is_frame
+        words_left = max(0, limit - begun) // 8
+        candidates = _MARK.iter_unpack(view[begun : begun + 8 * words_left])
+        for index, (crc, words, tag) in enumerate(candidates):
+            at = begun + 8 * index
+            if at >= end or self._budget < 0:
+                break
+            self._budget -= _WORD_COST
+            if words < 2 or words > words_left - index or not (tag == EXTENT or is_frame(tag, words)):
+                continue
+            self._budget -= 8 * words
+            if crc32(view[at + 4 : at + 8 * words]) == crc:
+                return at
+        return None
+
+    def _extent_behind(self, offset: int) -> int:
+        known_from, known = self._next_extent
+        if not known_from <= offset < known:
+            self._next_extent = (offset, next_extent(self._view, offset))
+        return self._next_extent[1]
+
+    def _end_of_written(self, offset: int, limit: int) -> int:
+        if self._written[0] != limit:
+            written = len(bytes(self._view[offset:limit]).rstrip(b"\0"))
+            self._written = (limit, offset + written)
+        return self._written[1]
+
+
+def next_extent(view: memoryview, offset: int) -> int:
+    """Return where the next intact EXTENT frame begins after `offset`, or the end of the file."""
+    for found in _EXTENT_MARK.finditer(view, offset + 8):
+        at = found.start() - 4
+        if at % 8 == 0 and _frame_at(view, at, len(view), 0) is not None:
+            return at
     return len(view)
 
 
-def _end_of_stretch(view: memoryview, offset: int, size_bytes: int, limit: int) -> int:
-    """Where the frames end that are intact and have the tag and the length of the one at `offset`."""
+def _is_copy(head: Extent, extent: Extent) -> bool:
+    """Whether `head` is the second copy of the head that the extent began with."""
+    return (
+        head.offset == extent.offset + _EXTENT_BYTES
+        and (head.sequence, head.attempt) == (extent.sequence, extent.attempt)
+        and (head.base_ns, head.end) == (extent.base_ns, extent.end)
+    )
+
+
+def _form_of_first_extent(view: memoryview) -> Form | None:
+    """Return what the first intact head of an extent says that the file is, None when there is none."""
+    frame = _frame_at(view, next_extent(view, 0), len(view), 0)
+    if frame is None or len(frame.payload) != _EXTENT_PAYLOAD.size:
+        return None
+    _, _, kind, version = _EXTENT_PAYLOAD.unpack(frame.payload)
+    return Form(bytes([kind]), version)
+
+
+def _end_of_group(view: memoryview, offset: int, size_bytes: int, limit: int) -> int:
+    """Return where the frames end that are intact and have the tag and the length of the one at `offset`."""
     mark = bytes(view[offset + 4 : offset + 8])
     offset += size_bytes
     most = max(0, limit - offset) // size_bytes
@@ -186,14 +309,12 @@ def _end_of_stretch(view: memoryview, offset: int, size_bytes: int, limit: int) 
     return offset
 
 
-def _frame_at(view: memoryview, offset: int, limit: int, base_ns: int) -> Frame | str:
-    """The frame at `offset`, or "end" when nothing was written there, or "bad"."""
+def _frame_at(view: memoryview, offset: int, limit: int, base_ns: int) -> Frame | None:
+    """Return the frame at `offset`, None where no intact one is."""
     if limit - offset < FRAME_HEAD_BYTES:
-        return "bad" if any(view[offset:limit]) else "end"
+        return None
     crc, words, tag, a, b = _HEAD.unpack_from(view, offset)
     end = offset + words * 8
-    if words == 0 and crc == 0:
-        return "bad" if any(view[offset : offset + FRAME_HEAD_BYTES]) else "end"
     if words < 2 or end > limit or crc32(view[offset + 4 : end]) != crc:
-        return "bad"
+        return None
     return Frame(offset, tag, a, b, view[offset + FRAME_HEAD_BYTES : end], base_ns)

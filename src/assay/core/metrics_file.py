@@ -7,9 +7,10 @@
     0xFFFC       REWIND  attempt   0         i64 step: points before this frame with a greater step left the curve
     0xFFFB       CHUNK   set id    rows      many rows of one key set, column by column (below)
 
-A tick is 16.384 us since the base of the extent. A key set is defined before its first use, in this same file; a long
-one by several KEYS frames, `first` being the index of the frame's first name and `b` the number of names in the whole
-set. `axis` is the index of the name that is the x axis of the others; 0xFFFF: the step is.
+A tick is 16.384 us since the base of the extent. A key set is defined before its first use, in this same file and
+again in each extent that uses it; its id is never given to another set. A long one takes several KEYS frames, `first`
+being the index of the frame's first name and `b` the number of names in the whole set. `axis` is the index of the name
+that is the x axis of the others; 0xFFFF: the step is. Frames that others depend on, KEYS and REWIND, are written twice.
 
 CHUNK, written when a run ends: u32 branch (0: on the curve; else the attempt whose rewind left it), u32 flags, i64
 base step, i64 base unix ns; then for each column f64 min and f64 max (NaN left out; both NaN where nothing is left);
@@ -19,10 +20,11 @@ base time (i64 unix ns if flag 2); then for each column `rows` f64. Each array i
 
 from __future__ import annotations
 
+import contextlib
 import struct
 import sys
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -30,8 +32,7 @@ from assay.core import frames
 from assay.core.errors import RecordError
 from assay.core.frames import TICK_NS, Damage, Extent, Frame
 
-KIND = b"M"
-VERSION = 1
+FORM = frames.Form(kind=b"M", version=1)
 
 MAX_SET_ID = 0xFEFF
 KEYS = 0xFFFE
@@ -46,6 +47,11 @@ MAX_STEP = 0xFFFFFFFF
 
 WIDE_STEPS = 1
 WIDE_TIMES = 2
+
+_MOST_ROWS = 4096
+_LEAST_ROWS = 8
+_PARTS = 64
+_SHORT_WORDS = 128  # a row this short is cheap to look at where its key set is not known
 
 Spread = Callable[[memoryview, int, int], Sequence[int]]
 """`base + factor * each` of many u32: who has something fast for that may bring it."""
@@ -110,7 +116,7 @@ class Chunk:
 
 
 def pack_keys(keys: KeySet) -> bytes:
-    """The frames that define a key set; several when the names do not fit into one."""
+    """Return the frames that define a key set; several when the names do not fit into one."""
     encoded = [name.encode("utf-8", "surrogatepass") for name in keys.names]
     if len(encoded) > MAX_NAMES or any(len(name) > MAX_NAME_BYTES for name in encoded):
         raise ValueError(f"a key set holds at most {MAX_NAMES} names of at most {MAX_NAME_BYTES} bytes")
@@ -148,14 +154,18 @@ def pack_wide(set_id: int, step: int, time_ns: int, values: Sequence[float]) -> 
 
 
 def pack_rewind(step: int, attempt: int) -> bytes:
-    """Says that the run goes on from `step`."""
-    return frames.pack(REWIND, attempt, 0, _REWIND.pack(step))
+    """Return the frames that say that the run resumes from `step`: the same one twice."""
+    return 2 * frames.pack(REWIND, attempt, 0, _REWIND.pack(step))
 
 
-def rows_per_chunk(columns: int) -> int:
-    """How many rows of `columns` values fit into one CHUNK frame, at most 4,096."""
+def rows_per_chunk(columns: int, rows: int) -> int:
+    """Return how many of `rows` rows of `columns` values go into one CHUNK frame.
+
+    A frame is what damage costs, so it holds at most a 64th of a curve (but 8 rows), and never more than 4,096 rows.
+    """
     fixed = _CHUNK_HEAD.size + 16 * columns + 32
-    return max(1, min(4096, (frames.MAX_PAYLOAD_BYTES - fixed) // (16 + 8 * columns)))
+    fitting = (frames.MAX_PAYLOAD_BYTES - fixed) // (16 + 8 * columns)
+    return max(1, min(_MOST_ROWS, fitting, max(_LEAST_ROWS, rows // _PARTS)))
 
 
 def pack_chunk(chunk: Chunk) -> bytes:
@@ -202,53 +212,157 @@ def read_rows(
 
     With `spread`, which works on numbers as this machine has them, columns are views of `data`, some with steps.
     """
-    if sys.byteorder == "big":
-        spread = None
-    frames.check_file_head(data, KIND, VERSION, where=where)
-    sets: dict[int, KeySet] = {}
-    partial: dict[int, list[str]] = {}
-    attempt = 0
-    for item in frames.stretches(data):
-        match item:
-            case Extent():
-                attempt = item.attempt
-            case Damage():
-                yield item
-            case frames.Stretch() if item.tag <= MAX_SET_ID:
-                yield _rows(item, sets.get(item.tag), attempt, spread)
-            case frames.Stretch():
-                for frame in item:
-                    row = _decode(frame, sets, partial, attempt, spread)
-                    if row is not None:
-                        yield row
+    damage = frames.check_file_head(data, FORM, where=where)
+    if damage is not None:
+        yield damage
+    yield from RowReader(spread).read(data)
 
 
-def _rows(stretch: frames.Stretch, keys: KeySet | None, attempt: int, spread: Spread | None) -> Rows | Damage:
-    rest = -1 if keys is None else stretch.frame_bytes - 8 * values_words(len(keys.names))
-    if keys is None or rest < 0:
+class RowReader:
+    """Reads rows, each once, from a file that may grow between two reads.
+
+    `offset` is where the next read begins: behind the last intact frame.
+    """
+
+    def __init__(self, spread: Spread | None = None) -> None:
+        self.offset = frames.FILE_HEAD_BYTES
+        self._spread = None if sys.byteorder == "big" else spread
+        self._sets = _KeySets(b"")
+        self._extent: Extent | None = None
+
+    def read(self, data: bytes | memoryview) -> Iterator[Rows | Row | Rewind | Chunk | Damage]:
+        """Yield what `data`, the whole file, holds from `offset` on; nothing in front of it is looked at."""
+        sets = self._sets
+        sets.begin(data)
+        attempt = 0 if self._extent is None else self._extent.attempt
+        groups = frames.frame_groups(data, start=self.offset, extent=self._extent, is_frame=sets.is_frame)
+        for item in groups:
+            match item:
+                case Extent():
+                    attempt = item.attempt
+                    self._extent = item
+                    # Behind one of the two copies of the head: the other one may be the damaged one, in front.
+                    self.offset = item.offset + frames.EXTENT_HEAD_BYTES // 2
+                    continue
+                case Damage():
+                    yield item
+                    continue
+                case frames.FrameGroup() if item.tag <= MAX_SET_ID:
+                    yield _rows(item, sets.find(item.tag), attempt, self._spread)
+                case frames.FrameGroup():
+                    before: Row | Rewind | Chunk | Damage | None = None
+                    for frame in item:
+                        row = _decode(frame, sets, attempt, self._spread)
+                        if row is not None and not (isinstance(row, Rewind) and row == before):  # it is written twice
+                            yield row
+                        before = row
+            self.offset = item.offset + len(item.data)
+
+
+def frame_groups(data: bytes | memoryview) -> Iterator[frames.FrameGroup | Extent | Damage]:
+    """Yield like frames together, undecoded, with extents' heads and what is damaged."""
+    sets = _KeySets(data)
+    for item in frames.frame_groups(data, is_frame=sets.is_frame):
+        if isinstance(item, frames.FrameGroup) and item.tag == KEYS:
+            sets.define_all(item)
+        yield item
+
+
+def set_ids(data: bytes | memoryview) -> set[int]:
+    """Return the ids of all key sets that a frame names, defined or not."""
+    found: set[int] = set()
+    for item in frame_groups(data):
+        if isinstance(item, frames.FrameGroup):
+            if item.tag <= MAX_SET_ID:
+                found.add(item.tag)
+            elif item.tag in (KEYS, WIDE, CHUNK):
+                found.update(frame.a for frame in item)
+    return found
+
+
+class _KeySets:
+    """The key sets of a file, by id, as far as it has been read."""
+
+    def __init__(self, data: bytes | memoryview) -> None:
+        self._data = data
+        self._sets: dict[int, KeySet] = {}
+        self._partial: dict[int, list[str]] = {}
+        self._later: Mapping[int, KeySet] | None = None
+
+    def begin(self, data: bytes | memoryview) -> None:
+        """Go on with a file that has grown."""
+        self._data = data
+        self._later = None
+
+    def find(self, set_id: int) -> KeySet | None:
+        """Return a key set; where its definition is damaged, the one that stands further on in the file."""
+        if set_id not in self._sets:
+            if self._later is None:
+                later = _KeySets(self._data)
+                for item in frames.frame_groups(self._data, is_frame=self.is_frame):
+                    if isinstance(item, frames.FrameGroup) and item.tag == KEYS:
+                        later.define_all(item)
+                self._later = later._sets
+            if set_id in self._later:
+                self._sets[set_id] = self._later[set_id]
+        return self._sets.get(set_id)
+
+    def is_frame(self, tag: int, words: int) -> bool:
+        """Whether a frame of this tag and length may exist, for the search behind damage."""
+        if tag > MAX_SET_ID:
+            return True
+        known = self._sets.get(tag)
+        return words <= _SHORT_WORDS if known is None else words == values_words(len(known.names))
+
+    def define_all(self, group: frames.FrameGroup) -> None:
+        """Take in KEYS frames that follow each other; one that makes no sense defines nothing."""
+        for frame in group:
+            with contextlib.suppress(*_MALFORMED):
+                self.define(frame)
+
+    def define(self, frame: Frame) -> None:
+        """Take in one KEYS frame."""
+        first, axis, count = _KEYS_HEAD.unpack_from(frame.payload)
+        names = self._partial.setdefault(frame.a, [])
+        if first != len(names):  # 0: it is defined again; else the frame before it is damaged
+            names.clear()
+            if first:
+                return
+        offset = _KEYS_HEAD.size
+        for _ in range(count):
+            (length,) = struct.unpack_from("<H", frame.payload, offset)
+            offset += 2
+            names.append(bytes(frame.payload[offset : offset + length]).decode("utf-8", "surrogatepass"))
+            offset += length
+        if len(names) == frame.b:
+            self._sets[frame.a] = KeySet(frame.a, tuple(names), axis if axis < len(names) else None)
+            del self._partial[frame.a]
+
+
+def _rows(group: frames.FrameGroup, keys: KeySet | None, attempt: int, spread: Spread | None) -> Rows | Damage:
+    rest = -1 if keys is None else group.frame_bytes - 8 * values_words(len(keys.names))
+    if keys is None or rest < 0 or not _fits(group.base_ns, TICK_NS):
         # The checksums were right, so the writer was wrong: these are lost, the others are not.
-        return Damage(stretch.offset, stretch.offset + len(stretch.data), torn=False)
+        return Damage(group.offset, group.offset + len(group.data), torn=False)
     if spread is not None:
-        words = stretch.frame_bytes // 8
-        halves, values = stretch.data.cast("I"), stretch.data.cast("d")
-        times_ns = spread(halves[3 :: 2 * words], stretch.base_ns, TICK_NS)
+        words = group.frame_bytes // 8
+        halves, values = group.data.cast("I"), group.data.cast("d")
+        times_ns = spread(halves[3 :: 2 * words], group.base_ns, TICK_NS)
         views = tuple(values[2 + i :: words] for i in range(len(keys.names)))
         return Rows(keys, spread(halves[2 :: 2 * words], 0, 1), times_ns, views, attempt)
     frame = struct.Struct(f"<8xII{len(keys.names)}d{rest}x")
-    steps, ticks, *columns = zip(*frame.iter_unpack(stretch.data), strict=True)
-    base_ns = stretch.base_ns
+    steps, ticks, *columns = zip(*frame.iter_unpack(group.data), strict=True)
+    base_ns = group.base_ns
     return Rows(keys, steps, [base_ns + tick * TICK_NS for tick in ticks], tuple(columns), attempt)
 
 
-def _decode(
-    frame: Frame, sets: dict[int, KeySet], partial: dict[int, list[str]], attempt: int, spread: Spread | None
-) -> Row | Rewind | Chunk | Damage | None:
+def _decode(frame: Frame, sets: _KeySets, attempt: int, spread: Spread | None) -> Row | Rewind | Chunk | Damage | None:
     try:
         match frame.tag:
             case 0xFFFE:  # KEYS
-                _define(frame, sets, partial)
+                sets.define(frame)
             case 0xFFFD:  # WIDE
-                keys = sets[frame.a]
+                keys = _known(sets, frame.a)
                 step, time_ns = _WIDE_HEAD.unpack_from(frame.payload)
                 values = struct.unpack_from(f"<{len(keys.names)}d", frame.payload, _WIDE_HEAD.size)
                 return Row(keys, step, time_ns, values, attempt)
@@ -256,36 +370,37 @@ def _decode(
                 (step,) = _REWIND.unpack_from(frame.payload)
                 return Rewind(step, frame.a)
             case 0xFFFB:  # CHUNK
-                return _chunk(frame, sets[frame.a], spread)
-    except (KeyError, struct.error, UnicodeDecodeError, IndexError, _TooShort):
+                return _chunk(frame, _known(sets, frame.a), spread)
+    except _MALFORMED:
         # The checksum was right, so the writer was wrong: one frame is lost, the others are not.
-        return Damage(frame.offset, frame.offset + frames.FRAME_HEAD_BYTES + len(frame.payload), torn=False)
+        return Damage(frame.offset, frame.end, torn=False)
     return None  # a tag of a later minor version: nothing we can show
 
 
-def _define(frame: Frame, sets: dict[int, KeySet], partial: dict[int, list[str]]) -> None:
-    first, axis, count = _KEYS_HEAD.unpack_from(frame.payload)
-    names = partial.setdefault(frame.a, [])
-    if first == 0:
-        names.clear()
-    offset = _KEYS_HEAD.size
-    for _ in range(count):
-        (length,) = struct.unpack_from("<H", frame.payload, offset)
-        offset += 2
-        names.append(bytes(frame.payload[offset : offset + length]).decode("utf-8", "surrogatepass"))
-        offset += length
-    if len(names) == frame.b:
-        sets[frame.a] = KeySet(frame.a, tuple(names), None if axis == NO_AXIS else axis)
-        del partial[frame.a]
+def _known(sets: _KeySets, set_id: int) -> KeySet:
+    keys = sets.find(set_id)
+    if keys is None:
+        raise _MalformedError
+    return keys
 
 
-class _TooShort(Exception):
-    """A chunk does not hold the rows that it says."""
+def _fits(base: int, factor: int) -> bool:
+    """Whether `base` and any u32 times `factor` above it are 64-bit integers."""
+    return -(1 << 63) <= base <= (1 << 63) - 1 - factor * MAX_STEP
+
+
+class _MalformedError(Exception):
+    """A frame does not hold what it says."""
+
+
+_MALFORMED = (struct.error, UnicodeDecodeError, IndexError, _MalformedError)
 
 
 def _chunk(frame: Frame, keys: KeySet, spread: Spread | None) -> Chunk:
     branch, flags, base_step, base_ns = _CHUNK_HEAD.unpack_from(frame.payload)
     rows, width = frame.b, len(keys.names)
+    if not rows:
+        raise _MalformedError
     offset = _CHUNK_HEAD.size + 16 * width
     base, wide = (base_step, 1), bool(flags & WIDE_STEPS)
     steps, offset = _integers(frame.payload, offset, rows, base, wide=wide, spread=spread)
@@ -309,16 +424,20 @@ def _integers(
     end = offset + size + (-size % 8)
     if wide:
         return list(struct.unpack_from(f"<{rows}q", payload, offset)), end
-    if spread is not None:
-        return spread(_view(payload, offset, rows, "I"), *base), end
     first, factor = base
-    return [first + factor * each for each in struct.unpack_from(f"<{rows}I", payload, offset)], end
+    offsets = _view(payload, offset, rows, "I") if spread is not None else None
+    numbers: Sequence[int] = offsets if offsets is not None else struct.unpack_from(f"<{rows}I", payload, offset)
+    if not _fits(first, factor) and first + factor * max(numbers) >= 1 << 63:
+        raise _MalformedError
+    if spread is not None and offsets is not None:
+        return spread(offsets, first, factor), end
+    return [first + factor * each for each in numbers], end
 
 
 def _view(payload: memoryview, offset: int, count: int, kind: Literal["d", "I"]) -> memoryview[Any]:
     end = offset + count * (8 if kind == "d" else 4)
     if end > len(payload):
-        raise _TooShort
+        raise _MalformedError
     return payload[offset:end].cast(kind)
 
 

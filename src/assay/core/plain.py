@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from assay.core.errors import RecordError
+from assay.core.terminal import escaped_json
 
 Fact = TypeVar("Fact")
 
@@ -37,9 +38,12 @@ def from_plain(kind: type[Fact], data: Any, *, where: str = "") -> Fact:
     return _decode(kind, data, where or kind.__name__)  # type: ignore[no-any-return]
 
 
-def dumps(value: Any) -> str:
-    """Compact JSON on one line; non-finite numbers as the strings "inf", "-inf", "nan" so that any reader copes."""
-    return _dump(value, separators=(",", ":"))
+def dumps(value: Any, *, indent: int | None = None) -> str:
+    """Return JSON, compact on one line unless `indent` is given.
+
+    Non-finite numbers are the strings "inf", "-inf", "nan", so that any reader copes; what is not printed is escaped.
+    """
+    return _dump(value, indent=indent) if indent is not None else _dump(value, separators=(",", ":"))
 
 
 def read_json(path: Path, kind: type[Fact], *, version: int) -> Fact:
@@ -99,17 +103,8 @@ def number(value: Any) -> float:
 
 def _dump(value: Any, **layout: Any) -> str:
     data = _finite(to_plain(value))
-    text = json.dumps(data, ensure_ascii=False, **layout)
-    # File names that are not UTF-8 reach Python as lone surrogates, which no file can hold unless they are escaped.
-    return text if _encodes(text) else json.dumps(data, **layout)
-
-
-def _encodes(text: str) -> bool:
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True
+    # Also file names that are not UTF-8: they reach Python as lone surrogates, which no file can hold.
+    return escaped_json(json.dumps(data, ensure_ascii=False, **layout))
 
 
 def _finite(value: Any) -> Any:

@@ -1,149 +1,147 @@
-"""What looks like a secret, by its name or by itself: it is used and never written down."""
+"""Secrets: used and never written down. What is written goes through `Secrets`, which puts a word in their place."""
 
 from __future__ import annotations
 
-import math
 import re
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
-REDACTED = "<redacted>"
+from assay.core.secret_names import REDACTED, is_distinct, is_given, is_secret, sureness
+from assay.core.secret_texts import Kind, secrets_in
 
-_NAMES = re.compile(
-    r"(?:^|[_-])(?:api_?key|key|token|secret|passw(?:or)?d|pwd|pass|passphrase|credentials?|auth|cookie|bearer"
-    r"|private|signature|dsn|pat)(?:$|[_\d-])",
-    re.IGNORECASE,
-)
-_KNOWN = re.compile(
-    r"(?:\b(?:hf_|sk-|gh[pousr]_|github_pat_|glpat-|xox[abeprs]-|AKIA|ASIA|AIza|ya29\.|eyJ|npm_|pypi-|dop_v1_|r8_|nvapi-)"
-    r"[\w.=/+-]{12,}"
-    r"|-----BEGIN [A-Z ]*PRIVATE KEY"
-    r"|://[^/\s:@]*:[^/\s@]+@)"  # user:password@ in an address
-)
-_DENSE = re.compile(r"[\w+/=-]{24,}", re.ASCII)
-_BITS = 3.9  # per character; words and paths stay below, random letters and digits of this length above
+_ASSIGNMENT = re.compile(r"(?:--?|\+)?([A-Za-z_][\w.\[\]-]*)=(?=.)", re.DOTALL)
+_UNQUOTED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-~")  # in addresses
+_OPTIONS = frozenset({"token", "auth", "pass", "pw", "cookie", "bearer", "credentials", "creds", "pat", "otp"})
+"""Options whose value is a secret whatever it looks like, though a variable of that name may hold something else."""
 
 
-def is_secret_name(name: str) -> bool:
-    """Whether a variable of this name usually holds a secret.
+_DEEPEST = 200
+"""What is nested deeper is refused by all that writes data."""
 
-    >>> [is_secret_name(name) for name in ("HF_TOKEN", "API_KEY", "monkey", "KEYBOARD", "db-password")]
-    [True, True, False, False, True]
+
+class Secrets:
+    """Secrets that are known, and the way to write down texts and data without these and all that looks like one.
+
+    >>> Secrets(["correct-horse-battery"]).clean("login with correct-horse-battery and ghp_" + "a1B2c3" * 6)
+    'login with <redacted> and <redacted>'
     """
-    return bool(_NAMES.search(name))
+
+    def __init__(self, values: Iterable[str] = ()) -> None:
+        self.values: tuple[str, ...] = ()
+        self._forms: tuple[str, ...] = ()
+        self.add(values)
+
+    @classmethod
+    def known(cls, variables: Mapping[str, object], command: Sequence[str] = ()) -> Secrets:
+        """Return the secrets among variables, by their names, and among the words of a command."""
+        named = [value for name, value in variables.items() if isinstance(value, str) and sureness(name)]
+        return cls([*named, *(word[begin:] for word, begin in _given_in(command))])
+
+    def add(self, values: Iterable[str]) -> None:
+        """Replace these values too, from now on; what may be another word or number stays: `postgres`, `1234`."""
+        fresh = {value for value in map(str.strip, values) if is_distinct(value)} - set(self.values)
+        if fresh:
+            self.values = tuple(sorted({*self.values, *fresh}, key=len, reverse=True))
+            self._forms = tuple(dict.fromkeys(form for value in self.values for form in _forms(value)))
+
+    def without_known(self, data: bytes) -> bytes:
+        """Return bytes of a file without the secrets that are known."""
+        for form in self._forms:
+            data = data.replace(form.encode("utf-8", "surrogateescape"), REDACTED.encode())
+        return data
+
+    def clean(self, text: str, kind: Kind = "text") -> str:
+        """Return `text` with a word in the place of each secret; it has as many lines as before."""
+        return self.cleaned(text, kind)[0]
+
+    def cleaned(self, text: str, kind: Kind = "text") -> tuple[str, int]:
+        """Return the same, and how many secrets there were.
+
+        >>> Secrets().cleaned('API_KEY = "sk-a1b2c3d4e5f6a7b8c9d0"', "code")
+        ('API_KEY = "<redacted>"', 1)
+        """
+        if len(text) < 6:
+            return text, 0
+        count = 0
+        for form in self._forms:
+            if form in text:
+                count += text.count(form)
+                text = text.replace(form, _in_place_of(form))
+        parts, at = [], 0
+        for begin, end in secrets_in(text, kind):
+            if REDACTED not in text[begin:end]:
+                parts += [text[at:begin], _in_place_of(text[begin:end])]
+                at = end
+                count += 1
+        return "".join([*parts, text[at:]]) if parts else text, count
+
+    def tree(self, value: Any, name: str = "", *, depth: int = 0) -> Any:
+        """Return plain data with its texts cleaned, and without what stands under the name of a secret.
+
+        >>> Secrets().tree({"lr": 0.1, "db": {"password": "hunter2", "url": "pg://me:hunter2@host"}})
+        {'lr': 0.1, 'db': {'password': '<redacted>', 'url': 'pg://me:<redacted>@host'}}
+        """
+        match value:
+            case str():
+                return REDACTED if is_secret(name, value) else self.clean(value)
+            case int() if not isinstance(value, bool):
+                return REDACTED if is_secret(name, str(value)) else value
+            case list() | tuple() if depth < _DEEPEST:
+                return [self.tree(item, name, depth=depth + 1) for item in value]
+            case Mapping() if depth < _DEEPEST:
+                return {key: self.tree(item, str(key), depth=depth + 1) for key, item in value.items()}
+        return value
+
+    def command(self, words: Sequence[str]) -> tuple[str, ...]:
+        """Return the words of a command without the values of `--api-key`, `--token=`, `db.password=` and the like.
+
+        >>> Secrets().command(["train.py", "--api-key", "abc", "--lr", "0.1", "db.password=hunter2"])
+        ('train.py', '--api-key', '<redacted>', '--lr', '0.1', 'db.password=<redacted>')
+        """
+        given = {id(word): begin for word, begin in _given_in(words)}
+        return tuple(
+            self.clean(word) if id(word) not in given else word[: given[id(word)]] + REDACTED for word in words
+        )
 
 
-def is_secret_text(text: str) -> bool:
-    """Whether a text holds what looks like a secret: a known kind of key, a password in an address, random letters.
-
-    >>> is_secret_text("/data/imagenet/train"), is_secret_text("hf_" + "a1B2" * 8)
-    (False, True)
-    """
-    return bool(_KNOWN.search(text)) or any(_is_random(found[0]) for found in _DENSE.finditer(text))
-
-
-def secret_values(variables: Mapping[str, str]) -> list[str]:
-    """The values of environment variables that hold secrets by their name: what must not be found anywhere else."""
-    found = {value for name, value in variables.items() if is_secret_name(name) and _is_opaque(value, 12)}
-    return sorted(found, key=len, reverse=True)
+def secrets_under(value: Any, name: str = "", *, depth: int = 0) -> Iterator[str]:
+    """Yield the texts in plain data that stand under names of secrets."""
+    match value:
+        case str() if is_secret(name, value):
+            yield value
+        case list() | tuple() if depth < _DEEPEST:
+            for item in value:
+                yield from secrets_under(item, name, depth=depth + 1)
+        case Mapping() if depth < _DEEPEST:
+            for key, item in value.items():
+                yield from secrets_under(item, str(key), depth=depth + 1)
 
 
-def redact(text: str, values: Iterable[str] = (), *, assigned: bool = False) -> tuple[str, int]:
-    """`text` with a word in the place of each secret in it, and how many there were.
-
-    Secrets are known kinds of keys and passwords in addresses, and each of `values`; with `assigned` also what stands
-    in quotes behind a name that says it: `api_key = "..."`. Meant for whole files of code: words and paths stay.
-
-    >>> redact('KEY = "sk-a1b2c3d4e5f6a7b8c9d0"')
-    ('KEY = "<redacted>"', 1)
-    """
-    count = 0
-    for value in values:
-        if value in text:
-            count += text.count(value)
-            text = text.replace(value, REDACTED)
-    for pattern, is_one in (_PATTERNS + _ASSIGNED) if assigned else _PATTERNS:
-        text, found = _replaced(pattern, is_one, text)
-        count += found
-    return text, count
+def _given_in(words: Sequence[str]) -> Iterator[tuple[str, int]]:
+    """Yield the words of a command that hold a secret by what they are called, and where in the word it begins."""
+    option = ""
+    for word in words:
+        assigned = _ASSIGNMENT.match(word)
+        if option and not word.startswith("-"):
+            if (option in _OPTIONS and is_given(word)) or is_secret(option, word):
+                yield word, 0
+            elif option in ("u", "user") and ":" in word:
+                yield word, word.index(":") + 1
+        elif assigned and (assigned[1] in _OPTIONS or is_secret(assigned[1], word[assigned.end() :])):
+            yield word, assigned.end()
+        option = word.lstrip("-").lower() if word.startswith("-") and not assigned else ""
 
 
-def _replaced(pattern: re.Pattern[str], is_one: Callable[[re.Match[str]], bool], text: str) -> tuple[str, int]:
-    """What the group `it` of each match holds, when it is one, with a word in its place; line ends stay."""
-    count = 0
-
-    def word(match: re.Match[str]) -> str:
-        nonlocal count
-        if REDACTED in match["it"] or not is_one(match):
-            return match[0]
-        count += 1
-        begin, end = match.start("it") - match.start(), match.end("it") - match.start()
-        return match[0][:begin] + REDACTED + "\n" * match["it"].count("\n") + match[0][end:]
-
-    return pattern.sub(word, text), count
+def _in_place_of(secret: str) -> str:
+    return REDACTED + "\n" * secret.count("\n")
 
 
-def _is_opaque(text: str, least: int, *, digits: int = 1) -> bool:
-    """At least so long, letters and digits, and no repetition: not a word, a number or a row of x."""
-    letters = sum(map(str.isalpha, text))
-    return len(text) >= least and letters > 0 and sum(map(str.isdigit, text)) >= digits and _bits(text) >= 2.0
+def _forms(value: str) -> Iterator[str]:
+    """Yield a secret as it is, and as it stands in an address, in JSON and in a header."""
+    import binascii
 
-
-def _is_assigned(match: re.Match[str]) -> bool:
-    quoted, value = bool(match["quote"]), match["it"]
-    opaque = _is_opaque(value, 16, digits=3) if quoted else _PLAIN.fullmatch(value) and _is_opaque(value, 20, digits=4)
-    if not opaque and not (quoted and not re.search(r"[{}<>$]", value)):
-        return False
-    name = _NAME_BEFORE.search(match.string, max(0, match.start() - 100), match.start())
-    if name is None or not is_secret_name(name[1]):
-        return False
-    return bool(opaque) or re.search(r"passw|pwd|pass\b", name[1], re.IGNORECASE) is not None
-
-
-_PLAIN = re.compile(r"[\w+/=-]+")
-_NAME_BEFORE = re.compile(r"""([A-Za-z_][\w-]*)["']?\]?[ \t]*(?::[ \t]*\w+[ \t]*)?\Z""")
-_PATTERNS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], bool]], ...] = (
-    (
-        re.compile(
-            r"\b(?P<it>hf_[A-Za-z0-9]{20,}|sk-(?:[a-z]+\d*-)*\w{16,}|gh[pousr]_\w{20,}|github_pat_\w{20,}|glpat-[\w-]{20,}"
-            r"|xox[abeprs]-[\w-]{10,}|(?:AKIA|ASIA)[0-9A-Z]{16}|AIza[\w-]{30,}|ya29\.[\w-]{20,}|npm_[A-Za-z0-9]{36}"
-            r"|eyJ[\w-]{10,}\.[\w-]{10,}(?:\.[\w-]+)?|pypi-[\w-]{50,}|dop_v1_[0-9a-f]{32,}|r8_[A-Za-z0-9]{30,}"
-            r"|nvapi-[\w-]{30,})",
-            re.ASCII,
-        ),
-        lambda match: _is_opaque(match["it"], 16),
-    ),
-    (
-        re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----(?P<it>.*?)(?:-----END|\Z)", re.DOTALL),
-        lambda match: len(match["it"]) > 40,
-    ),
-    (re.compile(r"""://[^/\s:@'"{}<$]*:(?P<it>[^/\s:@'"{}<$]{3,})@"""), lambda match: True),
-)
-_ASSIGNED: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], bool]], ...] = (
-    (
-        re.compile(r"""[:=][ \t]*(?P<quote>["']?)(?P<it>[^"'\s,;#()\[\]]{6,})(?=(?P=quote)(?:["'\s,;#)}\]]|\Z))"""),
-        _is_assigned,
-    ),
-)
-
-
-def redacted(name: str, value: object) -> object:
-    """`value`, or a word in its place when its name or itself says that it is a secret."""
-    if is_secret_name(name) or (isinstance(value, str) and is_secret_text(value)):
-        return REDACTED
-    if isinstance(value, list):
-        return [redacted(name, item) for item in value]
-    if isinstance(value, dict):
-        return {key: redacted(str(key), item) for key, item in value.items()}
-    return value
-
-
-def _is_random(text: str) -> bool:
-    if not (re.search(r"[A-Z]", text) and re.search(r"[a-z]", text) and re.search(r"\d", text)):
-        return False
-    return _bits(text) >= _BITS and "/" not in text[:2]
-
-
-def _bits(text: str) -> float:
-    """Of information per character."""
-    return -sum(count / len(text) * math.log2(count / len(text)) for count in Counter(text).values())
+    data = value.encode("utf-8", "surrogateescape")
+    yield value
+    yield "".join(letter if letter in _UNQUOTED else f"%{ord(letter):02X}" for letter in data.decode("latin-1"))
+    yield value.encode("unicode_escape").decode("ascii").replace('"', '\\"')
+    yield binascii.b2a_base64(data, newline=False).decode("ascii").rstrip("=")

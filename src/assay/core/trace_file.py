@@ -8,7 +8,8 @@ One file an attempt and rank: `trace/<attempt>-<rank>.bin`. The grammar of frame
     0xFFFD  HEAD    0        0        u32 length, UTF-8 JSON: algorithm, level, every, rank
 
 A site is a place in the program at which a tensor is fingerprinted; it is defined before its first use. `occurrence`
-counts how often that site was reached within the step (a module called twice, a micro-step).
+counts how often that site was reached within the step (a module called twice, a micro-step). SITE and HEAD are written
+twice, because other frames depend on them.
 """
 
 from __future__ import annotations
@@ -24,8 +25,7 @@ from assay.core.errors import RecordError
 from assay.core.frames import Damage, Extent, Frame
 from assay.core.plain import from_plain
 
-KIND = b"T"
-VERSION = 1
+FORM = frames.Form(kind=b"T", version=1)
 
 DIGESTS = 1
 SITE = 0xFFFE
@@ -73,13 +73,15 @@ class Digest:
 
 
 def pack_head(head: Head) -> bytes:
+    """Return the frame of a head, twice: without it no other frame can be compared."""
     data = {"algorithm": head.algorithm, "level": head.level, "every": head.every, "rank": head.rank}
-    return frames.pack(HEAD, 0, 0, _text(data))
+    return 2 * frames.pack(HEAD, 0, 0, _text(data))
 
 
 def pack_site(site: Site) -> bytes:
+    """Return the frame that defines a site, twice: the fingerprints of the site depend on it."""
     data = {"phase": site.phase, "module": site.module, "name": site.name, "dtype": site.dtype, "shape": site.shape}
-    return frames.pack(SITE, site.id, 0, _text(data))
+    return 2 * frames.pack(SITE, site.id, 0, _text(data))
 
 
 def pack_digests(step: int, entries: Iterable[tuple[int, int, int]]) -> bytes:
@@ -94,9 +96,12 @@ def pack_digests(step: int, entries: Iterable[tuple[int, int, int]]) -> bytes:
 
 def read(data: bytes | memoryview, *, where: str = "trace") -> Iterator[Head | Digest | Damage]:
     """The head, then every fingerprint in the order in which it was taken; damage is reported and passed over."""
-    frames.check_file_head(data, KIND, VERSION, where=where)
+    damage = frames.check_file_head(data, FORM, where=where)
+    if damage is not None:
+        yield damage
     sites: dict[int, Site] = {}
-    for item in frames.scan(data):
+    head: Head | None = None
+    for item in frames.scan(data, is_frame=lambda tag, words: tag in (DIGESTS, SITE, HEAD)):
         match item:
             case Extent():
                 continue
@@ -104,10 +109,14 @@ def read(data: bytes | memoryview, *, where: str = "trace") -> Iterator[Head | D
                 yield item
             case Frame():
                 try:
-                    yield from _decode(item, sites)
-                except (KeyError, struct.error, ValueError, RecordError):
+                    for found in _decode(item, sites):
+                        if found != head:  # the second copy
+                            yield found
+                        if isinstance(found, Head):
+                            head = found
+                except (KeyError, struct.error, ValueError, TypeError, RecursionError, RecordError):
                     # Intact, but about a site whose definition was lost, or written wrongly: one frame is lost.
-                    yield Damage(item.offset, item.offset + frames.FRAME_HEAD_BYTES + len(item.payload), torn=False)
+                    yield Damage(item.offset, item.end, torn=False)
 
 
 def _decode(frame: Frame, sites: dict[int, Site]) -> list[Head | Digest]:

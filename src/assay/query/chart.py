@@ -28,8 +28,8 @@ def sparkline(values: Sequence[float], width: int) -> str:
     known = [value for value in shown if math.isfinite(value)]
     if not known:
         return " " * len(shown)
-    low, span = min(known), max(known) - min(known)
-    heights = [round((v - low) / span * 7) if math.isfinite(v) and span else 0 for v in shown]
+    low, high = min(known), max(known)
+    heights = [round(_share(v, low, high) * 7) if math.isfinite(v) and high > low else 0 for v in shown]
     return "".join(_BLOCKS[h] if math.isfinite(v) else " " for h, v in zip(heights, shown, strict=True))
 
 
@@ -39,7 +39,7 @@ def chart(series: Series, *, width: int, height: int) -> list[str]:
     if not points:
         return ["no numbers yet"]
     low, high = min(v for _, v in points), max(v for _, v in points)
-    labels = [number(high), number((low + high) / 2), number(low)]
+    labels = [number(high), number(_middle(low, high)), number(low)]
     room = max(map(len, labels))
     columns = max(8, width - room - 2)
     first, last = points[0][0], points[-1][0]
@@ -47,7 +47,7 @@ def chart(series: Series, *, width: int, height: int) -> list[str]:
     before: tuple[int, int] | None = None
     for step, value in points:
         x = round((step - first) / max(last - first, 1) * (2 * columns - 1))
-        y = round((value - low) / (high - low) * (4 * height - 1)) if high > low else 2 * height
+        y = round(_share(value, low, high) * (4 * height - 1)) if high > low else 2 * height
         for each_x, each_y in _between(before or (x, y), (x, y)):
             cells[height - 1 - each_y // 4][each_x // 2] |= _DOTS[each_x % 2][each_y % 4]
         before = (x, y)
@@ -65,7 +65,7 @@ def middles(series: Series, width: int) -> list[float]:
     if len(series) <= 20 * width:
         return [float(value) for value in series.values]
     found = series.reduced(width)
-    return [float(low + high) / 2 for low, high in zip(found.lows, found.highs, strict=True)]
+    return [_middle(float(low), float(high)) for low, high in zip(found.lows, found.highs, strict=True)]
 
 
 def _points(series: Series, width: int) -> tuple[Sequence[int], Sequence[float]]:
@@ -75,6 +75,19 @@ def _points(series: Series, width: int) -> tuple[Sequence[int], Sequence[float]]
     found = series.reduced(2 * width)
     steps = [step for step in found.steps for _ in range(2)]
     return steps, [value for pair in zip(found.lows, found.highs, strict=True) for value in pair]
+
+
+def _share(value: float, low: float, high: float) -> float:
+    """Position of `value` between `low` and a greater `high`, from 0 to 1, also where their distance is no float."""
+    span = high - low
+    if math.isinf(span):
+        return (value / 2 - low / 2) / (high / 2 - low / 2)
+    return (value - low) / span
+
+
+def _middle(low: float, high: float) -> float:
+    total = low + high
+    return total / 2 if math.isfinite(total) else low / 2 + high / 2
 
 
 def _between(start: tuple[int, int], end: tuple[int, int]) -> list[tuple[int, int]]:
@@ -92,6 +105,6 @@ def _thinned(values: Sequence[float], width: int) -> list[float]:
         return [float(value) for value in values]
     edges = [i * total // width for i in range(width + 1)]
     return [
-        float(math.fsum(values[a:b]) / (b - a)) if all(map(math.isfinite, values[a:b])) else math.nan
+        math.fsum(float(value) / (b - a) for value in values[a:b]) if all(map(math.isfinite, values[a:b])) else math.nan
         for a, b in pairwise(edges)
     ]

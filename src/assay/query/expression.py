@@ -31,6 +31,7 @@ from assay.store.conditions import (
 )
 
 MAX_TERMS = 200
+MAX_LENGTH = 20_000
 _UNITS_S = {"s": 1, "m": 60, "min": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 _TEXT_FIELDS = {"status", "id", "kind", "tag", "reason", "parent", "config_hash", "folder", "project"}
 _CLOSED: dict[str, tuple[str, ...]] = {"status": (*get_args(Status), "damaged", "lost"), "kind": get_args(Kind)}
@@ -50,6 +51,15 @@ _TOKEN = re.compile(
     )""",
     re.VERBOSE,
 )
+
+
+class ExpressionError(InputError):
+    """An expression cannot mean what it says; `start` and `end` are the place in its text."""
+
+    def __init__(self, what: str, *, where: str, fix: str, start: int, end: int) -> None:
+        super().__init__(what, where=where, fix=fix)
+        self.start = start
+        self.end = end
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +91,40 @@ def parse(text: str, names: Names) -> Condition:
     'not config.lr < 0.1 and tag ~ "cnn"'
     """
     return _Parser(text, names).whole()
+
+
+def field_named(name: str, names: Names) -> Field | None:
+    """Return the field that a name stands for, None when no run has anything called that."""
+    if name in RUN_FIELDS:
+        return Field("run", name)
+    match name:
+        case "label" | "labels":
+            return Field("label")
+        case "note" | "notes":
+            return Field("note")
+        case "desc":
+            return Field("desc")
+    if name in names.metrics:
+        return Field("metric", name)
+    metric, _, statistic = name.rpartition(".")
+    if metric in names.metrics and statistic in STATISTICS:
+        return Field("metric", metric, statistic)
+    if name in names.results:
+        return Field("result", name)
+    for key in (name, name.removeprefix(_CONFIG)):
+        if key in names.config:
+            return Field("config", key)
+    return None
+
+
+def unknown_name(name: str, names: Names) -> tuple[str, str]:
+    """Return what is wrong with a name that no run has, and how to fix it."""
+    metric, _, statistic = name.rpartition(".")
+    if metric in names.metrics:
+        return f"a metric has no `{statistic}`", f"there are {', '.join(f'.{each}' for each in STATISTICS)}"
+    known = names.all
+    listed = f"there are {', '.join(known[:_LISTED])}{', ...' * (len(known) > _LISTED)}"
+    return f"no run has anything called `{name}`", did_you_mean(name, known, 3) or listed
 
 
 def mentions(text: str) -> Mentions:
@@ -310,39 +354,23 @@ class _Parser:
 
     def _field(self, token: _Token) -> Field:
         name = token.text.strip("`") if token.kind == "quoted" else token.text
-        names = self.names
-        if name in RUN_FIELDS:
-            return Field("run", name)
-        match name:
-            case "label" | "labels":
-                return Field("label")
-            case "note" | "notes":
-                return Field("note")
-            case "desc":
-                return Field("desc")
-        if name in names.metrics:
-            return Field("metric", name)
-        metric, _, statistic = name.rpartition(".")
-        if metric in names.metrics and statistic in STATISTICS:
-            return Field("metric", metric, statistic)
-        if name in names.results:
-            return Field("result", name)
-        for key in (name, name.removeprefix(_CONFIG)):
-            if key in names.config:
-                return Field("config", key)
-        if metric in names.metrics:
-            self._wrong(token, f"a metric has no `{statistic}`", f"there are {', '.join(f'.{s}' for s in STATISTICS)}")
-        known = names.all
-        fix = (
-            did_you_mean(name, known, 3) or f"there are {', '.join(known[:_LISTED])}{', ...' * (len(known) > _LISTED)}"
-        )
-        self._wrong(token, f"no run has anything called `{name}`", fix)
+        found = field_named(name, self.names)
+        if found is not None:
+            return found
+        what, fix = unknown_name(name, self.names)
+        self._wrong(token, what, fix)
 
     def _wrong(self, token: _Token, what: str, fix: str = "") -> NoReturn:
         first, last = _line(self.text, token)
         line = self.text[first:last].replace("\t", " ")
         marked = " " * (token.start - first) + "^" * max(1, min(token.end, last) - token.start)
-        raise InputError(f"{what[0].upper()}{what[1:]}.", where=f"{line}\n       {marked}", fix=fix)
+        raise ExpressionError(
+            f"{what[0].upper()}{what[1:]}.",
+            where=f"{line}\n       {marked}",
+            fix=fix,
+            start=token.start,
+            end=max(token.end, token.start + 1),
+        )
 
 
 def _line(text: str, token: _Token) -> tuple[int, int]:

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from assay.core.diagnostics import visible
 from assay.core.plain import dumps
+from assay.core.terminal import elided, visible
 from assay.query.table import Column, Found, RunRow
-from assay.query.words import elided, number
+from assay.query.words import number
 
 _TAG_CELLS = 24
 

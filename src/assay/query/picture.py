@@ -7,6 +7,7 @@ import zlib
 from typing import TYPE_CHECKING
 
 from assay.core.errors import InputError
+from assay.core.terminal import style
 
 if TYPE_CHECKING:
     import numpy as np
@@ -39,8 +40,8 @@ def picture(png: bytes, *, width: int, height: int, color: bool) -> list[str]:
 
 def _colored(top: list[list[int]], low: list[list[int]]) -> str:
     """An upper half block: its colour is the upper pixel, the colour behind it the lower one."""
-    cells = [f"\x1b[38;2;{r};{g};{b};48;2;{x};{y};{z}m▀" for (r, g, b), (x, y, z) in zip(top, low, strict=True)]
-    return "".join(cells) + "\x1b[0m"
+    pairs = zip(top, low, strict=True)
+    return "".join(style("▀", f"38;2;{r};{g};{b};48;2;{x};{y};{z}") for (r, g, b), (x, y, z) in pairs)
 
 
 def decoded(png: bytes) -> NDArray[np.uint8]:

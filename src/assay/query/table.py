@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -12,13 +11,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from assay.core.diagnostics import visible
 from assay.core.errors import InputError, did_you_mean
 from assay.core.facts import Edit
 from assay.core.plain import dumps
 from assay.core.run_file import Summary
+from assay.core.terminal import cell_count, elided, for_terminal, visible
 from assay.query.status import State, seconds_of, state_of
-from assay.query.words import age, duration, elided, number
+from assay.query.words import age, duration, number
 from assay.store.conditions import STATISTICS
 from assay.store.index import Index, IndexRow, index_file, lost_rows, open_index
 from assay.store.layout import Project
@@ -127,6 +126,7 @@ class Column:
     get: Callable[[RunRow], Any]
     show: Callable[[Any, int], str] = lambda value, now_ns: _shown(value)
     to_right: bool = False
+    shorten: Callable[[str, int], str] = elided
     sort_key: Callable[[Any], Any] | None = None
 
     @property
@@ -152,6 +152,7 @@ COLUMNS: Mapping[str, Column] = {
             "best",
             _best,
             lambda best, now_ns: f"{best['metric']} {number(best['value'])}",
+            shorten=lambda text, limit: _with_number(text, limit),
             sort_key=lambda best: best["value"],
         ),
         Column("duration", lambda row: row.duration_s, lambda s, now_ns: duration(s), to_right=True),
@@ -262,11 +263,10 @@ class Table:
     def lines(self, *, width: int | None = 80) -> list[tuple[str, RunRow | None]]:
         """The same with the run that each line is about; None for the head."""
         texts = [[visible(column.name), *self._texts(column)] for column in self.columns]
-        widths = [max(map(_cells, each)) for each in texts]
+        widths = [max(map(cell_count, each)) for each in texts]
         if width is not None:
-            widths = _fitted(self.columns, widths, width)
-        rights = [column.to_right for column in self.columns]
-        padded = [_padded(each, cells, to_right) for each, cells, to_right in zip(texts, widths, rights, strict=True)]
+            widths = _fitted(self.columns, texts, widths, width)
+        padded = [_padded(each, cells, c) for each, cells, c in zip(texts, widths, self.columns, strict=True)]
         lines = (_GAP.join(parts).rstrip() for parts in zip(*padded, strict=True))
         return list(zip(lines, [None, *self.rows], strict=True))
 
@@ -500,46 +500,60 @@ def _csv_cells(column: Column, cells: Mapping[str, Any]) -> tuple[Any, ...]:
     return ("" if value is None else value,)
 
 
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
+
+
 def harmless(cell: Any) -> Any:
-    """Text that would be run as a formula when somebody opens the table in a spreadsheet, made text again."""
-    if not isinstance(cell, str) or not cell.startswith(("=", "+", "-", "@", "\t", "\r")):
+    """Return a cell for a table that others open: no formula for a spreadsheet, no control codes for a terminal.
+
+    >>> harmless("=1+1"), harmless("-0.5"), harmless("\x1b[2Jred"), harmless(-1)
+    ("'=1+1", '-0.5', '\\x1b[2Jred', -1)
+    """
+    if not isinstance(cell, str):
         return cell
+    shown = for_terminal(cell, color=False)
+    if not cell.lstrip(" ").startswith(_FORMULA):
+        return shown
     try:
         float(cell)
     except ValueError:
-        return f"'{cell}"
+        return f"'{shown}"
     return cell
 
 
-def _fitted(columns: Sequence[Column], widths: Sequence[int], limit: int) -> list[int]:
-    """Widths that together stay within `limit`, as far as columns of words can give: the widest gives first."""
+def _fitted(columns: Sequence[Column], texts: Sequence[Sequence[str]], widths: list[int], limit: int) -> list[int]:
+    """Return widths that together stay within `limit`, as far as columns of words can give: the widest gives first."""
     fitted = list(widths)
     too_much = sum(fitted) + len(_GAP) * (len(fitted) - 1) - limit
     for names in (_ELASTIC, ("best",)):
         elastic = [i for i, column in enumerate(columns) if column.name in names]
-        while too_much > 0 and elastic and max(fitted[i] for i in elastic) > _LEAST_CELLS:
-            fitted[max(elastic, key=lambda i: fitted[i])] -= 1
+        least = {i: max(_LEAST_CELLS, _widest_number(texts[i]) if columns[i].name == "best" else 0) for i in elastic}
+        while too_much > 0:
+            able = [i for i in elastic if fitted[i] > least[i]]
+            if not able:
+                break
+            fitted[max(able, key=lambda i: fitted[i])] -= 1
             too_much -= 1
     return fitted
 
 
-def _padded(texts: Sequence[str], width: int, to_right: bool) -> list[str]:
-    pad = str.rjust if to_right else str.ljust
-    return [pad(text, width) if text.isascii() and len(text) <= width else _fit(text, width, pad) for text in texts]
+def _widest_number(texts: Sequence[str]) -> int:
+    return max(cell_count(text.rpartition(" ")[2]) for text in texts)
 
 
-def _fit(text: str, width: int, pad: Callable[[str, int], str]) -> str:
-    """`text` in exactly `width` columns of a terminal, whatever characters it is made of."""
-    limit = width
-    fitting = text
-    while _cells(fitting) > width:
-        fitting = elided(text, limit)
-        limit -= 1
-    return pad(fitting, width - _cells(fitting) + len(fitting))
+def _padded(texts: Sequence[str], width: int, column: Column) -> list[str]:
+    pad = str.rjust if column.to_right else str.ljust
+    out = []
+    for text in texts:
+        fitting = text if text.isascii() and len(text) <= width else column.shorten(text, width)
+        out.append(pad(fitting, width - cell_count(fitting) + len(fitting)))
+    return out
 
 
-def _cells(text: str) -> int:
-    """Columns of a terminal that `text` takes."""
-    if text.isascii():
-        return len(text)
-    return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
+def _with_number(text: str, limit: int) -> str:
+    """Return a name and a number in at most `limit` columns: of the name what there is room for, the number whole."""
+    name, _, value = text.rpartition(" ")
+    room = limit - cell_count(value) - 1
+    if cell_count(text) <= limit:
+        return text
+    return f"{elided(name, room)} {value}" if room > 0 else elided(value, limit)

@@ -69,18 +69,3 @@ def size(count: int) -> str:
 def moment(ns: int) -> str:
     """A time of day with its date, in the time zone of whoever reads it."""
     return f"{datetime.fromtimestamp(ns / 1e9).astimezone():%Y-%m-%d %H:%M:%S}"
-
-
-def elided(text: str, limit: int) -> str:
-    """`text` in at most `limit` characters: what is left out is left out in the middle.
-
-    >>> elided("a-very-long-tag-of-a-run", 12), elided("short", 12)
-    ('a-very…-a-run', 'short')
-    """
-    if len(text) <= limit:
-        return text
-    if limit < 2:
-        return "…"[:limit]
-    head = (limit - 1 + 1) // 2
-    tail = limit - 1 - head
-    return f"{text[:head]}…{text[len(text) - tail :]}"

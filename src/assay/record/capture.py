@@ -8,6 +8,7 @@ import select
 import subprocess
 import sys
 import threading
+from collections.abc import Iterable
 from pathlib import Path
 
 if sys.platform != "win32":
@@ -25,8 +26,9 @@ _STDOUT, _STDERR = 1, 2
 class Capture:
     """Output of this process goes through a helper process that writes it down and passes it on. Made by `capture`."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, secrets: Iterable[str]) -> None:
         self._pid = os.getpid()
+        self._told: set[str] = set()
         self._lock = threading.Lock()
         self._saved: dict[int, int] = {}
         self._sources: dict[int, int] = {}  # the ends that are read from, with the console that each belongs to
@@ -40,6 +42,7 @@ class Capture:
             else:
                 writers = {descriptor: self._open(descriptor) for descriptor in (_STDOUT, _STDERR)}
             self._pump = self._start(path)
+            self._tell(set(secrets))
         except BaseException:
             for descriptor in {*self._saved.values(), *self._sources, *writers.values()}:
                 os.close(descriptor)
@@ -63,6 +66,19 @@ class Capture:
         if threading.current_thread() is not self._watch:
             self._watch.join(DRAIN_S)  # it waits for the helper
 
+    def replace(self, secrets: Iterable[str]) -> None:
+        """Let these texts be replaced, too, in what is printed from now on."""
+        fresh = set(secrets) - self._told
+        if fresh:
+            self._tell(fresh)
+
+    def _tell(self, secrets: set[str]) -> None:
+        self._told |= secrets
+        words = " ".join(text.encode("utf-8", "surrogateescape").hex() for text in secrets)
+        with contextlib.suppress(OSError, ValueError):  # the helper has ended
+            assert self._pump.stdin is not None
+            self._pump.stdin.write(f"{words}\n".encode("ascii"))
+
     def _open(self, descriptor: int) -> int:
         """A way into the helper that looks like the console behind `descriptor`; returns its writing end."""
         if os.isatty(descriptor):
@@ -80,9 +96,10 @@ class Capture:
         pairs = [f"{source},{console}" for source, console in self._sources.items()]
         return subprocess.Popen(
             [sys.executable, "-I", "-S", "-c", _PROGRAM, str(path), *pairs],
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,  # secrets come this way: arguments are there for everybody to read
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
+            bufsize=0,
             pass_fds=[*self._sources, *self._sources.values()],
             start_new_session=True,  # Ctrl-C is for the program, which may want to say something about it
         )
@@ -102,6 +119,8 @@ class Capture:
     def _mourn(self) -> None:
         """The helper has ended. If before its time: what is on its way, and what children print, is shown from here."""
         self._pump.wait()
+        if self._pump.stdin is not None:
+            self._pump.stdin.close()
         for source in self._sources:
             os.set_blocking(source, False)
         self._pass_on()  # older than what will go to the console by itself
@@ -133,8 +152,10 @@ class Capture:
             os.close(source)
 
 
-def capture(path: Path) -> Capture | None:
+def capture(path: Path, secrets: Iterable[str] = ()) -> Capture | None:
     """Begin to keep what this process prints in `path`. None where that cannot or must not be.
+
+    `secrets` are replaced in the file; secrets in variables and those that look like one are anyway.
 
     That is: in notebooks and under pytest, where `sys.stdout` is something else; while another run of this process
     does it already; on Windows.
@@ -145,7 +166,7 @@ def capture(path: Path) -> Capture | None:
     if _active is not None and _active._saved and _active._pid == os.getpid():
         return None
     try:
-        _active = Capture(path)
+        _active = Capture(path, secrets)
     except OSError:  # no descriptors, no pseudo terminal, no Python to start: a run without its output is still one
         return None
     return _active

@@ -15,7 +15,7 @@ from assay.core.metrics_file import Chunk
 from assay.store.series import Block, read_contents
 
 EXTENT_BYTES = 1 << 20
-"""About so much stands in one extent: what is damaged later takes no more than that with it."""
+"""About so much stands in one extent."""
 
 
 def compact(path: Path) -> bool:
@@ -26,11 +26,11 @@ def compact(path: Path) -> bool:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         before = read_contents(path)
-        if before.damaged_bytes:
+        if before.damages:
             return False
         write_compacted(temporary, before.blocks)
         after = read_contents(temporary)
-        if after.damaged_bytes or not _same(before.blocks, after.blocks):
+        if after.damages or not _same(before.blocks, after.blocks):
             return False
         os.replace(temporary, path)
         return True
@@ -51,37 +51,42 @@ def write_compacted(path: Path, blocks: list[Block]) -> None:
 
 
 def _file(blocks: list[Block]) -> Iterator[bytes]:
-    yield frames.file_head(metrics_file.KIND, metrics_file.VERSION)
+    yield frames.file_head(metrics_file.FORM)
     times_by_set = _apart(blocks)
     offset = frames.FILE_HEAD_BYTES
     sequence = 0
     waiting: list[bytes] = []
-    defined: set[int] = set()
+    defined: dict[int, bytes] = {}
 
     def extent() -> bytes:
         nonlocal offset, sequence
-        body = b"".join(waiting)
-        end = offset + frames.EXTENT_FRAME_BYTES + len(body)
-        head = frames.pack_extent(sequence=sequence, attempt=0, base_ns=0, end=end)
+        # Defined again in every extent, so that each can be read without the others; and once more at its end, so that
+        # damage to a definition takes none of the rows with it.
+        body = b"".join((*waiting, *defined.values()))
+        end = offset + frames.EXTENT_HEAD_BYTES + len(body)
+        head = frames.pack_extent(metrics_file.FORM, sequence=sequence, attempt=0, base_ns=0, end=end)
         offset, sequence = end, sequence + 1
         waiting.clear()
         defined.clear()
         return head + body
 
+    size = 0
     for block in blocks:
         for chunk in _chunks(block, times_by_set[block.keys.id]):
-            if block.keys.id not in defined:  # again in every extent, so that each can be read without the others
-                waiting.append(metrics_file.pack_keys(block.keys))
-                defined.add(block.keys.id)
+            if block.keys.id not in defined:
+                defined[block.keys.id] = metrics_file.pack_keys(block.keys)
+                waiting.append(defined[block.keys.id])
             waiting.append(metrics_file.pack_chunk(chunk))
-            if sum(map(len, waiting)) >= EXTENT_BYTES:
+            size += len(waiting[-1])
+            if size >= EXTENT_BYTES:
                 yield extent()
+                size = 0
     if waiting:
         yield extent()
 
 
 def _chunks(block: Block, times_ns: list[int]) -> Iterator[Chunk]:
-    most = metrics_file.rows_per_chunk(len(block.keys.names))
+    most = metrics_file.rows_per_chunk(len(block.keys.names), len(block.steps))
     for branch in sorted(set(block.branches)):
         keep = [each == branch for each in block.branches]
         steps = list(compress(block.steps, keep))

@@ -8,13 +8,21 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 
 from assay.core.plain import write_atomic
+from assay.core.secret import Secrets
+from assay.record.cleaning import kind_of
 from assay.store.layout import RunFolder
 
 _MAX_NAME_BYTES = 200
 
 
-def write_config(folder: RunFolder, text: str, files: Mapping[str, str], *, attempt: int) -> None:
-    """`config.toml` as attempt `attempt` has it, and its files as given. Those of the attempts before it stay."""
+def write_config(
+    folder: RunFolder, text: str, files: Mapping[str, str], *, attempt: int, secrets: Secrets | None = None
+) -> None:
+    """`config.toml` as attempt `attempt` has it, and its files as given. Those of the attempts before it stay.
+
+    `text` comes without secrets; those in the files are replaced here.
+    """
+    secrets = secrets or Secrets()
     if attempt > 1 and _differs(folder, text):
         kept = folder.config_dir / f"before-attempt-{attempt}"
         kept.mkdir(parents=True, exist_ok=True)
@@ -23,7 +31,7 @@ def write_config(folder: RunFolder, text: str, files: Mapping[str, str], *, atte
     names = _kept_names(files)
     for name, content in files.items():
         path = folder.config_dir / names[name]
-        data = content.encode("utf-8", "surrogateescape")
+        data = secrets.clean(content, kind_of(name)).encode("utf-8", "surrogateescape")
         if path.exists() and path.read_bytes() != data:
             path = folder.config_dir / f"attempt-{attempt}" / names[name]
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from assay.core.errors import InputError
 from assay.core.facts import Edit, edit_line
+from assay.core.secret import Secrets
 from assay.store.layout import RunFolder, refusal
 
 
@@ -34,11 +35,15 @@ def retag(folder: RunFolder, tag: str, *, old: str = "") -> Edit:
 
 
 def append(folder: RunFolder, edit: Edit) -> Edit:
-    """Append one edit, with the time and the user's name where it has none, and return it as it was written."""
+    """Append one edit, with the time and the user's name where it has none, and return it as it was written.
+
+    Secrets in it are replaced: what people say about a run is kept with it.
+    """
+    cleaner = Secrets.known(os.environ)
     complete = Edit(
         what=edit.what,
-        new=edit.new,
-        old=edit.old,
+        new=cleaner.tree(edit.new, edit.key),
+        old=cleaner.tree(edit.old, edit.key),
         key=edit.key,
         who=edit.who or _user(),
         at_ns=edit.at_ns or time.time_ns(),

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import secrets
 import shutil
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from assay.config.freeze import dump, whole_hash
+from assay.config.secret_keys import without_secrets
 from assay.config.tree import Table, from_plain
 from assay.core import run_file
 from assay.core.diagnostics import Origin
@@ -23,6 +26,7 @@ from assay.core.ids import folder_name
 from assay.core.metrics_file import check_name
 from assay.core.plain import dumps
 from assay.core.run_file import Attempt, Code, RunFile
+from assay.core.secret import Secrets
 from assay.record import edits, readme
 from assay.record.compaction import write_compacted
 from assay.record.config_files import write_config
@@ -84,11 +88,14 @@ def _write(
     created_ns: int,
     before: RunFolder | None,
 ) -> list[str]:
+    cleaner = Secrets.known(os.environ)
+    run = _without_secrets(run, cleaner)
     warnings = [*run.warnings]
-    tree, config_toml = _config(run.config, warnings)
+    tree = without_secrets(_config(run.config, warnings), cleaner, has_references=False)
+    config_toml = dump(tree)
     write_config(folder, config_toml, {}, attempt=1)
     write_compacted(folder.metrics, _kept(run.blocks, warnings))
-    _copy(folder, run, warnings)
+    _copy(folder, run, warnings, cleaner)
     numbers = summaries(folder.metrics)
     ended_ns = max(created_ns, run.ended_ns) if run.ended_ns < _MAX_CREATED_NS else created_ns
     last = max((each.step for each in numbers.values()), default=0)
@@ -120,7 +127,7 @@ def _write(
         attempts=(attempt,),
         summaries=numbers,
         values={
-            **_values(run.values, warnings),
+            **cleaner.tree(_values(run.values, warnings)),
             **{run_file.IMPORTED + key: value for key, value in about.items() if value},
         },
     )
@@ -148,10 +155,11 @@ def _keep_what_was_said(before: RunFolder, folder: RunFolder, record: RunFile) -
     readme.refresh(folder.readme, record)
 
 
-def _config(config: Mapping[str, Any], warnings: list[str]) -> tuple[Table, str]:
-    """The config as a tree and as TOML. What TOML cannot say as it is becomes text, and is told."""
+def _config(config: Mapping[str, Any], warnings: list[str]) -> Table:
+    """The config as a tree. What TOML cannot say as it is becomes text, and is told."""
     with contextlib.suppress(AssayError):
-        return _tree(config), dump(_tree(config))
+        dump(_tree(config))
+        return _tree(config)
     kept: dict[str, Any] = {}
     for key, value in config.items():
         written = _as_text(value)
@@ -162,7 +170,7 @@ def _config(config: Mapping[str, Any], warnings: list[str]) -> tuple[Table, str]
                 break
         if key not in kept or kept[key] is not value:
             warnings.append(f"{_as_text(key)} in its config was kept as text")
-    return _tree(kept), dump(_tree(kept))
+    return _tree(kept)
 
 
 def _values(values: Mapping[str, Any], warnings: list[str]) -> dict[str, Any]:
@@ -207,7 +215,18 @@ def _kept(blocks: Sequence[Block], warnings: list[str]) -> list[Block]:
     return kept
 
 
-def _copy(folder: RunFolder, run: ForeignRun, warnings: list[str]) -> None:
+def _without_secrets(run: ForeignRun, cleaner: Secrets) -> ForeignRun:
+    return replace(
+        run,
+        tag=cleaner.clean(run.tag),
+        desc=cleaner.clean(run.desc),
+        about=cleaner.tree(run.about),
+        reason=cleaner.clean(run.reason),
+        command=cleaner.command(run.command),
+    )
+
+
+def _copy(folder: RunFolder, run: ForeignRun, warnings: list[str], cleaner: Secrets) -> None:
     blobs = FileBlobs(folder.artifacts)
     kept: dict[tuple[str, str, int | None], Artifact] = {}
     for file in run.files:
@@ -221,10 +240,11 @@ def _copy(folder: RunFolder, run: ForeignRun, warnings: list[str]) -> None:
         )
     if kept:
         write_index(folder, list(kept.values()))
-    if isinstance(run.output, Path):
-        shutil.copyfile(run.output, folder.output)
-    elif run.output:
-        folder.output.write_bytes(run.output)
+    if run.output:
+        given = run.output.open("rb") if isinstance(run.output, Path) else io.BytesIO(run.output)
+        with given, folder.output.open("wb") as out:
+            for line in given:
+                out.write(cleaner.clean(line.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape"))
 
 
 def _put(blobs: FileBlobs, file: ForeignFile) -> tuple[str, int]:

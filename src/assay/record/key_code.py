@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import inspect
-import os
 from types import ModuleType
 from typing import Any
 
 from assay.core.errors import InputError
-from assay.core.secret import redact, secret_values
+from assay.core.secret import Secrets
 
 
-def source_of(thing: Any) -> tuple[str, bytes]:
+def source_of(thing: Any, secrets: Secrets) -> tuple[str, bytes]:
     """Its name and its source, without secrets. InputError when Python cannot find the source."""
     target = inspect.unwrap(thing) if callable(thing) else thing
     if isinstance(target, ModuleType):
@@ -25,4 +24,4 @@ def source_of(thing: Any) -> tuple[str, bytes]:
             f"The code of {name or repr(thing)} cannot be read: {error}.",
             fix="Give a function, a class or a module that is written in a file.",
         ) from error
-    return name, redact(text, secret_values(os.environ), assigned=True)[0].encode("utf-8", "surrogateescape")
+    return name, secrets.clean(text, "code").encode("utf-8", "surrogateescape")

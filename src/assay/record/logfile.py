@@ -6,7 +6,7 @@ import contextlib
 import logging
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TextIO
 
@@ -26,10 +26,13 @@ FORMAT = "%(asctime)s %(levelname)-7s [%(tag)s] %(filename)s:%(lineno)d  %(messa
 class RunLog(logging.FileHandler):
     """Writes the log of one run. Attached to our own logger only, never to the root."""
 
-    def __init__(self, path: Path, run_id: str, formatter: logging.Formatter) -> None:
+    def __init__(
+        self, path: Path, run_id: str, formatter: logging.Formatter, clean: Callable[[str], str] = str
+    ) -> None:
         super().__init__(path, encoding="utf-8", errors="backslashreplace", delay=True)
         self.run_id = run_id
         self.made_level = False
+        self._clean = clean
         self._pid = os.getpid()
         self.setFormatter(formatter)
 
@@ -38,6 +41,9 @@ class RunLog(logging.FileHandler):
             return False  # forked from the process that writes this run: its lines are not ours
         return getattr(record, RUN_KEY, self.run_id) == self.run_id and bool(super().filter(record))
 
+    def format(self, record: logging.LogRecord) -> str:
+        return self._clean(super().format(record))
+
     def emit(self, record: logging.LogRecord) -> None:
         try:
             super().emit(record)
@@ -45,7 +51,8 @@ class RunLog(logging.FileHandler):
             self.handleError(record)
         # With a handler of ours in place the standard library shows warnings to nobody: do what it would have done.
         if record.levelno >= logging.WARNING and self._speaks_for(record) and logging.lastResort is not None:
-            logging.lastResort.handle(record)
+            shown = logging.makeLogRecord(vars(record) | {"args": None, "msg": _shown(record.getMessage())})
+            logging.lastResort.handle(shown)
 
     def handleError(self, record: logging.LogRecord) -> None:
         """A full disk must not paint a traceback for each line; anything else is shown as usual."""
@@ -105,9 +112,11 @@ def formatter(tag: str, fmt: str = "", datefmt: str = "") -> logging.Formatter:
         raise InputError(f"The log format {fmt!r} cannot be used: {error}.", fix=fix) from error
 
 
-def open_log(path: Path, run_id: str, form: logging.Formatter | None = None) -> RunLog:
-    """Let the logger "assay" write to `path` too, from INFO on."""
-    handler = RunLog(path, run_id, form or formatter(run_id))
+def open_log(
+    path: Path, run_id: str, form: logging.Formatter | None = None, *, clean: Callable[[str], str] = str
+) -> RunLog:
+    """Let the logger "assay" write to `path` too, from INFO on; `clean` is applied to each line."""
+    handler = RunLog(path, run_id, form or formatter(run_id), clean)
     logger = logging.getLogger(LOGGER)
     if logger.level == logging.NOTSET:
         logger.setLevel(logging.INFO)
@@ -132,6 +141,12 @@ def close_log(handler: RunLog) -> None:
 def logger_of(run_id: str) -> logging.LoggerAdapter[logging.Logger]:
     """A logger whose lines go to the log of this run and to no other run's."""
     return logging.LoggerAdapter(logging.getLogger(LOGGER), {RUN_KEY: run_id})
+
+
+def _shown(text: str) -> str:
+    from assay.core.terminal import for_terminal  # few records are shown
+
+    return for_terminal(text, color=False)
 
 
 def _open_logs() -> list[RunLog]:

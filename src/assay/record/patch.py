@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from assay.core.secret import redact
+from assay.core.secret import Secrets
+from assay.record.cleaning import kind_of
 
 MAX_PATCH_BYTES = 5 << 20
 
@@ -20,7 +21,7 @@ Git = Callable[..., bytes | None]
 
 
 def dirty_patch(
-    root: Path, git: Git, *, keeps: Callable[[str, bool], bool], values: Iterable[str], left_out: list[str]
+    root: Path, git: Git, *, keeps: Callable[[str, bool], bool], secrets: Secrets, left_out: list[str]
 ) -> bytes:
     """The changes under `root` since its last commit, new files included, against the top of the repository.
 
@@ -57,7 +58,7 @@ def dirty_patch(
     if len(patch) > MAX_PATCH_BYTES:
         left_out.append(f"dirty.patch ({len(patch) / 1e6:.1f} MB)")
         return b""
-    return _without_secrets(patch, values, left_out)
+    return _without_secrets(patch, secrets, left_out)
 
 
 def _given(scratch: str, names: Sequence[str]) -> tuple[str, ...]:
@@ -70,14 +71,14 @@ def _names(listed: bytes | None) -> list[str]:
     return [name for name in os.fsdecode(listed or b"").split("\0") if name]
 
 
-def _without_secrets(patch: bytes, values: Iterable[str], left_out: list[str]) -> bytes:
+def _without_secrets(patch: bytes, secrets: Secrets, left_out: list[str]) -> bytes:
     """Secrets in added lines are replaced. A file that has one in the lines that stay would not apply: left out."""
-    values = list(values)
     kept = []
     for part in _FILE.split(patch.decode("utf-8", "surrogateescape")):
-        clean, count = redact(part, values, assigned=True)
+        name = part.partition("\n")[0].split(" b/", 1)[-1]
+        clean, count = secrets.cleaned(part, kind_of(name))
         if count and not _still_applies(part, clean):
-            left_out.append(f"{part.split(' b/', 1)[-1].splitlines()[0]} in dirty.patch (may hold secrets)")
+            left_out.append(f"{name} in dirty.patch (may hold secrets)")
             continue
         kept.append(clean)
     return "".join(kept).encode("utf-8", "surrogateescape")

@@ -15,9 +15,10 @@ import signal
 import sys
 import termios
 
-from assay.core.secret import redact, secret_values
+from assay.core.secret import Secrets
 from assay.record.screen import Screen
 
+STDIN = 0
 CHUNK_BYTES = 1 << 16
 RETRY_S = 1.0
 
@@ -60,6 +61,29 @@ class Stream:
             return
 
 
+class Known:
+    """Secrets that the program tells on standard input: a line of hexadecimal words each time."""
+
+    def __init__(self, secrets: Secrets) -> None:
+        self.secrets = secrets
+        self.is_open = True
+        self.is_told = False
+        self._rest = b""
+
+    def read(self) -> None:
+        """Take in what is there; waits for the first byte."""
+        try:
+            data = os.read(STDIN, CHUNK_BYTES)
+        except OSError:
+            data = b""
+        self.is_open = bool(data)
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            self.is_told = True
+            words = line.decode("ascii").split()
+            self.secrets.add(bytes.fromhex(word).decode("utf-8", "surrogateescape") for word in words)
+
+
 def main(output: str, *pairs: str) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.SIG_IGN)  # it ends with the program, not before
@@ -71,13 +95,20 @@ def main(output: str, *pairs: str) -> None:
         descriptor = os.open(output, os.O_RDWR | os.O_CREAT, 0o600)
     except OSError:  # the folder is gone already: what is printed is at least shown
         descriptor = os.open(os.devnull, os.O_RDWR)
-    values = secret_values(os.environ)
+    secrets = Secrets.known(os.environ)
+    known = Known(secrets)
+    while known.is_open and not known.is_told:  # first: nothing is written down before
+        known.read()
     _end_last_line(descriptor)
-    screen = Screen(descriptor, clean=lambda text: redact(text, values)[0])
+    screen = Screen(descriptor, clean=secrets.clean)
     last: Stream | None = None
     while streams:
-        ready, _, _ = select.select(list(streams), [], [], RETRY_S)
-        for each in ready or ():
+        ready, _, _ = select.select([*streams, *([STDIN] if known.is_open else [])], [], [], RETRY_S)
+        if STDIN in ready:
+            known.read()
+        for each in ready:
+            if each == STDIN:
+                continue
             stream = streams[each]
             data = stream.read()
             if not data:

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import datetime
 from importlib import import_module
 from pathlib import Path
@@ -26,7 +26,7 @@ from assay.core.facts import Ended, EndStatus, RunFact, Started, Warned, event_l
 from assay.core.ids import is_plain_name, new_run_id
 from assay.core.plain import sync_file, write_json
 from assay.core.run_file import Attempt, Best, Code, Kind, RunFile
-from assay.core.secret import redact, secret_values
+from assay.core.secret import Secrets
 from assay.record import logfile, readme
 from assay.record.config_files import write_config
 from assay.record.edits import append_line
@@ -53,10 +53,17 @@ class RunRecorder:
     """
 
     def __init__(
-        self, folder: RunFolder, run: RunFile, lease: leases.Lease, form: logging.Formatter | None = None
+        self,
+        folder: RunFolder,
+        run: RunFile,
+        lease: leases.Lease,
+        form: logging.Formatter | None = None,
+        secrets: Secrets | None = None,
     ) -> None:
         """Use `start` or `resume`. `run` holds the attempt that begins as its newest; the lease is held already."""
         self.folder = folder
+        self.secrets = secrets or Secrets.known(os.environ)
+        self._first_secrets = self.secrets.values
         self.run = run
         self.id = run.id
         self.logger = logfile.logger_of(run.id)
@@ -72,7 +79,7 @@ class RunRecorder:
         self._chores: tuple[Callable[[], object], ...] = (self._later.flush_old,)
         self._at_end: tuple[Callable[[], object], ...] = ()
         self._wake = threading.Event()
-        self._log_file = logfile.open_log(folder.log, run.id, form)
+        self._log_file = logfile.open_log(folder.log, run.id, form, clean=self.secrets.clean)
         try:
             self._metrics = MetricsWriter(
                 folder.metrics, run.newest.number, on_problem=self._trouble, on_grown=self._wake.set
@@ -112,14 +119,18 @@ class RunRecorder:
         code_dirs: Sequence[Path] = (),
         keep_code: bool = True,
         keep_output: bool = False,
+        secrets: Secrets | None = None,
         log_format: str = "",
         date_format: str = "",
     ) -> Self:
         """A new run in a new folder. `code_dirs` are folders outside of the project whose code belongs to it.
 
         With `keep_output` all that the process prints from now on is kept in `output.txt`, and shown as before.
+        `secrets` are those that the caller knows; `config_toml` comes without them.
         `log_format` and `date_format` are for the lines of `log.txt`, as `logging.Formatter` takes them.
         """
+        secrets = secrets or Secrets.known(os.environ, sys.orig_argv if command is None else command)
+        tag, desc = secrets.clean(tag), secrets.clean(desc)
         created_ns = time.time_ns()
         run_id = new_run_id()
         form = logfile.formatter(tag or run_id, log_format, date_format)
@@ -134,11 +145,12 @@ class RunRecorder:
             seeds=seeds or {},
             devices=devices,
             command=command,
+            secrets=secrets,
         )
         with _undone(folder):
             lease = leases.acquire(folder.path, 1)
-            write_config(folder, config_toml, config_files or {}, attempt=1)
-            code, problem = _code(project, code_dirs, folder.patch()) if keep_code else (Code(), "")
+            write_config(folder, config_toml, config_files or {}, attempt=1, secrets=secrets)
+            code, problem = _code(project, code_dirs, folder.patch(), secrets) if keep_code else (Code(), "")
             run = RunFile(
                 id=run_id,
                 kind=kind,
@@ -151,8 +163,8 @@ class RunRecorder:
             )
             readme.write_first(folder.readme, run, desc)
             run_file.write(folder.path, run, durable=False)  # the thread syncs it within a second
-            recorder = cls(folder, run, lease, form)
-        recorder._capture = _captured(folder.output) if keep_output else None
+            recorder = cls(folder, run, lease, form, secrets)
+        recorder._capture = _captured(folder.output, secrets) if keep_output else None
         recorder._begin(Started(attempt=1), project, problem)
         return recorder
 
@@ -176,6 +188,7 @@ class RunRecorder:
         code_dirs: Sequence[Path] = (),
         keep_code: bool = True,
         keep_output: bool = False,
+        secrets: Secrets | None = None,
         log_format: str = "",
         date_format: str = "",
         take_over: bool = False,
@@ -184,6 +197,7 @@ class RunRecorder:
 
         What is not given (None) stays as the newest attempt had it. LeaseError when somebody is writing this run.
         """
+        secrets = secrets or Secrets.known(os.environ, sys.orig_argv if command is None else command)
         before = _read_run(folder)
         form = logfile.formatter(before.tag or before.id, log_format, date_format)
         number = before.newest.number + 1 if before.attempts else 1
@@ -196,11 +210,11 @@ class RunRecorder:
             number = before.newest.number + 1 if before.attempts else 1
             old = before.newest if before.attempts else None
             if config_toml is not None:
-                write_config(folder, config_toml, config_files or {}, attempt=number)
+                write_config(folder, config_toml, config_files or {}, attempt=number, secrets=secrets)
             home = project or Project(Path(before.project)) if before.project or project else None
             code, problem = Code(), ""
             if keep_code and home is not None:
-                code, problem = _code(home, code_dirs, folder.patch(number))
+                code, problem = _code(home, code_dirs, folder.patch(number), secrets)
             attempt = _attempt(
                 number,
                 started_ns=time.time_ns(),
@@ -210,6 +224,7 @@ class RunRecorder:
                 seeds=_else(seeds, old.seeds if old else {}),
                 devices=devices,
                 command=command,
+                secrets=secrets,
             )
             attempt = replace(
                 attempt,
@@ -222,13 +237,13 @@ class RunRecorder:
             )
             run = replace(before, status="running", sealed=False, attempts=(*before.attempts, attempt))
             run_file.write(folder.path, run)
-            recorder = cls(folder, run, lease, form)
+            recorder = cls(folder, run, lease, form, secrets)
         except BaseException as error:
             leases.release(folder.path, lease)
             if isinstance(error, OSError):
                 raise refusal(error, folder.path, "The run cannot be resumed") from error
             raise
-        recorder._capture = _captured(folder.output) if keep_output else None
+        recorder._capture = _captured(folder.output, secrets) if keep_output else None
         recorder.rewind(from_step)
         recorder._begin(Started(attempt=number, step=from_step, checkpoint=checkpoint), home, problem)
         return recorder
@@ -247,7 +262,7 @@ class RunRecorder:
         if isinstance(fact, Warned):
             self.logger.warning(fact.message)
         try:
-            append_line(self.folder.events, event_line(fact, time.time_ns()))
+            append_line(self.folder.events, event_line(self._without_secrets(fact), time.time_ns()))
         except OSError as error:
             self.logger.warning("An event could not be written (%s).", error.strerror or error)
 
@@ -298,7 +313,7 @@ class RunRecorder:
 
     def set_value(self, name: str, value: Any) -> None:
         """Let `run.json` hold one more value by name: a result that is no curve."""
-        self._update(replace(self.run, values={**self.run.values, name: value}))
+        self._update(replace(self.run, values={**self.run.values, name: self.secrets.tree(value, name)}))
 
     def artifact(
         self, source: str | os.PathLike[str] | bytes, name: str = "", *, kind: str = "", step: int | None = None
@@ -351,7 +366,7 @@ class RunRecorder:
         from assay.record.key_code import source_of
         from assay.store.blobs import FileBlobs
 
-        name, source = source_of(thing)
+        name, source = source_of(thing, self.secrets)
         if not self.run.project:
             raise InputError("The run belongs to no project, so there is nowhere to keep code.")
         digest = FileBlobs(Project(Path(self.run.project)).code_dir).put(source)
@@ -376,7 +391,8 @@ class RunRecorder:
             self._wake.set()
             if threading.current_thread() is not self._thread:
                 self._thread.join(timeout=10)  # before the lease is given back: a beat under way would take it again
-            self._finish(status, " ".join(reason.split()), traceback, step)
+            self._learn_secrets()
+            self._finish(status, self.secrets.clean(" ".join(reason.split())), traceback, step)
 
     def _finish(self, status: EndStatus, reason: str, traceback: str, step: int | None) -> None:
         if not self.folder.path.is_dir():
@@ -411,7 +427,7 @@ class RunRecorder:
             self.run.newest,
             ended_ns=time.time_ns(),
             status=status,
-            reason=reason or ended.reason,
+            reason=reason or self.secrets.clean(ended.reason),
             to_step=ended.step,
         )
         self.run = replace(
@@ -464,7 +480,18 @@ class RunRecorder:
         """Something that the user should know and that stops nothing."""
         self.logger.warning(message)
         with contextlib.suppress(OSError):
-            append_line(self.folder.events, event_line(Warned(message=message), time.time_ns()))
+            warned = self._without_secrets(Warned(message=message))
+            append_line(self.folder.events, event_line(warned, time.time_ns()))
+
+    def _without_secrets(self, fact: Any) -> Any:
+        values = {each.name: getattr(fact, each.name) for each in fields(fact)}
+        return replace(fact, **{name: self.secrets.clean(it) for name, it in values.items() if isinstance(it, str)})
+
+    def _learn_secrets(self) -> None:
+        """Look for variables that the program has set since, as those of a `.env` file."""
+        self.secrets.add(Secrets.known(os.environ).values)
+        if self._capture is not None:
+            self._capture.replace(self.secrets.values)
 
     def _beat(self) -> None:
         now = time.monotonic()
@@ -479,6 +506,7 @@ class RunRecorder:
             if time.monotonic() < next_sync:
                 continue
             next_sync = time.monotonic() + SYNC_S
+            self._learn_secrets()
             self._do_chores()
             with contextlib.suppress(OSError):  # no descriptor left: the next time may do
                 self._metrics.sync()
@@ -520,9 +548,19 @@ class RunRecorder:
         logfile.close_log(self._log_file)
         if self._capture is not None:
             self._capture.stop()
+        if self.secrets.values != self._first_secrets:
+            with contextlib.suppress(OSError):
+                self._clean_again()
         _OPEN.discard(self)
         if not _OPEN:
             _default_again()
+
+    def _clean_again(self) -> None:
+        """Take out of what is written already the secrets that became known later."""
+        from assay.record.cleaning import clean_file  # few programs set variables on their way
+
+        for path in (self.folder.output, self.folder.log, self.folder.events):
+            clean_file(path, self.secrets)
 
     def _refuse_if_over(self) -> None:
         if os.getpid() != self._pid:
@@ -556,18 +594,18 @@ def _attempt(
     seeds: Mapping[str, int],
     devices: Sequence[str],
     command: Sequence[str] | None,
+    secrets: Secrets,
 ) -> Attempt:
-    values = secret_values(os.environ)
     return Attempt(
         number=number,
         started_ns=started_ns,
-        command=tuple(redact(word, values)[0] for word in (sys.orig_argv if command is None else command)),
+        command=secrets.command(sys.orig_argv if command is None else command),
         cwd=_cwd(),
         host=platform.node(),
         pid=os.getpid(),
         config_hash=config_hash,
         seedless_hash=seedless_hash,
-        launch=dict(launch),
+        launch=secrets.tree(launch),
         seeds=dict(seeds),
         devices=tuple(devices),
     )
@@ -580,13 +618,13 @@ def _cwd() -> str:
         return ""
 
 
-def _captured(path: Path) -> Capture | None:
+def _captured(path: Path, secrets: Secrets) -> Capture | None:
     from assay.record.capture import capture  # only where output is kept: it needs another process
 
-    return capture(path)
+    return capture(path, secrets.values)
 
 
-def _code(project: Project, folders: Sequence[Path], patch: Path) -> tuple[Code, str]:
+def _code(project: Project, folders: Sequence[Path], patch: Path, secrets: Secrets) -> tuple[Code, str]:
     """The snapshot, and what went wrong with it: a run without its code is better than none.
 
     What was not committed goes into the file `patch`, too.
@@ -597,7 +635,7 @@ def _code(project: Project, folders: Sequence[Path], patch: Path) -> tuple[Code,
     try:
         blobs = FileBlobs(project.code_dir)
         cache = project.code_dir / STAT_CACHE
-        code = snapshot(project.root, blobs, folders=folders, skip=project.runs_dir, cache=cache)
+        code = snapshot(project.root, blobs, folders=folders, skip=project.runs_dir, cache=cache, secrets=secrets)
         if code.patch:
             patch.write_bytes(blobs.get(code.patch))
         return code, ""

@@ -63,7 +63,7 @@ class Screen:
     def flush(self) -> None:
         """Bring the rows that have changed to the file."""
         first = len(self._sizes)
-        fresh = [row.encode("utf-8", "surrogateescape") for row in self._cleaned(self._rows[first:])]
+        fresh = [row.encode("utf-8", "surrogateescape") for row in self._cleaned(first)]
         offset = self._base + sum(self._sizes) + first
         data = b"\n".join(fresh)
         _write_at(self._descriptor, data, offset)
@@ -80,9 +80,11 @@ class Screen:
             self._col = 0
         self.flush()
 
-    def _cleaned(self, rows: list[str]) -> list[str]:
-        whole = "\n".join(rows)
-        return rows if self._clean(whole) == whole else [self._clean(row) for row in rows]
+    def _cleaned(self, first: int) -> list[str]:
+        """Return the rows from `first` on, cleaned."""
+        # A private key has many rows: those before these say whether they are part of one.
+        begin = 0 if any("PRIVATE KEY" in row for row in self._rows[:first]) else first
+        return self._clean("\n".join(self._rows[begin:])).split("\n")[first - begin :]
 
     def _forget(self) -> None:
         """Let go of rows that nothing can reach any more, and of the begin of a row that never ends."""

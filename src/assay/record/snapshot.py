@@ -2,7 +2,8 @@
 
 All files that look like code or config: those that git knows or would know, else those that a walk finds. Files of
 secrets and what is too large never; what was left out is said. A secret inside of a file is replaced by a word, in what
-is kept. What git has not committed is also kept as a patch. The user's repository is only read.
+is kept. No link is followed: one that leads to kept files stands for these. What git has not committed is also kept as
+a patch. The user's repository is only read.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ from assay.core.errors import AssayError
 from assay.core.plain import write_atomic
 from assay.core.ports import Blobs
 from assay.core.run_file import Code
-from assay.core.secret import redact, secret_values
+from assay.core.secret import Secrets
+from assay.core.secret_texts import edition
+from assay.record.cleaning import kind_of
 from assay.record.patch import dirty_patch
 from assay.store.code import CodeFile, put_tree
 
@@ -58,8 +61,13 @@ _SECRET = re.compile(
     r"""(\.env(\..*)? | .*\.env | .*\.(pem|key|p12|pfx|jks|keystore|kdbx|gpg|asc|ppk|crt|cer|der|ovpn|token|secret)
     | id_(rsa|dsa|ecdsa|ed25519)(\..*)?
     | .*(credential|secret|passwd|password).*\.(json|ya?ml|toml|ini|txt|cfg|env|conf)
-    | credentials | \.?netrc | \.npmrc | \.pypirc | \.pgpass | \.htpasswd | \.git-credentials | \.dockercfg
-    | kaggle\.json | service[-_]?account.*\.json | secrets\.(toml|ya?ml|json|py|ini|txt))""",
+    | (.*[-_.])?(api[-_]?keys?|(auth|access|refresh|api|bot|hf|hub|wandb|github|gitlab|slack)[-_]?tokens?)(\.\w{1,6})?
+    | (tokens?|auth|keys?|apikeys?)\.(txt|json|ya?ml|toml|ini|cfg|conf) | token
+    | credentials | [._]?netrc | \.npmrc | \.pypirc | \.pgpass | \.my\.cnf | \.htpasswd | \.git-credentials
+    | \.dockercfg | \.?docker[-_]?config\.json | \.s3cfg | \.boto | \.cdsapirc | rclone\.conf
+    | kubeconfig.* | .*\.kubeconfig
+    | .*\.(tfvars|tfstate)(\..*)? | kaggle\.json | service[-_]?account.*\.json | client[-_]?secret.*\.json
+    | secrets\.(toml|ya?ml|json|py|ini|txt))""",
     re.VERBOSE | re.IGNORECASE | re.DOTALL,
 )
 # A file that was changed a moment ago may be changed again within the same tick of the disk's clock.
@@ -75,15 +83,21 @@ class _Found:
 
 
 def snapshot(
-    root: Path, blobs: Blobs, *, folders: Sequence[Path] = (), skip: Path | None = None, cache: Path | None = None
+    root: Path,
+    blobs: Blobs,
+    *,
+    folders: Sequence[Path] = (),
+    skip: Path | None = None,
+    cache: Path | None = None,
+    secrets: Secrets | None = None,
 ) -> Code:
     """Keep the code under `root`, and under `folders` that lie outside of it. Unchanged code adds nothing.
 
     `skip` is a folder that holds no code, as that of the runs. `cache` is a file that remembers digests by size, time
-    and inode, so that the next time is quick.
+    and inode, so that the next time is quick. `secrets` are those that are known.
     """
+    secrets = secrets or Secrets.known(os.environ)
     git = _git_state(root)
-    secrets = secret_values(os.environ)
     known = _Cache(cache, secrets)
     files: dict[str, CodeFile] = {}
     left_out: list[str] = []
@@ -94,10 +108,16 @@ def snapshot(
         left_out.append(f"all after the first {MAX_WALKED} files")
     for folder in _outside(folders, root):
         found += [_Found(f"{folder.as_posix()}/{name}", os.path.join(folder, name)) for name in _names(folder)]
+    links: list[_Found] = []
     for each in found:
-        kept = _keep(each, blobs, known, secrets, left_out)
+        kept = _keep(each, blobs, known, secrets, left_out, links)
         if kept is not None:
             files[each.name] = kept
+    if links:
+        real = os.path.realpath(root)
+        places = {os.path.join(real, name): file for name, file in files.items()}
+        for each in links:
+            files.update(_linked(each, places, left_out))
     digest = put_tree(blobs, files)
     known.save()
     commit, dirty = git or ("", False)
@@ -109,7 +129,7 @@ def snapshot(
                 not name.startswith(skipped) and (not is_new or is_code(os.path.basename(name))) and _fits(root / name)
             )
 
-        patch = dirty_patch(root, _git, keeps=keeps, values=secrets, left_out=left_out)
+        patch = dirty_patch(root, _git, keeps=keeps, secrets=secrets, left_out=left_out)
     if len(left_out) > MAX_LEFT_OUT:
         left_out[MAX_LEFT_OUT:] = [f"and {len(left_out) - MAX_LEFT_OUT} more"]
     return Code(
@@ -122,11 +142,27 @@ def snapshot(
     )
 
 
+def _linked(link: _Found, places: Mapping[str, CodeFile], left_out: list[str]) -> dict[str, CodeFile]:
+    """Return what a link leads to, under its own name: files that are kept under theirs, and no others."""
+    target = os.path.realpath(link.path)
+    if target in places:
+        return {link.name: places[target]}
+    inside = target + os.sep
+    found = {link.name + place[len(target) :].replace(os.sep, "/"): file for place, file in places.items()
+             if place.startswith(inside)}  # fmt: skip
+    is_above = os.path.dirname(os.path.abspath(link.path)).startswith(target)  # it would hold itself
+    if is_above or not found:
+        if is_code(os.path.basename(link.name)) or os.path.isdir(target):
+            left_out.append(f"{link.name} (a link to what is not kept)")
+        return {}
+    return found
+
+
 def is_secret(name: str) -> bool:
     """Whether a file of this name is never kept, wherever it lies.
 
-    >>> [is_secret(name) for name in (".env", "server.key", "keys.py", "id_rsa")]
-    [True, True, False, True]
+    >>> [is_secret(name) for name in (".env", "server.key", "keys.py", "id_rsa", "token.txt", "added_tokens.json")]
+    [True, True, False, True, True, False]
     """
     return _SECRET.fullmatch(name) is not None
 
@@ -152,15 +188,22 @@ def _fits(path: Path) -> bool:
         return not is_secret(path.name)
 
 
-def _keep(found: _Found, blobs: Blobs, known: _Cache, secrets: Sequence[str], left_out: list[str]) -> CodeFile | None:
+def _keep(
+    found: _Found, blobs: Blobs, known: _Cache, secrets: Secrets, left_out: list[str], links: list[_Found]
+) -> CodeFile | None:
     base = os.path.basename(found.name)
     if is_secret(base):
         left_out.append(f"{found.name} (may hold secrets)")
         return None
-    if not is_code(base):
+    if not is_code(base) and "." in base[1:]:  # a folder's name has no suffix, and a link may lead to one
         return None
     try:
-        status = os.stat(found.path)
+        status = os.lstat(found.path)
+        if stat.S_ISLNK(status.st_mode):
+            links.append(found)
+            return None
+        if not is_code(base):
+            return None
         if not stat.S_ISREG(status.st_mode):
             return None
         if status.st_size > MAX_FILE_BYTES:
@@ -168,8 +211,8 @@ def _keep(found: _Found, blobs: Blobs, known: _Cache, secrets: Sequence[str], le
             return None
         digest, count = known.get(found.path, status)
         if not digest or digest not in blobs:
-            with open(found.path, "rb") as file:
-                data, count = _redacted(file.read(), secrets)
+            with open(found.path, "rb", opener=_no_link) as file:
+                data, count = _cleaned(file.read(), base, secrets)
             digest = blobs.put(data)
             known.put(found.path, status, digest, count)
     except OSError as error:
@@ -181,8 +224,12 @@ def _keep(found: _Found, blobs: Blobs, known: _Cache, secrets: Sequence[str], le
     return CodeFile(digest=digest, mode=mode, size_bytes=status.st_size)
 
 
-def _redacted(data: bytes, secrets: Sequence[str]) -> tuple[bytes, int]:
-    text, count = redact(data.decode("utf-8", "surrogateescape"), secrets, assigned=True)
+def _no_link(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0))
+
+
+def _cleaned(data: bytes, name: str, secrets: Secrets) -> tuple[bytes, int]:
+    text, count = secrets.cleaned(data.decode("utf-8", "surrogateescape"), kind_of(name))
     return (text.encode("utf-8", "surrogateescape"), count) if count else (data, 0)
 
 
@@ -193,7 +240,11 @@ def _names(folder: Path, *, in_git: bool = True) -> Iterable[str]:
         return list(islice(_walk(str(folder)), MAX_WALKED))
     names = [name for name in os.fsdecode(listed).split("\0") if name]
     # A repository inside this one is listed as one entry: its files are named by its own git.
-    inner = [name for name in names if name.endswith("/") or os.path.isdir(folder / name)]
+    inner = [
+        name
+        for name in names
+        if name.endswith("/") or (os.path.isdir(folder / name) and not os.path.islink(folder / name))
+    ]
     for name in inner:
         names.remove(name)
         if os.path.realpath(folder / name) != os.path.realpath(folder):
@@ -212,7 +263,7 @@ def _walk(folder: str, prefix: str = "") -> Iterator[str]:
                 hidden = entry.name.startswith(".") or entry.name.endswith(".egg-info")
                 if not hidden and entry.name not in _SKIPPED_FOLDERS and not _is_venv(entry.path):
                     yield from _walk(entry.path, f"{prefix}{entry.name}/")
-            elif entry.is_file():
+            elif entry.is_file(follow_symlinks=False) or entry.is_symlink():
                 yield prefix + entry.name
 
 
@@ -257,10 +308,11 @@ def _git(folder: Path, *words: str, variables: Mapping[str, str] | None = None) 
 class _Cache:
     """Digests of files that were read before, valid while size, time and inode are the same."""
 
-    def __init__(self, path: Path | None, secrets: Sequence[str]) -> None:
+    def __init__(self, path: Path | None, secrets: Secrets) -> None:
         self._path = path
-        # Other secrets are replaced when there are others; "" is no path.
-        salt: list[Any] = [hashlib.sha256("\0".join(secrets).encode("utf-8", "replace")).hexdigest()[:8]]
+        # Others are replaced when there are other secrets or other rules; "" is no path.
+        salted = "\0".join([edition(), *secrets.values]).encode("utf-8", "replace")
+        salt: list[Any] = [hashlib.sha256(salted).hexdigest()[:8]]
         self._old: dict[str, list[Any]] = {}
         self._new: dict[str, list[Any]] = {"": salt}
         if path is not None:

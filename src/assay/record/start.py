@@ -11,6 +11,8 @@ from typing import Any, Protocol, Self, TypeVar, overload
 
 from assay.core.facts import EndStatus, RunFact
 from assay.core.run_file import RunFile
+from assay.core.secret import Secrets, secrets_under
+from assay.core.terminal import visible
 from assay.record.recorder import RunRecorder, end_on_sigterm, ending
 from assay.store.layout import Project, open_project
 
@@ -187,15 +189,20 @@ def start(
         return Run(None)
     # Here: an import of what records does not pay for what reads configs.
     from assay.config.freeze import dump, whole_hash
+    from assay.config.secret_keys import without_secrets
     from assay.config.tree import Table, from_plain
     from assay.core.diagnostics import Origin
 
     tree = from_plain(dict(config or {}), Origin(source="<python>"))
     assert isinstance(tree, Table)
-    config_toml = dump(tree)  # what cannot be written down is refused before anything is made
+    secrets = Secrets.known(os.environ, sys.orig_argv)
+    secrets.add(secrets_under(config or {}))
+    config_toml = dump(
+        without_secrets(tree, secrets, has_references=False)
+    )  # what cannot be written down is refused before anything is made
     home = project if isinstance(project, Project) else open_project(Path(project or Path.cwd()), create=True)
     if home.is_new:
-        print(f"assay: {home.root} is a project now (it has a folder .assay/).", file=sys.stderr)
+        print(f"assay: {visible(str(home.root))} is a project now (it has a folder .assay/).", file=sys.stderr)
     recorder = RunRecorder.start(
         home,
         tag=tag,
@@ -205,6 +212,7 @@ def start(
         seedless_hash=whole_hash(tree, seed=False),
         code_dirs=[Path(folder) for folder in code_dirs],
         keep_output=keep_output,
+        secrets=secrets,
     )
     end_on_sigterm()
     return Run(recorder)

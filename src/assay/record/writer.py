@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic_ns
@@ -244,7 +244,7 @@ class MetricsWriter:
                 self._grow(len(frame))
 
     def _define(self, names: tuple[str, ...]) -> tuple[Callable[..., bytes], int, int]:
-        """Write the key set into this extent. Each has its own, so that damage to one costs no other."""
+        """Write the key set into this extent, twice: each extent has its own, so that damage to one costs no other."""
         set_id, frames_of_keys = self._keys.get(names) or self._number_keys(names, self._next_id)
         row_bytes = 8 * metrics_file.values_words(len(names))
         while True:
@@ -268,7 +268,7 @@ class MetricsWriter:
             )
         self._next_id = set_id + 1
         axis = next((i for i, name in enumerate(names) if name in self._axes), None)
-        self._keys[names] = numbered = set_id, metrics_file.pack_keys(KeySet(set_id, names, axis))
+        self._keys[names] = numbered = set_id, 2 * metrics_file.pack_keys(KeySet(set_id, names, axis))
         return numbered
 
     # ------------------------------------------------------------------------------------------------------ extents
@@ -309,7 +309,9 @@ class MetricsWriter:
         self._out = (fresh.map.write, zero_ns)
 
     def _extent(self, base_ns: int, *, end: int) -> bytes:
-        return frames.pack_extent(sequence=self._sequence, attempt=self.attempt, base_ns=base_ns, end=end)
+        return frames.pack_extent(
+            metrics_file.FORM, sequence=self._sequence, attempt=self.attempt, base_ns=base_ns, end=end
+        )
 
     def _append(self, frame: bytes) -> None:
         with self._lock:
@@ -372,22 +374,33 @@ class MetricsWriter:
         if len(data) < frames.FILE_HEAD_BYTES or not any(data):
             os.ftruncate(self._fd, 0)
             return self._begin_file()
-        frames.check_file_head(data, metrics_file.KIND, metrics_file.VERSION, where=str(self.path))
-        extent, good, damage = _structure(data)
+        if frames.check_file_head(data, metrics_file.FORM, where=str(self.path)) is not None:
+            self._begin_file()
+        extent, good, damages = _structure(data)
         self._learn(data)
         if extent is None:
             return self._set_aside(data)
-        self._sequence = extent.sequence + 1
+        self._sequence = (extent.sequence + 1) & 0xFFFFFFFF
+        tail = damages[-1] if damages and damages[-1].torn else None
+        self._tell_damage(damages if tail is None else damages[:-1])
         if not extent.end:
             os.ftruncate(self._fd, good)
             return good
-        if damage is not None and damage.offset < extent.end and not _goes_on(data, damage.offset, extent.end):
-            os.pwrite(self._fd, bytes(min(extent.end, size) - damage.offset), damage.offset)
-        os.ftruncate(self._fd, extent.end)  # shorter: filled up with zeros; longer: an extent that never began
-        return extent.end
+        # What a damaged or hostile head claims is not allocated.
+        end = extent.end if extent.end <= size + MAX_EXTENT_BYTES else size + -size % 8
+        if tail is not None and tail.offset < end:
+            os.pwrite(self._fd, bytes(min(end, size) - tail.offset), tail.offset)
+        os.ftruncate(self._fd, end)  # shorter: filled up with zeros; longer: an extent that never began
+        return end
+
+    def _tell_damage(self, damages: Sequence[Damage]) -> None:
+        if damages:
+            size = sum(each.end - each.offset for each in damages)
+            places = f"{len(damages)} places" if len(damages) > 1 else f"byte {damages[0].offset}"
+            self._on_problem(f"The metrics so far are damaged at {places}: {size} bytes cannot be read.")
 
     def _begin_file(self) -> int:
-        os.pwrite(self._fd, frames.file_head(metrics_file.KIND, metrics_file.VERSION), 0)
+        os.pwrite(self._fd, frames.file_head(metrics_file.FORM), 0)
         return frames.FILE_HEAD_BYTES
 
     def _set_aside(self, data: bytes) -> int:
@@ -408,6 +421,8 @@ class MetricsWriter:
             if keys.axis is not None:
                 self._axes.add(keys.names[keys.axis])
             self._number_keys(keys.names, keys.id)
+        # Also those of sets whose definition is damaged: a number is never given to another set.
+        self._next_id = max([self._next_id, *(each + 1 for each in metrics_file.set_ids(data))])
 
 
 @dataclass(frozen=True, slots=True)
@@ -419,13 +434,13 @@ class _Mapped:
 
     def holds(self, need: int) -> bool:
         """Whether a frame of `need` bytes has room behind the extent's head, and is not nearly all that has."""
-        return len(self.map) - self.map.tell() >= frames.EXTENT_FRAME_BYTES + max(need, mmap.PAGESIZE // 2)
+        return len(self.map) - self.map.tell() >= frames.EXTENT_HEAD_BYTES + max(need, mmap.PAGESIZE // 2)
 
 
 def _mapped(descriptor: int, start: int, size: int, need: int) -> _Mapped:
     """Allocate and map an extent of about `size` bytes from `start` on. OSError when there is no room."""
     end = (start // size + 1) * size
-    while end - start < frames.EXTENT_FRAME_BYTES + max(need, mmap.PAGESIZE // 2):
+    while end - start < frames.EXTENT_HEAD_BYTES + max(need, mmap.PAGESIZE // 2):
         end += size
     os.posix_fallocate(descriptor, start, end - start)
     # Written once as a whole, its pages are in memory, many at a time: a fault in each page costs ten times that.
@@ -477,32 +492,20 @@ def _shown(value: object) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
-def _structure(data: bytes) -> tuple[Extent | None, int, Damage | None]:
-    """The last extent, the end of the last intact frame, and the damage behind it (None: all is well)."""
+def _structure(data: bytes) -> tuple[Extent | None, int, list[Damage]]:
+    """The last extent, the end of the last intact frame, and what is damaged."""
     extent: Extent | None = None
-    damage: Damage | None = None
+    damages: list[Damage] = []
     good = frames.FILE_HEAD_BYTES
-    for item in frames.scan(data):
+    for item in metrics_file.frame_groups(data):
         match item:
             case Extent():
-                extent, damage, good = item, None, item.offset + frames.EXTENT_FRAME_BYTES
+                extent, good = item, item.offset + frames.EXTENT_HEAD_BYTES
             case Damage():
-                damage = item
-            case frames.Frame():
-                good = item.offset + frames.FRAME_HEAD_BYTES + len(item.payload)
-    return extent, good, damage
-
-
-def _goes_on(data: bytes, damaged: int, end: int) -> bool:
-    """Whether intact frames follow the damage: then it is no torn tail, and not ours to wipe out."""
-    view = memoryview(data)[:end]
-    for offset in range(damaged + 8, len(view) - frames.FRAME_HEAD_BYTES, 8):
-        size = int.from_bytes(view[offset + 4 : offset + 6], "little") * 8
-        if frames.FRAME_HEAD_BYTES <= size <= len(view) - offset:
-            checksum = int.from_bytes(view[offset : offset + 4], "little")
-            if crc32(view[offset + 4 : offset + size]) == checksum:
-                return True
-    return False
+                damages.append(item)
+            case frames.FrameGroup():
+                good = item.offset + len(item.data)
+    return extent, good, damages
 
 
 def _read(descriptor: int, size: int) -> bytes:

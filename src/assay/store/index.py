@@ -15,10 +15,10 @@ import socket
 import sqlite3
 import time
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from platformdirs import user_cache_path
 
@@ -39,6 +39,8 @@ Kind = Literal["config", "result", "label", "note", "desc"]
 # A folder changed so recently may change again within the same tick of the disk's clock: it is read again next time.
 _RACY_NS = 2_000_000_000
 _BUSY_S = 2.0
+_BATCH = 250
+_BATCH_S = 1.0
 _ASKED_BUSY_S = 10.0
 _README_BLOCK = "<!-- assay: begin"
 _MOST_TEXT = 200_000
@@ -94,6 +96,19 @@ class IndexRow(NamedTuple):
 
 
 _COLUMNS = IndexRow._fields
+
+
+def _names_in(table: str, where: str = "1") -> str:
+    """SQL for the distinct names of a table whose key begins with the name (after what `where` fixes).
+
+    SELECT DISTINCT reads every entry of the key; this jumps from name to name, and there are few of them.
+    """
+    next_name = f"SELECT min(name) FROM {table} WHERE {where} AND name > names.name"
+    first = f"SELECT min(name) AS name FROM {table} WHERE {where}"
+    steps = f"{first} UNION ALL SELECT ({next_name}) FROM names WHERE names.name IS NOT NULL"
+    return f"WITH RECURSIVE names(name) AS ({steps}) SELECT name FROM names WHERE name IS NOT NULL"
+
+
 _SELECT = f"SELECT {', '.join(_COLUMNS)} FROM runs"
 _REPLACE = f"INSERT OR REPLACE INTO runs ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"
 
@@ -116,6 +131,36 @@ class Changed:
     readme_mtime_ns: int = 0
 
 
+class Known(NamedTuple):
+    """The part of an indexed run that tells whether its folder has changed since."""
+
+    folder: str
+    sealed: int
+    folder_mtime_ns: int
+    edits_size: int
+    metrics_mtime_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Grown:
+    """New metrics of a run of which nothing else changed."""
+
+    folder: str
+    summaries_json: str
+    metrics_mtime_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Synchronized:
+    """Folders of the runs that were read again, and of those that are gone."""
+
+    changed: tuple[str, ...] = ()
+    gone: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.changed or self.gone)
+
+
 @dataclass(slots=True)
 class Index:
     """The runs of a project as they are now, the oldest first; and answers to questions about them."""
@@ -131,7 +176,7 @@ class Index:
         """The folders of the runs that fulfil a condition. `states`: status and seconds of the runs that are open."""
         sql = Sql(condition)
         parameters = {**sql.parameters, "now_ns": now_ns, "project": str(self.project.root)}
-        with self._asked() as database:
+        with self.asked() as database:
             database.execute("CREATE TEMP TABLE now (folder PRIMARY KEY, status, seconds)")
             now = ((folder, *state) for folder, state in states.items())
             database.executemany("INSERT INTO now VALUES (?, ?, ?)", now)
@@ -139,19 +184,19 @@ class Index:
             return {folder for (folder,) in database.execute(query, parameters)}
 
     def metric_names(self) -> list[str]:
-        """Every metric that any run has."""
-        with self._asked() as database:
-            return [name for (name,) in database.execute("SELECT DISTINCT name FROM metrics")]
+        """Return every metric that any run has."""
+        with self.asked() as database:
+            return [name for (name,) in database.execute(_names_in("metrics"))]
 
     def item_names(self, kind: Kind) -> list[str]:
-        """Every name that any run has something of this kind under."""
-        with self._asked() as database:
-            return [name for (name,) in database.execute("SELECT DISTINCT name FROM items WHERE kind = ?", (kind,))]
+        """Return every name that any run has something of this kind under."""
+        with self.asked() as database:
+            return [name for (name,) in database.execute(_names_in("items", "kind = :kind"), {"kind": kind})]
 
     def items(self, kind: Kind, names: Iterable[str]) -> dict[str, dict[str, Any]]:
         """By folder, what each run has under these names; None values are left out."""
         found: dict[str, dict[str, Any]] = {}
-        with self._asked() as database:
+        with self.asked() as database:
             for name in names:
                 query = "SELECT folder, value FROM items WHERE kind = ? AND name = ? AND value IS NOT NULL"
                 for folder, value in database.execute(query, (kind, name)):
@@ -160,13 +205,13 @@ class Index:
 
     def all_items(self, kind: Kind, folders: Iterable[str]) -> dict[str, dict[str, Any]]:
         """By folder, everything of a kind that these runs have."""
-        with self._asked() as database:
+        with self.asked() as database:
             query = "SELECT name, value FROM items WHERE folder = ? AND kind = ?"
             return {folder: dict(database.execute(query, (folder, kind))) for folder in folders}
 
     @contextlib.contextmanager
-    def _asked(self) -> Iterator[sqlite3.Connection]:
-        """The file, if it holds what `rows` say; else the same in memory."""
+    def asked(self) -> Iterator[sqlite3.Connection]:
+        """Open the file, if it holds what `rows` say; else the same in memory."""
         with contextlib.ExitStack() as stack:
             database = None if self._unwritten or self._gone else self._opened(stack)
             if database is None:
@@ -224,9 +269,13 @@ def open_index(project: Project, *, texts: bool = False, file: Path | None = Non
     changed: list[Changed] = []
     for entry in scan_runs(project.runs_dir):
         old = known.pop(entry.name, None)
-        found = _current(entry, old, readmes.get(entry.name))
+        found = _current(entry, old, readmes.get(entry.name), _live_summaries)
         if found is None:
             continue  # deleted at this moment
+        if isinstance(found, Grown):
+            assert old is not None
+            row = old._replace(summaries_json=found.summaries_json, metrics_mtime_ns=found.metrics_mtime_ns)
+            found = Changed(row)
         if isinstance(found, Changed):
             changed.append(found)
             rows.append(found.row)
@@ -237,6 +286,75 @@ def open_index(project: Project, *, texts: bool = False, file: Path | None = Non
     if (changed or gone) and not _remember(path, changed, gone):
         return Index(project, rows, path, changed, gone)
     return Index(project, rows, path)
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """One folder by name, where not all are listed."""
+
+    name: str
+    path: str
+
+    def stat(self) -> os.stat_result:
+        return os.stat(self.path)
+
+
+class IndexFileError(Exception):
+    """An index file cannot be written, or a newer assay made it."""
+
+
+def synchronize(
+    project: Project,
+    file: Path,
+    *,
+    only: Collection[str] | None = None,
+    summarize: Callable[[RunFolder], str] | None = None,
+    on_read: Callable[[int, int], object] | None = None,
+) -> Synchronized:
+    """Bring an index file up to date without loading its rows: for a reader that stays and asks for pages.
+
+    `only` names the folders to look at, else all are. `summarize` returns the summaries of an open run as JSON.
+    `on_read(done, total)` is called while many runs are read; what was read so far can be asked for by then.
+    Raises IndexFileError.
+    """
+    try:
+        return _synchronize(project, file, only, summarize or _live_summaries, on_read or (lambda done, total: None))
+    except (OSError, sqlite3.Error, NewerIndexError) as error:
+        raise IndexFileError(str(error)) from error
+
+
+def _synchronize(
+    project: Project,
+    file: Path,
+    only: Collection[str] | None,
+    summarize: Callable[[RunFolder], str],
+    on_read: Callable[[int, int], object],
+) -> Synchronized:
+    known = {each.folder: each for each in _known(file, only)}
+    changed: list[str] = []
+    fresh: list[Changed | Grown] = []
+    looked_at: Sequence[os.DirEntry[str] | _Entry]
+    if only is None:
+        looked_at = list(scan_runs(project.runs_dir))
+    else:
+        looked_at = [_Entry(name, os.path.join(project.runs_dir, name)) for name in only]
+    last_write_s = time.monotonic()
+    for done, entry in enumerate(looked_at):
+        old = known.pop(entry.name, None)
+        found = _current(entry, old, None, summarize)
+        if found is None and old is not None:
+            known[entry.name] = old  # deleted
+        if isinstance(found, Changed | Grown):
+            fresh.append(found)
+            changed.append(entry.name)
+        if len(fresh) >= _BATCH or (fresh and time.monotonic() - last_write_s > _BATCH_S):
+            _update(file, fresh, [])
+            fresh, last_write_s = [], time.monotonic()
+            on_read(done + 1, len(looked_at))
+    gone = list(known)
+    if fresh or gone or not file.exists():
+        _update(file, fresh, gone)
+    return Synchronized(tuple(changed), tuple(gone))
 
 
 def lost_rows(project: Project) -> list[IndexRow]:
@@ -270,8 +388,16 @@ def delete_index(project: Project) -> None:
     _delete(index_file(project))
 
 
-def _current(entry: os.DirEntry[str], old: IndexRow | None, readme_mtime_ns: int | None) -> IndexRow | Changed | None:
-    """The row that is known, if it still holds; else what was read now; None for a folder that is gone."""
+_Row = TypeVar("_Row", IndexRow, Known)
+
+
+def _current(
+    entry: os.DirEntry[str] | _Entry,
+    old: _Row | None,
+    readme_mtime_ns: int | None,
+    summarize: Callable[[RunFolder], str],
+) -> _Row | Changed | Grown | None:
+    """Return the known row, if it still holds; else what was read now; None for a folder that is gone."""
     try:
         mtime_ns = entry.stat().st_mtime_ns
     except OSError:
@@ -288,16 +414,16 @@ def _current(entry: os.DirEntry[str], old: IndexRow | None, readme_mtime_ns: int
     ):
         # Looked at before it is read: what changes meanwhile is seen as a change the next time.
         fresh = 0 if time.time_ns() - mtime_ns < _RACY_NS else mtime_ns
-        return _read(folder, fresh)
+        return _read(folder, fresh, summarize)
     if old.sealed:
         return old
     metrics_mtime_ns = _mtime_ns(folder.metrics)
     if metrics_mtime_ns == old.metrics_mtime_ns:
         return old
-    return Changed(old._replace(summaries_json=_live_summaries(folder), metrics_mtime_ns=metrics_mtime_ns))
+    return Grown(entry.name, summarize(folder), metrics_mtime_ns)
 
 
-def _edits_grew(folder: RunFolder, old: IndexRow) -> bool:
+def _edits_grew(folder: RunFolder, old: IndexRow | Known) -> bool:
     """A line added to a file changes no folder. The first edit makes the file, and that does."""
     return bool(old.edits_size) and _size(folder.edits) != old.edits_size
 
@@ -307,7 +433,7 @@ def _rewritten(folder: str, readme_mtime_ns: int | None) -> bool:
     return readme_mtime_ns is not None and readme_mtime_ns != _mtime_ns(os.path.join(folder, "README.md"))
 
 
-def _read(folder: RunFolder, mtime_ns: int) -> Changed:
+def _read(folder: RunFolder, mtime_ns: int, summarize: Callable[[RunFolder], str] | None = None) -> Changed:
     readme_mtime_ns = _mtime_ns(folder.readme)
     edits_size = _size(folder.edits)
     metrics_mtime_ns = _mtime_ns(folder.metrics)
@@ -348,7 +474,7 @@ def _read(folder: RunFolder, mtime_ns: int) -> Changed:
         seedless_hash=newest.seedless_hash if newest else "",
         sealed=int(run.sealed),
         error=error,
-        summaries_json=dumps(run.summaries) if run.sealed else _live_summaries(folder),
+        summaries_json=dumps(run.summaries) if run.sealed else (summarize or _live_summaries)(folder),
         values_json=dumps(values),
         lease_json=dumps(lease) if lease else "",
         edits_json=dumps(edits) if edits else "",
@@ -477,33 +603,56 @@ def _readmes(path: Path) -> dict[str, int]:
         return {}
 
 
+def _known(path: Path, only: Collection[str] | None) -> list[Known]:
+    """The same without what is not needed to see what has changed."""
+    query = f"SELECT {', '.join(Known._fields)} FROM runs"
+    try:
+        with _open(path, make=False) as database:
+            if version_of(database) == SCHEMA:
+                if only is None:
+                    return [Known._make(row) for row in database.execute(query)]
+                found = (database.execute(f"{query} WHERE folder = ?", (folder,)).fetchone() for folder in only)
+                return [Known._make(row) for row in found if row is not None]
+    except sqlite3.DatabaseError:
+        pass
+    rows = [Known(*(getattr(row, name) for name in Known._fields)) for row in _remembered(path)]
+    return [row for row in rows if only is None or row.folder in only]
+
+
 def _remember(path: Path, changed: Sequence[Changed], gone: Sequence[str]) -> bool:
     """Write what was read; whether that was possible."""
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with _open(path, make=True) as database:
-            _write(database, changed, gone)
+        _update(path, changed, gone)
         return True
     except (OSError, sqlite3.Error, NewerIndexError):
         return False
 
 
-def _write(database: sqlite3.Connection, changed: Sequence[Changed], gone: Sequence[str]) -> None:
+def _update(path: Path, changed: Sequence[Changed | Grown], gone: Sequence[str]) -> None:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with _open(path, make=True) as database:
+        _write(database, changed, gone)
+
+
+def _write(database: sqlite3.Connection, found: Sequence[Changed | Grown], gone: Sequence[str]) -> None:
     # IMMEDIATE: a transaction that reads first and then wants to write is refused at once when others write.
     database.execute("BEGIN IMMEDIATE")
     migrate(database)
     for table in ("runs", "metrics", "items", "texts"):
         database.executemany(f"DELETE FROM {table} WHERE folder = ?", [(name,) for name in gone])
+    changed = [each for each in found if isinstance(each, Changed)]
+    grown = [each for each in found if isinstance(each, Grown)]
     database.executemany(_REPLACE, [_storable(each.row) for each in changed])
-    rows = [(each.row.folder,) for each in changed]
-    database.executemany("DELETE FROM metrics WHERE folder = ?", rows)
+    database.executemany(
+        "UPDATE runs SET summaries_json = ?, metrics_mtime_ns = ? WHERE folder = ?",
+        [_storable((each.summaries_json, each.metrics_mtime_ns, each.folder)) for each in grown],
+    )
+    summaries = [(each.row.folder, each.row.summaries_json) for each in changed]
+    summaries += [(each.folder, each.summaries_json) for each in grown]
+    database.executemany("DELETE FROM metrics WHERE folder = ?", [(folder,) for folder, _ in summaries])
     database.executemany(
         "INSERT OR REPLACE INTO metrics VALUES (?, ?, ?, ?, ?, ?, ?)",
-        [
-            _storable(_metric(each.row.folder, *pair))
-            for each in changed
-            for pair in json.loads(each.row.summaries_json).items()
-        ],
+        [_storable(_metric(folder, *pair)) for folder, text in summaries for pair in json.loads(text).items()],
     )
     read = [(each, each.items) for each in changed if each.items is not None]
     database.executemany("DELETE FROM items WHERE folder = ?", [(each.row.folder,) for each, _ in read])

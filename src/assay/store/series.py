@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from assay.core import metrics_file
 from assay.core.errors import ArgumentError
-from assay.core.frames import FILE_HEAD_BYTES
+from assay.core.frames import FILE_HEAD_BYTES, Damage
 from assay.core.metrics_file import Chunk, KeySet, Rewind, Row, Rows, Spread
 from assay.core.run_file import Summary
 
@@ -165,38 +165,51 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What a file holds: the rows by key set, and how many bytes of it could not be read."""
+    """Rows of a file by key set, and the parts of the file that could not be read."""
 
     blocks: list[Block]
-    damaged_bytes: int = 0
-    torn: bool = False
+    damages: tuple[Damage, ...] = ()
 
 
 def read_contents(source: Source, *, spread: Spread | None = None) -> Contents:
     """All rows of a file (a path, or its bytes), each with the branch it is on. A file that is not there is empty."""
-    spread = spread or _spread
     data, where = _data(source)
-    blocks: dict[KeySet, Block] = {}
-    damaged, torn, order = 0, False, 0
     if len(data) < FILE_HEAD_BYTES:  # killed before the head was written, or nothing was ever logged
-        return Contents([], len(data), bool(len(data)))
-    for item in metrics_file.read_rows(data, where=where, spread=spread):
+        return Contents([], (Damage(0, len(data), torn=True),) if len(data) else ())
+    gathered = Gathered()
+    for item in metrics_file.read_rows(data, where=where, spread=spread or _spread):
+        gathered.add(item)
+    return gathered.contents()
+
+
+class Gathered:
+    """Rows that are put together to blocks, in file order."""
+
+    def __init__(self) -> None:
+        self._blocks: dict[KeySet, Block] = {}
+        self._damages: list[Damage] = []
+        self._order = 0
+
+    def add(self, item: Rows | Row | Rewind | Chunk | Damage) -> None:
+        blocks = self._blocks
         match item:
             case Rows(keys=keys) | Chunk(keys=keys):
                 block = blocks.get(keys) or blocks.setdefault(keys, Block(keys))
-                block.add(item.steps, item.times_ns, item.columns, item.branch if isinstance(item, Chunk) else 0, order)
-                order += len(item.steps)
+                branch = item.branch if isinstance(item, Chunk) else 0
+                block.add(item.steps, item.times_ns, item.columns, branch, self._order)
+                self._order += len(item.steps)
             case Row(keys=keys):
                 block = blocks.get(keys) or blocks.setdefault(keys, Block(keys))
-                block.add([item.step], [item.time_ns], [[value] for value in item.values], 0, order)
-                order += 1
+                block.add([item.step], [item.time_ns], [[value] for value in item.values], 0, self._order)
+                self._order += 1
             case Rewind(step=step, attempt=attempt):
                 for block in blocks.values():
                     block.leave(step, attempt)
-            case _:
-                damaged += item.end - item.offset
-                torn = item.torn
-    return Contents(list(blocks.values()), damaged, torn)
+            case Damage():
+                self._damages.append(item)
+
+    def contents(self) -> Contents:
+        return Contents(list(self._blocks.values()), tuple(self._damages))
 
 
 def summaries(source: Source) -> dict[str, Summary]:
@@ -207,8 +220,12 @@ def summaries(source: Source) -> dict[str, Summary]:
 
 def read_series(source: Source, *, names: Iterable[str] | None = None, branches: bool = False) -> dict[str, Series]:
     """The curves by metric name: all, or those of `names` that exist. With `branches` also what was left behind."""
-    contents = read_contents(source, spread=_spread_fast).blocks
-    parts = _parts(contents if branches else (block.on_curve() for block in contents))
+    return series_of(read_contents(source, spread=spread_fast), names=names, branches=branches)
+
+
+def series_of(contents: Contents, *, names: Iterable[str] | None = None, branches: bool = False) -> dict[str, Series]:
+    """Return the curves of what was read. They may share memory with it: no row can be added while they are used."""
+    parts = _parts(contents.blocks if branches else (block.on_curve() for block in contents.blocks))
     wanted = parts.keys() if names is None else [name for name in names if name in parts]
     return {name: _series(name, parts[name]) for name in wanted}
 
@@ -254,7 +271,7 @@ def _spread(numbers: memoryview, base: int, factor: int) -> array[int]:
     return array("q", [base + factor * each for each in numbers])
 
 
-def _spread_fast(numbers: memoryview, base: int, factor: int) -> array[int]:
+def spread_fast(numbers: memoryview, base: int, factor: int) -> array[int]:
     import numpy as np
 
     return array("q", (np.asarray(numbers).astype(np.int64) * factor + base).tobytes())

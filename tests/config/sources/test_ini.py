@@ -88,53 +88,45 @@ def test_text_is_read_as_configparser_reads_it(content: dict[str, dict[str, str]
             assert node.value == raw or raw[:1] in "\"'"
 
 
-MISTAKES = """x
-[a
-[b]
-c = %(d)s %x
-d = %(e)s
-e = %(d)s
-f = [1, 2
-g = [1, tru]
-f = 2
-[b]
-q = 1 # c
-[b.c] z
-u = 1
-= 5
-a[0 = 2
-h = "x
-k = [1,
-  2,
-  oops]
-c.d = %(nowhere)s
-v = 1
-v.w = 2
-"""
-
-
-def test_all_mistakes_are_told_each_at_its_place() -> None:
-    root, problems = read_all(MISTAKES, "a.ini", excerpt=True)
+@pytest.mark.parametrize(
+    ("text", "line", "column", "message"),
+    [
+        ("[b]\nx\n", 2, 1, "`=` is missing after the key"),
+        ("[b]\n= 5\n", 2, 1, "this is no key"),
+        ("a[0 = 2\n", 1, 1, "`a[0` is no name"),
+        ("[a\n", 1, 1, "this header is not closed"),
+        ("[b.c] z\n", 1, 7, "this is too much after the header"),
+        ("[a..b]\n", 1, 2, "`a..b` is no name"),
+        ("d = 1\nc = %(d)s %x\n", 2, 11, "`%` starts a `%(name)s`, and this is none"),
+        ("d = %(e)s\ne = %(d)s\n", 2, 5, "this value needs itself: d -> e -> d"),
+        ("a = %(nowhere)s\n", 1, 5, "`%(nowhere)s` names no value of this section or of [DEFAULT]"),
+        ("f = [1, 2\n", 1, 5, "this list is not closed"),
+        ("g = [1, tru]\n", 1, 9, "`tru` is no TOML value"),
+        ('h = "x\n', 1, 5, "this string is not closed"),
+        ("k = [1,\n  2,\n  oops]\n", 3, 3, "`oops` is no TOML value"),
+        ("l = [1,\n  2\n  3]\n", 2, 4, "a comma is missing"),
+        ("q = 1 # c\n", 1, 7, "this may be a comment or a part of the value"),
+    ],
+)
+def test_the_first_syntax_error_is_told_at_its_place(text: str, line: int, column: int, message: str) -> None:
+    root, problems = read_all(text, "a.ini", excerpt=True)
 
     assert [(problem.origin.line, problem.origin.column, problem.message) for problem in problems] == [
-        (1, 1, "`=` is missing after the key"),
-        (2, 1, "this header is not closed"),
-        (4, 11, "`%` starts a `%(name)s`, and this is none"),
-        (6, 5, "this value needs itself: d -> e -> d"),
-        (7, 5, "this list is not closed"),
-        (8, 9, "`tru` is no TOML value"),
-        (9, 1, "`b.f` is given twice"),
-        (10, 2, "`b` is given twice"),
-        (11, 7, "this may be a comment or a part of the value"),
-        (12, 7, "this is too much after the header"),
-        (14, 1, "this is no key"),
-        (15, 1, "`a[0` is no name"),
-        (16, 5, "this string is not closed"),
-        (19, 3, "`oops` is no TOML value"),
-        (20, 7, "`%(nowhere)s` names no value of this section or of [DEFAULT]"),
-        (22, 1, "`b.c.v` has a value already, so it cannot hold more"),
+        (line, column, message)
     ]
-    assert plain(root)["b"]["c"] == {"u": 1, "v": 1}
+    assert plain(root) == {}
+
+
+def test_every_key_and_section_that_is_given_twice_is_told() -> None:
+    root, problems = read_all("[b]\nf = 1\nf = 2\nv = 1\n[b]\nv.w = 2\n[b.v]\nx = 1\n", "a.ini")
+
+    assert [(problem.origin.line, problem.origin.column, problem.message) for problem in problems] == [
+        (3, 1, "`b.f` is given twice"),
+        (5, 2, "`b` is given twice"),
+        (6, 1, "`b.v` has a value already, so it cannot hold more"),
+        (7, 2, "`b.v` has a value already, so it cannot hold more"),
+    ]
+    assert plain(root) == {"b": {"f": 1, "v": 1}}
 
 
 def test_values_are_interpolated_once_however_often_they_are_used() -> None:

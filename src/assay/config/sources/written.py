@@ -54,6 +54,15 @@ class Edit:
     spot: Spot
 
 
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """Statement that gives a name of the module a value; `value` is None for an import or a definition."""
+
+    span: Span
+    value: ast.expr | None
+    end: tuple[int, int]
+
+
 @dataclass(slots=True)
 class SourceFile:
     """A Python file that was read as a config. `source` is its path as people know it."""
@@ -65,7 +74,7 @@ class SourceFile:
     lines: list[str] = field(init=False)
     nodes: dict[Span, ast.expr] = field(default_factory=dict)
     assigned: dict[Span, ast.expr] = field(default_factory=dict)
-    names: dict[str, tuple[Span, ast.expr | None]] = field(default_factory=dict)
+    bindings: dict[str, list[Binding]] = field(default_factory=dict)
     edits: list[Edit] = field(default_factory=list)
     keys: dict[int, tuple[dict[str, tuple[Span, ast.expr]], list[ast.expr]]] = field(default_factory=dict)
 
@@ -86,22 +95,28 @@ class SourceFile:
         match statement:
             case ast.Assign(targets=targets, value=value):
                 for target in targets:
-                    self._assign(target, value)
+                    self._assign(target, value, statement)
             case ast.AnnAssign(target=target, value=ast.expr() as value):
-                self._assign(target, value)
+                self._assign(target, value, statement)
             case ast.Expr(value=ast.Call(func=ast.Attribute(value=owner, attr="update")) as call):
                 names = _chain(owner)
                 if names:
                     self.edits.append(Edit(names, None, self.spot(call)))
             case ast.ImportFrom(names=names_of) | ast.Import(names=names_of):
                 for alias in names_of:
-                    self.names[(alias.asname or alias.name).partition(".")[0]] = (_span(alias), None)
+                    self._bind((alias.asname or alias.name).partition(".")[0], alias, None, statement)
             case ast.FunctionDef() | ast.ClassDef() | ast.AsyncFunctionDef():
-                self.names[statement.name] = (_span(statement), None)
+                self._bind(statement.name, statement, None, statement)
 
-    def _assign(self, target: ast.expr, value: ast.expr) -> None:
+    def _bind(
+        self, name: str, target: ast.expr | ast.stmt | ast.alias, value: ast.expr | None, statement: ast.stmt
+    ) -> None:
+        binding = Binding(_span(target), value, _span(statement)[2:])
+        self.bindings.setdefault(name, []).append(binding)
+
+    def _assign(self, target: ast.expr, value: ast.expr, statement: ast.stmt) -> None:
         if isinstance(target, ast.Name):
-            self.names[target.id] = (_span(target), value)
+            self._bind(target.id, target, value, statement)
             self.edits = [edit for edit in self.edits if edit.names[0] != target.id]
         elif isinstance(target, ast.Subscript | ast.Attribute):
             names = _chain(target)
@@ -110,23 +125,24 @@ class SourceFile:
 
     def is_imported(self, name: str) -> bool:
         """Whether the module got the name from elsewhere: by an import, or by none of its statements."""
-        return name not in self.names or self.names[name][1] is None
+        return name not in self.bindings or self.bindings[name][-1].value is None
 
     def name(self, name: str) -> Entry | None:
         """Where a name of the module was last given a value."""
-        found = self.names.get(name)
-        if found is None:
+        if name not in self.bindings:
             return None
-        span, value = found
-        return Entry(self.origin(span), self.at(value) if value is not None else None)
+        last = self.bindings[name][-1]
+        return Entry(self.origin(last.span), self.at(last.value) if last.value is not None else None)
 
     def at(self, node: ast.expr) -> Expression:
         """The expression, or the table or list that a name in its place stands for."""
-        for _ in range(10):
-            known = self.names.get(node.id) if isinstance(node, ast.Name) else None
-            if known is None or not isinstance(known[1], ast.Dict | ast.Call | ast.List | ast.Tuple | ast.Name):
+        while isinstance(node, ast.Name):
+            # The binding before this use: `model = dict(model, width=4)` takes up the model of an earlier line.
+            here = (node.lineno, node.col_offset)
+            value = next((each.value for each in reversed(self.bindings.get(node.id, ())) if each.end <= here), None)
+            if not isinstance(value, ast.Dict | ast.Call | ast.List | ast.Tuple | ast.Name):
                 break
-            node = known[1]
+            node = value
         return Expression(self, node)
 
     def expression(self, spot: Spot) -> Expression | None:

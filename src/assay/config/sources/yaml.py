@@ -1,12 +1,13 @@
-"""YAML as plain data: the core schema of YAML 1.2, no tags that make objects, aliases counted by what they add."""
+"""Reader for YAML as plain data: the core schema of 1.2, no tags that make objects, aliases counted by what they add.
+
+PyYAML says where it stopped, by its marks; why is found in the text there. Its messages are never read.
+"""
 
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import date, time
 from importlib import import_module
 from itertools import islice
 from typing import Any
@@ -17,6 +18,7 @@ from assay.config.sources.places import (
     MAX_VALUES,
     MAX_WORD,
     Places,
+    Refused,
     by_place,
     duplicate,
     too_deep,
@@ -24,6 +26,7 @@ from assay.config.sources.places import (
     too_long,
     too_many,
 )
+from assay.config.sources.toml_tokens import moment_of
 from assay.config.tree import MAX_DEPTH, NONE, KeyPath, Leaf, List, Node, Scalar, Table, dotted
 from assay.core.diagnostics import Origin, Problem
 from assay.core.errors import MissingExtraError, did_you_mean
@@ -42,7 +45,7 @@ _WORDS: dict[str, Scalar] = {
 
 
 def read_all(text: str, source: str, *, excerpt: bool = False) -> tuple[Table, list[Problem]]:
-    """The tree of what could be read, and every mistake. Needs the extra `yaml`.
+    """Return the tree of what could be read, and every mistake. Needs the extra `yaml`.
 
     Dates are no part of the core schema: write `!!timestamp 2024-01-31`. `<<` merges a table into the one it is in.
     """
@@ -68,24 +71,18 @@ def read_all(text: str, source: str, *, excerpt: bool = False) -> tuple[Table, l
         composer = _Composer(places)
         try:
             composer.follow(yaml.parse(text, Loader=loader))
-        except _Refused as stop:
+        except Refused as stop:
             return empty, [stop.problem]
         except yaml.MarkedYAMLError as error:
-            problem, cut = _mistake(places, text, error)
-            mistakes.append(problem)
+            failure = _Failure(places, text, error, composer)
+            mistakes.append(failure.problem())
             more = len(mistakes) < MAX_MISTAKES and len(text) < MAX_BYTES // 8
-            smaller = _without(text, *cut) if more else text
+            smaller = failure.text_without_it() if more else text
             if smaller != text:
                 text = smaller
                 continue
         # What is read behind the last mistake is part of a text with holes: only its own mistakes are told.
         return composer.root(), sorted([*mistakes, *composer.problems][:MAX_MISTAKES], key=by_place)
-
-
-class _Refused(Exception):
-    def __init__(self, problem: Problem) -> None:
-        super().__init__(problem.message)
-        self.problem = problem
 
 
 @dataclass(slots=True)
@@ -160,7 +157,7 @@ class _Composer:
     def enter(self, event: Any, start: int, end: int) -> None:
         is_table = type(event).__name__ == "MappingStartEvent"
         if len(self.open) > MAX_DEPTH:
-            raise _Refused(too_deep(self.places.origin(start, start + 1)))
+            raise Refused(too_deep(self.places.origin(start, start + 1)))
         self.count(1)
         if event.tag not in (None, "!", _TAG + ("map" if is_table else "seq")):
             self.tag(event.tag, start, end)
@@ -249,8 +246,13 @@ class _Composer:
             top.is_merge = event.value == "<<" and not event.style
             if len(event.value) > MAX_WORD:
                 self.problems.append(too_long(origin))
-                return
-            top.key = (event.value, origin)
+            elif not event.style and event.tag in (None, _TAG + "null") and _plain(event.value) == (None,):
+                what = f"`{event.value}` is null, and a key is text" if event.value else "a key is missing"
+                self.wrong(
+                    what, start, end, f'put it in quotes: "{event.value}"' if event.value else "write key: value"
+                )
+            else:
+                top.key = (event.value, origin)
             return
         self.count(1)
         found = self.value(event, origin)
@@ -262,7 +264,7 @@ class _Composer:
     def count(self, values: int) -> None:
         self.values += values
         if self.values > MAX_VALUES:
-            raise _Refused(too_many(self.places.source))
+            raise Refused(too_many(self.places.source))
 
     def alias(self, name: str, start: int, end: int) -> None:
         made = self.anchors.get(name)
@@ -282,7 +284,7 @@ class _Composer:
             return
         self.count(made.size)
         if len(self.open) + made.height > MAX_DEPTH + 1:
-            raise _Refused(too_deep(self.places.origin(start, end)))
+            raise Refused(too_deep(self.places.origin(start, end)))
         self.put(made, end)
 
     def value(self, event: Any, origin: Origin) -> tuple[Scalar] | None:
@@ -340,13 +342,7 @@ def _plain(text: str) -> tuple[Scalar] | None:
 
 
 def _timestamp(text: str) -> tuple[Scalar] | None:
-    if len(text) > MAX_WORD or "\n" in text:
-        return None
-    try:
-        found = tomllib.loads(f"value = {text}")["value"]
-    except ValueError:
-        return None
-    return (found,) if isinstance(found, date | time) else None
+    return moment_of(text) if len(text) <= MAX_WORD else None
 
 
 # --- mistakes --------------------------------------------------------------------------------------------------------
@@ -360,101 +356,118 @@ def _problem(places: Places, message: str, start: int, end: int, fix: str = "", 
     return Problem(kind="syntax", message=message, origin=places.origin(start, end), fix=fix, related=related)
 
 
-def _mistake(places: Places, text: str, error: Any) -> tuple[Problem, tuple[int, int]]:
-    """What the parser complains about where a person would look, and the part of the text to leave out next."""
-    context, what = str(error.context or ""), str(error.problem or "")
-    at = min(error.problem_mark.index if error.problem_mark else len(text), len(text))
-    start = error.context_mark.index if error.context_mark else at
-    line = _line_start(text, at)
-    has_moved = _line_start(text, start) != line
-    if "quoted scalar" in context or "double-quoted" in context:
-        if "escape" in what or "hexdecimal" in what:
-            at = text.rfind("\\", start, at + 1)
-            fix = "double it, or use single quotes"
-            problem = _problem(places, "`\\` starts an escape, and this is none", at, at + 2, fix)
-        else:
-            end = _line_end(text, start)
-            problem = _problem(places, "this string is not closed", start, end, "add the closing quote")
-        return problem, _block(text, start)
-    if "flow sequence" in context or "flow mapping" in context:
-        thing, closing = ("list", "]") if "sequence" in context else ("table", "}")
-        if has_moved or at >= len(text.rstrip()):
-            message, fix = f"this {thing} is not closed", f"add the closing `{closing}`"
-            return _problem(places, message, start, start + 1, fix, noticed=at if has_moved else None), _block(
-                text, start
-            )
-        message = f"a comma or `{closing}` is missing"
-        return _problem(places, message, at, at + 1), _block(text, start)
-    if "simple key" in context:
-        end = _line_end(text, start)
-        return _problem(places, "`:` is missing after the key", start, end, "write key: value"), _block(text, start)
-    if "mapping values are not allowed" in what:
-        return _values_not_allowed(places, text, at, line), _block(text, at)
-    if "cannot start any token" in what or "tab character" in what:
-        return _no_token(places, text, at), _block(text, at)
-    if "block mapping" in context or "block collection" in context:
+class _Failure:
+    """Syntax error of PyYAML, told by its marks and the text around them.
+
+    `at` is where the parser stopped, `start` where that began which it was reading then; they may be the same. `cut` is
+    an offset in the block to leave out, so that the rest can be read.
+    """
+
+    def __init__(self, places: Places, text: str, error: Any, composer: _Composer) -> None:
+        self.places = places
+        self.text = text
+        self.at = min(error.problem_mark.index if error.problem_mark else len(text), len(text))
+        self.start = error.context_mark.index if error.context_mark else self.at
+        # The scanner stops inside of a word, the parser between two.
+        self.is_scanner = type(error).__name__ == "ScannerError"
+        opened = [each.start for each in composer.open if text[each.start : each.start + 1] in ("[", "{")]
+        self.opened = opened[-1] if opened and composer.open[-1].is_flow else None
+        self.line = places.line_start(self.at)
+        self.first = self.line + len(text[self.line : self.at]) - len(text[self.line : self.at].lstrip(" "))
+        self.cut = self.at
+
+    def problem(self) -> Problem:
+        found, began = self.text[self.at : self.at + 1], self.text[self.start : self.start + 1]
+        if "\t" in (found, self.text[self.first : self.at][:1]):
+            at = self.text.index("\t", self.first)
+            return self.wrong("a tab cannot indent YAML", at, at + 1, "use spaces")
+        if self.is_scanner and self.start < self.at and began in ("'", '"'):
+            return self.string()
+        if self.is_scanner and found == ":":
+            return self.colon()
+        if self.is_scanner and found == "-" and self.start == self.at:
+            return self.wrong("a list starts on a line of its own", self.at, self.end_of_line(self.at))
+        if self.is_scanner and began in ("|", ">"):
+            end = self.end_of_line(self.at)
+            return self.wrong(f"text behind `{began}` starts on the next line", self.at, end, "use quotes for one line")
+        if self.is_scanner and (self.start == self.at or began in ("&", "*", "!", "%")):
+            return self.no_value(self.start)
+        if self.is_scanner:
+            end = self.end_of_line(self.start)
+            return self.wrong("`:` is missing after the key", self.start, end, "write key: value")
+        if found == ":" and self.text[self.line : self.at].rstrip()[-1:] in ("", "{", ","):
+            return self.wrong("a key is missing", self.at, self.at + 1, "write key: value")
+        if self.opened is not None:
+            return self.unclosed(self.opened)
+        if found in ("]", "}", ",", "!"):
+            return self.no_value(self.at)
         fix = "what belongs together starts in the same column"
-        start = line + len(text[line:at]) - len(text[line:at].lstrip(" "))
-        end = _line_end(text, start)
-        return _problem(places, "this fits neither the line above nor its indentation", start, end, fix), _block(
-            text, at
+        if self.first < self.at:
+            return self.wrong("this is too much after the value", self.at, self.end_of_line(self.at), "use quotes")
+        return self.wrong(
+            "this fits neither the line above nor its indentation", self.first, self.end_of_line(self.first), fix
         )
-    message = what[:1].lower() + what[1:] if what else "this is no YAML"
-    return _problem(places, message, at, at + 1), _block(text, at)
 
+    def wrong(self, message: str, start: int, end: int, fix: str = "", noticed: int | None = None) -> Problem:
+        self.cut = start
+        return _problem(self.places, message, start, end, fix, noticed)
 
-def _values_not_allowed(places: Places, text: str, at: int, line: int) -> Problem:
-    """`a: b: c`, or a key below one that has a value, or below a line without a colon."""
-    before = text[line:at]
-    if ":" in before:
-        start = line + before.index(":") + 1
-        start += len(text[start:at]) - len(text[start:at].lstrip())
-        return _problem(places, "a second `:` on one line", at, at + 1, "put text that holds `: ` in quotes")
-    above = text[:line].rstrip()
-    start = _line_start(text, len(above))
-    start += len(text[start:]) - len(text[start:].lstrip(" "))
-    if ":" not in text[start : len(above)] and above:
-        return _problem(places, "`:` is missing after the key", start, len(above), "write key: value")
-    start = line + len(before) - len(before.lstrip(" "))
-    return _problem(
-        places, "this is indented below a key that has a value", start, at, "put it in the column of that key"
-    )
+    def string(self) -> Problem:
+        escape = self.text.rfind("\\", self.start, self.at + 1)
+        is_at_end = self.at >= len(self.text.rstrip()) or self.text.startswith(("---", "..."), self.at)
+        if not is_at_end and self.text[self.start] == '"' and escape >= max(self.start, self.at - len("\\U00000000")):
+            fix = "double it, or use single quotes"
+            problem = self.wrong("`\\` starts an escape, and this is none", escape, escape + 2, fix)
+        elif not is_at_end:
+            problem = self.wrong("a key in quotes ends on its line", self.start, self.end_of_line(self.start))
+        else:
+            end = self.end_of_line(self.start)
+            problem = self.wrong("this string is not closed", self.start, end, "add the closing quote")
+        self.cut = self.start
+        return problem
 
+    def unclosed(self, opened: int) -> Problem:
+        """A flow collection that neither goes on nor ends."""
+        thing, closing = ("list", "]") if self.text[opened] == "[" else ("table", "}")
+        has_moved = self.places.line_start(opened) != self.line
+        if has_moved or self.at >= len(self.text.rstrip()):
+            fix, noticed = f"add the closing `{closing}`", self.at if has_moved else None
+            return self.wrong(f"this {thing} is not closed", opened, opened + 1, fix, noticed)
+        problem = self.wrong(f"a comma or `{closing}` is missing", self.at, self.at + 1)
+        self.cut = opened
+        return problem
 
-def _no_token(places: Places, text: str, at: int) -> Problem:
-    character = text[at : at + 1]
-    if character == "\t":
-        return _problem(places, "a tab cannot indent YAML", at, at + 1, "use spaces")
-    found = re.compile(r"[^\s,\]}]+").match(text, at)
-    end = found.end() if found else at + 1
-    word = text[at:end]
-    return _problem(places, f"`{character}` cannot start a value", at, end, f'put it in quotes: "{word}"')
+    def colon(self) -> Problem:
+        """`a: b: c`, or a key below one that has a value, or below a line without a colon."""
+        if self.start < self.at or ":" in self.text[self.line : self.at]:
+            fix = "put text that holds `: ` in quotes"
+            return self.wrong("a second `:` on one line", self.at, self.at + 1, fix)
+        above = self.text[: self.line].rstrip()
+        start = self.places.line_start(len(above))
+        start += len(self.text[start:]) - len(self.text[start:].lstrip(" "))
+        if ":" not in self.text[start : len(above)] and above:
+            return self.wrong("`:` is missing after the key", start, len(above), "write key: value")
+        fix = "put it in the column of that key"
+        return self.wrong("this is indented below a key that has a value", self.first, self.at, fix)
 
+    def no_value(self, at: int) -> Problem:
+        found = re.compile(r"[^\s,\]}]+").match(self.text, at)
+        end = found.end() if found else at + 1
+        word = self.text[at:end]
+        return self.wrong(f"`{word[:1]}` cannot start a value", at, end, f'put it in quotes: "{word}"')
 
-def _line_start(text: str, at: int) -> int:
-    return text.rfind("\n", 0, at) + 1
+    def end_of_line(self, at: int) -> int:
+        return at + max(1, len(self.text[at : self.places.line_end(at)].rstrip()))
 
-
-def _line_end(text: str, at: int) -> int:
-    end = text.find("\n", at)
-    end = len(text) if end < 0 else end
-    return at + max(1, len(text[at:end].rstrip()))
-
-
-def _block(text: str, at: int) -> tuple[int, int]:
-    """The line around `at` and what is indented below it."""
-    start = _line_start(text, min(at, max(0, len(text.rstrip()) - 1)))
-    end = text.find("\n", start) + 1 or len(text)
-    indent = len(text[start:]) - len(text[start:].lstrip(" "))
-    while end < len(text):
-        stop = text.find("\n", end) + 1 or len(text)
-        below = text[end:stop]
-        if below.strip() and len(below) - len(below.lstrip(" ")) <= indent and below.strip()[0] not in "]}":
-            break
-        end = stop
-    return start, end
-
-
-def _without(text: str, start: int, end: int) -> str:
-    """`text` with blanks where the mistake is, so that every other place stays what it was."""
-    return text[:start] + re.sub(r"[^\r\n]", " ", text[start:end]) + text[end:]
+    def text_without_it(self) -> str:
+        """Return the text with blanks for the line around `cut` and what is indented below it."""
+        text = self.text
+        start = self.places.line_start(min(self.cut, max(0, len(text.rstrip()) - 1)))
+        end = self.places.line_end(start) + 1
+        indent = len(text[start:]) - len(text[start:].lstrip(" "))
+        while end < len(text):
+            below = text[end : self.places.line_end(end)]
+            if below.strip() and len(below) - len(below.lstrip(" ")) <= indent and below.strip()[0] not in "]}":
+                break
+            end = self.places.line_end(end) + 1
+        return text[:start] + re.sub(r"[^\r\n]", " ", text[start:end]) + text[end:]

@@ -118,6 +118,11 @@ class SetValue(_Change):
     changes: ClassVar[str] = "a value that training depends on"
 
     def __init__(self, step: int, key: str, value: Any) -> None:
+        if not _is_plain(value):
+            raise InputError(
+                f"SetValue cannot set {key!r} to a {type(value).__name__}.",
+                fix="Give a number, a text, true or false, or a list of these.",
+            )
         self.step = _checked(step)
         self.key = key
         self.value = value
@@ -164,7 +169,15 @@ class SetValue(_Change):
                 fix = did_you_mean(".".join(path), known) or f"It has: {', '.join(known)}."
                 raise InputError(f"SetValue: the optimizer has no setting {'.'.join(path)!r}.", fix=fix)
             return _first(parts)[path[-1]]
-        return _member(self._owner(engine, root, path[:-1]), path[-1], self.key)
+        owner = self._owner(engine, root, path[:-1])
+        before = _member(owner, path[-1], self.key)
+        # Settings only: whoever could put functions in the place of methods would run code by a config alone.
+        if not _is_plain(before):
+            what = f"SetValue cannot set {self.key!r}, which is a {type(before).__name__}."
+            mine = getattr(owner, "__dict__", {}).items()
+            there = [name for name, value in mine if name[0] != "_" and _is_plain(value)]
+            raise InputError(what, fix=f"It has: {', '.join(there[:8])}." if there else "")
+        return before
 
     def _owner(self, engine: Engine, root: str, path: Sequence[str]) -> Any:
         owner: Any = {
@@ -225,7 +238,16 @@ def _first(parts: Sequence[Backward]) -> Mapping[str, Any]:
     return parts[0].optimizer.param_groups[0]
 
 
+def _is_plain(value: Any) -> bool:
+    """Return whether `value` is what a setting can be: a number, a text, none, or a list of these."""
+    if isinstance(value, list | tuple):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, bool | int | float | str)
+
+
 def _member(owner: Any, name: str, key: str) -> Any:
+    if name.startswith("_"):
+        raise InputError(f"SetValue {key!r}: {name!r} is private.", fix="Set an attribute that has a public name.")
     try:
         return getattr(owner, name)
     except AttributeError:

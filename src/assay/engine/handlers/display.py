@@ -12,16 +12,22 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from assay.core.events import Event, Handler
 from assay.core.schema import parse_period
+from assay.core.terminal import folded, visible
 from assay.engine.engine import Engine
 from assay.engine.when import every as each
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.progress import Progress, TaskID
+
+_ROOM = 4
+"""Columns for ^C, twice."""
+_NARROW = 60
+"""Where a bar needs all columns."""
 
 _REFRESH_S = 0.1
 _SHARE = 0.004
 """The part of the time that drawing may take: where it is slow, or the machine busy, it is drawn less often."""
-_INDENT = "    "
 
 
 class Display:
@@ -48,6 +54,7 @@ class Display:
         self.every = "1 epoch" if self.is_live else every
         self.lengths = dict(lengths or {})
         self.bar: Progress | None = None
+        self._terminal: Console | None = None
         self._closing = contextlib.ExitStack()
         self._task: TaskID | None = None
         self._inner: TaskID | None = None  # the bar of an evaluation
@@ -91,19 +98,21 @@ class Display:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
         from rich.table import Column
 
+        self._terminal = Console(file=self.stream)
         self.bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=None),  # the only one that gives way where it is narrow
             MofNCompleteColumn(table_column=Column(no_wrap=True)),
             TextColumn("{task.fields[loss]}"),
             TextColumn("{task.fields[left]}", style="cyan", table_column=Column(no_wrap=True)),
-            console=Console(file=self.stream),
+            console=Console(file=self.stream),  # of a width that `_leave_room` says
             auto_refresh=False,
             transient=True,
             # What is printed goes above the bar, but only if it went to this terminal before.
             redirect_stdout=_is_terminal(sys.stdout),
             redirect_stderr=_is_terminal(sys.stderr),
         )
+        self._leave_room()
         self._task = self.bar.add_task(
             _title(engine), total=_total(engine), completed=engine.state.step, loss="loss -", left=""
         )
@@ -129,7 +138,7 @@ class Display:
     def begin_evaluation(self, engine: Engine) -> None:
         if self.bar is not None:
             split = engine.state.split
-            self._inner = self.bar.add_task(f"  {split}", total=self.lengths.get(split), loss="", left="")
+            self._inner = self.bar.add_task(f"  {visible(split)}", total=self.lengths.get(split), loss="", left="")
             self._draw(engine)
 
     def evaluation_step(self) -> None:
@@ -196,10 +205,17 @@ class Display:
         with _shown_once(self.logger):
             self.logger.info(line)
         if self.bar is not None:
-            shown = "\n".join(_folded(line, self.bar.console.width))
+            assert self._terminal is not None
+            shown = "\n".join(folded(visible(line), self._terminal.width))
             self.bar.console.print(shown, highlight=False, markup=False, soft_wrap=True)
         else:
-            print(line, file=self.stream, flush=True)
+            print(visible(line), file=self.stream, flush=True)
+
+    def _leave_room(self) -> None:
+        """Keep the bar from the end of its line: a terminal writes ^C there, and a line that breaks stays behind."""
+        if self.bar is not None and self._terminal is not None:
+            columns = self._terminal.width
+            self.bar.console.width = columns - _ROOM if columns >= _NARROW else columns
 
     def close(self) -> None:
         if self.bar is not None:
@@ -211,6 +227,7 @@ class Display:
         if self.bar is not None and self._task is not None:
             state, left = engine.state, self._left(engine)
             shown = f"eta {left}" if left else ""
+            self._leave_room()
             self.bar.update(self._task, completed=state.step, loss=f"loss {state.loss:.4f}", left=shown, refresh=True)
 
     def _left(self, engine: Engine) -> str:
@@ -256,17 +273,6 @@ def _total(engine: Engine) -> int | None:
     if state.max_steps is None and state.max_epochs is not None and state.epoch_length is not None:
         return state.max_epochs * state.epoch_length
     return state.max_steps
-
-
-def _folded(line: str, width: int) -> list[str]:
-    """A line as lines of at most `width` columns, broken between its parts if they are not wider themselves."""
-    lines: list[str] = []
-    for part in line.split("  "):
-        if lines and len(lines[-1]) + 2 + len(part) <= width:
-            lines[-1] += f"  {part}"
-        else:
-            lines.append(f"{_INDENT}{part}" if lines and len(_INDENT) + len(part) <= width else part)
-    return lines
 
 
 def _is_terminal(stream: TextIO | None) -> bool:

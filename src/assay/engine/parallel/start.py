@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +18,11 @@ OWN_JOBS = "assay-ranks-"
 """How torch's launcher calls what is started here."""
 
 STORE_VARIABLE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
-"""Set for the launcher: else a second attempt finds addresses of the processes of the first."""
+"""Set for a launcher that restarts: else a second attempt finds addresses of the processes of the first.
+
+Without it the processes meet at the launcher's own port. With it a free port is chosen for rank 0, which another
+program may take before rank 0 does.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,13 +63,11 @@ def start(
         run_id=f"{OWN_JOBS}{nodes.rendezvous}" if nodes.count > 1 else folder.name,
         logs_specs=DefaultLogsSpecs(log_dir=str(folder), redirects=elsewhere),
     )
-    # What torch would log about the end of a process is told by who called this.
-    logger = logging.getLogger("torch.distributed.elastic")
-    level, before = logger.level, os.environ.get(STORE_VARIABLE)
-    logger.setLevel(logging.CRITICAL)
-    os.environ[STORE_VARIABLE] = "1"
+    before = os.environ.get(STORE_VARIABLE)
+    os.environ[STORE_VARIABLE] = "1" if max_restarts else "0"
     try:
-        elastic_launch(config, sys.executable)(*arguments)
+        with _silent("torch.distributed.elastic"):  # what ended is told by who called this
+            elastic_launch(config, sys.executable)(*arguments)
     except ChildFailedError as error:
         failures = sorted(error.failures.items(), key=lambda item: item[1].timestamp)
         return [Death(rank=rank, pid=each.pid, how=_how(each.exitcode)) for rank, each in failures]
@@ -76,12 +79,25 @@ def start(
             fix="Is the command running on each of them, with its own --node-rank? Can they reach that port?",
         ) from error
     finally:
-        logger.setLevel(level)
         if before is None:
             del os.environ[STORE_VARIABLE]
         else:
             os.environ[STORE_VARIABLE] = before
     return []
+
+
+@contextlib.contextmanager
+def _silent(name: str) -> Iterator[None]:
+    """Let a logger and all below it say nothing; torch gives each of its own a level."""
+    names = [each for each in logging.root.manager.loggerDict if each == name or each.startswith(f"{name}.")]
+    levels = {logger: logger.level for logger in map(logging.getLogger, names)}
+    for logger in levels:
+        logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        for logger, level in levels.items():
+            logger.setLevel(level)
 
 
 def output_of(folder: Path, rank: int) -> str:

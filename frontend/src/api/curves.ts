@@ -1,0 +1,105 @@
+/** Curves as the server packs them (`web/curve_bytes.py`). */
+
+export interface Curve {
+  run: string;
+  metric: string;
+  /** 0 is the curve; else the attempt that went back behind these points. */
+  branch: number;
+  raw: boolean;
+  total: number;
+  first: number;
+  last: number;
+  /** How wide the ranges of x are; 0 when there are none. */
+  width: number;
+  /** How many values are no finite numbers, and where the first of them is. */
+  bad: number;
+  badAt: number | null;
+  xs: Float64Array;
+  lows: Float64Array;
+  highs: Float64Array;
+  means: Float64Array;
+  counts: Float64Array;
+}
+
+export interface CurveAnswer {
+  curves: Curve[];
+  missing: string[];
+  revisions: Record<string, number>;
+}
+
+type Head = Omit<Curve, "xs" | "lows" | "highs" | "means" | "counts"> & { n: number };
+
+/** Return the curves in an answer; their columns are views of its bytes. */
+export function unpack(buffer: ArrayBuffer): CurveAnswer {
+  const length = new DataView(buffer).getUint32(0, true);
+  const text = new TextDecoder().decode(new Uint8Array(buffer, 4, length));
+  const head = JSON.parse(text) as { curves: Head[]; missing: string[]; revisions: Record<string, number> };
+  let at = 4 + length;
+  const column = (n: number): Float64Array => {
+    const found = new Float64Array(buffer, at, n);
+    at += 8 * n;
+    return found;
+  };
+  const curves = head.curves.map(({ n, ...rest }): Curve => {
+    const xs = column(n);
+    if (rest.raw) {
+      const values = column(n);
+      return { ...rest, xs, lows: values, highs: values, means: values, counts: ones(n) };
+    }
+    return { ...rest, xs, lows: column(n), highs: column(n), means: column(n), counts: column(n) };
+  });
+  return { curves, missing: head.missing, revisions: head.revisions };
+}
+
+/** Return a curve with what came later put in the place of what it had from there on. */
+export function extended(old: Curve, fresh: Curve): Curve {
+  const from = fresh.xs[0];
+  if (from === undefined) return old;
+  const keep = lowerBound(old.xs, from);
+  const joined = (a: Float64Array, b: Float64Array): Float64Array => {
+    const both = new Float64Array(keep + b.length);
+    both.set(a.subarray(0, keep));
+    both.set(b, keep);
+    return both;
+  };
+  const means = joined(old.means, fresh.means);
+  const raw = old.raw && fresh.raw;
+  return {
+    ...old,
+    raw,
+    total: Math.max(old.total, fresh.total),
+    first: Math.min(old.first, fresh.first),
+    last: Math.max(old.last, fresh.last),
+    bad: Math.max(old.bad, fresh.bad),
+    badAt: old.badAt ?? fresh.badAt,
+    xs: joined(old.xs, fresh.xs),
+    lows: raw ? means : joined(old.lows, fresh.lows),
+    highs: raw ? means : joined(old.highs, fresh.highs),
+    means,
+    counts: joined(old.counts, fresh.counts),
+  };
+}
+
+/** Return the first index whose value is at least `value`. */
+export function lowerBound(sorted: Float64Array, value: number): number {
+  let low = 0;
+  let high = sorted.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (sorted[middle]! < value) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}
+
+const cache = new Map<number, Float64Array>();
+
+function ones(n: number): Float64Array {
+  let found = cache.get(n);
+  if (!found) {
+    found = new Float64Array(n).fill(1);
+    cache.set(n, found);
+    if (cache.size > 500) cache.clear();
+  }
+  return found;
+}

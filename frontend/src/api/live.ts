@@ -1,0 +1,83 @@
+/** What changes while the page is open: one stream of events, shared by everything on it. */
+import { root } from "./client";
+
+export interface LiveEvent {
+  version?: number;
+  /** How many log calls of each open run there are by now. */
+  rows?: Record<string, number>;
+  /** How long the log, the output and the events of each open run are. */
+  files?: Record<string, [number, number, number]>;
+  statuses?: Record<string, string>;
+  changed?: string[];
+  gone?: string[];
+}
+
+export type Connection = "connecting" | "open" | "lost";
+
+type Listener = (event: LiveEvent) => void;
+
+/** A stream that opens with its first listener and closes with its last. */
+export class Live {
+  connection: Connection = "connecting";
+  private source: EventSource | null = null;
+  private readonly listeners = new Set<Listener>();
+  private readonly watchers = new Set<() => void>();
+  private readonly project: string;
+
+  constructor(project: string) {
+    this.project = project;
+  }
+
+  listen(listener: Listener): () => void {
+    this.listeners.add(listener);
+    if (!this.source) this.open();
+    return () => {
+      this.listeners.delete(listener);
+      if (this.listeners.size === 0) this.close();
+    };
+  }
+
+  /** Call back when the connection is lost or comes back. */
+  watch = (watcher: () => void): (() => void) => {
+    this.watchers.add(watcher);
+    return () => this.watchers.delete(watcher);
+  };
+
+  private open(): void {
+    const query = this.project ? `?project=${encodeURIComponent(this.project)}` : "";
+    this.source = new EventSource(new URL(`api/live${query}`, root));
+    this.source.onopen = () => {
+      const isBack = this.connection === "lost";
+      this.become("open");
+      // What happened while nobody listened is not known: everything is looked at again.
+      if (isBack) this.tell({ version: -1 });
+    };
+    this.source.onerror = () => {
+      this.become("lost");
+      // A stream that was refused is not tried again by the browser.
+      if (this.source?.readyState === EventSource.CLOSED) {
+        this.source = null;
+        setTimeout(() => {
+          if (!this.source && this.listeners.size) this.open();
+        }, 2000);
+      }
+    };
+    this.source.onmessage = (message: MessageEvent<string>) => this.tell(JSON.parse(message.data) as LiveEvent);
+  }
+
+  private close(): void {
+    this.source?.close();
+    this.source = null;
+    this.connection = "connecting";
+  }
+
+  private tell(event: LiveEvent): void {
+    for (const listener of [...this.listeners]) listener(event);
+  }
+
+  private become(connection: Connection): void {
+    if (this.connection === connection) return;
+    this.connection = connection;
+    for (const watcher of [...this.watchers]) watcher();
+  }
+}

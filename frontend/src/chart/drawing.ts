@@ -1,0 +1,219 @@
+/** Lines on a canvas: curves with their spread, smoothed ones over pale ones, bands of groups. */
+import { lowerBound, type Curve } from "../api/curves";
+
+export interface Line {
+  /** The run or group that it belongs to. */
+  id: string;
+  label: string;
+  color: string;
+  dash: readonly number[];
+  curve: Curve;
+  /** Drawn over the pale curve, when there is smoothing. */
+  smooth: Float64Array | null;
+  /** A branch that was left behind: thin and grey. */
+  isLeft: boolean;
+  /** Low and high of a band, for a group. */
+  band: { lows: Float64Array; highs: Float64Array } | null;
+}
+
+export interface Scales {
+  x: (value: number) => number;
+  y: (value: number) => number;
+  low: number;
+  high: number;
+}
+
+const PALE = 0.28;
+
+/** Draw one line. `ratio` is how many pixels of the canvas one of the page has. */
+export function drawLine(to: CanvasRenderingContext2D, line: Line, scales: Scales, ratio: number, isStrong: boolean): void {
+  const { curve } = line;
+  const [from, until] = shown(curve.xs, scales.low, scales.high);
+  to.lineJoin = "round";
+  to.strokeStyle = to.fillStyle = line.color;
+  to.setLineDash(line.isLeft ? [] : line.dash.map((each) => each * ratio));
+  if (line.band) {
+    to.globalAlpha = 0.16;
+    area(to, curve.xs, line.band.lows, line.band.highs, scales, from, until);
+  }
+  if (line.isLeft) {
+    to.globalAlpha = 0.55;
+    to.lineWidth = ratio;
+    stroke(to, curve.xs, curve.means, scales, from, until, ratio);
+  } else if (line.smooth) {
+    to.globalAlpha = PALE;
+    to.lineWidth = ratio;
+    to.setLineDash([]);
+    if (curve.raw) stroke(to, curve.xs, curve.means, scales, from, until, ratio);
+    else area(to, curve.xs, curve.lows, curve.highs, scales, from, until);
+    to.globalAlpha = 1;
+    to.setLineDash(line.dash.map((each) => each * ratio));
+    to.lineWidth = (isStrong ? 2.5 : 1.5) * ratio;
+    stroke(to, curve.xs, line.smooth, scales, from, until, ratio);
+  } else {
+    to.globalAlpha = 1;
+    to.lineWidth = (isStrong ? 2.5 : 1.25) * ratio;
+    if (curve.raw || line.band) stroke(to, curve.xs, curve.means, scales, from, until, ratio);
+    else spans(to, curve, scales, from, until);
+  }
+  to.globalAlpha = 1;
+  to.setLineDash([]);
+}
+
+/** Return the indices of the points between two values of x, with one more on either side. */
+function shown(xs: Float64Array, low: number, high: number): [number, number] {
+  // A curve over another metric is in no order: all of it is drawn.
+  if (xs.length && xs[0]! > xs[xs.length - 1]!) return [0, xs.length];
+  return [Math.max(0, lowerBound(xs, low) - 1), Math.min(xs.length, lowerBound(xs, high) + 1)];
+}
+
+function stroke(
+  to: CanvasRenderingContext2D,
+  xs: Float64Array,
+  ys: Float64Array,
+  { x, y }: Scales,
+  from: number,
+  until: number,
+  ratio: number,
+): void {
+  to.beginPath();
+  let points = 0;
+  let lastX = 0;
+  let lastY = 0;
+  for (let i = from; i < until; i++) {
+    const value = ys[i]!;
+    const at = y(value);
+    // What is no number, or has no place on a logarithmic axis, is a gap.
+    if (!Number.isFinite(at)) {
+      if (points === 1) dot(to, lastX, lastY, ratio);
+      points = 0;
+      continue;
+    }
+    lastX = x(xs[i]!);
+    lastY = at;
+    if (points === 0) to.moveTo(lastX, lastY);
+    else to.lineTo(lastX, lastY);
+    points += 1;
+  }
+  if (points === 1) dot(to, lastX, lastY, ratio);
+  to.stroke();
+}
+
+/** One point alone has no length: it is a dot. */
+function dot(to: CanvasRenderingContext2D, x: number, y: number, ratio: number): void {
+  to.moveTo(x + 2 * ratio, y);
+  to.arc(x, y, 2 * ratio, 0, 2 * Math.PI);
+}
+
+/** From the lowest to the highest value of each range, so that no spike is lost. */
+function spans(to: CanvasRenderingContext2D, curve: Curve, { x, y }: Scales, from: number, until: number): void {
+  to.beginPath();
+  let isOpen = false;
+  let wasUp = false;
+  for (let i = from; i < until; i++) {
+    const low = y(curve.lows[i]!);
+    const high = y(curve.highs[i]!);
+    if (!Number.isFinite(low) || !Number.isFinite(high)) {
+      isOpen = false;
+      continue;
+    }
+    const at = x(curve.xs[i]!);
+    const [first, second] = wasUp ? [high, low] : [low, high];
+    if (isOpen) to.lineTo(at, first);
+    else to.moveTo(at, first);
+    if (first !== second) to.lineTo(at, second);
+    isOpen = true;
+    wasUp = !wasUp;
+  }
+  to.stroke();
+}
+
+function area(
+  to: CanvasRenderingContext2D,
+  xs: Float64Array,
+  lows: Float64Array,
+  highs: Float64Array,
+  { x, y }: Scales,
+  from: number,
+  until: number,
+): void {
+  let start = from;
+  while (start < until) {
+    while (start < until && !(Number.isFinite(y(lows[start]!)) && Number.isFinite(y(highs[start]!)))) start++;
+    let end = start;
+    while (end < until && Number.isFinite(y(lows[end]!)) && Number.isFinite(y(highs[end]!))) end++;
+    if (end > start) {
+      to.beginPath();
+      for (let i = start; i < end; i++) to.lineTo(x(xs[i]!), y(highs[i]!));
+      for (let i = end - 1; i >= start; i--) to.lineTo(x(xs[i]!), y(lows[i]!));
+      to.closePath();
+      to.fill();
+    }
+    start = end;
+  }
+}
+
+export interface Extent {
+  x: [number, number];
+  y: [number, number];
+  /** How many values lie above or below, where outliers are left out. */
+  outside: number;
+}
+
+/** Return smallest and largest x and y of lines; null when there is nothing to see. */
+export function extent(
+  lines: readonly Line[],
+  within: { low: number; high: number } | null,
+  { cutOutliers, log }: { cutOutliers: boolean; log: boolean },
+): Extent | null {
+  let left = Infinity;
+  let right = -Infinity;
+  let bottom = Infinity;
+  let top = -Infinity;
+  const all: number[] = [];
+  for (const { curve, smooth, band } of lines) {
+    const [from, until] = within ? shown(curve.xs, within.low, within.high) : [0, curve.xs.length];
+    left = Math.min(left, curve.first);
+    right = Math.max(right, curve.last);
+    const below = band ? band.lows : smooth && cutOutliers ? smooth : curve.lows;
+    const above = band ? band.highs : smooth && cutOutliers ? smooth : curve.highs;
+    for (let i = from; i < until; i++) {
+      const at = curve.xs[i]!;
+      if (within && (at < within.low || at > within.high)) continue;
+      const low = below[i]!;
+      const high = above[i]!;
+      if (low < bottom && (!log || low > 0)) bottom = low;
+      if (high > top && (!log || high > 0)) top = high;
+      if (log && low <= 0 && high > 0 && high < bottom) bottom = high;
+      if (cutOutliers && low === low) all.push(low, high);
+    }
+  }
+  if (within) [left, right] = [within.low, within.high];
+  if (!Number.isFinite(left) || !(bottom <= top)) return null;
+  let outside = 0;
+  if (cutOutliers && all.length > 40) {
+    const sorted = Float64Array.from(all).sort();
+    bottom = Math.max(bottom, sorted[Math.floor(0.02 * sorted.length)]!);
+    top = Math.min(top, sorted[Math.ceil(0.98 * sorted.length) - 1]!);
+    for (const value of all) if (value < bottom || value > top) outside++;
+  }
+  return { x: [left, right], y: [bottom, top], outside };
+}
+
+/** Return the value of a line at x: that of the last point at or before it; null before its first and after its end. */
+export function valueAt(line: Line, x: number): { x: number; value: number; low: number; high: number } | null {
+  const { xs, means, lows, highs } = line.curve;
+  if (!xs.length || x < xs[0]! || x > line.curve.last) return nearest(line, x);
+  const at = Math.max(0, lowerBound(xs, x + 1e-9 * Math.abs(x)) - 1);
+  return { x: xs[at]!, value: line.smooth?.[at] ?? means[at]!, low: lows[at]!, high: highs[at]! };
+}
+
+/** A curve of one point, or the cursor a little beside an end: the end itself. */
+function nearest(line: Line, x: number): { x: number; value: number; low: number; high: number } | null {
+  const { xs, means, lows, highs, first, last } = line.curve;
+  if (!xs.length) return null;
+  const slack = 0.02 * (last - first);
+  if (x < first - slack || x > last + slack) return null;
+  const at = x < first ? 0 : xs.length - 1;
+  return { x: xs[at]!, value: line.smooth?.[at] ?? means[at]!, low: lows[at]!, high: highs[at]! };
+}

@@ -1,0 +1,259 @@
+/** One chart: uPlot for axes, cursor and zoom; the lines are drawn by `drawing.ts`, each with points of its own. */
+import { useEffect, useLayoutEffect, useRef } from "react";
+import uPlot from "uplot";
+import "uplot/dist/uPlot.min.css";
+import { drawLine, extent, type Line } from "./drawing";
+import { duration, number } from "../state/format";
+import type { Zoom } from "../state/address";
+import styles from "./plot.module.css";
+
+/** A moment worth a tick at the axis: a checkpoint, a resume. */
+export interface Mark {
+  x: number;
+  label: string;
+  color: string;
+}
+
+export interface PlotOptions {
+  lines: readonly Line[];
+  marks?: readonly Mark[];
+  zoom: Zoom | null;
+  xKind: "number" | "time" | "elapsed";
+  logX: boolean;
+  logY: boolean;
+  cutOutliers: boolean;
+  /** Charts of one name share their cursor and their zoom. */
+  group: string;
+  isDark: boolean;
+  /** The line that is drawn above the others. */
+  strong: string | null;
+  height: number;
+  label: string;
+  /** The last x that is drawn: tests wait for it. */
+  last: number;
+  onZoom: (zoom: Zoom | null) => void;
+  onHover: (at: { x: number; left: number; top: number; value: number } | null) => void;
+}
+
+interface Live extends PlotOptions {
+  x: [number, number];
+  y: [number, number];
+}
+
+/** A canvas that is drawn again when what it shows changes, and never for the cursor. */
+export function Plot(options: PlotOptions) {
+  const place = useRef<HTMLDivElement>(null);
+  const plot = useRef<uPlot | null>(null);
+  const live = useRef<Live>({ ...options, ...rangesOf(options) });
+
+  useLayoutEffect(() => {
+    live.current = { ...options, ...rangesOf(options) };
+    redraw(plot.current, live.current);
+  });
+
+  const { logX, logY, xKind, isDark, group } = options;
+  useEffect(() => {
+    const element = place.current!;
+    const made = make(element, live);
+    plot.current = made;
+    const observer = new ResizeObserver(() => {
+      const width = element.clientWidth;
+      if (width > 0) made.setSize({ width, height: live.current.height });
+    });
+    observer.observe(element);
+    return () => {
+      observer.disconnect();
+      made.destroy();
+      plot.current = null;
+    };
+  }, [logX, logY, xKind, isDark, group]);
+
+  const height = options.height;
+  useEffect(() => {
+    const element = place.current!;
+    if (element.clientWidth > 0) plot.current?.setSize({ width: element.clientWidth, height });
+  }, [height]);
+
+  return <div ref={place} className={styles.plot} style={{ height }} role="img" aria-label={options.label} data-last={options.last} />;
+}
+
+function rangesOf(options: PlotOptions): { x: [number, number]; y: [number, number] } {
+  const { lines, zoom, cutOutliers, logY, logX } = options;
+  const found = extent(lines, zoom, { cutOutliers, log: logY });
+  const x: [number, number] = zoom ? [zoom.low, zoom.high] : (found?.x ?? [0, 1]);
+  return { x: padded(x, logX, 0), y: padded(found?.y ?? [0, 1], logY, 0.06) };
+}
+
+function padded([low, high]: [number, number], isLog: boolean, share: number): [number, number] {
+  if (isLog) {
+    const least = low > 0 ? low : high > 0 ? high / 1e3 : 1;
+    const most = high > least ? high : least * 10;
+    const room = (most / least) ** share;
+    return [least / room, most * room];
+  }
+  if (low === high) {
+    const room = Math.abs(low) * 0.05 || 0.5;
+    return [low - room, high + room];
+  }
+  return [low - share * (high - low), high + share * (high - low)];
+}
+
+function redraw(plot: uPlot | null, live: Live): void {
+  if (!plot) return;
+  plot.batch(() => {
+    plot.setData([live.x, [null, null]], false);
+    plot.setScale("x", { min: live.x[0], max: live.x[1] });
+    plot.setScale("y", { min: live.y[0], max: live.y[1] });
+    plot.redraw(false, true);
+  });
+}
+
+function make(element: HTMLElement, live: { readonly current: Live }): uPlot {
+  const { logX, logY, xKind, group, height } = live.current;
+  const read = getComputedStyle(element);
+  const quiet = read.getPropertyValue("color");
+  const grid = read.getPropertyValue("border-top-color");
+  const font = `11px ${read.fontFamily}`;
+  const axis: uPlot.Axis = {
+    stroke: quiet,
+    font,
+    grid: { stroke: grid, width: 1 },
+    ticks: { show: false },
+  };
+  const options: uPlot.Options = {
+    width: Math.max(50, element.clientWidth),
+    height,
+    padding: [8, 10, 0, 0],
+    legend: { show: false },
+    scales: {
+      x: { time: xKind === "time", auto: false, distr: logX ? 3 : 1, range: () => live.current.x },
+      y: { auto: false, distr: logY ? 3 : 1, range: () => live.current.y },
+    },
+    series: [{}, { paths: () => null, points: { show: false } }],
+    axes: [
+      {
+        ...axis,
+        size: 24,
+        gap: 4,
+        space: 60,
+        ...(xKind === "elapsed" && { values: (_, splits) => splits.map(duration) }),
+        ...(xKind === "number" && { values: (_, splits) => splits.map((each) => (each === null ? "" : compact(each))) }),
+      },
+      {
+        ...axis,
+        size: (self, values) => widest(self, values, font),
+        gap: 6,
+        space: 28,
+        values: (_, splits) => splits.map((each) => (each === null ? "" : number(each))),
+      },
+    ],
+    cursor: {
+      points: { show: false },
+      y: false,
+      drag: { x: true, y: false, setScale: false, dist: 4 },
+      sync: { key: group, setSeries: false, scales: ["x", null], filters: { pub: isMove, sub: isMove } },
+    },
+    hooks: {
+      draw: [(self) => paint(self, live.current)],
+      setSelect: [
+        (self) => {
+          if (self.select.width < 4) return;
+          const low = self.posToVal(self.select.left, "x");
+          const high = self.posToVal(self.select.left + self.select.width, "x");
+          self.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
+          if (high > low) live.current.onZoom({ low, high });
+        },
+      ],
+      setCursor: [
+        (self) => {
+          // A cursor that another chart moved is only shown: the numbers belong to the chart under the pointer.
+          const { left, top, event } = self.cursor;
+          if (event === null || event === undefined) return;
+          if (left === undefined || top === undefined || left < 0) live.current.onHover(null);
+          else {
+            const x = self.posToVal(left, "x");
+            live.current.onHover({ x, left: left + self.over.offsetLeft, top: top + self.over.offsetTop, value: self.posToVal(top, "y") });
+          }
+        },
+      ],
+    },
+  };
+  const plot = new uPlot(options, [live.current.x, [null, null]], element);
+  plot.over.addEventListener("dblclick", () => live.current.onZoom(null));
+  plot.over.addEventListener("pointerleave", () => live.current.onHover(null));
+  return plot;
+}
+
+const measure = document.createElement("canvas").getContext("2d");
+
+function widest(_: uPlot, values: string[] | null, font: string): number {
+  if (!measure || !values) return 40;
+  measure.font = font;
+  return 12 + Math.ceil(Math.max(...values.map((each) => measure.measureText(each).width), 20));
+}
+
+/** Return a step as an axis shows it: thousands as k, millions as M. */
+function compact(value: number): string {
+  const size = Math.abs(value);
+  if (size >= 1e6 && value % 1e4 === 0) return `${value / 1e6}M`;
+  if (size >= 1e4 && value % 10 === 0) return `${value / 1e3}k`;
+  return number(value);
+}
+
+function paint(plot: uPlot, live: Live): void {
+  const to = plot.ctx;
+  const ratio = uPlot.pxRatio;
+  const { left, top, width, height } = plot.bbox;
+  to.save();
+  to.beginPath();
+  to.rect(left, top, width, height);
+  to.clip();
+  const scales = { ...linear(live, left, top, width, height), low: live.x[0], high: live.x[1] };
+  const last = live.lines.filter((line) => line.id === live.strong);
+  for (const line of live.lines) if (line.id !== live.strong) drawLine(to, line, scales, ratio, false);
+  for (const line of last) drawLine(to, line, scales, ratio, true);
+  for (const { curve, color, isLeft } of live.lines) {
+    if (curve.badAt === null || isLeft) continue;
+    // A value that is no number has no height: it is marked where the curve breaks off.
+    const at = scales.x(curve.badAt);
+    to.fillStyle = color;
+    to.beginPath();
+    to.moveTo(at - 4 * ratio, top + height);
+    to.lineTo(at + 4 * ratio, top + height);
+    to.lineTo(at, top + height - 8 * ratio);
+    to.fill();
+  }
+  to.lineWidth = ratio;
+  for (const { x, color } of live.marks ?? []) {
+    const at = Math.round(scales.x(x)) + 0.5;
+    if (at < left || at > left + width) continue;
+    to.strokeStyle = color;
+    to.beginPath();
+    to.moveTo(at, top + height);
+    to.lineTo(at, top + height - 7 * ratio);
+    to.stroke();
+  }
+  to.restore();
+}
+
+/** Return x and y of the canvas for values. uPlot can do it too, point by point at several times the cost. */
+function linear(live: Live, left: number, top: number, width: number, height: number) {
+  const along = (low: number, high: number, from: number, size: number, isLog: boolean) => {
+    if (isLog) {
+      const start = Math.log(low);
+      const scale = size / (Math.log(high) - start);
+      return (value: number) => (value > 0 ? from + (Math.log(value) - start) * scale : NaN);
+    }
+    const scale = size / (high - low);
+    return (value: number) => from + (value - low) * scale;
+  };
+  return {
+    x: along(live.x[0], live.x[1], left, width, live.logX),
+    y: along(live.y[0], live.y[1], top + height, -height, live.logY),
+  };
+}
+
+/** What charts tell each other: where the cursor is. What is zoomed to, the address tells them all. */
+function isMove(type: string): boolean {
+  return type === "mousemove" || type === "mouseleave";
+}

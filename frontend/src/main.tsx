@@ -1,0 +1,13 @@
+/** The page begins here. */
+import { StrictMode } from "react";
+import { createRoot } from "react-dom/client";
+import { App } from "./app";
+import { applyTheme, kept, type Theme } from "./state/local";
+import "./style/base.css";
+
+applyTheme(kept<Theme>("theme", "system"));
+createRoot(document.getElementById("root")!).render(
+  <StrictMode>
+    <App />
+  </StrictMode>,
+);

@@ -1,0 +1,184 @@
+/** Rows of the table, fetched by the page: what is seen first, then the others while nothing else is to be done. */
+import { useEffect, useMemo, useRef, useSyncExternalStore } from "react";
+import { api, ApiError, data, type GroupLine, type RunLine, type RunsPage } from "../api/client";
+
+export interface Question {
+  project: string;
+  where: string;
+  sort: readonly string[];
+  columns: readonly string[];
+  group: readonly string[];
+  archived: boolean;
+  tests: boolean;
+}
+
+export const PAGE = 200;
+const MOST_PREFETCHED = 20_000;
+
+export type Line = { kind: "run"; run: RunLine } | { kind: "group"; group: GroupLine };
+
+export class Rows {
+  /** Grows whenever there is something new to show. */
+  snapshotVersion = 0;
+  total: number | null = null;
+  runs = 0;
+  columns: RunsPage["columns"] = [];
+  reading: [number, number] | null = null;
+  error: ApiError | null = null;
+  fetchedAt = 0;
+  readonly question: Question;
+  private readonly pages = new Map<number, Line[]>();
+  private readonly asked = new Set<number>();
+  private readonly watchers = new Set<() => void>();
+  private readonly abort = new AbortController();
+  private seen: [number, number] = [0, 0];
+  private prefetching = false;
+
+  constructor(question: Question) {
+    this.question = question;
+    this.ensure(0, 0);
+  }
+
+  watch = (watcher: () => void): (() => void) => {
+    this.watchers.add(watcher);
+    return () => this.watchers.delete(watcher);
+  };
+
+  snapshot = (): number => this.snapshotVersion;
+
+  get isReady(): boolean {
+    return this.total !== null;
+  }
+
+  /** Return a row, undefined while it has not come. */
+  line(index: number): Line | undefined {
+    return this.pages.get(Math.floor(index / PAGE))?.[index % PAGE];
+  }
+
+  /** Return the place of a run among the rows that have come, -1 when it is not among them. */
+  indexOf(id: string): number {
+    for (const [page, lines] of this.pages) {
+      const at = lines.findIndex((line) => line.kind === "run" && line.run.id === id);
+      if (at >= 0) return page * PAGE + at;
+    }
+    return -1;
+  }
+
+  /** See to it that the rows from `first` to `last` come. */
+  ensure(first: number, last: number): void {
+    this.seen = [first, last];
+    for (let page = Math.floor(first / PAGE); page <= Math.floor(last / PAGE); page++) {
+      if (!this.asked.has(page)) void this.fetch(page);
+    }
+  }
+
+  /** Fetch again what is on the screen; the rest when it is scrolled to. */
+  refresh(): void {
+    const first = Math.floor(this.seen[0] / PAGE);
+    const last = Math.floor(this.seen[1] / PAGE);
+    for (const page of [...this.asked]) if (page < first || page > last) this.asked.delete(page);
+    for (let page = first; page <= last; page++) void this.fetch(page);
+  }
+
+  /** Change rows at once, before the server has said that it did the same. */
+  patch(change: (run: RunLine) => RunLine): void {
+    for (const lines of this.pages.values()) {
+      for (const [at, line] of lines.entries()) {
+        if (line.kind === "run") lines[at] = { kind: "run", run: change(line.run) };
+      }
+    }
+    this.changed();
+  }
+
+  close(): void {
+    this.abort.abort();
+  }
+
+  private async fetch(page: number): Promise<void> {
+    this.asked.add(page);
+    const { project, where, sort, columns, group, archived, tests } = this.question;
+    try {
+      const found = await data(
+        api.GET("/api/runs", {
+          params: {
+            query: {
+              project,
+              where,
+              sort: [...sort],
+              column: [...columns],
+              group: [...group],
+              archived,
+              tests,
+              offset: page * PAGE,
+              limit: PAGE,
+            },
+          },
+          signal: this.abort.signal,
+        }),
+      );
+      const lines: Line[] = group.length
+        ? found.groups.map((each) => ({ kind: "group", group: each }))
+        : found.rows.map((run) => ({ kind: "run", run }));
+      this.pages.set(page, lines);
+      this.total = found.total;
+      this.runs = found.runs;
+      this.columns = found.columns;
+      this.reading = found.reading as [number, number] | null;
+      this.error = null;
+      this.fetchedAt = Date.now() / 1000;
+      this.prefetch();
+    } catch (error) {
+      this.asked.delete(page);
+      if (this.abort.signal.aborted) return;
+      this.error = error instanceof ApiError ? error : new ApiError(0, { what: String(error), where: "", fix: "" });
+    }
+    this.changed();
+  }
+
+  /** Fetch the rest, a page at a time: whoever scrolls finds the rows there. */
+  private prefetch(): void {
+    if (this.prefetching || this.total === null) return;
+    this.prefetching = true;
+    idle(() => {
+      this.prefetching = false;
+      const last = Math.ceil(Math.min(this.total ?? 0, MOST_PREFETCHED) / PAGE);
+      for (let page = 0; page < last; page++) {
+        if (!this.asked.has(page) && !this.abort.signal.aborted) {
+          void this.fetch(page);
+          return;
+        }
+      }
+    });
+  }
+
+  private changed(): void {
+    this.snapshotVersion += 1;
+    for (const watcher of [...this.watchers]) watcher();
+  }
+}
+
+function idle(work: () => void): void {
+  if ("requestIdleCallback" in window) requestIdleCallback(work, { timeout: 500 });
+  else setTimeout(work, 50);
+}
+
+/** Return the rows of a question. Until the first of a new one have come, those of the last one stay. */
+export function useRows(question: Question): { rows: Rows; isOld: boolean } {
+  const key = JSON.stringify(question);
+  // eslint-disable-next-line react-hooks/exhaustive-deps -- the key says all that the question says
+  const fresh = useMemo(() => new Rows(question), [key]);
+  const shown = useRef(fresh);
+  useSyncExternalStore(fresh.watch, fresh.snapshot);
+  useSyncExternalStore(shown.current.watch, shown.current.snapshot);
+  if (fresh !== shown.current && (fresh.isReady || !shown.current.isReady)) {
+    shown.current.close();
+    shown.current = fresh;
+  }
+  useEffect(
+    () => () => {
+      if (fresh !== shown.current) fresh.close();
+    },
+    [fresh],
+  );
+  return { rows: shown.current, isOld: shown.current !== fresh };
+}

@@ -1,0 +1,65 @@
+/** Columns of the table: what each is called, how wide it is, how a run looks in it. */
+import type { RunLine } from "../api/client";
+import type { ColumnSpec } from "../state/address";
+
+/** What every run has, whatever was logged. */
+export const FACTS = ["status", "tag", "best", "duration", "age", "created", "step", "attempts", "labels", "reason", "id"] as const;
+export type Fact = (typeof FACTS)[number];
+
+const WIDTHS: Record<Fact, number> = {
+  status: 92,
+  tag: 150,
+  best: 168,
+  duration: 84,
+  age: 92,
+  created: 148,
+  step: 80,
+  attempts: 76,
+  labels: 120,
+  reason: 200,
+  id: 88,
+};
+const RIGHT = new Set<string>(["duration", "age", "step", "attempts"]);
+
+export const DEFAULT_SORT = "-created";
+
+export function isFact(name: string): name is Fact {
+  return (FACTS as readonly string[]).includes(name);
+}
+
+export function widthOf(column: ColumnSpec): number {
+  return column.width ?? (isFact(column.name) ? WIDTHS[column.name] : Math.min(160, Math.max(72, 26 + 7.2 * shortName(column.name).length)));
+}
+
+/** Return a name as a head shows it: the last part of a key, the whole of a metric. */
+export function shortName(name: string): string {
+  return name.includes("/") ? name : (name.split(".").at(-1) ?? name);
+}
+
+export function isRight(column: ColumnSpec, kind: string | undefined): boolean {
+  return isFact(column.name) ? RIGHT.has(column.name) : kind === "metric";
+}
+
+/** Return the columns of a project nobody has chosen any for. */
+export function defaultColumns(varying: readonly string[]): ColumnSpec[] {
+  const names = ["status", "tag", "best", ...varying.slice(0, 2), "duration", "age"];
+  return names.map((name) => ({ name }));
+}
+
+export const STATUS_WORDS: Record<string, string> = {
+  running: "live",
+  finished: "finished",
+  failed: "failed",
+  stopped: "stopped",
+  killed: "killed",
+  unknown: "unknown",
+  damaged: "damaged",
+  lost: "lost",
+};
+
+/** Return the cause of an end in a word or two: the type of an error, what is not finite. */
+export function cause(run: Pick<RunLine, "status" | "reason">): string {
+  if (run.status === "finished" || run.status === "running" || !run.reason) return "";
+  if (/\b(nan|not finite|non-finite|inf)\b/i.test(run.reason)) return "nan";
+  return /^([A-Za-z_.]*?)([A-Z][A-Za-z]*(?:Error|Exception|Interrupt))\b/.exec(run.reason)?.[2] ?? "";
+}

@@ -1,0 +1,363 @@
+/** The table of runs: rows of 28 pixels, as many of them in the document as the window shows. */
+import { useVirtualizer } from "@tanstack/react-virtual";
+import { memo, useCallback, useEffect, useMemo, useRef, useState, useSyncExternalStore, type CSSProperties, type KeyboardEvent, type PointerEvent } from "react";
+import type { RunLine } from "../api/client";
+import type { Curve } from "../api/curves";
+import { Sheet } from "../chart/sheets";
+import { Icon } from "../parts/icons";
+import type { ColumnSpec } from "../state/address";
+import { colorAt, slotOf } from "../state/colors";
+import type { Line, Rows } from "../state/rows";
+import { useNow } from "../state/site";
+import { GroupCell, RunCell } from "./cells";
+import { isFact, isRight, shortName, widthOf } from "./columns";
+import { HeadCell } from "./head";
+import styles from "./table.module.css";
+
+const ROW = 28;
+const CHECK = 30;
+const DOT = 22;
+const OVERSCAN = 20;
+
+export interface Choosing {
+  /** Replace the selection. */
+  only: (ids: readonly string[], index: number) => void;
+  toggle: (ids: readonly string[], index: number) => void;
+  /** From the last one that was chosen to here. */
+  range: (index: number) => void;
+}
+
+interface TableProps {
+  rows: Rows;
+  isOld: boolean;
+  columns: readonly ColumnSpec[];
+  kinds: ReadonlyMap<string, string>;
+  sort: readonly string[];
+  selected: ReadonlySet<string>;
+  cursor: number;
+  isDark: boolean;
+  project: string;
+  addColumn: React.ReactNode;
+  choosing: Choosing;
+  onCursor: (index: number) => void;
+  onSort: (name: string, adds: boolean) => void;
+  onColumns: (columns: ColumnSpec[]) => void;
+  onGroup: (name: string) => void;
+  onOpen: (run: RunLine) => void;
+  onColor: (id: string, at: DOMRect) => void;
+}
+
+export function RunsTable(props: TableProps) {
+  const { rows, columns, selected, cursor, onCursor, isDark, project } = props;
+  const scroller = useRef<HTMLDivElement>(null);
+  const total = rows.total ?? 0;
+  const virtual = useVirtualizer({
+    count: total,
+    getScrollElement: () => scroller.current,
+    estimateSize: () => ROW,
+    overscan: OVERSCAN,
+    paddingStart: 0,
+  });
+  const items = virtual.getVirtualItems();
+  const first = items[0]?.index ?? 0;
+  const last = items.at(-1)?.index ?? 0;
+  useEffect(() => rows.ensure(first, last), [rows, first, last]);
+  useEffect(() => {
+    if (cursor >= 0 && cursor < total) virtual.scrollToIndex(cursor, { align: "auto" });
+    // eslint-disable-next-line react-hooks/exhaustive-deps -- only when the cursor moves
+  }, [cursor]);
+
+  const now = useNow(1);
+  const sparks = useSparks(rows, first, last, project, columns.some((each) => each.name === "best"));
+  const layout = useLayout(columns);
+  const differing = useDiffering(rows, columns, selected);
+  const drag = useDragSelection(props.choosing, rows);
+
+  return (
+    <div
+      ref={scroller}
+      className={styles.scroller}
+      role="grid"
+      aria-label="Runs"
+      aria-rowcount={total + 1}
+      aria-colcount={columns.length + 1}
+      aria-multiselectable="true"
+      aria-busy={props.isOld || undefined}
+      aria-activedescendant={cursor >= 0 ? `row-${cursor}` : undefined}
+      tabIndex={0}
+      onKeyDown={(event: KeyboardEvent) => {
+        const step = { ArrowDown: 1, ArrowUp: -1, PageDown: 20, PageUp: -20 }[event.key];
+        if (step === undefined || event.target !== event.currentTarget) return;
+        event.preventDefault();
+        onCursor(Math.max(0, Math.min(total - 1, cursor + step)));
+      }}
+      style={{ "--columns": layout.template, "--width": `${layout.width}px` } as CSSProperties}
+    >
+      <div className={styles.head} role="row" aria-rowindex={1}>
+        <span className={styles.corner} role="columnheader" aria-label="Selected" />
+        {columns.map((column, at) => (
+          <HeadCell
+            key={column.name}
+            column={column}
+            columns={columns}
+            kind={props.kinds.get(column.name)}
+            sort={props.sort}
+            left={layout.lefts[at]}
+            onSort={props.onSort}
+            onColumns={props.onColumns}
+            onGroup={props.onGroup}
+          />
+        ))}
+        <span className={styles.add} role="columnheader" aria-label="More columns">
+          {props.addColumn}
+        </span>
+      </div>
+      <div className={styles.body} style={{ height: virtual.getTotalSize() }} data-old={props.isOld || undefined} role="rowgroup">
+        {items.map((item) => {
+          const line = rows.line(item.index);
+          return (
+            <Row
+              key={item.index}
+              index={item.index}
+              line={line}
+              top={item.start}
+              columns={columns}
+              kinds={props.kinds}
+              lefts={layout.lefts}
+              isSelected={line ? isSelected(line, selected) : false}
+              isAtCursor={item.index === cursor}
+              differing={differing}
+              now={isLive(line) ? now : Math.floor(now / 15) * 15}
+              fetchedAt={rows.fetchedAt}
+              spark={line?.kind === "run" ? sparks(line.run) : undefined}
+              isDark={isDark}
+              drag={drag}
+              onOpen={props.onOpen}
+              onColor={props.onColor}
+            />
+          );
+        })}
+      </div>
+    </div>
+  );
+}
+
+function isLive(line: Line | undefined): boolean {
+  return line?.kind === "run" && line.run.status === "running";
+}
+
+function isSelected(line: Line, selected: ReadonlySet<string>): boolean {
+  return line.kind === "run" ? selected.has(line.run.id) : line.group.ids.every((id) => selected.has(id));
+}
+
+interface RowProps {
+  index: number;
+  line: Line | undefined;
+  top: number;
+  columns: readonly ColumnSpec[];
+  kinds: ReadonlyMap<string, string>;
+  lefts: readonly (number | undefined)[];
+  isSelected: boolean;
+  isAtCursor: boolean;
+  differing: ReadonlySet<string>;
+  now: number;
+  fetchedAt: number;
+  spark: Curve | undefined;
+  isDark: boolean;
+  drag: DragSelection;
+  onOpen: (run: RunLine) => void;
+  onColor: (id: string, at: DOMRect) => void;
+}
+
+const Row = memo(function Row(props: RowProps) {
+  const { index, line, top, columns, kinds, lefts, isSelected, drag } = props;
+  const style = { transform: `translateY(${top}px)` };
+  if (!line) return <div className={styles.row} style={style} role="row" aria-rowindex={index + 2} data-loading="true" />;
+  const id = line.kind === "run" ? line.run.id : line.group.key.join("·");
+  const color = colorAt(slotOf(id), props.isDark);
+  const run = line.kind === "run" ? line.run : line.group.newest;
+  return (
+    // Keys are handled by the table as a whole: arrows, x, enter.
+    // eslint-disable-next-line jsx-a11y/click-events-have-key-events
+    <div
+      id={`row-${index}`}
+      className={styles.row}
+      style={style}
+      role="row"
+      aria-rowindex={index + 2}
+      aria-selected={isSelected}
+      data-cursor={props.isAtCursor || undefined}
+      data-run={line.kind === "run" ? run.id : undefined}
+      onClick={(event) => drag.click(index, line, event)}
+      onDoubleClick={() => props.onOpen(run)}
+    >
+      <span className={styles.corner} role="gridcell" data-check onPointerDown={(event) => drag.down(index, line, event)} onPointerEnter={() => drag.enter(index)}>
+        <span className={styles.check} data-checked={isSelected || undefined}>
+          {isSelected && <Icon name="check" size={12} />}
+        </span>
+        <button
+          type="button"
+          className={styles.dot}
+          style={{ "--dot": color } as CSSProperties}
+          tabIndex={-1}
+          aria-label={`Colour of ${run.tag || id}`}
+          onClick={(event) => {
+            event.stopPropagation();
+            props.onColor(id, event.currentTarget.getBoundingClientRect());
+          }}
+        />
+      </span>
+      {columns.map((column, at) => {
+        const value = cellOf(line, column.name, at, columns);
+        return (
+          <span
+            key={column.name}
+            role="gridcell"
+            className={styles.cell}
+            data-right={isRight(column, kinds.get(column.name)) || typeof value === "number" || undefined}
+            data-pinned={lefts[at] !== undefined || undefined}
+            data-differs={(isSelected && props.differing.has(column.name)) || undefined}
+            style={lefts[at] === undefined ? undefined : { left: lefts[at] }}
+          >
+            {line.kind === "run" ? (
+              <RunCell run={run} name={column.name} value={value} now={props.now} fetchedAt={props.fetchedAt} spark={props.spark} color={color} />
+            ) : (
+              <GroupCell group={line.group} name={column.name} value={value} now={props.now} />
+            )}
+          </span>
+        );
+      })}
+    </div>
+  );
+});
+
+/** Return the value of a cell: what every run has is not among the cells that the server was asked for. */
+function cellOf(line: Line, name: string, at: number, columns: readonly ColumnSpec[]): unknown {
+  if (line.kind === "group") return line.group.cells[at];
+  if (isFact(name)) return undefined;
+  const before = columns.slice(0, at).filter((each) => !isFact(each.name)).length;
+  return line.run.cells[before];
+}
+
+interface Layout {
+  template: string;
+  width: number;
+  /** How far from the left a pinned column stays; undefined for the others. */
+  lefts: (number | undefined)[];
+}
+
+function useLayout(columns: readonly ColumnSpec[]): Layout {
+  return useMemo(() => {
+    const widths = columns.map(widthOf);
+    let left = CHECK + DOT;
+    const lefts = columns.map((column, at) => {
+      if (!column.pinned) return undefined;
+      const found = left;
+      left += widths[at]!;
+      return found;
+    });
+    return {
+      template: `${CHECK + DOT}px ${widths.map((width) => `${width}px`).join(" ")} minmax(40px, 1fr)`,
+      width: CHECK + DOT + widths.reduce((sum, width) => sum + width, 0) + 40,
+      lefts,
+    };
+  }, [columns]);
+}
+
+/** Return the columns in which the selected runs differ. */
+function useDiffering(rows: Rows, columns: readonly ColumnSpec[], selected: ReadonlySet<string>): ReadonlySet<string> {
+  const version = rows.snapshotVersion;
+  return useMemo(() => {
+    const found = new Set<string>();
+    if (selected.size < 2 || selected.size > 500) return found;
+    const values = columns.map(() => new Set<string>());
+    for (let index = 0; index < Math.min(rows.total ?? 0, 5000); index++) {
+      const line = rows.line(index);
+      if (line?.kind !== "run" || !selected.has(line.run.id)) continue;
+      columns.forEach((column, at) => {
+        if (!isFact(column.name)) values[at]!.add(JSON.stringify(cellOf(line, column.name, at, columns)));
+      });
+    }
+    columns.forEach((column, at) => {
+      if (values[at]!.size > 1) found.add(column.name);
+    });
+    return found;
+    // eslint-disable-next-line react-hooks/exhaustive-deps -- rows change in place, which the version says
+  }, [rows, version, columns, selected]);
+}
+
+interface DragSelection {
+  down: (index: number, line: Line, event: PointerEvent) => void;
+  enter: (index: number) => void;
+  click: (index: number, line: Line, event: React.MouseEvent) => void;
+}
+
+/** Select by click, shift, ctrl, and by dragging over the boxes. */
+function useDragSelection(choosing: Choosing, rows: Rows): DragSelection {
+  const latest = useRef({ choosing, rows, isDragging: false, began: false });
+  latest.current.choosing = choosing;
+  latest.current.rows = rows;
+  useEffect(() => {
+    const up = () => (latest.current.isDragging = false);
+    window.addEventListener("pointerup", up);
+    return () => window.removeEventListener("pointerup", up);
+  }, []);
+  return useMemo(
+    () => ({
+      down: (index, line, event) => {
+        if (event.button !== 0 || (event.target as HTMLElement).closest("button")) return;
+        latest.current.isDragging = true;
+        latest.current.began = true;
+        if (event.shiftKey) latest.current.choosing.range(index);
+        else latest.current.choosing.toggle(idsOf(line), index);
+      },
+      enter: (index) => {
+        if (latest.current.isDragging) latest.current.choosing.range(index);
+      },
+      click: (index, line, event) => {
+        if (latest.current.began) {
+          latest.current.began = false;
+          return;
+        }
+        if (event.shiftKey) latest.current.choosing.range(index);
+        else if (event.ctrlKey || event.metaKey) latest.current.choosing.toggle(idsOf(line), index);
+        else latest.current.choosing.only(idsOf(line), index);
+      },
+    }),
+    [],
+  );
+}
+
+export function idsOf(line: Line): readonly string[] {
+  return line.kind === "run" ? [line.run.id] : line.group.ids;
+}
+
+/** Return what finds the small curve of a run: that of its best metric. */
+function useSparks(rows: Rows, first: number, last: number, project: string, isShown: boolean): (run: RunLine) => Curve | undefined {
+  const [sheet] = useState(() => new Sheet({ project, x: "", low: null, high: null, points: 24, logx: false, branches: false }));
+  const version = useSyncExternalStore(sheet.watch, sheet.snapshot);
+  const rowsVersion = rows.snapshotVersion;
+  useEffect(() => {
+    if (!isShown) return;
+    const byMetric = new Map<string, string[]>();
+    for (let index = first; index <= last; index++) {
+      const line = rows.line(index);
+      if (line?.kind !== "run" || !line.run.best) continue;
+      const ids = byMetric.get(line.run.best.metric) ?? [];
+      ids.push(line.run.id);
+      byMetric.set(line.run.best.metric, ids);
+    }
+    // While somebody scrolls fast the curves of what flies by are of no use.
+    const timer = setTimeout(() => {
+      for (const [metric, ids] of byMetric) sheet.need(ids, metric);
+    }, 60);
+    return () => clearTimeout(timer);
+  }, [sheet, rows, rowsVersion, first, last, isShown]);
+  return useCallback(
+    (run) => (run.best ? sheet.curve(run.id, run.best.metric)?.[0] : undefined),
+    // eslint-disable-next-line react-hooks/exhaustive-deps -- the sheet changes in place, which the version says
+    [sheet, version],
+  );
+}
+
+export { shortName };

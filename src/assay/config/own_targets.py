@@ -1,0 +1,67 @@
+"""Classes and functions of assay that a config may name: those that write nowhere but into the record of the run.
+
+What saves, loads or runs by a path of its own is left out: a config names it by a section, or code calls it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+ALLOWED: Mapping[str, tuple[str, ...]] = {
+    module: tuple(names.split())
+    for module, names in {
+        "assay.engine": """
+            Accuracy Adapted Backward Backwards Balanced BatchDigest ByHand ByLength Collect Confusion Constant Cycle
+            DistTensorData EMA EarlyStop EvalCallback Evaluate F1 Groups Instance Loader LoggerCallback Mean Memory
+            ModelWrapper Noam Norms OwnLoss Perplexity Pipelines Precision Probe Profile Ramp Recall ResetOptimizer
+            SaveOutputs ScaledBackward SetRequiresGrad SetValue StepFunction Subset Supervised Task Throughput
+            TorchSchedule WarmupCosine WarmupExponential WarmupLinear WarmupMultiStep WarmupPoly WarmupStep Weighted
+            chain padded_vocabulary
+        """,
+        "assay.engine.pipes": "SequenceWrapper chain",
+        "assay.engine.pipes.itr": """
+            Batch Bucket Concat Filter FlatMap Length Map Mix Prefetch Shuffle SplitByWorker Take
+        """,
+        "assay.engine.pipes.lst": "Cache Concat Filter ItrToLst Map Part SequenceWrapper Subset",
+        "assay.plugins": "TensorBoard",
+    }.items()
+}
+"""Names by the package that offers them."""
+
+_CODE = "is used in code, not in a config"
+
+NEVER: Mapping[str, str] = {
+    "assay.engine.At": _CODE,
+    "assay.engine.BackwardPart": "is a base class",
+    "assay.engine.Callback": "is a base class",
+    "assay.engine.Display": "is set in [display]",
+    "assay.engine.Engine": "runs a training",
+    "assay.engine.Evaluation": _CODE,
+    "assay.engine.Event": _CODE,
+    "assay.engine.Every": _CODE,
+    "assay.engine.Handler": _CODE,
+    "assay.engine.NonFiniteError": "is an exception",
+    "assay.engine.Plan": _CODE,
+    "assay.engine.Process": "is a base class",
+    "assay.engine.RndManager": "writes files where it is told to",
+    "assay.engine.Save": "is set in [checkpoint]",
+    "assay.engine.Saver": "writes files where it is told to",
+    "assay.engine.State": _CODE,
+    "assay.engine.Trainer": "is a base class",
+    "assay.engine.Where": _CODE,
+    "assay.engine.WorkerError": "is an exception",
+    "assay.engine.as_process": _CODE,
+    "assay.engine.evaluate": "is set in [evaluate]",
+    "assay.engine.every": _CODE,
+    "assay.engine.get_state": _CODE,
+    "assay.engine.load_checkpoint": "reads any file; [load_weights] says where weights come from",
+    "assay.engine.load_weights": "reads any file; [load_weights] says where weights come from",
+    "assay.engine.on": _CODE,
+    "assay.engine.pipes.itr.Stage": "is a base class",
+    "assay.engine.pipes.lst.Stage": "is a base class",
+    "assay.engine.save_weights": "writes files where it is told to",
+    "assay.engine.seed_all": "changes generators of the whole process; `seed` sets them",
+    "assay.engine.set_state": "changes generators of the whole process; `seed` sets them",
+    "assay.engine.unwrap": _CODE,
+}
+"""What else these packages offer, and why no config may name it."""

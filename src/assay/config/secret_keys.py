@@ -1,0 +1,52 @@
+"""Secrets in a tree: replaced before it is written down, and told when what was written down is to be run."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from assay.config.tree import KeyPath, Leaf, List, Node, Table, walk
+from assay.core.secret_names import REDACTED
+
+if TYPE_CHECKING:
+    from assay.core.secret import Secrets
+
+_REFERENCE = re.compile(r"@[A-Za-z_][\w.\[\]-]*")
+
+
+def without_secrets(root: Table, secrets: Secrets | None = None, *, has_references: bool = True) -> Table:
+    """Return `root` with a word in the place of each secret: under names of secrets, in texts, and known ones.
+
+    Without `has_references`, as in the config of a script, `@name` is a text like any other.
+    """
+    from assay.core.secret import Secrets  # reading a config does not pay for it
+
+    cleaned = _cleaned(root, "", secrets or Secrets(), has_references)
+    assert isinstance(cleaned, Table)
+    return cleaned
+
+
+def redacted_keys(root: Table) -> list[KeyPath]:
+    """Return the paths of what was left out of a saved config."""
+    return [path for path, node in walk(root) if isinstance(node, Leaf) and _is_redacted(node.value)]
+
+
+def _is_redacted(value: object) -> bool:
+    return isinstance(value, str) and REDACTED in value
+
+
+def _cleaned(node: Node, name: str, secrets: Secrets, has_references: bool) -> Node:
+    match node:
+        case Leaf(value=str() as text) if has_references and _REFERENCE.fullmatch(text):
+            return node
+        case Leaf(value=str() | int() as value) if not isinstance(value, bool):
+            clean = secrets.tree(value, name)
+            return node if clean == value else replace(node, value=clean, typed=None)
+        case List():
+            items = tuple(_cleaned(item, name, secrets, has_references) for item in node.items)
+            return node if items == node.items else replace(node, items=items)
+        case Table():
+            fresh = {key: _cleaned(item, key, secrets, has_references) for key, item in node.items.items()}
+            return node if all(fresh[key] is node.items[key] for key in fresh) else replace(node, items=fresh)
+    return node

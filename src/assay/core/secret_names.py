@@ -1,0 +1,116 @@
+"""Names that hold secrets, and values that are worth to be kept secret."""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+from collections import Counter
+from typing import Literal
+
+REDACTED = "<redacted>"
+"""Word in the place of a secret."""
+
+Sureness = Literal["", "perhaps", "surely"]
+
+_WORDS_OF_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_END_OF_NAME = re.compile(
+    r"(?:_?\d{1,9}|_(?:value|val|text|raw|plain|b64|base64|old|new|prod|dev|test|live|base)){1,3}$"
+)
+_SURE = re.compile(
+    r"""(?: passwords? | passwd | passphrase | pwd | secrets? | api_?keys? | private_?key(?:_id)?
+    | (?:access|secret|account|auth|signing|encryption|master|license|shared|service)_?key
+    | (?:auth|access|refresh|bearer|oauth2?|session|security|api|deploy|csrf|jwt|private|personal|admin|login|sas
+        |hub|hf|huggingface|github|gh|gitlab|slack|discord|telegram|wandb|comet|neptune|openai|anthropic|aws|azure|gcp
+        |google|npm|pypi|docker|kaggle|vault|sentry)_?token
+    | (?:^|_)(?:db|user|admin|root|smtp|mail|email|ftp|proxy|http|ssh|pg|mysql|redis|sudo)_?(?:pass|pw)
+    )$""",
+    re.VERBOSE,
+)
+_PERHAPS = re.compile(
+    r"(?:token|(?:^|_)(?:key|auth|authorization|credentials?|creds?|cookie|pass|pw|pat|sig|signature|bearer|private"
+    r"|salt|dsn|webhook|otp))$"
+)
+_NEVER = re.compile(r"(?:^|_)(?:public|pub|primary|foreign)_?key$|^(?:old)?pwd$")
+_NO_SECRET = re.compile(
+    r"""(?: none | null | nil | true | false | yes | no | on | off | undefined | default | auto | empty | unset
+    | change_?me | example | optional | required | missing | incorrect | invalid | wrong | expired | not | is | was
+    | and | for | the | must | should | str | string | int | bytes | any | env | environ | prompt | redacted
+    | (?:your|my|the|some|a|user|api|db)? [ _-]{0,3} (?:password|passwd|secret|token|key)s?
+    | x+ | \*+ | \.+ | -+ | _+ | <.* | \$.* | %.*% | \{.* | .*\$\{.* )""",
+    re.VERBOSE | re.IGNORECASE | re.DOTALL,
+)
+_SCHEME = re.compile(r"(?:basic|bearer|bot|digest|token) {1,4}", re.IGNORECASE)
+
+PATTERNS = (_SURE.pattern, _PERHAPS.pattern, _NEVER.pattern, _NO_SECRET.pattern)
+
+_CHANGE = re.compile(r"(?<=[A-Za-z])[0-9]|(?<=[0-9])[A-Za-z]")
+
+
+@functools.lru_cache(1 << 12)
+def sureness(name: str) -> Sureness:
+    """Return how surely a variable, key or option of this name holds a secret.
+
+    >>> [sureness(name) for name in ("HF_TOKEN", "apiKey", "db-password", "pad_token", "KEYBOARD", "max_tokens")]
+    ['surely', 'surely', 'surely', 'perhaps', '', '']
+    """
+    words = _WORDS_OF_CAMEL.sub("_", name[-100:]).lower()
+    words = re.sub(r"[^a-z0-9]+", "_", words).strip("_")
+    words = _END_OF_NAME.sub("", words) or words
+    if _NEVER.search(words):
+        return ""
+    return "surely" if _SURE.search(words) else "perhaps" if _PERHAPS.search(words) else ""
+
+
+def is_secret(name: str, value: str) -> bool:
+    """Return whether `value` is a secret, as what a variable of that name has.
+
+    >>> is_secret("db.password", "correct horse"), is_secret("pad_token", "<pad>"), is_secret("token", "a1b2c3d4e5f6g7")
+    (True, False, True)
+    """
+    how = sureness(name)
+    if not how or not is_given(value):
+        return False
+    return how == "surely" or is_opaque(_SCHEME.sub("", value.strip()))
+
+
+def is_given(value: str) -> bool:
+    """Return whether a value may be a secret at all: not empty, a placeholder, a reference or a path."""
+    value = value.strip()
+    return len(value) > 2 and not _NO_SECRET.fullmatch(value) and not _is_path(value)
+
+
+def is_distinct(value: str) -> bool:
+    """Return whether a secret can be replaced wherever it stands: no word, number or path that may mean something else.
+
+    >>> [is_distinct(value) for value in ("correct-horse-battery", "a1b2c3d4", "postgres", "12345", "/run/agent.1")]
+    [True, True, False, False, False]
+    """
+    if not is_given(value) or len(value) < 8:
+        return False
+    if value.isalpha() and value.islower():
+        return len(value) >= 16
+    return not value.replace(".", "").isdigit() or len(value) >= 12
+
+
+def is_opaque(text: str, least: int = 12) -> bool:
+    """Return whether a text is neither words nor a number: letters and digits that change places, as in random ones.
+
+    >>> [is_opaque(text) for text in ("q8Zr3LmX0tYv", "resnet50-imagenet-v2", "123456789012", "valid/acc_top5_mean")]
+    [True, False, False, False]
+    """
+    if len(text) < least or " " in text or "\n" in text:
+        return False
+    if len(_CHANGE.findall(text)) >= 3 and entropy(text) >= 2.5:
+        return True
+    is_mixed = any(map(str.isupper, text)) and any(map(str.islower, text)) and any(map(str.isdigit, text))
+    return len(text) >= 20 and is_mixed and entropy(text) >= 3.9
+
+
+def entropy(text: str) -> float:
+    """Return the bits per character."""
+    return -sum(count / len(text) * math.log2(count / len(text)) for count in Counter(text).values())
+
+
+def _is_path(value: str) -> bool:
+    return value.startswith(("/", "./", "../", "~/")) and not is_opaque(value.rpartition("/")[2])

@@ -1,0 +1,130 @@
+"""Text for a terminal. What came from elsewhere loses all that a terminal would obey; our own colours stay.
+
+Every text that assay shows, of a record, a config, a file or an exception, goes through `for_terminal`.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import re
+
+_INDENT = "    "
+_BLANKS = "Zs"  # of all widths; str.isprintable knows one of them
+_NOT_PLAIN = re.compile(r"[^\n\t -~]")
+_NOT_PLAIN_IN_LINE = re.compile(r"[^\t -~]")
+
+
+def visible(text: str) -> str:
+    """Return one line of text with what is not printed as marks: control codes, line ends, changes of direction.
+
+    >>> visible("a\\x1b[2Jb\\nc\\u202e")
+    'a\\\\x1b[2Jb\\\\nc\\\\u202e'
+    """
+    return _NOT_PLAIN_IN_LINE.sub(_mark, text)
+
+
+def style(text: str, codes: str) -> str:
+    """Return `text` in the style of these codes of a terminal ("1;31"), which `for_terminal` lets through.
+
+    The mark of our own styles is drawn once per process: no text that was written before can hold it.
+    """
+    return f"{_begin()}{codes}m{text}{_begin()}0m"
+
+
+def for_terminal(text: str, *, color: bool) -> str:
+    """Return lines of text as they may be written to a terminal, in our styles or without."""
+    styled = text.split(_begin())
+    if len(styled) == 1:
+        return _NOT_PLAIN.sub(_mark, text)
+    shown = [_NOT_PLAIN.sub(_mark, styled[0])]
+    for part in styled[1:]:
+        codes, _, rest = part.partition("m")
+        shown += [f"\x1b[{codes}m" if color else "", _NOT_PLAIN.sub(_mark, rest)]
+    return "".join(shown)
+
+
+def escaped_json(text: str) -> str:
+    """Return JSON that says the same with what is not printed escaped.
+
+    >>> escaped_json('{"tag": "a\x9b2J"}')
+    '{"tag": "a\\u009b2J"}'
+    """
+    return _NOT_PLAIN.sub(lambda found: found[0] if _is_shown(found[0]) else json.dumps(found[0])[1:-1], text)
+
+
+def cell_count(text: str) -> int:
+    """Return the columns of a terminal that `text` takes: wide characters two, combining ones none."""
+    if text.isascii():
+        return len(text)
+    return sum(_cells_of(letter) for letter in text)
+
+
+def elided(text: str, limit: int) -> str:
+    """Return `text` in at most `limit` columns of a terminal; what is left out is left out in the middle.
+
+    >>> elided("a-very-long-tag-of-a-run", 12), elided("short", 12), elided("日本語の実験", 7)
+    ('a-very…-a-run', 'short', '日…実験')
+    """
+    if cell_count(text) <= limit:
+        return text
+    if limit < 2:
+        return "…"[:limit]
+    tail = _fitting(text[::-1], (limit - 1) // 2)[::-1]
+    head = _fitting(text, limit - 1 - cell_count(tail))
+    return f"{head}…{tail}"
+
+
+def _fitting(text: str, limit: int) -> str:
+    """Return the longest beginning of `text` that takes at most `limit` columns."""
+    if text.isascii():
+        return text[:limit]
+    taken = 0
+    for i, letter in enumerate(text):
+        taken += _cells_of(letter)
+        if taken > limit:
+            return text[:i]
+    return text
+
+
+def folded(line: str, columns: int | None) -> list[str]:
+    """Return a line as lines of at most `columns`, broken where two blanks are.
+
+    A part between two blanks that is wider itself stays whole, and has a line for itself.
+
+    >>> folded("epoch 1  loss 0.25  valid/acc 0.5", 22)
+    ['epoch 1  loss 0.25', '    valid/acc 0.5']
+    """
+    lines: list[str] = []
+    for part in line.split("  "):
+        if lines and (columns is None or cell_count(lines[-1]) + 2 + cell_count(part) <= columns):
+            lines[-1] += f"  {part}"
+        else:
+            is_inner = lines and (columns is None or len(_INDENT) + cell_count(part) <= columns)
+            lines.append(f"{_INDENT}{part}" if is_inner else part)
+    return lines
+
+
+@functools.lru_cache(1 << 14)
+def _cells_of(letter: str) -> int:
+    import unicodedata  # here and below: most texts have none of these
+
+    return 0 if unicodedata.combining(letter) else 2 if unicodedata.east_asian_width(letter) in "WF" else 1
+
+
+def _mark(found: re.Match[str]) -> str:
+    letter = found[0]
+    return letter if _is_shown(letter) else letter.encode("unicode_escape").decode("ascii")
+
+
+@functools.lru_cache(1 << 14)
+def _is_shown(letter: str) -> bool:
+    import unicodedata
+
+    return letter.isprintable() or unicodedata.category(letter) == _BLANKS
+
+
+@functools.cache
+def _begin() -> str:
+    return f"\x1b{os.urandom(8).hex()}["

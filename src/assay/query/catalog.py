@@ -1,0 +1,366 @@
+"""Catalog of the runs of one project, for a reader that stays: kept up to date cheaply and asked a page at a time."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from assay.core.errors import InputError
+from assay.query.groups import Spread, spread
+from assay.query.table import ARCHIVED, RunRow
+from assay.store.conditions import Both, Condition, Field, fields_of
+from assay.store.index import Index, IndexFileError, Synchronized, index_file, synchronize
+from assay.store.layout import Project, RunFolder
+from assay.store.pages import (
+    RUN_COLUMNS,
+    Order,
+    Selected,
+    columns_of,
+    folders_by_id,
+    metrics_of_folders,
+    open_rows,
+    rows_of_folders,
+    select_folders,
+)
+
+if TYPE_CHECKING:
+    from assay.query.expression import Names
+
+ColumnKind = Literal["run", "metric", "config", "result", "label", "note", "desc", "missing"]
+_REMEMBERED = 8
+_NEWEST = 50
+BY_CONFIG = "config"
+"""The grouping of runs that differ in nothing but their seed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What a page shows: an expression, words, keys to sort by (- for the largest first), columns, and which part.
+
+    With `group` each row stands for the runs that have these columns alike; `config` is all of the config but the seed.
+    """
+
+    where: str = ""
+    grep: str = ""
+    sort: Sequence[str] = ("-created",)
+    columns: Sequence[str] = ()
+    group: Sequence[str] = ()
+    tests: bool = False
+    archived: bool = False
+    offset: int = 0
+    limit: int = 100
+
+
+@dataclass(frozen=True, slots=True)
+class PageColumn:
+    """One column of a page. Its kind is "missing" when no run has anything of that name."""
+
+    name: str
+    kind: ColumnKind
+    statistic: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PageRow:
+    """One run, with a value or None for each column of the page."""
+
+    run: RunRow
+    cells: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PageGroup:
+    """Runs that are alike in what a page is grouped by, the newest first.
+
+    `cells` has for each column a Spread of numbers, the value that all runs share, or None.
+    """
+
+    key: tuple[Any, ...]
+    newest: RunRow
+    ids: tuple[str, ...]
+    cells: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A part of the rows that were asked for; `total` counts all rows, `runs` all runs in them."""
+
+    columns: tuple[PageColumn, ...]
+    total: int
+    runs: int
+    rows: tuple[PageRow, ...] = ()
+    groups: tuple[PageGroup, ...] = ()
+
+
+@dataclass(slots=True)
+class Reading:
+    """How far an index has come that is being made: `done` of `total` folders; nothing to do when they are equal."""
+
+    done: int = 0
+    total: int = 0
+
+
+@dataclass(slots=True)
+class _Known:
+    """What was found out about the runs at one version of the index."""
+
+    names: Names | None = None
+    varying: list[str] | None = None
+    folders: dict[tuple[Any, ...], list[str]] = field(default_factory=dict)
+
+
+class Catalog:
+    """The runs of one project. Any thread may ask; one at a time brings it up to date."""
+
+    def __init__(self, project: Project, *, summarize: Callable[[RunFolder], str] | None = None) -> None:
+        """`summarize` returns the summaries of an open run as JSON, where somebody has them at hand."""
+        self.project = project
+        self.version = 0
+        self.reading = Reading()
+        self._summarize = summarize
+        self._file = index_file(project)
+        self._scratch: tempfile.TemporaryDirectory[str] | None = None
+        self._lock = threading.Lock()
+        self._known = _Known()
+
+    def close(self) -> None:
+        """Delete the index if it lay in a folder of this process."""
+        if self._scratch is not None:
+            self._scratch.cleanup()
+
+    def synchronize(self, only: Collection[str] | None = None) -> Synchronized:
+        """Look at all folders, or at those named, and read the runs that are new or have changed."""
+        with self._lock:
+            try:
+                found = self._synchronize(only)
+            except IndexFileError:
+                if self._scratch is not None:
+                    raise
+                # The user's cache folder cannot be written, or a newer assay has it: for this process alone, then.
+                self._scratch = tempfile.TemporaryDirectory(prefix="assay-index-")
+                self._file = Path(self._scratch.name) / "index.sqlite"
+                found = self._synchronize(None)
+            self.reading = Reading()
+            if found:
+                self._change()
+            return found
+
+    def page(self, asked: Asked) -> Page:
+        """Return one page. ExpressionError for an expression, InputError for a key to sort by that no run has."""
+        folders = self._folders(asked)
+        if asked.group:
+            return self._grouped(asked, folders)
+        shown = folders[asked.offset : asked.offset + asked.limit]
+        columns = [self.column(name) for name in asked.columns]
+        rows = self._rows(shown)
+        found = self._columns(shown, columns)
+        return Page(
+            tuple(column for column, _ in columns),
+            len(folders),
+            len(folders),
+            tuple(
+                PageRow(rows[folder], tuple(each.get(folder) for each in found)) for folder in shown if folder in rows
+            ),
+        )
+
+    def ids(self, asked: Asked) -> list[str]:
+        """Return the ids of all runs that are asked for, in order."""
+        folders = self._folders(asked)
+        return [str(value) for value in self._column(folders, Field("run", "id"))]
+
+    def values(self, asked: Asked, names: Sequence[str]) -> list[list[Any]]:
+        """Return one list a column, with a value or None for each run that is asked for, in order."""
+        folders = self._folders(asked)
+        return [
+            self._column(folders, found) if found else [None] * len(folders) for _, found in map(self.column, names)
+        ]
+
+    def rows(self, ids: Sequence[str]) -> dict[str, RunRow]:
+        """Return the runs of these ids that are there, by id."""
+        folders = folders_by_id(self._index, ids)
+        rows = self._rows(list(folders.values()))
+        return {run_id: rows[folder] for run_id, folder in folders.items() if folder in rows}
+
+    def names(self) -> Names:
+        """Return everything that a run can be asked for by name."""
+        known = self._known
+        if known.names is None:
+            from assay.query.expression import Names
+
+            index = self._index
+            known.names = Names(
+                metrics=index.metric_names(),
+                results=index.item_names("result"),
+                config=index.item_names("config"),
+                labels=index.item_names("label"),
+            )
+        return known.names
+
+    def metrics_of(self, ids: Sequence[str]) -> list[str]:
+        """Return the metrics that any of these runs has, in the order of the alphabet."""
+        return metrics_of_folders(self._index, list(folders_by_id(self._index, ids).values()))
+
+    def varying(self) -> list[str]:
+        """Return the keys of the config in which the newest runs differ: first those with the most values."""
+        known = self._known
+        if known.varying is None:
+            newest = self._folders(Asked())[:_NEWEST]
+            values = self._index.all_items("config", newest)
+            known.varying = _differing(list(values.values()))
+        return known.varying
+
+    def column(self, name: str) -> tuple[PageColumn, Field | None]:
+        """Return what a column of this name shows; the field is None when no run has anything called that."""
+        from assay.query.expression import field_named
+
+        if name in RUN_COLUMNS:
+            return PageColumn(name, "run"), Field("run", name)
+        found = field_named(name, self.names())
+        if found is None:
+            return PageColumn(name, "missing"), None
+        return PageColumn(name, found.kind, found.statistic if found.kind == "metric" else ""), found
+
+    def open_rows(self) -> list[RunRow]:
+        """Return the runs that wrote no end, as they are now."""
+        now_ns = time.time_ns()
+        return [RunRow(self._index, row, now_ns) for row in open_rows(self._index)]
+
+    # ------------------------------------------------------------------------------------------------------ the parts
+
+    @property
+    def _index(self) -> Index:
+        return Index(self.project, [], self._file)
+
+    def _synchronize(self, only: Collection[str] | None) -> Synchronized:
+        return synchronize(self.project, self._file, only=only, summarize=self._summarize, on_read=self._read)
+
+    def _read(self, done: int, total: int) -> None:
+        self.reading = Reading(done, total)
+        self._change()
+
+    def _change(self) -> None:
+        self.version += 1
+        self._known = _Known()
+
+    def _states(self) -> dict[str, tuple[str, float]]:
+        return {row.written.folder: (row.status, row.duration_s or 0.0) for row in self.open_rows()}
+
+    def _folders(self, asked: Asked) -> list[str]:
+        """Return the folders of all runs that are asked for, in order; remembered as long as nothing changes."""
+        known, key = (
+            self._known,
+            (asked.where, asked.grep, tuple(asked.sort), asked.tests, asked.archived),
+        )
+        found = known.folders.get(key)
+        if found is None:
+            states = self._states()
+            found = select_folders(self._index, self._selected(asked), now_ns=time.time_ns(), states=states)
+            # A status or a duration goes on changing without a change on disk.
+            if not states:
+                known.folders = {**dict(list(known.folders.items())[-_REMEMBERED:]), key: found}
+        return found
+
+    def _selected(self, asked: Asked) -> Selected:
+        from assay.query.expression import mentions, parse
+
+        condition: Condition | None = parse(asked.where, self.names()) if asked.where.strip() else None
+        named = {each.name or each.kind for each in fields_of(condition)} if condition else set()
+        if asked.grep.strip():
+            words = mentions(asked.grep)
+            condition = words if condition is None else Both(condition, words)
+        return Selected(
+            condition,
+            () if asked.group else [self._order(name) for name in asked.sort],
+            tests=asked.tests or "kind" in named,
+            hidden_label="" if asked.archived or "label" in named else ARCHIVED,
+        )
+
+    def _order(self, name: str) -> Order:
+        column, found = self.column(name.removeprefix("-"))
+        if found is None:
+            from assay.query.expression import unknown_name
+
+            what, fix = unknown_name(column.name, self.names())
+            raise InputError(f"{what[0].upper()}{what[1:]}.", where=f"sort: {name}", fix=fix)
+        return Order(found, name.startswith("-"))
+
+    def _rows(self, folders: Sequence[str]) -> dict[str, RunRow]:
+        index, now_ns = self._index, time.time_ns()
+        return {name: RunRow(index, row, now_ns) for name, row in rows_of_folders(index, folders).items()}
+
+    def _columns(
+        self, folders: Sequence[str], columns: Sequence[tuple[PageColumn, Field | None]]
+    ) -> list[Mapping[str, Any]]:
+        fields = [found for _, found in columns if found is not None]
+        values = iter(columns_of(self._index, folders, fields, now_ns=time.time_ns(), states=self._states()))
+        return [{} if found is None else next(values) for _, found in columns]
+
+    def _column(self, folders: Sequence[str], found: Field) -> list[Any]:
+        values = self._columns(folders, [(PageColumn("", found.kind), found)])[0]
+        return [values.get(folder) for folder in folders]
+
+    def _grouped(self, asked: Asked, folders: Sequence[str]) -> Page:
+        """Return a page of groups, sorted by the first key of the sort: by its mean, where it is a number."""
+        columns = [self.column(name) for name in asked.columns]
+        keys = [self.column("group" if name == BY_CONFIG else name)[1] for name in asked.group]
+        key_columns = [self._column(folders, key) for key in keys if key is not None]
+        members: dict[tuple[Any, ...], list[str]] = {}
+        for folder, *key in zip(folders, *key_columns, strict=True):
+            members.setdefault(tuple(key), []).append(folder)
+        order = self._order((asked.sort or ["-created"])[0])
+        by_folder = self._columns(folders, [(PageColumn("", order.field.kind), order.field)])[0]
+        ranks = {key: _rank([by_folder.get(folder) for folder in each]) for key, each in members.items()}
+        having = sorted(
+            (key for key in members if ranks[key] is not None),
+            key=lambda key: ranks[key] or (0, 0.0, ""),
+        )
+        if order.descending:
+            having.reverse()
+        ordered = having + [key for key in members if ranks[key] is None]
+        shown = ordered[asked.offset : asked.offset + asked.limit]
+        inside = [folder for key in shown for folder in members[key]]
+        found = self._columns(inside, columns)
+        rows = self._rows([members[key][0] for key in shown])
+        ids = self._columns(inside, [(PageColumn("id", "run"), Field("run", "id"))])[0]
+        groups = tuple(
+            PageGroup(
+                key,
+                rows[members[key][0]],
+                tuple(str(ids[folder]) for folder in members[key] if folder in ids),
+                tuple(_together([each.get(folder) for folder in members[key]]) for each in found),
+            )
+            for key in shown
+            if members[key][0] in rows
+        )
+        return Page(tuple(column for column, _ in columns), len(members), len(folders), groups=groups)
+
+
+def _differing(configs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the keys that not all have alike, those with the most values first; what only names a run aside."""
+    different = {}
+    for key in dict.fromkeys(key for config in configs for key in config):
+        values = {str(config.get(key)) for config in configs}
+        if len(values) > 1 and key not in ("tag", "desc"):
+            different[key] = len(values)
+    return sorted(different, key=lambda key: (-different[key], key))
+
+
+def _rank(values: Sequence[Any]) -> tuple[int, float, str] | None:
+    """Return what a group is sorted by: the mean of its numbers, else its first text; None when it has neither."""
+    numbers = [value for value in values if isinstance(value, int | float) and math.isfinite(value)]
+    if numbers:
+        return 0, math.fsum(numbers) / len(numbers), ""
+    return next(((1, 0.0, str(value)) for value in values if value is not None), None)
+
+
+def _together(values: Sequence[Any]) -> Spread | Any:
+    known = [value for value in values if value is not None]
+    if known and all(isinstance(value, int | float) for value in known):
+        return spread([float(value) for value in known])
+    return known[0] if known and all(value == known[0] for value in known) else None

@@ -1,0 +1,324 @@
+"""Curves of many runs, reduced to what a screen can show: no spike is lost, and nothing is left out silently."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from assay.core.plain import dumps
+from assay.store.layout import RunFolder
+from assay.store.series import read_series
+from assay.store.tail import Tail
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from assay.store.series import Series
+
+_KEPT_BYTES = 48 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """What of a curve is looked at.
+
+    `x` is "" for the axis that the run gave the metric, "step", "time" (unix seconds), "elapsed"
+    (seconds since the first point of the run), "epoch", or a metric. `low` and `high` bound the x
+    axis, None is open. At least `points` ranges of x are told apart, at most twice as many; with
+    `log` they are equally wide on a logarithmic axis.
+    """
+
+    x: str = ""
+    low: float | None = None
+    high: float | None = None
+    points: int = 600
+    log: bool = False
+    branches: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curve:
+    """One curve as it is drawn.
+
+    Of a reduced curve each item stands for a range of x that holds points: its first x, the smallest, largest and mean
+    value, and how many finite values there are; the last x is in `last_x`. Of one that `is_raw` each is a point, and
+    `lows`, `highs` and `means` are the same array. Values that are not finite are left out and counted.
+    """
+
+    run: str
+    metric: str
+    branch: int
+    xs: NDArray[np.float64]
+    lows: NDArray[np.float64]
+    highs: NDArray[np.float64]
+    means: NDArray[np.float64]
+    counts: NDArray[np.float64]
+    is_raw: bool
+    total: int
+    first_x: float
+    last_x: float
+    width: float
+    non_finite: int = 0
+    non_finite_x: float = math.nan
+
+    def __len__(self) -> int:
+        return len(self.xs)
+
+
+@dataclass(slots=True)
+class _Kept:
+    """The curves of one file as it was at `stamp`."""
+
+    stamp: tuple[int, int]
+    series: dict[str, Series]
+    size_bytes: int
+
+
+class CurveReader:
+    """Reads curves for a reader that stays: open runs are followed, large files that were just read are kept."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._tails: dict[Path, Tail] = {}
+        self._kept: OrderedDict[tuple[Path, bool], _Kept] = OrderedDict()
+
+    def tail(self, folder: RunFolder) -> Tail:
+        """Return the follower of a run that is open."""
+        with self._lock:
+            return self._tails.setdefault(folder.path, Tail(folder.metrics))
+
+    def forget(self, folder: RunFolder) -> None:
+        """Stop following a run: it has ended, or is gone."""
+        with self._lock:
+            self._tails.pop(folder.path, None)
+
+    def revision(self, folder: RunFolder, *, update: bool = False) -> int:
+        """Return a number that grows with the curves of an open run."""
+        tail = self.tail(folder)
+        if update:
+            tail.update()
+        return tail.rows
+
+    def summaries_json(self, folder: RunFolder) -> str:
+        """Return the summaries of an open run as the index keeps them."""
+        tail = self.tail(folder)
+        tail.update()
+        return dumps(tail.summaries())
+
+    def series(
+        self,
+        folder: RunFolder,
+        names: Iterable[str] | None,
+        *,
+        is_open: bool,
+        branches: bool = False,
+    ) -> Mapping[str, Series]:
+        """Return the curves of a run; RecordError when its file is of a newer format."""
+        if is_open:
+            tail = self.tail(folder)
+            tail.update()
+            return tail.series(names, branches=branches)
+        key = (folder.path, branches)
+        stamp = file_stamp(folder.metrics)
+        with self._lock:
+            kept = self._kept.get(key)
+            if kept is not None and kept.stamp == stamp:
+                self._kept.move_to_end(key)
+                return kept.series
+        found = read_series(folder.metrics, branches=branches)
+        size = sum(32 * len(each) for each in found.values())
+        if 1 << 20 < size < _KEPT_BYTES:  # small ones are read again as quickly as they are found here
+            with self._lock:
+                self._kept[key] = _Kept(stamp, found, size)
+                while sum(each.size_bytes for each in self._kept.values()) > _KEPT_BYTES:
+                    self._kept.popitem(last=False)
+        return found
+
+
+def draw(
+    runs: Mapping[str, Mapping[str, Series]],
+    metrics: Iterable[str],
+    view: View,
+    *,
+    widths: Mapping[str, float],
+) -> list[Curve]:
+    """Return the curves that a view shows of each metric: of each run, and of each branch that has points.
+
+    All curves of a metric are divided into the same ranges. Their width is that of `widths`, else it fits the view.
+    """
+    found = []
+    for metric in metrics:
+        parts = [
+            _Part(run, metric, branch, xs, values)
+            for run, series in runs.items()
+            if metric in series
+            for branch, xs, values in _branches(series, metric, view)
+            if len(xs)
+        ]
+        low = min((part.low for part in parts), default=0.0) if view.low is None else view.low
+        high = max((part.high for part in parts), default=0.0) if view.high is None else view.high
+        width = widths.get(metric) or width_for(low, high, view.points)
+        drawn = (_drawn(part, low, high, width, view) for part in parts)
+        found += [curve for curve in drawn if curve is not None]
+    return found
+
+
+def width_for(low: float, high: float, points: int) -> float:
+    """Return the width of the ranges that an x axis is divided into: `points` to twice as many, a power of two wide.
+
+    While a curve grows the width stays the same until it doubles, so that what was drawn need not be sent again.
+
+    >>> width_for(0, 600, 600), width_for(0, 1199, 600), width_for(0, 1200, 600), width_for(5, 5, 600)
+    (1.0, 1.0, 2.0, 0.0)
+    """
+    if not high > low or not math.isfinite(high - low):
+        return 0.0
+    return float(2.0 ** math.floor(math.log2((high - low) / points)))
+
+
+def file_stamp(path: Path) -> tuple[int, int]:
+    """Return what changes when a file does: its size and time of change; zeros for no file."""
+    try:
+        status = path.stat()
+    except OSError:
+        return 0, 0
+    return status.st_size, status.st_mtime_ns
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """One branch of a curve, with all its points."""
+
+    run: str
+    metric: str
+    branch: int
+    xs: NDArray[np.float64]
+    values: NDArray[np.float64]
+
+    @property
+    def low(self) -> float:
+        return float(self.xs.min())
+
+    @property
+    def high(self) -> float:
+        return float(self.xs.max())
+
+
+def _branches(
+    series: Mapping[str, Series], name: str, view: View
+) -> Iterable[tuple[int, NDArray[np.float64], NDArray[np.float64]]]:
+    """Yield number, x and values of each branch of a metric; points without a place on the x axis are left out."""
+    import numpy as np
+
+    one = series[name]
+    xs, values = _xs(series, one, view), one.values
+    known = np.isfinite(xs)
+    if view.log:
+        known &= xs > 0
+    if not view.branches or not one.branches.any():
+        yield (0, xs, values) if known.all() else (0, xs[known], values[known])
+        return
+    for branch in np.unique(one.branches).tolist():
+        here = (one.branches == branch) & known
+        yield int(branch), xs[here], values[here]
+
+
+def _xs(series: Mapping[str, Series], one: Series, view: View) -> NDArray[np.float64]:
+    """Return where each point lies on the x axis; nan where it has no place there."""
+    import numpy as np
+
+    match view.x:
+        case "":
+            return one.xs
+        case "step":
+            return one.steps.astype(np.float64)
+        case "time":
+            return one.times_ns / 1e9
+        case "elapsed":
+            first_ns = min(int(each.times_ns[0]) for each in series.values() if len(each))
+            return (one.times_ns - first_ns) / 1e9
+    other = series.get(view.x)
+    if other is None or not len(other):
+        return np.full(len(one), np.nan)
+    # The newest value of the other metric at or before the step; before its first one there is none.
+    order = np.argsort(other.steps, kind="stable")
+    at = np.searchsorted(other.steps[order], one.steps, side="right") - 1
+    return np.where(at >= 0, other.values[order][np.maximum(at, 0)], np.nan)
+
+
+def _drawn(part: _Part, low: float, high: float, width: float, view: View) -> Curve | None:
+    """Return what is drawn of a part between two values of x, with the points next to them; None for nothing."""
+    import numpy as np
+
+    xs, values = part.xs, part.values
+    is_in_order = not bool((xs[1:] < xs[:-1]).any())
+    first_x, last_x = (float(xs[0]), float(xs[-1])) if is_in_order else (part.low, part.high)
+    if is_in_order and (low > first_x or high < last_x):
+        begin = max(0, int(np.searchsorted(xs, low, side="left")) - 1)
+        end = int(np.searchsorted(xs, high, side="right")) + 1
+        xs, values = xs[begin:end], values[begin:end]
+    total = len(xs)
+    if not total:
+        return None
+    finite = np.isfinite(values)
+    non_finite = total - int(np.count_nonzero(finite))
+    non_finite_x = float(xs[np.argmin(finite)]) if non_finite else math.nan
+
+    def curve(
+        xs: NDArray[np.float64],
+        lows: NDArray[np.float64],
+        highs: NDArray[np.float64],
+        means: NDArray[np.float64],
+        counts: NDArray[np.float64],
+        *,
+        is_raw: bool,
+    ) -> Curve:
+        return Curve(
+            run=part.run,
+            metric=part.metric,
+            branch=part.branch,
+            xs=xs,
+            lows=lows,
+            highs=highs,
+            means=means,
+            counts=counts,
+            is_raw=is_raw,
+            total=total,
+            first_x=first_x,
+            last_x=last_x,
+            width=width,
+            non_finite=non_finite,
+            non_finite_x=non_finite_x,
+        )
+
+    if total <= 2 * view.points or (is_in_order and not width):
+        known = values if not non_finite else np.where(finite, values, np.nan)
+        return curve(xs, known, known, known, finite.astype(np.float64), is_raw=True)
+    if not is_in_order:
+        starts = np.linspace(0, total, view.points, endpoint=False).astype(np.int64)
+    elif view.log:
+        starts = _starts(xs, np.geomspace(xs[0], xs[-1], view.points))
+    else:
+        starts = _starts(xs, np.arange(math.floor(xs[0] / width), math.floor(xs[-1] / width) + 1) * width)
+    numbers = values if not non_finite else np.where(finite, values, np.nan)
+    counts = np.add.reduceat(finite.astype(np.float64), starts)
+    with np.errstate(invalid="ignore", over="ignore"):
+        sums = np.add.reduceat(values if not non_finite else np.where(finite, values, 0.0), starts)
+        means = np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
+    lows, highs = np.fmin.reduceat(numbers, starts), np.fmax.reduceat(numbers, starts)
+    return curve(xs[starts], lows, highs, means, counts, is_raw=False)
+
+
+def _starts(xs: NDArray[np.float64], edges: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return where the ranges that begin at `edges` have their first point, without empty ranges."""
+    import numpy as np
+
+    starts: NDArray[np.int64] = np.unique(np.searchsorted(xs, edges, side="left"))
+    starts = starts[starts < len(xs)]
+    return starts if len(starts) and starts[0] == 0 else np.concatenate([np.zeros(1, np.int64), starts])

@@ -1,0 +1,151 @@
+"""A `metrics.bin` that is still written, followed: each look reads only what was written since the last one."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from assay.core import frames, metrics_file
+from assay.core.frames import Damage
+from assay.core.run_file import Summary
+from assay.store.series import Gathered, Series, series_of, spread_fast
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+class Tail:
+    """The curves of one file as far as they were read. Any thread may ask.
+
+    A file that was replaced (compacted at the end of its run) or cut off is read from its beginning again.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._inode = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        self._gathered = Gathered()
+        self._reader = metrics_file.RowReader(spread_fast)
+        self._size = 0
+        self._rows = 0
+        self._summaries: dict[str, Summary] | None = None
+
+    @property
+    def rows(self) -> int:
+        """How many log calls were read so far; it never goes back but for a file that was replaced."""
+        return self._rows
+
+    def update(self) -> bool:
+        """Read what is new, and return whether there was anything."""
+        with self._lock:
+            try:
+                with open(self._path, "rb") as file:
+                    return self._read(file.fileno())
+            except OSError:
+                return False
+
+    def series(self, names: Iterable[str] | None = None, *, branches: bool = False) -> dict[str, Series]:
+        """Return the curves as they are now, as copies."""
+        with self._lock:
+            found = series_of(self._gathered.contents(), names=names, branches=branches)
+            return {name: _copied(each) for name, each in found.items()}
+
+    def summaries(self) -> dict[str, Summary]:
+        """Return each metric in five numbers, as `store.series.summaries` does, over the current branch."""
+        with self._lock:
+            if self._summaries is None:
+                self._summaries = {name: _summary(each) for name, each in series_of(self._gathered.contents()).items()}
+            return self._summaries
+
+    def _read(self, descriptor: int) -> bool:
+        status = os.fstat(descriptor)
+        if status.st_ino != self._inode or status.st_size < self._reader.offset:
+            self._begin()
+            self._inode = status.st_ino
+        offset, size = self._reader.offset, status.st_size
+        # Preallocated space holds zeros: most looks find nothing new, and need no more than one word.
+        if size == self._size and not any(os.pread(descriptor, 8, offset)):
+            return False
+        # Memory that nobody touches is none: what was read before is a hole in front of what is read now.
+        data = memoryview(bytearray(size))
+        if _fill(descriptor, data, 0, frames.FILE_HEAD_BYTES) < frames.FILE_HEAD_BYTES or not any(data[:8]):
+            return False
+        _fill(descriptor, data, offset, size)
+        self._size = size
+        is_new = False
+        if offset == frames.FILE_HEAD_BYTES:
+            frames.check_file_head(data, metrics_file.FORM, where=str(self._path))
+        for row in self._reader.read(data):
+            # A frame that is written at this very moment looks torn. The reader stays in front of it.
+            if isinstance(row, Damage):
+                continue
+            is_new = True
+            self._gathered.add(row)
+            self._rows += len(row.steps) if isinstance(row, metrics_file.Rows | metrics_file.Chunk) else 1
+        if is_new:
+            self._summaries = None
+        return is_new
+
+
+def _fill(descriptor: int, view: memoryview, start: int, end: int) -> int:
+    """Read the bytes from `start` to `end` into their place, and return where the file ended."""
+    while start < end and (count := os.preadv(descriptor, [view[start:end]], start)):
+        start += count
+    return start
+
+
+def _copied(series: Series) -> Series:
+    axis_values = series.axis_values
+    return replace(
+        series,
+        steps=series.steps.copy(),
+        times_ns=series.times_ns.copy(),
+        values=series.values.copy(),
+        branches=series.branches.copy(),
+        axis_values=None if axis_values is None else axis_values.copy(),
+    )
+
+
+def _summary(series: Series) -> Summary:
+    import numpy as np
+
+    values, steps = series.values, series.steps
+    known = ~np.isnan(values)
+    if not known.any():
+        nowhere = float("nan"), 0
+        return _of(series, low=nowhere, high=nowhere, mean=float("nan"))
+    numbers, at = values[known], steps[known]
+    with np.errstate(invalid="ignore", over="ignore"):
+        mean = float(numbers.mean())
+    low, high = (numbers.min(), numbers.max())
+    return _of(
+        series,
+        low=(float(low), _first(at, numbers == low)),
+        high=(float(high), _first(at, numbers == high)),
+        mean=mean,
+    )
+
+
+def _first(steps: NDArray[np.int64], where: NDArray[np.bool_]) -> int:
+    return int(steps[where].min())
+
+
+def _of(series: Series, *, low: tuple[float, int], high: tuple[float, int], mean: float) -> Summary:
+    return Summary(
+        last=float(series.values[-1]),
+        step=int(series.steps[-1]),
+        count=len(series),
+        min=low[0],
+        at_min=low[1],
+        max=high[0],
+        at_max=high[1],
+        mean=mean,
+    )

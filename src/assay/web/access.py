@@ -1,0 +1,293 @@
+"""Access to the server: who may ask, from which page, under which name; the outermost layer of every request.
+
+One user's machine is the normal case. The server listens on loopback, and that alone protects nothing: other users of
+the machine reach it, and so does any web site in the user's browser. So each request needs a session cookie (or the
+token), a Host that is ours (against DNS rebinding) and, from a browser, our own Origin; each write needs a header
+beside the cookie that no other site can send.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import os
+import secrets
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from platformdirs import user_state_path
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+WRITE_HEADER = "x-assay-write"
+MAX_BODY_BYTES = 8 << 20
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+LOGIN = "/login"
+PUBLIC = frozenset({LOGIN, "/login.js", "/login.css"})
+"""What is served without a session: the page that makes one, and its two files."""
+
+_YEAR_S = 365 * 86_400
+_HEADERS: dict[str, str] = {
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "x-frame-options": "DENY",
+    "permissions-policy": "camera=(), geolocation=(), microphone=(), payment=(), usb=()",
+}
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'{nonce}; img-src 'self' data: blob:;"
+    " media-src 'self' blob:; font-src 'self'; connect-src 'self'; base-uri 'self';"
+    " form-action 'none'; frame-ancestors 'none'"
+)
+
+
+@dataclass(slots=True)
+class Keys:
+    """The secrets of a server: what a session cookie and a write header hold, and which links make a session.
+
+    `token` is one that the user chose and that lasts; a link from `new_link_code` works once.
+    """
+
+    secret: bytes
+    token: str = ""
+    on_link_used: Callable[[], object] = lambda: None
+    _codes: set[str] = field(default_factory=set)
+
+    @property
+    def session(self) -> str:
+        return self._derived("session")
+
+    @property
+    def write(self) -> str:
+        return self._derived("write")
+
+    def new_link_code(self) -> str:
+        """Return a code that makes one session."""
+        code = secrets.token_urlsafe(24)
+        self._codes.add(code)
+        return code
+
+    def is_session(self, cookie: str) -> bool:
+        return hmac.compare_digest(cookie.encode(), self.session.encode())
+
+    def is_token(self, given: str) -> bool:
+        return bool(self.token) and hmac.compare_digest(given.encode(), self.token.encode())
+
+    def admits(self, given: str) -> bool:
+        """Return whether a code or the token makes a session; a code is used up by that."""
+        if self.is_token(given):
+            return True
+        for code in self._codes:
+            if hmac.compare_digest(code.encode(), given.encode()):
+                self._codes.discard(code)
+                self.on_link_used()
+                return True
+        return False
+
+    def _derived(self, purpose: str) -> str:
+        return hmac.new(self.secret, purpose.encode(), hashlib.sha256).hexdigest()
+
+
+def kept_secret(path: Path | None = None) -> bytes:
+    """Return the secret of this user on this machine, made at first use: sessions outlive a restart of the server."""
+    place = path or user_state_path("assay", appauthor=False) / "ui-secret"
+    try:
+        place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(place, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    except OSError:  # a home that cannot be written: sessions last as long as this process
+        return secrets.token_bytes(32)
+    with open(descriptor, "r+b") as file:
+        os.fchmod(descriptor, 0o600)
+        found = file.read(32)
+        if len(found) < 32:
+            found = secrets.token_bytes(32)
+            file.seek(0)
+            file.write(found)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What a server lets through: names that it answers to beside loopback, and whether anything may be changed.
+
+    `prefix` is what a proxy puts in front of every path and does not take off again.
+    """
+
+    cookie: str
+    hosts: frozenset[str] = frozenset()
+    prefix: str = ""
+    is_read_only: bool = False
+
+    def knows(self, host: str) -> bool:
+        """Return whether a Host header names this server, whatever the port: a tunnel has another one."""
+        name = _hostname(host)
+        return name is not None and (name in LOOPBACK or name in self.hosts)
+
+
+class Guard:
+    """ASGI layer in front of everything. What it refuses never reaches a route."""
+
+    def __init__(self, app: ASGIApp, keys: Keys, rules: Rules, login_page: Callable[[str], bytes]) -> None:
+        """`login_page` returns the page that is shown at a path to somebody without a session."""
+        self._app = app
+        self._keys = keys
+        self._rules = rules
+        self._login_page = login_page
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        if scope["type"] != "http":  # there is no websocket here
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        prefix, path = self._rules.prefix, str(scope["path"])
+        if prefix and path.startswith(f"{prefix}/"):
+            scope = {**scope, "path": path.removeprefix(prefix), "raw_path": None}
+        nonce = secrets.token_urlsafe(16)
+        scope.setdefault("state", {})["nonce"] = nonce
+        send = _with_headers(send, nonce)
+        refusal = self._refusal(scope)
+        if refusal is None:
+            await self._app(scope, receive, send)
+            return
+        status, what, fix = refusal
+        path = str(scope["path"])
+        if status == 401 and not path.startswith("/api/"):
+            await _answer(send, status, self._login_page(path), "text/html; charset=utf-8")
+        else:
+            body = json.dumps({"what": what, "where": "", "fix": fix}).encode()
+            await _answer(send, status, body, "application/json")
+
+    def _refusal(self, scope: Scope) -> tuple[int, str, str] | None:
+        """Return status, sentence and fix of a request that may not pass."""
+        headers = _headers_of(scope)
+        path, method = str(scope["path"]), str(scope["method"])
+        host = headers.get("host", "")
+        if not self._rules.knows(host):
+            fix = "open it as localhost or 127.0.0.1, or start it with --allow-host NAME"
+            return 421, "This server does not answer to that name.", fix
+        origin = headers.get("origin")
+        if origin is not None and not _is_origin_of(origin, host):
+            return 403, "Another site has no access here.", ""
+        if headers.get("sec-fetch-site") in ("cross-site", "same-site") and not _is_visit(headers, method, path):
+            return 403, "Another site has no access here.", ""
+        if "transfer-encoding" in headers:
+            return 411, "A request says how long it is.", ""
+        if _length_of(headers) > MAX_BODY_BYTES:
+            return 413, f"A request has at most {MAX_BODY_BYTES >> 20} MB.", ""
+        if path in PUBLIC:
+            return None
+        bearer = headers.get("authorization", "")
+        has_token = bearer.startswith("Bearer ") and self._keys.is_token(bearer.removeprefix("Bearer "))
+        if not has_token and not self._keys.is_session(_cookie(headers, self._rules.cookie)):
+            return 401, "There is no session.", "open the link that `assay ui` printed"
+        if method not in SAFE_METHODS:
+            if self._rules.is_read_only:
+                return 403, "This server was started read-only: nothing can be changed here.", ""
+            if not has_token and not hmac.compare_digest(
+                headers.get(WRITE_HEADER, "").encode(), self._keys.write.encode()
+            ):
+                return 403, "A change needs the header of this page.", "reload the page"
+        return None
+
+
+def session_cookie(keys: Keys, rules: Rules, *, is_secure: bool) -> str:
+    """Return the Set-Cookie of a session. It has no path: its own is the folder of the login page, prefix included."""
+    parts = [f"{rules.cookie}={keys.session}", "HttpOnly", "SameSite=Strict", f"Max-Age={_YEAR_S}"]
+    return "; ".join([*parts, *(["Secure"] if is_secure else [])])
+
+
+def _is_visit(headers: dict[str, str], method: str, path: str) -> bool:
+    """Return whether somebody follows a link from elsewhere to a page: harmless, and without a cookie at first."""
+    is_page = not path.startswith("/api/") and "." not in path.rpartition("/")[2]
+    return (
+        method == "GET"
+        and is_page
+        and headers.get("sec-fetch-mode") == "navigate"
+        and (headers.get("sec-fetch-dest") == "document")
+    )
+
+
+def _is_origin_of(origin: str, host: str) -> bool:
+    """Return whether an Origin is the page that this server serves: its Host, port included, as the browser sees it."""
+    try:
+        parts = urlsplit(origin)
+    except ValueError:
+        return False
+    return parts.scheme in ("http", "https") and parts.netloc.lower() == host.lower()
+
+
+def _hostname(host: str) -> str | None:
+    """Return the name in a Host header, None for one that is not well formed."""
+    try:
+        parts = urlsplit(f"//{host}")
+        _ = parts.port
+    except ValueError:
+        return None
+    if not host or parts.netloc != host or "@" in host or parts.path or parts.query or parts.fragment:
+        return None
+    return parts.hostname
+
+
+def _headers_of(scope: Scope) -> dict[str, str]:
+    """Return the headers; one that comes twice counts with all its values, so that no second Host slips by."""
+    found: dict[str, str] = {}
+    for name, value in scope["headers"]:
+        key, text = name.decode("latin-1").lower(), value.decode("latin-1")
+        found[key] = f"{found[key]}, {text}" if key in found else text
+    return found
+
+
+def _cookie(headers: dict[str, str], name: str) -> str:
+    for part in headers.get("cookie", "").replace(",", ";").split(";"):
+        key, _, value = part.strip().partition("=")
+        if key == name:
+            return value
+    return ""
+
+
+def _length_of(headers: dict[str, str]) -> int:
+    text = headers.get("content-length", "0")
+    return int(text) if text.isdecimal() else MAX_BODY_BYTES + 1
+
+
+def _with_headers(send: Send, nonce: str) -> Send:
+    policy = _POLICY.format(nonce=f" 'nonce-{nonce}'")
+    ours = [(name.encode(), value.encode()) for name, value in _HEADERS.items()]
+
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            given = {name for name, _ in message["headers"]}
+            message["headers"] = [
+                *message["headers"],
+                *(pair for pair in ours if pair[0] not in given),
+            ]
+            if b"content-security-policy" not in given:
+                message["headers"].append((b"content-security-policy", policy.encode()))
+            if b"cache-control" not in given:
+                message["headers"].append((b"cache-control", b"no-store"))
+        await send(message)
+
+    return sending
+
+
+async def _answer(send: Send, status: int, body: bytes, content_type: str) -> None:
+    headers = [
+        (b"content-type", content_type.encode()),
+        (b"content-length", str(len(body)).encode()),
+    ]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def allowed_hosts(names: Iterable[str]) -> frozenset[str]:
+    """Return names as they are compared: lower case, without a port."""
+    return frozenset(found for name in names if (found := _hostname(name)) is not None)

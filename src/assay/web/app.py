@@ -1,0 +1,106 @@
+"""The application: routes behind the guard, errors as JSON, the page at every address of a page."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp
+
+from assay.core.errors import AssayError
+from assay.core.version import version
+from assay.store.layout import Project
+from assay.web.access import Guard, Keys, Rules
+from assay.web.answers import Problem, as_json, problem_of
+from assay.web.live import Watches
+from assay.web.pages import PAGES, Files
+from assay.web.routes import live, runs, session
+from assay.web.site import Site
+
+ROUTERS = (session.router, runs.router, live.router)
+
+
+def make_app(project: Project, keys: Keys, rules: Rules, files: Files | None = None) -> ASGIApp:
+    """Return the whole application for the projects of this user, `project` first."""
+    api = make_api(project, keys, rules, files or Files.read())
+    return Guard(api, keys, rules, api.state.files.login_page)
+
+
+def make_api(project: Project, keys: Keys, rules: Rules, files: Files) -> FastAPI:
+    """Return the routes without the guard."""
+    api = FastAPI(
+        title="assay",
+        version=version(),
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        lifespan=_life,
+    )
+    api.state.site = Site(project)
+    api.state.watches = Watches()
+    api.state.keys = keys
+    api.state.rules = rules
+    api.state.files = files
+    for router in ROUTERS:
+        api.include_router(router)
+    api.add_exception_handler(AssayError, _assay_error)
+    api.add_exception_handler(RequestValidationError, _wrong_form)
+    api.add_exception_handler(HTTPException, _http_error)
+    for path in PAGES:
+        api.add_api_route(path, _page, methods=["GET", "HEAD"], include_in_schema=False)
+    api.add_api_route("/{path:path}", _file, methods=["GET", "HEAD"], include_in_schema=False)
+    return api
+
+
+@contextlib.asynccontextmanager
+async def _life(api: FastAPI) -> AsyncIterator[None]:
+    yield
+    api.state.watches.close()
+    api.state.site.close()
+
+
+def _page(request: Request) -> Response:
+    files: Files = request.app.state.files
+    body = files.document(request.url.path, request.state.nonce)
+    return Response(body, media_type="text/html")
+
+
+def _file(request: Request) -> Response:
+    files: Files = request.app.state.files
+    found = files.by_path.get(str(request.scope["path"]))
+    if found is None:
+        if request.scope["path"].startswith(("/api/", "/assets/")):
+            return as_json(Problem(what="There is nothing at this address."), 404)
+        body = files.document(request.url.path, request.state.nonce)
+        return Response(body, 404, media_type="text/html")
+    headers = {"content-type": found.content_type, "vary": "accept-encoding"}
+    is_hashed = request.scope["path"].startswith("/assets/")
+    headers["cache-control"] = "public, max-age=31536000, immutable" if is_hashed else "no-cache"
+    if found.packed is not None and "gzip" in request.headers.get("accept-encoding", ""):
+        return Response(found.packed, headers={**headers, "content-encoding": "gzip"})
+    return Response(found.data, headers=headers)
+
+
+def _assay_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, AssayError)
+    status, problem = problem_of(error)
+    return as_json(problem, status)
+
+
+def _wrong_form(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    first: dict[str, Any] = dict(error.errors()[0])
+    where = ".".join(str(part) for part in first.get("loc", ())[1:])
+    return as_json(Problem(what=f"The request is not as it should be: {first['msg']}.", where=where), 422)
+
+
+def _http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    answer = as_json(Problem(what=f"{error.detail}."), error.status_code)
+    for name, value in (error.headers or {}).items():
+        answer.headers[name] = value
+    return answer

@@ -1,0 +1,52 @@
+"""Curves as bytes: a head of JSON, then float64 columns, little-endian, one curve after the other.
+
+u32 length of the head, the head (UTF-8, padded with blanks to whole words of eight bytes), then for each curve of
+`curves` in the head its columns: x and value when it is raw; else x, lowest, highest, mean and count.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from assay.query.curves import Curve
+
+
+def pack(curves: Sequence[Curve], facts: Mapping[str, Any]) -> bytes:
+    """Return the bytes of these curves; `facts` stand beside them in the head."""
+    import numpy as np
+
+    text = json.dumps({**facts, "curves": [_head(curve) for curve in curves]}, separators=(",", ":"))
+    head = text.encode()
+    head += b" " * (-(len(head) + 4) % 8)
+    parts = [len(head).to_bytes(4, "little"), head]
+    for curve in curves:
+        columns = [curve.xs, curve.means] if curve.is_raw else _columns(curve)
+        parts += [np.ascontiguousarray(column, dtype="<f8").tobytes() for column in columns]
+    return b"".join(parts)
+
+
+def _columns(curve: Curve) -> list[Any]:
+    return [curve.xs, curve.lows, curve.highs, curve.means, curve.counts]
+
+
+def _head(curve: Curve) -> dict[str, Any]:
+    return {
+        "run": curve.run,
+        "metric": curve.metric,
+        "branch": curve.branch,
+        "n": len(curve),
+        "raw": curve.is_raw,
+        "total": curve.total,
+        "first": _finite(curve.first_x),
+        "last": _finite(curve.last_x),
+        "width": curve.width,
+        "bad": curve.non_finite,
+        "badAt": _finite(curve.non_finite_x),
+    }
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -1,0 +1,237 @@
+"""What changes in a project while somebody looks: one thread that watches, one stream of events for each page."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import threading
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from assay.core.errors import AssayError
+from assay.core.ids import id_of_folder
+from assay.query.table import RunRow
+from assay.store.index import Synchronized
+from assay.web.site import Home
+
+LOOK_S = 0.2
+"""How often open runs are looked at. From a log call to the page it takes at most this and the page's own time."""
+INDEX_S = 1.0
+ALL_S = 5.0
+BEAT_S = 15.0
+MAX_STREAMS = 64
+
+_LOG = logging.getLogger("assay.web")
+
+
+class TooManyStreamsError(AssayError):
+    """More pages are open than this server serves."""
+
+
+@dataclass(eq=False, slots=True)
+class Stream:
+    """The events of one open page; `loop` is the one that its request runs in."""
+
+    loop: asyncio.AbstractEventLoop
+    events: asyncio.Queue[dict[str, Any] | None] = field(default_factory=lambda: asyncio.Queue(256))
+
+    def send(self, event: dict[str, Any] | None) -> None:
+        """Hand over an event from any thread. A page that does not read is cut off, and connects again."""
+        self.loop.call_soon_threadsafe(self._put, event)
+
+    def _put(self, event: dict[str, Any] | None) -> None:
+        if self.events.full():
+            while not self.events.empty():
+                self.events.get_nowait()
+            event = None
+        self.events.put_nowait(event)
+
+
+class Watch:
+    """Watches one project as long as somebody listens, and tells what has changed.
+
+    An event has the `version` of the list of runs, `rows` (how many log calls of each open run there are by now),
+    `files` (how long the log and the output of each open run are), `changed` and `gone` runs by id.
+    """
+
+    def __init__(self, home: Home) -> None:
+        self._home = home
+        self._streams: set[Stream] = set()
+        self._lock = threading.Lock()
+        self._wake = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._is_closed = False
+
+    def open(self, loop: asyncio.AbstractEventLoop) -> Stream:
+        """Begin a stream. TooManyStreamsError when there are enough."""
+        stream = Stream(loop)
+        with self._lock:
+            if len(self._streams) >= MAX_STREAMS:
+                raise TooManyStreamsError(f"At most {MAX_STREAMS} pages are open at once.")
+            self._streams.add(stream)
+            if self._thread is None and not self._is_closed:
+                self._thread = threading.Thread(target=self._watch, name="assay-watch", daemon=True)
+                self._thread.start()
+        return stream
+
+    def drop(self, stream: Stream) -> None:
+        with self._lock:
+            self._streams.discard(stream)
+
+    def look_now(self) -> None:
+        """Look at everything at once: something was changed by way of this server."""
+        self._wake.set()
+
+    def close(self) -> None:
+        """End every stream and the thread."""
+        with self._lock:
+            self._is_closed = True
+            streams, thread = list(self._streams), self._thread
+        self._wake.set()
+        for stream in streams:
+            stream.send(None)
+        if thread is not None:
+            thread.join(2.0)
+
+    def _watch(self) -> None:
+        looked = _Looked()
+        while True:
+            with self._lock:
+                if not self._streams or self._is_closed:
+                    self._thread = None
+                    return
+            begun = time.monotonic()
+            try:
+                event = self._event(looked, everything=self._wake.is_set())
+            except (
+                AssayError,
+                OSError,
+            ) as error:  # the next look may succeed: a folder was away for a moment
+                _LOG.warning("cannot look at %s: %s", self._home.project.root, error)
+                event = {}
+            self._wake.clear()
+            if event:
+                with self._lock:
+                    streams = list(self._streams)
+                for stream in streams:
+                    stream.send(event)
+            # Looking never takes more than a tenth of a core, however many runs are open.
+            self._wake.wait(max(LOOK_S, 9 * (time.monotonic() - begun)))
+
+    def _event(self, looked: _Looked, *, everything: bool) -> dict[str, Any]:
+        home, now = self._home, time.monotonic()
+        event: dict[str, Any] = {}
+        stamp = _mtime_ns(home.project.runs_dir)
+        if everything or stamp != looked.stamp or now - looked.all_at > looked.all_every:
+            begun = time.monotonic()
+            found = home.catalog.synchronize()
+            # With very many runs a look at all of them is not cheap.
+            looked.all_every = max(ALL_S, 50 * (time.monotonic() - begun))
+            looked.stamp, looked.all_at = stamp, now
+            if found:
+                self._tell(event, found)
+            looked.open = {row.written.folder: row for row in home.catalog.open_rows()}
+        rows, files = {}, {}
+        for row in looked.open.values():
+            folder = home.folder(row.written.folder)
+            home.curves.tail(folder).update()
+            count = home.curves.revision(folder)
+            sizes = (_size(folder.log), _size(folder.output), _size(folder.events))
+            if looked.rows.get(row.id) != count:
+                rows[row.id] = looked.rows[row.id] = count
+            if looked.files.get(row.id) != sizes:
+                files[row.id] = looked.files[row.id] = sizes
+        if rows:
+            event["rows"] = rows
+        if files:
+            event["files"] = files
+        is_late = now - looked.index_at > INDEX_S
+        if is_late and looked.open:
+            looked.index_at = now
+            found = home.catalog.synchronize(list(looked.open))
+            if found:
+                self._tell(event, found)
+                looked.open = {row.written.folder: row for row in home.catalog.open_rows()}
+            event |= self._statuses(looked)
+        return event
+
+    def _statuses(self, looked: _Looked) -> dict[str, Any]:
+        """Return the status of open runs that is another one than before: a process was killed, or fell silent."""
+        found = {row.id: row.status for row in looked.open.values()}
+        fresh = {run_id: status for run_id, status in found.items() if looked.statuses.get(run_id) != status}
+        looked.statuses = found
+        return {"statuses": fresh} if fresh else {}
+
+    def _tell(self, event: dict[str, Any], found: Synchronized) -> None:
+        event["version"] = self._home.catalog.version
+        event["changed"] = [*event.get("changed", []), *map(id_of_folder, found.changed)]
+        event["gone"] = [*event.get("gone", []), *map(id_of_folder, found.gone)]
+
+
+@dataclass(slots=True)
+class _Looked:
+    """What the last look found."""
+
+    stamp: int = -1
+    all_at: float = 0.0
+    all_every: float = ALL_S
+    index_at: float = 0.0
+    open: dict[str, RunRow] = field(default_factory=dict)
+    rows: dict[str, int] = field(default_factory=dict)
+    files: dict[str, tuple[int, int, int]] = field(default_factory=dict)
+    statuses: dict[str, str] = field(default_factory=dict)
+
+
+async def server_sent(watch: Watch, stream: Stream) -> AsyncIterator[bytes]:
+    """Yield the events of a stream as a page reads them, and a comment now and then, so that a dead one is noticed."""
+    try:
+        yield b"retry: 1000\n\n"
+        while True:
+            try:
+                event = await asyncio.wait_for(stream.events.get(), BEAT_S)
+            except TimeoutError:
+                yield b": alive\n\n"
+                continue
+            if event is None:
+                return
+            yield f"data: {json.dumps(event, separators=(',', ':'))}\n\n".encode()
+    finally:
+        watch.drop(stream)
+
+
+def _mtime_ns(path: Any) -> int:
+    try:
+        return os.stat(path).st_mtime_ns
+    except OSError:
+        return 0
+
+
+def _size(path: Any) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0
+
+
+class Watches:
+    """One watch for each project that is looked at."""
+
+    def __init__(self) -> None:
+        self._watches: dict[str, Watch] = {}
+        self._lock = threading.Lock()
+
+    def of(self, home: Home) -> Watch:
+        with self._lock:
+            if home.key not in self._watches:
+                self._watches[home.key] = Watch(home)
+            return self._watches[home.key]
+
+    def close(self) -> None:
+        with self._lock:
+            watches = list(self._watches.values())
+        for watch in watches:
+            watch.close()

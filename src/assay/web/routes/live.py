@@ -1,0 +1,32 @@
+"""Route of what changes: one stream of events for a page."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Request
+from fastapi.responses import StreamingResponse
+
+from assay.web.answers import PROBLEMS, HomeOf
+from assay.web.live import Watches, server_sent
+
+router = APIRouter(responses=PROBLEMS)
+
+
+def watches_of(request: Request) -> Watches:
+    watches = request.app.state.watches
+    assert isinstance(watches, Watches)
+    return watches
+
+
+WatchesOf = Annotated[Watches, Depends(watches_of)]
+
+
+@router.get("/api/live", include_in_schema=False)
+async def live(home: HomeOf, watches: WatchesOf) -> StreamingResponse:
+    """Stream what changes in a project, as server-sent events (`web/live.py`)."""
+    watch = watches.of(home)
+    stream = watch.open(asyncio.get_running_loop())
+    headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
+    return StreamingResponse(server_sent(watch, stream), media_type="text/event-stream", headers=headers)

@@ -1,0 +1,311 @@
+"""Routes of the list of runs: pages of rows, the columns there can be, curves."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query, Request, Response
+
+from assay.core.errors import InputError
+from assay.query.catalog import Asked, PageColumn, PageGroup
+from assay.query.curves import View, draw, file_stamp
+from assay.query.groups import Spread
+from assay.query.table import COLUMNS, RunRow
+from assay.web.answers import PROBLEMS, HomeOf, Model, as_json
+from assay.web.curve_bytes import pack
+from assay.web.site import Home
+
+MAX_LIMIT = 2_000
+MAX_CURVE_RUNS = 1_000
+MAX_CURVES = 20_000
+MAX_POINTS = 8_000
+
+router = APIRouter(responses=PROBLEMS)
+
+
+class BestValue(Model):
+    metric: str
+    mode: str
+    value: float | str
+    step: int | None
+
+
+class RunLine(Model):
+    """One run in a list. Times are unix seconds; `cells` has a value for each column of the page."""
+
+    id: str
+    tag: str
+    status: str
+    reason: str
+    kind: str
+    created: float
+    duration: float | None
+    step: int
+    attempts: int
+    labels: list[str]
+    best: BestValue | None
+    cells: list[float | int | str | None]
+
+
+class SpreadCell(Model):
+    """Mean and sample standard deviation of `count` runs; `std` is null for one run."""
+
+    mean: float | str
+    std: float | str | None
+    count: int
+
+
+class GroupLine(Model):
+    """Runs that are alike, the newest first."""
+
+    key: list[str | float | int | None]
+    newest: RunLine
+    ids: list[str]
+    cells: list[SpreadCell | float | int | str | None]
+
+
+class ColumnHead(Model):
+    name: str
+    kind: str
+    statistic: str
+
+
+class RunsPage(Model):
+    """A part of the rows that were asked for. `reading` is how far a new index has come, as (done, total)."""
+
+    version: int
+    total: int
+    runs: int
+    columns: list[ColumnHead]
+    rows: list[RunLine]
+    groups: list[GroupLine]
+    reading: tuple[int, int] | None
+
+
+class ColumnNames(Model):
+    """Every name that a column, a filter or a panel may have; `varying` are keys in which new runs differ."""
+
+    varying: list[str]
+
+    facts: list[str]
+    metrics: list[str]
+    results: list[str]
+    config: list[str]
+    labels: list[str]
+
+
+Ids = Annotated[str, Query(max_length=40_000, description="Ids with commas between.")]
+Text = Annotated[str, Query(max_length=20_000)]
+Texts = Annotated[list[str], Query(max_length=200)]
+
+
+def asked(
+    where: Text = "",
+    grep: Text = "",
+    sort: Texts = ["-created"],  # noqa: B006 - a default of the API, never changed
+    column: Texts = [],  # noqa: B006
+    group: Texts = [],  # noqa: B006
+    tests: bool = False,
+    archived: bool = False,
+    offset: Annotated[int, Query(ge=0, le=10_000_000)] = 0,
+    limit: Annotated[int, Query(ge=0, le=MAX_LIMIT)] = 100,
+) -> Asked:
+    return Asked(
+        where=where,
+        grep=grep,
+        sort=tuple(sort),
+        columns=tuple(column),
+        group=tuple(group),
+        tests=tests,
+        archived=archived,
+        offset=offset,
+        limit=limit,
+    )
+
+
+AskedOf = Annotated[Asked, Depends(asked)]
+
+
+@router.get("/api/runs", response_model=RunsPage)
+def runs(home: HomeOf, question: AskedOf) -> Response:
+    """Return a page of runs, or of groups of runs."""
+    page = home.catalog.page(question)
+    reading = home.catalog.reading
+    return as_json(
+        RunsPage(
+            version=home.catalog.version,
+            total=page.total,
+            runs=page.runs,
+            columns=[_head(column) for column in page.columns],
+            rows=[line_of(row.run, row.cells) for row in page.rows],
+            groups=[_group(group) for group in page.groups],
+            reading=(reading.done, reading.total) if reading.total else None,
+        )
+    )
+
+
+@router.get("/api/runs/ids")
+def run_ids(home: HomeOf, question: AskedOf) -> list[str]:
+    """Return the ids of all runs that are asked for, in order: what "select all" means."""
+    return home.catalog.ids(question)
+
+
+@router.get("/api/columns")
+def columns(home: HomeOf) -> ColumnNames:
+    """Return everything that a column, a filter or a panel can be made of."""
+    names = home.catalog.names()
+    return ColumnNames(
+        varying=home.catalog.varying(),
+        facts=[*COLUMNS, "desc"],
+        metrics=sorted(names.metrics),
+        results=sorted(names.results),
+        config=sorted(names.config),
+        labels=sorted(names.labels),
+    )
+
+
+@router.get("/api/metrics")
+def metrics(home: HomeOf, runs: Ids) -> list[str]:
+    """Return the metrics that any of these runs has."""
+    return home.catalog.metrics_of(split_ids(runs))
+
+
+@router.get(
+    "/api/curves",
+    response_class=Response,
+    responses={
+        200: {"content": {"application/octet-stream": {}}},
+        304: {"description": "Unchanged."},
+    },
+)
+def curves(
+    request: Request,
+    home: HomeOf,
+    runs: Ids,
+    metric: Annotated[list[str], Query(max_length=500)],
+    x: Annotated[str, Query(max_length=2_000)] = "",
+    low: Annotated[float | None, Query(allow_inf_nan=False)] = None,
+    high: Annotated[float | None, Query(allow_inf_nan=False)] = None,
+    points: Annotated[int, Query(ge=1, le=MAX_POINTS)] = 600,
+    log: bool = False,
+    branches: bool = False,
+    since: Annotated[str, Query(max_length=60_000, description="ID:X with commas between.")] = "",
+    width: Annotated[list[float], Query(max_length=500, description="One for each metric.")] = [],  # noqa: B006
+) -> Response:
+    """Return curves as bytes (`web/curve_bytes.py`), each reduced to what `points` ranges of x can show.
+
+    With `since` only what lies from there on is sent of those runs, in ranges of the widths that were sent before.
+    """
+    ids = split_ids(runs)
+    if len(ids) > MAX_CURVE_RUNS or len(ids) * len(metric) > MAX_CURVES:
+        raise InputError(
+            f"At most {MAX_CURVE_RUNS:,} runs and {MAX_CURVES:,} curves are drawn at once.",
+            fix="select fewer runs, or group them",
+        )
+    rows = home.catalog.rows(ids)
+    etag = _etag(home, rows, str(request.url.query))
+    if request.headers.get("if-none-match") == etag:
+        return Response(status_code=304, headers={"etag": etag})
+    view = View(x=x, low=low, high=high, points=points, log=log, branches=branches)
+    begins = _since(since)
+    widths = dict(zip(metric, width, strict=False))
+    wanted = [*metric, x] if x not in ("", "step", "time", "elapsed") else metric
+    found = []
+    followed: dict[float | None, dict[str, Mapping[str, Any]]] = {}
+    revisions = {}
+    for run_id in ids:
+        if run_id in rows:
+            row = rows[run_id]
+            is_open = row.written.status == "running" and not row.written.error
+            folder = home.folder(row.written.folder)
+            # An open run is read before its revision: what is new then comes with the next request.
+            read = home.curves.series(folder, wanted if x != "elapsed" else None, is_open=is_open, branches=branches)
+            followed.setdefault(begins.get(run_id, low), {})[run_id] = read
+            revisions[run_id] = home.curves.revision(folder) if is_open else 0
+    for begin, series in followed.items():
+        part = view if begin == low else replace(view, low=begin)
+        found += draw(series, metric, part, widths=widths)
+    facts = {"missing": [each for each in ids if each not in rows], "revisions": revisions}
+    headers = {"etag": etag, "cache-control": "private, no-cache"}
+    return Response(pack(found, facts), media_type="application/octet-stream", headers=headers)
+
+
+def split_ids(text: str) -> list[str]:
+    return list(dict.fromkeys(each for each in text.split(",") if each))
+
+
+def line_of(row: RunRow, cells: Sequence[Any] = ()) -> RunLine:
+    written = row.written
+    best = None
+    if written.best_value is not None:
+        best = BestValue(
+            metric=written.best_metric,
+            mode=written.best_mode,
+            value=written.best_value,
+            step=written.best_step,
+        )
+    return RunLine(
+        id=row.id,
+        tag=row.tag,
+        status=row.status,
+        reason=written.error or written.reason,
+        kind=written.kind,
+        created=written.created_ns / 1e9,
+        duration=row.duration_s,
+        step=_step(row),
+        attempts=written.attempts,
+        labels=row.labels,
+        best=best,
+        cells=list(cells),
+    )
+
+
+def _step(row: RunRow) -> int:
+    """Return how far a run came; one that goes on has not written that yet, its metrics tell."""
+    if row.written.status != "running":
+        return row.written.step
+    return max((each.step for each in row.summaries.values()), default=row.written.step)
+
+
+def _head(column: PageColumn) -> ColumnHead:
+    return ColumnHead(name=column.name, kind=column.kind, statistic=column.statistic)
+
+
+def _group(group: PageGroup) -> GroupLine:
+    cells = [
+        SpreadCell(mean=cell.mean, std=cell.std if cell.count > 1 else None, count=cell.count)
+        if isinstance(cell, Spread)
+        else cell
+        for cell in group.cells
+    ]
+    return GroupLine(key=list(group.key), newest=line_of(group.newest), ids=list(group.ids), cells=cells)
+
+
+def _etag(home: Home, rows: Mapping[str, RunRow], query: str) -> str:
+    digest = hashlib.blake2b(query.encode(), digest_size=12)
+    for row in rows.values():
+        folder = home.folder(row.written.folder)
+        stamp: object
+        if row.written.status == "running":
+            stamp = home.curves.revision(folder, update=True)
+        else:
+            stamp = file_stamp(folder.metrics)
+        digest.update(f"{row.id} {stamp}\n".encode())
+    return f'"{digest.hexdigest()}"'
+
+
+def _since(text: str) -> dict[str, float]:
+    found = {}
+    for part in filter(None, text.split(",")):
+        run_id, _, value = part.partition(":")
+        try:
+            found[run_id] = float(value)
+        except ValueError:
+            raise InputError(f"`{part[:40]}` is no ID:X.", where="since") from None
+        if not math.isfinite(found[run_id]):
+            raise InputError(f"`{part[:40]}` is no ID:X.", where="since")
+    return found

@@ -1,0 +1,78 @@
+"""Routes of the session: making one, and what a page has to know at first."""
+
+from __future__ import annotations
+
+import getpass
+
+from fastapi import APIRouter, Request, Response
+
+from assay.core.version import version
+from assay.web.access import LOGIN, WRITE_HEADER, Keys, Rules, session_cookie
+from assay.web.answers import PROBLEMS, Model, Problem, SiteOf, as_json
+
+router = APIRouter(responses=PROBLEMS)
+
+
+class Login(Model):
+    """The code of a link, or the token."""
+
+    token: str
+
+
+class SiteFacts(Model):
+    """What a page has to know at first. `write` is the value of the header that each change carries."""
+
+    project: str
+    key: str
+    root: str
+    version: str
+    user: str
+    is_read_only: bool
+    write_header: str
+    write: str
+
+
+@router.get(LOGIN, include_in_schema=False)
+def login_page(request: Request) -> Response:
+    return Response(request.app.state.files.login_page(LOGIN), media_type="text/html")
+
+
+@router.post(LOGIN, include_in_schema=False)
+def login(request: Request, given: Login) -> Response:
+    """Make a session of the code of a link, or of the token."""
+    keys: Keys = request.app.state.keys
+    rules: Rules = request.app.state.rules
+    if not keys.admits(given.token):
+        problem = Problem(
+            what="This link was used before, or is of an earlier start.",
+            fix="The terminal in which `assay ui` runs shows a fresh one.",
+        )
+        return as_json(problem, 401)
+    answer = Response(status_code=204)
+    answer.headers["set-cookie"] = session_cookie(keys, rules, is_secure=request.url.scheme == "https")
+    return answer
+
+
+@router.get("/api/site")
+def site(request: Request, site: SiteOf, project: str = "") -> SiteFacts:
+    """Return what a page has to know at first."""
+    home = site.home(project)
+    keys: Keys = request.app.state.keys
+    rules: Rules = request.app.state.rules
+    return SiteFacts(
+        project=home.project.root.name,
+        key="" if home is site.first else home.key,
+        root=str(home.project.root),
+        version=version(),
+        user=_user(),
+        is_read_only=rules.is_read_only,
+        write_header=WRITE_HEADER,
+        write="" if rules.is_read_only else keys.write,
+    )
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # a container whose user has no name
+        return ""

@@ -1,0 +1,95 @@
+"""The server as a process: its socket, its links, and how it ends."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import uvicorn
+
+from assay.core.errors import InputError
+from assay.store.layout import Project
+from assay.web.access import LOGIN, LOOPBACK, Keys, Rules, allowed_hosts, kept_secret
+from assay.web.app import make_app
+from assay.web.pages import Files
+
+DEFAULT_PORT = 7341
+_TRIED = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """How a server is asked for. `port` 0 takes any that is free, None the usual one or one of the next."""
+
+    host: str = "127.0.0.1"
+    port: int | None = None
+    token: str = ""
+    names: tuple[str, ...] = ()
+    is_read_only: bool = False
+    prefix: str = ""
+
+
+def serve(project: Project, wanted: Wanted, say: Callable[[str, str], object]) -> None:
+    """Serve until the process is interrupted. `say(event, text)` is told the link, each time there is a new one.
+
+    InputError for an address that cannot be had, and for one beyond this machine without a token.
+    """
+    is_local = wanted.host in LOOPBACK
+    if not is_local and not wanted.token:
+        fix = "set ASSAY_UI_TOKEN to a long random text, or name a file with --token-file"
+        raise InputError(
+            f"On {wanted.host} anybody in the network reaches the page: that needs a token.",
+            fix=fix,
+        )
+    listener = listen(wanted.host, wanted.port)
+    port = listener.getsockname()[1]
+    shown = f"[{wanted.host}]" if ":" in wanted.host else wanted.host
+    root = f"http://{shown}:{port}{wanted.prefix}"
+    keys = Keys(kept_secret(), wanted.token)
+    keys.on_link_used = lambda: say("another", f"{root}{LOGIN}#{keys.new_link_code()}")
+    names = allowed_hosts([*wanted.names, *([] if is_local else [shown])])
+    rules = Rules(f"assay-{port}", names, wanted.prefix, is_read_only=wanted.is_read_only)
+    files = Files.read()
+    app = make_app(project, keys, rules, files)
+    if not files.is_built:
+        say("unbuilt", "")
+    config = uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        date_header=False,
+        lifespan="on",
+        ws="none",
+        timeout_graceful_shutdown=1,
+        timeout_keep_alive=30,
+        h11_max_incomplete_event_size=256 << 10,
+        proxy_headers=False,
+    )
+    say("ready", f"{root}{LOGIN}#{keys.new_link_code()}")
+    with listener:
+        uvicorn.Server(config).run(sockets=[listener])
+
+
+def listen(host: str, port: int | None) -> socket.socket:
+    """Return a socket that listens; InputError when the address is taken, or is none of this machine."""
+    ports = [port] if port is not None else [*range(DEFAULT_PORT, DEFAULT_PORT + _TRIED), 0]
+    for each in ports:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((host, each))
+            listener.listen(256)
+        except (OSError, OverflowError) as error:
+            listener.close()
+            is_taken = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
+            if is_taken and port is None:
+                continue
+            what = "is taken" if is_taken else f"cannot be had ({getattr(error, 'strerror', None) or error})"
+            raise InputError(f"The address {host}:{each} {what}.", fix="choose another with --port") from None
+        else:
+            return listener
+    raise AssertionError("port 0 is never taken")

@@ -1,0 +1,85 @@
+"""Projects that a server shows, each opened when it is first asked for."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from assay.core.errors import InputError
+from assay.query.catalog import Catalog
+from assay.query.curves import CurveReader
+from assay.query.place import all_projects
+from assay.store.layout import Project, RunFolder
+
+
+@dataclass(slots=True)
+class Home:
+    """One project with its readers. `key` names it in addresses."""
+
+    project: Project
+    key: str
+    curves: CurveReader
+    catalog: Catalog
+    _is_read: bool = False
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @classmethod
+    def of(cls, project: Project) -> Home:
+        curves = CurveReader()
+        catalog = Catalog(project, summarize=curves.summaries_json)
+        return cls(project, key_of(project), curves, catalog)
+
+    def ready(self, wait_s: float) -> None:
+        """Read the runs if nobody has asked before; what takes longer than `wait_s` goes on behind."""
+        with self._lock:
+            if self._is_read:
+                return
+            self._is_read = True
+            thread = threading.Thread(target=self.catalog.synchronize, name="assay-first-look", daemon=True)
+            thread.start()
+        thread.join(wait_s)
+
+    def folder(self, name: str) -> RunFolder:
+        return RunFolder(self.project.runs_dir / name)
+
+
+class Site:
+    """All projects of this user, the one that the server was started in first."""
+
+    def __init__(self, project: Project) -> None:
+        self.first = Home.of(project)
+        self._homes = {self.first.key: self.first}
+        self._lock = threading.Lock()
+
+    def home(self, key: str = "") -> Home:
+        """Return the project of a key, the first one for ""; InputError for one that is not there."""
+        if not key:
+            return self.first
+        with self._lock:
+            if key not in self._homes:
+                found = next(
+                    (each for each in all_projects(self.first.project.root) if key_of(each) == key),
+                    None,
+                )
+                if found is None:
+                    raise InputError("There is no such project.", fix="`assay ls --all-projects` lists all")
+                self._homes[key] = Home.of(found)
+            return self._homes[key]
+
+    def homes(self) -> Iterator[Home]:
+        """Yield the projects that were opened."""
+        with self._lock:
+            yield from list(self._homes.values())
+
+    def close(self) -> None:
+        for home in self.homes():
+            home.catalog.close()
+
+
+def key_of(project: Project) -> str:
+    """Return a short name that says nothing about where the project lies."""
+    digest = hashlib.sha256(str(Path(project.root).resolve()).encode("utf-8", "surrogateescape"))
+    return digest.hexdigest()[:12]

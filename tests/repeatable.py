@@ -1,0 +1,98 @@
+"""Hooks that make a run of the tests repeatable: fixed examples, a random order by a seed, and the order as it was.
+
+`./dev test --random-order SEED` finds a test that fails only behind certain others. Every run leaves the list of tests
+that each worker ran, in order, in `.pytest_cache/d/order`; pytest repeats such a list: `./dev test -n0 @FILE`.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from itertools import groupby
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
+
+# No health check on speed: a loaded machine is no reason to fail.
+_PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("fixed", _PATIENT, derandomize=True, database=None)
+settings.register_profile("quick", settings.get_profile("fixed"), max_examples=10)
+settings.register_profile("fuzz", _PATIENT, max_examples=1_000, print_blob=True)
+settings.load_profile("fixed")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--random-order", type=int, metavar="SEED", help="run the tests in an order drawn from SEED")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if settings().derandomize:
+        draw_no_constants_of_modules()
+    if config.getoption("random_order") is not None:
+        config.option.loadscopereorder = False  # xdist would begin with the largest modules whatever the order
+    if worker() == "main":
+        for path in order_files(config):
+            path.unlink()
+
+
+def draw_no_constants_of_modules() -> None:
+    """Let examples depend on the test alone.
+
+    Hypothesis also draws constants out of the source of all local modules that are imported by then: the same test
+    would see other examples behind other tests, or after an edit elsewhere. It has no setting for that (6.170).
+    """
+    providers._get_local_constants = lambda: providers._local_constants
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    seed = config.getoption("random_order")
+    return [] if seed is None else [f"random order: seed {seed}"]
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    seed = config.getoption("random_order")
+    if seed is not None:
+        items[:] = shuffled(items, seed)
+
+
+def shuffled(items: list[pytest.Item], seed: int) -> list[pytest.Item]:
+    """Return modules in random order, and the tests of each in random order: fixtures of a module are made once."""
+    draw = random.Random(seed)
+    modules = [list(each) for _, each in groupby(items, key=lambda item: item.path)]
+    draw.shuffle(modules)
+    for module in modules:
+        draw.shuffle(module)
+    return [item for module in modules for item in module]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> None:
+    path = order_folder(item.config) / f"{worker()}.txt"
+    with path.open("a", encoding="utf-8") as file:
+        file.write(f"{item.nodeid}\n")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if not terminalreporter.stats.get("failed") and not terminalreporter.stats.get("error"):
+        return
+    for line in pytest_report_header(config):  # -q shows no header
+        terminalreporter.write_line(line)
+    for path in order_files(config):
+        shown = path.relative_to(config.rootpath)
+        terminalreporter.write_line(f"order of {path.stem}, to be repeated: ./dev test -n0 @{shown}")
+
+
+def order_folder(config: pytest.Config) -> Path:
+    return config.cache.mkdir("order")
+
+
+def order_files(config: pytest.Config) -> list[Path]:
+    return sorted(order_folder(config).glob("*.txt"))
+
+
+def worker() -> str:
+    """Name of this worker of xdist; `main` for the process that was started."""
+    return os.environ.get("PYTEST_XDIST_WORKER", "main")

@@ -1,0 +1,136 @@
+"""A store of runs, a server that shows it, and one browser for all tests of a process."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from web.serving import SOURCE, Server, serving
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, BrowserContext, Page
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+BROWSER_VARIABLE = "DEV_BROWSER"
+FLAGS = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+STATIC = Path(__file__).resolve().parents[2] / "src" / "assay" / "web" / "static"
+
+
+def browser_path() -> str | None:
+    return os.environ.get(BROWSER_VARIABLE) or next(filter(None, map(shutil.which, BROWSERS)), None)
+
+
+def missing() -> str:
+    """Return why no browser test can run, "" when they can."""
+    if browser_path() is None:
+        return "there is no Chromium: apt-get install chromium"
+    if not (STATIC / "index.html").exists():
+        return "the page is not built: ./dev setup"
+    return ""
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    if why := missing():
+        pytest.skip(why)
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=browser_path(), args=list(FLAGS))
+        yield browser
+        browser.close()
+
+
+class Visitor:
+    """Somebody at a browser with a session: pages that say nothing to the console, and ask nobody else."""
+
+    def __init__(self, browser: Browser, server: Server, **options: Any) -> None:
+        self.server = server
+        self.troubles: list[str] = []
+        self.foreign: list[str] = []
+        self.context: BrowserContext = browser.new_context(
+            **{"viewport": {"width": 1280, "height": 800}, "reduced_motion": "reduce", **options}
+        )
+        name, _, value = server.cookie.partition("=")
+        self.context.add_cookies([{"name": name, "value": value, "url": server.root}])
+        self.context.on("request", self._asked)
+
+    def _asked(self, request: Any) -> None:
+        if not request.url.startswith((self.server.root, "data:", "blob:")):
+            self.foreign.append(request.url)
+
+    def open(self, path: str = "/") -> Page:
+        page = self.context.new_page()
+        page.set_default_timeout(15_000)
+        page.on("pageerror", lambda error: self.troubles.append(f"error: {error}"))
+        page.on("dialog", lambda dialog: self.troubles.append(f"dialog: {dialog.message}"))
+        page.on(
+            "console",
+            lambda said: (
+                self.troubles.append(f"{said.type}: {said.text}") if said.type in ("error", "warning") else None
+            ),
+        )
+        page.goto(self.server.root.rstrip("/") + path)
+        return page
+
+    def close(self) -> None:
+        self.context.close()
+
+
+@pytest.fixture
+def visit(browser: Browser) -> Iterator[Callable[..., Visitor]]:
+    """Come to a server as somebody; nothing may go wrong in the page, and it may ask nobody but its server."""
+    visitors: list[Visitor] = []
+
+    def come(server: Server, **options: Any) -> Visitor:
+        visitor = Visitor(browser, server, **options)
+        visitors.append(visitor)
+        return visitor
+
+    yield come
+    for visitor in visitors:
+        visitor.close()
+        assert visitor.troubles == []
+        assert visitor.foreign == []
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[..., Server]]:
+    """Start servers that end with the test."""
+    with contextlib.ExitStack() as stack:
+        yield lambda folder, *arguments, **options: stack.enter_context(serving(folder, *arguments, **options))
+
+
+@pytest.fixture
+def assay_ui() -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run `assay ui` to its end: for what it refuses to do."""
+
+    def run(folder: Path, *arguments: str, variables: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "assay", "ui", *arguments],
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": str(SOURCE), **(variables or {})},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    return run
