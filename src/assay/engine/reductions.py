@@ -12,7 +12,6 @@ import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Any, Literal
 from weakref import WeakValueDictionary
 
@@ -111,7 +110,7 @@ class Reductions(TorchFunctionMode):
             note = _NOTES.get(func)
             known = note(self, result, args, kwargs or {}) if note is not None else None
             if known is not None:
-                self._known[id(result)] = replace(known, result=result)
+                self._known[id(result)] = _Reduced(result, known.weight, known.numel)
             else:
                 self._known.pop(id(result), None)  # an operation in place may have changed it
         return result
@@ -254,19 +253,13 @@ if hasattr(F, "linear_cross_entropy"):  # torch 2.13
     _DENOMINATORS[F.linear_cross_entropy] = _classes
 
 
-@cache
-def _signature(func: Any) -> inspect.Signature:
-    return inspect.signature(func)
-
-
 def _criterion(func: Any) -> _Note:
     """Make the note of a function of `torch.nn.functional` that has a parameter `reduction`."""
     denominator = _DENOMINATORS[func]
+    defaults = {name: each.default for name, each in inspect.signature(func).parameters.items()}
 
     def note(watch: Reductions, result: Tensor, args: Sequence[Any], kwargs: Mapping[str, Any]) -> _Reduced | None:
-        bound = _signature(func).bind(*args, **kwargs)
-        bound.apply_defaults()
-        given = bound.arguments
+        given = {**defaults, **dict(zip(defaults, args, strict=False)), **kwargs}  # torch has looked at it before
         if given.get("size_average") is not None or given.get("reduce") is not None:
             return None  # of torch before 0.4
         match given["reduction"]:
