@@ -15,7 +15,7 @@ import torch
 
 import assay
 from assay.core import run_file
-from assay.core.errors import InputError, RecordError
+from assay.core.errors import InputError
 from assay.record import later, media
 from assay.record.start import Run
 from assay.store.artifacts import Artifact, artifacts
@@ -146,15 +146,6 @@ def test_tensors_logged_for_later_come_in_order_with_the_values_they_had(
     found = read_series(folder_of(run).metrics)
     assert found["loss"].values.tolist() == list(range(1, 151))
     assert found["lr"].steps.tolist() == list(range(1, 151))
-
-
-def test_a_tensor_of_several_elements_logged_for_later_is_told_when_it_is_fetched(tmp_path: Path) -> None:
-    run = assay.start(project=tmp_path)
-    for step in range(later.MOST - 1):
-        run.log_later({"loss": torch.zeros(2)}, step)
-    with pytest.raises(RecordError, match="'loss'"):
-        run.log_later({"loss": 1.0}, later.MOST)
-    run.finish()
 
 
 def test_switched_off_nothing_is_made_and_every_call_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

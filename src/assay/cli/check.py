@@ -13,15 +13,20 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from assay.cli.launch import given
+from assay.cli.rehearsal import layout_overrides, rehearsal_options, wanted
+from assay.cli.rehearsal import lines as lines_of
 from assay.cli.terminal import echo, echo_json, paint, use_color, width
 from assay.core.diagnostics import Problem, render, summary, to_json
 from assay.core.errors import InputError
+from assay.core.plain import to_plain
 
 if TYPE_CHECKING:
     from assay.build import Examined
     from assay.cli.variations import Row
+    from assay.compose.rehearsal import Wanted
     from assay.config import Config
     from assay.config.tree import Table
+    from assay.core.rehearsal import Rehearsal
     from assay.engine.data.audit import Audit
 
 
@@ -48,6 +53,7 @@ def _uncollected() -> Iterator[None]:
 @click.option("--defaults", is_flag=True, help="List every default that is taken, and everything that is injected.")
 @click.option("--list", "listed", is_flag=True, help="List the configs of the file: variants, points of its sweep.")
 @click.option("--data", is_flag=True, help="Load one epoch of every split in several ways: all of it, and the same?")
+@rehearsal_options
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 @click.option("--user-dir", type=click.Path(), help="Where your modules are. Left out: beside the config, then src/.")
 @_uncollected()
@@ -58,6 +64,12 @@ def command(
     defaults: bool,
     listed: bool,
     data: bool,
+    rehearse: bool,
+    layout: str | None,
+    memory: str | None,
+    device: str | None,
+    batch: str,
+    variant: str | None,
     as_json: bool,
     user_dir: str | None,
 ) -> int:
@@ -65,10 +77,16 @@ def command(
     from assay.config import open_config
     from assay.config.expansion import problems_of_sections, told_once, variations
 
-    if any(argument.partition("=")[0] == "--variant" for argument in arguments):
+    conditions = {"--layout": layout, "--memory": memory, "--device": device, "--batch": batch}
+    if variant is not None and not rehearse:
         fix = "leave it out; --list shows them, each with its hash"
         raise InputError("`assay check` looks at every variant of the file: it has no option `--variant`.", fix=fix)
+    for name, value in conditions.items():
+        if value and not rehearse:
+            raise InputError(f"`{name}` says how to rehearse.", fix=f"assay check --rehearse {name} {value}")
+    asked = wanted(memory, device, batch) if rehearse else None
     files, overrides = given(arguments)
+    overrides += layout_overrides(layout)
     if len(files) != 1:
         raise InputError("`assay check` looks at one config.", fix="assay check digits.toml")
     if defaults and shape:
@@ -100,9 +118,14 @@ def command(
 
         audits = audit_data(config)
     differs = any(audit.problems for audit in audits)
+    if asked is not None and shape:
+        raise InputError("--rehearse builds the model, which --shape leaves out.", fix="leave out one of the two")
+    report = _rehearsed(config, variant, asked) if asked is not None and not bad else None
+    bad = bad or (report is not None and bool(report.failures))
     if as_json:
         told = to_json(problems)
         extra = {**(_taken(config, found) if defaults and found else {}), **_listed(rows, listed), **_audited(audits)}
+        extra |= {"rehearsal": to_plain(report)} if report is not None else {}
         echo_json({"problems": told, **extra} if extra else told)
         return 2 if bad else int(differs)
     if problems:
@@ -116,7 +139,17 @@ def command(
     elif not bad:
         _show_fine(files[0], None if shape else examiner.canonical(config))
     _show_audits(audits)
+    if report is not None:
+        echo("\n".join(["", *lines_of(report, color=use_color(sys.stdout))]))
     return 2 if bad else int(differs)
+
+
+def _rehearsed(config: Config, variant: str | None, asked: Wanted) -> Rehearsal:
+    from assay.compose.rehearsal import rehearse
+    from assay.config import expand
+
+    one = expand(config, [variant], sweep=False)[0] if variant is not None else config
+    return rehearse(one, asked)
 
 
 def _listed(rows: Sequence[Row], listed: bool) -> dict[str, Any]:

@@ -59,6 +59,9 @@ RANK_COMMAND = "_rank"
 REPLAY_COMMAND = "_replay"
 """Not for people: `assay replay` starts it."""
 
+REHEARSE_COMMAND = "_rehearse"
+"""Not for people: `assay run --rehearse` starts it."""
+
 TRACEBACK_VARIABLE = "ASSAY_TRACEBACK"
 COMPLETE_VARIABLE = "_ASSAY_COMPLETE"
 SIGINT_CODE, SIGPIPE_CODE = 130, 141
@@ -143,6 +146,10 @@ def _run(args: list[str]) -> int:
     try:
         if args[0] == REPLAY_COMMAND:
             return _train_again(args[1])
+        if args[0] == REHEARSE_COMMAND:
+            from assay.compose.rehearsal import work
+
+            return work(args[1])
         # Not `commands.main`: it has endings of its own for what is ended below.
         with commands.make_context("assay", args) as context:
             result = commands.invoke(context)

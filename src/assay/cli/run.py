@@ -47,6 +47,7 @@ FAST = ["evaluate.every=10 steps", "evaluate.limit=2", "checkpoint.every=10 step
     type=click.Choice(["auto"]),
     help="auto: go on with the newest run of this config and tag that did not finish, if there is one.",
 )
+@click.option("--rehearse", is_flag=True, help="First try one step without its memory: see assay check --rehearse.")
 @click.option("--tag", help="Instead of the config's tag.")
 @click.option("--seed", type=click.IntRange(min=0), metavar="N", help="Instead of the config's seed.")
 @click.option("--fast-dev-run", "fast", is_flag=True, help="20 steps with all that a run does on the way: a trial.")
@@ -61,6 +62,7 @@ def command(
     seed: int | None,
     fast: bool,
     resumed: str | None,
+    rehearse: bool,
     then_test: bool,
     edit_test: str | None,
     **options: Any,
@@ -90,6 +92,12 @@ def command(
         raise InputError("`--resume auto` goes on with one run.", fix="give one config, and no --then-test")
     if len(launch.devices()) > 1:
         _check_devices(launch.devices())
+    if rehearse:
+        from assay.cli.rehearsal import rehearse_first
+
+        code = rehearse_first([config for configs in made for config in configs], launch)
+        if code:
+            return code
     if sum(map(len, made)) > 1:
         return _series(made, launch, pdb=options["pdb"], then_test=then_test, edit_test=edit_test)
     config = made[0][0]

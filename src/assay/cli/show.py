@@ -7,7 +7,8 @@ import shlex
 import sys
 import textwrap
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +16,19 @@ import click
 
 from assay.cli.terminal import STATUS_STYLES, echo, echo_json, paint, use_color
 from assay.cli.words import WIDTH, count, wrapped
+from assay.core.errors import InputError
 from assay.core.facts import Warned
 from assay.core.plain import dumps, to_plain
 from assay.core.run_file import IMPORTED
 from assay.core.terminal import elided, escaped_json, visible
+from assay.query.determinism import KINDS, Condition, Kind, conditions
 from assay.query.find import find
 from assay.query.place import projects_here
 from assay.query.run import RunView
 from assay.query.words import age, duration, moment, number, size
 
+_KIND_TITLES: Mapping[Kind, str] = {"trap": "Traps", "code": "Code", "bound": "Bound", "safe": "Safe"}
+_KIND_STYLES: Mapping[Kind, str] = {"trap": "red bold", "code": "yellow bold", "bound": "bold", "safe": "green bold"}
 _CONFIG_LINES = 40
 _METRICS = 30
 _CHECKPOINTS = 10
@@ -32,11 +37,20 @@ _CHECKPOINTS = 10
 @click.command(name="show", help="Everything about one run, on a page.")
 @click.argument("run")
 @click.option("--config", "only_config", is_flag=True, help="Its config and nothing else, as it was saved.")
+@click.option("--determinism", is_flag=True, help="On what its bits depend: switches, threads, versions, traps.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
-def command(run: str, only_config: bool, as_json: bool) -> int:
+def command(run: str, only_config: bool, determinism: bool, as_json: bool) -> int:
     view, _ = find(run)
+    if only_config and determinism:
+        raise InputError("--config and --determinism are two pages.", fix="leave out one of the two")
     if only_config:
         echo(escaped_json(view.config_text), end="")  # TOML escapes as JSON does
+    elif determinism:
+        found = conditions(view)
+        if as_json:
+            echo_json([asdict(each) for each in found])
+        else:
+            echo("\n".join(_determinism(view, found, use_color(sys.stdout))))
     elif as_json:
         echo_json(_data(view))
     else:
@@ -52,6 +66,39 @@ def _page(view: RunView, color: bool) -> Iterator[str]:
     yield from _said(view, color)
     yield from _config(view, color)
     yield from _next(view, color)
+
+
+def _determinism(view: RunView, found: Sequence[Condition], color: bool) -> Iterator[str]:
+    yield from _title(view, color)
+    width = max(len(each.name) for each in found)
+    for kind, meaning in KINDS.items():
+        own = [each for each in found if each.kind == kind]
+        if not own:
+            continue
+        style = _KIND_STYLES[kind]
+        yield from ("", f"{paint(_KIND_TITLES[kind], style, on=color)}: {meaning}")
+        for each in own:
+            indent = " " * (width + 4)
+            yield from _hanging(f"  {visible(each.name):<{width}}  ", visible(each.value), indent)
+            if each.why:
+                yield from _hanging(indent, each.why, indent)
+            if each.remedy:
+                yield from _hanging(f"{indent}-> ", each.remedy, f"{indent}   ")
+    verdicts = [verdict for verdict in view.verdicts if verdict.question == "replay"]
+    said = verdicts[-1].said if verdicts else f"never tried: assay replay {_address(view)}"
+    yield from ("", f"{paint('Replay', 'bold', on=color)}  {visible(said)}")
+
+
+def _hanging(first: str, text: str, indent: str) -> list[str]:
+    """Lines of a text under each other, the first after `first`."""
+    return textwrap.wrap(
+        text,
+        WIDTH,
+        initial_indent=first,
+        subsequent_indent=indent,
+        break_on_hyphens=False,
+        break_long_words=False,
+    )
 
 
 def _title(view: RunView, color: bool) -> Iterator[str]:

@@ -109,7 +109,7 @@ def assemble(house: House, launch: Launch, *, saver_folder: Path | None = None, 
     )
     spread = "" if house.mesh is None else f"mesh: {house.mesh.layout}"
     notes = [line for line in (launch.after, length, limit, spread, _zero(house), divided, *pipeline) if line]
-    loaders = {split: make_loader(house, split) for split in _evaluation(house)[1]}
+    loaders = {split: make_loader(house, split) for split in evaluation_plan(house)[1]}
     return Assembled(house, engine, saver_folder, loaders=loaders, notes=notes)
 
 
@@ -134,7 +134,7 @@ def listen(assembled: Assembled, recorder: RunRecorder | NullRecorder, launch: L
     from assay.engine.handlers.evaluate import length_of
 
     house, engine = assembled.house, assembled.engine
-    period, _ = _evaluation(house)
+    period, _ = evaluation_plan(house)
     loaders = assembled.loaders
     limit = house.values("evaluate").get("limit")
     pipes, metrics = evaluation_of(house)
@@ -218,8 +218,8 @@ def _zero(house: House) -> str:
     return f"ZeRO stage {layout.stage}: {sizes}{kept[layout.stage]}"
 
 
-def _evaluation(house: House) -> tuple[str, list[str]]:
-    """How often which splits are evaluated."""
+def evaluation_plan(house: House) -> tuple[str, list[str]]:
+    """Return how often splits are evaluated, and which."""
     settings = house.values("evaluate")
     period = settings.get("every", "1 epoch") if house.is_on("evaluate") else "never"
     looked_at = [name for name in splits_of(house.root) if is_evaluated(name)]

@@ -84,8 +84,13 @@ class House:
 
 
 @contextlib.contextmanager
-def open_house(config: Config, launch: Launch, *, joins: bool = False, goes_on: str = "") -> Iterator[House]:
-    """`joins`: together with the other processes that were started for this run, which all go on with `goes_on`."""
+def open_house(
+    config: Config, launch: Launch, *, joins: bool = False, goes_on: str = "", device: Device | None = None
+) -> Iterator[House]:
+    """`joins`: together with the other processes that were started for this run, which all go on with `goes_on`.
+
+    `device` is one that is known already, in place of the one of `launch`.
+    """
     from assay.build import Context, user_code
     from assay.engine.device import pick_device
     from assay.engine.precision import matmul_precision
@@ -96,7 +101,7 @@ def open_house(config: Config, launch: Launch, *, joins: bool = False, goes_on: 
 
         here = world()
         device = pick_device(own_device(the_one_device(launch), here))
-    else:
+    elif device is None:
         device = pick_device(the_one_device(launch))
     root = _with_outside(config)
     seed = int(plain(root).get("seed", 0))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def make_process(house: House, *, training: bool) -> Process:
     """Task, model, optimizer, backward, criterion and process, in the order in which they need each other."""
     from assay.engine import as_process, seed_all
-    from assay.engine.device import channels_last, place, use_threads
+    from assay.engine.device import channels_last, move, place, use_threads
     from assay.engine.optim import idle_optimizer
     from assay.engine.parallel.divide import divide
     from assay.engine.precision import in_precision
@@ -34,7 +34,7 @@ def make_process(house: House, *, training: bool) -> Process:
         seed_all(key(house.seed, INIT))  # whatever it drew, the model begins the same
     model = house.build("model")
     use_threads(plain(house.root).get("threads", "auto"), model)
-    model.to(house.device)
+    move(model, house.device)
     if settings.get("channels_last"):
         channels_last(model)
     is_split = house.mesh is not None and house.mesh.layout.pipeline > 1

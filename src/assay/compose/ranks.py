@@ -137,16 +137,17 @@ def check_split(config: Config, count: int) -> None:
 
 def spread_config(config: Config, launch: Launch, *, parent: str = "") -> RunResult:
     """Train `config` in the processes that it asks for."""
-    return _spread(_task(config, launch, parent=parent), asked_processes(config, launch), config)
+    return _spread(task_of(config, launch, parent=parent), asked_processes(config, launch), config)
 
 
 def spread_resume(config: Config, launch: Launch, record: Path, checkpoint: str, **options: Any) -> RunResult:
     """Go on with a run in the processes that its config asks for."""
-    task = replace(_task(config, launch, **options), resumed=str(record.resolve()), checkpoint=checkpoint)
+    task = replace(task_of(config, launch, **options), resumed=str(record.resolve()), checkpoint=checkpoint)
     return _spread(task, asked_processes(config, launch), config)
 
 
-def _task(config: Config, launch: Launch, **options: Any) -> Task:
+def task_of(config: Config, launch: Launch, **options: Any) -> Task:
+    """Write a config down for another process of this machine."""
     return Task(
         launch={**asdict(launch), "command": list(launch.command)},
         config=dump(config.root),
@@ -293,7 +294,7 @@ def work(place: str) -> int:
         given["after"] = f"restart {here.restarts}: {_ended_by(_attempt(folder, here.restarts - 1))}"
     with Watch(parent=os.getppid()):
         try:
-            result = _do(task, _config(task, attempt, here.rank), Launch(**given), begun)
+            result = _do(task, config_of(task, attempt, here.rank), Launch(**given), begun)
         except Exception as error:  # the edge of the process: who started it tells the person
             code = getattr(error, "exit_code", 1)
             result = RunResult(record_dir=None, config=None, status="failed", exception=error, exit_code=code)
@@ -329,7 +330,8 @@ def _do(task: Task, config: Config, launch: Launch, begun: str) -> RunResult:
     return train(config, launch, **task.options)
 
 
-def _config(task: Task, folder: Path, rank: int) -> Config:
+def config_of(task: Task, folder: Path, rank: int) -> Config:
+    """Read the config of a task; `folder` is for a file of this rank's."""
     file = folder / f"config-{rank}.toml"
     file.write_text(task.config, encoding="utf-8")
     return replace(

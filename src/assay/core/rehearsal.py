@@ -1,4 +1,4 @@
-"""The report of a rehearsal: the whole step tried on fake tensors. Format 1, plain JSON."""
+"""Report of a rehearsal: one step of training tried without its memory. Format 1, plain JSON."""
 
 from __future__ import annotations
 
@@ -8,38 +8,138 @@ from typing import Literal
 
 FORMAT = 1
 
+Rung = Literal["fake", "converted", "real", "unchecked"]
+"""Way in which the step was tried, from the cheapest on.
+
+`fake`: model and step on fake tensors. `converted`: the model was built for real on the CPU, and
+its tensors were replaced by fake ones. `real`: the step was computed on the CPU. `unchecked`: it
+could not be tried at all.
+"""
+Kind = Literal["shape", "dtype", "device", "value", "memory", "error", "unchecked"]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """What went wrong or could not be tried, at the module path and the user's own source line."""
+    """A mistake, or something that could not be tried (`unchecked`).
 
-    kind: Literal["shape", "dtype", "device", "error", "unchecked"]
+    `module` is a path as `model.blocks.0 (Block)`, `given` the shapes of its inputs; `source` and
+    `line` are the place in the user's code, `code` the text of that line.
+    """
+
+    kind: Kind
     message: str
     module: str = ""
+    given: str = ""
     source: str = ""
     line: int = 0
+    code: str = ""
+    fix: str = ""
+
+    @property
+    def is_failure(self) -> bool:
+        return self.kind != "unchecked"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """A module in its first call. `params` are its own, of which `trained` get gradients.
+
+    `flops` are those of its forward pass, submodules included: a multiply-add counts as two.
+    `given` and `gave` are "" for a module that was not called; `gave` is "failed" for one that raised.
+    """
+
+    name: str
+    kind: str
+    depth: int
+    given: str = ""
+    gave: str = ""
+    params: int = 0
+    trained: int = 0
+    flops: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """A stage of the data flow: its name, its class, and the dtypes and shapes that it gives."""
+
+    name: str
+    kind: str
+    gives: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """Estimated peak of one rank, in bytes, and what it is made of at that moment."""
+    """Peak memory of one rank in bytes, by use at the moment of the peak.
+
+    `gathered_bytes` are weights of other ranks that are here for a while. `activations_bytes` is
+    everything that is none of the others: saved activations, their gradients, temporaries. `where`
+    names the module at work and the phase.
+    """
 
     peak_bytes: int
-    parameters_bytes: int = 0
+    weights_bytes: int = 0
+    gathered_bytes: int = 0
     gradients_bytes: int = 0
     optimizer_bytes: int = 0
     activations_bytes: int = 0
+    batch_bytes: int = 0
+    where: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Largest:
+    """The largest micro-batch of one rank whose peak fits into `usable_bytes`; 0 when none does."""
+
+    samples: int
+    peak_bytes: int
+    usable_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Disk:
+    """Space for checkpoints: the size of one, how many exist at once, and the free space."""
+
+    checkpoint_bytes: int
+    checkpoints: int
+    free_bytes: int
+
+    @property
+    def needed_bytes(self) -> int:
+        return self.checkpoint_bytes * self.checkpoints
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rehearsal:
-    """`rung` is how it was tried: built fake, built for real and converted, or not at all."""
+    """Result of a rehearsal.
+
+    `device` is the kind of device whose operations were tried. `samples` are those of one
+    micro-batch of one rank, `micro_batches` how many of them make a step. FLOPs are those of a step
+    of one rank: forward and backward.
+    """
 
     format: int = FORMAT
-    rung: Literal["fake", "converted", "unchecked"]
+    rung: Rung
+    device: str = "cpu"
     findings: tuple[Finding, ...] = ()
-    parameters: int = 0
-    flops_per_step: float = 0.0
+    batch: str = ""
+    samples: int = 0
+    micro_batches: int = 1
     layout: Mapping[str, int] = field(default_factory=dict)
+    parameters: int = 0
+    trained: int = 0
+    flops_per_step: int = 0
+    layers: tuple[Layer, ...] = ()
+    stages: tuple[Stage, ...] = ()
     memory: Memory | None = None
+    evaluation: Memory | None = None
+    largest: Largest | None = None
+    disk: Disk | None = None
     seconds: float = 0.0
+
+    @property
+    def failures(self) -> tuple[Finding, ...]:
+        return tuple(finding for finding in self.findings if finding.is_failure)
+
+    @property
+    def unchecked(self) -> tuple[Finding, ...]:
+        return tuple(finding for finding in self.findings if not finding.is_failure)

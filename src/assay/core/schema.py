@@ -533,3 +533,21 @@ def parse_duration_s(text: str) -> float:
     if seconds == 0:
         raise ValueError(f"{text!r} is no duration, {DURATION_FORMS}")
     return seconds
+
+
+_SIZES = {"kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+_SIZES |= {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+_SIZE = re.compile(rf"(?P<amount>\d{{1,12}}(?:\.\d{{1,9}})?) *(?P<unit>{'|'.join(_SIZES)})")
+
+
+def parse_size_bytes(text: str) -> int:
+    """Return the bytes in "80GB" or "16 GiB"; ValueError for anything else and for nothing at all.
+
+    >>> parse_size_bytes("1.5 kB"), parse_size_bytes("1GiB")
+    (1500, 1073741824)
+    """
+    found = _SIZE.fullmatch(text.strip())
+    size = round(float(found["amount"]) * _SIZES[found["unit"]]) if found else 0
+    if size == 0:
+        raise ValueError(f"{text!r} is no size; it is a number and one of {', '.join(_SIZES)}")
+    return size

@@ -17,8 +17,11 @@ SMALL_MODEL = 5_000_000
 """Parameters up to which one CPU thread is the better choice: more of them wait for each other."""
 
 
-def pick_device(name: str | None) -> torch.device:
-    """The device of that name; None: the accelerator if there is one, else the CPU. InputError when it is not here."""
+def pick_device(name: str | None, *, must_exist: bool = True) -> torch.device:
+    """The device of that name; None: the accelerator if there is one, else the CPU. InputError when it is not here.
+
+    Unless `must_exist`, a device of another machine will do.
+    """
     if name is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     kind = name.split(":")[0]
@@ -29,6 +32,8 @@ def pick_device(name: str | None) -> torch.device:
         )
         raise InputError(f"There is no device {name!r}.", fix=fix)
     available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if not must_exist and name.partition(":")[2].isdecimal() | (name == kind):
+        return torch.device(name)
     if not available[kind]:
         raise InputError(f"This machine has no {kind} device that torch can use.", fix="Use --device cpu.")
     try:
@@ -38,6 +43,16 @@ def pick_device(name: str | None) -> torch.device:
     if kind == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise InputError(f"There is no device {name!r}: this machine has {torch.cuda.device_count()}.")
     return device
+
+
+def memory_of(device: torch.device) -> int | None:
+    """Return the memory of an accelerator of this machine in bytes; None for any other device."""
+    if device.type != "cuda" or not torch.cuda.is_available():
+        return None
+    index = device.index or 0
+    if index >= torch.cuda.device_count():
+        return None
+    return int(torch.cuda.get_device_properties(index).total_memory)
 
 
 def device_count() -> int:
@@ -84,4 +99,15 @@ def place(owner: object, device: torch.device) -> None:
     """Move every module that is an attribute of `owner` (a process: its model, its criterion) to the device."""
     for part in getattr(owner, "__dict__", {}).values():
         if isinstance(part, nn.Module):
-            part.to(device)
+            move(part, device)
+
+
+def move(module: nn.Module, device: torch.device) -> None:
+    """Move a module to the device, unless all of it is there."""
+    if any(not is_on(tensor, device) for tensor in (*module.parameters(), *module.buffers())):
+        module.to(device)
+
+
+def is_on(tensor: torch.Tensor, device: torch.device) -> bool:
+    """Return True if the tensor is on the device; `cuda` without an index is the first."""
+    return tensor.device.type == device.type and (tensor.device.index or 0) == (device.index or 0)

@@ -8,6 +8,7 @@ from typing import Any
 
 from assay.core.errors import InputError
 from assay.core.secret import Secrets
+from assay.record.recordable import shown
 
 
 def source_of(thing: Any, secrets: Secrets) -> tuple[str, bytes]:
@@ -21,7 +22,7 @@ def source_of(thing: Any, secrets: Secrets) -> tuple[str, bytes]:
         text = inspect.getsource(target)
     except (OSError, TypeError) as error:
         raise InputError(
-            f"The code of {name or repr(thing)} cannot be read: {error}.",
+            f"The code of {name or shown(thing)} cannot be read.",
             fix="Give a function, a class or a module that is written in a file.",
         ) from error
     return name, secrets.clean(text, "code").encode("utf-8", "surrogateescape")

@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from assay.record.recordable import numbers_of, whole_step
+
 MOST = 64
 OLDEST_S = 1.0
 
@@ -22,12 +24,15 @@ class Later:
         self._since = 0.0
 
     def add(self, values: Mapping[str, Any], step: int) -> None:
-        # Let go of the graph at once; what the tensor holds must not change until it is fetched, so it is copied.
-        row = {name: value.detach().clone() if _is_tensor(value) else value for name, value in values.items()}
+        """Hold a row; raise RecordError at once for what is no number, not when it is fetched in the background."""
+        whole = whole_step(step)
+        # Copies: what a tensor holds must not change until it is fetched, and its graph must go at once.
+        tensors = {name: value.detach().clone() for name, value in dict(values).items() if _is_one_number(value)}
+        others = numbers_of({name: 0.0 if name in tensors else value for name, value in dict(values).items()})
         with self._lock:
             if not self._rows:
                 self._since = time.monotonic()
-            self._rows.append((row, step))
+            self._rows.append(({**others, **tensors}, whole))
             if len(self._rows) >= MOST:
                 self.flush()
 
@@ -50,7 +55,7 @@ def _fetch(rows: list[dict[str, Any]]) -> None:
     places: dict[Any, list[tuple[dict[str, Any], str]]] = {}
     for row in rows:
         for name, value in row.items():
-            if _is_tensor(value) and value.numel() == 1:
+            if _is_tensor(value):
                 places.setdefault(value.device, []).append((row, name))
     torch = sys.modules.get("torch")
     for device, found in places.items():
@@ -62,3 +67,7 @@ def _fetch(rows: list[dict[str, Any]]) -> None:
 
 def _is_tensor(value: Any) -> bool:
     return hasattr(value, "detach") and hasattr(value, "device")
+
+
+def _is_one_number(value: Any) -> bool:
+    return _is_tensor(value) and value.numel() == 1 and not value.is_complex() and value.device.type != "meta"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 import json
 import math
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from assay.core.errors import InputError
+from assay.record.recordable import encoded, listed, shown, text_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -38,23 +40,32 @@ class Histogram:
 
 
 def array_of(value: Any) -> NDArray[Any]:
-    """As a numpy array on the host. Tensors are let go of their graph; bfloat16 comes as float32."""
+    """Return numbers as a numpy array on the host. Tensors are let go of their graph; bfloat16 comes as float32."""
     import numpy as np
 
-    if hasattr(value, "detach"):
-        value = value.detach()
-        if getattr(value, "is_floating_point", lambda: False)():
-            value = value.float()
-        value = value.cpu()
-        value = value.numpy()
-    return np.asarray(value)
+    try:
+        if hasattr(value, "detach"):
+            value = value.detach()
+            if getattr(value, "is_floating_point", lambda: False)():
+                value = value.float()
+            value = (value if "strided" in str(value.layout) else value.to_dense()).cpu().numpy()
+        array = np.asarray(value)
+    except Exception as error:  # a ragged list, a tensor without numbers (meta), a stranger's __array__
+        raise InputError(f"A {type(value).__name__} is no array of numbers.") from error
+    if array.dtype.kind not in "biuf":
+        raise InputError(f"A {type(value).__name__} of {array.dtype} is no array of numbers.")
+    return array
 
 
 def histogram_of(values: Any, *, bins: int = BINS) -> Histogram:
-    """Over all numbers of an array."""
+    """Count all numbers of an array, or of several: the gradients of a model."""
     import numpy as np
 
-    flat = array_of(values).astype(np.float64, copy=False).ravel()
+    if isinstance(values, Iterable) and not hasattr(values, "shape"):
+        parts = [array_of(part).ravel() for part in values]
+        flat = np.concatenate([part.astype(np.float64, copy=False) for part in parts] or [np.zeros(0)])
+    else:
+        flat = array_of(values).astype(np.float64, copy=False).ravel()
     finite = flat[np.isfinite(flat)]
     if not finite.size:
         return Histogram([0.0, 0.0], [0], 0.0, 0.0, int(flat.size))
@@ -64,23 +75,37 @@ def histogram_of(values: Any, *, bins: int = BINS) -> Histogram:
     )
 
 
+def picture(image: Any, *, stretch: bool = False) -> NDArray[np.uint8]:
+    """Return one image as height x width x 3 of bytes: of an array, of PIL, or a batch of them as a grid."""
+    if hasattr(image, "savefig"):
+        raise InputError("This is a figure.", fix="run.figure(name, figure)")
+    if isinstance(image, str | bytes):
+        raise InputError("An image is an array or an image of PIL.", fix="run.artifact(path) keeps a file as it is")
+    if getattr(image, "ndim", 0) == 4:
+        return grid([stretched(each) if stretch else each for each in image])
+    return pixels(stretched(image) if stretch else image)
+
+
 def pixels(image: Any) -> NDArray[np.uint8]:
-    """As height x width x 3 of bytes.
+    """Return an image as height x width x 3 of bytes.
 
     Takes H x W, H x W x 1/3/4 or 1/3/4 x H x W; where it could be either, channels come first in tensors of torch and
-    last elsewhere. Floats are from 0 to 1, integers from 0 to 255.
+    last elsewhere. Floats are from 0 to 1, integers from 0 to 255. An image of PIL is taken by its colours.
     """
     import numpy as np
 
+    if hasattr(image, "getbands") and hasattr(image, "convert"):
+        image = image.convert("RGB")
     array, is_tensor = array_of(image), hasattr(image, "detach")
+    shape = array.shape
     if array.ndim == 2:
         array = array[:, :, None]
     elif array.ndim == 3 and array.shape[0] in (1, 3, 4) and (is_tensor or array.shape[2] not in (1, 3, 4)):
         array = array.transpose(1, 2, 0)
     if array.ndim != 3 or array.shape[2] not in (1, 3, 4) or not array.size:
         raise InputError(
-            f"An array of shape {array_of(image).shape} is no image.",
-            fix="Give height x width, with 1, 3 or 4 channels in front or behind.",
+            f"An array of shape {shape} is no image.",
+            fix="Give height x width, with 1, 3 or 4 channels in front or behind; a batch goes to run.images.",
         )
     if array.dtype == bool:
         array = array.astype(np.uint8) * 255
@@ -103,12 +128,24 @@ def stretched(image: Any) -> NDArray[np.float64]:
 
 
 def grid(images: Any, *, per_row: int = 8, gap: int = 2) -> NDArray[np.uint8]:
-    """Images of one size side by side, `per_row` in each row, as one image."""
+    """Put images of one size side by side, `per_row` in each row. One image is a grid of one."""
     import numpy as np
 
+    if per_row < 1:
+        raise InputError(f"A grid has at least one image in a row, not {per_row}.")
+    shape = tuple(getattr(images, "shape", (0,)))
+    is_tensor = hasattr(images, "detach")
+    is_one = len(shape) == 2 or (len(shape) == 3 and shape[0 if is_tensor else 2] in (3, 4))
+    if is_one or hasattr(images, "getbands"):
+        images = [images]
+    elif isinstance(images, Mapping):
+        images = images.values()
+    elif not shape or not isinstance(images, Iterable) or isinstance(images, str | bytes):
+        raise InputError(f"A {type(images).__name__} is no batch of images.")
     ready = [pixels(image) for image in images]
-    if not ready or len({image.shape for image in ready}) > 1:
-        raise InputError("A grid needs images of one size, and at least one.")
+    sizes = {f"{image.shape[0]} x {image.shape[1]}" for image in ready}
+    if len(sizes) != 1:
+        raise InputError(f"A grid needs images of one size, and has {' and '.join(sorted(sizes)) or 'none'}.")
     height, width = ready[0].shape[:2]
     columns = min(per_row, len(ready))
     rows = math.ceil(len(ready) / columns)
@@ -133,19 +170,32 @@ def png(image: NDArray[np.uint8]) -> bytes:
 
 
 def figure_png(figure: Any) -> bytes:
-    """What a figure of matplotlib (or anything with `savefig`) looks like, as a PNG file."""
+    """Return what a figure of matplotlib (or anything with `savefig`) looks like, as a PNG file. Axes have a figure."""
     if not hasattr(figure, "savefig"):
-        raise InputError(f"A {type(figure).__name__} is no figure: it has no `savefig`.")
+        figure = getattr(figure, "figure", figure)
+    if not hasattr(figure, "savefig"):
+        fix = "run.artifact(path) keeps a file that it was saved to"
+        raise InputError(f"A {type(figure).__name__} is no figure: it has no `savefig`.", fix=fix)
     out = io.BytesIO()
     figure.savefig(out, format="png")
     return out.getvalue()
 
 
 def wav(samples: Any, rate: int) -> bytes:
-    """Samples from -1 to 1 (time, or time x channels) as a WAV file of 16 bits."""
+    """Return samples (time, or time x channels), floats from -1 to 1 or integers, as a WAV file of 16 bits."""
     import numpy as np
 
     array = array_of(samples)
+    if array.dtype.kind in "iu":
+        limits = np.iinfo(array.dtype)
+        middle = (limits.max + limits.min + 1) // 2  # of unsigned ones 0 is the lowest
+        array = (array.astype(np.float64) - middle) / (limits.max - middle)
+    try:
+        hertz = float(rate)
+    except Exception:  # `__float__` of a stranger may raise anything
+        hertz = 0.0
+    if not 0 < hertz < 2**31 or hertz != int(hertz):
+        raise InputError(f"The rate of a sound is a whole number of samples a second, not {shown(rate)}.")
     if array.ndim not in (1, 2) or not array.size:
         raise InputError(f"An array of shape {array.shape} is no sound.", fix="Give time, or time x channels.")
     if array.ndim == 2 and array.shape[0] < array.shape[1] and array.shape[0] <= 2:
@@ -155,24 +205,71 @@ def wav(samples: Any, rate: int) -> bytes:
     with wave.open(out, "wb") as file:
         file.setnchannels(1 if array.ndim == 1 else array.shape[1])
         file.setsampwidth(2)
-        file.setframerate(rate)
+        file.setframerate(int(hertz))
         file.writeframes(data.tobytes())
     return out.getvalue()
 
 
-def table_csv(rows: Iterable[Mapping[str, Any] | Sequence[Any]], columns: Sequence[str] | None = None) -> bytes:
-    """Rows as a CSV file with a head. Rows are mappings, or sequences in the order of `columns`."""
-    listed = list(rows)
+def table_csv(rows: Any, columns: Sequence[str] | None = None) -> bytes:
+    """Return a table as a CSV file with a head.
+
+    Rows are mappings, dataclasses, named tuples, or sequences in the order of `columns`. A data frame (whatever has
+    `itertuples`, `iter_rows` or `to_pylist`), a mapping of columns and an array are tables as well.
+    """
+    own, listed = _rows_of(rows)
+    if columns is None:
+        columns = own
     if columns is None:
         if not all(isinstance(row, Mapping) for row in listed):
             raise InputError("Rows that are no mappings need `columns`.", fix='columns=["word", "score"]')
-        columns = list(dict.fromkeys(name for row in listed if isinstance(row, Mapping) for name in row))
+        columns = list(dict.fromkeys(name for row in listed for name in row))
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(columns)
     for row in listed:
+        if not isinstance(row, Mapping | Sequence) or isinstance(row, str | bytes):
+            raise InputError(f"A row is a mapping or a sequence of cells, not {shown(row)}.")
         cells = [row.get(name, "") for name in columns] if isinstance(row, Mapping) else list(row)
         if len(cells) != len(columns):
             raise InputError(f"A row has {len(cells)} cells, and there are {len(columns)} columns.")
-        writer.writerow(["" if cell is None else cell for cell in cells])
-    return out.getvalue().encode("utf-8", "surrogateescape")
+        writer.writerow([_cell(cell) for cell in cells])
+    return encoded(out.getvalue())
+
+
+def _rows_of(table: Any) -> tuple[list[str] | None, list[Any]]:
+    """Return the columns of a table, None where only its rows know them, and its rows."""
+    if isinstance(table, str | bytes) or not (isinstance(table, Iterable) or hasattr(table, "to_pylist")):
+        raise InputError(f"A {type(table).__name__} is no table.", fix='run.table(name, [{"word": "cat", "score": 1}])')
+    if hasattr(table, "itertuples"):
+        return [str(name) for name in table.columns], [list(row) for row in table.itertuples(index=False, name=None)]
+    if hasattr(table, "iter_rows"):
+        return [str(name) for name in table.columns], [list(row) for row in table.iter_rows()]
+    if hasattr(table, "to_pylist"):
+        return None, table.to_pylist()
+    if hasattr(table, "shape") and hasattr(table, "tolist"):
+        rows = listed(table)
+        return None, rows if isinstance(rows, list) else [rows]
+    if isinstance(table, Mapping):
+        if not all(isinstance(column, Iterable) and not isinstance(column, str | bytes) for column in table.values()):
+            raise InputError("A mapping is a table when it holds columns: lists.", fix="give a list of it for one row")
+        lists = [list(column) for column in table.values()]
+        if len({len(column) for column in lists}) > 1:
+            raise InputError("The columns of a table are equally long.")
+        return [str(name) for name in table], [list(row) for row in zip(*lists, strict=True)]
+    return None, [_row_of(row) for row in table]
+
+
+def _row_of(row: Any) -> Any:
+    if dataclasses.is_dataclass(row):
+        return {each.name: getattr(row, each.name) for each in dataclasses.fields(row)}
+    if hasattr(row, "_fields"):
+        return dict(zip(row._fields, row, strict=True))
+    return listed(row) if hasattr(row, "tolist") else row
+
+
+def _cell(cell: Any) -> Any:
+    """Return a cell as it is written: a number, or text."""
+    plain = listed(cell) if hasattr(cell, "tolist") else cell
+    if plain is None:
+        return ""
+    return plain if isinstance(plain, int | float | str) else text_of(plain)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import hashlib
 import logging
 import os
 import platform
@@ -20,7 +21,7 @@ from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from assay.core import lease as leases
-from assay.core import run_file
+from assay.core import metrics_file, run_file
 from assay.core.errors import AssayError, InputError, LeaseError, RecordError
 from assay.core.facts import Ended, EndStatus, RunFact, Started, Warned, event_line
 from assay.core.ids import is_plain_name, new_run_id
@@ -32,6 +33,7 @@ from assay.record.config_files import write_config
 from assay.record.edits import append_line
 from assay.record.environment import environment
 from assay.record.later import Later
+from assay.record.recordable import check_text, numbers_of, recordable, whole_step
 from assay.record.writer import MetricsWriter
 from assay.store.known import remember
 from assay.store.layout import Project, RunFolder, create_run_folder, refusal
@@ -277,6 +279,8 @@ class RunRecorder:
     def axis(self, name: str) -> None:
         """From now on the metric `name` is the x axis of those that are logged together with it."""
         self._refuse_if_over()
+        check_text(name, "the name of an axis")
+        metrics_file.check_name(name)
         self._metrics.axis(name)
 
     def listen(self, listener: Listener) -> None:
@@ -286,9 +290,10 @@ class RunRecorder:
         listeners, log = self._listeners, self._metrics.log
 
         def tell_all(values: Mapping[str, float], step: int) -> None:
-            log(values, step)
+            numbers = numbers_of(values)  # a listener that keeps a live loss would keep its graph
+            log(numbers, step)
             for each in listeners:
-                each(values, step)
+                each(numbers, step)
 
         self.log = tell_all  # type: ignore[method-assign]
 
@@ -313,28 +318,44 @@ class RunRecorder:
 
     def set_value(self, name: str, value: Any) -> None:
         """Let `run.json` hold one more value by name: a result that is no curve."""
-        self._update(replace(self.run, values={**self.run.values, name: self.secrets.tree(value, name)}))
+        check_text(name, "the name of a value")
+        plain = self.secrets.tree(recordable(value, name), name)
+        with self._lock:
+            self._update(replace(self.run, values={**self.run.values, name: plain}))
 
-    def artifact(
-        self, source: str | os.PathLike[str] | bytes, name: str = "", *, kind: str = "", step: int | None = None
-    ) -> str:
+    def artifact(self, source: Any, name: str = "", *, kind: str = "", step: int | None = None) -> str:
         """Keep a file (or bytes) by content and return its digest. The name is data: it need not be a file's.
 
-        `kind` says how it may be shown (`Artifact`).
+        Of a folder all files are kept, as `name/file`; the digest is that of their names and digests. `kind` says how
+        it may be shown (`Artifact`).
         """
         self._refuse_if_over()
-        if isinstance(source, bytes):
+        check_text(name, "the name of an artifact")
+        whole = None if step is None else whole_step(step)
+        if isinstance(source, bytes | bytearray | memoryview):
             if not name:
                 raise InputError("Bytes need a name to be kept under.", fix='run.artifact(data, "plot.png")')
-            data = source
-        else:
-            path = Path(source)
-            name = name or path.name
-            try:
-                data = path.read_bytes()
-            except OSError as error:
-                raise InputError(f"The artifact cannot be read: {error.strerror}.", where=str(path)) from error
-        from assay.store.artifacts import keep_artifact
+            return self._keep(bytes(source), name, kind, whole)
+        if not isinstance(source, str | os.PathLike):
+            fix = "run.artifact(path) keeps a file or folder, run.artifact(data, name) bytes"
+            raise InputError(f"A {type(source).__name__} is no artifact.", fix=fix)
+        path = Path(os.fsdecode(source))
+        name = name or path.resolve().name
+        try:
+            if not path.is_dir():
+                return self._keep(path.read_bytes(), name, kind, whole)
+            digest = hashlib.sha256()
+            for file in sorted(each for each in path.rglob("*") if each.is_file()):
+                inner = file.relative_to(path).as_posix()
+                line = f"{self._keep(file.read_bytes(), f'{name}/{inner}', kind, whole)} {inner}\n"
+                digest.update(line.encode("utf-8", "surrogateescape"))
+            return digest.hexdigest()
+        except (OSError, ValueError) as error:  # no such file, or no such name: a path holds no null
+            reason = getattr(error, "strerror", "") or str(error)
+            raise InputError(f"The artifact cannot be read: {reason}.", where=str(path)) from error
+
+    def _keep(self, data: bytes, name: str, kind: str, step: int | None) -> str:
+        from assay.store.artifacts import keep_artifact  # few runs use it, and every script would pay
 
         with self._lock:
             return keep_artifact(self.folder, data, name, at_ns=time.time_ns(), kind=kind, step=step).digest
@@ -345,6 +366,7 @@ class RunRecorder:
         It is a folder of the run's own, or the one given. With `suffixes` only files that end with one of them.
         """
         self._refuse_if_over()
+        check_text(name, "the name of a watched folder")
         if not is_plain_name(name):
             raise InputError(f"A watched folder cannot be called {name!r}.", fix='Take a plain name: run.watch("log")')
         if isinstance(suffixes, str):
@@ -470,11 +492,14 @@ class RunRecorder:
     def _update(self, run: RunFile) -> None:
         with self._lock:
             self._refuse_if_over()
-            self.run = run
+            before, self.run = self.run, run
             try:
                 write_json(self.folder.run_json, run, durable=False)
             except OSError as error:
                 self.logger.warning("run.json could not be written (%s).", error.strerror or error)
+            except BaseException:
+                self.run = before  # what cannot be written now could not be written at the end either
+                raise
 
     def _trouble(self, message: str) -> None:
         """Something that the user should know and that stops nothing."""

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar, overload
 
+from assay.core.errors import InputError
 from assay.core.facts import EndStatus, RunFact
 from assay.core.run_file import RunFile
 from assay.core.secret import Secrets, secrets_under
 from assay.core.terminal import visible
+from assay.record.recordable import encoded, recordable, text_of
 from assay.record.recorder import RunRecorder, end_on_sigterm, ending
 from assay.store.layout import Project, open_project
 
@@ -74,22 +76,28 @@ class Run:
             self.log = self._recorder.log  # type: ignore[method-assign]
 
     def value(self, name: str, value: Any) -> None:
-        """A result that is no curve: text, a number, a list, a mapping."""
+        """A result that is no curve: text, a number, a list, a mapping.
+
+        Numbers of numpy and torch are numbers, paths, dates and dtypes text; InputError names what cannot be kept.
+        """
         if self._recorder is not None:
             self._recorder.set_value(name, value)
 
     def text(self, name: str, text: str, step: int | None = None) -> str:
         """Keep a text; like all that follow it returns the digest of the artifact, "" when nothing is recorded."""
-        return self._keep("text", name, step, lambda _: text.encode("utf-8", "surrogateescape"))
+        return self._keep("text", name, step, lambda _: encoded(text_of(text)))
 
     def table(
         self,
         name: str,
-        rows: Iterable[Mapping[str, Any] | Sequence[Any]],
+        rows: Any,
         columns: Sequence[str] | None = None,
         step: int | None = None,
     ) -> str:
-        """Keep a table as CSV: rows are mappings, or sequences in the order of `columns`."""
+        """Keep a table as CSV: rows are mappings, dataclasses or named tuples, or sequences in the order of `columns`.
+
+        A data frame, a mapping of columns and an array are tables too.
+        """
         return self._keep("table", name, step, lambda media: media.table_csv(rows, columns))
 
     def histogram(self, name: str, values: Any, step: int | None = None, *, bins: int = 64) -> str:
@@ -99,22 +107,21 @@ class Run:
     def image(self, name: str, image: Any, step: int | None = None, *, stretch: bool = False) -> str:
         """Keep an array as a PNG: height x width, with 1, 3 or 4 channels in front or behind.
 
-        Floats are from 0 to 1, integers from 0 to 255; with `stretch` numbers of any range, as those of a weight.
+        Floats are from 0 to 1, integers from 0 to 255; with `stretch` numbers of any range, as those of a weight. An
+        image of PIL is one too, a batch of images a grid of them.
         """
-        return self._keep(
-            "image", name, step, lambda media: media.png(media.pixels(media.stretched(image) if stretch else image))
-        )
+        return self._keep("image", name, step, lambda media: media.png(media.picture(image, stretch=stretch)))
 
     def images(self, name: str, images: Any, step: int | None = None, *, per_row: int = 8) -> str:
         """Keep images of one size as one, side by side."""
         return self._keep("image", name, step, lambda media: media.png(media.grid(images, per_row=per_row)))
 
     def figure(self, name: str, figure: Any, step: int | None = None) -> str:
-        """Keep what a figure of matplotlib looks like."""
+        """Keep what a figure of matplotlib, or the one around its axes, looks like."""
         return self._keep("figure", name, step, lambda media: media.figure_png(figure))
 
     def audio(self, name: str, samples: Any, rate: int, step: int | None = None) -> str:
-        """Keep samples from -1 to 1 (time, or time x channels) as a WAV file."""
+        """Keep samples (time, or time x channels), floats from -1 to 1 or integers, as a WAV file."""
         return self._keep("audio", name, step, lambda media: media.wav(samples, rate))
 
     def video(self, name: str, source: str | os.PathLike[str] | bytes, step: int | None = None) -> str:
@@ -130,7 +137,10 @@ class Run:
         return self._recorder.artifact(made(media), name, kind=kind, step=step)
 
     def artifact(self, source: str | os.PathLike[str] | bytes, name: str = "") -> str:
-        """Keep a file (or bytes, which need a name) by content; returns its digest, "" when nothing is recorded."""
+        """Keep a file, a folder or bytes (which need a name) by content.
+
+        Returns the digest, of a folder that of all names and digests in it; "" when nothing is recorded.
+        """
         return self._recorder.artifact(source, name) if self._recorder is not None else ""
 
     def watch(self, name: str, suffixes: Sequence[str] = (), *, folder: str | os.PathLike[str] | None = None) -> Path:
@@ -172,7 +182,7 @@ class Run:
 
 def start(
     tag: str = "",
-    config: Mapping[str, Any] | None = None,
+    config: Any = None,
     desc: str = "",
     *,
     project: Project | str | os.PathLike[str] | None = None,
@@ -184,19 +194,26 @@ def start(
     It belongs to the project around `project` (a folder; else the working directory), which becomes one when it is
     none. What the process prints meanwhile is kept in `output.txt`, children and C code included, but not in notebooks.
     The environment variable ASSAY=off switches recording off.
+
+    `config` is a mapping, or what can be one: an argparse.Namespace, a dataclass, a Params. What in it is no plain data
+    is recorded as `Run.value` does; InputError names what cannot be.
     """
     if is_off():
         return Run(None)
+    settings = recordable({} if config is None else config, "config", dates=True)
+    if not isinstance(settings, dict):
+        fix = "config={...}, vars(args), or plain(load(PATH).root) of assay.config for a file"
+        raise InputError(f"A config is a mapping, not {type(config).__name__}.", fix=fix)
     # Here: an import of what records does not pay for what reads configs.
     from assay.config.freeze import dump, whole_hash
     from assay.config.secret_keys import without_secrets
     from assay.config.tree import Table, from_plain
     from assay.core.diagnostics import Origin
 
-    tree = from_plain(dict(config or {}), Origin(source="<python>"))
+    tree = from_plain(settings, Origin(source="<python>"))
     assert isinstance(tree, Table)
     secrets = Secrets.known(os.environ, sys.orig_argv)
-    secrets.add(secrets_under(config or {}))
+    secrets.add(secrets_under(settings))
     config_toml = dump(
         without_secrets(tree, secrets, has_references=False)
     )  # what cannot be written down is refused before anything is made
@@ -205,8 +222,8 @@ def start(
         print(f"assay: {visible(str(home.root))} is a project now (it has a folder .assay/).", file=sys.stderr)
     recorder = RunRecorder.start(
         home,
-        tag=tag,
-        desc=desc,
+        tag=str(tag or ""),
+        desc=str(desc or ""),
         config_toml=config_toml,
         config_hash=whole_hash(tree),
         seedless_hash=whole_hash(tree, seed=False),

@@ -20,13 +20,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic_ns
-from typing import Any
 from zlib import crc32
 
 from assay.core import frames, metrics_file
 from assay.core.errors import RecordError
 from assay.core.frames import TICK_NS, Damage, Extent
 from assay.core.metrics_file import KeySet
+from assay.record.recordable import numbers_of, whole_step
 from assay.store.layout import refusal
 from assay.store.mounts import is_network
 
@@ -44,9 +44,8 @@ MAX_ROW_NAMES = 16_384
 
 _POPULATE_WRITE = 23
 _MAX_TICK = 0xFFFFFFFF
-_MAX_I64 = (1 << 63) - 1
 # What the fast path of `log` may meet; the slow path finds out which, and says it.
-_NOT_FAST = (KeyError, ValueError, TypeError, AttributeError, OverflowError, OSError, struct.error)
+_NOT_FAST = (KeyError, ValueError, TypeError, AttributeError, OverflowError, OSError, Warning, struct.error)
 
 Write = Callable[[bytes], object]
 
@@ -78,6 +77,8 @@ class MetricsWriter:
         self._extent_bytes = EXTENT_BYTES
         self._keys: dict[tuple[str, ...], tuple[int, bytes]] = {}  # id and frames of every key set of the file
         self._sets: dict[tuple[str, ...], tuple[Callable[..., bytes], int, int]] = {}  # those of this extent
+        self._slow_sets = dict(self._sets)  # the same for `_live`: names that came with a tensor that has a graph
+        self._live: set[tuple[str, ...]] = set()
         self._axes: set[str] = set()
         self._out: tuple[Write, int] = (_no_room, 0)
         self._closed = ""
@@ -129,6 +130,7 @@ class MetricsWriter:
             for names in [each for each in self._keys if name in each]:  # defined anew when next logged
                 del self._keys[names]
                 self._sets.pop(names, None)
+                self._slow_sets.pop(names, None)
 
     def rewind(self, step: int) -> None:
         """The run goes on from `step`: points logged before at greater steps leave the curve."""
@@ -204,13 +206,19 @@ class MetricsWriter:
     # ------------------------------------------------------------------------------------------------- the slow path
 
     def _log_slowly(self, values: Mapping[str, float], step: int) -> None:
-        names, numbers, step = _checked(values, step)
+        step = whole_step(step)
+        numbers = list(numbers_of(values).items())
+        # On the fast path torch warns of a live loss: a set of names that came with one does not take it.
+        is_live = any(getattr(value, "requires_grad", False) for value in values.values())
         with self._lock:
             self._refuse_if_closed()
-            for i in range(0, len(names), MAX_ROW_NAMES):
-                part = names[i : i + MAX_ROW_NAMES]
+            for i in range(0, len(numbers), MAX_ROW_NAMES):
+                part = tuple(name for name, _ in numbers[i : i + MAX_ROW_NAMES])
+                if is_live and part not in self._live:
+                    self._live.add(part)
+                    self._sets.pop(part, None)
                 try:
-                    self._put_row(part, numbers[i : i + MAX_ROW_NAMES], step)
+                    self._put_row(part, [number for _, number in numbers[i : i + MAX_ROW_NAMES]], step)
                 except OSError as error:
                     self._run_out(error)
                     self._lose(len(part), step)
@@ -218,7 +226,7 @@ class MetricsWriter:
     def _put_row(self, names: tuple[str, ...], numbers: list[float], step: int) -> None:
         wide = not 0 <= step <= metrics_file.MAX_STEP
         while True:  # another thread may fill what was grown before we come to use it
-            pack, words, set_id = self._sets.get(names) or self._define(names)
+            pack, words, set_id = self._sets.get(names) or self._slow_sets.get(names) or self._define(names)
             write, zero_ns = self._out
             tick = (monotonic_ns() - zero_ns) >> 14
             if wide:
@@ -256,7 +264,8 @@ class MetricsWriter:
             except ValueError:
                 self._grow(len(frames_of_keys) + row_bytes)
         entry = (metrics_file.values_struct(len(names)).pack, metrics_file.values_words(len(names)), set_id)
-        self._sets[names] = entry
+        sets = self._slow_sets if names in self._live else self._sets
+        sets[names] = entry
         return entry
 
     def _number_keys(self, names: tuple[str, ...], set_id: int) -> tuple[int, bytes]:
@@ -285,7 +294,7 @@ class MetricsWriter:
             self._begin_mapped(need, base_ns, now)
         else:
             self._append(self._extent(base_ns, end=0))
-            self._sets = {}
+            self._sets, self._slow_sets = {}, {}
             self._out = (self._append, now)
         self._base_ns, self._zero_ns = base_ns, now
         self._sequence += 1
@@ -304,7 +313,7 @@ class MetricsWriter:
                 fresh = _mapped(self._fd, self._end, EXTENT_BYTES, need)
             fresh.map.write(self._extent(base_ns, end=fresh.end))
             # The old map is not closed: another thread may be about to write into what is left of it, and it may.
-            self._sets = {}
+            self._sets, self._slow_sets = {}, {}
             self._map, self._end = fresh.map, fresh.end
         self._out = (fresh.map.write, zero_ns)
 
@@ -453,43 +462,6 @@ def _mapped(descriptor: int, start: int, size: int, need: int) -> _Mapped:
             fresh.madvise(_POPULATE_WRITE)
     fresh.seek(start - offset)
     return _Mapped(fresh, end)
-
-
-def _checked(values: Mapping[str, float], step: int) -> tuple[tuple[str, ...], list[float], int]:
-    """Names, numbers and step of a log call, or a RecordError that says what cannot be kept."""
-    try:
-        whole = operator.index(step)
-    except TypeError:
-        raise RecordError(f"The step must be a whole number, not {step!r}.") from None
-    if not -_MAX_I64 - 1 <= whole <= _MAX_I64:
-        raise RecordError(f"The step {whole} does not fit 64 bits.")
-    if not isinstance(values, Mapping):
-        raise RecordError(
-            f"`log` takes numbers by name, not {type(values).__name__}.", fix='log({"loss": 0.3}, step=1)'
-        )
-    numbers = []
-    for name, value in values.items():
-        metrics_file.check_name(name)
-        try:
-            numbers.append(_number(value))
-        except Exception as error:  # `__float__` of a stranger may raise anything
-            raise RecordError(f"The value of {name!r} is no number: {_shown(value)}.") from error
-    return tuple(values), numbers, whole
-
-
-def _number(value: Any) -> float:
-    if isinstance(value, str | bytes | bytearray):
-        raise TypeError("text is no number")
-    item = getattr(value, "item", None)  # arrays and tensors of one element, without a warning about gradients
-    return float(item() if callable(item) else value)
-
-
-def _shown(value: object) -> str:
-    shape = getattr(value, "shape", None)
-    if shape is not None:
-        return f"a {type(value).__name__} of shape {tuple(shape)}"
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."
 
 
 def _structure(data: bytes) -> tuple[Extent | None, int, list[Damage]]:

@@ -1,0 +1,238 @@
+"""Rehearsals on the command line: their options, and their report on a terminal."""
+
+from __future__ import annotations
+
+import os
+import sys
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from assay.cli.terminal import echo, paint, use_color, width
+from assay.core.errors import InputError, did_you_mean
+from assay.core.rehearsal import Finding, Memory, Rehearsal
+from assay.core.schema import PARALLEL_AXES, parse_size_bytes
+from assay.core.terminal import visible
+from assay.query.words import duration, size
+
+if TYPE_CHECKING:
+    from assay.compose import Launch
+    from assay.compose.rehearsal import Wanted
+    from assay.config import Config
+
+_NAME = 13
+_RUNGS = {
+    "fake": "on fake tensors",
+    "converted": "on fake tensors, after the model was built for real",
+    "real": "for real on the CPU",
+    "unchecked": "not possible",
+}
+
+
+def rehearsal_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that say under which conditions a step is rehearsed."""
+    for option in reversed(
+        (
+            click.option(
+                "--rehearse",
+                is_flag=True,
+                help="Try one step without its memory: shapes, dtypes, labels, memory, FLOPs.",
+            ),
+            click.option(
+                "--layout",
+                metavar="data=8,tensor=4",
+                help="Rehearse one rank of this layout, in place of [parallel].",
+            ),
+            click.option(
+                "--memory",
+                metavar="80GB",
+                help="Memory of one device. A step has to fit, and the largest batch is told.",
+            ),
+            click.option("--device", help="Rehearse for cpu, cuda, ...; it need not be here."),
+            click.option(
+                "--batch",
+                metavar="SHAPES",
+                default="",
+                help="Declare a batch in place of the data: '(float32 [64, 3, 32, 32], int64 [64] < 10)'.",
+            ),
+            click.option("--variant", help="Rehearse this variant of the file."),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+def wanted(memory: str | None, device: str | None, batch: str) -> Wanted:
+    """Return the conditions that the options describe. InputError for what cannot be read."""
+    from assay.compose.rehearsal import Wanted
+
+    try:
+        memory_bytes = parse_size_bytes(memory) if memory is not None else None
+    except ValueError as error:
+        raise InputError(f"--memory: {error}.", fix="--memory 80GB") from error
+    return Wanted(device=device, memory_bytes=memory_bytes, batch=batch)
+
+
+def layout_overrides(layout: str | None) -> list[str]:
+    """Return the overrides that replace the axes of [parallel] by `data=8,tensor=4`."""
+    if layout is None:
+        return []
+    sizes = dict.fromkeys(PARALLEL_AXES, "1")
+    for part in layout.split(","):
+        axis, _, count = part.strip().partition("=")
+        if axis not in sizes:
+            fix = did_you_mean(axis, PARALLEL_AXES) or f"axes are {', '.join(PARALLEL_AXES)}"
+            raise InputError(f"--layout: {axis!r} is no axis.", fix=fix)
+        if not count.isdecimal() or not int(count):
+            raise InputError(f"--layout: {part.strip()!r} has no size.", fix="--layout data=8,tensor=4")
+        sizes[axis] = count
+    return [f"parallel.{axis}={count}" for axis, count in sizes.items()]
+
+
+def rehearse_first(configs: Sequence[Config], launch: Launch) -> int:
+    """Rehearse each config in an OS process of its own, print the reports; the exit code."""
+    from assay.compose.rehearsal import is_first_rank, rehearse_apart
+
+    if not is_first_rank():
+        return 0
+    for config in configs:
+        report = rehearse_apart(config, launch)
+        echo("\n".join(lines(report, color=use_color(sys.stderr))), err=True)
+        if report.failures:
+            return InputError.exit_code
+    return 0
+
+
+def rehearse_one(command: str, files: Sequence[str], overrides: Sequence[str]) -> tuple[Rehearsal, int]:
+    """Rehearse the one config that a command was given; the report and the exit code.
+
+    What ends a step is printed: the report then is about the part before it.
+    """
+    if len(files) != 1:
+        raise InputError(f"`assay {command}` looks at one config.", fix=f"assay {command} digits.toml")
+    from assay.compose.rehearsal import Wanted, rehearse
+    from assay.config import open_config
+
+    report = rehearse(open_config(files[0], overrides), Wanted(device="cpu"))
+    columns, color = min(width(sys.stderr) or 80, 100), use_color(sys.stderr)
+    for finding in report.findings:
+        if finding.is_failure or not report.memory:
+            echo("\n".join(_finding(finding, columns, color)), err=True)
+    return report, InputError.exit_code if report.failures else 0
+
+
+def lines(report: Rehearsal, *, color: bool) -> Iterator[str]:
+    """Yield the report as text: what was found, what it needs, what could not be tried."""
+    columns = min(width(sys.stdout) or 80, 100)
+    for finding in report.failures:
+        yield from _finding(finding, columns, color)
+        yield ""
+    style = "red bold" if report.failures else "green bold"
+    device = f" for {report.device}" if report.rung in ("fake", "converted") else ""
+    head = f"{_RUNGS[report.rung]}{device}, {duration(report.seconds)}"
+    yield f"{paint('rehearsed', style, on=color)}  {head}"
+    for name, text in _facts(report):
+        yield from _fact(name, text, columns)
+    for finding in report.unchecked:
+        yield ""
+        yield from _finding(finding, columns, color)
+
+
+def _facts(report: Rehearsal) -> Iterator[tuple[str, str]]:
+    if report.layout:
+        ranks = " x ".join(f"{axis} {count}" for axis, count in report.layout.items())
+        yield "layout", f"{ranks}; what follows is for one rank, the first"
+    if report.batch:
+        yield "batch", report.batch
+        whole = f", {report.micro_batches} of them in a step" if report.micro_batches > 1 else ""
+        yield "", f"{report.samples} samples{whole}"
+    if report.parameters:
+        share = "all" if report.trained == report.parameters else f"{report.trained:,}"
+        yield "parameters", f"{report.parameters:,}, {share} trained"
+    if report.flops_per_step:
+        yield "FLOPs", f"{_scaled(report.flops_per_step)} in a step: forward and backward"
+    if report.memory is not None:
+        yield from _memory("memory", report.memory)
+    if report.evaluation is not None and report.evaluation.peak_bytes > _peak(report.memory):
+        yield from _memory("evaluation", report.evaluation)
+    if report.largest is not None:
+        yield "largest", _largest(report)
+    if report.disk is not None:
+        disk = report.disk
+        each, needed = size(disk.checkpoint_bytes), size(disk.needed_bytes)
+        short = "" if disk.needed_bytes <= disk.free_bytes else ": too little"
+        free = f"{size(disk.free_bytes)} free{short}"
+        yield "checkpoints", f"{each} each, {disk.checkpoints} at once: {needed}; {free}"
+
+
+def _peak(memory: Memory | None) -> int:
+    return memory.peak_bytes if memory is not None else 0
+
+
+def _memory(name: str, memory: Memory) -> Iterator[tuple[str, str]]:
+    yield name, f"{size(memory.peak_bytes)} at most: {memory.where}"
+    shares = {
+        "weights": memory.weights_bytes,
+        "gathered weights": memory.gathered_bytes,
+        "gradients": memory.gradients_bytes,
+        "optimizer": memory.optimizer_bytes,
+        "activations": memory.activations_bytes,
+        "batch": memory.batch_bytes,
+    }
+    yield "", ", ".join(f"{use} {size(count)}" for use, count in shares.items() if count)
+
+
+def _largest(report: Rehearsal) -> str:
+    largest = report.largest
+    assert largest is not None
+    room = f"{size(largest.usable_bytes)}, 90 % of the memory"
+    if not largest.samples:
+        return f"no batch fits into {room}"
+    return f"{largest.samples:,} samples fit into {room}: {size(largest.peak_bytes)}"
+
+
+def _finding(finding: Finding, columns: int, color: bool) -> Iterator[str]:
+    style = "red bold" if finding.is_failure else "yellow bold"
+    text = textwrap.wrap(visible(finding.message), columns - 2, break_long_words=False) or [""]
+    first = f"{paint(finding.kind, style, on=color)}  {text[0]}"
+    yield first
+    yield from (f"  {line}" for line in text[1:])
+    place = f"{_short(finding.source)}:{finding.line}  {finding.code}" if finding.line else ""
+    for name, value in (
+        ("in", finding.module),
+        ("given", finding.given),
+        ("at", place),
+        ("fix", finding.fix),
+    ):
+        if value:
+            yield from _fact(f"{name}:", value, columns, column=7)
+
+
+def _fact(name: str, text: str, columns: int, *, column: int = _NAME) -> Iterator[str]:
+    yield from textwrap.wrap(
+        visible(text),
+        columns,
+        initial_indent=f"  {name:<{column}}",
+        subsequent_indent=" " * (column + 2),
+        break_on_hyphens=False,
+        break_long_words=False,
+    )
+
+
+def _scaled(count: float) -> str:
+    """
+    >>> _scaled(1.5e12), _scaled(960)
+    ('1.5 T', '960')
+    """
+    units = ["", "K", "M", "G", "T", "P"]
+    while count >= 999.5 and units[1:]:
+        count /= 1000
+        units.pop(0)
+    return f"{count:.3g} {units[0]}".rstrip()
+
+
+def _short(path: str) -> str:
+    relative = os.path.relpath(path)
+    return path if relative.startswith("..") else relative

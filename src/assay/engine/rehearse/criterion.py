@@ -1,0 +1,90 @@
+"""Criterion on the real labels: what fake tensors let pass, a call on a few real ones tells."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from assay.core.rehearsal import Finding
+from assay.engine.rehearse.findings import finding_of, is_from_torch
+from assay.engine.rehearse.known_values import replaced
+from assay.engine.rehearse.module_stack import Call
+from assay.engine.rehearse.observer import Observer
+from assay.engine.rehearse.shapes import shape_of
+
+_MOST_BYTES = 2**28
+
+
+class CriterionCheck:
+    """Calls a criterion for real on what it was given: zeros for the prediction, the true labels.
+
+    Kernels check more than shapes: classes of another dtype, labels outside of 0 to 1.
+    """
+
+    def __init__(self, criterion: Any, observer: Observer) -> None:
+        is_used = isinstance(criterion, nn.Module) and observer.values is not None
+        self._criterion: nn.Module | None = criterion if is_used else None
+        self._observer = observer
+        self._given: tuple[Any, ...] | None = None
+        self.finding: Finding | None = None
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Remember the first call within."""
+        if self._criterion is None:
+            yield
+            return
+        handle = self._criterion.register_forward_pre_hook(self._remember)
+        try:
+            yield
+        finally:
+            handle.remove()
+
+    def _remember(self, _: nn.Module, args: tuple[Any, ...]) -> None:
+        if self._given is None:
+            self._given = replaced(args, self._real)
+
+    def _real(self, tensor: Tensor) -> Any:
+        """Return the values of a tensor, or its shape where they are unknown."""
+        value = self._observer.value_of(tensor)
+        return value if value is not None else _Zeros(tensor)
+
+    def check(self) -> None:
+        """Make the call, and keep what torch says against it."""
+        criterion, given = self._criterion, self._given
+        if criterion is None or given is None:
+            return
+        weights = dict(criterion.state_dict(keep_vars=True))
+        real = {name: self._observer.value_of(tensor) for name, tensor in weights.items()}
+        if any(value is None for value in real.values()) or _size(given) > _MOST_BYTES:
+            return
+        made = tuple(each.made() if isinstance(each, _Zeros) else each for each in given)
+        try:
+            with torch.enable_grad():
+                functional_call(criterion, real, made)  # type: ignore[arg-type]
+        except (RuntimeError, ValueError, IndexError, TypeError) as error:
+            if not is_from_torch(error):  # it may be about the zeros
+                return
+            name = f"process.criterion ({type(criterion).__name__})"
+            call = Call(name, ", ".join(map(shape_of, made)), 0)
+            self.finding = finding_of(error, [call])
+
+
+class _Zeros:
+    """Prediction whose values are unknown."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.shape, self.dtype = tensor.shape, tensor.dtype
+        self.requires_grad = tensor.requires_grad
+
+    def made(self) -> Tensor:
+        return torch.zeros(self.shape, dtype=self.dtype, requires_grad=self.requires_grad)
+
+
+def _size(given: tuple[Any, ...]) -> int:
+    return sum(each.shape.numel() * each.dtype.itemsize for each in given if isinstance(each, _Zeros))

@@ -1,0 +1,261 @@
+"""Private parts of PyTorch that a rehearsal needs. No other module of this package uses any.
+
+Each has its reason, and what happens without it, where it is imported. Tried with 2.6 to 2.13.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from assay.core.errors import InputError
+
+try:
+    # Tensors with a shape, a dtype and a device, and no memory. torch.compile and torch.export are
+    # made of them; they have no public name. Without them a step is tried for real, on the CPU.
+    from torch._subclasses.fake_tensor import (
+        FakeTensor,
+        FakeTensorMode,
+        unset_fake_temporarily,
+    )
+except ImportError:
+    FakeTensor = FakeTensorMode = unset_fake_temporarily = None  # type: ignore[assignment, misc]
+
+try:
+    # The documented way to see every operation ("Extending PyTorch"), under a path with an
+    # underscore. Without it memory and FLOPs stay unknown.
+    from torch.utils._python_dispatch import TorchDispatchMode
+except ImportError:
+    TorchDispatchMode = None  # type: ignore[assignment, misc]
+
+if TYPE_CHECKING or TorchDispatchMode is not None:
+    DispatchMode = TorchDispatchMode
+else:
+
+    class DispatchMode:
+        """Stand-in that sees nothing."""
+
+        def __enter__(self) -> DispatchMode:
+            return self
+
+        def __exit__(self, *error: object) -> None:
+            pass
+
+
+_LOGGER = "torch._subclasses.fake_tensor"
+_DATA_DEPENDENT_TYPES = ("DataDependentOutputException", "DynamicOutputShapeException")
+_UNFAKEABLE_TYPES = (
+    *_DATA_DEPENDENT_TYPES,
+    "UnsupportedFakeTensorException",
+    "UnsupportedMutationAliasingException",
+    "UnsupportedOperatorException",
+    "GuardOnDataDependentSymNode",
+)
+_UNFAKEABLE_WORDS = (
+    "FakeTensor",
+    "fake tensor",
+    "fake_impl",
+    "meta tensor",
+    "Meta tensor",
+    "Cannot access data pointer",
+    "data is not allocated yet",
+    "doesn't have storage",
+    "not linked with support for",
+    "is not supported for tensor subclasses",
+)
+
+
+def can_fake() -> bool:
+    """Return True if this torch has fake tensors and shows its operations."""
+    return FakeTensorMode is not None and TorchDispatchMode is not None
+
+
+def sees_operations() -> bool:
+    """Return True if a DispatchMode sees operations."""
+    return TorchDispatchMode is not None
+
+
+def is_fake(value: object) -> bool:
+    return FakeTensor is not None and isinstance(value, FakeTensor)
+
+
+def is_foreign(kinds: Sequence[type]) -> bool:
+    """Return True if one of these tensor classes dispatches by itself, as DTensor does."""
+    return any(
+        kind.__torch_dispatch__ is not Tensor.__torch_dispatch__  # type: ignore[attr-defined]
+        for kind in kinds
+        if FakeTensor is None or not issubclass(kind, FakeTensor)
+    )
+
+
+def is_unfakeable(error: BaseException) -> bool:
+    """Return True if `error` says that fake tensors cannot do it, not that the code is wrong."""
+    if isinstance(error, NotImplementedError) or type(error).__name__ in _UNFAKEABLE_TYPES:
+        return True
+    said = str(error)
+    return any(word in said for word in _UNFAKEABLE_WORDS)
+
+
+def is_data_dependent(error: BaseException) -> bool:
+    """Return True if `error` says that an operation needs values that a fake tensor has not."""
+    return type(error).__name__ in _DATA_DEPENDENT_TYPES
+
+
+def is_device_mismatch(error: BaseException) -> bool:
+    """Return True if `error` is about tensors of different devices in one operation."""
+    said = str(error)
+    return type(error).__name__ == "FakeTensorDeviceMismatchError" or (
+        isinstance(error, RuntimeError) and ("same device" in said or "two different devices" in said)
+    )
+
+
+class Fakes:
+    """Fake tensors of one rehearsal, all of one mode: those of two cannot be mixed."""
+
+    def __init__(self) -> None:
+        if not can_fake():
+            raise InputError(f"torch {torch.__version__} has no fake tensors.", fix="Install torch 2.6 or newer.")
+        self.mode = FakeTensorMode(allow_non_fake_inputs=True)
+
+    def of(self, tensor: Tensor) -> Any:
+        """Return the fake tensor that stands for `tensor`, the same one each time."""
+        return tensor if is_fake(tensor) else self.mode.from_tensor(tensor, static_shapes=True)
+
+    def real(self) -> AbstractContextManager[Any]:
+        """Compute for real within, in the middle of a trial."""
+        return unset_fake_temporarily()
+
+    def place(self, model: nn.Module, device: torch.device) -> None:
+        """Make all parameters and buffers of `model` fake and put them on `device`, in place.
+
+        `Module.to` of torch before 2.13 would separate tied ones.
+        """
+        placed: dict[int, tuple[Tensor, Any]] = {}
+        for module in model.modules():
+            for tensors in (module._parameters, module._buffers):
+                for name, tensor in tensors.items():
+                    if tensor is None:
+                        continue
+                    if id(tensor) not in placed:
+                        placed[id(tensor)] = tensor, self._placed(tensor, device)
+                    tensors[name] = placed[id(tensor)][1]
+
+    def _placed(self, tensor: Tensor, device: torch.device) -> Any:
+        fake = self.of(tensor)
+        if fake.device.type == device.type:
+            return fake
+        with self.mode, torch.no_grad():
+            moved = fake.to(device)
+        if isinstance(tensor, nn.Parameter):
+            return nn.Parameter(moved, requires_grad=tensor.requires_grad)
+        return moved
+
+    @contextmanager
+    def used(self) -> Iterator[None]:
+        """Make new tensors fake within.
+
+        Modules may change dtype or device: `model.bfloat16()`. Torch swaps the tensors then, and
+        refuses where weak references to them exist. The only ones are in the memo of the mode,
+        which can do without.
+        """
+        swap = torch.utils.swap_tensors
+        memo = getattr(getattr(self.mode, "fake_tensor_converter", None), "meta_converter", None)
+
+        def swapped(one: Tensor, other: Tensor) -> None:
+            if memo is not None:
+                memo.tensor_memo.clear()
+            swap(one, other)  # type: ignore[no-untyped-call]
+
+        torch.utils.swap_tensors = swapped
+        try:
+            with quiet(), self.mode:
+                yield
+        finally:
+            torch.utils.swap_tensors = swap
+
+
+def stand_in(fakes: Fakes | None, device: torch.device) -> torch.device:
+    """Return the device of the tensors of a trial: `device` where CUDA is here, else the CPU.
+
+    The backward pass of fake CUDA tensors asks CUDA for its streams, and ends the process without.
+    """
+    has_cuda = device.type == "cuda" and torch.cuda.is_available()
+    return device if fakes is not None and has_cuda else torch.device("cpu")
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Silence torch about operations that fail on fake tensors: it logs a traceback for each."""
+    logger = logging.getLogger(_LOGGER)
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before
+
+
+def can_imagine_world() -> bool:
+    """Return True if this torch has process groups of one process."""
+    return torch.distributed.is_available() and _fake_store() is not None
+
+
+def _fake_store() -> Any:
+    try:
+        # A process group whose collectives do nothing, made for torch's own tests. With it FSDP2 and
+        # tensor parallelism run unchanged as one rank of many. Without it a layout is unchecked.
+        from torch.testing._internal.distributed.fake_pg import FakeStore
+    except ImportError:
+        return None
+    return FakeStore
+
+
+def is_propagating() -> bool:
+    """Return True while DTensor finds out the shape of a result, on fake tensors of its own.
+
+    They are no memory of the step. Torch shows that by nothing but the frames of the call.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_globals.get("__name__") == "torch.distributed.tensor._sharding_prop":
+            return True
+        frame = frame.f_back
+    return False
+
+
+@contextmanager
+def imagined_world(rank: int, size: int) -> Iterator[None]:
+    """Be rank `rank` of `size` in a process group without other processes."""
+    store = _fake_store()
+    torch.distributed.init_process_group("fake", store=store(), rank=rank, world_size=size)
+    try:
+        yield
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+@contextmanager
+def watched_resizes(saw: Callable[[Any], None]) -> Iterator[None]:
+    """Call `saw` with every storage that is resized: FSDP2 frees gathered weights that way.
+
+    A resize is no operation, so a dispatch mode does not see it. `UntypedStorage.resize_` is public;
+    replacing it for a while is what torch's own memory tracker of FSDP2 does.
+    """
+    plain = torch.UntypedStorage.resize_
+
+    def resize(storage: Any, size: int) -> Any:
+        done = plain(storage, size)
+        saw(storage)
+        return done
+
+    torch.UntypedStorage.resize_ = resize  # type: ignore[method-assign, assignment]
+    try:
+        yield
+    finally:
+        torch.UntypedStorage.resize_ = plain  # type: ignore[method-assign]

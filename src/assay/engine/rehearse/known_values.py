@@ -1,0 +1,200 @@
+"""Values of the few fake tensors that have some: what follows from the batch and from constants.
+
+Labels, token ids, lengths, masks and positions are small, and they decide about shapes and ranges.
+They are computed for real beside their fake tensors. What depends on a weight has no value.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from assay.engine.rehearse.fake import Fakes, is_device_mismatch, is_fake, is_unfakeable
+from assay.engine.rehearse.shapes import tensors_in
+
+MOST_WHOLE = 2**22
+"""Integers of a tensor up to which its values are kept."""
+
+MOST_REAL = 2**14
+"""The same of floating-point numbers."""
+
+HOST = "meta"
+"""Stands for the host where the CPU stands for an accelerator: see `Trial.look_at_devices`."""
+
+_VALUE = "_assay_value"
+_OP = torch.ops.aten
+
+
+def is_small(tensor: Tensor) -> bool:
+    """Return True if the values of a tensor of this size and kind are kept."""
+    most = MOST_REAL if tensor.is_floating_point() or tensor.is_complex() else MOST_WHOLE
+    return tensor.numel() <= most and tensor.layout == torch.strided
+
+
+def replaced(found: Any, function: Callable[[Tensor], Any]) -> Any:
+    """Return arguments of an operation with `function` of each tensor in its place."""
+    if isinstance(found, Tensor):
+        return function(found)
+    if isinstance(found, list | tuple):
+        return type(found)(replaced(each, function) for each in found)
+    if isinstance(found, dict):
+        return {key: replaced(each, function) for key, each in found.items()}
+    return found
+
+
+class Values:
+    """Runs operations on fake tensors, and on values where all inputs have some.
+
+    `guessed` counts the numbers that assay itself read and that have no value, such as the loss: it
+    was given one with which training goes on.
+    """
+
+    def __init__(self, fakes: Fakes) -> None:
+        self.fakes = fakes
+        self.guessed = 0
+        self._stale: dict[int, Any] = {}
+
+    def of(self, tensor: Tensor) -> Tensor | None:
+        """Return the real tensor that a fake one stands for, or None if its values are unknown."""
+        value = getattr(tensor, _VALUE, None) if is_fake(tensor) else tensor
+        if value is None or value.is_meta or not is_small(value):
+            return None
+        if self._stale and id(value.untyped_storage()) in self._stale:
+            return None
+        return value
+
+    def give(self, real: Tensor) -> Any:
+        """Return a fake tensor for a real one, with its values if it is small.
+
+        One on the device `meta` stands for a tensor whose values nobody knows.
+        """
+        if real.is_meta:
+            with self.fakes.used():
+                return torch.empty(real.shape, dtype=real.dtype, device="cpu")
+        fake = self.fakes.of(real)
+        if is_small(real):
+            setattr(fake, _VALUE, real)
+        return fake
+
+    def call(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Run an operation; raises what torch raises, also for what fake tensors cannot do."""
+        inputs = list(tensors_in((args, kwargs)))
+        if func is _OP._local_scalar_dense.default:
+            return self._number(func, inputs[0])
+        if not inputs:
+            return self._factory(func, args, kwargs)
+        if any(self.of(tensor) is None for tensor in inputs):
+            return self._fake(func, args, kwargs)
+        return self._both(func, args, kwargs)
+
+    def _number(self, func: Any, tensor: Tensor) -> Any:
+        value = self.of(tensor)
+        if value is not None:
+            return self._real(func, (tensor,), {})
+        if not _asked_by_assay():
+            return func(tensor)  # raises
+        self.guessed += 1
+        if tensor.dtype == torch.bool:
+            return True  # all is finite
+        if not tensor.is_floating_point():
+            return 0  # a count of what is wrong
+        return 1.0 if not tensor.dim() else 0.0  # a loss or a weight; a count of what is not finite
+
+    def _factory(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        fake = func(*args, **kwargs)
+        if isinstance(fake, Tensor) and is_small(fake):
+            setattr(fake, _VALUE, self._real(func, args, kwargs))
+        return fake
+
+    def _both(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Run an operation of which all inputs have values."""
+        if not any(map(is_fake, tensors_in((args, kwargs)))):
+            real = self._real(func, args, kwargs)
+            return real if func._schema.is_mutable else replaced(real, self.give)
+        try:
+            fake = func(*args, **kwargs)
+        except Exception as error:
+            if not is_unfakeable(error):
+                raise
+            return replaced(self._real(func, args, kwargs), self.give)
+        outputs = list(tensors_in(fake))
+        if not outputs or not all(is_small(each) for each in outputs):
+            self._forget_written(func, args, kwargs)
+            return fake
+        found = list(tensors_in(self._real(func, args, kwargs)))
+        if len(found) == len(outputs):  # a kernel may leave out what only a backward pass needs
+            for each, value in zip(outputs, found, strict=True):
+                setattr(each, _VALUE, value)
+        return fake
+
+    def _real(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        on_cpu = dict(kwargs)
+        if "device" in on_cpu:
+            on_cpu["device"] = torch.device("cpu")
+        with self.fakes.real(), torch.no_grad():
+            return func(*replaced(args, self.of), **replaced(on_cpu, self.of))
+
+    def _fake(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Run an operation of which an input has no values."""
+        self._forget_written(func, args, kwargs)
+        if func is _OP.index.Tensor:
+            args = (args[0], self._plain_indices(args[0], args[1]))
+        elif func is _OP.masked_select.default and self.of(args[1]) is not None:
+            return _OP.index.Tensor(args[0], self._plain_indices(args[0], [args[1]]))
+        try:
+            return func(*args, **kwargs)
+        except Exception as error:
+            if not is_device_mismatch(error):
+                raise
+            return func(*replaced(args, self._free), **replaced(dict(kwargs), self._free))
+
+    def _free(self, tensor: Tensor) -> Any:
+        """Return a single number on the host as one that goes with tensors of any device."""
+        if tensor.dim() or tensor.device.type != HOST:
+            return tensor
+        return torch.empty((), dtype=tensor.dtype, device="cpu")
+
+    def _plain_indices(self, _: Tensor, indices: Sequence[Tensor | None]) -> list[Any]:
+        """Replace masks with known values by the indices they select: the shape is then known."""
+        found: list[Any] = []
+        for index in indices:
+            mask = None if index is None or index.dtype != torch.bool else self.of(index)
+            if mask is None:
+                found.append(index)
+            else:
+                with self.fakes.real():
+                    columns = mask.nonzero(as_tuple=True)
+                found += [self.give(column) for column in columns]
+        return found
+
+    def _forget_written(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Drop the values of tensors that the operation writes into."""
+        if not func._schema.is_mutable:
+            return
+        named = dict(zip((each.name for each in func._schema.arguments), args, strict=False))
+        for argument in func._schema.arguments:
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                for tensor in tensors_in(named.get(argument.name, kwargs.get(argument.name))):
+                    self._forget(tensor)
+
+    def _forget(self, tensor: Tensor) -> None:
+        value = self.of(tensor)
+        if value is not None:  # its views have the same storage
+            storage = value.untyped_storage()
+            self._stale[id(storage)] = storage
+
+
+def _asked_by_assay() -> bool:
+    """Return True if a number is read by code of this package: not by the user's, nor for it."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        name = frame.f_globals.get("__name__", "")
+        if not name.startswith(("torch.", "assay.engine.rehearse.")):
+            return bool(name.startswith("assay."))
+        frame = frame.f_back
+    return False

@@ -1,0 +1,340 @@
+"""Ladder of a rehearsal: on fake tensors, else on converted ones, else for real, else not at all."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any
+
+import psutil  # type: ignore[import-untyped]
+import torch
+
+from assay.core.errors import AssayError
+from assay.core.rehearsal import Disk, Finding, Largest, Memory, Rehearsal, Rung, Stage
+from assay.engine.batches import size_of
+from assay.engine.data.source import Window
+from assay.engine.process import Process
+from assay.engine.rehearse.disk import checkpoint_bytes
+from assay.engine.rehearse.fake import Fakes, can_fake, is_unfakeable, sees_operations
+from assay.engine.rehearse.findings import finding_of, unchecked
+from assay.engine.rehearse.indices import Bound
+from assay.engine.rehearse.known_values import Values
+from assay.engine.rehearse.largest import USABLE, largest, resized
+from assay.engine.rehearse.observer import Observer, StepTooLargeError
+from assay.engine.rehearse.shapes import shape_of, tensors_in
+from assay.engine.rehearse.stages import step_stages
+from assay.engine.rehearse.trial import StepFailedError, Trial
+
+REAL_SECONDS = 30.0
+"""How long a step that is tried for real may take."""
+
+REAL_SHARE = 0.5
+"""How much of the memory that is free now it may take."""
+
+_LOOKED_AT_BATCHES = 8
+_LOOKED_AT_SECONDS = 2.0
+_MOST_MICRO_BATCHES = 2  # the second has the gradients of the first beside it, as all later ones
+
+
+class BuildFailedError(Exception):
+    """The process of a config could not be built as the rung wants it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """Process and data of a rehearsal.
+
+    `windows` are the steps of the first epoch, `stages` those of the data, `loader` the class that
+    gives the batches. `evaluation` is the first batch of the first split that is evaluated, by its
+    name. There is room for `checkpoints` at once, on a disk with `free_bytes`.
+    """
+
+    process: Process
+    windows: Iterator[Window]
+    loader: str
+    evaluation: tuple[str, Any] | None = None
+    stages: tuple[Stage, ...] = ()
+    device: torch.device
+    """The device of the run; tensors of the trial may be on another."""
+    checkpoints: int = 0
+    free_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """Where one attempt computes: what its tensors are, and who observes them."""
+
+    rung: Rung
+    fakes: Fakes | None
+    observer: Observer
+    guard: Observer | None = None
+    """Observes a model that is built for real, and ends it when it grows too large."""
+
+    @contextmanager
+    def building(self, observer: Observer) -> Iterator[None]:
+        """Build something within, under `observer`."""
+        values = observer.values
+        with values.fakes.used() if values is not None else nullcontext(), observer:
+            yield
+
+
+Build = Callable[[Site], AbstractContextManager[Parts]]
+"""Builds the parts for an attempt; whatever the attempt needs stays open within."""
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One rung: its report so far, and the failure that ended it."""
+
+    report: Rehearsal
+    failure: StepFailedError | None = None
+
+
+def rehearse(build: Build, *, limit_bytes: int | None = None) -> Rehearsal:
+    """Try one training step, one evaluation step and one checkpoint; report what they need.
+
+    `limit_bytes` is the memory of the device: a peak above it is a failure, and the largest batch
+    below it is looked for. An error of building that is not one of the trial is raised as it came:
+    a run would end with it too.
+    """
+    begun = time.perf_counter()
+    attempt = _climbed(build, limit_bytes)
+    return replace(attempt.report, seconds=time.perf_counter() - begun)
+
+
+def _climbed(build: Build, limit_bytes: int | None) -> Attempt:
+    tried: list[Attempt] = []
+    not_built: Exception | None = None
+    rungs: tuple[Rung, ...] = ("fake", "converted") if can_fake() else ()
+    for rung in rungs:
+        try:
+            attempt = _attempt(build, rung, limit_bytes)
+        except BuildFailedError as error:
+            import os
+            import traceback
+
+            if os.environ.get("RH"):
+                traceback.print_exception(error)
+            not_built = not_built or error
+            continue
+        except StepTooLargeError:
+            break
+        if attempt.failure is None:
+            return attempt
+        import os
+        import traceback
+
+        if os.environ.get("RH"):
+            traceback.print_exception(attempt.failure)
+        tried.append(attempt)
+        break
+    try:
+        attempt = _attempt(build, "real", limit_bytes)
+    except BuildFailedError as error:
+        raise error.__cause__ or error from None
+    except StepTooLargeError:
+        return _without_real(tried, not_built)
+    return _failed(attempt) if attempt.failure is not None else attempt
+
+
+def _without_real(tried: Sequence[Attempt], not_built: Exception | None) -> Attempt:
+    """Return what is known when the step cannot be tried for real."""
+    if tried and tried[-1].failure is not None:
+        return _failed(tried[-1])
+    cause = not_built.__cause__ if not_built is not None else None
+    if isinstance(cause, Exception) and not is_unfakeable(cause):
+        raise cause
+    message = "the model cannot be built on fake tensors, and is too large to build here"
+    return Attempt(Rehearsal(rung="unchecked", findings=(unchecked(message, cause),)))
+
+
+def _failed(attempt: Attempt) -> Attempt:
+    """Add the failure to the findings: as one, or as something unchecked if that is all it is."""
+    failure = attempt.failure
+    assert failure is not None
+    finding = failure.finding
+    if not failure.is_sure:
+        finding = replace(finding, kind="unchecked", message=f"the step: {finding.message}")
+    found = (*attempt.report.findings, finding)
+    return Attempt(replace(attempt.report, findings=found), failure)
+
+
+def _attempt(build: Build, rung: Rung, limit_bytes: int | None) -> Attempt:
+    site = _site(rung)
+    with build(site) as parts:
+        return _Rehearsing(parts, site).run(limit_bytes)
+
+
+def _site(rung: Rung) -> Site:
+    limit = psutil.virtual_memory().available * REAL_SHARE
+    if rung == "real":
+        real = Observer(None, limit_bytes=limit, limit_s=REAL_SECONDS)
+        return Site(rung=rung, fakes=None, observer=real, guard=real)
+    fakes = Fakes()
+    guard = Observer(None, limit_bytes=limit, limit_s=REAL_SECONDS) if rung == "converted" else None
+    return Site(rung=rung, fakes=fakes, observer=Observer(Values(fakes)), guard=guard)
+
+
+class _Rehearsing:
+    """One attempt, from its first window to the report."""
+
+    def __init__(self, parts: Parts, site: Site) -> None:
+        self.parts = parts
+        self.site = site
+        self.trial = Trial(parts.process, site.observer, parts.device)
+        self.first: Window | None = None
+        self.training: Memory | None = None
+        self.evaluation: Memory | None = None
+        self.largest: Largest | None = None
+        self.checkpoint: int | None = None
+        self.micro_flops = 0
+
+    def run(self, limit_bytes: int | None) -> Attempt:
+        window = self.first = next(self.parts.windows, None)
+        if window is None or not window.batches:
+            return Attempt(self._report())
+        count = min(len(window.batches), _MOST_MICRO_BATCHES)
+        sizes = window.sizes[:count] if window.sizes is not None else None
+        try:
+            self.training = self.trial.train(window.batches[:count], sizes)
+            self.micro_flops = self.site.observer.flops // count
+            self._keep_checkpoint()
+            self._evaluate()
+            if self._is_stood_in():
+                self.trial.look_at_devices(window.batches[0])
+            if limit_bytes is not None:
+                self._check_limit(limit_bytes)
+                if self.site.fakes is not None:  # a larger batch is for those that take no memory
+                    self._find_largest(window, limit_bytes)
+        except StepFailedError as failure:
+            if self.training is None and not failure.is_sure:
+                self.training = self.trial.without_activations()
+            return Attempt(self._report(), failure)
+        self._look_at_values()
+        return Attempt(self._report())
+
+    def _evaluate(self) -> None:
+        """Try an evaluation step. Its gradients are none, so only a larger batch can matter."""
+        if self.parts.evaluation is not None:
+            self.evaluation = self.trial.evaluate(self.parts.evaluation[1])
+
+    def _keep_checkpoint(self) -> None:
+        try:
+            self.checkpoint = checkpoint_bytes(self.parts.process)
+        except AssayError as error:
+            self.trial.findings.append(finding_of(error, ()))
+        except Exception as error:
+            self.trial.findings.append(unchecked(f"the checkpoint: {error}", error))
+
+    def _is_stood_in(self) -> bool:
+        """Return True if the CPU stands for an accelerator."""
+        if self.site.fakes is None or self.parts.device.type == "cpu":
+            return False
+        return all(each.device.type == "cpu" for each in self.parts.process.model.parameters())
+
+    def _check_limit(self, limit_bytes: int) -> None:
+        memory = self._with_prefetched(self.training)
+        if memory is None or memory.peak_bytes <= limit_bytes:
+            return
+        message = f"a step needs {memory.peak_bytes:,} bytes, and the device has {limit_bytes:,}"
+        module, fix = memory.where, "Less at once: micro_batch_size, accumulate, or activation_checkpoint = true."
+        self.trial.findings.append(Finding(kind="memory", message=message, module=module, fix=fix))
+
+    def _find_largest(self, window: Window, limit_bytes: int) -> None:
+        """Look for the largest batch. A model of one batch size only has none to be found."""
+        memory, batch = self._with_prefetched(self.training), window.batches[0]
+        samples = size_of(batch)
+        if memory is None or not samples:
+            return
+        fixed = memory.weights_bytes + memory.gradients_bytes + memory.optimizer_bytes
+        least = memory.peak_bytes if memory.where == "update" else 0
+        count = min(len(window.batches), _MOST_MICRO_BATCHES)
+
+        def peak_of(wanted: int) -> int:
+            found = self.trial.differentiate([resized(batch, samples, wanted)] * count)
+            told = self._with_prefetched(found)
+            assert told is not None
+            return max(least, told.peak_bytes)
+
+        usable = int(limit_bytes * USABLE)
+        try:
+            self.largest = largest(peak_of, samples, memory.peak_bytes, fixed, usable)
+        except StepFailedError as failure:
+            message = f"the largest batch: {failure.finding.message}"
+            self.trial.findings.append(replace(failure.finding, kind="unchecked", message=message))
+
+    def _look_at_values(self) -> None:
+        """Check the labels and other indices of further batches against the bounds of the first."""
+        window = self.first
+        assert window is not None
+        bounds = self.trial.bounds_in(window.batches[0])
+        if not bounds:
+            return
+        until = time.monotonic() + _LOOKED_AT_SECONDS
+        for number, later in enumerate(islice(self.parts.windows, _LOOKED_AT_BATCHES), 2):
+            for batch in later.batches:
+                wrong = _broken(bounds, batch)
+                if wrong:
+                    message = f"{wrong} (step {number})"
+                    self.trial.findings.append(Finding(kind="value", message=message))
+                    return
+            if time.monotonic() > until:
+                return
+
+    def _with_prefetched(self, memory: Memory | None) -> Memory | None:
+        """Add the batches that an accelerator holds besides: those of this step and of the next."""
+        window, device = self.first, self.parts.device
+        if not sees_operations():
+            return None
+        if memory is None or window is None or device.type == "cpu":
+            return memory
+        more = memory.batch_bytes * (2 * len(window.batches) - 1)
+        return replace(
+            memory,
+            peak_bytes=memory.peak_bytes + more,
+            batch_bytes=memory.batch_bytes + more,
+        )
+
+    def _report(self) -> Rehearsal:
+        process, window, trial = self.parts.process, self.first, self.trial
+        layers = trial.stack.layers(process.model)
+        batches = window.batches if window is not None else ()
+        calls, output = trial.stack.calls, trial.told_output
+        stages = step_stages(process, self.parts.loader, batches, layers, calls, output)
+        return Rehearsal(
+            rung=self.site.rung,
+            device=self.parts.device.type,
+            findings=tuple(trial.findings),
+            batch=shape_of(batches[0]) if batches else "",
+            samples=size_of(batches[0]) if batches else 0,
+            micro_batches=len(batches),
+            parameters=sum(layer.params for layer in layers),
+            trained=sum(layer.trained for layer in layers),
+            flops_per_step=self.micro_flops * len(batches),
+            layers=layers,
+            stages=(*self.parts.stages, *stages),
+            memory=self._with_prefetched(self.training),
+            evaluation=self.evaluation if sees_operations() else None,
+            largest=self.largest,
+            disk=self._disk(),
+        )
+
+    def _disk(self) -> Disk | None:
+        if self.checkpoint is None or not self.parts.checkpoints:
+            return None
+        count, free = self.parts.checkpoints, self.parts.free_bytes
+        return Disk(checkpoint_bytes=self.checkpoint, checkpoints=count, free_bytes=free)
+
+
+def _broken(bounds: Sequence[tuple[int, Bound]], batch: Any) -> str:
+    """Return what is wrong with the values of a batch; "" for nothing."""
+    leaves = list(tensors_in(batch))
+    for number, bound in bounds:
+        if number < len(leaves):
+            wrong = bound.broken_by(leaves[number])
+            if wrong:
+                return wrong
+    return ""

@@ -1,0 +1,132 @@
+"""Ledger of storages: when each was allocated and freed, and what was alive at the peak."""
+
+from __future__ import annotations
+
+import weakref
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from torch import Tensor
+
+from assay.core.rehearsal import Memory
+
+Use = Literal["weights", "gathered", "gradients", "optimizer", "batch"]
+
+
+@dataclass(slots=True)
+class _Held:
+    """A storage that is alive. The reference is kept so that its callback is called."""
+
+    number: int
+    size: int
+    reference: weakref.ref[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """`size` bytes more of storage `number`, or fewer if negative, while `where` was at work."""
+
+    size: int
+    number: int
+    where: str
+
+
+class Ledger:
+    """Record every change of the memory held by tensors.
+
+    What a storage is used for is known only later: a gradient is one when the backward pass has put
+    it into `grad`. So changes are kept, and `memory` goes through them again.
+    """
+
+    def __init__(self) -> None:
+        self.live_bytes = 0
+        self._held: dict[int, _Held] = {}
+        self._uses: dict[int, Use] = {}
+        self._changes: list[_Change] = []
+        self._at_begin: Counter[int] = Counter()
+        self._numbers = 0
+        self.where = ""
+
+    def begin(self) -> None:
+        """Forget the changes so far; what is alive counts from the beginning."""
+        self._changes.clear()
+        self._at_begin = Counter({held.number: held.size for held in self._held.values()})
+
+    def see(self, tensor: Tensor) -> None:
+        """Count the storage of `tensor`, if it is new."""
+        storage = tensor.untyped_storage()
+        key = id(storage)  # torch keeps the Python object of a storage as long as the storage
+        if key in self._held:
+            return
+        number = self._numbers = self._numbers + 1
+        size = storage.nbytes()
+
+        def freed(_: object) -> None:
+            held = self._held.pop(key)
+            self._change(-held.size, number)
+
+        self._held[key] = _Held(number, size, weakref.ref(storage, freed))
+        self._change(size, number)
+
+    def resized(self, storage: Any) -> None:
+        """Take in the new size of a storage that is known.
+
+        What is resized are the weights that FSDP2 gathers for a while.
+        """
+        held = self._held.get(id(storage))
+        if held is not None and held.size != storage.nbytes():
+            self._uses.setdefault(held.number, "gathered")
+            change = storage.nbytes() - held.size
+            held.size += change
+            self._change(change, held.number)
+
+    def use(self, tensors: Iterable[Tensor], use: Use) -> None:
+        """Say what the storages of `tensors` are used for. The first word about a storage counts."""
+        for tensor in tensors:
+            self.see(tensor)
+            self._uses.setdefault(self._held[id(tensor.untyped_storage())].number, use)
+
+    def memory(self) -> Memory:
+        """Return the peak since `begin`, as it is in every step after the first.
+
+        Optimizer states are allocated in the first update. They count from the beginning, so that
+        one step tells the peak of all.
+        """
+        sizes = Counter(self._at_begin)
+        for change in self._changes:
+            if self._uses.get(change.number) == "optimizer" and change.size > 0:
+                sizes[change.number] += change.size
+        live = total = sum(sizes.values())
+        peak, place = total, -1
+        for i, change in enumerate(self._changes):
+            if self._uses.get(change.number) == "optimizer" and change.size > 0:
+                continue
+            live += change.size
+            if live > peak:
+                peak, place = live, i
+        for change in self._changes[: place + 1]:
+            if self._uses.get(change.number) != "optimizer" or change.size < 0:
+                sizes[change.number] += change.size
+        return self._told(peak, sizes, self._changes[place].where if place >= 0 else "")
+
+    def _told(self, peak: int, sizes: Mapping[int, int], where: str) -> Memory:
+        by_use: Counter[str] = Counter()
+        for number, size in sizes.items():
+            by_use[self._uses.get(number, "activations")] += size
+        return Memory(
+            peak_bytes=peak,
+            weights_bytes=by_use["weights"],
+            gathered_bytes=by_use["gathered"],
+            gradients_bytes=by_use["gradients"],
+            optimizer_bytes=by_use["optimizer"],
+            activations_bytes=by_use["activations"],
+            batch_bytes=by_use["batch"],
+            where=where,
+        )
+
+    def _change(self, size: int, number: int) -> None:
+        self.live_bytes += size
+        if size:
+            self._changes.append(_Change(size, number, self.where))

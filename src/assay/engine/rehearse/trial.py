@@ -1,0 +1,299 @@
+"""Trial of one training step and one evaluation step of a process."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from assay.core.errors import AssayError
+from assay.core.rehearsal import Finding, Memory
+from assay.engine.batches import mapped
+from assay.engine.divided import own
+from assay.engine.metrics.metric import as_metric
+from assay.engine.rehearse.criterion import CriterionCheck
+from assay.engine.rehearse.fake import is_device_mismatch, is_unfakeable, watched_resizes
+from assay.engine.rehearse.findings import finding_of, unchecked, why_not
+from assay.engine.rehearse.indices import Bound
+from assay.engine.rehearse.known_values import HOST
+from assay.engine.rehearse.module_stack import ModuleStack
+from assay.engine.rehearse.observer import Observer
+from assay.engine.rehearse.shapes import shape_of, tensors_in
+
+_CONFIRM_BYTES = 2**31
+_ACCELERATOR = re.compile(r"\b(cuda|nvidia|nccl|gpu|hip|rocm|triton|flash[-_ ]?attn)\b", re.IGNORECASE)
+
+
+class StepFailedError(Exception):
+    """A step that failed, with what is known of it. `is_sure`: the code is wrong, not the trial."""
+
+    def __init__(self, finding: Finding, cause: BaseException, *, is_sure: bool) -> None:
+        super().__init__(finding.message)
+        self.finding = finding
+        self.cause = cause
+        self.is_sure = is_sure
+
+
+@dataclass(slots=True)
+class Trial:
+    """Steps of `process` under an observer, on tensors that are real or fake.
+
+    What cannot be tried is added to `findings`; what fails raises StepFailedError.
+    """
+
+    process: Any
+    observer: Observer
+    device: torch.device
+    """The device of the run."""
+    findings: list[Finding] = field(default_factory=list)
+    output: Any = None
+    told_output: str = ""
+    """Shapes of the output of the first step."""
+    stack: ModuleStack = field(init=False)
+    _criterion: CriterionCheck = field(init=False)
+
+    def __post_init__(self) -> None:
+        roots = {"model": self.process.model}
+        parts = vars(self.process).items()
+        roots |= {f"process.{name}": part for name, part in parts if isinstance(part, nn.Module) and name != "model"}
+        self.stack = ModuleStack(roots, lambda: self.observer.flops, self._at)
+        self._criterion = CriterionCheck(getattr(self.process, "criterion", None), self.observer)
+        weights = [*self.process.model.parameters(), *self.process.model.buffers()]
+        with self._open():
+            self.observer.ledger.use(map(own, weights), "weights")
+
+    def train(self, batches: Sequence[Any], sizes: Sequence[int] | None) -> Memory:
+        """Make one optimizer step from these micro-batches and return its memory."""
+        process, ledger = self.process, self.observer.ledger
+        process.train()
+        with self._open(), self.stack.watched(), self._criterion.watched():
+            ledger.begin()
+            self._differentiated(batches, sizes)
+            ledger.use(_gradients(process), "gradients")
+            self.told_output = self.told_output or shape_of(self.output)
+            ledger.where = "update"
+            self._update()
+            ledger.use(_states(process), "optimizer")
+            memory = ledger.memory()
+            self._forget_gradients()
+        self.observer.indices.is_keeping = False
+        self._criterion.check()
+        if self._criterion.finding is not None:
+            self.findings.append(self._criterion.finding)
+        return memory
+
+    def differentiate(self, batches: Sequence[Any]) -> Memory:
+        """Make forward and backward pass of these micro-batches, no update; return the memory."""
+        ledger = self.observer.ledger
+        self.process.train()
+        with self._open(), self.stack.watched():
+            ledger.begin()
+            self._differentiated(batches, [1] * len(batches) if batches[1:] else None)
+            ledger.use(_gradients(self.process), "gradients")
+            memory = ledger.memory()
+            self.output = None
+            self._forget_gradients()
+        return memory
+
+    def evaluate(self, batch: Any) -> Memory:
+        """Make one evaluation step, measured by the metrics of the process; return its memory."""
+        process, ledger = self.process, self.observer.ledger
+        process.eval()
+        with self._open(), self.stack.watched():
+            self.output = None
+            ledger.begin()
+            ledger.where = "evaluation"
+            self.output = self._guarded(process.validation_step, self._held(batch))
+            for name, metric in (getattr(process, "metrics", None) or {}).items():
+                self._measure(name, as_metric(name, metric))
+            self.output = None
+        return ledger.memory()
+
+    def look_at_devices(self, batch: Any) -> None:
+        """Find tensors that would stay on the CPU while the model is on an accelerator.
+
+        The tensors of the model and the batch are on the CPU, which stands for the accelerator. So
+        `meta` stands for the host: it is the default device here, and that of tensors which modules
+        hold without having registered them.
+        """
+        self.process.train()
+        try:
+            with self._open(), self.stack.watched(), self._hosted(), torch.device(HOST):
+                self._differentiated([batch], None)
+        except StepFailedError as failure:
+            if is_device_mismatch(_root(failure.cause)):
+                message = f"a tensor on the CPU is used with those of the model, on {self.device.type}"
+                fix = "Make it with device=x.device; one that a module keeps is a register_buffer."
+                found = replace(failure.finding, kind="device", message=message, fix=fix)
+            else:
+                said = f"mistakes about devices: {failure.finding.message}"
+                found = replace(failure.finding, kind="unchecked", message=said, fix="")
+            self.findings.append(found)
+        finally:
+            self._forget_gradients()
+
+    @contextmanager
+    def _hosted(self) -> Iterator[None]:
+        """Move the tensors that modules hold as plain attributes to the host."""
+        before: list[tuple[dict[str, Any], str, Any]] = []
+        for owner in (self.process, *self.stack.names):
+            own = vars(owner)
+            before += [(own, name, value) for name, value in own.items() if isinstance(value, Tensor)]
+        for attributes, name, value in before:
+            attributes[name] = value.to(HOST) if value.dim() else value
+        try:
+            yield
+        finally:
+            for attributes, name, value in before:
+                attributes[name] = value
+
+    def without_activations(self) -> Memory:
+        """Return the memory of weights, gradients and optimizer, for a step that cannot be tried."""
+        ledger = self.observer.ledger
+        with self._open():
+            for parameter in self.process.model.parameters():
+                if parameter.requires_grad:
+                    parameter.grad = torch.empty_like(parameter)
+            ledger.begin()
+            for optimizer in self.process.backward.optimizers.values():
+                self._step_alone(optimizer)
+            ledger.use(_gradients(self.process), "gradients")
+            ledger.use(_states(self.process), "optimizer")
+            memory = ledger.memory()
+            self._forget_gradients()
+        return replace(memory, where="without activations")
+
+    def bounds_in(self, batch: Any) -> list[tuple[int, Bound]]:
+        """Return what values of this batch were checked against, by the number of the tensor."""
+        return self.observer.indices.bounds_of(tensors_in(batch))
+
+    def _differentiated(self, batches: Sequence[Any], sizes: Sequence[int] | None) -> None:
+        process = self.process
+        process.backward.begin(sizes)
+        for batch in batches:
+            self.output = None
+            self.output = self._guarded(process.training_step, self._held(batch))
+
+    def _held(self, batch: Any) -> Any:
+        return mapped(batch, self.observer.tensor)
+
+    def _guarded(self, call: Callable[[Any], Any], batch: Any) -> Any:
+        self._begin()
+        try:
+            return call(batch)
+        except Exception as error:
+            raise self._failed(error) from error
+
+    def _begin(self) -> None:
+        """Forget what was at work: something else begins."""
+        self.stack.open.clear()
+        self.stack.behind = ""
+        if self.observer.values is not None:
+            self.observer.values.guessed = 0
+
+    def _failed(self, error: Exception) -> StepFailedError:
+        """Say whether the code is wrong, or only cannot be tried like this."""
+        cause = _root(error)
+        finding = finding_of(error, self.stack.open, self.stack.behind)
+        if self.device.type != "cpu" and _needs_accelerator(cause):
+            return StepFailedError(finding, error, is_sure=False)
+        if self.observer.values is None:
+            return StepFailedError(finding, error, is_sure=True)
+        if is_unfakeable(cause):
+            return StepFailedError(finding, error, is_sure=False)
+        failed = self.observer.failed
+        if failed is not None and failed.error is cause and not isinstance(cause, IndexError):
+            is_sure = failed.fails_for_real(_CONFIRM_BYTES) is True
+            return StepFailedError(finding, error, is_sure=is_sure)
+        return StepFailedError(finding, error, is_sure=True)
+
+    def _update(self) -> None:
+        """Make the update. One that cannot be tried is left to the optimizers alone."""
+        process, values = self.process, self.observer.values
+        self._begin()
+        try:
+            process.update(0)
+            return
+        except Exception as error:
+            if values is None or (not values.guessed and not is_unfakeable(_root(error))):
+                raise self._failed(error) from error
+            self.findings.append(unchecked(f"the update: {why_not(_root(error))}", error))
+        for optimizer in process.backward.optimizers.values():
+            if not optimizer.state:
+                self._step_alone(optimizer)
+
+    def _step_alone(self, optimizer: Optimizer) -> None:
+        try:
+            optimizer.step()
+        except Exception as error:
+            self.findings.append(unchecked(f"the step of {type(optimizer).__name__}", error))
+
+    def _measure(self, name: str, metric: Any) -> None:
+        self._begin()
+        values = self.observer.values
+        try:
+            metric.reset()
+            metric.update(self.output)
+            metric.value()
+            metric.reset()
+        except Exception as error:
+            if values is None or (isinstance(error, AssayError) and not values.guessed):
+                raise self._failed(error) from error
+            self.findings.append(unchecked(f"the metric {name}: {why_not(_root(error))}", error))
+
+    def _forget_gradients(self) -> None:
+        self.output = None
+        for parameter in self.process.model.parameters():
+            parameter.grad = None
+
+    @contextmanager
+    def _open(self) -> Iterator[None]:
+        resizes = watched_resizes(self.observer.ledger.resized)
+        values = self.observer.values
+        fakes = values.fakes.used() if values is not None else nullcontext()
+        with _eager(), resizes, fakes, self.observer:
+            yield
+
+    def _at(self, where: str) -> None:
+        self.observer.ledger.where = where
+
+
+def _eager() -> AbstractContextManager[Any]:
+    """Run compiled code as it was written: nobody sees inside.
+
+    Where nothing is compiled torch has not loaded its compiler, which takes a second.
+    """
+    if "torch._dynamo" not in sys.modules:
+        return nullcontext()
+    return torch.compiler.set_stance("force_eager")  # type: ignore[no-any-return]
+
+
+def _gradients(process: Any) -> Iterator[Tensor]:
+    for parameter in process.model.parameters():
+        if parameter.grad is not None:
+            yield own(parameter.grad)
+
+
+def _states(process: Any) -> Iterator[Tensor]:
+    optimizers: Mapping[str, Optimizer] = process.backward.optimizers
+    for optimizer in optimizers.values():
+        yield from map(own, tensors_in(dict(optimizer.state)))
+
+
+def _root(error: BaseException) -> BaseException:
+    """Return the first of the errors that led to `error`."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error
+
+
+def _needs_accelerator(error: BaseException) -> bool:
+    """Return True if code wants another device than the CPU that the trial runs on."""
+    return bool(not isinstance(error, IndexError) and _ACCELERATOR.search(str(error)))

@@ -1,0 +1,246 @@
+"""Rehearsals of a config: `assay check --rehearse`, `run --rehearse`, `summary` and `graph`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from assay.cli.main import commands
+from assay.core.errors import AssayError, ConfigError, InputError
+from assay.query.run import RunView
+from examples import EXAMPLES
+
+pytestmark = pytest.mark.slow
+
+SHIFTED = """\
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, width=8, more=0, classes=2):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(4, width), nn.Tanh(), nn.Linear(width, width))
+        self.head = nn.Linear(width + more, classes)
+
+    def forward(self, x):
+        return self.head(self.body(x))
+"""
+
+
+@pytest.fixture
+def net(toy: Path) -> Path:
+    """The toy project with a model whose head may be too wide."""
+    (toy / "shifted.py").write_text(SHIFTED)
+    return toy
+
+
+SHIFTED_NET = ["model.type=shifted.Net"]
+
+
+def said_of(*arguments: str) -> Result:
+    """The result of a command in this process, of the group: click keeps the help option of the first context."""
+    return CliRunner().invoke(commands, list(arguments))
+
+
+@pytest.mark.row("B34", "B01")
+def test_layers_and_stages_are_printed_with_shapes_parameters_and_flops(assay, toy: Path) -> None:
+    summary = assay("summary", "toy.toml", "model.width=16")
+    graph = assay("graph", "toy.toml", "model.width=16")
+
+    assert summary.returncode == graph.returncode == 0, summary.stderr + graph.stderr
+    lines = [line.split() for line in summary.stdout.splitlines()]
+    assert lines[0] == ["layer", "kind", "gives", "params", "FLOPs"]
+    assert ["model", "Net", "float32", "[8,", "2]", "0", f"{2 * 8 * (4 * 16 + 16 * 2):,}"] in lines
+    assert ["0", "Linear", "float32", "[8,", "16]", "80", f"{2 * 8 * 4 * 16:,}"] in lines
+    assert "146 parameters, 146 trained" in summary.stdout
+    said = [line.split(maxsplit=2) for line in graph.stdout.splitlines()]
+    assert [name for name, *_ in said] == [
+        *("source", "batch", "model", "model.layers", "process.criterion", "output", "metric"),
+        "optimizer",
+    ]
+    assert said[0][1:] == ["Points", "(float32 [4], int64 [])"]
+    assert said[1][1:] == ["Loader", "[float32 [8, 4], int64 [8]]"]
+    assert said[2][1:] == ["Net", "float32 [8, 4] -> float32 [8, 2]"]
+    assert said[4][1:] == ["CrossEntropyLoss", "float32 [8, 2], int64 [8] -> float32 []"]
+    assert not (toy / "runs").exists()
+
+
+def test_both_are_there_as_data_and_refuse_what_a_run_would_refuse(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(toy)
+
+    summary, graph = (said_of(name, "toy.toml", "--json") for name in ("summary", "graph"))
+
+    assert json.loads(summary.stdout)["samples"] == 8
+    assert json.loads(graph.stdout)[1]["name"] == "batch"
+    for name in ("summary", "graph"):
+        assert isinstance(said_of(name).exception, InputError)
+        wrong = said_of(name, "toy.toml", "model.widht=3").exception
+        assert isinstance(wrong, ConfigError) and "did you mean `width`?" in str(wrong)
+
+
+def test_a_report_says_what_a_step_needs_in_eighty_columns_and_records_nothing(assay, toy: Path) -> None:
+    said = assay("check", "toy.toml", "--rehearse", "--memory", "1GB")
+
+    assert said.returncode == 0, said.stderr
+    facts = {line.split()[0]: line for line in said.stdout.splitlines() if line.startswith("  ")}
+    assert said.stdout.startswith("fine  toy.toml")
+    assert "74, all trained" in facts["parameters"]
+    assert "[float32 [8, 4], int64 [8]]" in facts["batch"]
+    assert {"memory", "FLOPs", "largest", "checkpoints"} <= facts.keys()
+    assert all(len(line) <= 80 for line in said.stdout.splitlines())
+    assert not (toy / "runs").exists() and not (toy / ".assay").exists()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "kind", "module"),
+    [
+        (["model.more=1"], "shape", "model.head (Linear)"),
+        (["model.classes=1"], "value", "process.criterion (CrossEntropyLoss)"),
+        (["process.criterion.type=torch.nn.MSELoss"], "shape", "process.criterion (MSELoss)"),
+    ],
+)
+def test_a_mistake_ends_with_code_2_and_names_the_module(
+    assay, net: Path, overrides: list[str], kind: str, module: str
+) -> None:
+    said = assay("check", "toy.toml", *SHIFTED_NET, *overrides, "--rehearse")
+    data = assay("check", "toy.toml", *SHIFTED_NET, *overrides, "--rehearse", "--json")
+
+    assert (said.returncode, data.returncode) == (2, 2)
+    first = said.stdout.split("\n\n")[0].strip() if "fine" not in said.stdout else ""
+    assert first.startswith(f"{kind}  ")
+    (finding,) = json.loads(data.stdout)["rehearsal"]["findings"]
+    assert (finding["kind"], finding["module"]) == (kind, module)
+
+
+def test_a_run_is_rehearsed_first_and_leaves_no_record_when_it_would_fail(assay, net: Path) -> None:
+    said = assay("run", "toy.toml", *SHIFTED_NET, "model.more=1", "--rehearse")
+
+    assert said.returncode == 2
+    assert "in:    model.head (Linear)" in said.stderr
+    assert "shifted.py:11  return self.head(self.body(x))" in said.stderr
+    assert not (net / "runs").exists()
+
+
+def test_a_rehearsal_changes_no_bit_of_the_run_after_it(assay, toy: Path) -> None:
+    runs = []
+    for extra in ((), ("--rehearse",)):
+        done = assay("run", "toy.toml", "--quiet", "--max-steps", "6", *extra)
+        assert done.returncode == 0, done.stderr
+        (newest,) = {*(toy / "runs").iterdir()} - {run.path for run in runs}
+        runs.append(RunView(newest))
+
+    assert "rehearsed" in done.stderr
+    first, second = (run.checkpoints[-1].manifest for run in runs)
+    assert first is not None and second is not None
+    assert first.digest == second.digest
+
+
+def rehearsed(assay: Any, *arguments: str) -> dict[str, Any]:
+    said = assay("check", "toy.toml", "--rehearse", "--json", *arguments)
+    assert said.returncode == 0, said.stdout + said.stderr
+    report: dict[str, Any] = json.loads(said.stdout)["rehearsal"]
+    return report
+
+
+def test_a_layout_is_that_of_one_rank_of_many(assay, net: Path) -> None:
+    wide = [*SHIFTED_NET, "model.width=64"]
+    alone = rehearsed(assay, *wide)
+    sharded = rehearsed(assay, *wide, "--layout", "shard=4")
+    divided = rehearsed(assay, *wide, "--layout", "data=2,tensor=2")
+
+    assert sharded["layout"] == {"shard": 4} and divided["layout"] == {"data": 2, "tensor": 2}
+    whole = alone["memory"]["weights_bytes"]
+    assert sharded["memory"]["weights_bytes"] == pytest.approx(whole / 4, rel=0.05)
+    assert sharded["memory"]["optimizer_bytes"] == pytest.approx(alone["memory"]["optimizer_bytes"] / 4, rel=0.1)
+    assert divided["memory"]["weights_bytes"] < 0.7 * whole
+    assert (alone["samples"], sharded["samples"], divided["samples"]) == (8, 2, 4)
+    for report in (sharded, divided):
+        assert report["parameters"] == alone["parameters"]
+        assert report["disk"]["checkpoint_bytes"] == alone["disk"]["checkpoint_bytes"]
+
+
+def test_a_mistake_on_a_rank_of_many_is_found(assay, net: Path) -> None:
+    said = assay("check", "toy.toml", *SHIFTED_NET, "model.more=1", "--rehearse", "--layout", "shard=2")
+
+    assert said.returncode == 2
+    assert "in:    model.head (" in said.stdout
+
+
+def test_a_declared_batch_stands_for_data_that_are_elsewhere(assay, toy: Path) -> None:
+    (toy / "elsewhere.py").write_text(
+        "class Data(list):\n    def __init__(self, path):\n        raise FileNotFoundError(path)\n"
+    )
+    gone = 'data.train.source={type="elsewhere.Data",path="/cluster/x"}'
+    batch = ["--batch", "(float32 [32, 4], int64 [32] < 2)"]
+
+    here = assay("check", "toy.toml", gone, "--rehearse")
+    report = rehearsed(assay, gone, *batch)
+    wrong = assay("check", "toy.toml", gone, "--rehearse", "--batch", "(float32 [32, 5], int64 [32])")
+
+    assert here.returncode and "/cluster/x" in here.stderr
+    assert (report["samples"], report["findings"]) == (32, [])
+    assert wrong.returncode == 2 and "model.layers.0 (Linear)" in wrong.stdout
+
+
+def test_a_variant_of_the_file_can_be_rehearsed(assay, net: Path) -> None:
+    with (net / "toy.toml").open("a") as file:
+        file.write('\n[variants.wide]\n"model.width" = 32\n')
+
+    assert rehearsed(assay, "--variant", "wide")["parameters"] > rehearsed(assay)["parameters"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--memory", "80"], "--memory: '80' is no size"),
+        (["--layout", "dta=8"], "--layout: 'dta' is no axis"),
+        (["--layout", "data"], "--layout: 'data' has no size"),
+        (["--layout", "pipeline=2"], "A pipeline of 2 stages cannot be rehearsed yet"),
+        (["--layout", "data=3"], "A batch of 8 cannot be split evenly on 3 ranks"),
+        (["--batch", "float33 [3]"], "--batch cannot be read at 'float33'"),
+        (["--device", "gpu"], "There is no device 'gpu'"),
+        (["--shape"], "--rehearse builds the model, which --shape leaves out"),
+    ],
+)
+def test_what_cannot_be_rehearsed_is_told(
+    toy: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], said: str
+) -> None:
+    monkeypatch.chdir(toy)
+
+    error = said_of("check", "toy.toml", "--rehearse", *arguments).exception
+
+    assert isinstance(error, AssayError) and error.exit_code == 2
+    assert said in error.what
+
+
+def test_conditions_without_a_rehearsal_are_refused(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(toy)
+
+    error = said_of("check", "toy.toml", "--memory", "80GB").exception
+
+    assert isinstance(error, InputError)
+    assert error.fix == "assay check --rehearse --memory 80GB"
+
+
+CONFIGS = ["01_digits/digits.toml", "03_gpt/gpt.toml", "04_tagging/tagging.toml", "06_gan/gan.toml"]
+CONFIGS += ["07_zoo/zoo.toml", "08_transformers/bert.toml"]
+CONFIGS += [f"seeds/{name}/train.toml" for name in ("collate", "eval_epoch", "train_and_test")]
+
+
+@pytest.mark.parametrize("config", [*CONFIGS, "seeds/tagger/tagger.toml"])
+def test_nothing_wrong_is_told_of_the_examples(assay, config: str) -> None:
+    path = EXAMPLES / config
+    if "transformers" in config:
+        pytest.importorskip("transformers")
+
+    said = assay("check", path.name, "--rehearse", "--device", "cuda", "--json", cwd=path.parent)
+
+    assert said.returncode == 0, said.stdout + said.stderr
+    report = json.loads(said.stdout)["rehearsal"]
+    assert report["rung"] == "fake"
+    assert report["memory"]["peak_bytes"] > 0
+    assert not (path.parent / "runs").exists()
