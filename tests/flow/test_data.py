@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -119,21 +120,30 @@ def test_a_run_killed_anywhere_goes_on_to_the_same_bits_with_any_workers(assay, 
         run.rename(toy.parent / f"after-{workers}")
 
 
-def test_a_killed_worker_ends_the_run_with_one_clear_error_from_which_it_goes_on(assay, toy: Path) -> None:
+def test_a_worker_that_dies_or_hangs_ends_the_run_with_one_clear_error_and_a_checkpoint(assay, toy: Path) -> None:
     assert assay("run", "toy.toml").returncode == 0
     run = only_run(toy)
     expected = last_digest(run)
     run.rename(toy.parent / "reference")
+    for by, told in {
+        "SIGKILL": "was killed by SIGKILL.",
+        "SIGSTOP": r"has been at sample \d+ for 1 s\.\n  at:  it is stopped: by SIGSTOP, or by a debugger\n",
+    }.items():
+        given = ["data.train.workers=2", "data.train.timeout='1 s'"]
 
-    failed = assay("run", "toy.toml", "data.train.workers=2", DIE_AT="100")
+        failed = assay("run", "toy.toml", *given, DIE_AT="100", DIE_BY=by)
 
-    assert failed.returncode == 1
-    assert "of data.train (pid " in failed.stderr and "was killed by SIGKILL." in failed.stderr
-    assert "Traceback" not in failed.stderr
-    run = only_run(toy)
-    assert run_file.read(run).status == "failed"
-    assert assay("resume", "last").returncode == 0
-    assert last_digest(run) == expected
+        assert failed.returncode == 1
+        assert re.search(r"loader worker \d of data\.train \(pid \d+\) " + told, failed.stderr), failed.stderr
+        assert "Traceback" not in failed.stderr
+        run = only_run(toy)
+        assert run_file.read(run).status == "failed"
+        newest = max(int(folder.name.removeprefix("step-")) for folder in (run / "checkpoints").glob("step-*"))
+        assert newest % 3, "of the last step, and not only of the last period"
+        resumed = assay("resume", "last")
+        assert resumed.returncode == 0 and f"step {newest}" in resumed.stderr, resumed.stderr
+        assert last_digest(run) == expected
+        run.rename(toy.parent / f"after-{by}")
 
 
 def test_a_signal_to_all_processes_of_a_run_stops_it_after_the_step(toy: Path) -> None:

@@ -104,6 +104,8 @@ class Engine:
         self._backward_begin = self.bus.points[Event.BACKWARD_BEGIN]
         self._backward_end = self.bus.points[Event.BACKWARD_END]
         self._is_elsewhere = self.device.type != "cpu"
+        self.is_loading = False
+        """Set while the engine waits for a batch: no step is under way, and every handler has seen the last one."""
         self._randomness = StepRandomness()
         self._is_late = self._is_elsewhere if late is None else late
         self._late: Late | None = None
@@ -203,7 +205,9 @@ class Engine:
         windows = self._windows()
         self._fire_at(Event.EPOCH_BEGIN, state.epoch)
         now = perf_counter()
+        self.is_loading = True
         for window in windows:
+            self.is_loading = False
             loaded = perf_counter()
             waiting += loaded - now
             if step_begin.due <= state.step:
@@ -224,6 +228,8 @@ class Engine:
             telling += now - computed
             if state.stop_reason or state.step == state.max_steps:
                 break
+            self.is_loading = True
+        self.is_loading = False
         moved, differentiated = self._moving - moved, process.backward.seconds - differentiated
         self.add_seconds("data", waiting - moved)
         self.add_seconds("move", moved)

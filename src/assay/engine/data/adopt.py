@@ -108,7 +108,7 @@ def loader_of(data: DataLoader[Any], *, accumulate: int = 1, seed: int = 0, spli
         "prefetch": data.prefetch_factor or 2,
         "persistent_workers": data.persistent_workers,
         "pin_memory": data.pin_memory,
-        "timeout_s": data.timeout,
+        "timeout_s": data.timeout or None,  # 0 says nothing of its own: it is what torch takes
         "worker_init": data.worker_init_fn,
         "start_method": context.get_start_method() if context is not None else None,
     }

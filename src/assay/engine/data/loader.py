@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -49,8 +50,9 @@ class Loader:
 
     `sampler`: another order (`Weighted`, `Balanced`, `ByLength`, `Subset`, or one of torch). `batch_sampler`: gives the
     indices of each batch; then `accumulate` batches make an optimizer step. `workers` processes load `prefetch` batches
-    each ahead and stay for all epochs if `persistent_workers`; `timeout_s` is how long a batch may take, `worker_init`
-    is called in each with its number, `start_method` is how they are started. `pin_memory` counts where there is CUDA.
+    each ahead and stay for all epochs if `persistent_workers`; `timeout_s` is how long a batch may take (0 for ever,
+    None for a time learned from those before), `worker_init` is called in each with its number, `start_method` is how
+    they are started. `pin_memory` counts where there is CUDA.
 
     `rank` of `ranks` loads a share: micro-batches are dealt out in turn, so that N ranks load what one rank with N
     times as many micro-batches would, and no sample is left out, padded or given twice.
@@ -75,7 +77,7 @@ class Loader:
         prefetch: int = 2,
         persistent_workers: bool = True,
         pin_memory: bool = False,
-        timeout_s: float = 0.0,
+        timeout_s: float | None = None,
         worker_init: Callable[[int], object] | None = None,
         start_method: StartMethod | None = None,
         rank: int = 0,
@@ -132,6 +134,7 @@ class Loader:
             timeout_s=timeout_s,
             init=worker_init,
             start_method=start_method,
+            warn=_warner(weakref.ref(self)),
         )
         self._pool = new_pool() if workers else None
         self._new_pool = new_pool
@@ -312,6 +315,17 @@ def _rows(dataset: TensorDataset, epoch: int, position: int, indices: Sequence[i
 
 def _warn(message: str) -> None:
     warnings.warn(message, stacklevel=3)
+
+
+def _warner(loader: weakref.ref[Loader]) -> Callable[[str], None]:
+    """Return what calls `warn` of a loader, as it is then, and does not keep its worker processes alive."""
+
+    def warn(message: str) -> None:
+        found = loader()
+        if found is not None:
+            found.warn(message)
+
+    return warn
 
 
 def _check(

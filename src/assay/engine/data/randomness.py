@@ -30,6 +30,12 @@ class MapDataset(Protocol):
     def __getitem__(self, index: int) -> Any: ...
 
 
+class _Nowhere:
+    """A number that nobody looks at."""
+
+    value = -1
+
+
 class Fetch:
     """Makes the batch of a position from the samples of a data set, each drawn under its own key.
 
@@ -53,6 +59,7 @@ class Fetch:
         self.seed = seed
         self.split = split
         self.alone = False  # in a worker process: there are no generators of training to leave alone
+        self.at: Any = _Nowhere()  # a number that others see there: the sample that is being loaded
         self.notes: list[str] = []
         self._split_key = crc32(split.encode("utf-8"))
         self._keyed = [thing for thing, _ in keyable(dataset)]
@@ -74,7 +81,7 @@ class Fetch:
     def _keyed_items(self, epoch: int, position: int, indices: Sequence[int]) -> list[Any]:
         """Each sample under its own key. What is done here is done for every sample: it is written out flat."""
         dataset, keyed, own, samples, index = self.dataset, self._keyed, self._own, [], -1
-        seed, split = self.seed, self._split_key
+        seed, split, now = self.seed, self._split_key, self.at
         try:
             for at, index in enumerate(indices, position):
                 value = key(seed, SAMPLE, split, epoch, at)
@@ -83,6 +90,7 @@ class Fetch:
                     thing.set_rng(value)
                 for generator in own:
                     key_generator(generator, value)
+                now.value = index
                 samples.append(dataset[index])
         except Exception as error:  # whatever it is goes up as it came, with a note
             error.add_note(f"while loading the sample {index} of data.{self.split}")
@@ -119,6 +127,7 @@ class Fetch:
             raise
 
     def _item(self, index: int) -> Any:
+        self.at.value = index
         try:
             return self.dataset[index]
         except Exception as error:  # whatever it is goes up as it came, with a note
