@@ -224,6 +224,14 @@ def test_an_error_of_the_backward_pass_itself_stays_what_it_is() -> None:
         backward(pred.sum())
 
 
+def test_an_optimizer_that_computes_the_loss_again_is_refused_with_the_way_to_use_it() -> None:
+    model = net()
+
+    with pytest.raises(InputError, match="LBFGS computes the loss again within its step") as caught:
+        engine(supervised(model, optimizer=torch.optim.LBFGS(model.parameters()))).run()
+    assert "StepFunction" in caught.value.fix
+
+
 def test_an_optimizer_of_other_parameters_is_told_before_it_trains_nothing() -> None:
     process = supervised(net(), optimizer=torch.optim.SGD(net().parameters(), lr=0.1))
 

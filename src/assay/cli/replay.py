@@ -19,7 +19,9 @@ from assay.core.terminal import folded
 )
 @click.argument("run", metavar="RUN[@CKPT]")
 @click.option("--steps", metavar="A:B", default="", help="Only after A, which is 0 or has a checkpoint, up to B.")
-@click.option("--force", is_flag=True, help="Even with another torch, device or number of threads than then.")
+@click.option(
+    "--force", is_flag=True, help="Even with another torch, device or number of threads than then, or a damaged record."
+)
 def command(run: str, steps: str, force: bool) -> int:
     from assay.compose import replay
     from assay.compose.comparing import shown

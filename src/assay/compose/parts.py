@@ -23,6 +23,7 @@ def make_process(house: House, *, training: bool) -> Process:
     """Task, model, optimizer, backward, criterion and process, in the order in which they need each other."""
     from assay.engine import as_process, seed_all
     from assay.engine.device import channels_last, move, place, use_threads
+    from assay.engine.lazy_modules import refuse_lazy
     from assay.engine.optim import idle_optimizer
     from assay.engine.parallel.divide import divide
     from assay.engine.precision import in_precision
@@ -33,6 +34,7 @@ def make_process(house: House, *, training: bool) -> Process:
     if make_task(house) is not None:
         seed_all(key(house.seed, INIT))  # whatever it drew, the model begins the same
     model = house.build("model")
+    refuse_lazy(model)
     use_threads(plain(house.root).get("threads", "auto"), model)
     move(model, house.device)
     if settings.get("channels_last"):

@@ -85,9 +85,13 @@ def replay(
     """Train RUN again, or from RUN@CKPT on, and compare curves and checkpoints with what was recorded.
 
     `steps` is A:B, where A has a checkpoint or is 0: only the steps after A up to B. InputError for what cannot be done
-    again, and why; `force` tries it in another environment than that of then.
+    again, and why; `force` tries it in another environment than that of then, and where the record is damaged.
     """
     view, name = find(address)
+    if view.error or (view.damages and not force):
+        what = f"The record of {view.id} is damaged. {' '.join(view.damages)}"
+        fix = "" if view.error else "--force compares what can still be read"
+        raise InputError(what, where=str(view.path), fix=fix)
     stretch = stretch_of(view, name, steps)
     attempt = stretch.attempts[-1]
     refuse_redacted(open_config(config_of(view, attempt), [], user_dir=None), view.id)

@@ -13,8 +13,7 @@ from assay.core.run_file import Attempt
 from assay.core.secret_names import REDACTED
 from assay.query.run import RunView
 from assay.record.environment import VARIABLES
-from assay.store.blobs import FileBlobs
-from assay.store.code import read_tree
+from assay.store.code import code_blobs, read_tree
 from assay.store.layout import RUNS_DIR_VARIABLE, Project, find_project, make_project
 from assay.store.restoring import restored, write_tree
 
@@ -76,7 +75,7 @@ def _write_code(run: RunView, attempt: Attempt, home: Project | None, folder: Pa
     if not digest:
         raise InputError(f"No code was kept with {run.id}: nobody knows what to run.", where=str(run.path))
     homes = [each for each in (find_project(run.path), home) if each is not None]
-    for store in (FileBlobs(each.code_dir) for each in homes):
+    for store in (code_blobs(each) for each in homes):
         if digest in store:
             write_tree(read_tree(store, digest), store, folder)
             return

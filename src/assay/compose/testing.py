@@ -81,7 +81,7 @@ def test(
 def recorded(address: str) -> Config:
     """The config of a run, with the modules and settings that the run had."""
     view, _ = find(address)
-    return at_home(load(view.folder.config_toml), view.file)
+    return at_home(load(view.saved_config), view.file)
 
 
 def is_config(address: str) -> bool:

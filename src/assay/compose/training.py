@@ -140,7 +140,7 @@ def rerun(address: str, overrides: Sequence[str] = (), launch: Launch | None = N
         )
     if not view.config_text:
         raise InputError(f"The run {view.id} has no config.", where=str(view.path))
-    config = open_config(view.folder.config_toml, overrides, user_dir=None)
+    config = open_config(view.saved_config, overrides, user_dir=None)
     return train(at_home(config, view.file), launch or Launch(), parent=view.id)
 
 
@@ -161,7 +161,7 @@ def resume(
     view, name = find(address)
     if view.kind != "train":
         raise InputError(f"The run {view.id} is a test: there is nothing to go on with.")
-    config = sound(at_home(open_config(view.folder.config_toml, overrides, user_dir=None), view.file))
+    config = sound(at_home(open_config(view.saved_config, overrides, user_dir=None), view.file))
     taken = take_over or is_cut_off(view)
     return go_on(view, name, config, launch or Launch(), take_over=taken, verify=verify, force=force)
 
@@ -291,7 +291,7 @@ def load_model(address: str, checkpoint: str = "best") -> Model:
     from assay.engine.handlers.save import load_model_state
 
     view, folder = find_checkpoint(address if "@" in address else f"{address}@{checkpoint}")
-    config = at_home(load(view.folder.config_toml), view.file, part="model")
+    config = at_home(load(view.saved_config), view.file, part="model")
     with open_house(config, Launch(device="cpu")) as house:
         make_task(house)
         model = house.build("model")

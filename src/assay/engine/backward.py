@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.optim import SGD, Optimizer
 
+from assay.core.closure import needs_closure
 from assay.core.errors import InputError, did_you_mean
 from assay.engine import unprofiled
 from assay.engine.backward_part import BackwardPart, NonFinite, NonFiniteError
@@ -339,6 +340,11 @@ class Backward(BackwardPart):
             raise InputError(
                 "The loss gives no gradient to any parameter of the optimizer: nothing would be trained.",
                 fix="Make the optimizer from the parameters of the model that is trained; not all can be frozen.",
+            )
+        if needs_closure(type(self.optimizer)):
+            raise InputError(
+                f"{type(self.optimizer).__name__} computes the loss again within its step: the step needs a closure.",
+                fix="Write the step yourself, as a StepFunction: it may call optimizer.step(closure).",
             )
 
     def _are_weights_finite(self) -> bool:

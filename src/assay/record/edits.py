@@ -6,6 +6,7 @@ import os
 import time
 from pathlib import Path
 
+from assay.core.directory import open_directory
 from assay.core.errors import InputError
 from assay.core.facts import Edit, edit_line
 from assay.core.secret import Secrets
@@ -59,8 +60,12 @@ def append(folder: RunFolder, edit: Edit) -> Edit:
 
 
 def append_line(path: Path, line: str) -> None:
-    """Add one line in one write, so that lines of several processes never mix; mend a last line that was cut off."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0), 0o644)
+    """Add one line in one write, so that lines of several processes never mix; mend a last line that was cut off.
+
+    A link in the place of the file, or of its folder, is not followed: OSError says so.
+    """
+    with open_directory(path.parent) as folder:
+        descriptor = folder.open(path.name, os.O_RDWR | os.O_CREAT | os.O_APPEND)
     try:
         os.write(descriptor, (_mend(descriptor) + line + "\n").encode("utf-8", "backslashreplace"))
     finally:

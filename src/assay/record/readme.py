@@ -7,7 +7,10 @@ from datetime import datetime
 from pathlib import Path
 
 from assay.core.plain import write_atomic
+from assay.core.regular_file import read_bytes
 from assay.core.run_file import RunFile
+
+MAX_BYTES = 16 << 20
 
 BEGIN = b"<!-- assay: begin of what is written by assay; everything outside is yours -->"
 END = b"<!-- assay: end -->"
@@ -27,7 +30,7 @@ def write_first(path: Path, run: RunFile, desc: str) -> None:
 def refresh(path: Path, run: RunFile) -> None:
     """Replace the block, byte for byte nothing else. A page without our markers is all the user's: left alone."""
     try:
-        text = path.read_bytes()
+        text = read_bytes(path, MAX_BYTES)
     except FileNotFoundError:
         return
     begin = text.rfind(BEGIN)

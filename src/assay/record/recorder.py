@@ -25,7 +25,7 @@ from assay.core import metrics_file, run_file
 from assay.core.errors import AssayError, InputError, LeaseError, RecordError
 from assay.core.facts import Ended, EndStatus, RunFact, Started, Warned, event_line
 from assay.core.ids import is_plain_name, new_run_id
-from assay.core.plain import sync_file, write_json
+from assay.core.plain import sync_file, write_atomic, write_json
 from assay.core.run_file import Attempt, Best, Code, Kind, RunFile
 from assay.core.secret import Secrets
 from assay.record import logfile, readme
@@ -36,7 +36,7 @@ from assay.record.later import Later
 from assay.record.recordable import check_text, numbers_of, recordable, whole_step
 from assay.record.writer import MetricsWriter
 from assay.store.known import remember
-from assay.store.layout import Project, RunFolder, create_run_folder, refusal
+from assay.store.layout import Project, RunFolder, create_run_folder, refusal, refuse_links
 
 if TYPE_CHECKING:
     from assay.record.capture import Capture
@@ -201,6 +201,7 @@ class RunRecorder:
         """
         secrets = secrets or Secrets.known(os.environ, sys.orig_argv if command is None else command)
         before = _read_run(folder)
+        refuse_links(folder)
         form = logfile.formatter(before.tag or before.id, log_format, date_format)
         number = before.newest.number + 1 if before.attempts else 1
         try:
@@ -386,12 +387,12 @@ class RunRecorder:
         """Keep the source of a function, class or module with the run; the same source is stored once in a project."""
         self._refuse_if_over()
         from assay.record.key_code import source_of
-        from assay.store.blobs import FileBlobs
+        from assay.store.code import code_blobs
 
         name, source = source_of(thing, self.secrets)
         if not self.run.project:
             raise InputError("The run belongs to no project, so there is nowhere to keep code.")
-        digest = FileBlobs(Project(Path(self.run.project)).code_dir).put(source)
+        digest = code_blobs(Project(Path(self.run.project))).put(source)
         with self._lock:
             newest = self.run.newest
             code = replace(newest.code, keys={**newest.code.keys, name: digest})
@@ -655,14 +656,14 @@ def _code(project: Project, folders: Sequence[Path], patch: Path, secrets: Secre
     What was not committed goes into the file `patch`, too.
     """
     from assay.record.snapshot import STAT_CACHE, snapshot  # only where code is kept
-    from assay.store.blobs import FileBlobs
+    from assay.store.code import code_blobs
 
     try:
-        blobs = FileBlobs(project.code_dir)
+        blobs = code_blobs(project)
         cache = project.code_dir / STAT_CACHE
         code = snapshot(project.root, blobs, folders=folders, skip=project.runs_dir, cache=cache, secrets=secrets)
         if code.patch:
-            patch.write_bytes(blobs.get(code.patch))
+            write_atomic(patch, blobs.get(code.patch), durable=False)
         return code, ""
     except (OSError, AssayError) as error:
         return Code(), f"The code could not be kept: {error}"
@@ -672,10 +673,9 @@ def _changed_code(project: Project | None, before: Code, now: Code) -> tuple[str
     """The files that are not the same in two snapshots; none when one of them is not here."""
     if project is None or before.snapshot == now.snapshot or not (before.snapshot and now.snapshot):
         return ()
-    from assay.store.blobs import FileBlobs  # only where a run goes on
-    from assay.store.code import read_tree
+    from assay.store.code import code_blobs, read_tree  # only where a run goes on
 
-    blobs = FileBlobs(project.code_dir)
+    blobs = code_blobs(project)
     try:
         a, b = (read_tree(blobs, code.snapshot) for code in (before, now))
     except (KeyError, OSError, AssayError):

@@ -20,6 +20,7 @@ from assay.engine.seed import BATCH, key, seed_all, undisturbed
 REPLAYED, STATEFUL = "exact (replayed)", "exact (state_dict)"
 TRIED = 3
 """So many batches are loaded again, to see whether they come out equal."""
+OTHERS = "its first batches are others when they are loaded again"
 _LONG_S = 5.0
 _LOGGER = logging.getLogger("assay")
 
@@ -109,10 +110,9 @@ class Replayed:
 
     def _why(self) -> str:
         """Why the first batches of an epoch come out different when they are loaded again."""
-        why = "its first batches are others when they are loaded again"
         if getattr(self.batches, "persistent_workers", False):
-            return f"{why}: its workers keep the state of their generators (persistent_workers=False would help)"
-        return f"{why}, from whatever they are drawn (`random`, numpy and torch are keyed)"
+            return f"{OTHERS}: its workers keep the state of their generators (persistent_workers=False would help)"
+        return f"{OTHERS}, from whatever they are drawn (`random`, numpy and torch are keyed)"
 
     def _begun(self, epoch: int, done: int) -> Iterator[Any]:
         """The batches of an epoch; the first is number `done`."""

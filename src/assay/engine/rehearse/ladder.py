@@ -36,6 +36,7 @@ REAL_SHARE = 0.5
 
 _LOOKED_AT_BATCHES = 8
 _LOOKED_AT_SECONDS = 2.0
+_BYTES = 4  # of a number in fp32
 _MOST_MICRO_BATCHES = 2  # the second has the gradients of the first beside it, as all later ones
 
 
@@ -106,30 +107,21 @@ def rehearse(build: Build, *, limit_bytes: int | None = None) -> Rehearsal:
 
 
 def _climbed(build: Build, limit_bytes: int | None) -> Attempt:
-    tried: list[Attempt] = []
+    tried: Attempt | None = None
     not_built: Exception | None = None
     rungs: tuple[Rung, ...] = ("fake", "converted") if can_fake() else ()
     for rung in rungs:
         try:
-            attempt = _attempt(build, rung, limit_bytes)
+            tried = _attempt(build, rung, limit_bytes)
         except BuildFailedError as error:
-            import os
-            import traceback
-
-            if os.environ.get("RH"):
-                traceback.print_exception(error)
             not_built = not_built or error
             continue
         except StepTooLargeError:
             break
-        if attempt.failure is None:
-            return attempt
-        import os
-        import traceback
-
-        if os.environ.get("RH"):
-            traceback.print_exception(attempt.failure)
-        tried.append(attempt)
+        if tried.failure is None:
+            return tried
+        if tried.failure.certainty == "sure" or not _fits_here(tried.report):
+            return _failed(tried)
         break
     try:
         attempt = _attempt(build, "real", limit_bytes)
@@ -140,10 +132,16 @@ def _climbed(build: Build, limit_bytes: int | None) -> Attempt:
     return _failed(attempt) if attempt.failure is not None else attempt
 
 
-def _without_real(tried: Sequence[Attempt], not_built: Exception | None) -> Attempt:
+def _fits_here(report: Rehearsal) -> bool:
+    """Return False if the weights alone, with gradients and optimizer, are too large to compute with."""
+    least = 4 * report.parameters * _BYTES if report.memory is None else report.memory.peak_bytes
+    return least < _limit_bytes()
+
+
+def _without_real(tried: Attempt | None, not_built: Exception | None) -> Attempt:
     """Return what is known when the step cannot be tried for real."""
-    if tried and tried[-1].failure is not None:
-        return _failed(tried[-1])
+    if tried is not None:
+        return _failed(tried)
     cause = not_built.__cause__ if not_built is not None else None
     if isinstance(cause, Exception) and not is_unfakeable(cause):
         raise cause
@@ -156,7 +154,7 @@ def _failed(attempt: Attempt) -> Attempt:
     failure = attempt.failure
     assert failure is not None
     finding = failure.finding
-    if not failure.is_sure:
+    if failure.certainty == "none":
         finding = replace(finding, kind="unchecked", message=f"the step: {finding.message}")
     found = (*attempt.report.findings, finding)
     return Attempt(replace(attempt.report, findings=found), failure)
@@ -169,13 +167,17 @@ def _attempt(build: Build, rung: Rung, limit_bytes: int | None) -> Attempt:
 
 
 def _site(rung: Rung) -> Site:
-    limit = psutil.virtual_memory().available * REAL_SHARE
+    limit = _limit_bytes()
     if rung == "real":
         real = Observer(None, limit_bytes=limit, limit_s=REAL_SECONDS)
         return Site(rung=rung, fakes=None, observer=real, guard=real)
     fakes = Fakes()
     guard = Observer(None, limit_bytes=limit, limit_s=REAL_SECONDS) if rung == "converted" else None
     return Site(rung=rung, fakes=fakes, observer=Observer(Values(fakes)), guard=guard)
+
+
+def _limit_bytes() -> float:
+    return float(psutil.virtual_memory().available * REAL_SHARE)
 
 
 class _Rehearsing:
@@ -210,7 +212,7 @@ class _Rehearsing:
                 if self.site.fakes is not None:  # a larger batch is for those that take no memory
                     self._find_largest(window, limit_bytes)
         except StepFailedError as failure:
-            if self.training is None and not failure.is_sure:
+            if self.training is None and failure.certainty == "none":
                 self.training = self.trial.without_activations()
             return Attempt(self._report(), failure)
         self._look_at_values()

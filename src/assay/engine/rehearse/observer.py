@@ -53,21 +53,27 @@ class Failed:
     kwargs: Any
     error: Exception
 
-    def fails_for_real(self, limit_bytes: int) -> bool | None:
-        """Run it again on real zeros on the CPU; None if it takes more memory than the limit."""
+    @property
+    def size_bytes(self) -> int:
+        """Size of all inputs together."""
         found: list[Described] = []
         _each(self.args, found.append)
         _each(self.kwargs, found.append)
-        if sum(each.size_bytes for each in found) * 3 > limit_bytes:
-            return None
+        return sum(each.size_bytes for each in found)
+
+    def on_real(self) -> Exception | None:
+        """Run it again on real zeros on the CPU; return what it raises there.
+
+        None if it works, or is not there for a CPU.
+        """
         try:
             with torch.no_grad():
                 self.func(*_made(self.args), **_made(self.kwargs))
         except NotImplementedError:
             return None
-        except Exception:  # whatever it is: the operation cannot be done
-            return True
-        return False
+        except Exception as error:  # whatever it is: the operation cannot be done
+            return error
+        return None
 
 
 class Observer(DispatchMode):  # type: ignore[no-untyped-call]

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -20,25 +20,31 @@ from assay.engine.divided import own
 from assay.engine.metrics.metric import as_metric
 from assay.engine.rehearse.criterion import CriterionCheck
 from assay.engine.rehearse.fake import is_device_mismatch, is_unfakeable, watched_resizes
-from assay.engine.rehearse.findings import finding_of, unchecked, why_not
+from assay.engine.rehearse.findings import finding_of, kind_of, unchecked, why_not
 from assay.engine.rehearse.indices import Bound
 from assay.engine.rehearse.known_values import HOST
 from assay.engine.rehearse.module_stack import ModuleStack
 from assay.engine.rehearse.observer import Observer
 from assay.engine.rehearse.shapes import shape_of, tensors_in
 
-_CONFIRM_BYTES = 2**31
+_CONFIRM_BYTES = 2**30
+"""Size of the inputs up to which an operation that failed is tried for real."""
+
 _ACCELERATOR = re.compile(r"\b(cuda|nvidia|nccl|gpu|hip|rocm|triton|flash[-_ ]?attn)\b", re.IGNORECASE)
 
 
-class StepFailedError(Exception):
-    """A step that failed, with what is known of it. `is_sure`: the code is wrong, not the trial."""
+Certainty = Literal["sure", "likely", "none"]
+"""That the code is wrong, and not only the trial: as on real tensors; by all that is known; not known."""
 
-    def __init__(self, finding: Finding, cause: BaseException, *, is_sure: bool) -> None:
+
+class StepFailedError(Exception):
+    """A step that failed, with what is known of it."""
+
+    def __init__(self, finding: Finding, cause: BaseException, *, certainty: Certainty) -> None:
         super().__init__(finding.message)
         self.finding = finding
         self.cause = cause
-        self.is_sure = is_sure
+        self.certainty = certainty
 
 
 @dataclass(slots=True)
@@ -199,20 +205,29 @@ class Trial:
             self.observer.values.guessed = 0
 
     def _failed(self, error: Exception) -> StepFailedError:
-        """Say whether the code is wrong, or only cannot be tried like this."""
+        """Say whether the code is wrong, or only cannot be tried like this.
+
+        An operation that fails on fake tensors is tried on real ones, and what those say is told.
+        """
         cause = _root(error)
         finding = finding_of(error, self.stack.open, self.stack.behind)
         if self.device.type != "cpu" and _needs_accelerator(cause):
-            return StepFailedError(finding, error, is_sure=False)
-        if self.observer.values is None:
-            return StepFailedError(finding, error, is_sure=True)
-        if is_unfakeable(cause):
-            return StepFailedError(finding, error, is_sure=False)
+            return StepFailedError(finding, error, certainty="none")
+        if self.observer.values is None or isinstance(cause, IndexError):
+            return StepFailedError(finding, error, certainty="sure")
+        if any(map(is_unfakeable, _chain(error))):
+            return StepFailedError(finding, error, certainty="none")
         failed = self.observer.failed
-        if failed is not None and failed.error is cause and not isinstance(cause, IndexError):
-            is_sure = failed.fails_for_real(_CONFIRM_BYTES) is True
-            return StepFailedError(finding, error, is_sure=is_sure)
-        return StepFailedError(finding, error, is_sure=True)
+        if failed is None or failed.error is not cause:  # raised by Python code about shapes
+            return StepFailedError(finding, error, certainty="likely")
+        if failed.size_bytes > _CONFIRM_BYTES:
+            return StepFailedError(finding, error, certainty="likely")
+        real = failed.on_real()
+        if real is None:
+            return StepFailedError(finding, error, certainty="none")
+        if error is cause:
+            finding = replace(finding, kind=kind_of(real), message=why_not(real))
+        return StepFailedError(finding, error, certainty="sure")
 
     def _update(self) -> None:
         """Make the update. One that cannot be tried is left to the optimizers alone."""
@@ -292,6 +307,14 @@ def _root(error: BaseException) -> BaseException:
     while error.__cause__ is not None:
         error = error.__cause__
     return error
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error and those that it was raised from, or while handling."""
+    found: BaseException | None = error
+    while found is not None:
+        yield found
+        found = found.__cause__ or found.__context__
 
 
 def _needs_accelerator(error: BaseException) -> bool:
