@@ -96,7 +96,11 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFile:
-    """Everything about a run that fits on a page. `parent` is RUN or RUN@CHECKPOINT by id, "" for none."""
+    """Everything about a run that fits on a page. `parent` is RUN or RUN@CHECKPOINT by id, "" for none.
+
+    `made_at` is the folder in which the newest attempt wrote it. `made_by` is a keyed digest by which the user who
+    made it knows it again (`assay.store.authorship`), "" where no key could be kept.
+    """
 
     format: int = FORMAT
     id: str
@@ -112,6 +116,8 @@ class RunFile:
     summaries: Mapping[str, Summary] = field(default_factory=dict)
     best: Best | None = None
     values: Mapping[str, Any] = field(default_factory=dict)
+    made_at: str = ""
+    made_by: str = ""
 
     @property
     def newest(self) -> Attempt:

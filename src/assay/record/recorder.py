@@ -35,8 +35,9 @@ from assay.record.environment import environment
 from assay.record.later import Later
 from assay.record.recordable import check_text, numbers_of, recordable, whole_step
 from assay.record.writer import MetricsWriter
+from assay.store import authorship
 from assay.store.known import remember
-from assay.store.layout import Project, RunFolder, create_run_folder, refusal, refuse_links
+from assay.store.layout import Project, RunFolder, create_run_folder, find_project, refusal, refuse_links
 
 if TYPE_CHECKING:
     from assay.record.capture import Capture
@@ -163,6 +164,7 @@ class RunRecorder:
                 config_path=config_path,
                 attempts=(replace(attempt, code=code, environment=environment()),),
             )
+            run = authorship.signed(folder, run)
             readme.write_first(folder.readme, run, desc)
             run_file.write(folder.path, run, durable=False)  # the thread syncs it within a second
             recorder = cls(folder, run, lease, form, secrets)
@@ -194,10 +196,12 @@ class RunRecorder:
         log_format: str = "",
         date_format: str = "",
         take_over: bool = False,
+        is_trusted: bool = False,
     ) -> Self:
         """A further attempt of a run: the curve goes on from `from_step`, what lay behind it is kept as a branch.
 
-        What is not given (None) stays as the newest attempt had it. LeaseError when somebody is writing this run.
+        What is not given (None) stays as the newest attempt had it. LeaseError when somebody is writing this run. With
+        `is_trusted` a record that was not made here is one of this user from now on.
         """
         secrets = secrets or Secrets.known(os.environ, sys.orig_argv if command is None else command)
         before = _read_run(folder)
@@ -212,9 +216,13 @@ class RunRecorder:
             before = _read_run(folder)  # again: now nobody else writes it
             number = before.newest.number + 1 if before.attempts else 1
             old = before.newest if before.attempts else None
+            is_own = authorship.is_own(folder, before)  # as it was found: what follows changes it
             if config_toml is not None:
                 write_config(folder, config_toml, config_files or {}, attempt=number, secrets=secrets)
-            home = project or Project(Path(before.project)) if before.project or project else None
+            is_at_home = is_own and not authorship.is_moved(folder, before)
+            home = project
+            if home is None:  # of a record that comes from elsewhere the path is data
+                home = Project(Path(before.project)) if is_at_home and before.project else find_project(folder.path)
             code, problem = Code(), ""
             if keep_code and home is not None:
                 code, problem = _code(home, code_dirs, folder.patch(number), secrets)
@@ -239,6 +247,10 @@ class RunRecorder:
                 environment=environment(),
             )
             run = replace(before, status="running", sealed=False, attempts=(*before.attempts, attempt))
+            if home is not None and not is_at_home:
+                run = replace(run, project=str(home.root))
+            if is_own or is_trusted:
+                run = authorship.signed(folder, run)
             run_file.write(folder.path, run)
             recorder = cls(folder, run, lease, form, secrets)
         except BaseException as error:
