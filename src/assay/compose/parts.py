@@ -35,7 +35,7 @@ def make_process(house: House, *, training: bool) -> Process:
         seed_all(key(house.seed, INIT))  # whatever it drew, the model begins the same
     model = house.build("model")
     refuse_lazy(model)
-    use_threads(plain(house.root).get("threads", "auto"), model)
+    use_threads(plain(house.root).get("threads", "auto"), model, ranks=house.ranks_here)
     move(model, house.device)
     if settings.get("channels_last"):
         channels_last(model)

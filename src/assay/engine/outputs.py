@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from assay.core.errors import InputError, did_you_mean
+from assay.core.errors import InputError, choose, did_you_mean
 from assay.core.plain import dumps
 from assay.core.ports import NullRecorder, Recorder
 from assay.engine.handlers.artifact import keep_in
@@ -121,7 +121,7 @@ class Collect:
     def __getitem__(self, name: str) -> Any:
         """A field of all samples, in order: a tensor; a list when what it holds differs in shape, or is no tensor."""
         if name not in self._parts:
-            fix = did_you_mean(name, self._parts) or f"There are: {', '.join(self._parts) or 'none'}."
+            fix = choose(name, self._parts)
             raise InputError(f"Collect has no field {name!r}.", fix=fix)
         parts = self._parts[name]
         if all(isinstance(part, Tensor) for part in parts) and len({part.shape[1:] for part in parts}) == 1:

@@ -14,6 +14,7 @@ from assay.core.errors import InputError, did_you_mean
 from assay.engine.backward import Backward
 from assay.engine.backward_part import BackwardPart, NonFiniteError
 from assay.engine.batches import size_of
+from assay.engine.criterion_misfit import misfit
 from assay.engine.data.collate import fields_of
 from assay.engine.divided import own
 from assay.engine.instance import Instance
@@ -215,7 +216,14 @@ class Supervised(Process):
         return inputs, targets[0] if targets and self._has_one_target else tuple(targets)
 
     def _loss(self, pred: Tensor, target: Any) -> Any:
-        found = self.criterion(pred, target) if self._has_one_target else self.criterion(pred, *target)
+        targets = (target,) if self._has_one_target else tuple(target)
+        try:
+            found = self.criterion(pred, *targets)
+        except Exception as error:
+            told = misfit(error, self.criterion, pred, targets[0]) if len(targets) == 1 else None
+            if told is None:
+                raise
+            raise told from error
         return found if isinstance(found, Tensor) else getattr(found, "loss", found)  # AdaptiveLogSoftmaxWithLoss
 
     def _no_tensor(self, pred: object) -> InputError:

@@ -235,3 +235,24 @@ class StatefulData(Replayed):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._loaded = state["batches"]
+
+
+@runtime_checkable
+class Seedable(Protocol):
+    """Loader of ours, which may be made without a seed, and takes that of the engine."""
+
+    seed: int
+    is_seeded: bool
+
+    def seeded(self, seed: int) -> Iterable[Any]:
+        """Return the same loader under a seed."""
+        ...
+
+
+def seeded(data: Iterable[Any], seed: int | None) -> tuple[Iterable[Any], int]:
+    """Return the data and the seed of a run: who was given none takes that of the other; 0 if nobody was."""
+    if not isinstance(data, Seedable):
+        return data, seed or 0
+    if data.is_seeded:
+        return data, data.seed if seed is None else seed
+    return (data, 0) if seed is None else (data.seeded(seed), seed)
