@@ -446,11 +446,16 @@ def test_a_worker_that_was_stopped_is_told_as_such(impatient: None) -> None:
     assert "it is stopped: by SIGSTOP" in caught.value.where
 
 
-def test_a_batch_that_is_late_is_waited_for_and_nothing_is_lost(impatient: None) -> None:
+def test_a_batch_that_is_late_is_waited_for_and_nothing_is_lost(
+    impatient: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(patience, "SAY_TIMES", 0.0)  # on a busy machine the batches before are slow too
+    monkeypatch.setattr(patience, "END_S", 60.0)
+
     class Late(Noisy):
         def __getitem__(self, index: int) -> Any:
             if index == 7:
-                time.sleep(0.45)
+                time.sleep(1.0)
             return super().__getitem__(index)
 
     loader, told = Loader(Late(), batch_size=2, workers=2), []
@@ -459,7 +464,7 @@ def test_a_batch_that_is_late_is_waited_for_and_nothing_is_lost(impatient: None)
     found = list(loader)
     loader.close()
 
-    assert len(told) == 1 and "has been at sample 7" in told[0]
+    assert any("has been at sample 7" in each for each in told)
     assert [[x.tolist() for x in batch] for batch in found] == [
         [x.tolist() for x in batch] for batch in Loader(Late(), batch_size=2)
     ]

@@ -96,7 +96,7 @@ class Engine:
         self.seed = checked_seed(seed)
         self.device = torch.device(device)
         self.recorder: Recorder = recorder if recorder is not None else NullRecorder()
-        self.state = State(dataloader=train, stop=stop if stop is not None else Stop())
+        self.state = State(dataloader=data, stop=stop if stop is not None else Stop())
         self._owns_signals = stop is None
         self.log_every = log_every
         self.logged = Logged()
