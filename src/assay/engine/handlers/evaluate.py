@@ -25,7 +25,7 @@ from assay.engine.engine import Engine
 from assay.engine.logged import Logged
 from assay.engine.losses import LOSS
 from assay.engine.metrics.means import Mean
-from assay.engine.metrics.metric import Metric, as_metric, numbers
+from assay.engine.metrics.metric import Metric, as_metric
 from assay.engine.outputs import Evaluation, Pipes
 from assay.engine.parallel.gathered import check_shared, gather
 from assay.engine.parallel.pipeline import Pipeline
@@ -240,7 +240,7 @@ def evaluate(
             results[f"{split}/loss"] = loss.value()
         results |= logged.take(split, ranks)
         for name, metric in used.items():
-            results |= numbers(f"{split}/{name}", metric.value())
+            evaluation.add(name, metric.value())
         pipes.end(evaluation)
     return evaluation.metrics, evaluation.samples
 
