@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,6 +38,7 @@ from assay.compose.records import (
     tell_info,
 )
 from assay.compose.tasks import keep_meta, make_task
+from assay.compose.tracing import traced
 from assay.compose.unfinished import cut_off, is_cut_off, refuse_other_data, told_differences, unfinished
 from assay.config import config_hash, dump, load, open_config, seedless_hash
 from assay.config.loading import Config
@@ -96,9 +98,10 @@ def _train(assembled: Assembled, recorder: RunRecorder | NullRecorder, config: C
         if not is_ending(launch):  # else who started this process ends it, and nobody has asked for that
             assembled.say(line)
 
-    with stopping_on_signals(engine, say=say) as caught:
+    with stopping_on_signals(engine, say=say) as caught, ExitStack() as stack:
         try:
             listen(assembled, recorder, launch, saving=_is_saving(assembled, recorder))
+            stack.enter_context(traced(assembled, recorder, launch))
             on = house.values("train").get("deterministic", False)
             with entered(house.plugins), deterministic(engine.process.model, enabled=on):
                 engine.bus.extend(handler for plugin in house.plugins for handler in plugin.handlers())

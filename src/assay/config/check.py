@@ -129,14 +129,6 @@ def _top_level(config: Config, root: Table, *, is_whole: bool) -> Iterator[Probl
                 key=name,
                 fix=f"give it on the command line: {schema.LAUNCH[name]}",
             )
-        elif name in schema.RESERVED:
-            yield Problem(
-                kind="not-supported",
-                message=f"`{name}` is a standard section that does nothing yet",
-                origin=origin,
-                key=name,
-                fix="remove it",
-            )
         elif name not in used:
             near = _meant(name, root, [*standard, *schema.MAKERS])
             if near or isinstance(node, Leaf):
@@ -155,7 +147,7 @@ def _unused_keys(config: Config) -> Iterator[Problem]:
     used = values_used(config.written) | values_used(config.given)
     used |= {target for tree in (config.written, config.given) for _, target, _ in objects_used(tree)}
     above = {path[:length] for path in used for length in range(1, len(path))}
-    standard = {key.name for key in schema.SECTIONS} | schema.RESERVED | set(schema.LAUNCH) | set(schema.MAKERS)
+    standard = {key.name for key in schema.SECTIONS} | set(schema.LAUNCH) | set(schema.MAKERS)
     for name, node in config.written.items.items():
         if name in standard or (name,) not in above:
             continue
