@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from assay.compose.assembly import Assembled
 from assay.compose.house import House
 from assay.compose.launch import Launch
+from assay.core.events import Handler
 from assay.core.facts import Warned
 from assay.core.ports import NullRecorder
 from assay.core.schema import parse_period
@@ -22,15 +23,12 @@ from assay.store.layout import RunFolder
 @contextmanager
 def traced(assembled: Assembled, recorder: RunRecorder | NullRecorder, launch: Launch) -> Iterator[None]:
     """Trace the run within, if it is recorded: each rank writes a file of its own. Collective."""
-    house, engine = assembled.house, assembled.engine
-    place = _folder(house, recorder)
-    every, level = _how_often(assembled, launch)
-    if place is None or not every:
+    from assay.engine.parallel.join import world
+
+    engine, place = assembled.engine, _folder(assembled.house, recorder)
+    if place is None or not _how_often(assembled, launch)[0]:
         yield
         return
-    from assay.engine.parallel.join import world
-    from assay.engine.trace.tracer import Tracer
-
     folder, attempt = place
     rank = world().rank
 
@@ -38,12 +36,23 @@ def traced(assembled: Assembled, recorder: RunRecorder | NullRecorder, launch: L
         recorder.tell(Warned(message=message, step=engine.state.step))
 
     writer = TraceWriter(folder.trace_file(attempt, rank), attempt, on_problem=warn)
-    tracer = Tracer(writer.write, every=every, level=level, first=launch.traced_from or 0, rank=rank)
-    engine.bus.extend(tracer.handlers())
+    engine.bus.extend(tracing_handlers(assembled, launch, writer.write, rank=rank))
     try:
         yield
     finally:
         writer.close()
+
+
+def tracing_handlers(
+    assembled: Assembled, launch: Launch, write: Callable[[bytes], None], *, rank: int = 0
+) -> list[Handler]:
+    """Return what listens to a run to trace it as its config says; none when it is off."""
+    from assay.engine.trace.tracer import Tracer
+
+    every, level = _how_often(assembled, launch)
+    if not every:
+        return []
+    return Tracer(write, every=every, level=level, first=launch.traced_from or 0, rank=rank).handlers()
 
 
 def _how_often(assembled: Assembled, launch: Launch) -> tuple[int, Level]:

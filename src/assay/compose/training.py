@@ -38,7 +38,7 @@ from assay.compose.records import (
     tell_info,
 )
 from assay.compose.tasks import keep_meta, make_task
-from assay.compose.tracing import traced
+from assay.compose.tracing import traced, tracing_handlers
 from assay.compose.unfinished import cut_off, is_cut_off, refuse_other_data, told_differences, unfinished
 from assay.config import config_hash, dump, load, open_config, seedless_hash
 from assay.config.loading import Config
@@ -285,6 +285,7 @@ def listeners(config: Config) -> list[Handler]:
         # Not bound: what a handler asks for may be there only once the plugins are entered.
         assembled = assemble(house, Launch(), saver_folder=Path("checkpoints"), bind=lambda handler: handler)
         listen(assembled, NullRecorder(), Launch(), saving=True)
+        assembled.engine.bus.extend(tracing_handlers(assembled, Launch(), lambda data: None))
         assembled.engine.bus.extend(handler for plugin in house.plugins for handler in plugin.handlers())
         return assembled.engine.bus.order()
 

@@ -43,12 +43,11 @@ class Alignment:
     """Result of aligning two traces.
 
     `equal_until` is the last step with equal weights before the difference, -1 for none; `kind` is
-    that of the site of the difference. `same_samples` tells that the step was asked for the same samples.
+    that of the site of the difference.
     """
 
     difference: Difference | None = None
     kind: SiteKind = "tensor"
-    same_samples: bool = False
     equal_until: int = -1
     first_step: int = -1
     last_step: int = -1
@@ -129,10 +128,6 @@ def _compare(left: TracedStep, right: TracedStep, found: Alignment) -> None:
     place, found.difference = _difference(left.step, a, b, *bad)
     digest = a.get(place) or b[place]
     found.kind = digest.site.kind
-    indices = [place for place in a if place.name == "sample indices"]
-    found.same_samples = bool(indices) and all(
-        a[each].fingerprint == b[each].fingerprint for each in indices if each in b
-    )
 
 
 def _places(digests: Sequence[Digest], phases: set[Phase], *, with_operations: bool) -> dict[Place, Digest]:

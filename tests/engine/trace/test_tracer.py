@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -15,7 +15,7 @@ from assay.core.trace_file import FORM, Level
 from assay.engine import Engine, Loader, Supervised
 from assay.engine.trace.tracer import Tracer
 from assay.query.traces import Alignment, TracedStep, align, steps_in
-from engine.toys import Noisy, hard_net, supervised
+from engine.toys import Noisy, hard_net, points, supervised
 
 Made = tuple[bytes, list[Tensor]]
 
@@ -195,3 +195,30 @@ def test_a_run_that_fails_leaves_no_listener_behind() -> None:
 
     assert torch.relu(torch.ones(1)).item() == 1  # no mode is left on the stack
     assert torch.utils._python_dispatch._get_current_dispatch_mode() is None
+
+
+class Passes:
+    """A batch sampler that counts how often it is gone through."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __iter__(self) -> Iterator[list[int]]:
+        self.count += 1
+        return iter([[0, 1], [2, 3], [4, 5]])
+
+    def __len__(self) -> int:
+        return 3
+
+
+def test_a_sampler_of_the_user_is_not_gone_through_once_more() -> None:
+    counts = []
+    for level in (None, "full"):
+        passes = Passes()
+        engine = Engine(supervised(), Loader(points(), batch_sampler=passes), epochs=2)
+        if level is not None:
+            engine.bus.extend(Tracer(lambda data: None, every=1, level="full").handlers())
+        engine.run()
+        counts.append(passes.count)
+
+    assert counts[0] == counts[1]

@@ -19,6 +19,7 @@ from assay.core.events import ALWAYS, Event, Every, Handler, When
 from assay.core.trace_file import PHASES, Head, Level, Phase, Site, SiteKind, pack_digests, pack_head, pack_site
 from assay.engine.checkpoint.codec import digest
 from assay.engine.data.loader import Loader
+from assay.engine.data.plan import Plan
 from assay.engine.engine import Engine
 from assay.engine.trace.fingerprint import algorithm_of, fingerprint, read
 
@@ -111,18 +112,22 @@ class Tracer:
         begun = perf_counter()
         self._pause(is_paused=True)
         state, source = engine.state, engine.source
-        if isinstance(source, Loader):
+        if isinstance(source, Loader) and isinstance(source.order, Plan):  # to ask a sampler may change its state
             indices = source.indices(state.epoch, state.epoch_samples, self._micro)
             self._see("data", "", "sample indices", torch.tensor(indices, dtype=torch.int64))
         self._micro += 1
-        tensors = list(_named_tensors(state.batch, "batch"))
-        for name, tensor in tensors:
-            self._see("data", "", name, tensor)
-        if not tensors:
-            self._add("data", "", "batch", "", (), _digest(state.batch))
+        if engine.pipeline is None:  # a pipeline takes its micro-batches up later
+            self._see_tensors(state.batch)
         self._see("randomness", "", "generator", _generator_state(engine.device))
         self._pause(is_paused=False)
         engine.add_seconds("trace.within", perf_counter() - begun)
+
+    def _see_tensors(self, batch: Any) -> None:
+        tensors = list(_named_tensors(batch, "batch"))
+        for name, tensor in tensors:
+            self._see("data", "", name, tensor)
+        if not tensors:
+            self._add("data", "", "batch", "", (), _digest(batch))
 
     def see_gradients(self, engine: Engine) -> None:
         """Take the gradients as they are after a micro-batch, before they are averaged, clipped and used."""
