@@ -22,6 +22,9 @@ $ assay --version
 assay ...
 ```
 
+`resume`, `rerun`, `test` and `replay` ask before they run a record that [was not made here](records.md#from-elsewhere).
+Commands that import your modules say so at the end of their help; `assay check --shape` and all others only read data.
+
 | exit code | what it says |
 | --- | --- |
 | 0 | fine |

@@ -32,9 +32,8 @@ def pytest_configure(config: pytest.Config) -> None:
         draw_no_constants_of_modules()
     if config.getoption("random_order") is not None:
         config.option.loadscopereorder = False  # xdist would begin with the largest modules whatever the order
-    if worker() == "main":
-        for path in order_files(config):
-            path.unlink()
+    if config.pluginmanager.hasplugin("cacheprovider"):  # `-p no:cacheprovider` leaves no folder to write into
+        config.pluginmanager.register(KeptOrder(config), "kept-order")
 
 
 def draw_no_constants_of_modules() -> None:
@@ -68,31 +67,33 @@ def shuffled(items: list[pytest.Item], seed: int) -> list[pytest.Item]:
     return [item for module in modules for item in module]
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_protocol(item: pytest.Item) -> None:
-    path = order_folder(item.config) / f"{worker()}.txt"
-    with path.open("a", encoding="utf-8") as file:
-        file.write(f"{item.nodeid}\n")
+class KeptOrder:
+    """Plugin that lists the tests of each worker in the order in which they ran, and names the lists at a failure."""
 
+    def __init__(self, config: pytest.Config) -> None:
+        self.folder = config.cache.mkdir("order")
+        if worker() == "main":
+            for path in self.files():
+                path.unlink()
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    if not terminalreporter.stats.get("failed") and not terminalreporter.stats.get("error"):
-        return
-    for line in pytest_report_header(config):  # -q shows no header
-        terminalreporter.write_line(line)
-    for path in order_files(config):
-        shown = path.relative_to(config.rootpath)
-        terminalreporter.write_line(f"order of {path.stem}, to be repeated: ./dev test -n0 @{shown}")
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> None:
+        with (self.folder / f"{worker()}.txt").open("a", encoding="utf-8") as file:
+            file.write(f"{item.nodeid}\n")
 
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+        if not terminalreporter.stats.get("failed") and not terminalreporter.stats.get("error"):
+            return
+        for line in pytest_report_header(config):  # -q shows no header
+            terminalreporter.write_line(line)
+        for path in self.files():
+            shown = path.relative_to(config.rootpath)
+            terminalreporter.write_line(f"order of {path.stem}, to be repeated: ./dev test -n0 @{shown}")
 
-def order_folder(config: pytest.Config) -> Path:
-    return config.cache.mkdir("order")
-
-
-def order_files(config: pytest.Config) -> list[Path]:
-    return sorted(order_folder(config).glob("*.txt"))
+    def files(self) -> list[Path]:
+        return sorted(self.folder.glob("*.txt"))
 
 
 def worker() -> str:
-    """Name of this worker of xdist; `main` for the process that was started."""
+    """Return the name of this worker of xdist; `main` for the process that was started."""
     return os.environ.get("PYTEST_XDIST_WORKER", "main")

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import hashlib
 import importlib.machinery
 import importlib.util
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -435,6 +437,63 @@ def test_the_locks_hold_every_dependency_with_hashes_and_no_host() -> None:
 
 def without_comments(text: str) -> Iterator[str]:
     yield from (line for line in text.splitlines() if line.strip() and not line.startswith("#"))
+
+
+@pytest.fixture
+def releasing(dev: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+    """Makes a release of files with these bytes, built once and once more."""
+
+    def release(first: bytes, second: bytes, *, changed: str = "") -> int:
+        builds = iter([first, second])
+
+        def built(folder: Path, umask: int) -> Path:
+            folder.mkdir()
+            (folder / "assay-1.whl").write_bytes(next(builds))
+            (folder / "assay-1.tar.gz").write_bytes(b"source")
+            return folder
+
+        for name in ("make_environment", "make_page"):
+            monkeypatch.setattr(dev, name, lambda: False)
+        monkeypatch.setattr(dev, "output", lambda *command: changed)
+        monkeypatch.setattr(dev, "built", built)
+        monkeypatch.setattr(dev, "python", lambda *arguments: [sys.executable, *arguments])
+        shutil.copytree(ROOT / "frontend", dev.FRONTEND, ignore=shutil.ignore_patterns("node_modules"))
+        (dev.ROOT / "src" / "assay" / "core").mkdir(parents=True)
+        shutil.copy(ROOT / "src/assay/core/secret_rules.py", dev.ROOT / "src/assay/core/secret_rules.py")
+        return int(dev.release([]))
+
+    return release
+
+
+def test_a_release_has_the_digest_of_each_file_and_a_bill_of_all_that_is_in_it(
+    dev: ModuleType, releasing: Callable[..., int]
+) -> None:
+    assert releasing(b"wheel", b"wheel") == 0
+
+    sums = dict(reversed(line.split("  ")) for line in (dev.DIST / "SHA256SUMS").read_text().splitlines())
+    assert set(sums) == {"assay-1.whl", "assay-1.tar.gz", "assay.cdx.json"}
+    assert all(hashlib.sha256((dev.DIST / name).read_bytes()).hexdigest() == digest for name, digest in sums.items())
+    bill = json.loads((dev.DIST / "assay.cdx.json").read_text(encoding="utf-8"))
+    assert (bill["bomFormat"], bill["specVersion"]) == ("CycloneDX", "1.6")
+    assert [each["name"] for each in bill["metadata"]["component"]["components"]] == ["assay-1.tar.gz", "assay-1.whl"]
+    by_name = {each["name"]: each for each in bill["components"]}
+    asked = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["dependencies"]
+    assert {re.split(r"[>=<]", each)[0].strip() for each in asked} <= by_name.keys()
+    assert {"pydantic-core", "react", "uplot", "gitleaks rules"} <= by_name.keys() and "hatchling" not in by_name
+    assert all(each.get("hashes") or each["properties"] for each in bill["components"])
+    references = {each["bom-ref"] for each in bill["components"]}
+    assert all(set(each["dependsOn"]) <= references for each in bill["dependencies"])
+
+
+def test_a_release_that_comes_out_as_two_is_none(dev: ModuleType, releasing: Callable[..., int]) -> None:
+    with pytest.raises(dev.Trouble, match=r"built twice, assay-1\.whl came out as two different files"):
+        releasing(b"wheel", b"another")
+    assert not dev.DIST.exists()
+
+
+def test_a_release_is_built_from_a_commit(dev: ModuleType, releasing: Callable[..., int]) -> None:
+    with pytest.raises(dev.Trouble, match="commit what has changed"):
+        releasing(b"wheel", b"wheel", changed=" M dev")
 
 
 @pytest.mark.row("D26")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import json
 import os
 import re
@@ -265,3 +266,11 @@ def test_no_folder_of_tests_is_passed_over(pytestconfig: pytest.Config) -> None:
     assert folders
     left_out = [folder for folder in folders if any(fnmatch(part, p) for part in folder.parts for p in passed_over)]
     assert left_out == []
+
+
+@pytest.mark.parametrize("name", ["assay", "assay.config", "assay.build", "assay.engine"])
+def test_completion_offers_what_is_public_and_nothing_else(name: str) -> None:
+    module = importlib.import_module(name)
+
+    assert dir(module) == sorted(module.__all__)
+    assert all(getattr(module, each) is not None for each in dir(module))

@@ -11,7 +11,7 @@ import pytest
 import bypass
 from assay.build.isolation import user_code
 from assay.build.targets import TargetError, find, owner_of, resolve
-from assay.config import own_targets
+from assay.config import own_targets, torch_targets
 from assay.config.allowed import can_trust, refused_by_name
 from assay.core.diagnostics import Origin, render
 
@@ -203,16 +203,28 @@ def test_a_misspelt_name_module_or_submodule_gets_its_neighbour(write: Write) ->
 
 def test_a_misspelt_name_of_torch_or_assay_gets_its_neighbour_without_an_import(project: Path) -> None:
     for target, meant in {
-        "torch.optim.AdmaW": "torch.optim.AdamW",
-        "torch.nn.CrossEntropy": "torch.nn.CrossEntropyLoss",
+        "torch.optim.AdmaW": "AdamW",
+        "torch.nn.CrossEntropy": "CrossEntropyLoss",
         "torch.nn.AdamW": "torch.optim.AdamW",
-        "assay.engine.Acuracy": "assay.engine.Accuracy",
+        "assay.engine.Acuracy": "Accuracy",
     }.items():
+        module, _, name = target.rpartition(".")
         refusal = refused_by_name(target)
-        assert refusal is not None and refusal.fix.startswith(f"did you mean `{meant}`?")
+        assert refusal is not None and refusal.fix == f"did you mean `{meant}`?"
+        assert refusal.message == f"`{target}` is unknown: the module `{module}` has no `{name}`"
         with pytest.raises(TargetError) as caught:
             resolve(target, user_dirs=[project])
         assert caught.value.fix == refusal.fix
+
+
+def test_a_torch_that_is_newer_than_the_list_may_have_the_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch_targets, "REVIEWED", ())
+
+    refusal = refused_by_name("torch.optim.AdmaW")
+
+    assert refusal is not None
+    assert refusal.message == "`torch.optim.AdmaW` is no class or function of torch that assay knows"
+    assert refusal.fix == "did you mean `AdamW`? Else: assay config trust torch.optim.AdmaW"
 
 
 def test_the_users_error_comes_with_the_users_lines_only(write: Write) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from assay.config.merge import merged
 from assay.config.overrides import is_override, typed_text
-from assay.config.references import Draws
+from assay.config.references import Draws, Uses
 from assay.config.sources.toml import read
 from assay.config.tree import Table, get_at, key_origin_at, plain
 from assay.config.values import value_of
@@ -36,7 +36,7 @@ def base() -> Table:
 
 
 def apply(root: Table, arguments: list[str] | tuple[str, ...]) -> tuple[Table, list[Problem]]:
-    made = merged(root, arguments, Draws())
+    made = merged(root, arguments, Draws(), Uses())
     return made.written, list(made.problems)
 
 

@@ -11,11 +11,11 @@ from assay.config.outside import with_outside
 from assay.config.overrides import typed_text
 from assay.config.references import (
     Draws,
+    Uses,
     asks_machine,
     drawn,
     escaped,
     literal,
-    names_used,
     objects_used,
     outside_used,
     reference_of,
@@ -227,7 +227,7 @@ def test_an_object_reference_is_recognised() -> None:
 def test_names_in_use_are_known() -> None:
     root = tree({"a": "${base.x} ${env:Y} $${no}", "base": {"x": "${base.y}", "y": 1}, "m": ["@model", "@", "@@n"]})
 
-    assert names_used(root) == {"base"}
+    assert Uses().names(root) == {"base"}
     assert [(dotted(path), dotted(target)) for path, target, _ in objects_used(root)] == [("m.0", "model")]
 
 

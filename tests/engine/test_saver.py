@@ -337,9 +337,9 @@ def test_the_info_appears_with_its_file_or_not_at_all(saver: Saver, monkeypatch:
     seen = []
     replace = os.replace
 
-    def watched(source: Any, target: Any) -> None:
+    def watched(source: Any, target: Any, **folders: Any) -> None:
         seen.append([each.info for each in saver.find_checkpoints()])
-        replace(source, target)
+        replace(source, target, **folders)
         seen.append([each.info for each in saver.find_checkpoints()])
 
     monkeypatch.setattr(os, "replace", watched)

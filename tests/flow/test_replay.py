@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import struct
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from assay.core import run_file
 from assay.core.errors import InputError
 from assay.query.find import find_run
 from assay.query.run import RunView
+from assay.store.series import read_contents
 
 pytestmark = pytest.mark.slow
 
@@ -47,6 +49,14 @@ def changed(view: RunView, **environment: object) -> None:
     attempt = view.file.newest
     was = {**attempt.environment, **environment}
     run_file.write(view.path, replace(view.file, attempts=(replace(attempt, environment=was),)))
+
+
+def flip_a_value(metrics: Path) -> None:
+    """One bit of the last points of `train/loss`."""
+    data = bytearray(metrics.read_bytes())
+    last = next(block for block in reversed(read_contents(metrics).blocks) if "train/loss" in block.keys.names)
+    data[data.index(struct.pack("<d", last.columns[last.keys.names.index("train/loss")][-1]))] ^= 1
+    metrics.write_bytes(data)
 
 
 @pytest.mark.row("C49")
@@ -84,6 +94,16 @@ def test_a_run_is_done_again_from_its_own_code_and_what_is_not_equal_is_named(
     told = {each.name: each.otherwise for each in part.compared}
     assert (told["train/loss"], told["weights"]) == ("equal, 4 points", "equal at step 30")
 
+    metrics = find_run("last").folder.metrics
+    whole = metrics.read_bytes()
+    flip_a_value(metrics)
+    damaged = assay("replay", "last", "--steps", "27:31")
+    assert (damaged.returncode, damaged.stdout) == (2, "")
+    assert "is damaged. metrics.bin is damaged at byte" in damaged.stderr and "--force compares" in damaged.stderr
+    rest = replay("last", steps="27:31", force=True)
+    assert rest.verdict.equal and "points of" in rest.verdict.note
+    metrics.write_bytes(whole)
+
     shift.write_bytes(b"\x02")
     other = assay("replay", "last@27")
 
@@ -95,7 +115,7 @@ def test_a_run_is_done_again_from_its_own_code_and_what_is_not_equal_is_named(
     assert kept is not None and find_run(kept[2]).file.parent == ""
     view = find_run("last")
     assert kept[1] == view.id
-    assert [(each.equal, each.cause) for each in view.verdicts] == [(True, None), (True, None), (False, "data order")]
+    assert [(each.equal, each.cause) for each in view.verdicts] == [*[(True, None)] * 3, (False, "data order")]
     assert "replay: not equal, steps 28 to 32, first at step 28," in assay("show", "last").stdout
 
     shift.unlink()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import struct
+import tracemalloc
 import zlib
 
 import numpy as np
@@ -82,3 +84,32 @@ def test_a_weight_is_stretched_from_its_lowest_to_its_highest_number() -> None:
     assert stretched([[np.nan, 3.0, 5.0, np.inf]]).tolist() == [[0.0, 0.0, 1.0, 1.0]]
     assert stretched([[7.0, 7.0]]).tolist() == [[0.0, 0.0]]
     assert stretched([[np.nan]]).tolist() == [[0.0]]
+
+
+@pytest.mark.parametrize("place", [16, 20, 24, 25, 40, -20])
+def test_a_damaged_or_hostile_picture_is_refused_in_words(place: int) -> None:
+    whole = png(np.zeros((4, 4, 3), np.uint8))
+    for value in (0, 1, 0x7F, 0xFF):
+        data = bytearray(whole)
+        data[place] = value
+        try:
+            picture(bytes(data), width=10, height=10, color=False)
+        except InputError as error:
+            assert "damaged" in error.what or "cannot be drawn" in error.what
+    for end in range(8, len(whole), 5):
+        with contextlib.suppress(InputError):
+            picture(whole[:end], width=10, height=10, color=False)
+
+
+def test_a_picture_that_unpacks_without_end_takes_no_more_room_than_it_says() -> None:
+    bomb = zlib.compress(bytes(100_000_000))
+    whole = png(np.zeros((4, 4, 3), np.uint8))
+    at = whole.index(b"IDAT") - 4
+    size = int.from_bytes(whole[at : at + 4], "big")
+    data = whole[:at] + len(bomb).to_bytes(4, "big") + b"IDAT" + bomb + whole[at + 8 + size :]
+    tracemalloc.start()
+    try:
+        picture(data, width=10, height=10, color=False)
+        assert tracemalloc.get_traced_memory()[1] < 5_000_000
+    finally:
+        tracemalloc.stop()

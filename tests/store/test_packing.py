@@ -77,7 +77,7 @@ def test_a_run_is_not_unpacked_twice_nor_a_file_overwritten(project: Project, ru
 def test_a_place_where_no_pack_can_be_written_is_one_clear_error(run: RunFolder, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
-    with pytest.raises(InputError, match="cannot be packed: something else is in its place"):
+    with pytest.raises(InputError, match="cannot be packed: it is a file, not a folder"):
         packed(run, tmp_path / "file" / "run.tar.gz")
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from assay.core import frames, metrics_file
@@ -94,6 +95,9 @@ def test_a_frame_that_is_half_written_is_read_once_it_is_whole(tmp_path: Path) -
         assert tail.series()["loss"].values.tolist() == [0.5]
 
 
+@example([1e300, 1.0, -1e300])  # the sum of floats is 0
+@example([sys.float_info.max] * 49)  # no float, though the mean is one
+@example([math.inf, -math.inf, 1.0])
 @given(st.lists(st.floats(allow_nan=True, allow_infinity=True), min_size=1, max_size=40))
 def test_the_summaries_are_those_of_the_whole_file(
     tmp_path_factory: pytest.TempPathFactory, values: list[float]
@@ -108,5 +112,6 @@ def test_the_summaries_are_those_of_the_whole_file(
     tail.update()
     mine, theirs = tail.summaries()["loss"], summaries(path)["loss"]
     assert mine.mean == pytest.approx(theirs.mean, nan_ok=True)
+    assert math.isfinite(mine.mean) or not all(map(math.isfinite, values))
     for name in ("last", "step", "count", "min", "at_min", "max", "at_max"):
         assert getattr(mine, name) == pytest.approx(getattr(theirs, name), nan_ok=True, rel=0, abs=0), name

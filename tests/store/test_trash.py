@@ -97,4 +97,4 @@ def test_no_code_is_cleaned_away_while_a_run_cannot_say_what_it_needs(project: P
     done = clean(project, code=True)
 
     assert done.code_files == 0
-    assert "no run.json" in done.code_kept
+    assert "nobody knows which code it needs: run.json is missing" in done.code_kept

@@ -46,3 +46,7 @@ __all__ = [
     "sym_tbl",
     "user_code",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -81,9 +81,9 @@ def user_code(user_dirs: Sequence[Path]) -> Iterator[None]:
 class _Opening:
     """The folders of one run, and what had to make room for them."""
 
-    def __init__(self, user_dirs: Sequence[Path]) -> None:
+    def __init__(self, user_dirs: Sequence[Path], folders: list[str]) -> None:
         self.roots = roots_of(user_dirs)
-        self.folders = [os.path.realpath(folder) for folder in user_dirs]
+        self.folders = folders
         self.names = frozenset(UserModules(user_dirs).names()) - sys.stdlib_module_names - _NEVER_AGAIN
         self.thread = threading.get_ident()
         self.registered: Names | None = None
@@ -97,11 +97,13 @@ _lock = threading.RLock()
 
 def _open(user_dirs: Sequence[Path]) -> _Opening:
     with _lock:
-        wanted = _Opening(user_dirs)
+        folders = [os.path.realpath(folder) for folder in user_dirs]
         for opening in reversed(_openings):
-            if set(wanted.folders) <= set(opening.folders):
+            if set(folders) <= set(opening.folders):
                 opening.uses += 1
                 return opening
+        wanted = _Opening(user_dirs, folders)
+        for opening in reversed(_openings):
             clash = sorted(wanted.names & opening.names)
             if clash and opening.thread != wanted.thread:
                 raise InputError(

@@ -48,7 +48,7 @@ def _uncollected() -> Iterator[None]:
     context_settings={"ignore_unknown_options": True},
 )
 @click.argument("arguments", metavar="CONFIG [KEY=VALUE ...]", nargs=-1, type=click.UNPROCESSED)
-@click.option("--shape", is_flag=True, help="Only what can be told without importing anything.")
+@click.option("--shape", is_flag=True, help="Only what can be told without running any code.")
 @click.option("--strict", is_flag=True, help="Refuse keys that nothing can check: those that vanish in **kwargs.")
 @click.option("--defaults", is_flag=True, help="List every default that is taken, and everything that is injected.")
 @click.option("--list", "listed", is_flag=True, help="List the configs of the file: variants, points of its sweep.")
@@ -91,6 +91,10 @@ def command(
         raise InputError("`assay check` looks at one config.", fix="assay check digits.toml")
     if defaults and shape:
         raise InputError("--defaults needs the signatures, which --shape leaves out.", fix="leave out one of the two")
+    if shape and files[0].lower().endswith(".py"):
+        fix = "leave out --shape to run it, or write the config as TOML: assay show RUN --config"
+        what = f"--shape runs nothing, and {files[0]} is a program: only running it tells its shape."
+        raise InputError(what, fix=fix)
     config = open_config(files[0], overrides, user_dir=user_dir)
     configs = list(variations(config))
     problems = [*told_once(configs, problems_of_shape), *problems_of_sections(config)]
@@ -99,8 +103,8 @@ def command(
     found = None
     examiner = Examiner(strict=strict)
     if not shape:
+        further = _not_told(problems, examiner.problems(configs))
         found = examiner.examined(config)
-        further = _not_told(problems, told_once(configs, lambda each: examiner.examined(each).problems))
         if not as_json:
             _show(further, after=bool(problems))
         problems += further

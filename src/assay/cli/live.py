@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import click
 
 from assay.cli.terminal import STATUS_STYLES, echo, paint, redraw, use_color
-from assay.core.errors import InputError, did_you_mean
+from assay.core.errors import InputError, RecordError, did_you_mean
 from assay.core.terminal import elided, visible
 from assay.query.chart import chart, middles, sparkline
 from assay.query.find import find_run
@@ -66,6 +66,8 @@ def _page(view: RunView, metric: str | None, width: int, height: int, color: boo
     at = f"epoch {summaries[EPOCH].last + 1:.0f}  step {step}" if EPOCH in summaries else f"step {step}"
     tag = visible(elided(view.tag, 30)) or "-"
     yield f"{paint(tag, 'bold', on=color)}  {view.id}  {status}  {at}  {duration(view.duration_s)}"
+    if view.status != "running":
+        yield from (f"damaged: {visible(sentence)}" for sentence in view.damages)
     if not summaries:
         yield from ("", "nothing was logged yet")
         return
@@ -73,7 +75,13 @@ def _page(view: RunView, metric: str | None, width: int, height: int, color: boo
     names = [name for name in summaries if name != EPOCH]
     rows = min(len(names), max(2, height - 14))
     shown = names[:rows]
-    found = read_series(view.folder.metrics, names=[*shown, chosen, EPOCH])
+    try:
+        found = read_series(view.folder.metrics, names=[*shown, chosen, EPOCH])
+    except RecordError:  # it was said above
+        return
+    shown = [name for name in shown if name in found]
+    if chosen not in found:
+        return
     yield from ("", paint(visible(chosen), "bold", on=color))
     drawn = chart(found[chosen], width=width, height=max(4, min(10, height - rows - 5)))
     yield from drawn
@@ -107,7 +115,10 @@ def _drawn(view: RunView, name: str, width: int, height: int, color: bool) -> li
     from assay.store.blobs import FileBlobs
 
     of_step = f"  step {kept.step}" if kept.step is not None else ""
-    data = FileBlobs(view.folder.artifacts).get(kept.digest)
+    try:
+        data = FileBlobs(view.folder.artifacts).get(kept.digest)
+    except (KeyError, RecordError):
+        return ["", f"the image {visible(name)} is damaged or missing"]
     shown = picture(data, width=width, height=max(1, height - 2), color=color)
     return ["", paint(visible(name), "bold", on=color) + of_step, *shown]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -24,12 +25,15 @@ from assay.core.facts import (
     read_events,
 )
 from assay.core.plain import dumps
+from assay.core.regular_file import open_regular
 from assay.core.terminal import visible
 from assay.query.find import find_run
 from assay.query.run import RunView
 from assay.query.words import duration, moment, number, size
+from assay.store.layout import refusal
 
 POLL_S = 0.3
+_MOST_BYTES = 64 << 20
 
 
 @click.command(name="log", help="What a run logged, or its events: what happened when.")
@@ -58,6 +62,7 @@ def command(run: str, follow: bool, events: bool, as_json: bool, as_csv: bool, l
     elif not shown:
         what = "No events" if events else "Nothing"
         echo(f"{what} so far. The run is {view.status_text}; its folder is {view.path}", err=True)
+    _warn_of_damage(view)
     return 0
 
 
@@ -66,7 +71,13 @@ def _table(view: RunView, lines: int | None) -> int:
 
     rows = list(logged_rows(view))
     echo(rows_csv(rows if lines is None else rows[len(rows) - min(lines, len(rows)) :]), end="")
+    _warn_of_damage(view)
     return 0
+
+
+def _warn_of_damage(view: RunView) -> None:
+    for sentence in view.damages:
+        echo(f"warning: {sentence}", err=True)
 
 
 def _source(view: RunView, events: bool, as_json: bool) -> _Text | _Events | _Rows:
@@ -84,11 +95,21 @@ class _Text:
 
     def more(self, *, to_the_end: bool = False) -> list[str]:
         try:
-            with open(self._path, "rb") as file:
+            with open(open_regular(self._path), "rb") as file:
+                behind = os.fstat(file.fileno()).st_size - self._offset
+                if behind > _MOST_BYTES:
+                    told = f"... {size(behind - _MOST_BYTES)} are left out; all of it is in {self._path}"
+                    self._offset += behind - _MOST_BYTES
+                    file.seek(self._offset)
+                    return [told, *self._lines(file.read(_MOST_BYTES), to_the_end=to_the_end)]
                 file.seek(self._offset)
-                data = file.read()
+                return self._lines(file.read(_MOST_BYTES), to_the_end=to_the_end)
         except FileNotFoundError:
             return []
+        except OSError as error:
+            raise refusal(error, self._path, "The log cannot be read") from error
+
+    def _lines(self, data: bytes, *, to_the_end: bool) -> list[str]:
         whole = len(data) if to_the_end else data.rfind(b"\n") + 1
         self._offset += whole
         if not whole:
@@ -105,7 +126,10 @@ class _Events:
         self._given = 0
 
     def more(self, *, to_the_end: bool = False) -> list[str]:
-        events = list(read_events(self._path))
+        try:
+            events = list(read_events(self._path))
+        except OSError as error:
+            raise refusal(error, self._path, "The events cannot be read") from error
         fresh = events[self._given :]
         self._given = len(events)
         return [line for event in fresh for line in self._told(event)]

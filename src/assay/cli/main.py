@@ -27,6 +27,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "show": ("assay.cli.show", "Everything about one run, on a page."),
     "log": ("assay.cli.log", "What a run logged; --follow to watch it."),
     "ui": ("assay.cli.ui", "Show the runs in a browser."),
+    "inbox": ("assay.cli.inbox", "What finished, what failed and why."),
+    "table": ("assay.cli.table", "Result tables whose cells lead to runs."),
     "live": ("assay.cli.live", "Its curves, drawn while it trains."),
     "board": ("assay.cli.board", "Its curves in TensorBoard."),
     "plot": ("assay.cli.plot", "Its curves as a figure in a file."),
@@ -53,6 +55,24 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "events": ("assay.cli.events", "Who listens to what while a config runs, in order."),
 }
 """Name -> (module that has it as `command`, one line of help). Help and completion read this and import nothing."""
+
+_MODULES = "it imports the modules that the config names, and a Python config is a program itself"
+_FOREIGN = "the config of the run, with the modules of your working tree. It asks first if the run was not made here."
+RUNS_CODE: dict[str, str] = {
+    "check": f"{_MODULES}. With --shape it runs nothing.",
+    "run": f"{_MODULES}.",
+    "resume": _FOREIGN,
+    "rerun": _FOREIGN,
+    "test": _FOREIGN,
+    "bench": f"{_MODULES}.",
+    "replay": "the config and the code that were kept with the run. It asks first if the run was not made here.",
+    "verify-resume": f"{_MODULES}.",
+    "summary": f"{_MODULES}.",
+    "graph": f"{_MODULES}.",
+    "events": f"{_MODULES}.",
+    "config": "only `explain`, a Python config, and modules for a key that is not written.",
+}
+"""Name -> what of the user's a command runs. Every other command reads data only."""
 
 RANK_COMMAND = "_rank"
 """Not for people: `assay run --nproc N` starts it."""
@@ -83,6 +103,8 @@ class Commands(click.Group):
             return None
         command = importlib.import_module(COMMANDS[cmd_name][0]).command
         assert isinstance(command, click.Command)
+        if cmd_name in RUNS_CODE and not command.epilog:
+            command.epilog = f"Runs code: {RUNS_CODE[cmd_name]}"
         return command
 
     def resolve_command(
@@ -97,6 +119,9 @@ class Commands(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+        with formatter.section("Code"):
+            names = ", ".join(RUNS_CODE)
+            formatter.write_text(f"Your code runs with {names}; see their --help. All else reads data only.")
 
 
 def _print_version(ctx: click.Context, _parameter: click.Parameter, asked: bool) -> None:

@@ -7,6 +7,7 @@ import sys
 
 import click
 
+from assay.cli.permission import permission, trust_option
 from assay.cli.terminal import echo, paint, use_color, width
 from assay.core.terminal import folded
 
@@ -19,12 +20,15 @@ from assay.core.terminal import folded
 )
 @click.argument("run", metavar="RUN[@CKPT]")
 @click.option("--steps", metavar="A:B", default="", help="Only after A, which is 0 or has a checkpoint, up to B.")
-@click.option("--force", is_flag=True, help="Even with another torch, device or number of threads than then.")
-def command(run: str, steps: str, force: bool) -> int:
+@click.option(
+    "--force", is_flag=True, help="Even with another torch, device or number of threads than then, or a damaged record."
+)
+@trust_option
+def command(run: str, steps: str, force: bool, trust: bool) -> int:
     from assay.compose import replay
     from assay.compose.comparing import shown
 
-    done = replay(run, steps=steps, force=force, tell=lambda line: echo(line, err=True))
+    done = replay(run, steps=steps, force=force, trust=permission(trust), tell=lambda line: echo(line, err=True))
     verdict, color = done.verdict, use_color(sys.stdout)
     for line in shown(done.compared):
         for part in folded(line, width(sys.stdout)):

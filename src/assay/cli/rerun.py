@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from assay.cli.launch import given, launch_of, launch_options, told
+from assay.cli.permission import permission, say, trust_option
 from assay.core.errors import InputError
 
 
@@ -17,10 +18,11 @@ from assay.core.errors import InputError
 )
 @click.argument("arguments", metavar="RUN [KEY=VALUE ...]", nargs=-1, type=click.UNPROCESSED)
 @launch_options
-def command(arguments: tuple[str, ...], **options: Any) -> int:
+@trust_option
+def command(arguments: tuple[str, ...], trust: bool, **options: Any) -> int:
     runs, overrides = given(arguments)
     if len(runs) != 1:
         raise InputError("`assay rerun` needs one run.", fix="assay rerun last optimizer.lr=0.01")
     from assay.compose import rerun
 
-    return told(rerun(runs[0], overrides, launch_of(**options)))
+    return told(rerun(runs[0], overrides, launch_of(**options), trust=permission(trust), tell=say))

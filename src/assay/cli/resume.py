@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from assay.cli.launch import given, launch_of, launch_options, told
+from assay.cli.permission import permission, say, trust_option
 from assay.core.errors import InputError
 
 
@@ -21,7 +22,10 @@ from assay.core.errors import InputError
 @click.option("--take-over", is_flag=True, help="Even if another process seems to be writing this run.")
 @click.option("--force", is_flag=True, help="Even with another seed or other data.")
 @click.option("--no-verify", is_flag=True, help="Do not compare the checkpoint with its digests first.")
-def command(arguments: tuple[str, ...], take_over: bool, force: bool, no_verify: bool, **options: Any) -> int:
+@trust_option
+def command(
+    arguments: tuple[str, ...], take_over: bool, force: bool, no_verify: bool, trust: bool, **options: Any
+) -> int:
     runs, overrides = given(arguments)
     if len(runs) != 1:
         count = f", not with {len(runs)}: {', '.join(runs)}" if runs else ""
@@ -31,5 +35,6 @@ def command(arguments: tuple[str, ...], take_over: bool, force: bool, no_verify:
     from assay.compose import resume
 
     launch = launch_of(**options)
-    ended = resume(runs[0], overrides, launch, take_over=take_over, verify=not no_verify, force=force)
+    how = {"take_over": take_over, "verify": not no_verify, "force": force}
+    ended = resume(runs[0], overrides, launch, trust=permission(trust), tell=say, **how)
     return told(ended, pdb=options["pdb"])

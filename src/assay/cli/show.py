@@ -60,6 +60,7 @@ def command(run: str, only_config: bool, determinism: bool, as_json: bool) -> in
 
 def _page(view: RunView, color: bool) -> Iterator[str]:
     yield from _title(view, color)
+    yield from _damage(view, color)
     yield from _facts(view)
     yield from _metrics(view, color)
     yield from _checkpoints(view, color)
@@ -107,7 +108,7 @@ def _title(view: RunView, color: bool) -> Iterator[str]:
     yield f"{paint(name, 'bold', on=color)}  {view.id}  {status}" + (
         "" if view.kind == "train" else f"  {view.kind} run"
     )
-    if view.status_text != view.status:
+    if view.status_text != view.status and not view.error:  # which stands below
         yield from wrapped(view.status_text)
     if view.desc:
         yield ""
@@ -115,9 +116,19 @@ def _title(view: RunView, color: bool) -> Iterator[str]:
             yield from wrapped(paragraph)
 
 
+def _damage(view: RunView, color: bool) -> Iterator[str]:
+    if view.damages:
+        yield from ("", paint("Damaged", "red bold", on=color))
+        for sentence in view.damages:
+            yield from wrapped(sentence)
+
+
 def _facts(view: RunView) -> Iterator[str]:
-    run, now_ns = view.file, time.time_ns()
     yield ""
+    if view.error:
+        yield _fact("folder", visible(_short(view.path)))
+        return
+    run, now_ns = view.file, time.time_ns()
     yield _fact("started", f"{moment(run.created_ns)}, {age(run.created_ns, now_ns)}")
     attempts = f", in {len(run.attempts)} attempts" if len(run.attempts) > 1 else ""
     yield _fact("ran", f"{duration(view.duration_s)}{attempts}")
@@ -245,6 +256,11 @@ def _config(view: RunView, color: bool) -> Iterator[str]:
 
 def _next(view: RunView, color: bool) -> Iterator[str]:
     run = _address(view)
+    if view.error:
+        steps = [(f"assay log {run}", "what it said last"), (f"assay rm {run}", "take it out of the lists")]
+        yield from ("", paint("Next", "bold", on=color))
+        yield from (f"  {line:<{len(steps[0][0])}}  {why}" for line, why in steps)
+        return
     if view.status == "running":
         steps = [(f"assay log {run} -f", "watch it")]
     elif view.status == "unknown":
@@ -265,7 +281,7 @@ def _next(view: RunView, color: bool) -> Iterator[str]:
 
 def _address(view: RunView) -> str:
     """What commands typed here may call the run: its id, or its folder where no project here has it."""
-    folder = view.path.resolve().parent
+    folder = view.path.absolute().parent.resolve()
     is_here = any(project.runs_dir.resolve() == folder for project in projects_here())
     return view.id if is_here else shlex.quote(str(view.path))
 
@@ -298,8 +314,9 @@ def _data(view: RunView) -> dict[str, Any]:
         for each in view.all_checkpoints
     ]
     return {
-        **to_plain(view.file),
+        **(to_plain(view.file) if not view.error else {"id": view.id}),
         "status": view.status,
+        "damages": list(view.damages),
         "tag": view.tag,
         "desc": view.desc,
         "labels": view.labels,

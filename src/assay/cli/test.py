@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from assay.cli.launch import given, launch_of, launch_options, told_test
+from assay.cli.permission import permission, say, trust_option
 from assay.core.errors import InputError
 
 
@@ -21,12 +22,24 @@ from assay.core.errors import InputError
 @click.option("--split", "splits", multiple=True, help="Which split; may be repeated. Left out: test, and all test_*.")
 @click.option("--infer", is_flag=True, help="Keep what the model gives for [data.infer]: no loss, no metrics.")
 @launch_options
-def command(arguments: tuple[str, ...], weights: str, splits: tuple[str, ...], infer: bool, **options: Any) -> int:
+@trust_option
+def command(
+    arguments: tuple[str, ...], weights: str, splits: tuple[str, ...], infer: bool, trust: bool, **options: Any
+) -> int:
     addresses, overrides = given(arguments)
     if len(addresses) != 1:
         raise InputError("`assay test` looks at one run, or one config.", fix="assay test last")
     from assay.compose import test
 
     launch = launch_of(**options)
-    found = test(addresses[0], launch, splits=splits, infer=infer, weights=weights, overrides=overrides)
+    found = test(
+        addresses[0],
+        launch,
+        splits=splits,
+        infer=infer,
+        weights=weights,
+        overrides=overrides,
+        trust=permission(trust),
+        tell=say,
+    )
     return told_test(found, measures=not infer, pdb=options["pdb"])

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from assay.compose.backward import GIVEN
 from assay.config import check_shape
 from assay.config.defaults import HOMES
+from assay.config.expansion import told_once
 from assay.config.loading import Config
 from assay.config.outside import with_outside
 from assay.config.references import asks_lengths, asks_machine, is_plain, with_lengths, with_machine
@@ -69,6 +70,13 @@ class Examiner:
             if not config.assigned:
                 self._of_variant[config.variant] = found
         return self._found[id(config)][2]
+
+    def problems(self, configs: Sequence[Config]) -> list[Problem]:
+        """Return what is wrong with the configs of one file, each problem once."""
+        from assay.build import user_code
+
+        with user_code(configs[0].user_dirs):  # one import for all of them
+            return told_once(configs, lambda each: self.examined(each).problems)
 
     def canonical(self, config: Config) -> Table:
         """The tree of `config` to hash. A point that sets plain values calls what its variant calls."""

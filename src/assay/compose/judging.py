@@ -64,6 +64,7 @@ def judge(
         cause="data order" if first is not None and first[1].phase == "data" else None,
         changed_inputs={name: list(values) for name, values in changed.items()},
         at_ns=time.time_ns(),
+        note=" ".join(view.damages),
     )
     return verdict, tuple(compared)
 
@@ -76,12 +77,17 @@ def _difference(name: str, where: Parting) -> Difference:
 
 def _curves(view: RunView, again: RunView, stretch: Stretch) -> Iterator[tuple[str, Series | None, Series | None]]:
     """The curves of both within the stretch, by name, but for those of the clock."""
+    import numpy as np  # here: a verdict is read without it
+
     a, b = (
         {name: _within(each, stretch) for name, each in read_series(run.folder.metrics).items()}
         for run in (view, again)
     )
+    damaged = bool(view.damages)
     for name in dict.fromkeys([*a, *b]):
         left, right = a.get(name), b.get(name)
+        if damaged and right is not None:  # what the record has lost is nobody's difference
+            right = _masked(right, np.isin(right.steps, left.steps)) if left is not None else None
         if name.startswith(CLOCKED) or not (len(left or ()) or len(right or ())):
             continue
         if not stretch.whole:  # of the last step each has what came before it was left

@@ -23,6 +23,7 @@ from assay.config import dump, open_config
 from assay.config.loading import Config
 from assay.config.settings import Settings
 from assay.config.tree import get_at, plain
+from assay.core.directory import make_directory, open_directory
 from assay.core.errors import AssayError, InputError
 from assay.core.lease import process_start
 from assay.core.schema import PARALLEL_AXES
@@ -190,8 +191,10 @@ def _spread(task: Task, count: int, config: Config) -> RunResult:
         if record is not None:
             for local in range(1, count // nodes.count):
                 kept = RunFolder(record).ranks / f"{least + local}.txt"
-                kept.parent.mkdir(exist_ok=True)
-                with kept.open("a", encoding="utf-8") as file:
+                make_directory(kept.parent)
+                with open_directory(kept.parent) as ranks:
+                    descriptor = ranks.open(kept.name, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+                with open(descriptor, "a", encoding="utf-8") as file:
                     file.write(secrets_of(config).clean(output_of(folder, local)))
         cause = _cause(told, deaths)
         if least and told:  # rank 0 of another machine tells more
@@ -409,7 +412,7 @@ def check_shared(house: House, folder: Path) -> None:
         return
     nonce = folder / f".shared-{secrets.token_hex(8)}"
     if house.is_first:
-        nonce.parent.mkdir(parents=True, exist_ok=True)
+        make_directory(nonce.parent)
         nonce.write_text("", encoding="utf-8")
     name = house.ranks.gather_from_everyone(nonce.name)[0]
     until = time.monotonic() + SECONDS_TO_SHARE

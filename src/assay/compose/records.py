@@ -19,12 +19,12 @@ from assay.config.check import standard_defaults
 from assay.config.loading import Config
 from assay.config.references import outside_used
 from assay.config.secret_keys import redacted_keys, without_secrets
-from assay.config.settings import Settings
 from assay.config.tree import dotted, plain
+from assay.core import defaults
+from assay.core.defaults import Taken
 from assay.core.errors import AssayError, InputError
 from assay.core.facts import EndStatus
 from assay.core.ports import NullRecorder
-from assay.core.run_file import RunFile
 from assay.core.secret import Secrets, secrets_under
 from assay.core.secret_names import REDACTED, is_opaque, sureness
 from assay.query.previous import since_previous
@@ -66,7 +66,6 @@ def new_record(
         seedless_hash=seedless_hash(config.named or config.root),
         launch={
             **launch.recorded(),
-            "user_dirs": [str(path.resolve()) for path in config.user_dirs],
             **recorded_of(config),
             **({"fused": is_fused(assembled.engine)} if assembled is not None else {}),
         },
@@ -122,7 +121,13 @@ def recorded_of(config: Config) -> dict[str, Any]:
     for each in outside_used(config.root):
         kind, _, name = each.partition(":")
         outside[each] = _outside(name, sources[kind].get(name))
-    which = {"variant": config.variant, "point": config.point, "outside": outside, "job": job_of()[0]}
+    which = {
+        "user_dirs": [str(path.resolve()) for path in config.user_dirs],
+        "variant": config.variant,
+        "point": config.point,
+        "outside": outside,
+        "job": job_of()[0],
+    }
     return {key: value for key, value in which.items() if value}
 
 
@@ -138,15 +143,22 @@ def is_fused(engine: Engine) -> bool:
 
 
 def tell_defaults(recorder: RunRecorder | NullRecorder, config: Config, found: Examined, assembled: Assembled) -> None:
-    """Nothing is taken silently: every default and everything injected gets a line in the log of the run."""
+    """Log every default and everything injected, and keep them beside the config: nothing is taken silently."""
     if not isinstance(recorder, RunRecorder):
         return
+    taken = []
     for each in [*standard_defaults(config.root), *found.defaults]:
         if each.key == "optimizer.fused":
             each = replace(each, value=str(is_fused(assembled.engine)))
         recorder.logger.info("default %s = %s (%s, %s)", each.key, each.value, each.owner, each.origin)
+        taken.append(Taken(key=each.key, value=each.value, owner=each.owner))
     for one in found.injected:
         recorder.logger.info("injected %s by %s (%s, %s)", one.key, one.by, one.owner, one.origin)
+        taken.append(Taken(key=one.key, value=one.by, owner=one.owner, injected=True))
+    try:
+        defaults.write(recorder.folder.path, tuple(taken))
+    except OSError as error:  # a full disk: the run has them in its log
+        recorder.logger.warning("the defaults are not kept beside the config: %s", error)
 
 
 def project_around(path: Path | None) -> Project:
@@ -155,18 +167,11 @@ def project_around(path: Path | None) -> Project:
     return home or find_project(Path.cwd()) or open_project(Path.cwd(), create=True)
 
 
-def at_home(config: Config, run: RunFile, *, part: str = "") -> Config:
-    """A saved config with the modules and settings of the project that the run was started in.
-
-    InputError when secrets are missing that it was run with; with `part` those in this section alone.
-    """
-    refuse_redacted(config, run.id, part=part)
-    settings = Settings(Path(run.project)) if run.project else config.settings
-    return replace(config, user_dirs=_user_dirs_of(run, config), settings=settings)
-
-
 def refuse_redacted(config: Config, run_id: str, *, part: str = "") -> None:
-    """Raise InputError for a saved config that lacks secrets: none is ever written into a record."""
+    """Raise InputError for a saved config that lacks secrets: none is ever written into a record.
+
+    With `part` those in this section alone count.
+    """
     missing = [dotted(path) for path in redacted_keys(config.root) if not part or path[0] == part]
     if missing:
         raise InputError(
@@ -174,15 +179,6 @@ def refuse_redacted(config: Config, run_id: str, *, part: str = "") -> None:
             where=str(config.path or ""),
             fix=f'resume and rerun take {missing[0]}=VALUE; a config that says "${{env:NAME}}" loses nothing',
         )
-
-
-def _user_dirs_of(run: RunFile, config: Config) -> tuple[Path, ...]:
-    """Where the user's modules were when the run was started; a saved config lies elsewhere."""
-    for attempt in reversed(run.attempts):
-        kept = attempt.launch.get("user_dirs")
-        if kept:
-            return tuple(Path(path) for path in kept)
-    return config.user_dirs
 
 
 def code_outside(folders: Sequence[Path], project: Project) -> list[Path]:

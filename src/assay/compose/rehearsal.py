@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 
 _REPORT = "report.json"
+_MAX_REPORT_BYTES = 64 << 20
 
 
 class RehearsalError(InputError):
@@ -104,7 +105,7 @@ def rehearse_apart(config: Config, launch: Launch) -> Rehearsal:
         done = subprocess.run(command, stderr=subprocess.PIPE, check=False, encoding="utf-8")
         if done.returncode:
             raise RehearsalError(done.stderr.strip().removeprefix("error: "))
-        return read_json(folder / _REPORT, Rehearsal, version=FORMAT)
+        return read_json(folder / _REPORT, Rehearsal, version=FORMAT, limit=_MAX_REPORT_BYTES)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -23,9 +23,10 @@ from assay.compose.comparing import Compared
 from assay.compose.judging import judge
 from assay.compose.launch import Launch, RunResult
 from assay.compose.records import refuse_redacted
-from assay.compose.scratch import home_of, lay_out
+from assay.compose.scratch import lay_out
 from assay.compose.stretch import Stretch, config_of, processes, stretch_of
 from assay.compose.training import go_on, train
+from assay.compose.trust import Trust, home_of, permit
 from assay.config import open_config
 from assay.config.settings import Settings
 from assay.core import run_file
@@ -80,17 +81,30 @@ class _Task:
 
 
 def replay(
-    address: str, *, steps: str = "", force: bool = False, tell: Callable[[str], None] = lambda line: None
+    address: str,
+    *,
+    steps: str = "",
+    force: bool = False,
+    trust: Trust = False,
+    tell: Callable[[str], None] = lambda line: None,
 ) -> Replayed:
     """Train RUN again, or from RUN@CKPT on, and compare curves and checkpoints with what was recorded.
 
     `steps` is A:B, where A has a checkpoint or is 0: only the steps after A up to B. InputError for what cannot be done
-    again, and why; `force` tries it in another environment than that of then.
+    again, and why; `force` tries it in another environment than that of then, and where the record is damaged. For a
+    run that was not made here `trust` has to allow its code and its config.
     """
     view, name = find(address)
+    if view.error or (view.damages and not force):
+        what = f"The record of {view.id} is damaged. {' '.join(view.damages)}"
+        fix = "" if view.error else "--force compares what can still be read"
+        raise InputError(what, where=str(view.path), fix=fix)
     stretch = stretch_of(view, name, steps)
     attempt = stretch.attempts[-1]
-    refuse_redacted(open_config(config_of(view, attempt), [], user_dir=None), view.id)
+    saved = open_config(config_of(view, attempt), [], user_dir=None)
+    code = f"the {attempt.code.files} files that were kept with it"
+    permit(view, saved.root, use="replay it", code=code, trust=trust)
+    refuse_redacted(saved, view.id)
     changed = _changed_inputs(view, stretch)
     if changed and not force:
         first, (was, now) = next(iter(changed.items()))

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from assay.compose.trust import home_of, kept_dirs
 from assay.core.errors import InputError
 from assay.core.run_file import Attempt
 from assay.core.secret_names import REDACTED
 from assay.query.run import RunView
 from assay.record.environment import VARIABLES
-from assay.store.blobs import FileBlobs
-from assay.store.code import read_tree
+from assay.store.code import code_blobs, read_tree
 from assay.store.layout import RUNS_DIR_VARIABLE, Project, find_project, make_project
 from assay.store.restoring import restored, write_tree
 
@@ -25,6 +25,9 @@ _OF_THE_PLACE = frozenset(
     }
 )
 """Variables that say where a process runs, not how it computes."""
+
+_STEERING = ("DYLD_", "LD_", "PYTHON")
+"""How variables begin that say which code a process loads."""
 
 _NEVER_LINKED = frozenset({".assay", ".git", "__pycache__"})
 
@@ -52,8 +55,7 @@ def lay_out(run: RunView, attempt: Attempt, folder: Path) -> Scratch:
     _write_code(run, attempt, home, folder)
     if home is not None:
         _link(home.root, folder, skipped=home.runs_dir)
-    kept = next(each.launch["user_dirs"] for each in reversed(run.file.attempts) if each.launch.get("user_dirs"))
-    dirs = [restored(Path(path), was, folder) for path in kept]
+    dirs = [restored(Path(path), was, folder) for path in kept_dirs(run)]
     cwd = Path(attempt.cwd) if attempt.cwd else was
     if any(cwd.is_relative_to(root) for root in (was, was.resolve())):
         cwd = restored(cwd, was, folder)
@@ -65,18 +67,12 @@ def lay_out(run: RunView, attempt: Attempt, folder: Path) -> Scratch:
     )
 
 
-def home_of(run: RunView) -> Project | None:
-    """The project that a run was made in, or that its folder lies in now."""
-    made_in = Path(run.file.project) if run.file.project else None
-    return Project(made_in) if made_in is not None and made_in.is_dir() else find_project(run.path)
-
-
 def _write_code(run: RunView, attempt: Attempt, home: Project | None, folder: Path) -> None:
     digest = attempt.code.snapshot
     if not digest:
         raise InputError(f"No code was kept with {run.id}: nobody knows what to run.", where=str(run.path))
     homes = [each for each in (find_project(run.path), home) if each is not None]
-    for store in (FileBlobs(each.code_dir) for each in homes):
+    for store in (code_blobs(each) for each in homes):
         if digest in store:
             write_tree(read_tree(store, digest), store, folder)
             return
@@ -112,10 +108,12 @@ def _environment(attempt: Attempt, was: Path, folder: Path) -> dict[str, str]:
     """The variables of now, but for those that change results, which are as they were."""
     kept = attempt.environment.get("variables", {})
     found = {name: value for name, value in os.environ.items() if name not in VARIABLES or name in _OF_THE_PLACE}
-    found |= {name: value for name, value in kept.items() if name not in _OF_THE_PLACE}
+    # By the list of now: a record says what it likes.
+    found |= {name: value for name, value in kept.items() if name in VARIABLES and name not in _OF_THE_PLACE}
     for name, value in attempt.launch.get("outside", {}).items():
         kind, _, variable = name.partition(":")
-        if kind == "env" and isinstance(value, str) and value != REDACTED:
+        steers = variable.startswith(_STEERING)
+        if kind == "env" and isinstance(value, str) and value != REDACTED and not steers:
             found[variable] = value
     paths = [Path(path) for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     inside = [restored(path, was, folder) if path.is_relative_to(was) else path for path in paths]

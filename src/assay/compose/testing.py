@@ -14,9 +14,10 @@ from assay.compose.launch import Launch, RunResult
 from assay.compose.origin import Origin as Asked
 from assay.compose.origin import asked_for
 from assay.compose.parts import make_loader, make_process, promise_no_training, splits_of
-from assay.compose.records import at_home, ended, failed, new_record, set_recorder
+from assay.compose.records import ended, failed, new_record, set_recorder
 from assay.compose.tasks import evaluation_of, keep_meta
 from assay.compose.training import train
+from assay.compose.trust import Tell, Trust, at_home
 from assay.config import load
 from assay.config.loading import Config, open_config
 from assay.config.tree import Table, delete_at, from_plain, get_at, plain
@@ -51,13 +52,16 @@ def test(
     infer: bool = False,
     weights: str = "",
     overrides: Sequence[str] = (),
+    trust: Trust = False,
+    tell: Tell = lambda line: None,
 ) -> RunResult:
     """Evaluate a recorded run, or a config with the weights of one, on splits.
 
     The weights are the best ones if the run kept any, else the newest. `weights` names them for a config: a run, a
     checkpoint's folder, or a safetensors file. Without `splits` it is `test`, and each whose name begins with `test_`.
     `infer`: those that begin with `infer`, without loss and metrics; the outputs are kept. Makes a record of its own
-    (kind test) whose parent is the checkpoint.
+    (kind test) whose parent is the checkpoint. InputError for a run that was not made here, unless `trust` allows what
+    its config says.
     """
     launch = launch or Launch()
     if is_config(address):
@@ -74,14 +78,14 @@ def test(
             f"A recorded run is tested as it was trained; `{what}` is for a config.",
             fix=f"assay test CONFIG {' '.join(overrides)} --from {address}".replace("  ", " "),
         )
-    config = recorded(address)
+    config = recorded(address, trust=trust, tell=tell)
     return test_config(config, weights_at(address), launch, splits=splits, infer=infer)
 
 
-def recorded(address: str) -> Config:
+def recorded(address: str, *, trust: Trust = False, tell: Tell = lambda line: None) -> Config:
     """The config of a run, with the modules and settings that the run had."""
     view, _ = find(address)
-    return at_home(load(view.folder.config_toml), view.file)
+    return at_home(load(view.saved_config), view, use="test it", trust=trust, tell=tell)
 
 
 def is_config(address: str) -> bool:
@@ -182,7 +186,7 @@ def train_and_test(config: Config, launch: Launch, *, edit: Edit | str | None = 
     if result.status != "finished":
         return result
     try:
-        derived = recorded(result.id)
+        derived = recorded(result.id, trust=True)  # this process has just made it
         if change is not None:
             derived, _ = passed(edited(derived, change), "data", training=False)
         return replace(result, test=test_config(derived, weights_at(result.id), launch))

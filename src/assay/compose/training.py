@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -23,7 +24,6 @@ from assay.compose.ranks import (
     tell_folder,
 )
 from assay.compose.records import (
-    at_home,
     code_outside,
     ended,
     failed,
@@ -39,6 +39,7 @@ from assay.compose.records import (
 )
 from assay.compose.tasks import keep_meta, make_task
 from assay.compose.tracing import traced, tracing_handlers
+from assay.compose.trust import Tell, Trust, at_home, home_of
 from assay.compose.unfinished import cut_off, is_cut_off, refuse_other_data, told_differences, unfinished
 from assay.config import config_hash, dump, load, open_config, seedless_hash
 from assay.config.loading import Config
@@ -51,7 +52,6 @@ from assay.core.ports import NullRecorder
 from assay.query.find import find, find_checkpoint
 from assay.query.run import RunView
 from assay.record.recorder import RunRecorder
-from assay.store.layout import Project
 
 if TYPE_CHECKING:
     from assay.engine.process import Model
@@ -134,8 +134,22 @@ def _is_saving(assembled: Assembled, recorder: RunRecorder | NullRecorder) -> bo
     return bool(folder)
 
 
-def rerun(address: str, overrides: Sequence[str] = (), launch: Launch | None = None) -> RunResult:
-    """Train the config of a recorded run once more, with keys changed, as a new run whose parent it is."""
+def _in_silence(line: str) -> None:
+    """Tell nobody."""
+
+
+def rerun(
+    address: str,
+    overrides: Sequence[str] = (),
+    launch: Launch | None = None,
+    *,
+    trust: Trust = False,
+    tell: Tell = _in_silence,
+) -> RunResult:
+    """Train the config of a recorded run once more, with keys changed, as a new run whose parent it is.
+
+    InputError when the run was not made here and `trust` does not allow what its config says.
+    """
     view, name = find(address)
     if name:
         raise InputError(
@@ -143,8 +157,9 @@ def rerun(address: str, overrides: Sequence[str] = (), launch: Launch | None = N
         )
     if not view.config_text:
         raise InputError(f"The run {view.id} has no config.", where=str(view.path))
-    config = open_config(view.folder.config_toml, overrides, user_dir=None)
-    return train(at_home(config, view.file), launch or Launch(), parent=view.id)
+    config = open_config(view.saved_config, overrides, user_dir=None)
+    config = at_home(config, view, use="train it again", trust=trust, tell=tell)
+    return train(config, launch or Launch(), parent=view.id)
 
 
 def resume(
@@ -155,18 +170,22 @@ def resume(
     take_over: bool = False,
     verify: bool = True,
     force: bool = False,
+    trust: Trust = False,
+    tell: Tell = _in_silence,
 ) -> RunResult:
     """Go on with a recorded run from its newest (or the named) checkpoint, under the same id, as a new attempt.
 
     When the newest cannot be read it is the one before, and that is said. Without `verify` no digest is looked at.
-    InputError for another seed or other data than the run has, unless `force`.
+    InputError for another seed or other data than the run has, unless `force`; and for a run that was not made here,
+    unless `trust` allows what its config says.
     """
     view, name = find(address)
     if view.kind != "train":
         raise InputError(f"The run {view.id} is a test: there is nothing to go on with.")
-    config = sound(at_home(open_config(view.folder.config_toml, overrides, user_dir=None), view.file))
-    taken = take_over or is_cut_off(view)
-    return go_on(view, name, config, launch or Launch(), take_over=taken, verify=verify, force=force)
+    saved = open_config(view.saved_config, overrides, user_dir=None)
+    config = sound(at_home(saved, view, use="resume it", trust=trust, tell=tell))
+    how = {"take_over": take_over or is_cut_off(view), "verify": verify, "force": force, "is_trusted": True}
+    return go_on(view, name, config, launch or Launch(), **how)
 
 
 def resume_or_train(config: Config, launch: Launch, *, tell: Callable[[str], None] = lambda line: None) -> RunResult:
@@ -184,22 +203,34 @@ def resume_or_train(config: Config, launch: Launch, *, tell: Callable[[str], Non
 
 
 def go_on(
-    view: RunView, name: str, config: Config, launch: Launch, *, take_over: bool, verify: bool, force: bool
+    view: RunView,
+    name: str,
+    config: Config,
+    launch: Launch,
+    *,
+    take_over: bool,
+    verify: bool,
+    force: bool,
+    is_trusted: bool = False,
 ) -> RunResult:
-    """A new attempt of a run, with this config, from its checkpoint of that name, "" for the newest."""
+    """A new attempt of a run, with this config, from its checkpoint of that name, "" for the newest.
+
+    `is_trusted`: somebody was asked about a record that was not made here. A config of one's own can be trained on from
+    its checkpoints, which are data, without that.
+    """
     from assay.config import changed_keys
     from assay.engine.handlers.save import is_of_engine, restore
     from assay.engine.optim import put_settings, settings_of
     from assay.query.diff import written
 
     old = load(view.folder.config_toml)
-    project = Project(Path(view.file.project)) if view.file.project else project_around(None)
+    project = home_of(view) or project_around(None)
     changes = changed_keys(old.root, without_secrets(config.root))
     changed = [change.key for change in changes]
     if not force:
         refuse_other_data(view.id, old.root, config.root, changed)
     if is_spread(config, launch):
-        how = {"take_over": take_over, "verify": verify, "force": force}
+        how = {"take_over": take_over, "verify": verify, "force": force, "is_trusted": is_trusted}
         return spread_resume(config, launch, view.folder.path, name, **how)
     with open_house(config, launch, joins=True, goes_on=view.id) as house:
         assembled = assemble(house, launch, saver_folder=view.folder.checkpoints)
@@ -260,6 +291,7 @@ def go_on(
             **log_formats(config),
             exactness=assembled.engine.source.exactness,
             take_over=take_over,
+            is_trusted=is_trusted,
             secrets=secrets,
         )
         tell_info(recorder, config_toml)
@@ -278,6 +310,10 @@ def _weights_from(view: RunView) -> str:
     return str(attempts[0].launch.get("from", "")) if attempts else ""
 
 
+def _warn(line: str) -> None:
+    warnings.warn(line, stacklevel=4)
+
+
 def listeners(config: Config) -> list[Handler]:
     """Who listens to what while the config runs, in order. Builds everything and runs nothing."""
     config = sound(config)
@@ -290,13 +326,17 @@ def listeners(config: Config) -> list[Handler]:
         return assembled.engine.bus.order()
 
 
-def load_model(address: str, checkpoint: str = "best") -> Model:
-    """The model of a recorded run, built from its record, with the weights of a checkpoint, in eval mode."""
+def load_model(address: str, checkpoint: str = "best", *, trust: bool = False) -> Model:
+    """The model of a recorded run, built from its record, with the weights of a checkpoint, in eval mode.
+
+    A run that was not made here needs `trust`: its config says what is built, with the modules of the working tree.
+    """
     from assay.engine.handlers.ema import evaluated_weights
     from assay.engine.handlers.save import load_model_state
 
     view, folder = find_checkpoint(address if "@" in address else f"{address}@{checkpoint}")
-    config = at_home(load(view.folder.config_toml), view.file, part="model")
+    saved = load(view.saved_config)
+    config = at_home(saved, view, use="build its model", trust=trust, tell=_warn, part="model")
     with open_house(config, Launch(device="cpu")) as house:
         make_task(house)
         model = house.build("model")

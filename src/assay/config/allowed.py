@@ -5,6 +5,8 @@ A name is easy to disguise, so this half only refuses. The other half looks at t
 
 from __future__ import annotations
 
+import functools
+import importlib.metadata
 import re
 import sys
 from collections.abc import Collection, Mapping
@@ -131,9 +133,11 @@ def _refused_of_assay(target: str, name: str) -> Refusal | None:
     if is_listed(name):
         return None
     near = "" if name in own_targets.NEVER else _meant(name)
+    if near and name.rpartition(".")[0] in LISTED:
+        return _unknown(target, name, near)
     why = own_targets.NEVER.get(name, "is not for configs")
     fix = near or "what assay offers to configs is in assay.engine and assay.plugins"
-    return Refusal(message=f"`{target}` {why}", fix=fix, kind=_kind(near))
+    return Refusal(message=f"`{target}` {why}", fix=fix)
 
 
 def _refused_of_torch(target: str, name: str, trusted: Collection[str]) -> Refusal | None:
@@ -148,16 +152,32 @@ def _refused_of_torch(target: str, name: str, trusted: Collection[str]) -> Refus
     if name in trusted:
         return None
     near = "" if is_reviewed(name) else _meant(name)  # of what is known it is known that it was meant
-    message = f"`{target}` is not among the classes and functions of torch that a config may name"
-    if near:
-        message = f"`{target}` is no class or function of torch that assay knows"
     command = trust_command(name)
-    fix = f"{near} Else: {command}" if near and command else near or command
-    return Refusal(message=message, fix=fix, kind=_kind(near))
+    module = name.rpartition(".")[0]
+    if near and module in LISTED and _installed_torch() in torch_targets.REVIEWED:
+        return _unknown(target, name, near)
+    if near:  # a torch that nobody has reviewed may have it
+        message = f"`{target}` is no class or function of torch that assay knows"
+        fix = f"{near} Else: {command}" if command else near
+        return Refusal(message=message, fix=fix, kind="unknown-target")
+    message = f"`{target}` is not among the classes and functions of torch that a config may name"
+    return Refusal(message=message, fix=command)
 
 
-def _kind(near: str) -> str:
-    return "unknown-target" if near else "target-not-allowed"
+def _unknown(target: str, name: str, near: str) -> Refusal:
+    """Return the refusal of a mistyped name, in the words that a mistyped name of the user's own module gets."""
+    module, _, last = name.rpartition(".")
+    message = f"`{target}` is unknown: the module `{module}` has no `{last}`"
+    return Refusal(message=message, fix=near, kind="unknown-target")
+
+
+@functools.cache
+def _installed_torch() -> str:
+    """Return the version of the installed torch without its build, "" where there is none. Nothing is imported."""
+    try:
+        return importlib.metadata.version("torch").partition("+")[0]
+    except importlib.metadata.PackageNotFoundError:
+        return ""
 
 
 def _meant(name: str) -> str:
@@ -166,7 +186,7 @@ def _meant(name: str) -> str:
     near = nearest(last, LISTED.get(module, ()), cutoff=0.7)
     top = name.partition(".")[0]
     same = [f"{place}.{last}" for place, names in LISTED.items() if last in names and place.startswith(top)]
-    return suggested([f"{module}.{near[0]}"] if near else same[:1])
+    return suggested(near or same[:1])
 
 
 def _is_public(name: str) -> bool:

@@ -12,14 +12,13 @@ from typing import Any
 from assay.config.loading import Config
 from assay.config.outside import with_outside
 from assay.config.overrides import CLI
-from assay.config.references import names_used, objects_used, values_used
 from assay.config.standard_keys import evaluation_problems, key_problems, source_problems
 from assay.config.targets import target_problems
 from assay.config.tree import KeyPath, Leaf, Node, Table, dotted, get_at
 from assay.config.user_modules import UserModules
 from assay.core import schema
 from assay.core.diagnostics import Origin, Problem
-from assay.core.errors import did_you_mean, nearest
+from assay.core.errors import did_you_mean, few_suggestions, nearest
 from assay.core.schema import Key
 
 
@@ -35,6 +34,16 @@ def check_shape(
     No user module is imported, and no torch. `trusted` are the packages that are allowed as targets, `variables` the
     globals that `${global:...}` names; both are those of the config's project, unless given.
     """
+    with few_suggestions():
+        return _problems(config, trusted, environ, variables)
+
+
+def _problems(
+    config: Config,
+    trusted: Collection[str] | None,
+    environ: Mapping[str, str] | None,
+    variables: Mapping[str, Any] | None,
+) -> list[Problem]:
     settings = config.settings
     trusted = settings.trusted if trusted is None else trusted
     variables = settings.variables if variables is None else variables
@@ -114,9 +123,8 @@ def _in_order(config: Config, problems: list[Problem]) -> list[Problem]:
 
 def _top_level(config: Config, root: Table, *, is_whole: bool) -> Iterator[Problem]:
     standard = [key.name for key in schema.SECTIONS]
-    used = names_used(config.written)
-    for _, target, _ in objects_used(config.written):
-        used |= {str(target[0])}
+    used = config.uses.names(config.written) | {str(target[0]) for target in config.uses.objects(config.written)}
+    missing = used - set(root.items)
     for name, node in root.items.items():
         if name in standard:
             continue
@@ -135,7 +143,7 @@ def _top_level(config: Config, root: Table, *, is_whole: bool) -> Iterator[Probl
                 fix = near or f"top-level keys are {', '.join(standard)}"
                 yield Problem(kind="unknown-key", message=f"unknown key `{name}`", origin=origin, key=name, fix=fix)
             elif is_whole:
-                if nearest(name, used - set(root.items)):
+                if nearest(name, missing):
                     continue  # the reference that was to lead here is wrong, which is told there
                 fix = _renamed(name, root) or f'refer to it as "@{name}", or remove it'
                 message = f"nothing uses the section `{name}`"
@@ -144,8 +152,14 @@ def _top_level(config: Config, root: Table, *, is_whole: bool) -> Iterator[Probl
 
 def _unused_keys(config: Config) -> Iterator[Problem]:
     """Keys of a section to copy from that nobody copies. In a file with variants, some variant may be who does."""
-    used = values_used(config.written) | values_used(config.given)
-    used |= {target for tree in (config.written, config.given) for _, target, _ in objects_used(tree)}
+    uses = config.uses
+    used = {path for tree in (config.written, config.given) for path in (uses.values(tree) | uses.objects(tree))}
+    beside: dict[KeyPath, tuple[list[str], list[str]]] = {}  # by table: what is used in it, and what of that is missing
+    for path in used:
+        near, astray = beside.setdefault(path[:-1], ([], []))
+        near.append(str(path[-1]))
+        if get_at(config.written, path) is None:
+            astray.append(str(path[-1]))
     above = {path[:length] for path in used for length in range(1, len(path))}
     standard = {key.name for key in schema.SECTIONS} | set(schema.LAUNCH) | set(schema.MAKERS)
     for name, node in config.written.items.items():
@@ -159,10 +173,9 @@ def _unused_keys(config: Config) -> Iterator[Problem]:
             if isinstance(node, Table) and path in above:
                 todo += [((*path, key), item, node.key_origin(key)) for key, item in node.items.items()]
             else:
-                missing = [each for each in used if each[:-1] == path[:-1] and get_at(config.written, each) is None]
-                if nearest(str(path[-1]), [str(each[-1]) for each in missing]):
+                near, astray = beside.get(path[:-1], ([], []))
+                if nearest(str(path[-1]), astray):
                     continue  # as above
-                near = [str(other[-1]) for other in used if other[:-1] == path[:-1]]
                 yield Problem(
                     kind="unused-key",
                     severity="warning",

@@ -9,10 +9,10 @@ from assay.config.loading import Config
 from assay.config.merge import Change, merged
 from assay.config.overrides import RefusedError, setting_of
 from assay.config.sweep import SECTION, Point, Sweep, assignments, sweep_of
-from assay.config.tree import KeyPath
+from assay.config.tree import KeyPath, walk
 from assay.config.variants import ALL, Variant, variants_of
 from assay.core.diagnostics import Origin, Problem
-from assay.core.errors import ConfigError, InputError, did_you_mean
+from assay.core.errors import ConfigError, InputError, did_you_mean, few_suggestions
 
 
 def expand(config: Config, variants: Sequence[str] = (), *, sweep: bool = True) -> list[Config]:
@@ -34,21 +34,47 @@ def expand(config: Config, variants: Sequence[str] = (), *, sweep: bool = True) 
     return [made for variant in chosen for made in _at_points(config, variant, plan)]
 
 
+MAX_VALUES_CHECKED = 200_000
+"""Values, of all configs of a file together, that are checked at once: a few seconds' work."""
+
+
 def variations(config: Config) -> Iterator[Config]:
-    """The base, every variant, and every value of the sweep by itself: what has to make sense for all to do so."""
+    """The base, every variant, and every value of the sweep by itself: what has to make sense for all to do so.
+
+    Of very many, or very large ones, only the first; `problems_of_sections` says so.
+    """
     yield config
-    if config.read_problems:
-        return
-    for variant in variants_of(config.written)[0].values():
-        yield _made(config, variant, ())
-    plan, _ = sweep_of(config.written)
-    for axis, value in plan.without(_fixed(config)).single() if plan is not None else ():
-        yield _made(config, None, ((axis, value),))
+    if not config.read_problems:
+        makers = _single(config)
+        for variant, point in makers[: _most(config)]:
+            yield _made(config, variant, point)
 
 
 def problems_of_sections(config: Config) -> list[Problem]:
     """What is wrong with `[variants]` and `[sweep]` themselves."""
-    return [*variants_of(config.written)[1], *sweep_of(config.written)[1]]
+    problems = [*variants_of(config.written)[1], *sweep_of(config.written)[1]]
+    count, most = len(_single(config)), _most(config)
+    if count > most:
+        message = f"of the {count:,} configs of this file the first {most:,} are checked here"
+        fix = "each of them is checked before it runs"
+        origin = config.written.origin
+        problems.append(Problem(kind="too-many", severity="warning", message=message, origin=origin, fix=fix))
+    return problems
+
+
+def _single(config: Config) -> list[tuple[Variant | None, Point]]:
+    """Return each variant, and each value of each key of the sweep by itself."""
+    found: list[tuple[Variant | None, Point]] = [(each, ()) for each in variants_of(config.written)[0].values()]
+    plan, _ = sweep_of(config.written)
+    if plan is not None:
+        found += [(None, ((axis, value),)) for axis, value in plan.without(_fixed(config)).single()]
+    return found
+
+
+def _most(config: Config) -> int:
+    """Return how many configs besides the base are checked at once."""
+    values = sum(1 for _ in walk(config.root))
+    return max(MAX_VALUES_CHECKED // max(values, 1), 10)
 
 
 def _at_points(config: Config, variant: Variant | None, plan: Sweep | None) -> Iterator[Config]:
@@ -63,7 +89,7 @@ def _at_points(config: Config, variant: Variant | None, plan: Sweep | None) -> I
 def _made(config: Config, variant: Variant | None, point: Point) -> Config:
     changes: list[Change] = [variant.settings] if variant is not None else []
     changes.append(lambda _: ([axis.with_value(value, SECTION) for axis, value in point], []))
-    made = merged(config.given, config.overrides, config.draws, changes, is_whole=not config.read_problems)
+    made = merged(config.given, config.overrides, config.draws, config.uses, changes, is_whole=not config.read_problems)
     return replace(
         config,
         root=made.root,
@@ -100,9 +126,10 @@ def _fixed(config: Config) -> list[KeyPath]:
 def told_once(configs: Iterable[Config], stage: Callable[[Config], Iterable[Problem]]) -> list[Problem]:
     """What one stage of a check says about several configs of one file, each problem once."""
     problems: dict[tuple[str, Origin], Problem] = {}
-    for config in configs:
-        for problem in stage(config):
-            problems.setdefault((problem.message, problem.origin), _said_of(problem, config))
+    with few_suggestions():  # for all of them together
+        for config in configs:
+            for problem in stage(config):
+                problems.setdefault((problem.message, problem.origin), _said_of(problem, config))
     return list(problems.values())
 
 

@@ -52,7 +52,9 @@ class Section(dict[str, Any]):
     def __getattr__(self, name: str) -> Any:
         if name in self:
             return self[name]
-        raise AttributeError(f"no `{name}` here; {did_you_mean(name, self) or 'there is: ' + (', '.join(self) or '-')}")
+        names = [str(key) for key in self]  # {1: 2} can become a section too
+        near = did_you_mean(name, names) or f"there is: {', '.join(names) or '-'}"
+        raise AttributeError(f"no `{name}` here; {near}")
 
     def __setattr__(self, name: str, value: Any) -> None:
         if hasattr(type(self), name) or name in self.__dict__:

@@ -12,7 +12,7 @@ from typing import Any
 
 from assay.config.aliases import applied
 from assay.config.merge import merged
-from assay.config.references import Draws
+from assay.config.references import Draws, Uses
 from assay.config.settings import Settings
 from assay.config.sources import ini, json, objects, python, toml, yaml
 from assay.config.sources.places import MAX_BYTES
@@ -66,6 +66,7 @@ class Config:
     point: str = ""
     assigned: tuple[tuple[str, Node], ...] = ()
     draws: Draws = field(default_factory=Draws)
+    uses: Uses = field(default_factory=Uses)
     settings: Settings = field(default_factory=lambda: Settings(Path.cwd()))
 
     @property
@@ -162,8 +163,8 @@ def _config(
     user_dirs: tuple[Path, ...],
 ) -> Config:
     root, notes = applied(root)
-    draws = Draws()
-    made = merged(root, overrides, draws, is_whole=not read_problems)
+    draws, uses = Draws(), Uses()
+    made = merged(root, overrides, draws, uses, is_whole=not read_problems)
     return Config(
         root=made.root,
         written=made.written,
@@ -177,6 +178,7 @@ def _config(
         file_notes=tuple(notes),
         notes=(*notes, *made.notes),
         draws=draws,
+        uses=uses,
         settings=Settings(path.resolve().parent if path is not None else Path.cwd()),
     )
 

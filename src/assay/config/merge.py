@@ -33,6 +33,7 @@ def merged(
     given: Table,
     overrides: Sequence[str],
     draws: references.Draws,
+    uses: references.Uses,
     changes: Iterable[Change] = (),
     *,
     is_whole: bool = True,
@@ -61,7 +62,7 @@ def merged(
     problems += wrong
     if not is_whole:
         problems = [problem for problem in problems if problem.kind not in ("unknown-reference", "unknown-key")]
-    root = _without(root, _templates(written, root))
+    root = _without(root, _templates(written, root, uses))
     return Merged(root=root, written=written, problems=tuple(problems), notes=tuple(notes))
 
 
@@ -77,11 +78,11 @@ def _typed(arguments: Sequence[str]) -> tuple[list[Setting], list[Problem]]:
     return settings, problems
 
 
-def _templates(written: Table, resolved: Table) -> frozenset[str]:
+def _templates(written: Table, resolved: Table, uses: references.Uses) -> set[str]:
     """Sections of the user's own that only value references mention: their values are in place."""
     standard = {key.name for key in schema.SECTIONS}
     objects = {str(target[0]) for _, target, _ in references.objects_used(resolved) if target}
-    return references.names_used(written) - standard - objects
+    return uses.names(written) - standard - objects
 
 
 def _without(root: Table, names: Iterable[str]) -> Table:

@@ -237,18 +237,35 @@ def _insides(text: str) -> list[str]:
     return [found["inside"] for found in IN_TEXT.finditer(text) if found["inside"] is not None]
 
 
-def values_used(root: Table) -> frozenset[KeyPath]:
-    """Paths that some `${path}` of `root` mentions from another section."""
-    used: set[KeyPath] = set()
-    for path, node in walk(root):
-        if isinstance(node, Leaf) and isinstance(node.value, str) and "${" in node.value:
-            used.update(target for target in value_named(node.value, path) if target[:1] != path[:1])
-    return frozenset(used)
+class Uses:
+    """What the sections of a tree name of each other. Each section is read once, however many trees share it."""
 
+    def __init__(self) -> None:
+        # By identity: trees that differ in one key share all other nodes, which are kept here so that none is reused.
+        self._by_section: dict[tuple[str, int], tuple[Node, frozenset[KeyPath], frozenset[KeyPath]]] = {}
 
-def names_used(root: Table) -> frozenset[str]:
-    """Top-level names that some `${name...}` of `root` mentions from another section."""
-    return frozenset(str(path[0]) for path in values_used(root))
+    def values(self, root: Table) -> set[KeyPath]:
+        """Return the paths that some `${path}` of `root` mentions from another section."""
+        return {path for name, node in root.items.items() for path in self._of(name, node)[1]}
+
+    def names(self, root: Table) -> set[str]:
+        """Return the top-level names that some `${name...}` of `root` mentions from another section."""
+        return {str(path[0]) for path in self.values(root)}
+
+    def objects(self, root: Table) -> set[KeyPath]:
+        """Return the paths that some `"@path"` of `root` names."""
+        return {path for name, node in root.items.items() for path in self._of(name, node)[2]}
+
+    def _of(self, name: str, node: Node) -> tuple[Node, frozenset[KeyPath], frozenset[KeyPath]]:
+        known = self._by_section.get((name, id(node)))
+        if known is None:
+            values: set[KeyPath] = set()
+            for path, inner in walk(node, (name,)):
+                if isinstance(inner, Leaf) and isinstance(inner.value, str) and "${" in inner.value:
+                    values.update(target for target in value_named(inner.value, path) if target[:1] != path[:1])
+            objects = frozenset(target for _, target, _ in objects_used(node, path=(name,)) if target)
+            known = self._by_section[name, id(node)] = node, frozenset(values), objects
+        return known
 
 
 def is_plain(node: Node) -> bool:

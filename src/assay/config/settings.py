@@ -21,15 +21,16 @@ from assay.config.tree import KeyPath, Leaf, List, Node, Table, from_plain, get_
 from assay.core.diagnostics import Origin, Problem
 from assay.core.errors import ConfigError, InputError, did_you_mean
 from assay.core.plain import write_atomic
-from assay.core.project import SETTINGS_NAME, project_root, settings_file
+from assay.core.project import FOLDER_MODES, SETTINGS_NAME, project_root, settings_file
 
 Scope = Literal["local", "global"]
 SCOPES: tuple[Scope, ...] = ("local", "global")
 
 GLOBALS = "globals"
-RUNS_DIR, TRUSTED = "runs_dir", "trusted"
+RUNS_DIR, PERMISSIONS, TRUSTED = "runs_dir", "permissions", "trusted"
 SETTINGS: Mapping[str, str] = {
     RUNS_DIR: "Where runs are kept: a path, from the project's folder on.",
+    PERMISSIONS: "Who may enter new runs and kept code: `private`, nobody else, or `group`, those of the group too.",
     TRUSTED: "Packages whose classes and functions configs may name; `assay config trust` adds one.",
 }
 """Every setting of a project, and what it is for."""
@@ -283,8 +284,12 @@ def _wrong(root: Table, scope: Scope) -> Iterator[Problem]:
 
 
 def _wrong_setting(name: str, node: Node) -> Iterator[Problem]:
-    if name == RUNS_DIR and not (isinstance(node, Leaf) and isinstance(node.value, str) and node.value):
+    is_text = isinstance(node, Leaf) and isinstance(node.value, str) and node.value
+    if name == RUNS_DIR and not is_text:
         yield _problem("wrong-type", f"`{name}` must be a path in quotes", node.origin, name)
+    if name == PERMISSIONS and not (isinstance(node, Leaf) and node.value in FOLDER_MODES):
+        known = " or ".join(f'"{each}"' for each in FOLDER_MODES)
+        yield _problem("wrong-value", f"`{name}` must be {known}", node.origin, name)
     if name != TRUSTED:
         return
     if not isinstance(node, List):

@@ -11,6 +11,7 @@ from assay.core import schema
 from assay.core.diagnostics import Origin, Problem
 
 SECTION = "variants"
+MAX_VARIANTS = 2_000
 ALL = "all"
 """What stands for every variant on the command line, and so names none."""
 
@@ -35,6 +36,10 @@ def variants_of(root: Table) -> tuple[Mapping[str, Variant], list[Problem]]:
         return {}, []
     if not isinstance(section, Table):
         return {}, [_problem("wrong-type", f"`{SECTION}` must be a table of variants", section.origin, SECTION, _FORM)]
+    if len(section.items) > MAX_VARIANTS:
+        message = f"the file has {len(section.items):,} variants; more than {MAX_VARIANTS:,} are none anybody runs"
+        fix = "write a sweep: [sweep] with a list of values for a key"
+        return {}, [_problem("too-large", message, section.origin, SECTION, fix)]
     found: dict[str, Variant] = {}
     problems = []
     for name, node in section.items.items():

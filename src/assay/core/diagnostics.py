@@ -62,10 +62,25 @@ _COLORS = {"error": "1;31", "warning": "1;33", "note": "1;36"}
 _BLUE, _BOLD = "1;34", "1"
 
 
-def render(problems: Sequence[Problem], *, color: bool, width: int = 80) -> str:
-    """All problems as text, each with the line it is in and a caret under the part that is wrong."""
+MAX_SHOWN = 50
+"""Problems that are shown; more nobody reads at once, and the others are counted."""
+_MAX_LINE = 2_000  # characters of a line around what is marked
+_MAX_TEXT = 2_000  # characters of a message
+
+
+def render(problems: Sequence[Problem], *, color: bool, width: int = 80, limit: int = MAX_SHOWN) -> str:
+    """The first problems as text, each with the line it is in and a caret under the part that is wrong.
+
+    Of more than `limit` the errors come first, and the rest is counted.
+    """
     sources: dict[str, list[str]] = {}
-    return "\n\n".join("\n".join(_lines(problem, sources, color, width)) for problem in problems)
+    shown = list(problems)
+    if len(shown) > limit:
+        first = sorted(range(len(shown)), key=lambda i: shown[i].severity != "error")[:limit]
+        shown = [shown[i] for i in sorted(first)]
+    parts = ["\n".join(_lines(problem, sources, color, width)) for problem in shown]
+    left = len(problems) - len(shown)
+    return "\n\n".join([*parts, f"... and {left:,} more"] if left else parts)
 
 
 def summary(problems: Sequence[Problem]) -> str:
@@ -102,7 +117,8 @@ def _lines(problem: Problem, sources: dict[str, list[str]], color: bool, width: 
     def paint(codes: str, text: str) -> str:
         return style(text, codes) if color else text
 
-    head = _wrapped(f"{problem.severity}: {visible(problem.message)}", width, indent=len(problem.severity) + 2)
+    message = problem.message if len(problem.message) <= _MAX_TEXT else f"{problem.message[:_MAX_TEXT]}..."
+    head = _wrapped(f"{problem.severity}: {visible(message)}", width, indent=len(problem.severity) + 2)
     label = f"[{problem.kind}]"
     room = width - cell_count(head[-1]) - len(label)
     if room < 2:
@@ -175,6 +191,9 @@ def _window(line: str, origin: Origin, width: int) -> tuple[str, int, int]:
     same_line = origin.end_line in (0, origin.line)
     last = origin.end_column - 1 if same_line and origin.end_column else len(line)
     last = min(max(last, first + 1), max(len(line), first + 1))
+    cut = max(0, first - _MAX_LINE // 2)
+    if len(line) > _MAX_LINE:
+        line, first, last = line[cut : cut + _MAX_LINE], first - cut, min(last - cut, _MAX_LINE)
     shown = [visible(c) for c in line.replace("\t", " ")]
     cells = [cell_count(c) for c in shown]
     low, high = 0, len(line)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
@@ -73,6 +75,28 @@ class LeaseError(InputError):
     """Somebody else holds the right to write this record."""
 
 
+MAX_WORD = 100
+"""Characters of a word that was mistyped; a longer one is none, and to compare it would take a product of lengths."""
+
+_comparisons_left: ContextVar[list[int] | None] = ContextVar("comparisons_left", default=None)
+
+
+@contextlib.contextmanager
+def few_suggestions(comparisons: int = 20_000) -> Iterator[None]:
+    """Let all within compare that many pairs of words at most, and suggest nothing further then.
+
+    Of ten thousand mistakes nobody reads the last ones, but each would be compared with all that there is.
+    """
+    if _comparisons_left.get() is not None:  # around this there is a bound already
+        yield
+        return
+    token = _comparisons_left.set([comparisons])
+    try:
+        yield
+    finally:
+        _comparisons_left.reset(token)
+
+
 def nearest(word: str, choices: Iterable[str], n: int = 1, *, cutoff: float = 0.6) -> list[str]:
     """The up to `n` choices a person who typed `word` most likely meant, best first; `cutoff` 1 is the same word.
 
@@ -81,7 +105,12 @@ def nearest(word: str, choices: Iterable[str], n: int = 1, *, cutoff: float = 0.
     >>> nearest("zzz", ["train"])
     []
     """
-    by_lower = {choice.lower(): choice for choice in choices}
+    left = _comparisons_left.get()
+    if len(word) > MAX_WORD or (left is not None and left[0] <= 0):
+        return []
+    by_lower = {choice.lower(): choice for choice in choices if len(choice) <= MAX_WORD}
+    if left is not None:
+        left[0] -= len(by_lower)
     import difflib  # only where something is wrong
 
     return [by_lower[near] for near in difflib.get_close_matches(word.lower(), by_lower, n=n, cutoff=cutoff)]

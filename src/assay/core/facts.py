@@ -6,16 +6,17 @@ by anyone. Each line is a JSON object with `fact` (the kind), `v` (its version) 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from assay.core.errors import RecordError
-from assay.core.plain import dumps, from_plain, to_plain
+from assay.core.plain import dumps, from_plain, parse_json, to_plain
+from assay.core.regular_file import read_bytes
 
 VERSION = 1
+MAX_BYTES = 64 << 20
 
 EndStatus = Literal["finished", "failed", "stopped"]
 
@@ -141,8 +142,8 @@ def read_events(path: Path) -> Iterator[Timed]:
         if kind is None:
             continue
         try:
-            yield Timed(at_ns=int(data.get("at_ns", 0)), fact=from_plain(kind, data))
-        except (RecordError, ValueError, TypeError, OverflowError):
+            yield Timed(at_ns=from_plain(int, data.get("at_ns", 0)), fact=from_plain(kind, data))
+        except RecordError:
             continue
 
 
@@ -156,19 +157,19 @@ def read_edits(path: Path) -> Iterator[Edit]:
 
 
 def read_lines(path: Path) -> Lines:
-    """The JSON objects of a JSONL file, one a line. A file that is not there is empty."""
+    """The JSON objects of a JSONL file, one a line. A file that is not there is empty. OSError when it is no file."""
     lines = Lines()
     unreadable = 0
     try:
-        raw = path.read_bytes()
+        raw = read_bytes(path, MAX_BYTES)
     except FileNotFoundError:
         return lines
     for line in raw.split(b"\n"):
         if not line.strip(b"\0 \r\t"):
             continue
         try:
-            data = json.loads(line)
-        except (ValueError, RecursionError):
+            data = parse_json(line)
+        except ValueError:
             unreadable += 1
             continue
         if isinstance(data, dict):

@@ -17,14 +17,18 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
+from assay.core.directory import create_file
 from assay.core.errors import LeaseError, RecordError
 from assay.core.plain import dumps, read_json
+from assay.core.regular_file import open_regular
 
 FORMAT = 1
 FILE_NAME = "lease.json"
 BEAT_S = 10.0
 CHECK_S = 1.0
 SILENT_S = 60.0
+SILENT_NS = 60_000_000_000
+MAX_BYTES = 1 << 16
 
 _TAKEN_OVER = "The lease of this run was taken over by another process."
 
@@ -82,7 +86,7 @@ def beat(folder: Path, lease: Lease) -> Lease:
     fresh = replace(lease, beat_ns=time.time_ns())
     before, after = (dumps(each).encode() for each in (lease, fresh))
     with _opened(folder, os.O_RDWR) as descriptor:
-        text = os.read(descriptor, 1 << 16)
+        text = os.read(descriptor, MAX_BYTES)
         # One that is there and cannot be read is nobody else's: that is tried again, not given up.
         if _is_of_another(text, lease):
             raise LeaseError(_TAKEN_OVER, where=str(folder))
@@ -96,7 +100,7 @@ def beat(folder: Path, lease: Lease) -> Lease:
 def check(folder: Path, lease: Lease) -> None:
     """LeaseError when somebody else holds the lease by now."""
     with _opened(folder, os.O_RDONLY) as descriptor:
-        if _is_of_another(os.read(descriptor, 1 << 16), lease):
+        if _is_of_another(os.read(descriptor, MAX_BYTES), lease):
             raise LeaseError(_TAKEN_OVER, where=str(folder))
 
 
@@ -115,17 +119,30 @@ def read(folder: Path) -> Lease | None:
 
 def _read(path: Path) -> Lease | None:
     try:
-        return read_json(path, Lease, version=FORMAT)
+        return read_json(path, Lease, version=FORMAT, limit=MAX_BYTES)
     except (FileNotFoundError, RecordError):
         return None
 
 
-def liveness(lease: Lease, *, now_ns: int | None = None) -> Liveness:
-    """Whether the holder lives. From another place: alive while it beats, afterwards unknown, never dead."""
+def written_ns(folder: Path) -> int:
+    """When the lease of a run folder was last written, as the disk tells; 0 when there is none."""
+    try:
+        return os.lstat(folder / FILE_NAME).st_mtime_ns
+    except OSError:
+        return 0
+
+
+def liveness(lease: Lease, *, written_ns: int = 0, now_ns: int | None = None) -> Liveness:
+    """Whether the holder lives. From another place: alive while it beats, afterwards unknown, never dead.
+
+    A beat in the future is that of a clock ahead of ours, or made up: then `written_ns` decides, the time at which the
+    disk says that the record was last written.
+    """
     if lease.place == this_place():
         return "alive" if process_start(lease.pid) == lease.process_start != "" else "dead"
-    silent_ns = (time.time_ns() if now_ns is None else now_ns) - lease.beat_ns
-    return "alive" if silent_ns < SILENT_S * 1e9 else "unknown"
+    now_ns = time.time_ns() if now_ns is None else now_ns
+    heard_ns = lease.beat_ns if lease.beat_ns <= now_ns + SILENT_NS else written_ns
+    return "alive" if abs(now_ns - heard_ns) < SILENT_NS else "unknown"
 
 
 @cache
@@ -172,18 +189,22 @@ def _put(path: Path, lease: Lease) -> None:
     text = (dumps(lease) + "\n").encode()
     whole = path.with_name(f".lease-{lease.nonce}.new")
     try:
-        whole.write_bytes(text)
+        _write_new(whole, text)
         try:
             os.link(whole, path)
         except FileExistsError:
             raise
         except OSError:  # a disk without links
-            with open(path, "xb") as file:
-                file.write(text)
+            _write_new(path, text)
     except FileExistsError:
         raise LeaseError("Another process has just taken this run.", where=str(path.parent)) from None
     finally:
         whole.unlink(missing_ok=True)
+
+
+def _write_new(path: Path, text: bytes) -> None:
+    with os.fdopen(create_file(path), "wb") as file:
+        file.write(text)
 
 
 @contextlib.contextmanager
@@ -191,7 +212,7 @@ def _opened(folder: Path, flags: int) -> Iterator[int]:
     """The lease's file, opened. One that is gone is looked for again: it may be moved aside for a moment."""
     for tries_left in (3, 2, 1, 0):
         try:
-            descriptor = os.open(folder / FILE_NAME, flags | getattr(os, "O_CLOEXEC", 0))
+            descriptor = open_regular(folder / FILE_NAME, flags)
             break
         except FileNotFoundError:
             if not tries_left:
@@ -214,10 +235,8 @@ def _is_of_another(text: bytes, lease: Lease) -> bool:
 
 def _silent_s(path: Path) -> float:
     """Since when the file was not written; 0 when there is none."""
-    try:
-        return time.time() - path.stat().st_mtime
-    except FileNotFoundError:
-        return 0.0
+    written = written_ns(path.parent)
+    return (time.time_ns() - written) / 1e9 if written else 0.0
 
 
 def _bury(path: Path, old: Lease | None) -> None:
@@ -239,7 +258,7 @@ def _bury(path: Path, old: Lease | None) -> None:
 
 
 def _refuse_if_alive(folder: Path, old: Lease, *, take_over: bool) -> None:
-    state = liveness(old)
+    state = liveness(old, written_ns=written_ns(folder))
     if state == "dead" or take_over:
         return
     who = f"process {old.pid} on {old.host}"

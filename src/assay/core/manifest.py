@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,10 +19,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from assay.core.errors import CheckpointError, RecordError
-from assay.core.plain import read_json, write_atomic, write_json
+from assay.core.plain import parse_json, read_json, write_atomic, write_json
+from assay.core.regular_file import kind_of_mode, read_bytes
 
 FORMAT = 1
 FILE_NAME = "manifest.json"
+MAX_BYTES = 256 << 20
+_MAX_POINTER_BYTES = 1 << 16
 
 Kind = Literal["checkpoint", "keypoint", "best", "model"]
 Pointer = Literal["best", "final"]
@@ -213,7 +217,7 @@ def _age(checkpoint: Checkpoint) -> tuple[int, int, str]:
 def pointed(folder: Path, pointer: Pointer) -> str:
     """The name of the checkpoint that is the best or the final one; "" when nobody says so, or nobody can read it."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
-        name = json.loads((folder / f"{pointer}.json").read_text(encoding="utf-8"))["name"]
+        name = parse_json(read_bytes(folder / f"{pointer}.json", _MAX_POINTER_BYTES))["name"]
         if isinstance(name, str) and _SAFE_FILE.fullmatch(name):
             return name
     return ""
@@ -256,7 +260,7 @@ def write(folder: Path, manifest: Manifest) -> None:
 def read(folder: Path) -> Manifest:
     """The manifest of a complete checkpoint. CheckpointError says what is missing or wrong."""
     try:
-        manifest = read_json(folder / FILE_NAME, Manifest, version=FORMAT)
+        manifest = read_json(folder / FILE_NAME, Manifest, version=FORMAT, limit=MAX_BYTES)
     except FileNotFoundError:
         raise CheckpointError("The checkpoint is not complete: it has no manifest.", where=str(folder)) from None
     except RecordError as error:
@@ -269,9 +273,12 @@ def missing_files(folder: Path, files: Sequence[File]) -> str:
     """Why the folder is not what its manifest says (a file missing or of another length), or "" when it is."""
     for file in files:
         try:
-            size = (folder / file.name).stat().st_size
+            status = os.stat(folder / file.name, follow_symlinks=False)
         except OSError:
             return f"{file.name} is missing"
+        if kind := kind_of_mode(status.st_mode):
+            return f"{file.name} is {kind}, not a file"
+        size = status.st_size
         if size != file.size_bytes:
             return f"{file.name} has {size} bytes instead of {file.size_bytes}"
     return ""

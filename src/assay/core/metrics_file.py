@@ -45,6 +45,9 @@ MAX_NAMES = 0x5000  # so that one row of all names fits into each kind of frame
 MAX_NAME_BYTES = 0xFFFF
 MAX_STEP = 0xFFFFFFFF
 
+MAX_COLUMNS = 250_000
+"""Metrics of a record, where one counts for each set of metrics that it is logged in."""
+
 WIDE_STEPS = 1
 WIDE_TIMES = 2
 
@@ -212,6 +215,9 @@ def read_rows(
 
     With `spread`, which works on numbers as this machine has them, columns are views of `data`, some with steps.
     """
+    if len(data) < frames.FILE_HEAD_BYTES:  # killed before the head was written, or nothing was ever logged
+        yield from damages(data)
+        return
     damage = frames.check_file_head(data, FORM, where=where)
     if damage is not None:
         yield damage
@@ -266,6 +272,42 @@ def frame_groups(data: bytes | memoryview) -> Iterator[frames.FrameGroup | Exten
         if isinstance(item, frames.FrameGroup) and item.tag == KEYS:
             sets.define_all(item)
         yield item
+
+
+def damages(data: bytes | memoryview, *, where: str = "metrics.bin") -> Iterator[Damage]:
+    """Yield what is damaged, without decoding what is not."""
+    if len(data) < frames.FILE_HEAD_BYTES:
+        if len(data):
+            yield Damage(0, len(data), torn=True)
+        return
+    damage = frames.check_file_head(data, FORM, where=where)
+    if damage is not None:
+        yield damage
+    yield from (item for item in frame_groups(data) if isinstance(item, Damage))
+
+
+def points_on_curve(data: bytes | memoryview) -> dict[str, int] | None:
+    """Count the points of each metric that are on its curve, without decoding them; None unless all are in chunks."""
+    sets = _KeySets(data)
+    counts: dict[str, int] = {}
+    for item in frames.frame_groups(data, is_frame=sets.is_frame):
+        if not isinstance(item, frames.FrameGroup):
+            continue
+        if item.tag == KEYS:
+            sets.define_all(item)
+        elif item.tag != CHUNK:
+            return None
+        else:
+            for frame in item:
+                keys = sets.find(frame.a)
+                if (
+                    keys is not None
+                    and len(frame.payload) >= _CHUNK_HEAD.size
+                    and not _CHUNK_HEAD.unpack_from(frame.payload)[0]
+                ):
+                    for name in keys.names:
+                        counts[name] = counts.get(name, 0) + frame.b
+    return counts
 
 
 def set_ids(data: bytes | memoryview) -> set[int]:
@@ -443,6 +485,16 @@ def _view(payload: memoryview, offset: int, count: int, kind: Literal["d", "I"])
 
 def _padded(data: bytes) -> bytes:
     return data + b"\0" * (-len(data) % 8)
+
+
+def check_columns(count: int, *, where: str) -> None:
+    """RecordError when a record has more metrics than anybody can look at, or any reader can hold."""
+    if count > MAX_COLUMNS:
+        raise RecordError(
+            f"There are more than {MAX_COLUMNS} metrics in one record, each counted in every set it is logged in.",
+            where=where,
+            fix="Log the same metrics in the same order every time; a changing part belongs into the value.",
+        )
 
 
 def check_name(name: str) -> None:

@@ -6,16 +6,22 @@ import contextlib
 import dataclasses
 import json
 import os
+import reprlib
 import types
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from assay.core.directory import open_directory
 from assay.core.errors import RecordError
+from assay.core.regular_file import open_regular, read_bytes
 from assay.core.terminal import escaped_json
 
 Fact = TypeVar("Fact")
+
+MAX_DEPTH = 100
+_I64 = 1 << 63
 
 
 def to_plain(value: Any) -> Any:
@@ -46,13 +52,18 @@ def dumps(value: Any, *, indent: int | None = None) -> str:
     return _dump(value, indent=indent) if indent is not None else _dump(value, separators=(",", ":"))
 
 
-def read_json(path: Path, kind: type[Fact], *, version: int) -> Fact:
-    """Read a JSON file with a top-level `format` number. A file of a newer format is refused, not guessed at."""
+def read_json(path: Path, kind: type[Fact], *, version: int, limit: int) -> Fact:
+    """Read a JSON file of at most `limit` bytes with a top-level `format` number. A newer format is refused.
+
+    FileNotFoundError when there is none, RecordError when it cannot be read.
+    """
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = parse_json(read_bytes(path, limit))
     except FileNotFoundError:
         raise
-    except (OSError, ValueError, RecursionError) as error:
+    except OSError as error:
+        raise RecordError(f"{path.name} cannot be read: {error.strerror or error}.", where=str(path)) from error
+    except ValueError as error:
         raise RecordError(f"{path.name} cannot be read: {error}", where=str(path)) from error
     if not isinstance(data, dict):
         raise RecordError(f"{path.name} is not a JSON object.", where=str(path))
@@ -65,6 +76,17 @@ def read_json(path: Path, kind: type[Fact], *, version: int) -> Fact:
     return from_plain(kind, data, where=path.name)
 
 
+def parse_json(text: bytes | str) -> Any:
+    """Parse JSON. ValueError for what is none, and for what is nested deeper than any record needs."""
+    try:
+        data = json.loads(text)
+        if _opens(text) > MAX_DEPTH and not _is_flat_enough(data):
+            raise RecursionError
+    except RecursionError:
+        raise ValueError(f"it is nested more than {MAX_DEPTH} levels deep") from None
+    return data
+
+
 def write_json(path: Path, value: Any, *, durable: bool = True) -> None:
     """Replace `path` atomically: readers see the old file or the new one, never a part."""
     text = _dump(value, indent=1) + "\n"
@@ -72,24 +94,17 @@ def write_json(path: Path, value: Any, *, durable: bool = True) -> None:
 
 
 def write_atomic(path: Path, data: bytes, *, durable: bool = True) -> None:
-    """Write a temporary neighbour, sync it, rename it over `path`. `durable` also survives power loss."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with open(temporary, "wb") as file:
-            file.write(data)
-            file.flush()
-            if durable:
-                os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
+    """Write a temporary neighbour, sync it, rename it over `path`. `durable` also survives power loss.
+
+    The file is as open as its folder. A link in its place is replaced, not followed.
+    """
+    with open_directory(path.parent, follow=True) as folder:
+        folder.write(path.name, data, durable=durable)
 
 
 def sync_file(path: Path) -> None:
     """Let what was written to a file survive power loss."""
-    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+    descriptor = open_regular(path)
     try:
         os.fsync(descriptor)
     finally:
@@ -117,6 +132,24 @@ def _finite(value: Any) -> Any:
     return value
 
 
+def _opens(text: bytes | str) -> int:
+    """How many tables and lists begin in a text, at least: most are so few that nothing can be deep."""
+    return text.count("[") + text.count("{") if isinstance(text, str) else text.count(b"[") + text.count(b"{")
+
+
+def _is_flat_enough(data: Any) -> bool:
+    level, depth = [data], 0
+    while level and depth <= MAX_DEPTH:
+        inner: list[Any] = []
+        for each in level:
+            if isinstance(each, dict):
+                inner += [item for item in each.values() if isinstance(item, dict | list)]
+            elif isinstance(each, list):
+                inner += [item for item in each if isinstance(item, dict | list)]
+        level, depth = inner, depth + 1
+    return not level
+
+
 @cache
 def _hints(kind: type) -> dict[str, Any]:
     return get_type_hints(kind)
@@ -131,28 +164,34 @@ def _decode(hint: Any, data: Any, where: str) -> Any:
     if origin is Literal:
         if data in get_args(hint):
             return data
-        raise RecordError(f"{where} is {data!r}; expected one of {', '.join(map(repr, get_args(hint)))}.")
+        raise RecordError(f"{where} is {_shown(data)}; expected one of {', '.join(map(repr, get_args(hint)))}.")
     if origin in (list, tuple):
         if not isinstance(data, list):
-            raise RecordError(f"{where} is {data!r}; expected a list.")
+            raise RecordError(f"{where} is {_shown(data)}; expected a list.")
         item = get_args(hint)[0]
         items = [_decode(item, each, f"{where}[{i}]") for i, each in enumerate(data)]
         return items if origin is list else tuple(items)
     if origin is dict or (isinstance(origin, type) and issubclass(origin, Mapping)):
         if not isinstance(data, dict):
-            raise RecordError(f"{where} is {data!r}; expected a table.")
+            raise RecordError(f"{where} is {_shown(data)}; expected a table.")
         item = get_args(hint)[1]
         return {key: _decode(item, each, f"{where}.{key}") for key, each in data.items()}
     if dataclasses.is_dataclass(hint):
         return _decode_dataclass(hint, data, where)
     if hint is float and isinstance(data, int | float | str) and not isinstance(data, bool):
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError, OverflowError):
             return float(data)
+    if hint is int and isinstance(data, int) and not -_I64 <= data < _I64:
+        raise RecordError(f"{where} is a number of {len(str(data).lstrip('-'))} digits; expected one of 64 bits.")
     if hint is type(None) and data is None:
         return None
     if isinstance(hint, type) and isinstance(data, hint) and (hint is bool or not isinstance(data, bool)):
         return data
-    raise RecordError(f"{where} is {data!r}; expected {getattr(hint, '__name__', hint)}.")
+    raise RecordError(f"{where} is {_shown(data)}; expected {getattr(hint, '__name__', hint)}.")
+
+
+def _shown(data: Any) -> str:
+    return reprlib.repr(data)
 
 
 def _decode_union(choices: tuple[Any, ...], data: Any, where: str) -> Any:
@@ -167,7 +206,7 @@ def _decode_union(choices: tuple[Any, ...], data: Any, where: str) -> Any:
 
 def _decode_dataclass(kind: Any, data: Any, where: str) -> Any:
     if not isinstance(data, dict):
-        raise RecordError(f"{where} is {data!r}; expected a table.")
+        raise RecordError(f"{where} is {_shown(data)}; expected a table.")
     hints = _hints(kind)
     values = {}
     for field in dataclasses.fields(kind):

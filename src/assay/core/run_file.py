@@ -12,12 +12,15 @@ from assay.core.plain import read_json, write_json
 
 FORMAT = 1
 FILE_NAME = "run.json"
+MAX_BYTES = 64 << 20
+MISSING = "run.json is missing: the run was stopped before it began, or it was deleted."
 IMPORTED = "imported."
 """How the names of values begin that say where a run was imported from: `imported.from`, `imported.path`, ..."""
 
 Kind = Literal["train", "test"]
 WrittenStatus = Literal["running", "finished", "failed", "stopped"]
-Status = Literal["running", "finished", "failed", "stopped", "killed", "unknown"]
+Status = Literal["running", "finished", "failed", "stopped", "killed", "unknown", "damaged"]
+"""What is written, what is derived (killed, unknown), and that `run.json` cannot be read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +96,11 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFile:
-    """Everything about a run that fits on a page. `parent` is RUN or RUN@CHECKPOINT by id, "" for none."""
+    """Everything about a run that fits on a page. `parent` is RUN or RUN@CHECKPOINT by id, "" for none.
+
+    `made_at` is the folder in which the newest attempt wrote it. `made_by` is a keyed digest by which the user who
+    made it knows it again (`assay.store.authorship`), "" where no key could be kept.
+    """
 
     format: int = FORMAT
     id: str
@@ -109,6 +116,8 @@ class RunFile:
     summaries: Mapping[str, Summary] = field(default_factory=dict)
     best: Best | None = None
     values: Mapping[str, Any] = field(default_factory=dict)
+    made_at: str = ""
+    made_by: str = ""
 
     @property
     def newest(self) -> Attempt:
@@ -122,7 +131,7 @@ class RunFile:
 
 def read(folder: Path) -> RunFile:
     """The run of a folder. FileNotFoundError when there is none, RecordError when it cannot be read."""
-    return read_json(folder / FILE_NAME, RunFile, version=FORMAT)
+    return read_json(folder / FILE_NAME, RunFile, version=FORMAT, limit=MAX_BYTES)
 
 
 def write(folder: Path, run: RunFile, *, durable: bool = True) -> None:

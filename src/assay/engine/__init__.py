@@ -156,3 +156,7 @@ __all__ = [
     "set_state",
     "unwrap",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

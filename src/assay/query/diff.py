@@ -16,7 +16,7 @@ from assay.core.ports import Blobs
 from assay.core.run_file import Summary
 from assay.query.run import RunView
 from assay.store.blobs import FileBlobs
-from assay.store.code import CodeFile, read_tree
+from assay.store.code import CodeFile, code_blobs, read_tree
 from assay.store.layout import Project, find_project
 
 Part = Literal["config", "metrics", "environment", "code"]
@@ -135,7 +135,7 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str
 def code_store(run: RunView) -> Blobs:
     """Where the run's code is kept: in the project that its folder lies in, else in the one that it was made in."""
     homes = [find_project(run.path), Project(Path(run.file.project)) if run.file.project else None]
-    stores = [FileBlobs(home.code_dir) for home in homes if home is not None]
+    stores = [code_blobs(home) for home in homes if home is not None]
     holding = (store for store in stores if run.code.snapshot in store)
     return next(holding, stores[0] if stores else FileBlobs(run.path))
 

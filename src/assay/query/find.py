@@ -175,8 +175,8 @@ def _by_path(address: str) -> Path | None:
     written_like_one = "/" in address or os.sep in address or address.startswith(("~", "."))
     path = Path(address).expanduser() if address.startswith("~") else Path(address)
     try:
-        if (path / FILE_NAME).is_file():
-            return path
+        if (path / FILE_NAME).is_file() or (written_like_one and id_of_folder(path.name) and path.is_dir()):
+            return path.resolve() if path.is_symlink() else path  # a link that the user names is meant to be followed
         if written_like_one and path.exists():
             return next((folder for folder in path.absolute().parents if (folder / FILE_NAME).is_file()), None)
     except (OSError, ValueError):  # longer than a path may be, or with a zero byte in it

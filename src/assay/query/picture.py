@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 _GREYS = " ░▒▓█"
 _HEAD = b"\x89PNG\r\n\x1a\n"
+_MOST_PIXELS = 4_000_000
 _CHANNELS = {0: 1, 2: 3, 4: 2, 6: 4}
 
 
@@ -45,7 +46,14 @@ def _colored(top: list[list[int]], low: list[list[int]]) -> str:
 
 
 def decoded(png: bytes) -> NDArray[np.uint8]:
-    """Height x width x 3 of bytes."""
+    """Return height x width x 3 of bytes. InputError for what is no PNG, damaged, or too large to be drawn."""
+    try:
+        return _decoded(png)
+    except (struct.error, zlib.error, ValueError, IndexError) as error:
+        raise InputError("This PNG file is damaged.") from error
+
+
+def _decoded(png: bytes) -> NDArray[np.uint8]:
     import numpy as np
 
     if not png.startswith(_HEAD):
@@ -62,8 +70,12 @@ def decoded(png: bytes) -> NDArray[np.uint8]:
         at += 12 + size
     if depth != 8 or kind not in _CHANNELS or interlaced:
         raise InputError("A PNG file of this kind cannot be drawn here.", fix="assay find shows where it lies.")
+    if not 0 < width * height <= _MOST_PIXELS:
+        raise InputError(f"A picture of {width} x {height} pixels cannot be drawn here.")
     channels = _CHANNELS[kind]
-    lines = _unfiltered(zlib.decompress(b"".join(packed)), width * channels, height, channels)
+    # No more than the picture has: a few bytes may be packed zeros without end.
+    unpacked = zlib.decompressobj().decompress(b"".join(packed), height * (width * channels + 1))
+    lines = _unfiltered(unpacked, width * channels, height, channels)
     image = np.frombuffer(lines, np.uint8).reshape(height, width, channels)
     return image[:, :, :3] if channels >= 3 else image[:, :, :1].repeat(3, axis=2)
 

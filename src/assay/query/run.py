@@ -19,17 +19,21 @@ from assay.core import run_file
 from assay.core.diagnostics import Origin
 from assay.core.errors import InputError, RecordError, did_you_mean
 from assay.core.facts import Edit, Timed, read_edits, read_events
+from assay.core.ids import id_of_folder
 from assay.core.manifest import Checkpoint
 from assay.core.plain import from_plain
+from assay.core.regular_file import read_bytes
 from assay.core.run_file import IMPORTED, Best, Code, Kind, RunFile, Status, Summary
 from assay.core.verdict import Verdict
 from assay.query.status import State, seconds_of, state_of
 from assay.store.artifacts import Artifact, artifacts
 from assay.store.index import described
-from assay.store.layout import RunFolder
+from assay.store.layout import RunFolder, run_in
 
 if TYPE_CHECKING:
     from assay.store.series import Series
+
+_MOST_TEXT_BYTES = 16 << 20
 
 EPOCH = "epoch"
 """The metric that says, from some steps on, in which epoch the run is (from 0)."""
@@ -39,14 +43,18 @@ class RunView:
     """A run folder as it was when each part was first looked at; make a new one to look again."""
 
     def __init__(self, folder: Path | RunFolder) -> None:
-        """InputError when there is no run in `folder`, RecordError when it cannot be read."""
+        """InputError when there is no run in `folder`.
+
+        Of a run whose `run.json` cannot be read, `error` says why: what lies beside that file can be looked at, and
+        what stands in it raises RecordError.
+        """
         self.folder = folder if isinstance(folder, RunFolder) else RunFolder(folder)
-        try:
-            self.file: RunFile = run_file.read(self.folder.path)
-        except FileNotFoundError:
-            raise InputError("There is no run in this folder.", where=str(self.folder.path)) from None
-        self.id = self.file.id
-        self.kind: Kind = self.file.kind
+        name = self.path.name
+        self._file, self.error = run_in(self.folder)
+        if self.error == run_file.MISSING and id_of_folder(name) is None:
+            raise InputError("There is no run in this folder.", where=str(self.path))
+        self.id = self._file.id if self._file is not None else id_of_folder(name) or name
+        self.kind: Kind = self._file.kind if self._file is not None else "train"
 
     def __repr__(self) -> str:
         return f"RunView({str(self.path)!r})"
@@ -55,12 +63,33 @@ class RunView:
     def path(self) -> Path:
         return self.folder.path
 
+    @property
+    def file(self) -> RunFile:
+        """What `run.json` says. RecordError when it cannot be read."""
+        if self._file is None:
+            fix = f"`assay show {self.id}` tells what is left of it, `assay rm {self.id}` takes it away"
+            raise RecordError(f"The run {self.id} is damaged: {self.error}", where=str(self.path), fix=fix)
+        return self._file
+
+    @cached_property
+    def damages(self) -> tuple[str, ...]:
+        """What of the record is damaged, one sentence each; none for a run that is as it was written."""
+        from assay.query.damage import damages
+
+        return damages(self)
+
     # ----------------------------------------------------------------------------------------------- what was asked for
 
     @cached_property
     def config_text(self) -> str:
         """`config.toml` as it was saved for the newest attempt, "" when the run has none."""
         return _text(self.folder.config_toml)
+
+    @property
+    def saved_config(self) -> Path:
+        """Where the config of the newest attempt lies, to train or test from. RecordError when the run is damaged."""
+        assert self.file is not None  # what raises
+        return self.folder.config_toml
 
     @cached_property
     def config(self) -> Table:
@@ -75,23 +104,26 @@ class RunView:
 
     @property
     def created(self) -> datetime:
+        """When it began."""
         return datetime.fromtimestamp(self.file.created_ns / 1e9).astimezone()
 
     @property
     def code(self) -> Code:
         """The code of the newest attempt."""
-        return self.file.newest.code if self.file.attempts else Code()
+        return self.file.newest.code if self._file is not None and self.file.attempts else Code()
 
     @property
     def environment(self) -> Mapping[str, Any]:
         """The environment of the newest attempt."""
-        return self.file.newest.environment if self.file.attempts else {}
+        return self.file.newest.environment if self._file is not None and self.file.attempts else {}
 
     # ---------------------------------------------------------------------------------------------------- what happened
 
     @cached_property
     def state(self) -> State:
-        return state_of(self.path, self.file.status, leases.read(self.path))
+        if self._file is None:
+            return State("damaged")
+        return state_of(self.path, self._file.status, leases.read(self.path))
 
     @property
     def status(self) -> Status:
@@ -100,6 +132,8 @@ class RunView:
     @property
     def status_text(self) -> str:
         """The status in words: with since when, when nobody can tell, and with the reason, when there is one."""
+        if self.error:
+            return f"damaged: {self.error.removesuffix('.')}"
         if self.status == "unknown":
             heard = self.state.heard_ns
             since = f"{datetime.fromtimestamp(heard / 1e9).astimezone():%Y-%m-%d %H:%M}" if heard else "its start"
@@ -112,12 +146,17 @@ class RunView:
     @property
     def duration_s(self) -> float:
         """How long it ran; for a run that goes on, until now."""
+        if self._file is None:
+            return 0.0
         open_since = self.file.newest.started_ns if self.file.attempts and self.file.newest.ended_ns is None else None
         return seconds_of(self.file.seconds, open_since, self.state, time.time_ns())
 
     @cached_property
     def events(self) -> list[Timed]:
-        return list(read_events(self.folder.events))
+        try:
+            return list(read_events(self.folder.events))
+        except OSError:  # `damages` tells
+            return []
 
     @property
     def log_text(self) -> str:
@@ -127,18 +166,24 @@ class RunView:
     @cached_property
     def artifacts(self) -> tuple[Artifact, ...]:
         """Files that were kept, in the order in which they came."""
-        return artifacts(self.folder)
+        try:
+            return artifacts(self.folder)
+        except RecordError:  # `damages` tells
+            return ()
 
     # ------------------------------------------------------------------------------------------------------- its curves
 
     @cached_property
     def summaries(self) -> Mapping[str, Summary]:
         """Each metric in a few numbers: those of the end, or of now while the run goes on."""
-        if self.file.status != "running":
-            return self.file.summaries
+        if self._file is not None and self._file.status != "running":
+            return self._file.summaries
         from assay.store.series import summaries
 
-        return summaries(self.folder.metrics)
+        try:
+            return summaries(self.folder.metrics)
+        except RecordError:  # `damages` tells
+            return {}
 
     @property
     def metrics(self) -> list[str]:
@@ -146,10 +191,12 @@ class RunView:
         return list(self.summaries)
 
     def metric(self, name: str) -> Series:
-        """One curve, as numpy arrays; InputError when there is none of that name."""
+        """One curve, as numpy arrays; InputError when there is none of that name, RecordError when it is lost."""
         from assay.store.series import read_series
 
         found = read_series(self.folder.metrics, names=[name])
+        if name not in found and name in self.summaries:
+            raise RecordError(f"The curve of `{name}` is lost: {' '.join(self.damages)}", where=str(self.path))
         if name not in found:
             known = ", ".join(self.metrics[:10])
             fix = did_you_mean(name, self.metrics) or (f"it has {known}" if known else "nothing was logged yet")
@@ -175,7 +222,7 @@ class RunView:
     @property
     def best(self) -> Best | None:
         """The best value by the run's own criterion, when its config names one."""
-        return self.file.best
+        return self._file.best if self._file is not None else None
 
     # -------------------------------------------------------------------------------------------------- its checkpoints
 
@@ -205,13 +252,16 @@ class RunView:
 
     @cached_property
     def edits(self) -> list[Edit]:
-        return list(read_edits(self.folder.edits))
+        try:
+            return list(read_edits(self.folder.edits))
+        except OSError:  # `damages` tells
+            return []
 
     @property
     def tag(self) -> str:
         """The title: the one it was last given."""
         given = [edit.new for edit in self.edits if edit.what == "tag" and isinstance(edit.new, str)]
-        return given[-1] if given else self.file.tag
+        return given[-1] if given else self._file.tag if self._file is not None else ""
 
     @property
     def notes(self) -> list[Edit]:
@@ -239,13 +289,14 @@ class RunView:
     @property
     def origin(self) -> dict[str, str]:
         """Where it was imported from: `from` is the tracker, `path`, mostly `id`; empty for a run of our own."""
-        values = self.file.values
+        values = self._file.values if self._file is not None else {}
         return {key[len(IMPORTED) :]: str(values[key]) for key in values if key.startswith(IMPORTED)}
 
     @property
     def values(self) -> dict[str, Any]:
         """Results that are no curves, with later corrections."""
-        return {**self.file.values, **{edit.key: edit.new for edit in self.edits if edit.what == "value"}}
+        written = self._file.values if self._file is not None else {}
+        return {**written, **{edit.key: edit.new for edit in self.edits if edit.what == "value"}}
 
 
 def epochs_at(epochs: Series | None, steps: Iterable[int]) -> list[int]:
@@ -260,6 +311,6 @@ def epochs_at(epochs: Series | None, steps: Iterable[int]) -> list[int]:
 def _text(path: Path) -> str:
     """A text file that people may have touched; "" when it is not there."""
     try:
-        return path.read_text(encoding="utf-8", errors="replace")
+        return read_bytes(path, _MOST_TEXT_BYTES).decode("utf-8", "replace")
     except OSError:
         return ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,8 +32,9 @@ def state_of(folder: Path, written: WrittenStatus, lease: Lease | None) -> State
         return State(written)
     if lease is None:
         return _without_lease(folder)
-    heard_ns = max(lease.beat_ns, _written_ns(folder))
-    match leases.liveness(lease):
+    now_ns, lease_ns = time.time_ns(), leases.written_ns(folder)
+    heard_ns = max(lease.beat_ns if lease.beat_ns <= now_ns + leases.SILENT_NS else lease_ns, _written_ns(folder))
+    match leases.liveness(lease, written_ns=lease_ns, now_ns=now_ns):
         case "alive":
             return State("running", heard_ns)
         case "unknown":

@@ -10,9 +10,9 @@ from typing import Literal
 
 from assay.core import manifest as manifests
 from assay.core.errors import AssayError, InputError
+from assay.core.regular_file import open_regular, read_bytes
 from assay.query.run import RunView
-from assay.store.blobs import FileBlobs
-from assay.store.code import read_tree
+from assay.store.code import code_blobs, read_tree
 from assay.store.layout import Project, run_folders
 from assay.store.watched import file_changes, files_left
 
@@ -76,7 +76,7 @@ def _digests(path: Path) -> dict[str, str]:
 
 
 def _digest(path: Path) -> str:
-    with open(path, "rb") as file:
+    with open(open_regular(path, follow=True), "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -98,10 +98,13 @@ def _origins(digests: dict[str, str], project: Project) -> Iterator[Origin]:
 def _in_checkpoints(run: RunView, digests: dict[str, str]) -> Iterator[Origin]:
     # Incomplete ones too: the file may have been moved away from there.
     for path in sorted(run.folder.checkpoints.glob(f"*/{manifests.FILE_NAME}")):
-        text = path.read_text(encoding="utf-8", errors="replace")
-        if not any(digest in text for digest in digests):
-            continue  # most are like this, and need no closer look
-        each = manifests.read(path.parent)
+        try:
+            text = read_bytes(path, manifests.MAX_BYTES).decode("utf-8", "replace")
+            if not any(digest in text for digest in digests):
+                continue  # most are like this, and need no closer look
+            each = manifests.read(path.parent)
+        except (OSError, AssayError):
+            continue  # it is damaged, and no reason not to look at the others
         for file in each.files:
             if file.sha256 in digests:
                 yield Origin(run, "checkpoint", f"{each.name}/{file.name}", each.step)
@@ -109,7 +112,7 @@ def _in_checkpoints(run: RunView, digests: dict[str, str]) -> Iterator[Origin]:
 
 def _tree(project: Project, snapshot: str) -> dict[str, str]:
     try:
-        return {file.digest: name for name, file in read_tree(FileBlobs(project.code_dir), snapshot).items()}
+        return {file.digest: name for name, file in read_tree(code_blobs(project), snapshot).items()}
     except (KeyError, AssayError):
         return {}
 
@@ -117,6 +120,8 @@ def _tree(project: Project, snapshot: str) -> dict[str, str]:
 def _views(project: Project) -> Iterator[RunView]:
     for folder in run_folders(project):
         try:
-            yield RunView(folder)
+            view = RunView(folder)
+            if not view.error:
+                yield view
         except AssayError:
             continue

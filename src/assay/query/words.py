@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from datetime import datetime
 
 _LONG_AGO_S = 60 * 86_400
@@ -12,6 +13,8 @@ def duration(seconds: float) -> str:
     >>> [duration(s) for s in (0.42, 4.2, 72, 7500, 100_000)]
     ['0.42 s', '4.2 s', '1 min 12 s', '2 h 5 min', '1 d 3 h']
     """
+    if not math.isfinite(seconds):
+        return "? s"
     if seconds < 9.95:
         return f"{seconds:.2g} s" if seconds >= 0.01 else "0 s"
     whole = round(seconds)

@@ -9,6 +9,7 @@ from itertools import compress
 from pathlib import Path
 
 from assay.core import frames, metrics_file
+from assay.core.directory import create_file
 from assay.core.errors import AssayError
 from assay.core.frames import TICK_NS
 from assay.core.metrics_file import Chunk
@@ -23,7 +24,7 @@ def compact(path: Path) -> bool:
 
     The new file is read back and compared before it takes the place. On any doubt the old one stays.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{os.urandom(6).hex()}.tmp")
     try:
         before = read_contents(path)
         if before.damages:
@@ -43,7 +44,7 @@ def compact(path: Path) -> bool:
 
 def write_compacted(path: Path, blocks: list[Block]) -> None:
     """A file that holds these rows by column, as that of a run that has ended."""
-    with open(path, "wb") as file:
+    with os.fdopen(create_file(path), "wb") as file:
         for part in _file(blocks):
             file.write(part)
         file.flush()

@@ -7,11 +7,14 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 
+from assay.core.directory import make_directory
 from assay.core.plain import write_atomic
+from assay.core.regular_file import read_bytes
 from assay.core.secret import Secrets
 from assay.record.cleaning import kind_of
 from assay.store.layout import RunFolder
 
+MAX_BYTES = 64 << 20
 _MAX_NAME_BYTES = 200
 
 
@@ -25,21 +28,22 @@ def write_config(
     secrets = secrets or Secrets()
     if attempt > 1 and _differs(folder, text):
         kept = folder.config_dir / f"before-attempt-{attempt}"
-        kept.mkdir(parents=True, exist_ok=True)
-        write_atomic(kept / "config.toml", folder.config_toml.read_bytes(), durable=False)
+        make_directory(kept)
+        write_atomic(kept / "config.toml", read_bytes(folder.config_toml, MAX_BYTES), durable=False)
     write_atomic(folder.config_toml, text.encode("utf-8", "surrogateescape"), durable=False)
     names = _kept_names(files)
     for name, content in files.items():
         path = folder.config_dir / names[name]
         data = secrets.clean(content, kind_of(name)).encode("utf-8", "surrogateescape")
-        if path.exists() and path.read_bytes() != data:
+        if path.exists() and read_bytes(path, MAX_BYTES) != data:
             path = folder.config_dir / f"attempt-{attempt}" / names[name]
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
+        make_directory(path.parent)
+        write_atomic(path, data, durable=False)
 
 
 def _differs(folder: RunFolder, text: str) -> bool:
-    return folder.config_toml.exists() and folder.config_toml.read_bytes() != text.encode("utf-8", "surrogateescape")
+    before = folder.config_toml
+    return before.exists() and read_bytes(before, MAX_BYTES) != text.encode("utf-8", "surrogateescape")
 
 
 def _kept_names(given: Iterable[str]) -> dict[str, PurePosixPath]:

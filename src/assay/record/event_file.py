@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from assay.core.crc32c import crc32c, masked
+from assay.core.directory import create_file, make_directory
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _DT_STRING = 7
@@ -24,11 +25,11 @@ class EventFile:
     """Appends events to a new file in `folder`. Any thread may add; what was added is on its way after `flush`."""
 
     def __init__(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_directory(folder)
         now = time.time()
         name = f"events.out.tfevents.{int(now):010d}.{socket.gethostname()}.{os.getpid()}.{id(self):x}"
         self.path = folder / name
-        self._file = open(self.path, "xb")  # noqa: SIM115 - closed by `close`
+        self._file = os.fdopen(create_file(self.path), "wb")
         self._lock = threading.Lock()
         self._put(_double(1, now) + _text(3, "brain.Event:2"))
         self.flush()

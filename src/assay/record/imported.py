@@ -7,24 +7,25 @@ import io
 import json
 import os
 import secrets
-import shutil
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from assay.config.freeze import dump, whole_hash
 from assay.config.secret_keys import without_secrets
 from assay.config.tree import Table, from_plain
 from assay.core import run_file
 from assay.core.diagnostics import Origin
+from assay.core.directory import create_file, discard, make_directory
 from assay.core.errors import AssayError, RecordError
 from assay.core.facts import Edit, Ended, RunFact, Started, Warned, event_line
 from assay.core.ids import folder_name
 from assay.core.metrics_file import check_name
-from assay.core.plain import dumps
+from assay.core.plain import dumps, write_atomic
+from assay.core.regular_file import open_regular, read_bytes
 from assay.core.run_file import Attempt, Code, RunFile
 from assay.core.secret import Secrets
 from assay.record import edits, readme
@@ -36,6 +37,7 @@ from assay.store.foreign.run import ForeignFile, ForeignRun, Found, foreign_run_
 from assay.store.layout import Project, RunFolder, refusal
 from assay.store.series import Block, summaries
 
+_MAX_SAID_BYTES = 256 << 20
 _MAX_CREATED_NS = 4_102_444_800_000_000_000  # the year 2100: what is later is no time
 
 
@@ -56,13 +58,14 @@ def write_run(
             raise RecordError(f"The run {found.run_id} is here already.", where=str(place))
         if before is not None and run_file.IMPORTED + "from" not in run_file.read(before.path).values:
             raise RecordError("The run that has this id here was not imported.", where=str(before.path))
-        temporary.mkdir(parents=True, mode=0o700)
+        make_directory(project.runs_dir, project.folder_mode)
+        temporary.mkdir(mode=project.folder_mode)
         warnings = _write(RunFolder(temporary), project, found, run, created_ns, before)
         _put_in_place(temporary, place, before)
     except OSError as error:
         raise refusal(error, project.runs_dir, "The run cannot be imported") from error
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        discard(temporary)
     return RunFolder(place), warnings
 
 
@@ -77,7 +80,7 @@ def _put_in_place(new: Path, place: Path, before: RunFolder | None) -> None:
     except OSError:
         os.rename(aside, before.path)
         raise
-    shutil.rmtree(aside, ignore_errors=True)
+    discard(aside)
 
 
 def _write(
@@ -151,7 +154,7 @@ def _keep_what_was_said(before: RunFolder, folder: RunFolder, record: RunFile) -
     """Notes, labels, titles and the page of a run belong to the people who read it."""
     for old, new in ((before.edits, folder.edits), (before.readme, folder.readme)):
         with contextlib.suppress(FileNotFoundError):
-            shutil.copyfile(old, new)
+            write_atomic(new, read_bytes(old, _MAX_SAID_BYTES), durable=False)
     readme.refresh(folder.readme, record)
 
 
@@ -241,13 +244,16 @@ def _copy(folder: RunFolder, run: ForeignRun, warnings: list[str], cleaner: Secr
     if kept:
         write_index(folder, list(kept.values()))
     if run.output:
-        given = run.output.open("rb") if isinstance(run.output, Path) else io.BytesIO(run.output)
-        with given, folder.output.open("wb") as out:
+        with _opened(run.output) as given, os.fdopen(create_file(folder.output), "wb") as out:
             for line in given:
                 out.write(cleaner.clean(line.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape"))
+
+
+def _opened(output: Path | bytes) -> BinaryIO:
+    return io.BytesIO(output) if isinstance(output, bytes) else open(open_regular(output, follow=True), "rb")
 
 
 def _put(blobs: FileBlobs, file: ForeignFile) -> tuple[str, int]:
     if isinstance(file.source, bytes):
         return blobs.put(file.source), len(file.source)
-    return blobs.put_file(file.source)
+    return blobs.put_file(file.source, follow=True)

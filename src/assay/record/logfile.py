@@ -7,9 +7,11 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
+from io import TextIOWrapper
 from pathlib import Path
 from typing import TextIO
 
+from assay.core.directory import open_directory
 from assay.core.errors import InputError
 
 LOGGER = "assay"
@@ -35,6 +37,12 @@ class RunLog(logging.FileHandler):
         self._clean = clean
         self._pid = os.getpid()
         self.setFormatter(formatter)
+
+    def _open(self) -> TextIOWrapper:
+        """As open as the run's folder; a link in its place is not followed."""
+        with open_directory(Path(self.baseFilename).parent, follow=True) as folder:
+            descriptor = folder.open(Path(self.baseFilename).name, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        return TextIOWrapper(os.fdopen(descriptor, "ab"), encoding=self.encoding, errors=self.errors)
 
     def filter(self, record: logging.LogRecord) -> bool:
         if os.getpid() != self._pid:

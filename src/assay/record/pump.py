@@ -15,6 +15,7 @@ import signal
 import sys
 import termios
 
+from assay.core.directory import open_directory
 from assay.core.secret import Secrets
 from assay.record.screen import Screen
 
@@ -92,7 +93,8 @@ def main(output: str, *pairs: str) -> None:
         source, console = map(int, pair.split(","))
         streams[source] = Stream(source, console)
     try:
-        descriptor = os.open(output, os.O_RDWR | os.O_CREAT, 0o600)
+        with open_directory(os.path.dirname(output)) as folder:
+            descriptor = folder.open(os.path.basename(output), os.O_RDWR | os.O_CREAT)
     except OSError:  # the folder is gone already: what is printed is at least shown
         descriptor = os.open(os.devnull, os.O_RDWR)
     secrets = Secrets.known(os.environ)

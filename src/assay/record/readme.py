@@ -7,7 +7,10 @@ from datetime import datetime
 from pathlib import Path
 
 from assay.core.plain import write_atomic
+from assay.core.regular_file import read_bytes
 from assay.core.run_file import RunFile
+
+MAX_BYTES = 16 << 20
 
 BEGIN = b"<!-- assay: begin of what is written by assay; everything outside is yours -->"
 END = b"<!-- assay: end -->"
@@ -27,7 +30,7 @@ def write_first(path: Path, run: RunFile, desc: str) -> None:
 def refresh(path: Path, run: RunFile) -> None:
     """Replace the block, byte for byte nothing else. A page without our markers is all the user's: left alone."""
     try:
-        text = path.read_bytes()
+        text = read_bytes(path, MAX_BYTES)
     except FileNotFoundError:
         return
     begin = text.rfind(BEGIN)
@@ -37,6 +40,24 @@ def refresh(path: Path, run: RunFile) -> None:
     fresh = text[:begin] + _block(run).encode("utf-8", "replace") + text[end + len(END) :]
     if fresh != text:
         write_atomic(path, fresh, durable=False)
+
+
+def write_description(path: Path, title: str, text: str) -> None:
+    """Replace what stands between the title and our block. A page that is not there is made; OSError when it cannot be.
+
+    A page without our markers is all the user's: all of it but its title is replaced.
+    """
+    try:
+        page = path.read_bytes()
+    except FileNotFoundError:
+        page = b""
+    begin = page.rfind(BEGIN)
+    block = page[begin:] if begin >= 0 else b""
+    first = (page[:begin] if begin >= 0 else page).lstrip().split(b"\n", 1)[0]
+    head = first if first.startswith(b"# ") else f"# {' '.join(title.split())}".encode("utf-8", "replace")
+    body = text.strip().encode("utf-8", "replace")
+    parts = [part for part in (head, body, block.strip()) if part]
+    write_atomic(path, b"\n\n".join(parts) + b"\n", durable=False)
 
 
 def _block(run: RunFile) -> str:

@@ -25,7 +25,7 @@ from assay.core import metrics_file, run_file
 from assay.core.errors import AssayError, InputError, LeaseError, RecordError
 from assay.core.facts import Ended, EndStatus, RunFact, Started, Warned, event_line
 from assay.core.ids import is_plain_name, new_run_id
-from assay.core.plain import sync_file, write_json
+from assay.core.plain import sync_file, write_atomic, write_json
 from assay.core.run_file import Attempt, Best, Code, Kind, RunFile
 from assay.core.secret import Secrets
 from assay.record import logfile, readme
@@ -35,8 +35,9 @@ from assay.record.environment import environment
 from assay.record.later import Later
 from assay.record.recordable import check_text, numbers_of, recordable, whole_step
 from assay.record.writer import MetricsWriter
+from assay.store import authorship
 from assay.store.known import remember
-from assay.store.layout import Project, RunFolder, create_run_folder, refusal
+from assay.store.layout import Project, RunFolder, create_run_folder, find_project, refusal, refuse_links
 
 if TYPE_CHECKING:
     from assay.record.capture import Capture
@@ -164,6 +165,7 @@ class RunRecorder:
                 config_path=config_path,
                 attempts=(replace(attempt, code=code, environment=environment(), exactness=exactness),),
             )
+            run = authorship.signed(folder, run)
             readme.write_first(folder.readme, run, desc)
             run_file.write(folder.path, run, durable=False)  # the thread syncs it within a second
             recorder = cls(folder, run, lease, form, secrets)
@@ -196,13 +198,16 @@ class RunRecorder:
         date_format: str = "",
         exactness: str = "",
         take_over: bool = False,
+        is_trusted: bool = False,
     ) -> Self:
         """A further attempt of a run: the curve goes on from `from_step`, what lay behind it is kept as a branch.
 
-        What is not given (None) stays as the newest attempt had it. LeaseError when somebody is writing this run.
+        What is not given (None) stays as the newest attempt had it. LeaseError when somebody is writing this run. With
+        `is_trusted` a record that was not made here is one of this user from now on.
         """
         secrets = secrets or Secrets.known(os.environ, sys.orig_argv if command is None else command)
         before = _read_run(folder)
+        refuse_links(folder)
         form = logfile.formatter(before.tag or before.id, log_format, date_format)
         number = before.newest.number + 1 if before.attempts else 1
         try:
@@ -213,9 +218,13 @@ class RunRecorder:
             before = _read_run(folder)  # again: now nobody else writes it
             number = before.newest.number + 1 if before.attempts else 1
             old = before.newest if before.attempts else None
+            is_own = authorship.is_own(folder, before)  # as it was found: what follows changes it
             if config_toml is not None:
                 write_config(folder, config_toml, config_files or {}, attempt=number, secrets=secrets)
-            home = project or Project(Path(before.project)) if before.project or project else None
+            is_at_home = is_own and not authorship.is_moved(folder, before)
+            home = project
+            if home is None:  # of a record that comes from elsewhere the path is data
+                home = Project(Path(before.project)) if is_at_home and before.project else find_project(folder.path)
             code, problem = Code(), ""
             if keep_code and home is not None:
                 code, problem = _code(home, code_dirs, folder.patch(number), secrets)
@@ -241,6 +250,10 @@ class RunRecorder:
                 environment=environment(),
             )
             run = replace(before, status="running", sealed=False, attempts=(*before.attempts, attempt))
+            if home is not None and not is_at_home:
+                run = replace(run, project=str(home.root))
+            if is_own or is_trusted:
+                run = authorship.signed(folder, run)
             run_file.write(folder.path, run)
             recorder = cls(folder, run, lease, form, secrets)
         except BaseException as error:
@@ -384,12 +397,12 @@ class RunRecorder:
         """Keep the source of a function, class or module with the run; the same source is stored once in a project."""
         self._refuse_if_over()
         from assay.record.key_code import source_of
-        from assay.store.blobs import FileBlobs
+        from assay.store.code import code_blobs
 
         name, source = source_of(thing, self.secrets)
         if not self.run.project:
             raise InputError("The run belongs to no project, so there is nowhere to keep code.")
-        digest = FileBlobs(Project(Path(self.run.project)).code_dir).put(source)
+        digest = code_blobs(Project(Path(self.run.project))).put(source)
         with self._lock:
             newest = self.run.newest
             code = replace(newest.code, keys={**newest.code.keys, name: digest})
@@ -653,14 +666,14 @@ def _code(project: Project, folders: Sequence[Path], patch: Path, secrets: Secre
     What was not committed goes into the file `patch`, too.
     """
     from assay.record.snapshot import STAT_CACHE, snapshot  # only where code is kept
-    from assay.store.blobs import FileBlobs
+    from assay.store.code import code_blobs
 
     try:
-        blobs = FileBlobs(project.code_dir)
+        blobs = code_blobs(project)
         cache = project.code_dir / STAT_CACHE
         code = snapshot(project.root, blobs, folders=folders, skip=project.runs_dir, cache=cache, secrets=secrets)
         if code.patch:
-            patch.write_bytes(blobs.get(code.patch))
+            write_atomic(patch, blobs.get(code.patch), durable=False)
         return code, ""
     except (OSError, AssayError) as error:
         return Code(), f"The code could not be kept: {error}"
@@ -670,10 +683,9 @@ def _changed_code(project: Project | None, before: Code, now: Code) -> tuple[str
     """The files that are not the same in two snapshots; none when one of them is not here."""
     if project is None or before.snapshot == now.snapshot or not (before.snapshot and now.snapshot):
         return ()
-    from assay.store.blobs import FileBlobs  # only where a run goes on
-    from assay.store.code import read_tree
+    from assay.store.code import code_blobs, read_tree  # only where a run goes on
 
-    blobs = FileBlobs(project.code_dir)
+    blobs = code_blobs(project)
     try:
         a, b = (read_tree(blobs, code.snapshot) for code in (before, now))
     except (KeyError, OSError, AssayError):

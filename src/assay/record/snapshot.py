@@ -25,6 +25,7 @@ from typing import Any
 from assay.core.errors import AssayError
 from assay.core.plain import write_atomic
 from assay.core.ports import Blobs
+from assay.core.regular_file import read_bytes
 from assay.core.run_file import Code
 from assay.core.secret import Secrets
 from assay.core.secret_texts import edition
@@ -38,6 +39,7 @@ MAX_WALKED = 100_000
 """Where no git says what belongs to the project: of a home folder or a data set not everything is looked at."""
 
 STAT_CACHE = "stat.json"
+_MOST_CACHE_BYTES = 256 << 20
 
 # fmt: off
 SUFFIXES = frozenset({
@@ -317,7 +319,7 @@ class _Cache:
         self._new: dict[str, list[Any]] = {"": salt}
         if path is not None:
             with contextlib.suppress(OSError, ValueError):
-                data = json.loads(path.read_bytes())
+                data = json.loads(read_bytes(path, _MOST_CACHE_BYTES))
                 self._old = data if isinstance(data, dict) and data.get("") == salt else {}
 
     def get(self, path: str, status: os.stat_result) -> tuple[str, int]:
@@ -336,6 +338,7 @@ class _Cache:
         if self._path is None or self._new == self._old:
             return
         with contextlib.suppress(OSError, AssayError):  # it only saves time
-            self._path.parent.mkdir(parents=True, exist_ok=True)
+            if not self._path.parent.is_dir():
+                return  # nothing was kept
             text = json.dumps(self._new, separators=(",", ":"))
             write_atomic(self._path, text.encode("utf-8"), durable=False)

@@ -11,8 +11,10 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from assay.core.directory import make_directory
 from assay.core.errors import InputError
 from assay.core.plain import dumps
+from assay.core.regular_file import open_regular
 from assay.record.edits import append_line
 from assay.store.watched import FileChange, FileEvent
 
@@ -52,7 +54,7 @@ class Watcher:
 
     def add(self, name: str, path: Path, suffixes: Collection[str]) -> None:
         """Watch a folder, too. What lies in it already counts only once it changes."""
-        path.mkdir(parents=True, exist_ok=True)
+        make_directory(path)
         folder = _Folder(name, path, tuple(suffixes))
         with self._lock:
             if any(each.name == name and each.path != path for each in self._folders):
@@ -104,7 +106,7 @@ class Watcher:
         seen = self._seen[path]
         digest = hashlib.sha256()
         try:
-            with open(self._place(path), "rb") as file:
+            with open(open_regular(self._place(path)), "rb") as file:
                 while data := file.read(_CHUNK_BYTES):
                     digest.update(data)
                 if _stamp(os.fstat(file.fileno())) != seen.stamp:

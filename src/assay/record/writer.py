@@ -23,9 +23,11 @@ from time import monotonic_ns
 from zlib import crc32
 
 from assay.core import frames, metrics_file
+from assay.core.directory import open_directory
 from assay.core.errors import RecordError
 from assay.core.frames import TICK_NS, Damage, Extent
 from assay.core.metrics_file import KeySet
+from assay.core.plain import write_atomic
 from assay.record.recordable import numbers_of, whole_step
 from assay.store.layout import refusal
 from assay.store.mounts import is_network
@@ -85,6 +87,7 @@ class MetricsWriter:
         self._map: mmap.mmap | None = None
         self._synced: object = None
         self._next_id = 0
+        self._columns = 0
         self._sequence = 0
         self._zero_ns = self._base_ns = 0
         self._room_again_ns = 0
@@ -93,7 +96,8 @@ class MetricsWriter:
             preallocate = hasattr(os, "posix_fallocate") and not is_network(path)
         self._preallocate = preallocate
         try:
-            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o644)
+            with open_directory(path.parent, follow=True) as folder:
+                self._fd = folder.open(path.name, os.O_RDWR | os.O_CREAT)
         except OSError as error:
             raise refusal(error, path, "The metrics cannot be written") from error
         try:
@@ -275,6 +279,8 @@ class MetricsWriter:
                 where=str(self.path),
                 fix="Log the same metrics in the same order every time; a changing part belongs into the value.",
             )
+        metrics_file.check_columns(self._columns + len(names), where=str(self.path))
+        self._columns += len(names)
         self._next_id = set_id + 1
         axis = next((i for i, name in enumerate(names) if name in self._axes), None)
         self._keys[names] = numbered = set_id, 2 * metrics_file.pack_keys(KeySet(set_id, names, axis))
@@ -415,7 +421,7 @@ class MetricsWriter:
     def _set_aside(self, data: bytes) -> int:
         if any(data[frames.FILE_HEAD_BYTES :]):
             aside = self.path.with_name(f"metrics.damaged-{self.attempt}.bin")
-            aside.write_bytes(data)
+            write_atomic(aside, data)
             self._on_problem(f"The metrics so far cannot be read; they were moved to {aside.name}.")
         os.ftruncate(self._fd, 0)
         return self._begin_file()

@@ -12,6 +12,7 @@ from assay.store.layout import RunFolder, refusal
 
 FORMAT = 1
 INDEX_NAME = "index.json"
+MAX_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +40,7 @@ class _Index:
 def artifacts(folder: RunFolder) -> tuple[Artifact, ...]:
     """The artifacts in the order in which they were kept. Their bytes: `FileBlobs(folder.artifacts).get(digest)`."""
     try:
-        return read_json(folder.artifacts / INDEX_NAME, _Index, version=FORMAT).artifacts
+        return read_json(folder.artifacts / INDEX_NAME, _Index, version=FORMAT, limit=MAX_BYTES).artifacts
     except FileNotFoundError:
         return ()
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from assay.core.errors import RecordError
-from assay.core.plain import dumps, from_plain
+from assay.core.plain import dumps, from_plain, parse_json
 from assay.core.ports import Blobs
+from assay.store.blobs import FileBlobs
+from assay.store.layout import Project
 
 FORMAT = 1
+MAX_FILES = 200_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +32,11 @@ class Tree:
     files: Mapping[str, CodeFile]
 
 
+def code_blobs(project: Project) -> FileBlobs:
+    """The store of a project's code, which is as private as its runs."""
+    return FileBlobs(project.code_dir, mode=project.folder_mode)
+
+
 def put_tree(blobs: Blobs, files: Mapping[str, CodeFile]) -> str:
     """Keep a tree and return its digest; the same files give the same digest."""
     tree = Tree(files=dict(sorted(files.items())))
@@ -39,7 +46,7 @@ def put_tree(blobs: Blobs, files: Mapping[str, CodeFile]) -> str:
 def read_tree(blobs: Blobs, digest: str) -> dict[str, CodeFile]:
     """The files of a tree. KeyError when the tree is not here: a folder that was copied comes without its code."""
     try:
-        data = json.loads(blobs.get(digest).decode("utf-8", "surrogateescape"))
+        data = parse_json(blobs.get(digest).decode("utf-8", "surrogateescape"))
     except ValueError as error:
         raise RecordError(f"The code snapshot {digest[:12]} is no tree.") from error
     tree = from_plain(Tree, data)
@@ -48,6 +55,9 @@ def read_tree(blobs: Blobs, digest: str) -> dict[str, CodeFile]:
             f"The code snapshot {digest[:12]} has format {tree.format}; this assay knows {FORMAT}.",
             fix="Read it with the assay that wrote it, or a newer one.",
         )
+    if len(tree.files) > MAX_FILES:
+        what = f"The code snapshot {digest[:12]} names {len(tree.files)} files; at most {MAX_FILES} are read."
+        raise RecordError(what)
     return dict(tree.files)
 
 

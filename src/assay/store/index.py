@@ -17,21 +17,23 @@ import time
 import tomllib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from platformdirs import user_cache_path
 
-from assay.core import run_file
-from assay.core.errors import AssayError, InputError, RecordError
+from assay.core.directory import PRIVATE, create_file, make_directory
+from assay.core.errors import AssayError, InputError
 from assay.core.facts import Edit, read_edits
 from assay.core.ids import id_of_folder
 from assay.core.lease import Lease
 from assay.core.lease import read as read_lease
 from assay.core.plain import dumps, from_plain
+from assay.core.regular_file import read_bytes, read_start
 from assay.core.run_file import RunFile, Summary
 from assay.store.conditions import Condition, Sql
-from assay.store.layout import Project, RunFolder, scan_runs
+from assay.store.layout import Project, RunFolder, no_folder, run_in, scan_runs
 from assay.store.migrations import SCHEMA, NewerIndexError, migrate, version_of
 
 Kind = Literal["config", "result", "label", "note", "desc"]
@@ -44,6 +46,9 @@ _BATCH_S = 1.0
 _ASKED_BUSY_S = 10.0
 _README_BLOCK = "<!-- assay: begin"
 _MOST_TEXT = 200_000
+_MOST_TAG = 1000
+_MOST_ITEMS = 20_000
+_MOST_CONFIG_BYTES = 16 << 20
 
 
 class IndexRow(NamedTuple):
@@ -152,13 +157,14 @@ class Grown:
 
 @dataclass(frozen=True, slots=True)
 class Synchronized:
-    """Folders of the runs that were read again, and of those that are gone."""
+    """Folders of the runs that were read again, of those that have only logged more, and of those that are gone."""
 
     changed: tuple[str, ...] = ()
+    grown: tuple[str, ...] = ()
     gone: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.changed or self.gone)
+        return bool(self.changed or self.grown or self.gone)
 
 
 @dataclass(slots=True)
@@ -295,8 +301,8 @@ class _Entry:
     name: str
     path: str
 
-    def stat(self) -> os.stat_result:
-        return os.stat(self.path)
+    def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
+        return os.stat(self.path, follow_symlinks=follow_symlinks)
 
 
 class IndexFileError(Exception):
@@ -332,6 +338,7 @@ def _synchronize(
 ) -> Synchronized:
     known = {each.folder: each for each in _known(file, only)}
     changed: list[str] = []
+    grown: list[str] = []
     fresh: list[Changed | Grown] = []
     looked_at: Sequence[os.DirEntry[str] | _Entry]
     if only is None:
@@ -346,7 +353,7 @@ def _synchronize(
             known[entry.name] = old  # deleted
         if isinstance(found, Changed | Grown):
             fresh.append(found)
-            changed.append(entry.name)
+            (changed if isinstance(found, Changed) else grown).append(entry.name)
         if len(fresh) >= _BATCH or (fresh and time.monotonic() - last_write_s > _BATCH_S):
             _update(file, fresh, [])
             fresh, last_write_s = [], time.monotonic()
@@ -354,7 +361,7 @@ def _synchronize(
     gone = list(known)
     if fresh or gone or not file.exists():
         _update(file, fresh, gone)
-    return Synchronized(tuple(changed), tuple(gone))
+    return Synchronized(tuple(changed), tuple(grown), tuple(gone))
 
 
 def lost_rows(project: Project) -> list[IndexRow]:
@@ -399,7 +406,7 @@ def _current(
 ) -> _Row | Changed | Grown | None:
     """Return the known row, if it still holds; else what was read now; None for a folder that is gone."""
     try:
-        mtime_ns = entry.stat().st_mtime_ns
+        mtime_ns = entry.stat(follow_symlinks=False).st_mtime_ns
     except OSError:
         return None
     is_settled = old is not None and old.sealed and old.folder_mtime_ns == mtime_ns and not old.edits_size
@@ -415,7 +422,7 @@ def _current(
         # Looked at before it is read: what changes meanwhile is seen as a change the next time.
         fresh = 0 if time.time_ns() - mtime_ns < _RACY_NS else mtime_ns
         return _read(folder, fresh, summarize)
-    if old.sealed:
+    if old.sealed or (not old.metrics_mtime_ns and no_folder(folder)):
         return old
     metrics_mtime_ns = _mtime_ns(folder.metrics)
     if metrics_mtime_ns == old.metrics_mtime_ns:
@@ -437,33 +444,48 @@ def _read(folder: RunFolder, mtime_ns: int, summarize: Callable[[RunFolder], str
     readme_mtime_ns = _mtime_ns(folder.readme)
     edits_size = _size(folder.edits)
     metrics_mtime_ns = _mtime_ns(folder.metrics)
-    error = ""
-    try:
-        run: RunFile | None = run_file.read(folder.path)
-    except FileNotFoundError:
-        run, error = None, "run.json is missing: the run was stopped before it began, or it was deleted."
-    except RecordError as problem:
-        run, error = None, problem.what
+    run, error = run_in(folder)
+    if error and no_folder(folder):
+        run = RunFile(id=id_of_folder(folder.path.name) or "", kind="train", created_ns=_created_ns(folder))
+        return Changed(_row(folder, run, error, mtime_ns), [], run.id, 0)
     lease = read_lease(folder.path) if run is None or not run.sealed else None
-    edits = list(read_edits(folder.edits)) if edits_size else []
+    edits = _edits(folder) if edits_size else []
     if run is None:
         run = RunFile(id=id_of_folder(folder.path.name) or "", kind="train", created_ns=_created_ns(folder))
-    best = run.best
-    newest = run.attempts[-1] if run.attempts else None
     values = {**run.values, **{edit.key: edit.new for edit in edits if edit.what == "value"}}
     tag = next((e.new for e in reversed(edits) if e.what == "tag" and isinstance(e.new, str)), run.tag)
-    row = IndexRow(
+    row = _row(folder, run, error, mtime_ns)._replace(
+        tag=tag[:_MOST_TAG],
+        summaries_json=dumps(run.summaries) if run.sealed else (summarize or _live_summaries)(folder),
+        values_json=dumps(values),
+        lease_json=dumps(lease) if lease else "",
+        edits_json=dumps(edits) if edits else "",
+        edits_size=edits_size,
+        metrics_mtime_ns=metrics_mtime_ns,
+    )
+    page = _text_of(folder.readme)
+    items = list(islice(_items(folder, values, edits, page), _MOST_ITEMS))
+    said = [row.id, tag, page, *(str(edit.new) for edit in edits if edit.what == "note")]
+    said += [item.name for item in items if item.kind == "label"]
+    return Changed(row, items, "\n".join(said).casefold(), readme_mtime_ns)
+
+
+def _row(folder: RunFolder, run: RunFile, error: str, mtime_ns: int) -> IndexRow:
+    """What `run.json` says, without what lies beside it."""
+    best = run.best
+    newest = run.attempts[-1] if run.attempts else None
+    return IndexRow(
         folder=folder.path.name,
         id=run.id,
         kind=run.kind,
-        tag=tag,
+        tag=run.tag[:_MOST_TAG],
         status="" if error else run.status,
         created_ns=run.created_ns,
         seconds=run.seconds,
         started_ns=newest.started_ns if newest else run.created_ns,
         attempts=len(run.attempts),
         step=newest.to_step if newest else 0,
-        reason=newest.reason if newest else "",
+        reason=newest.reason[:_MOST_TAG] if newest else "",
         best_metric=best.metric if best else "",
         best_mode=best.mode if best else "",
         best_value=best.value if best else None,
@@ -474,24 +496,26 @@ def _read(folder: RunFolder, mtime_ns: int, summarize: Callable[[RunFolder], str
         seedless_hash=newest.seedless_hash if newest else "",
         sealed=int(run.sealed),
         error=error,
-        summaries_json=dumps(run.summaries) if run.sealed else (summarize or _live_summaries)(folder),
-        values_json=dumps(values),
-        lease_json=dumps(lease) if lease else "",
-        edits_json=dumps(edits) if edits else "",
+        summaries_json="{}",
+        values_json="{}",
+        lease_json="",
+        edits_json="",
         folder_mtime_ns=mtime_ns,
-        edits_size=edits_size,
-        metrics_mtime_ns=metrics_mtime_ns,
+        edits_size=0,
+        metrics_mtime_ns=0,
     )
-    page = _text_of(folder.readme)
-    items = list(_items(folder, values, edits, page))
-    said = [row.id, tag, page, *(str(edit.new) for edit in edits if edit.what == "note")]
-    said += [item.name for item in items if item.kind == "label"]
-    return Changed(row, items, "\n".join(said).casefold(), readme_mtime_ns)
+
+
+def _edits(folder: RunFolder) -> list[Edit]:
+    try:
+        return list(read_edits(folder.edits))
+    except OSError:  # it is no file, or one of gigabytes: the run is listed without
+        return []
 
 
 def _items(folder: RunFolder, values: Mapping[str, Any], edits: Sequence[Edit], page: str) -> Iterator[Item]:
     with contextlib.suppress(OSError, ValueError, RecursionError):
-        yield from _flat(tomllib.loads(folder.config_toml.read_text(encoding="utf-8")))
+        yield from _flat(tomllib.loads(read_bytes(folder.config_toml, _MOST_CONFIG_BYTES).decode("utf-8")))
     for name, value in values.items():
         yield Item("result", name, _cell(value))
     labels = {edit.key: bool(edit.new) for edit in edits if edit.what == "label"}
@@ -521,7 +545,9 @@ def _cell(value: Any) -> str | int | float | None:
         case None | str() | float():
             return value
         case int():
-            return int(value) if -(2**63) <= value < 2**63 else float(value)
+            if -(2**63) <= value < 2**63:
+                return int(value)
+            return float(value) if abs(value) < 1 << 1000 else str(value)
         case list() | dict():
             return json.dumps(value, ensure_ascii=False, default=str)
         case _:
@@ -537,7 +563,7 @@ def described(page: str) -> str:
 
 def _text_of(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8", errors="replace")[:_MOST_TEXT]
+        return read_start(path, _MOST_TEXT).decode("utf-8", "replace")
     except OSError:
         return ""
 
@@ -559,14 +585,14 @@ def _created_ns(folder: RunFolder) -> int:
 
 def _mtime_ns(path: Path | str) -> int:
     try:
-        return os.stat(path).st_mtime_ns
+        return os.lstat(path).st_mtime_ns
     except OSError:
         return 0
 
 
 def _size(path: Path) -> int:
     try:
-        return path.stat().st_size
+        return os.lstat(path).st_size
     except OSError:
         return 0
 
@@ -629,7 +655,9 @@ def _remember(path: Path, changed: Sequence[Changed], gone: Sequence[str]) -> bo
 
 
 def _update(path: Path, changed: Sequence[Changed | Grown], gone: Sequence[str]) -> None:
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_directory(path.parent, PRIVATE)
+    with contextlib.suppress(FileExistsError):
+        os.close(create_file(path))  # as open as its folder, which SQLite does not see to
     with _open(path, make=True) as database:
         _write(database, changed, gone)
 

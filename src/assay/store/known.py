@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from assay.core.directory import PRIVATE, make_directory, open_directory
 from assay.core.plain import write_atomic
+from assay.core.regular_file import read_bytes
 
 FILE_NAME = "projects.txt"
+_MAX_BYTES = 16 << 20
 
 
 def known_file() -> Path:
@@ -23,8 +27,10 @@ def remember(root: Path, *, file: Path | None = None) -> None:
     line = str(root.absolute())
     if "\n" in line or line in _lines(path):
         return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "a", encoding="utf-8", errors="surrogateescape") as out:
+    make_directory(path.parent, PRIVATE)
+    with open_directory(path.parent, follow=True) as folder:
+        descriptor = folder.open(path.name, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    with open(descriptor, "a", encoding="utf-8", errors="surrogateescape") as out:
         out.write(line + "\n")
 
 
@@ -50,6 +56,6 @@ def forget(roots: Iterable[Path], *, file: Path | None = None) -> None:
 
 def _lines(path: Path) -> list[str]:
     try:
-        return path.read_text(encoding="utf-8", errors="surrogateescape").split("\n")
+        return read_bytes(path, _MAX_BYTES, follow=True).decode("utf-8", "surrogateescape").split("\n")
     except OSError:
         return []

@@ -4,22 +4,31 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
 from assay.core import run_file
-from assay.core.errors import AssayError, InputError, RecordError
+from assay.core.directory import LinkedFolderError, make_directory, open_directory
+from assay.core.errors import AssayError, InputError, RecordError, did_you_mean
 from assay.core.ids import folder_name, id_of_folder
 from assay.core.lease import FILE_NAME as LEASE_NAME
-from assay.core.project import ASSAY_DIR, project_root, settings_file
+from assay.core.project import ASSAY_DIR, FOLDER_MODES, project_root, settings_file, why_not_ours
+from assay.core.regular_file import NotRegularFileError, kind_of_mode, read_bytes
+from assay.core.run_file import RunFile
 
 RUNS_DIR_VARIABLE = "ASSAY_RUNS_DIR"
 
+MAX_SETTINGS_BYTES = 1_000_000
+
+_WATCHED = "files"  # folders that the user's own program fills
+
 _GITIGNORE = "# assay's own: everything here but the settings can be made again or belongs to this machine\n*\n"
 _GITIGNORE += "!.gitignore\n!settings.toml\n"
-_SETTINGS = '# Settings of this project; commit this file.\n# runs_dir = "runs"\n'
+_SHARED_FOLDERS = ("tables", "views")
+_SETTINGS = '# Settings of this project; commit this file.\n# runs_dir = "runs"\n# permissions = "group"\n'
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,24 +142,36 @@ class Project:
         given = os.environ.get(RUNS_DIR_VARIABLE)
         if given:
             return Path(given).expanduser().absolute()
-        return self.root / (self._setting() or "runs")
+        return self.root / (os.path.expanduser(self._setting("runs_dir")) or "runs")
 
-    def _setting(self) -> str:
+    @property
+    def folder_mode(self) -> int:
+        """The permissions of new runs and of kept code: nobody else's, or those of the group too. umask narrows them.
+
+        What is written inside of a folder is as open as that is.
+        """
+        wanted = self._setting("permissions") or "private"
+        if wanted not in FOLDER_MODES:
+            fix = did_you_mean(wanted, FOLDER_MODES) or f"it is {' or '.join(FOLDER_MODES)}"
+            raise InputError(f"`permissions` cannot be {wanted!r}.", where=str(self.settings), fix=fix)
+        return FOLDER_MODES[wanted]
+
+    def _setting(self, name: str) -> str:
         try:
-            text = self.settings.read_text(encoding="utf-8")
+            text = read_bytes(self.settings, MAX_SETTINGS_BYTES, follow=True).decode("utf-8")
         except (OSError, UnicodeDecodeError):
             return ""
-        if "runs_dir" not in text:
+        if not re.search(rf"""^[\s\["']*{name}\b""", text, re.MULTILINE):
             return ""
         import tomllib  # most settings hold nothing
 
         try:
-            value = tomllib.loads(text).get("runs_dir", "")
-        except tomllib.TOMLDecodeError as error:
+            value = tomllib.loads(text).get(name, "")
+        except (tomllib.TOMLDecodeError, RecursionError) as error:
             raise InputError(f"The settings are no TOML: {error}", where=str(self.settings)) from error
         if not isinstance(value, str):
-            raise InputError("`runs_dir` must be a path in quotes.", where=str(self.settings))
-        return os.path.expanduser(value)
+            raise InputError(f"`{name}` must be text in quotes.", where=str(self.settings))
+        return value
 
 
 def find_project(start: Path) -> Project | None:
@@ -173,8 +194,10 @@ def open_project(start: Path, *, create: bool = False) -> Project:
 def make_project(root: Path) -> Project:
     """Make `root` a project of its own, even inside of another one. One that it is already is left as it is."""
     project = Project(root.absolute(), is_new=True)
+    if os.path.lexists(project.assay_dir) and (why := why_not_ours(project.root, project.root)):
+        raise InputError(f"This folder cannot become a project: {why}.", where=str(project.root))
     try:
-        project.assay_dir.mkdir(parents=True, exist_ok=True)
+        make_directory(project.assay_dir)
         _write_new(project.assay_dir / ".gitignore", _GITIGNORE)
         _write_new(project.settings, _SETTINGS)
     except OSError as error:
@@ -183,12 +206,31 @@ def make_project(root: Path) -> Project:
     return project
 
 
+def shared_folder(project: Project, name: str) -> Path:
+    """Return a folder of `.assay/` that belongs to the project and is committed with it, made when it is not there.
+
+    InputError or RecordError when it cannot be made.
+    """
+    assert name in _SHARED_FOLDERS
+    folder = project.assay_dir / name
+    ignore = project.assay_dir / ".gitignore"
+    try:
+        make_directory(folder)
+        text = ignore.read_text(encoding="utf-8") if ignore.exists() else _GITIGNORE
+        if f"!{name}/**" not in text:
+            line_end = "" if text.endswith("\n") else "\n"
+            ignore.write_text(f"{text}{line_end}!{name}/\n!{name}/**\n", encoding="utf-8")
+    except OSError as error:
+        raise refusal(error, folder, "The folder cannot be made") from error
+    return folder
+
+
 def create_run_folder(project: Project, *, run_id: str, tag: str, created: datetime) -> RunFolder:
-    """A new, empty folder for a run; only its owner may enter it. It never shares a folder with another run."""
+    """Make a new, empty folder for a run. It never shares a folder with another run."""
     folder = project.runs_dir / folder_name(created, run_id, tag)
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        folder.mkdir(mode=0o700)
+        make_directory(folder.parent, project.folder_mode)
+        folder.mkdir(mode=project.folder_mode)
     except OSError as error:
         raise refusal(error, folder, "The folder of the run cannot be made") from error
     return RunFolder(folder)
@@ -199,12 +241,61 @@ def run_folders(project: Project) -> list[RunFolder]:
     return [RunFolder(Path(entry.path)) for entry in sorted(scan_runs(project.runs_dir), key=lambda each: each.name)]
 
 
+def refuse_links(folder: RunFolder) -> None:
+    """InputError when a part of a record is a link: what is written to the record would land where the link leads."""
+    linked = _first_link(folder)
+    if linked:
+        raise InputError(
+            f"`{linked}` of this run is a link: what the run writes would land where it leads.",
+            where=str(folder.path),
+            fix="Put what it leads to in its place, or remove the link.",
+        )
+
+
+def _first_link(folder: RunFolder) -> str:
+    """The name of a link in the run's folder, or in a folder in it; but for those of watched folders, "" for none."""
+    try:
+        with open_directory(folder.path) as opened:
+            for entry in sorted(opened.entries(), key=lambda entry: entry.name):
+                if entry.is_symlink():
+                    return entry.name
+                if entry.is_dir(follow_symlinks=False) and entry.name != _WATCHED:
+                    with opened.folder(entry.name) as inner:
+                        for each in inner.entries():
+                            if each.is_symlink():
+                                return f"{entry.name}/{each.name}"
+    except OSError as error:
+        raise refusal(error, folder.path, "The run cannot be written to") from error
+    return ""
+
+
+def run_in(folder: RunFolder) -> tuple[RunFile | None, str]:
+    """Read what a run is, or say why that cannot be done."""
+    if why := no_folder(folder):
+        return None, why
+    try:
+        return run_file.read(folder.path), ""
+    except FileNotFoundError:
+        return None, run_file.MISSING
+    except RecordError as error:
+        return None, error.what
+
+
+def no_folder(folder: RunFolder) -> str:
+    """Why there is no folder of a run in this place, "" when there is one. What a link leads to is not looked at."""
+    try:
+        kind = kind_of_mode(os.lstat(folder.path).st_mode)
+    except OSError as error:
+        return f"its folder cannot be read: {error.strerror}"
+    return "" if kind == "a folder" else f"it is {kind or 'a file'}, not a folder"
+
+
 def scan_runs(runs_dir: Path) -> Iterator[os.DirEntry[str]]:
-    """The directory entries that are folders of runs, in no order."""
+    """The directory entries that are folders of runs, or links and the like in their place, in no order."""
     try:
         with os.scandir(runs_dir) as entries:
             for entry in entries:
-                if id_of_folder(entry.name) is not None and entry.is_dir():
+                if id_of_folder(entry.name) is not None and not entry.is_file(follow_symlinks=False):
                     yield entry
     except FileNotFoundError:
         return
@@ -214,6 +305,8 @@ def scan_runs(runs_dir: Path) -> Iterator[os.DirEntry[str]]:
 
 def refusal(error: OSError, path: Path, what: str, *, fix: str = "") -> AssayError:
     """What the operating system refused, as one clear sentence; `fix` for a place that may not be written."""
+    if isinstance(error, LinkedFolderError | NotRegularFileError):
+        return InputError(f"{what}: {error.strerror}.", where=str(error.filename or path), fix=fix)
     match error.errno:
         case errno.EACCES | errno.EPERM:
             return InputError(f"{what}: no permission.", where=str(path), fix=fix or _ELSEWHERE)

@@ -7,25 +7,27 @@ run's folder, and `code/<digest>`, the blobs of its code.
 from __future__ import annotations
 
 import contextlib
+import gzip
 import hashlib
 import io
-import json
 import os
 import secrets
-import shutil
 import tarfile
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any, cast
 
 from assay.core import lease as leases
 from assay.core import run_file
+from assay.core.directory import Directory, create_file, discard, file_mode, make_directory, open_directory
 from assay.core.errors import InputError, RecordError, did_you_mean
 from assay.core.ids import id_of_folder
-from assay.core.plain import dumps, from_plain
+from assay.core.plain import dumps, from_plain, parse_json
 from assay.core.ports import Blobs
-from assay.store.blobs import FileBlobs
+from assay.core.regular_file import open_regular, size_text
+from assay.store.code import code_blobs
 from assay.store.inside import inside
 from assay.store.layout import Project, RunFolder, refusal
 from assay.store.reach import named_digests, reachable
@@ -34,6 +36,16 @@ FORMAT = 1
 LIST_NAME = "pack.json"
 SUFFIX = ".tar.gz"
 _MOST_LIST_BYTES = 64 << 20
+_MOST_FILES = 200_000
+_MOST_LEVELS = 40
+_MOST_NAME = 1000
+_MOST_CODE_BYTES = 256 << 20
+_MOST_HEADER_BYTES = 64 << 10
+_MOST_RATIO = 200
+_ALWAYS_BYTES = 1 << 30
+"""So much may come out of a pack however short it is."""
+
+_SLACK_BYTES = 64 << 10
 _BLOCK = 1 << 20
 _NAMED = 3
 
@@ -62,65 +74,74 @@ class Pack:
 
 
 def pack(folder: RunFolder, blobs: Blobs, to: Path) -> Pack:
-    """Write a run that has ended, with its code, into the new file `to`."""
-    run = run_file.read(folder.path)
+    """Write a run that has ended, with its code, into the new file `to`, which is as open as the run's folder."""
+    try:
+        run = run_file.read(folder.path)
+    except FileNotFoundError:
+        raise InputError("There is no run in this folder to pack.", where=str(folder.path)) from None
     lease = leases.read(folder.path)
-    if lease is not None and leases.liveness(lease) != "dead":
+    if lease is not None and leases.liveness(lease, written_ns=leases.written_ns(folder.path)) == "alive":
         who = leases.describe(lease)
         raise InputError(f"The run {run.id} is being written by {who}.", where=str(folder.path), fix="stop it first")
-    paths = {f"run/{name}": path for name, path in _run_files(folder.path)}
-    code = {f"code/{digest}": blobs.get(digest) for digest in sorted(reachable(named_digests(folder), blobs))}
-    files = {name: _measured(path) for name, path in paths.items()}
-    files |= {name: PackedFile(size_bytes=len(data), sha256=name[5:]) for name, data in code.items()}
-    found = Pack(id=run.id, folder=folder.path.name, tag=run.tag, files=files)
-    temporary = to.with_name(f".{to.name}.{secrets.token_hex(4)}.tmp")
+    temporary = f".{to.name}.{secrets.token_hex(4)}.tmp"
     try:
         if to.exists():
             raise InputError("This file is there already.", where=str(to), fix="choose another name with --to")
-        with open(temporary, "xb") as raw, tarfile.open(fileobj=raw, mode="w:gz", compresslevel=1) as tar:
-            _add(tar, LIST_NAME, dumps(found).encode("utf-8", "surrogateescape"))
-            for name, path in paths.items():
-                with open(path, "rb") as file:
-                    entry = _entry(name, files[name].size_bytes)
-                    tar.addfile(entry, file)
-            for name, data in code.items():
-                _add(tar, name, data)
-        os.replace(temporary, to)
+        code = {f"code/{digest}": blobs.get(digest) for digest in sorted(reachable(_named(folder), blobs))}
+        with open_directory(folder.path) as source, open_directory(to.parent, follow=True) as place:
+            files = {f"run/{name}": _measured(source, name) for name in _run_files(source)}
+            files |= {name: PackedFile(size_bytes=len(data), sha256=name[5:]) for name, data in code.items()}
+            found = Pack(id=run.id, folder=folder.path.name, tag=run.tag, files=files)
+            try:
+                with (
+                    os.fdopen(place.create(temporary, file_mode(source.mode)), "wb") as raw,
+                    tarfile.open(fileobj=raw, mode="w:gz", compresslevel=1) as tar,
+                ):
+                    _add(tar, LIST_NAME, dumps(found).encode("utf-8", "surrogateescape"))
+                    for name, file in found.files.items():
+                        if name in code:
+                            _add(tar, name, code[name])
+                            continue
+                        with open(_opened_file(source, name.removeprefix("run/")), "rb") as data:
+                            tar.addfile(_entry(name, file.size_bytes), data)
+                place.move(temporary, place, to.name)
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    place.remove(temporary)
+                raise
     except OSError as error:
         raise refusal(error, to, "The run cannot be packed", fix="Write it to another place with --to.") from error
-    finally:
-        with contextlib.suppress(OSError):  # where nothing can be written there is nothing to take away
-            temporary.unlink()
     return found
 
 
 def check(file: Path) -> Pack:
     """Read a whole pack and compare every file with its digest. RecordError names the first that is not as packed."""
-    with _opened(file) as tar:
-        found = _list_of(tar, file)
-        for _ in _verified(tar, found, file):
+    with _opened(file) as packed:
+        found = packed.listed()
+        for _ in packed.verified(found):
             pass
     return found
 
 
 def unpack(file: Path, project: Project) -> RunFolder:
     """The run of a pack as one of `project`, its code in the project's store; nothing of it when anything is wrong."""
-    blobs = FileBlobs(project.code_dir)
+    blobs = code_blobs(project)
     temporary = project.runs_dir / f".unpack-{secrets.token_hex(6)}.tmp"
     try:
-        with _opened(file) as tar:
-            found = _list_of(tar, file)
+        with _opened(file) as packed:
+            found = packed.listed()
             folder = inside(project.runs_dir, found.folder)
             _refuse_if_there(project, found)
-            temporary.mkdir(parents=True, mode=0o700)
-            for name, data in _verified(tar, found, file):
+            make_directory(project.runs_dir, project.folder_mode)
+            temporary.mkdir(mode=project.folder_mode)
+            for name, data in packed.verified(found):
                 kind, _, rest = name.partition("/")
                 if kind == "code":
                     blobs.put(b"".join(data))
                     continue
                 path = inside(temporary, rest)
-                path.parent.mkdir(parents=True, exist_ok=True)
-                with open(path, "xb") as out:
+                make_directory(path.parent)
+                with os.fdopen(create_file(path), "wb") as out:
                     out.writelines(data)
             if run_file.read(temporary).id != found.id:
                 raise RecordError("The run in the pack is another one than the pack says.", where=str(file))
@@ -128,7 +149,7 @@ def unpack(file: Path, project: Project) -> RunFolder:
     except OSError as error:
         raise refusal(error, project.runs_dir, "The run cannot be unpacked") from error
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        discard(temporary)
     return RunFolder(folder)
 
 
@@ -140,58 +161,143 @@ def _refuse_if_there(project: Project, found: Pack) -> None:
         raise InputError(f"The run {found.id} is here already.", where=str(there[0]), fix=f"assay show {found.id}")
 
 
-def _verified(tar: tarfile.TarFile, pack: Pack, file: Path) -> Iterator[tuple[str, Iterator[bytes]]]:
-    """Each file with its bytes, which have to be taken before the next; what was not taken is read all the same."""
-    missing = dict(pack.files)
-    for entry in _entries(tar, file):
-        listed = missing.pop(entry.name, None)
-        if listed is None or not entry.isreg() or entry.size != listed.size_bytes:
-            raise RecordError(f"The pack holds what its list does not: {entry.name!r}.", where=str(file))
-        source = tar.extractfile(entry)
-        assert source is not None
-        kind, _, rest = entry.name.partition("/")
-        if kind not in ("run", "code") or (kind == "code" and rest != listed.sha256):
-            raise RecordError(f"The pack holds what does not belong there: {entry.name!r}.", where=str(file))
-        inside(Path("run"), rest)
-        data = _checked(source, listed, entry.name, file)
-        yield entry.name, data
-        for _ in data:
-            pass
-    if missing:
-        raise RecordError(f"The pack is not complete: {next(iter(missing))!r} is missing.", where=str(file))
+class _Packed:
+    """A pack that is being read, from its beginning to its end; nothing is believed before what stands in front of it.
 
+    What a member is to be allowed is said before it is read: a header may claim any size, and a stream of zeros is
+    short in a file.
+    """
 
-def _checked(source: IO[bytes], listed: PackedFile, name: str, file: Path) -> Iterator[bytes]:
-    digest = hashlib.sha256()
-    try:
-        while block := source.read(_BLOCK):
+    def __init__(self, file: Path, raw: IO[bytes]) -> None:
+        self._file = file
+        self._size = os.fstat(raw.fileno()).st_size
+        self._stream = _Bounded(gzip.GzipFile(fileobj=raw))
+        try:
+            # Of a file it needs no more than `read`.
+            self._tar = tarfile.open(fileobj=cast(Any, self._stream), mode="r|")  # noqa: SIM115 - closed by `close`
+        except (OSError, EOFError, tarfile.TarError, zlib.error) as error:
+            raise self._no_pack() from error
+
+    def close(self) -> None:
+        self._tar.close()
+
+    def listed(self) -> Pack:
+        """What the pack says that it holds. InputError when it is none, RecordError when that cannot be."""
+        try:
+            entry = next(self._entries(), None)
+        except RecordError as error:
+            raise self._no_pack() from error
+        if entry is None or entry.name != LIST_NAME or not entry.isreg() or entry.size > _MOST_LIST_BYTES:
+            raise self._no_pack()
+        try:
+            data = parse_json(b"".join(self._read(entry)).decode("utf-8", "surrogateescape"))
+            if data.get("format", 0) > FORMAT:
+                fix = "Unpack it with the assay that packed it, or a newer one."
+                raise RecordError(f"The pack has format {data['format']}; this assay knows {FORMAT}.", fix=fix)
+            found = from_plain(Pack, data)
+        except (ValueError, AttributeError, TypeError) as error:
+            raise RecordError(f"The list of the pack cannot be read: {error}", where=str(self._file)) from error
+        self._refuse_too_much(found)
+        return found
+
+    def verified(self, pack: Pack) -> Iterator[tuple[str, Iterator[bytes]]]:
+        """Each file with its bytes, which have to be taken before the next; what was not taken is read all the same."""
+        missing = dict(pack.files)
+        for entry in self._entries():
+            listed = missing.pop(entry.name, None)
+            if listed is None or not entry.isreg() or entry.size != listed.size_bytes:
+                raise self._wrong(f"The pack holds what its list does not: {entry.name!r}.")
+            kind, _, rest = entry.name.partition("/")
+            if kind not in ("run", "code") or (kind == "code" and rest != listed.sha256):
+                raise self._wrong(f"The pack holds what does not belong there: {entry.name!r}.")
+            inside(Path("run"), rest)
+            data = self._checked(entry, listed)
+            yield entry.name, data
+            for _ in data:
+                pass
+        if missing:
+            raise self._wrong(f"The pack is not complete: {next(iter(missing))!r} is missing.")
+
+    def _checked(self, entry: tarfile.TarInfo, listed: PackedFile) -> Iterator[bytes]:
+        digest = hashlib.sha256()
+        for block in self._read(entry):
             digest.update(block)
             yield block
-    except (OSError, EOFError, tarfile.TarError) as error:
-        raise RecordError(f"The pack is damaged at {name!r}: {error}", where=str(file)) from error
-    if digest.hexdigest() != listed.sha256:
-        raise RecordError(f"The pack is damaged: {name!r} is not what was packed.", where=str(file))
+        if digest.hexdigest() != listed.sha256:
+            raise self._wrong(f"The pack is damaged: {entry.name!r} is not what was packed.")
 
-
-def _entries(tar: tarfile.TarFile, file: Path) -> Iterator[tarfile.TarInfo]:
-    while True:
+    def _read(self, entry: tarfile.TarInfo) -> Iterator[bytes]:
+        self._stream.allow(entry.size)
+        source = self._tar.extractfile(entry)
+        assert source is not None
         try:
-            entry = tar.next()
-        except (OSError, EOFError, tarfile.TarError) as error:
-            raise RecordError(f"The pack is damaged: {error}", where=str(file)) from error
-        if entry is None:
-            return
-        yield entry
+            while block := source.read(_BLOCK):
+                yield block
+        except (OSError, EOFError, tarfile.TarError, zlib.error) as error:
+            raise self._wrong(f"The pack is damaged at {entry.name!r}: {error}") from error
+
+    def _entries(self) -> Iterator[tarfile.TarInfo]:
+        while True:
+            self._stream.allow(_MOST_HEADER_BYTES)
+            try:
+                entry = self._tar.next()
+            except (OSError, EOFError, ValueError, tarfile.TarError, zlib.error) as error:
+                raise self._wrong(f"The pack is damaged: {error}") from error
+            if entry is None:
+                return
+            yield entry
+
+    def _refuse_too_much(self, pack: Pack) -> None:
+        deep = next((name for name in pack.files if name.count("/") > _MOST_LEVELS or len(name) > _MOST_NAME), "")
+        code = [each for name, each in pack.files.items() if name.startswith("code/")]
+        if len(pack.files) > _MOST_FILES:
+            raise self._wrong(f"The pack lists {len(pack.files)} files; at most {_MOST_FILES} are unpacked.")
+        if deep:
+            raise self._wrong(f"A name in the pack is longer or deeper than any of a run: {deep[:80]!r}.")
+        if any(each.size_bytes < 0 for each in pack.files.values()):
+            raise self._wrong("The pack lists a file of less than nothing.")
+        if any(each.size_bytes > _MOST_CODE_BYTES for each in code):
+            raise self._wrong(f"The pack lists a file of code of more than {size_text(_MOST_CODE_BYTES)}.")
+        if pack.size_bytes > max(_ALWAYS_BYTES, _MOST_RATIO * self._size):
+            what = f"{size_text(self._size)} are to become {size_text(pack.size_bytes)}"
+            raise self._wrong(f"The pack is larger inside than a run can be: {what}.")
+
+    def _wrong(self, what: str) -> RecordError:
+        return RecordError(what, where=str(self._file))
+
+    def _no_pack(self) -> InputError:
+        return InputError("This is no packed run.", where=str(self._file), fix="assay pack RUN makes one")
 
 
-def _opened(file: Path) -> tarfile.TarFile:
+class _Bounded:
+    """A stream that may be read as far as was allowed, and a little further, because it is read in blocks."""
+
+    def __init__(self, source: IO[bytes] | gzip.GzipFile) -> None:
+        self._source = source
+        self._left = 0
+
+    def allow(self, count: int) -> None:
+        self._left = count + _SLACK_BYTES
+
+    def read(self, count: int) -> bytes:
+        if self._left < 0:
+            raise tarfile.ReadError("a part of it is longer than it may be")
+        data = self._source.read(count)
+        self._left -= len(data)
+        return data
+
+
+@contextlib.contextmanager
+def _opened(file: Path) -> Iterator[_Packed]:
     try:
-        # As a stream: nothing of a file is believed before what stands in front of it was read.
-        return tarfile.open(file, mode="r|gz")
+        raw = open(open_regular(file, follow=True), "rb")  # noqa: SIM115 - closed below
     except FileNotFoundError:
         raise InputError("There is no such file.", where=str(file), fix=_near(file)) from None
-    except (OSError, EOFError, tarfile.TarError) as error:
-        raise InputError("This is no packed run.", where=str(file), fix="assay pack RUN makes one") from error
+    except OSError as error:
+        what = f"This is no packed run: {error.strerror or error}."
+        raise InputError(what, where=str(file), fix="assay pack RUN makes one") from error
+    with raw, contextlib.closing(_Packed(file, raw)) as packed:
+        yield packed
 
 
 def _near(file: Path) -> str:
@@ -205,33 +311,33 @@ def _near(file: Path) -> str:
     return did_you_mean(file.name, packs) or f"there is {', '.join(packs[:_NAMED])}"
 
 
-def _list_of(tar: tarfile.TarFile, file: Path) -> Pack:
-    entry = next(_entries(tar, file), None)
-    if entry is None or entry.name != LIST_NAME or not entry.isreg() or entry.size > _MOST_LIST_BYTES:
-        raise InputError("This is no packed run.", where=str(file), fix="assay pack RUN makes one")
-    source = tar.extractfile(entry)
-    assert source is not None
+def _named(folder: RunFolder) -> set[str]:
     try:
-        data = json.loads(source.read().decode("utf-8", "surrogateescape"))
-        if data.get("format", 0) > FORMAT:
-            fix = "Unpack it with the assay that packed it, or a newer one."
-            raise RecordError(f"The pack has format {data['format']}; this assay knows {FORMAT}.", fix=fix)
-        return from_plain(Pack, data)
-    except (ValueError, AttributeError, TypeError, OSError, EOFError, tarfile.TarError) as error:
-        raise RecordError(f"The list of the pack cannot be read: {error}", where=str(file)) from error
+        return named_digests(folder)
+    except OSError as error:
+        raise refusal(error, folder.path, "The record is damaged, and cannot be packed") from error
 
 
-def _run_files(folder: Path) -> Iterator[tuple[str, Path]]:
+def _run_files(folder: Directory) -> list[str]:
     """What belongs to a run for good: no lease, nothing that was half written, no links."""
-    for path in sorted(folder.rglob("*")):
-        name = path.relative_to(folder).as_posix()
+    names = []
+    for name, status in folder.files():
+        held = getattr(status, "st_blocks", status.st_size) * 512
+        if status.st_size > _ALWAYS_BYTES and held < status.st_size // 2:
+            what = f"{name} claims {size_text(status.st_size)} and holds {size_text(held)}: the record is damaged."
+            raise RecordError(what, where=str(folder.path))
         half_written = any(part.endswith(".tmp") or part.startswith(".lease-") for part in name.split("/"))
-        if path.is_file() and not path.is_symlink() and name != leases.FILE_NAME and not half_written:
-            yield name, path
+        if name != leases.FILE_NAME and not half_written:
+            names.append(name)
+    return names
 
 
-def _measured(path: Path) -> PackedFile:
-    with open(path, "rb") as file:
+def _opened_file(folder: Directory, name: str) -> int:
+    return open_regular(name if folder.descriptor is not None else folder.path / name, dir_fd=folder.descriptor)
+
+
+def _measured(folder: Directory, name: str) -> PackedFile:
+    with open(_opened_file(folder, name), "rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
         return PackedFile(size_bytes=file.tell(), sha256=digest)
 
@@ -243,5 +349,5 @@ def _add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
 def _entry(name: str, size: int) -> tarfile.TarInfo:
     entry = tarfile.TarInfo(name)
     entry.size = size
-    entry.mode = 0o644
+    entry.mode = 0o600
     return entry

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from assay.core.errors import RecordError
+from assay.core.facts import MAX_BYTES
+from assay.core.plain import parse_json
 from assay.core.ports import Blobs
+from assay.core.regular_file import read_bytes
 from assay.store.artifacts import INDEX_NAME
 from assay.store.layout import RunFolder
 
@@ -40,7 +42,7 @@ def reachable(digests: Iterable[str], blobs: Blobs) -> set[str]:
 def _of_tree(blobs: Blobs, digest: str) -> list[str]:
     try:
         data = blobs.get(digest)
-        if not data.startswith(b'{"format":') or not isinstance(json.loads(data), dict):
+        if not data.startswith(b'{"format":') or not isinstance(parse_json(data), dict):
             return []
     except (RecordError, ValueError, KeyError):
         return []
@@ -53,6 +55,6 @@ def _digests(data: bytes) -> Iterator[str]:
 
 def _bytes(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return read_bytes(path, MAX_BYTES)
     except FileNotFoundError:
         return b""

@@ -8,10 +8,12 @@ from pathlib import Path
 
 from assay.core.errors import InputError, RecordError
 from assay.core.ports import Blobs
+from assay.core.regular_file import size_text
 from assay.store.code import CodeFile
 from assay.store.inside import inside
 from assay.store.layout import refusal
 
+MAX_BYTES = 8 << 30
 OUTSIDE = "outside"
 """The folder for code that lay outside of the project."""
 
@@ -32,14 +34,18 @@ def restored(path: Path, root: Path, to: Path) -> Path:
 
 
 def write_tree(files: Mapping[str, CodeFile], blobs: Blobs, to: Path) -> list[Path]:
-    """Write all files of a tree below `to`. RecordError when one of them is not kept here."""
-    written = []
+    """Write all files of a tree below `to`. RecordError when one of them is not kept here, or they are too much."""
+    written: list[Path] = []
+    total = 0
     for name, file in files.items():
         path = place_of(name, to)
         try:
             data = blobs.get(file.digest)
         except KeyError:
             raise RecordError(f"The file {name} of this run's code is not here.", where=file.digest) from None
+        total += len(data)
+        if total > MAX_BYTES:
+            raise RecordError(f"The code of this run is larger than {size_text(MAX_BYTES)}: it is not written.")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data)

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from assay.core import metrics_file
-from assay.core.errors import ArgumentError
-from assay.core.frames import FILE_HEAD_BYTES, Damage
+from assay.core.errors import ArgumentError, RecordError
+from assay.core.frames import Damage
 from assay.core.metrics_file import Chunk, KeySet, Rewind, Row, Rows, Spread
+from assay.core.regular_file import read_bytes
 from assay.core.run_file import Summary
 
 if TYPE_CHECKING:
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Source = Path | str | bytes | memoryview
+
+MAX_BYTES = 16 << 30
+"""A billion points of one metric. What is larger is damaged, or made to fill the memory of whoever looks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,39 +178,45 @@ class Contents:
 def read_contents(source: Source, *, spread: Spread | None = None) -> Contents:
     """All rows of a file (a path, or its bytes), each with the branch it is on. A file that is not there is empty."""
     data, where = _data(source)
-    if len(data) < FILE_HEAD_BYTES:  # killed before the head was written, or nothing was ever logged
-        return Contents([], (Damage(0, len(data), torn=True),) if len(data) else ())
-    gathered = Gathered()
+    gathered = Gathered(where)
     for item in metrics_file.read_rows(data, where=where, spread=spread or _spread):
         gathered.add(item)
     return gathered.contents()
 
 
 class Gathered:
-    """Rows that are put together to blocks, in file order."""
+    """Rows that are put together to blocks, in file order. RecordError when there are more metrics than can be held."""
 
-    def __init__(self) -> None:
+    def __init__(self, where: str = "metrics.bin") -> None:
+        self._where = where
+        self._columns = 0
         self._blocks: dict[KeySet, Block] = {}
         self._damages: list[Damage] = []
         self._order = 0
 
     def add(self, item: Rows | Row | Rewind | Chunk | Damage) -> None:
-        blocks = self._blocks
         match item:
             case Rows(keys=keys) | Chunk(keys=keys):
-                block = blocks.get(keys) or blocks.setdefault(keys, Block(keys))
+                block = self._block(keys)
                 branch = item.branch if isinstance(item, Chunk) else 0
                 block.add(item.steps, item.times_ns, item.columns, branch, self._order)
                 self._order += len(item.steps)
             case Row(keys=keys):
-                block = blocks.get(keys) or blocks.setdefault(keys, Block(keys))
+                block = self._block(keys)
                 block.add([item.step], [item.time_ns], [[value] for value in item.values], 0, self._order)
                 self._order += 1
             case Rewind(step=step, attempt=attempt):
-                for block in blocks.values():
+                for block in self._blocks.values():
                     block.leave(step, attempt)
             case Damage():
                 self._damages.append(item)
+
+    def _block(self, keys: KeySet) -> Block:
+        if keys not in self._blocks:
+            self._columns += len(keys.names)
+            metrics_file.check_columns(self._columns, where=self._where)
+            self._blocks[keys] = Block(keys)
+        return self._blocks[keys]
 
     def contents(self) -> Contents:
         return Contents(list(self._blocks.values()), tuple(self._damages))
@@ -292,6 +302,7 @@ def _reduced(series: Series, buckets: int) -> Reduced:
         first_steps = np.ceil(np.minimum(edges, 2.0**63 - 1024)).astype(np.int64)
         first_steps[0] = steps[0]  # a float may lie above it
         starts = np.unique(np.searchsorted(steps, first_steps))
+        starts = starts[starts < total]  # of many points at few steps the last ranges hold none
     else:
         starts = np.arange(total)
     ends = np.append(starts[1:], total) if total else starts
@@ -331,7 +342,7 @@ def _summary(parts: Sequence[tuple[Block, int]]) -> Summary:
         at_min=at_low,
         max=high,
         at_max=at_high,
-        mean=_mean(values),
+        mean=mean(values),
     )
 
 
@@ -358,17 +369,23 @@ def _extreme(parts: Sequence[tuple[Sequence[float], Sequence[int]]], sign: int) 
     return sign * value, step
 
 
-def _mean(values: Sequence[float]) -> float:
+def mean(values: Sequence[float]) -> float:
+    """Return the mean of numbers without NaN, rounded once: large numbers that cancel leave what is between them."""
     try:
         return math.fsum(values) / len(values) if values else math.nan
-    except (OverflowError, ValueError):  # infinities of both signs, or numbers too large to add
-        return sum(values) / len(values)
+    except ValueError:  # infinities of both signs
+        return math.nan
+    except OverflowError:  # their sum is no float, though their mean is one
+        near = 2 * math.fsum(value / (2 * len(values)) for value in values)
+        return min(max(near, min(values)), max(values))  # rounded up, it may be infinite
 
 
 def _data(source: Source) -> tuple[bytes | memoryview, str]:
     if isinstance(source, bytes | memoryview):
         return source, "metrics.bin"
     try:
-        return Path(source).read_bytes(), str(source)
+        return read_bytes(source, MAX_BYTES), str(source)
     except FileNotFoundError:
         return b"", str(source)
+    except OSError as error:
+        raise RecordError(f"The metrics cannot be read: {error.strerror or error}.", where=str(source)) from error

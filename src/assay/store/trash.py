@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from assay.core import lease as leases
+from assay.core.directory import open_directory
 from assay.core.errors import InputError
-from assay.store.blobs import FileBlobs
+from assay.core.ids import id_of_folder
+from assay.store.code import code_blobs
 from assay.store.index import delete_index
 from assay.store.known import forget, lost_roots
-from assay.store.layout import Project, RunFolder, refusal, run_folders, scan_runs
+from assay.store.layout import Project, RunFolder, no_folder, refusal, run_folders, run_in
 from assay.store.reach import named_digests, reachable
 
 TRASH = ".trash"
 _YOUNG_S = 3600.0
 # Of the snapshots: it says that files are kept whose blobs may be gone now.
 _STAT_CACHE = "stat.json"
+_NO_LINK = "Look at it, and put a folder in its place, or nothing."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,31 +42,40 @@ def trash_dir(project: Project) -> Path:
 
 
 def remove(folder: RunFolder) -> Path:
-    """Take a run out of the lists; its files stay until `clean`. InputError while it is being written."""
-    lease = leases.read(folder.path)
-    if lease is not None and leases.liveness(lease) != "dead":
+    """Take a run out of the lists; its files stay until `clean`. InputError while it is being written.
+
+    Of a link in the place of a run's folder the link goes, and what it leads to stays as it is.
+    """
+    lease = leases.read(folder.path) if not no_folder(folder) else None
+    if lease is not None and leases.liveness(lease, written_ns=leases.written_ns(folder.path)) == "alive":
         who = leases.describe(lease)
         raise InputError(f"The run {folder.id} is being written by {who}.", where=str(folder.path), fix="stop it first")
-    place = folder.path.parent / TRASH / folder.path.name
     try:
-        place.parent.mkdir(exist_ok=True)
-        os.rename(folder.path, place)
+        with open_directory(folder.path.parent, follow=True) as runs, runs.folder(TRASH, create=True) as trash:
+            runs.move(folder.path.name, trash, folder.path.name)
     except OSError as error:
         raise refusal(error, folder.path, "The run cannot be removed") from error
-    return place
+    return folder.path.parent / TRASH / folder.path.name
 
 
 def removed(project: Project) -> list[RunFolder]:
-    """The runs that were removed and not yet cleaned away, the oldest first."""
-    entries = sorted(scan_runs(trash_dir(project)), key=lambda each: each.name)
-    return [RunFolder(Path(entry.path)) for entry in entries]
+    """The runs that were removed and not yet cleaned away, the oldest first. InputError when the trash is a link."""
+    try:
+        with open_directory(project.runs_dir, follow=True) as runs, runs.folder(TRASH) as trash:
+            names = sorted(entry.name for entry in trash.entries() if id_of_folder(entry.name) is not None)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise refusal(error, trash_dir(project), "Removed runs cannot be looked at", fix=_NO_LINK) from error
+    return [RunFolder(trash_dir(project) / name) for name in names]
 
 
 def bring_back(folder: RunFolder) -> Path:
     """Put a removed run back where it was."""
     place = folder.path.parent.parent / folder.path.name
     try:
-        os.rename(folder.path, place)
+        with open_directory(place.parent, follow=True) as runs, runs.folder(TRASH) as trash:
+            trash.move(folder.path.name, runs, place.name)
     except OSError as error:
         raise refusal(error, place, "The run cannot be brought back") from error
     return place
@@ -74,6 +85,7 @@ def clean(project: Project | None, *, code: bool = False, dry_run: bool = False)
     """Delete removed runs, and forget projects that are gone; with `code` also the code that no run here needs.
 
     Runs that lie elsewhere (in another `runs_dir`, or copied away) are not seen: their code counts as unused.
+    Nothing outside of the trash and of the store of code is deleted, whatever links lie in them.
     """
     lost = lost_roots()
     if not dry_run and lost:
@@ -84,16 +96,12 @@ def clean(project: Project | None, *, code: bool = False, dry_run: bool = False)
     if project is None:
         return Cleaned(projects=tuple(lost))
     runs = removed(project)
-    size = sum(file.stat().st_size for run in runs for file in _files(run.path))
+    size = sum(status.st_size for run in runs for status in _files(run))
     if not dry_run:
-        for run in runs:
-            _delete(run.path)
-    unused, why = _unused_code(project, [] if dry_run else removed(project)) if code else ([], "")
-    size += sum(path.stat().st_size for path in unused)
-    if not dry_run and unused:
-        (project.code_dir / _STAT_CACHE).unlink(missing_ok=True)
-        for path in unused:
-            path.unlink(missing_ok=True)
+        _empty_trash(project)
+    unused, why = _unused_code(project) if code else ([], "")
+    if unused:
+        size += _discard_code(project, unused, dry_run=dry_run)
     return Cleaned(
         runs=tuple(run.path.name for run in runs),
         projects=tuple(lost),
@@ -103,28 +111,50 @@ def clean(project: Project | None, *, code: bool = False, dry_run: bool = False)
     )
 
 
-def _unused_code(project: Project, left: list[RunFolder]) -> tuple[list[Path], str]:
-    """Files of the code store that no run needs. Young ones may belong to a run that begins at this moment."""
-    blobs = FileBlobs(project.code_dir)
+def _empty_trash(project: Project) -> None:
+    try:
+        with open_directory(project.runs_dir, follow=True) as runs, runs.folder(TRASH) as trash:
+            for name in sorted(entry.name for entry in trash.entries()):
+                trash.remove(name)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise refusal(error, trash_dir(project), "The runs cannot be deleted", fix=_NO_LINK) from error
+
+
+def _files(run: RunFolder) -> Iterator[os.stat_result]:
+    if not no_folder(run):
+        with open_directory(run.path) as folder:
+            yield from (status for _, status in folder.files())
+
+
+def _discard_code(project: Project, digests: list[str], *, dry_run: bool) -> int:
+    """Delete files of the code store, or only say how many bytes they have."""
+    blobs = code_blobs(project)
+    if dry_run:
+        return sum(os.lstat(blobs.path(digest)).st_size for digest in digests)
+    try:
+        with open_directory(project.code_dir) as folder, contextlib.suppress(FileNotFoundError):
+            folder.remove(_STAT_CACHE)
+        return blobs.discard(digests)
+    except OSError as error:
+        raise refusal(error, project.code_dir, "The code cannot be deleted", fix=_NO_LINK) from error
+
+
+def _unused_code(project: Project) -> tuple[list[str], str]:
+    """What of the code store no run needs. What is young may belong to a run that begins at this moment."""
+    blobs = code_blobs(project)
     needed: set[str] = set()
-    for run in [*run_folders(project), *left]:
-        if not run.run_json.exists():
-            return [], f"{run.path.name} has no run.json, so nobody knows which code it needs"
+    for run in run_folders(project):
+        if why := run_in(run)[1]:
+            return [], f"{run.path.name} cannot be read, so nobody knows which code it needs: {why}"
         try:
             needed |= named_digests(run)
         except OSError as error:
             return [], f"{run.path.name} cannot be read ({error.strerror})"
-    kept = reachable(needed, blobs)
-    paths = [blobs.path(digest) for digest in blobs.digests() if digest not in kept]
-    return [path for path in paths if time.time() - path.stat().st_mtime > _YOUNG_S], ""
-
-
-def _delete(folder: Path) -> None:
     try:
-        shutil.rmtree(folder)
+        kept = reachable(needed, blobs)
+        unused = [digest for digest in blobs.digests() if digest not in kept]
+        return [each for each in unused if time.time() - os.lstat(blobs.path(each)).st_mtime > _YOUNG_S], ""
     except OSError as error:
-        raise refusal(error, folder, "The run cannot be deleted") from error
-
-
-def _files(folder: Path) -> Iterator[Path]:
-    return (path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+        return [], f"{project.code_dir} cannot be read: {error.strerror}"

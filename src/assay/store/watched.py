@@ -29,8 +29,12 @@ class FileChange:
 
 
 def file_changes(folder: RunFolder) -> Iterator[FileChange]:
-    """The changes in the order in which they were seen."""
-    for data in read_lines(folder.files).objects:
+    """The changes in the order in which they were seen. What cannot be read is passed over."""
+    try:
+        lines = read_lines(folder.files)
+    except OSError:
+        return
+    for data in lines.objects:
         try:
             yield from_plain(FileChange, data)
         except RecordError:

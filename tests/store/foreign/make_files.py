@@ -17,6 +17,7 @@ import sys
 import tarfile
 import time
 from pathlib import Path
+from typing import Any
 
 NUMBERS = [2.0, math.nan, 0.5, math.inf, -math.inf, 0.25]
 EPOCH_S = 1_760_000_000.0
@@ -86,6 +87,7 @@ def mlflow(uri: str) -> None:
     Path("model.txt").write_text("weights")
     client.log_artifact(run_id, "model.txt", "out/deep")
     client.log_text(run_id, "said\n", "said.txt")
+    _inputs_and_models(client, experiment, run_id, at_ms)
     client.set_terminated(run_id, "FINISHED", at_ms + 60_000)
 
     child = client.create_run(experiment, at_ms + 5000, {"mlflow.parentRunId": run_id}, run_name="../../child")
@@ -95,6 +97,35 @@ def mlflow(uri: str) -> None:
     client.log_metric(open_run.info.run_id, "acc", 0.25, at_ms + 9000, 1)
     gone = client.create_run(experiment, at_ms + 9000, {}, run_name="deleted")
     client.delete_run(gone.info.run_id)
+
+
+def _inputs_and_models(client: Any, experiment: str, run_id: str, at_ms: int) -> None:
+    """What MLflow 3 has beside a run: the data that went in, and the models that came out."""
+    from mlflow.entities import Dataset, DatasetInput, InputTag, LoggedModelInput, LoggedModelOutput
+
+    train = Dataset("digits", "0a1b2c3d", "local", '{"uri": "/data/digits.csv"}', '{"columns": []}', '{"rows": 5000}')
+    valid = Dataset("digits", "4e5f6071", "http", '{"url": "https://example.org/valid.csv"}')
+    inputs = [
+        DatasetInput(train, [InputTag("mlflow.data.context", "train")]),
+        DatasetInput(valid, [InputTag("mlflow.data.context", "validation"), InputTag("fold", "3")]),
+    ]
+    client.log_inputs(run_id, inputs)
+    params = {"width": "16"}
+    model = client.create_logged_model(
+        experiment, "net", run_id, tags={"stage": "dev"}, params=params, model_type="cnn"
+    )
+    client.log_metric(
+        run_id, "acc", 0.75, at_ms + 5000, 3, model_id=model.model_id, dataset_name="digits", dataset_digest="4e5f6071"
+    )
+    Path("net").mkdir()
+    Path("net/MLmodel").write_text("flavors: {}\n")
+    Path("net/weights.txt").write_text("weights of the net")
+    client.log_model_artifacts(model.model_id, "net")
+    client.finalize_logged_model(model.model_id, "READY")
+    client.log_outputs(run_id, [LoggedModelOutput(model.model_id, 3)])
+    other = client.create_logged_model(experiment, "teacher")
+    client.finalize_logged_model(other.model_id, "FAILED")
+    client.log_inputs(run_id, models=[LoggedModelInput(other.model_id)])
 
 
 def wandb() -> None:

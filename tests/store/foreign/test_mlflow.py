@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import shutil
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 from assay.core.errors import InputError, RecordError
+from assay.store.foreign import mlflow
 from assay.store.foreign.mlflow import find
 from assay.store.foreign.run import ForeignRun
 from foreign_files import unpacked
@@ -47,7 +49,7 @@ def test_a_run_has_its_params_tags_description_and_source(runs: list[ForeignRun]
         "seed": "007",
         "text": "two\nlines",
     }
-    assert first.values == {"team": "nlp/ärzte", "stage": "dev"}
+    assert {key: first.values[key] for key in ("team", "stage")} == {"team": "nlp/ärzte", "stage": "dev"}
     assert first.desc == "does it learn?\n\nyes"
     assert (first.user, first.command, first.git_commit[:4]) == ("ada", ["train.py"], "0123")
     assert first.about["experiment"] == "points of view"
@@ -56,7 +58,7 @@ def test_a_run_has_its_params_tags_description_and_source(runs: list[ForeignRun]
 
 
 def test_metrics_keep_every_number_step_and_time(runs: list[ForeignRun]) -> None:
-    (loss,) = runs[0].blocks
+    (loss,) = (block for block in runs[0].blocks if block.keys.names != ("acc",))
 
     assert loss.keys.names == ("train/loss",)
     assert list(loss.steps) == [-2, -1, 0, 1, 2, 3]
@@ -64,10 +66,45 @@ def test_metrics_keep_every_number_step_and_time(runs: list[ForeignRun]) -> None
     assert loss.times_ns[5] == 1_760_000_005 * 10**9
 
 
+def test_the_data_that_went_in_and_the_models_that_came_out_are_brought_along(runs: list[ForeignRun]) -> None:
+    values = {key: value for key, value in runs[0].values.items() if key.startswith(("dataset/", "model/"))}
+
+    model = values["model/net"]
+    assert model.pop("id").startswith("m-") and values["model/teacher"].pop("id").startswith("m-")
+    assert values == {
+        "dataset/train/digits": {
+            "digest": "0a1b2c3d",
+            "source_type": "local",
+            "source": {"uri": "/data/digits.csv"},
+            "schema": {"columns": []},
+            "profile": {"rows": 5000},
+        },
+        "dataset/validation/digits": {
+            "digest": "4e5f6071",
+            "source_type": "http",
+            "source": {"url": "https://example.org/valid.csv"},
+            "fold": "3",
+        },
+        "model/net": {
+            "type": "cnn",
+            "status": "ready",
+            "step": 3,
+            "params": {"width": 16},
+            "metrics": {"acc": 0.75},
+            "tags": {"stage": "dev"},
+        },
+        "model/teacher": {"status": "failed", "role": "input"},
+    }
+    (weights,) = (file for file in runs[0].files if file.name == "models/net/weights.txt")
+    assert isinstance(weights.source, Path)
+    assert (weights.source.read_text(), weights.step) == ("weights of the net", 3)
+    assert [run.warnings for run in runs] == [[], [], []]
+
+
 def test_artifacts_are_found_though_the_folder_was_moved(runs: list[ForeignRun]) -> None:
     kept = {file.name: file.source for file in runs[0].files}
 
-    assert kept.keys() == {"said.txt", "out/deep/model.txt"}
+    assert kept.keys() == {"said.txt", "out/deep/model.txt", "models/net/MLmodel", "models/net/weights.txt"}
     path = kept["out/deep/model.txt"]
     assert isinstance(path, Path)
     assert path.read_text() == "weights"
@@ -81,7 +118,8 @@ def test_a_metric_file_that_was_cut_off_gives_its_whole_lines(tmp_path: Path) ->
 
     run = find(tmp_path)[0].read()
 
-    assert list(run.blocks[0].steps) == [-2, -1, 0, 1, 2]
+    (loss,) = (block for block in run.blocks if block.keys.names == ("train/loss",))
+    assert list(loss.steps) == [-2, -1, 0, 1, 2]
     (warning,) = run.warnings
     assert warning.startswith(str(path))
     assert warning.endswith(f"at byte {data.rindex(b'1760')}")
@@ -103,7 +141,8 @@ def test_links_do_not_bring_in_what_lies_elsewhere(tmp_path: Path) -> None:
     found = find(root)[0].read()
 
     assert "hidden" not in repr((found.config, found.values))
-    assert {file.name for file in found.files} == {"said.txt", "out/deep/model.txt", "near"}
+    names = {file.name for file in found.files if not file.name.startswith("models/")}
+    assert names == {"said.txt", "out/deep/model.txt", "near"}
     assert sum("leads out of the folder" in warning for warning in found.warnings) == 4
 
 
@@ -157,3 +196,58 @@ def test_what_is_missing_is_said(tmp_path: Path) -> None:
     (tmp_path / "mlflow.db").write_bytes(b"SQLite format 3\0 and no more")
     with pytest.raises(InputError, match="no database that can be read"):
         find(tmp_path)
+
+
+VIEW_WITHOUT_END = """
+    ALTER TABLE runs RENAME TO kept;
+    CREATE VIEW runs AS WITH RECURSIVE more(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM more)
+        SELECT kept.* FROM kept, more;
+"""
+METRICS_WITHOUT_END = """
+    ALTER TABLE metrics RENAME TO kept;
+    CREATE VIEW metrics AS WITH RECURSIVE more(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM more)
+        SELECT kept.*, more.i AS rowid FROM kept, more;
+"""
+
+
+@pytest.mark.parametrize("harm", [VIEW_WITHOUT_END, METRICS_WITHOUT_END])
+def test_a_view_in_the_place_of_a_table_is_not_asked(tmp_path: Path, harm: str) -> None:
+    root = unpacked("mlflow-db", tmp_path)
+    with contextlib.closing(sqlite3.connect(root / "mlflow.db")) as database:
+        database.executescript("PRAGMA legacy_alter_table = ON;" + harm)
+
+    with pytest.raises(InputError, match="no runs of MLflow"):
+        find(root)
+
+
+def test_a_question_that_has_no_end_is_ended(tmp_path: Path) -> None:
+    root = unpacked("mlflow-db", tmp_path)
+    with (
+        mlflow._opened(root / "mlflow.db") as database,
+        pytest.raises(sqlite3.OperationalError, match="interrupted"),
+    ):
+        database.execute(
+            "WITH RECURSIVE more(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM more) SELECT max(i) FROM more"
+        )
+
+
+@pytest.mark.parametrize("name", ["mlruns/meta.yaml", "mlflow.db", "mlruns/1/run/meta.yaml"])
+def test_pipes_where_files_should_be_are_not_waited_for(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+    os.mkfifo(tmp_path / name)
+
+    with pytest.raises(InputError):
+        find(tmp_path)
+
+
+def test_thousands_of_parameters_and_parts_of_a_name_are_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mlflow, "_MOST_PARAMS", 5)
+    root = unpacked("mlflow-files", tmp_path)
+    (params,) = (path for path in root.glob("mlruns/*/*/params") if (path / "lr").exists())
+    (params / ".".join("a" * 60)).write_text("deep")
+    run = find(root)[0].read()
+
+    assert "3 of 8 parameters were left out" in run.warnings
+    assert ".".join("a" * 60) in run.config

@@ -16,13 +16,16 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from assay.core import manifest as manifests
+from assay.core.directory import create_file
 from assay.core.errors import CheckpointError
 from assay.core.manifest import Axis, File, Kind, Manifest, Part
+from assay.core.regular_file import read_bytes
 from assay.engine.checkpoint.codec import Encoded, decode, digest_encoded, digest_tensor, encode
 from assay.engine.checkpoint.pieces import assembled, digest_of_pieces, pieces_of
 from assay.engine.checkpoint.tensor_file import read_tensors, sha256_of, write_tensors
 
 _WORTH_A_LINK = 1 << 20
+_MOST_TREE_BYTES = 1 << 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,7 +187,7 @@ def _share(folder: Path, files: Iterable[File], other: Path) -> None:
 
 def _load_part(folder: Path, part: Part) -> Any:
     try:
-        tree = json.loads((folder / part.tree).read_text(encoding="utf-8"))
+        tree = json.loads(read_bytes(folder / part.tree, _MOST_TREE_BYTES))
         read = {name: read_tensors(folder / name) for name in part.files}
         in_pieces = {tensor.name: assembled(tensor, read) for tensor in part.sharded}
         tensors = {name: tensor for each in read.values() for name, tensor in each.items()} | in_pieces
@@ -218,7 +221,7 @@ def _sha256_of(path: Path) -> str:
 
 
 def _write_file(folder: Path, name: str, data: bytes) -> File:
-    with open(folder / name, "xb") as file:
+    with os.fdopen(create_file(folder / name), "wb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())

@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 from assay.core import manifest as manifests
+from assay.core.directory import make_directory
 from assay.core.errors import AssayError, CheckpointError, InputError
 from assay.core.manifest import Checkpoint, Kind, Manifest, folder_of_step
 from assay.engine.checkpoint import folder as folders
@@ -305,7 +306,7 @@ class Saver:
             try:
                 for stale in self.folder.glob(f"*{manifests.TEMPORARY}"):  # of a process that was killed
                     shutil.rmtree(stale, ignore_errors=True)
-                temporary.mkdir(parents=True)
+                make_directory(temporary)
                 manifest = folders.write(temporary, contents, like=[each.path for each in self._complete()[-1:]])
                 self._move(temporary, there, replaced=existing == "replace")
                 if final:
@@ -376,7 +377,7 @@ class Saver:
                 return {"kept": True}
         for stale in self.folder.glob(f"*{manifests.TEMPORARY}"):  # of a process that was killed
             shutil.rmtree(stale, ignore_errors=True)
-        temporary.mkdir(parents=True)
+        make_directory(temporary)
         return {"folder": str(temporary.resolve())}
 
     def _move(self, temporary: Path, there: Checkpoint, *, replaced: bool) -> None:

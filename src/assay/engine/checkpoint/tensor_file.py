@@ -12,7 +12,9 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from assay.core.directory import create_file
 from assay.core.manifest import File
+from assay.core.regular_file import open_regular
 from assay.engine.checkpoint.codec import FILE_DTYPES, as_bytes, hasher_of
 
 _CHUNK = 1 << 20
@@ -34,7 +36,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> tuple[File, dict
     text = json.dumps(header, separators=(",", ":")).encode("ascii")
     text += b" " * (-len(text) % 8)
     whole, digests = sha256(), {}
-    with open(path, "xb") as file:
+    with os.fdopen(create_file(path), "wb") as file:
         head = len(text).to_bytes(8, "little") + text
         file.write(head)
         whole.update(head)
@@ -52,6 +54,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> tuple[File, dict
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """The tensors of a file, in memory of their own. SafetensorError or OSError when it cannot be read."""
+    os.close(open_regular(path, follow=True))  # safetensors would wait for ever at a named pipe
     # Copied out of the mapped file: sums over memory that is not aligned differ in their last bits.
     return {name: tensor.clone() for name, tensor in load_file(path).items()}
 
@@ -59,7 +62,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 def sha256_of(path: Path) -> str:
     """The digest of a file in hex."""
     hasher = sha256()
-    with open(path, "rb") as file:
+    with open(open_regular(path, follow=True), "rb") as file:
         while chunk := file.read(_CHUNK):
             hasher.update(chunk)
     return hasher.hexdigest()

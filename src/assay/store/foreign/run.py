@@ -10,13 +10,18 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal
 
+from assay.core.errors import RecordError
 from assay.core.facts import EndStatus
 from assay.core.ids import run_id_of
 from assay.core.metrics_file import KeySet
+from assay.core.regular_file import FileTooLargeError, read_bytes
 from assay.store.series import Block
 
 Tool = Literal["tensorboard", "mlflow", "wandb"]
 
+MAX_BYTES = 8 << 30
+MAX_FILES = 200_000
+MAX_FOLDERS_DEEP = 50
 _MAX_NS = (1 << 63) - 1
 _KINDS = {
     ".png": "image",
@@ -126,26 +131,63 @@ def kind_of(name: str) -> str:
     return _KINDS.get(os.path.splitext(name)[1].lower(), "")
 
 
+def read_file(path: Path) -> bytes:
+    """Read a file of another tracker whole. OSError for what is none, RecordError for one too large to be."""
+    try:
+        return read_bytes(path, MAX_BYTES, follow=True)
+    except FileTooLargeError as error:
+        raise RecordError(f"The file is too large: {error.strerror}.", where=str(path)) from error
+
+
 def files_below(folder: Path, root: Path, *, left_out: list[str]) -> Iterator[tuple[str, Path]]:
-    """The files below a folder, by their path in it. Links are followed as long as they stay inside of `root`."""
+    """The files below a folder, by their path in it. Links are followed as long as they stay inside of `root`.
+
+    Pipes, devices and what lies deeper or is more than any tracker writes are left out, and told.
+    """
     inside = os.path.realpath(root)
     if not folder.is_dir():
         return
-    if not _is_in(inside, folder):
+    if not is_inside(inside, folder):
         left_out.append(f"{folder.name} is a link that leads out of the folder that was given")
         return
-    for parent, folders, names in os.walk(folder):
-        folders.sort()
-        for name in sorted([*names, *(each for each in folders if os.path.islink(os.path.join(parent, each)))]):
-            path = Path(parent, name)
-            shown = path.relative_to(folder).as_posix()
-            if path.is_symlink() and not _is_in(inside, path):
-                left_out.append(f"{shown} is a link that leads out of the folder that was given")
-            elif path.is_file():
-                yield shown, path
-            elif path.is_symlink():
-                left_out.append(f"{shown} is a link to no file")
+    found = 0
+    for path in walk(folder, left_out):
+        shown = path.relative_to(folder).as_posix()
+        if found == MAX_FILES:
+            left_out.append(f"all after the first {MAX_FILES} files of {folder.name}")
+            return
+        if path.is_symlink() and not is_inside(inside, path):
+            left_out.append(f"{shown} is a link that leads out of the folder that was given")
+        elif path.is_file():
+            found += 1
+            yield shown, path
+        elif path.is_symlink():
+            left_out.append(f"{shown} is a link to no file")
+        else:
+            left_out.append(f"{shown} is no file")
 
 
-def _is_in(inside: str, path: Path) -> bool:
-    return os.path.commonpath([inside, os.path.realpath(path)]) == inside
+def walk(folder: Path, left_out: list[str]) -> Iterator[Path]:
+    """Everything below a folder that is no folder itself, in order; links are not gone into."""
+    todo = [(folder, 0)]
+    while todo:
+        here, depth = todo.pop()
+        inner = []
+        try:
+            entries = sorted(os.scandir(here), key=lambda entry: entry.name)
+        except OSError as error:
+            left_out.append(f"{here} cannot be read: {error.strerror}")
+            continue
+        for entry in entries:
+            if not entry.is_dir(follow_symlinks=False):
+                yield Path(entry.path)
+            elif depth < MAX_FOLDERS_DEEP:
+                inner.append((Path(entry.path), depth + 1))
+            else:
+                left_out.append(f"{entry.path} lies deeper than {MAX_FOLDERS_DEEP} folders")
+        todo += reversed(inner)
+
+
+def is_inside(real_root: str, path: Path) -> bool:
+    """Whether a path, its links followed, lies in a folder that is given without links."""
+    return os.path.commonpath([real_root, os.path.realpath(path)]) == real_root

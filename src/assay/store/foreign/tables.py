@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+MAX_DEPTH = 20
+"""Names of more parts than this are no tables inside of each other."""
+
 
 def nested(flat: Mapping[str, Any]) -> dict[str, Any]:
     """`{"model.width": 16}` as `{"model": {"width": 16}}`. A name that would not fit beside the others stays whole.
@@ -16,6 +19,9 @@ def nested(flat: Mapping[str, Any]) -> dict[str, Any]:
     plain = {key for key in flat if "." not in key}
     for key, value in flat.items():
         parts = key.split(".")
+        if len(parts) > MAX_DEPTH:
+            root[key] = value
+            continue
         heads = {".".join(parts[:i]) for i in range(1, len(parts))}
         if not all(parts) or heads & flat.keys() or (parts[0] in plain and len(parts) > 1):
             root[key] = value

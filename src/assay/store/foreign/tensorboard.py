@@ -10,15 +10,17 @@ import struct
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from assay.core.errors import InputError
 from assay.core.facts import EndStatus
+from assay.core.regular_file import read_start
 from assay.store.foreign import protobuf
 from assay.store.foreign.protobuf import Field, MalformedError, by_number, part, text, whole
 from assay.store.foreign.records import Trouble, tf_records
-from assay.store.foreign.run import ForeignFile, ForeignRun, Found, curve, ns_of
+from assay.store.foreign.run import ForeignFile, ForeignRun, Found, curve, is_inside, ns_of, read_file, walk
 from assay.store.series import Block
 
 _MARK = "tfevents"
@@ -54,14 +56,12 @@ _BFLOAT16, _HALF = 14, 19
 def find(root: Path) -> list[Found]:
     """The runs at and below `root`, by the names of their folders. InputError when there are none."""
     runs = []
-    for parent, folders, names in os.walk(root):
-        folders.sort()
-        files = sorted(name for name in names if _MARK in name and not name.endswith(".profile-empty"))
-        if files:
-            folder = Path(parent)
-            name = root.resolve().name if folder == root else folder.relative_to(root).as_posix()
-            paths = [folder / each for each in files]
-            runs.append(_found(name, folder, paths))
+    real_root = os.path.realpath(root)
+    events = (path for path in walk(root, []) if _MARK in path.name and not path.name.endswith(".profile-empty"))
+    ours = (path for path in events if path.is_file() and (not path.is_symlink() or is_inside(real_root, path)))
+    for folder, paths in groupby(ours, key=lambda path: path.parent):
+        name = root.resolve().name if folder == root else folder.relative_to(root).as_posix()
+        runs.append(_found(name, folder, list(paths)))
     if not runs:
         what = "There are no event files of TensorBoard in this folder or below it."
         raise InputError(what, where=str(root), fix="They are called events.out.tfevents.*")
@@ -70,8 +70,8 @@ def find(root: Path) -> list[Found]:
 
 def _found(name: str, folder: Path, paths: list[Path]) -> Found:
     # TensorBoard gives no ids. The first file's name and its first event have the time, the host and the process.
-    with open(paths[0], "rb") as file:
-        key = hashlib.sha256(os.fsencode(paths[0].name) + b"\0" + file.read(_FIRST_BYTES)).hexdigest()
+    first = read_start(paths[0], _FIRST_BYTES, follow=True)
+    key = hashlib.sha256(os.fsencode(paths[0].name) + b"\0" + first).hexdigest()
     return Found(tool="tensorboard", key=key, name=name, path=folder, read=lambda: _read(name, paths))
 
 
@@ -80,7 +80,7 @@ def _read(name: str, paths: list[Path]) -> ForeignRun:
     warnings = []
     for path in paths:
         trouble = Trouble(path)
-        for offset, record in tf_records(path.read_bytes(), trouble):
+        for offset, record in tf_records(read_file(path), trouble):
             try:
                 log.add(record)
             except (MalformedError, struct.error):

@@ -14,10 +14,12 @@ from typing import Any
 
 from assay.core.errors import InputError, RecordError
 from assay.core.metrics_file import KeySet
+from assay.core.plain import parse_json
+from assay.core.regular_file import read_start
 from assay.store.foreign import protobuf
 from assay.store.foreign.protobuf import Field, MalformedError, as_bytes, as_text, by_number, part, text, whole
 from assay.store.foreign.records import Trouble, log_records
-from assay.store.foreign.run import ForeignFile, ForeignRun, Found, files_below, kind_of, ns_of
+from assay.store.foreign.run import ForeignFile, ForeignRun, Found, files_below, kind_of, ns_of, read_file
 from assay.store.foreign.tables import flat
 from assay.store.series import Block
 
@@ -50,8 +52,7 @@ def find(root: Path) -> list[Found]:
 
 def _found(path: Path, root: Path) -> Found:
     run_id = path.stem.removeprefix("run-")
-    with open(path, "rb") as file:
-        data = file.read(_BEGINNING_BYTES)
+    data = read_start(path, _BEGINNING_BYTES, follow=True)
     # An id is given again when a run is resumed: it is known by its beginning, too.
     log = _Log()
     if data.startswith(_HEAD):
@@ -64,7 +65,7 @@ def _found(path: Path, root: Path) -> Found:
 
 
 def _read(path: Path, root: Path) -> ForeignRun:
-    data = path.read_bytes()
+    data = read_file(path)
     if not data.startswith(_HEAD):
         raise RecordError("This is no file of wandb: it begins otherwise.", where=str(path))
     log, trouble = _Log(), Trouble(path)
@@ -313,7 +314,7 @@ def _path(item: dict[int, list[Field]]) -> list[str]:
 
 def _value(item: dict[int, list[Field]]) -> Any:
     if item[16] or item[8]:
-        return json.loads(as_bytes((item[16] or item[8])[-1]))
+        return parse_json(as_bytes((item[16] or item[8])[-1]))
     if item[7]:
         return text(item[7])
     if item[6]:
@@ -381,7 +382,7 @@ def _histogram(medium: _Medium) -> ForeignFile:
 def _as_csv(path: Path) -> bytes | Path:
     """A table of wandb as one of ours; the file as it is where it is something else."""
     try:
-        table = json.loads(path.read_bytes())
+        table = parse_json(read_file(path))
         lines = io.StringIO()
         writer = csv.writer(lines, lineterminator="\n")
         writer.writerow(table["columns"])

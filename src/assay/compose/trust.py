@@ -1,0 +1,149 @@
+"""Which code a recorded run may use: that of this user's working tree, and none of a foreign record unasked.
+
+All that a record says is data. Where its user folders, its project and its config lead is followed at once only if this
+user made it; else somebody has to say so, and then the modules come from the working tree all the same.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from assay.compose.records import refuse_redacted
+from assay.config.allowed import parts_of
+from assay.config.loading import Config
+from assay.config.settings import Settings
+from assay.config.tree import Table, walk
+from assay.core.errors import InputError
+from assay.query.run import RunView
+from assay.store import authorship
+from assay.store.layout import Project, find_project
+
+_SHOWN = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Foreign:
+    """A record that was not made here, and what using it would run.
+
+    `use` completes "to ... it": "resume", "test". `calls` are the targets of its config that are neither torch's nor
+    assay's; `code` says where modules come from.
+    """
+
+    run: str
+    use: str
+    made: str
+    calls: tuple[str, ...]
+    code: str
+
+    def lines(self) -> list[str]:
+        """Return what a person should know before they say yes."""
+        more = len(self.calls) - _SHOWN
+        shown = ", ".join(self.calls[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+        return [
+            f"The run {self.run} was not made here. {self.made}",
+            f"To {self.use} it runs on this machine, as you:",
+            f"  calls  {shown or 'nothing but classes of torch and assay'}",
+            f"  code   {self.code}",
+        ]
+
+
+Trust = bool | Callable[[Foreign], bool]
+"""Whether a foreign record may run: an answer, or whom to ask."""
+
+Tell = Callable[[str], None]
+
+
+def at_home(
+    config: Config,
+    view: RunView,
+    *,
+    use: str,
+    trust: Trust = False,
+    tell: Tell = lambda line: None,
+    part: str = "",
+) -> Config:
+    """Return the saved config of a run with the modules and settings that it may use here.
+
+    InputError when the run was not made here and `trust` does not allow it, or when it lacks secrets that it was run
+    with (of the section `part`, if that is given).
+    """
+    config = _permitted(config, view, use=use, trust=trust, tell=tell)
+    refuse_redacted(config, view.id, part=part)
+    return config
+
+
+def _permitted(config: Config, view: RunView, *, use: str, trust: Trust, tell: Tell) -> Config:
+    home = home_of(view)
+    if is_at_home(view):
+        dirs = tuple(map(Path, kept_dirs(view))) or config.user_dirs
+        return replace(config, user_dirs=dirs, settings=Settings(Path(view.file.project)))
+    root = home.root if home is not None else Path.cwd()
+    dirs = _moved_dirs(view, root)
+    code = f"modules in {' and '.join(map(str, dirs))}, your working tree"
+    permit(view, config.root, use=use, code=code, trust=trust)
+    tell(f"{view.id} was made elsewhere: its modules are taken from {root}, the working tree")
+    return replace(config, user_dirs=dirs, settings=Settings(root))
+
+
+def permit(view: RunView, root: Table, *, use: str, code: str, trust: Trust) -> None:
+    """Raise InputError unless this user made the run, or `trust` allows what it would run."""
+    if authorship.is_own(view.folder, view.file):
+        return
+    foreign = Foreign(run=view.id, use=use, made=_made(view), calls=tuple(_foreign_calls(root)), code=code)
+    if trust(foreign) if callable(trust) else trust:
+        return
+    raise InputError(
+        f"The run {view.id} was not made here: to {use} it would run what its config says.",
+        where=str(view.path),
+        fix=f"look at it (assay show {view.id} --config), then say --trust; in Python: trust=True",
+    )
+
+
+def is_at_home(view: RunView) -> bool:
+    """Return whether this user made the run, where it is now."""
+    is_here = not authorship.is_moved(view.folder, view.file) and os.path.isdir(view.file.project)
+    return is_here and authorship.is_own(view.folder, view.file)
+
+
+def home_of(view: RunView) -> Project | None:
+    """Return the project that a run was made in; of one that comes from elsewhere the one that its folder lies in."""
+    if is_at_home(view):
+        return Project(Path(view.file.project))
+    return find_project(view.path) or find_project(Path.cwd())
+
+
+def kept_dirs(view: RunView) -> Sequence[str]:
+    """Return the folders of modules that the newest attempt names, as it names them."""
+    for attempt in reversed(view.file.attempts):
+        kept = attempt.launch.get("user_dirs")
+        if kept:
+            return [str(path) for path in kept]
+    return []
+
+
+def _moved_dirs(view: RunView, root: Path) -> tuple[Path, ...]:
+    """Return where the folders of modules are in the project at `root`: those inside of the project of then."""
+    was = os.path.normpath(view.file.project or os.sep)
+    inside = [os.path.relpath(path, was) for path in kept_dirs(view) if _is_below(path, was)]
+    return tuple(dict.fromkeys(root / path for path in inside)) or (root, root / "src")
+
+
+def _is_below(path: str, folder: str) -> bool:
+    path = os.path.normpath(path)  # `..` would lead out of it
+    return folder != os.sep and (path == folder or path.startswith(f"{folder}{os.sep}"))
+
+
+def _made(view: RunView) -> str:
+    host = view.file.attempts[-1].host if view.file.attempts else ""
+    place = " on this machine" if host == platform.node() else f" on {host}" if host else ""
+    return f"It says: in {view.file.project or 'no project'}{place}."
+
+
+def _foreign_calls(root: Table) -> list[str]:
+    """Return the targets of a config that are neither torch's nor assay's, each once."""
+    found = dict.fromkeys(node.target for _, node in walk(root) if isinstance(node, Table) and node.target)
+    return [target for target in found if parts_of(target)[0] not in ("torch", "assay")]

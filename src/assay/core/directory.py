@@ -1,0 +1,242 @@
+"""An open folder: what is named in it is opened, made, moved and deleted relative to it, and no link is followed.
+
+Between the moment a path is looked at and the moment it is used, a folder in it may be swapped for a link to another
+place. A name relative to an open folder cannot lead anywhere else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from assay.core.regular_file import kind_of_mode, open_regular, read_bytes
+
+PRIVATE = 0o700
+"""The mode of a folder that nobody but its owner may enter. What is made inside of a folder is as open as that is."""
+
+_FOLDER_FLAGS = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0)
+_NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
+_HAS_HANDLES = os.open in os.supports_dir_fd and os.scandir in os.supports_fd  # not on Windows
+_GONE = ".gone-"
+
+
+class LinkedFolderError(OSError):
+    """Something else than a folder is in the place of a folder."""
+
+    def __init__(self, error: OSError, kind: str, path: object) -> None:
+        super().__init__(error.errno, f"it is {kind}, not a folder", str(path))
+
+
+class Directory:
+    """A folder that is held open, from `open_directory`; a context manager that closes it."""
+
+    def __init__(self, path: Path, descriptor: int | None) -> None:
+        self.path = path
+        self._descriptor = descriptor
+
+    @property
+    def descriptor(self) -> int | None:
+        """The folder's descriptor, for `dir_fd`; None on Windows, where paths have to do."""
+        return self._descriptor
+
+    def close(self) -> None:
+        """Let go of the folder. Twice is once."""
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            os.close(descriptor)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def mode(self) -> int:
+        """The permissions of the folder."""
+        status = os.stat(self.path) if self._descriptor is None else os.fstat(self._descriptor)
+        return stat.S_IMODE(status.st_mode)
+
+    def folder(self, name: str, *, create: bool = False) -> Directory:
+        """Open a folder in this one; with `create` it is made where there is none, as open as this one."""
+        if create:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(self._at(name), self.mode & 0o777, dir_fd=self._descriptor)
+        return _opened(self._at(name), self.path / name, self._descriptor)
+
+    def open(self, name: str, flags: int = os.O_RDONLY) -> int:
+        """Open a regular file and return its descriptor; one that is made is as open as the folder."""
+        mode = file_mode(self.mode) if flags & os.O_CREAT else 0
+        return open_regular(self._at(name), flags, mode, dir_fd=self._descriptor)
+
+    def create(self, name: str, mode: int) -> int:
+        """Make a file that must not be there, with these permissions, and return its descriptor for writing."""
+        return open_regular(self._at(name), os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode, dir_fd=self._descriptor)
+
+    def read(self, name: str, limit: int) -> bytes:
+        """Read a regular file of at most `limit` bytes."""
+        return read_bytes(self._at(name), limit, dir_fd=self._descriptor)
+
+    def write(self, name: str, data: bytes, *, durable: bool = True) -> None:
+        """Replace a file atomically: readers see the old one or the new one. `durable` also survives power loss."""
+        temporary = f".{name}.{os.urandom(6).hex()}.tmp"
+        try:
+            with os.fdopen(self.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
+                file.write(data)
+                file.flush()
+                if durable:
+                    os.fsync(file.fileno())
+            os.replace(self._at(temporary), self._at(name), src_dir_fd=self._descriptor, dst_dir_fd=self._descriptor)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.unlink(self._at(temporary), dir_fd=self._descriptor)
+            raise
+
+    def make_read_only(self, name: str) -> None:
+        """Take the right to write to a file from everyone."""
+        descriptor = open_regular(self._at(name), dir_fd=self._descriptor)
+        try:
+            mode = stat.S_IMODE(os.fstat(descriptor).st_mode) & 0o444
+            if hasattr(os, "fchmod"):
+                os.fchmod(descriptor, mode)
+        finally:
+            os.close(descriptor)
+
+    def status(self, name: str) -> os.stat_result:
+        """Return what the system says of an entry, of a link itself. FileNotFoundError where there is none."""
+        return os.stat(self._at(name), dir_fd=self._descriptor, follow_symlinks=False)
+
+    def entries(self) -> Iterator[os.DirEntry[str]]:
+        """Yield the entries of the folder, in no order."""
+        if self._descriptor is None:
+            with os.scandir(self.path) as found:
+                yield from found
+            return
+        # Of a descriptor of its own: two walks of one open folder would share where they are.
+        descriptor = os.open(".", _FOLDER_FLAGS, dir_fd=self._descriptor)
+        try:
+            with os.scandir(descriptor) as found:
+                yield from found
+        finally:
+            os.close(descriptor)
+
+    def files(self) -> Iterator[tuple[str, os.stat_result]]:
+        """Yield the path, with `/`, and the status of each regular file below the folder, in order. Links are left out.
+
+        What cannot be looked at, and what lies deeper than a path can say, is left out too.
+        """
+        todo = [""]
+        while todo:
+            below = todo.pop()
+            with contextlib.suppress(OSError), _opened(below or ".", self.path / below, self._descriptor) as folder:
+                inner = []
+                for entry in sorted(folder.entries(), key=lambda entry: entry.name):
+                    path = f"{below}/{entry.name}" if below else entry.name
+                    status = folder.status(entry.name)
+                    if stat.S_ISDIR(status.st_mode):
+                        inner.append(path)
+                    elif stat.S_ISREG(status.st_mode):
+                        yield path, status
+                todo += reversed(inner)
+
+    def move(self, name: str, to: Directory, new: str) -> None:
+        """Move an entry to another open folder on the same disk; a link itself, not what it leads to."""
+        os.rename(self._at(name), to._at(new), src_dir_fd=self._descriptor, dst_dir_fd=to._descriptor)
+
+    def remove(self, name: str) -> None:
+        """Delete an entry, a folder with all that is in it. A link goes, and what it leads to stays.
+
+        Folders of any depth: each one is moved up before it is emptied.
+        """
+        todo = [name]
+        while todo:
+            each = todo.pop()
+            if not stat.S_ISDIR(self.status(each).st_mode):
+                os.unlink(self._at(each), dir_fd=self._descriptor)
+                continue
+            with self.folder(each) as folder:
+                for entry in list(folder.entries()):
+                    if stat.S_ISDIR(folder.status(entry.name).st_mode):
+                        todo.append(f"{_GONE}{os.urandom(8).hex()}")
+                        folder.move(entry.name, self, todo[-1])
+                    else:
+                        os.unlink(folder._at(entry.name), dir_fd=folder._descriptor)
+            os.rmdir(self._at(each), dir_fd=self._descriptor)
+
+    def _at(self, name: str) -> str:
+        """A name for the system: by itself where the folder is held open, else with the folder's path."""
+        if name in ("", ".", "..") or "/" in name or os.sep in name or "\0" in name:
+            raise ValueError(f"{name!r} is no name of an entry")
+        return name if self._descriptor is not None else os.path.join(self.path, name)
+
+
+def open_directory(path: Path | str, *, follow: bool = False) -> Directory:
+    """Open a folder. OSError when it is none; a link to one counts only with `follow`, for paths of the user's own."""
+    return _opened(os.fspath(path), Path(path), None, follow=follow)
+
+
+def make_directory(path: Path, mode: int | None = None) -> None:
+    """Make a folder, and those above it that are not there; umask narrows their permissions.
+
+    Without a mode they are as open as the folder that they are made in.
+    """
+    missing = []
+    while not path.exists():
+        missing.append(path)
+        path = path.parent
+    wanted = stat.S_IMODE(path.stat().st_mode) & 0o777 if mode is None else mode
+    for each in reversed(missing):
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(each, wanted)
+    if missing and not missing[0].is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, "something else is in its place", str(missing[0]))
+
+
+def discard(path: Path) -> None:
+    """Delete what was made and is not wanted any more, as far as that can be done."""
+    with contextlib.suppress(OSError), open_directory(path.parent, follow=True) as folder:
+        folder.remove(path.name)
+
+
+def file_mode(folder_mode: int) -> int:
+    """Return the permissions of a file in a folder with these: as open as the folder is.
+
+    >>> [oct(file_mode(mode)) for mode in (0o700, 0o2770, 0o755)]
+    ['0o600', '0o660', '0o644']
+    """
+    return folder_mode & 0o666
+
+
+def create_file(path: Path | str, *, exclusive: bool = True) -> int:
+    """Make a file that is as open as its folder, and return its descriptor for writing.
+
+    With `exclusive` it must not be there; else what it holds is given up.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | (os.O_EXCL if exclusive else os.O_TRUNC)
+    mode = file_mode(stat.S_IMODE(os.stat(os.path.dirname(path) or ".").st_mode))
+    return open_regular(path, flags, mode)
+
+
+def _opened(name: str, path: Path, dir_fd: int | None, *, follow: bool = False) -> Directory:
+    if not _HAS_HANDLES:
+        kind = kind_of_mode(os.stat(path, follow_symlinks=follow).st_mode)
+        if kind != "a folder":
+            raise LinkedFolderError(NotADirectoryError(errno.ENOTDIR, ""), kind or "a file", path)
+        return Directory(path, None)
+    try:
+        return Directory(path, os.open(name, _FOLDER_FLAGS | (0 if follow else _NOFOLLOW), dir_fd=dir_fd))
+    except OSError as error:
+        kind = "a folder"
+        with contextlib.suppress(OSError):
+            kind = kind_of_mode(os.stat(name, dir_fd=dir_fd, follow_symlinks=follow).st_mode) or "a file"
+        if kind != "a folder":
+            raise LinkedFolderError(error, kind, path) from None
+        raise

@@ -1,0 +1,138 @@
+"""Regular files of a record: opened without following links, never a pipe or a device, read up to a stated size.
+
+A record may come from anywhere. What stands in the place of one of its files may be a link to a file of the user, a
+named pipe that nobody writes to, a device, or a file of a terabyte with nothing in it. All of that is an OSError here
+that says what it is.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+
+Place = str | os.PathLike[str]
+
+_SAFELY = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
+_NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
+_BINARY = getattr(os, "O_BINARY", 0)
+_KINDS = (
+    (stat.S_ISLNK, "a link"),
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISFIFO, "a named pipe"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
+_READ_BYTES = 1 << 20
+
+
+class NotRegularFileError(OSError):
+    """Something else than a file is in the place of a file."""
+
+    def __init__(self, kind: str, path: Place) -> None:
+        super().__init__(errno.EINVAL, f"it is {kind}, not a file", os.fspath(path))
+
+
+class FileTooLargeError(OSError):
+    """A file is larger than what it is for can need."""
+
+    def __init__(self, size_bytes: int, limit: int, path: Place) -> None:
+        what = f"it has {size_text(size_bytes)}, and at most {size_text(limit)} are read"
+        super().__init__(errno.EFBIG, what, os.fspath(path))
+
+
+def open_regular(
+    path: Place, flags: int = os.O_RDONLY, mode: int = 0o600, *, dir_fd: int | None = None, follow: bool = False
+) -> int:
+    """Open a regular file and return its descriptor. OSError for anything else, a link included unless `follow`.
+
+    With `dir_fd` the path is taken from that open folder on. `mode` is for a file that is made; umask narrows it.
+    """
+    if not follow:
+        flags |= _NOFOLLOW
+    try:
+        descriptor = os.open(path, flags | _SAFELY | _BINARY, mode, dir_fd=dir_fd)
+    except OSError as error:
+        kind = _kind_at(path, dir_fd, follow=follow)
+        # A pipe without a reader is ENXIO, a link that is not to be followed ELOOP, a socket ENXIO.
+        if kind and error.errno in (errno.ELOOP, errno.EMLINK, errno.ENXIO, errno.EISDIR, errno.ENODEV):
+            raise NotRegularFileError(kind, path) from None
+        raise
+    try:
+        kind = kind_of_mode(os.fstat(descriptor).st_mode)
+        if not kind and not follow and not _NOFOLLOW and os.path.islink(path):  # Windows has no such flag
+            kind = "a link"
+        if kind:
+            raise NotRegularFileError(kind, path)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def read_bytes(path: Place, limit: int, *, dir_fd: int | None = None, follow: bool = False) -> bytes:
+    """Read a whole regular file of at most `limit` bytes. OSError says what is there instead, or how large it is."""
+    descriptor = open_regular(path, dir_fd=dir_fd, follow=follow)
+    try:
+        size = os.fstat(descriptor).st_size
+        if size > limit:
+            raise FileTooLargeError(size, limit, path)
+        return _read(descriptor, size, limit, path)
+    finally:
+        os.close(descriptor)
+
+
+def read_start(path: Place, count: int, *, follow: bool = False) -> bytes:
+    """Read the first `count` bytes of a regular file of any size, all of it where it is shorter."""
+    descriptor = open_regular(path, follow=follow)
+    try:
+        parts: list[bytes] = []
+        while count > 0 and (part := os.read(descriptor, min(count, _READ_BYTES))):
+            parts.append(part)
+            count -= len(part)
+        return b"".join(parts)
+    finally:
+        os.close(descriptor)
+
+
+def kind_of_mode(mode: int) -> str:
+    """Return what an entry of this mode is in words, "" for a regular file.
+
+    >>> import stat
+    >>> kind_of_mode(stat.S_IFIFO | 0o600), kind_of_mode(stat.S_IFREG)
+    ('a named pipe', '')
+    """
+    return next((kind for is_it, kind in _KINDS if is_it(mode)), "" if stat.S_ISREG(mode) else "no file")
+
+
+def size_text(count: int) -> str:
+    """
+    >>> size_text(999), size_text(1 << 24), size_text(1_200_000_000_000)
+    ('999 bytes', '16.8 MB', '1200 GB')
+    """
+    if count < 1000:
+        return f"{count} bytes"
+    for unit, factor in (("kB", 10**3), ("MB", 10**6), ("GB", 10**9)):
+        if count < 1000 * factor or unit == "GB":
+            return f"{count / factor:.3g} {unit}" if count < 1000 * factor else f"{count // factor} {unit}"
+    raise AssertionError("gigabytes have no end")
+
+
+def _read(descriptor: int, size: int, limit: int, path: Place) -> bytes:
+    parts: list[bytes] = []
+    total = 0
+    # One byte more than its size: a file that has grown since is read on, up to the limit.
+    while part := os.read(descriptor, max(size - total + 1, _READ_BYTES if total else 1)):
+        parts.append(part)
+        total += len(part)
+        if total > limit:
+            raise FileTooLargeError(total, limit, path)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _kind_at(path: Place, dir_fd: int | None, *, follow: bool) -> str:
+    try:
+        return kind_of_mode(os.stat(path, dir_fd=dir_fd, follow_symlinks=follow).st_mode)
+    except OSError:
+        return ""

@@ -1,0 +1,124 @@
+"""Which records were made here: a keyed digest over all in a record that chooses code, with a key of this user.
+
+Whoever resumes, replays or tests a run executes what its record says: the config, the folders of modules, the code that
+was kept. Nothing that a record says about itself can tell that it was made here; only a key that it does not hold can.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import os
+import secrets
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from assay.core.plain import dumps
+from assay.core.run_file import Attempt, RunFile
+from assay.store.layout import RunFolder
+
+KEY_NAME = "authorship.key"
+KEY_BYTES = 32
+
+
+def key_file() -> Path:
+    """Return where the key of this user lies: in their data folder, beside the list of their projects."""
+    from platformdirs import user_data_path
+
+    return user_data_path("assay", appauthor=False) / KEY_NAME
+
+
+def signed(folder: RunFolder, run: RunFile) -> RunFile:
+    """Return the run as one that this user makes in this folder, its config being there already.
+
+    Where no key can be kept nobody will know later that it was made here, and whoever resumes it is asked.
+    """
+    run = replace(run, made_at=os.path.realpath(folder.path))
+    try:
+        return replace(run, made_by=_digest(_key(make=True), folder, run))
+    except OSError:
+        return replace(run, made_by="")
+
+
+def is_own(folder: RunFolder, run: RunFile) -> bool:
+    """Return whether this user made the record, and nothing in it that chooses code was changed since."""
+    if not run.made_by:
+        return False
+    try:
+        found = _digest(_key(make=False), folder, run)
+    except OSError:
+        return False
+    return hmac.compare_digest(found, run.made_by)
+
+
+def is_moved(folder: RunFolder, run: RunFile) -> bool:
+    """Return whether the record lies elsewhere than where it was made."""
+    return os.path.realpath(folder.path) != run.made_at
+
+
+def _digest(key: bytes, folder: RunFolder, run: RunFile) -> str:
+    # hashlib brings OpenSSL along, which takes longer to load than what records does to start.
+    from _blake2 import blake2b
+
+    configs = {name: path.read_bytes().hex() for name, path in _configs(folder, run)}
+    chosen: dict[str, Any] = {
+        "id": run.id,
+        "kind": run.kind,
+        "parent": run.parent,
+        "project": run.project,
+        "made_at": run.made_at,
+        "attempts": [_chosen_by(attempt) for attempt in run.attempts],
+        "configs": configs,
+    }
+    return str(blake2b(dumps(chosen).encode("utf-8", "surrogatepass"), key=key, digest_size=32).hexdigest())
+
+
+def _chosen_by(attempt: Attempt) -> dict[str, Any]:
+    """Return what an attempt says about the process that would go on with it."""
+    return {
+        "number": attempt.number,
+        "cwd": attempt.cwd,
+        "launch": attempt.launch,
+        "snapshot": attempt.code.snapshot,
+        "patch": attempt.code.patch,
+        "variables": attempt.environment.get("variables", {}),
+        "devices": attempt.devices,
+    }
+
+
+def _configs(folder: RunFolder, run: RunFile) -> Iterator[tuple[str, Path]]:
+    """Yield the config of the newest attempt, and those that earlier ones had."""
+    paths = [folder.config_toml]
+    paths += [folder.config_dir / f"before-attempt-{attempt.number}" / "config.toml" for attempt in run.attempts]
+    for path in paths:
+        if path.is_file():
+            yield path.relative_to(folder.path).as_posix(), path
+
+
+def _key(*, make: bool) -> bytes:
+    """Return the key of this user, made when there is none. OSError where it can be neither read nor made."""
+    path = key_file()
+    with contextlib.suppress(FileNotFoundError):
+        return _read(path)
+    if not make:
+        raise FileNotFoundError(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as out:
+            out.write(os.urandom(KEY_BYTES))
+        with contextlib.suppress(FileExistsError):  # another process was first, and its key counts
+            os.link(temporary, path)
+    finally:
+        temporary.unlink()
+    return _read(path)
+
+
+def _read(path: Path) -> bytes:
+    key = path.read_bytes()
+    if len(key) != KEY_BYTES:
+        raise OSError(f"{path} holds no key")
+    return key

@@ -1,0 +1,97 @@
+"""Whose project it is: one that another user has put above a folder is not used, and that is said."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+
+import pytest
+
+from assay.core import project as projects
+from assay.core.errors import InputError
+from assay.core.project import project_root
+from assay.store.layout import find_project, make_project, open_project
+
+NOBODY = 65534
+needs_root = pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root gives files away")
+
+
+@pytest.fixture(autouse=True)
+def nothing_was_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(projects, "_told", set())
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Path:
+    """A folder below one with `.assay/`."""
+    make_project(tmp_path)
+    folder = tmp_path / "work"
+    folder.mkdir()
+    return folder
+
+
+def test_the_nearest_folder_with_the_marker_is_the_project(work: Path, tmp_path: Path) -> None:
+    assert project_root(work / "not" / "there") == tmp_path
+    make_project(work)
+    assert project_root(work) == work
+
+
+@needs_root
+def test_a_project_of_another_user_above_is_not_used_and_that_is_said_once(
+    work: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    os.chown(tmp_path / ".assay", NOBODY, -1)
+
+    with caplog.at_level(logging.WARNING, "assay"):
+        assert find_project(work) is None
+        assert find_project(work) is None
+
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert told == (
+        f"{tmp_path} is not used as a project: {tmp_path}/.assay belongs to nobody."
+        f" Set ASSAY_SHARED={tmp_path} if you share it."
+    )
+    assert open_project(work, create=True).root == work
+    with pytest.raises(InputError, match="belongs to nobody"):
+        make_project(tmp_path)
+
+
+@needs_root
+def test_a_project_further_above_that_is_ones_own_is_used_instead(work: Path) -> None:
+    inner = work / "inner"
+    inner.mkdir()
+    make_project(work)
+    os.chown(work / ".assay", NOBODY, -1)
+
+    assert project_root(inner) == work.parent
+
+
+@needs_root
+def test_a_shared_project_is_used_when_it_is_named_and_in_the_folders_of_its_owner(
+    work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.chown(tmp_path / ".assay", NOBODY, -1)
+    monkeypatch.setenv("ASSAY_SHARED", f"/elsewhere{os.pathsep}{tmp_path}")
+    assert project_root(work) == tmp_path
+
+    monkeypatch.delenv("ASSAY_SHARED")
+    os.chown(work, NOBODY, -1)  # as in a container whose root works in what a user has mounted
+    assert project_root(work) == tmp_path
+
+
+def test_a_marker_that_is_a_link_is_that_of_no_project(work: Path, tmp_path: Path) -> None:
+    (tmp_path / ".assay").rename(tmp_path / "elsewhere")
+    (tmp_path / ".assay").symlink_to("elsewhere")
+
+    assert project_root(work) is None
+    with pytest.raises(InputError, match="is a link"):
+        make_project(tmp_path)
+
+
+def test_a_marker_that_is_a_file_is_that_of_no_project(work: Path, tmp_path: Path) -> None:
+    make_project(work)
+    (work / ".assay").rename(work / "away")
+    (work / ".assay").touch()
+
+    assert project_root(work) == tmp_path

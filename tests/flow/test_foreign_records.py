@@ -1,0 +1,215 @@
+"""A record from elsewhere is data: nothing that it names runs unasked, and no path in it is followed."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from assay.cli.permission import say
+from assay.compose.trust import Foreign
+from assay.core import run_file
+from assay.store import authorship
+from assay.store.layout import RunFolder
+from flow.conftest import SRC, Assay
+
+pytestmark = pytest.mark.slow
+
+MARK = "import pathlib\npathlib.Path({mark!r}).touch()\n"
+COMMANDS = (("resume",), ("rerun",), ("test",), ("replay",))
+
+
+@pytest.fixture
+def given(toy: Path, assay: Assay, tmp_path: Path) -> Path:
+    """A run of the toy project as somebody else sends it: its record names a folder of modules that are not ours."""
+    done = assay("run", "toy.toml", "--max-steps", "6", "--quiet", XDG_DATA_HOME=str(tmp_path / "theirs"))
+    assert done.returncode == 0, done.stderr
+    (run,) = (toy / "runs").iterdir()
+    evil = tmp_path / "evil"
+    evil.mkdir()
+    for name in ("net.py", "points.py"):
+        (evil / name).write_text(MARK.format(mark=str(tmp_path / "PWNED")) + (toy / name).read_text())
+    data = json.loads((run / run_file.FILE_NAME).read_text())
+    data["attempts"][0]["launch"]["user_dirs"] = [str(evil), f"{data['project']}/../evil"]
+    data["attempts"][0] |= {"cwd": str(evil), "status": "stopped"}
+    data["status"] = "stopped"
+    data["attempts"][0]["environment"]["variables"]["LD_PRELOAD"] = str(evil / "evil.so")
+    (run / run_file.FILE_NAME).write_text(json.dumps(data))
+    return run
+
+
+def pwned(tmp_path: Path) -> bool:
+    return (tmp_path / "PWNED").exists()
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_a_record_that_was_not_made_here_does_not_run_unasked(
+    command: Sequence[str], given: Path, assay: Assay, toy: Path, tmp_path: Path
+) -> None:
+    (toy / "net.py").write_text(MARK.format(mark=str(tmp_path / "PWNED")) + (toy / "net.py").read_text())
+
+    done = assay(*command, given.name[12:20])
+
+    assert done.returncode == 2
+    assert "was not made here" in done.stderr
+    assert "--trust" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not pwned(tmp_path)
+    assert len(list((toy / "runs").iterdir())) == 1
+
+
+@pytest.mark.parametrize("command", COMMANDS[:3], ids=" ".join)
+def test_a_trusted_record_runs_with_the_modules_of_the_working_tree(
+    command: Sequence[str], given: Path, assay: Assay, toy: Path, tmp_path: Path
+) -> None:
+    run = given.name[12:20]
+
+    done = assay(*command, run, "--trust", "--quiet")
+
+    assert done.returncode == 0, done.stderr
+    assert f"{run} was made elsewhere: its modules are taken from {toy}" in " ".join(done.stderr.split())
+    assert not pwned(tmp_path)
+
+
+def test_a_record_that_was_resumed_on_trust_is_ones_own_from_then_on(given: Path, assay: Assay, toy: Path) -> None:
+    run = given.name[12:20]
+
+    assert assay("resume", run, "--trust", "--quiet", "--max-steps", "8").returncode == 0
+    done = assay("resume", run, "--quiet")
+
+    assert done.returncode == 0, done.stderr
+    assert "elsewhere" not in done.stderr
+    assert run_file.read(given).project == str(toy)
+
+
+def test_resume_auto_takes_the_checkpoints_of_a_foreign_record_and_does_not_vouch_for_it(
+    given: Path, assay: Assay, toy: Path, tmp_path: Path
+) -> None:
+    done = assay("run", "toy.toml", "--resume", "auto", "--quiet")
+
+    assert done.returncode == 0, done.stderr
+    assert len(run_file.read(given).attempts) == 2
+    assert not pwned(tmp_path)
+    again = assay("rerun", given.name[12:20])
+    assert again.returncode == 2 and "was not made here" in again.stderr
+
+
+def test_a_run_of_ones_own_is_used_without_a_question(toy: Path, assay: Assay) -> None:
+    assert assay("run", "toy.toml", "--max-steps", "6", "--quiet").returncode == 0
+
+    for command in COMMANDS:
+        done = assay(*command, "last")
+        assert done.returncode == 0, done.stderr
+        assert "elsewhere" not in done.stderr
+
+
+def test_a_project_that_was_moved_uses_the_modules_where_it_is_now(toy: Path, assay: Assay, tmp_path: Path) -> None:
+    assert assay("run", "toy.toml", "--max-steps", "6", "--quiet").returncode == 0
+    moved = tmp_path / "moved"
+    toy.rename(moved)
+    toy.mkdir()  # whatever comes there later is not what the run was made with
+    (toy / "net.py").write_text("raise RuntimeError('not mine')\n")
+
+    (run,) = (moved / "runs").iterdir()
+    for command in (("test",), ("rerun",), ("resume",)):
+        done = assay(*command, run.name[12:20], "--quiet", cwd=moved)
+        assert done.returncode == 0, done.stderr
+        assert f"its modules are taken from {moved}" in " ".join(done.stderr.split())
+
+    done = assay("test", run.name[12:20], cwd=moved)
+    assert "elsewhere" not in done.stderr, "the attempt that was made here says where it was made"
+
+
+def test_load_model_needs_trust_for_a_record_that_was_not_made_here(given: Path, toy: Path, tmp_path: Path) -> None:
+    script = (
+        "import sys, warnings, assay\n"
+        "warnings.simplefilter('always')\n"
+        "trust = {'trust': True} if sys.argv[2:] else {}\n"
+        "print(type(assay.load_model(sys.argv[1], 'latest', **trust)).__module__)\n"
+    )
+    variables = {**os.environ, "PYTHONPATH": str(SRC)}
+
+    def load(*more: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", script, str(given), *more]
+        return subprocess.run(command, cwd=toy, env=variables, capture_output=True, text=True, check=False)
+
+    refused, loaded = load(), load("trust")
+
+    assert "was not made here" in refused.stderr and refused.returncode != 0
+    assert loaded.stdout == "net\n", loaded.stderr
+    assert "its modules are taken from" in loaded.stderr
+    assert not pwned(tmp_path)
+
+
+def test_on_a_terminal_a_person_sees_what_would_run_before_it_does(given: Path, toy: Path, tmp_path: Path) -> None:
+    def typed(answer: bytes) -> tuple[int, str]:
+        ours, theirs = pty.openpty()
+        process = subprocess.Popen(
+            [sys.executable, "-m", "assay", "test", given.name[12:20]],
+            cwd=toy,
+            env={**os.environ, "PYTHONPATH": str(SRC), "NO_COLOR": "1", "TERM": "xterm", "COLUMNS": "80"},
+            stdin=theirs,
+            stdout=subprocess.PIPE,
+            stderr=theirs,
+        )
+        os.close(theirs)
+        said = b""
+        while b"Run it? [y/N]" not in said:
+            said += os.read(ours, 4096)
+        os.write(ours, answer)
+        process.communicate(timeout=120)
+        os.close(ours)
+        return process.returncode, said.decode()
+
+    code, said = typed(b"n\n")
+
+    assert code == 2
+    assert "The run" in said and "was not made here." in said
+    assert "calls  net.Net, points.Points" in said
+    assert f"modules in {toy}" in " ".join(said.split())
+    assert typed(b"y\n")[0] == 0
+    assert not pwned(tmp_path)
+
+
+def test_words_of_a_foreign_record_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    foreign = Foreign(run="a", use="test it", made="It says: in \x1b[2J/proj.", calls=("net\u202e.Net",), code="c")
+
+    for line in foreign.lines():
+        say(line)
+
+    said = capsys.readouterr().err
+    assert "/proj" in said and "\x1b" not in said and "\u202e" not in said
+
+
+def test_a_replay_of_a_foreign_record_sets_no_variable_that_steers_a_process(
+    given: Path, assay: Assay, toy: Path, tmp_path: Path
+) -> None:
+    done = assay("replay", given.name[12:20], "--trust", "--force")
+
+    assert not pwned(tmp_path)
+    assert "evil.so" not in done.stderr  # what the loader says of a library that is not there
+
+
+def test_packed_and_unpacked_by_somebody_else_it_asks(toy: Path, assay: Assay, tmp_path: Path) -> None:
+    theirs = {"XDG_DATA_HOME": str(tmp_path / "theirs")}
+    assert assay("run", "toy.toml", "--max-steps", "6", "--quiet", **theirs).returncode == 0
+    assert assay("pack", "last", "--to", "run.tar.gz", **theirs).returncode == 0
+    other = tmp_path / "other"
+    other.mkdir()
+    shutil.copy(toy / "run.tar.gz", other)
+    assert assay("unpack", "run.tar.gz", cwd=other).returncode == 0
+    (run,) = (other / "runs").iterdir()
+
+    assert not authorship.is_own(RunFolder(run), run_file.read(run))
+    asked = assay("test", "last", cwd=other)
+    assert (asked.returncode, "was not made here" in asked.stderr) == (2, True)
+    for name in ("net.py", "points.py"):
+        shutil.copy(toy / name, other)
+    assert assay("test", "last", "--trust", cwd=other).returncode == 0

@@ -1,0 +1,308 @@
+"""Records that were damaged or made to harm whoever reads them, each from a number, and all that reads a record.
+
+    python tests/security/records.py [FIRST] [HOW MANY]
+
+tells what any of them raises that is no answer; `tests/security/test_records.py` does the first few hundred.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from assay.cli.main import main
+from assay.core.errors import AssayError
+from assay.core.facts import Edit, Evaluated, Saved, Warned
+from assay.query.catalog import Catalog
+from assay.query.find import find_run
+from assay.query.run import RunView
+from assay.query.table import list_runs
+from assay.record import edits
+from assay.record.recorder import RunRecorder
+from assay.store.layout import Project, RunFolder
+from assay.store.packing import pack
+from assay.store.tail import Tail
+from assay.store.trash import bring_back, clean, remove
+from run_folders import make_checkpoint, make_project, make_run
+
+SLOW_S = 10.0
+OUTSIDE = "/etc/hostname"
+NUMBERS = [0, -1, 2**31, 2**63 - 1, 2**63, -(2**63) - 1, 2**200, 10**400, 1e400, -0.0, 1e-320, float("nan")]
+TEXTS = ["", "x" * 300_000, "\x1b]0;painted\x07", "\u202e", "\ud800", "../../..", "a\0b", "=1+1", "9" * 5000, "\n" * 50]
+VALUES: list[Any] = [*NUMBERS, *TEXTS, None, True, [], {}, [[]] * 100, {"a": {"b": [1, 2, {"c": None}]}}]
+
+
+def recorded(project: Project) -> Path:
+    """A run that has everything that a record can have."""
+    with RunRecorder.start(
+        project, tag="attacked", desc="what it is", config_toml="lr = 0.1\n[model]\nwidth = 4\n"
+    ) as run:
+        for step in range(40):
+            run.log({"train/loss": 1 / (step + 1), "lr": 0.1}, step)
+        run.log({"valid/acc": 0.5, "epoch": 0.0}, 40)
+        run.tell(Evaluated(split="valid", step=40, metrics={"valid/acc": 0.5}, samples=8, seconds=0.1))
+        run.tell(Saved(name="step-000000040", kind="checkpoint", step=40, size_bytes=2, seconds=0.1))
+        run.tell(Warned(message="careful", step=3))
+        run.set_value("table", [[1, 2], [3, 4]])
+        run.artifact(b"\x89PNG", "picture.png", kind="image", step=1)
+        run.watch("save")
+        (run.folder.path / "files" / "save" / "1.txt").write_text("text")
+    folder = run.folder
+    make_checkpoint(folder.path, 40)
+    for edit in ("good", "better"):
+        edits.append(folder, Edit(what="label", key=edit, new=True))
+    edits.note(folder, "a note")
+    edits.append(folder, Edit(what="verdict", key="replay", new={"question": "replay", "runs": ["a"], "equal": True}))
+    return folder.path
+
+
+def attack(folder: Path, number: int) -> list[str]:
+    """Damage a record, the same way for the same number; what was done, in words."""
+    chance = Random(number)
+    done = []
+    for _ in range(chance.choice([1, 1, 1, 2, 4])):
+        files = sorted(path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+        path = chance.choice(files or [folder / "run.json"])
+        harm = chance.choice(HARMS)
+        with contextlib.suppress(OSError, ValueError, IndexError, RecursionError):
+            harm(path, chance)
+            done.append(f"{harm.__name__} {path.relative_to(folder)}")
+    return done
+
+
+def flip(path: Path, chance: Random) -> None:
+    data = bytearray(path.read_bytes())
+    for _ in range(chance.choice([1, 1, 3, 100])):
+        data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+    rewrite(path, bytes(data))
+
+
+def cut(path: Path, chance: Random) -> None:
+    rewrite(path, path.read_bytes()[: chance.randrange(path.stat().st_size + 1)])
+
+
+def blank(path: Path, chance: Random) -> None:
+    """As a disk does that has lost some of its sectors."""
+    data = bytearray(path.read_bytes())
+    begin = chance.randrange(len(data)) // 512 * 512
+    data[begin : begin + 512] = bytes(len(data[begin : begin + 512]))
+    rewrite(path, bytes(data))
+
+
+def splice(path: Path, chance: Random) -> None:
+    data = path.read_bytes()
+    place = chance.randrange(len(data) + 1)
+    rewrite(path, data[:place] + chance.randbytes(chance.randrange(2000)) + data[place:])
+
+
+def repeat(path: Path, chance: Random) -> None:
+    rewrite(path, path.read_bytes() * chance.randrange(2, 30))
+
+
+def grow(path: Path, chance: Random) -> None:
+    os.truncate(path, chance.choice([10**6, 10**8, 3 * 10**12]))
+
+
+def lose(path: Path, chance: Random) -> None:
+    path.unlink()
+
+
+def pipe(path: Path, chance: Random) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def become_folder(path: Path, chance: Random) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def link(path: Path, chance: Random) -> None:
+    path.unlink()
+    path.symlink_to(chance.choice([OUTSIDE, path.name, "/nowhere/at/all", "/dev/zero", "..", "run.json"]))
+
+
+def nest(path: Path, chance: Random) -> None:
+    depth = chance.choice([150, 900, 20_000])
+    rewrite(path, b"[" * depth + b"]" * depth + b"\n")
+
+
+def swap(path: Path, chance: Random) -> None:
+    """The content of another of its files."""
+    others = sorted(each for each in path.parent.iterdir() if each.is_file())
+    rewrite(path, chance.choice(others).read_bytes())
+
+
+def change_json(path: Path, chance: Random) -> None:
+    """Other values in the place of some, in a JSON file or in lines of one."""
+    text = path.read_text(encoding="utf-8")
+    lines = [text] if path.suffix == ".json" else text.splitlines()
+    changed = []
+    for line in lines:
+        data = json.loads(line)
+        for _ in range(chance.randrange(1, 4)):
+            places = list(places_in(data))
+            holder, key = chance.choice(places)
+            holder[key] = chance.choice(VALUES)
+        changed.append(json.dumps(data))
+    rewrite(path, ("\n".join(changed) + "\n").encode("utf-8", "surrogatepass"))
+
+
+def places_in(data: Any) -> Iterator[tuple[Any, Any]]:
+    for key, value in data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ():
+        yield data, key
+        yield from places_in(value)
+
+
+def rewrite(path: Path, data: bytes) -> None:
+    path.unlink()
+    path.write_bytes(data)
+
+
+HARMS = [flip, cut, blank, splice, repeat, grow, lose, pipe, become_folder, link, nest, swap]
+HARMS += [change_json] * 8  # of which there are so many kinds
+
+
+COMMANDS = [
+    ["ls"],
+    ["ls", "--json"],
+    ["ls", "--csv", "--columns", "status,tag,id,train/loss,valid/acc.max,model.width,note,labels,reason,parent"],
+    ["ls", "train/loss < 0.5 and age < 7d"],
+    ["ls", "--grep", "careful"],
+    ["ls", "--group"],
+    ["ls", "--diff"],
+    *([name, "{id}"] for name in ("show", "log", "note", "label")),
+    ["show", "{id}", "--json"],
+    ["show", "{id}", "--config"],
+    ["log", "{id}", "--events"],
+    ["log", "{id}", "--events", "--json"],
+    ["log", "{id}", "--json"],
+    ["log", "{id}", "--csv"],
+    ["live", "{id}", "--once"],
+    ["live", "{id}", "--once", "-i", "picture.png"],
+    ["diff", "{id}", "{other}"],
+    ["find", "--name", "picture"],
+    ["tag", "{id}", "other"],
+    ["restore", "{id}", "--to", "restored"],
+]
+
+
+def readers(project: Project, folder: Path, other: Path) -> Iterator[tuple[str, Callable[[], object]]]:
+    """All that reads a record, by name."""
+    run_id, its = folder.name.split("-")[2], other.name.split("-")[2]
+    for command in COMMANDS:
+        words = [word.format(id=run_id, other=its) for word in command]
+        yield " ".join(words), lambda words=words: said(words)
+    yield "runs()", lambda: [(view.id, view.status, view.damages) for view in list_runs(project)]
+    yield "a view", lambda: looked_at(RunView(folder))
+    yield "a tail", lambda: Tail(folder / "metrics.bin").update()
+    yield "a catalog", lambda: Catalog(project).synchronize()
+    yield "pack", lambda: pack(RunFolder(folder), NoBlobs(), project.root / "packed.tar.gz")
+
+
+class NoBlobs:
+    """A store of code that holds nothing."""
+
+    def put(self, data: bytes) -> str:
+        raise AssertionError("nothing is kept")
+
+    def get(self, digest: str) -> bytes:
+        raise KeyError(digest)
+
+    def __contains__(self, digest: str) -> bool:
+        return False
+
+    def digests(self) -> list[str]:
+        return []
+
+
+def said(words: list[str]) -> str:
+    """What a command prints; an AssertionError when it breaks, or shows a secret of the machine."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = main(words)
+    text = out.getvalue() + err.getvalue()
+    assert code in (0, 1, 2), f"exit code {code}"
+    assert "fault in assay" not in text and "Traceback" not in text, text[-3000:]
+    assert "\x1b]0;" not in text, "the terminal is painted"
+    assert len(text) < 20_000_000, "more is printed than anybody can read"
+    return text
+
+
+def looked_at(view: RunView) -> None:
+    """Everything that a view has."""
+    for name in sorted(name for name in dir(type(view)) if not name.startswith("_")):
+        with contextlib.suppress(AssayError):
+            got = getattr(view, name)
+            if name in ("metric", "history"):
+                for each in ("train/loss", "valid/acc", "absent") if name == "metric" else ():
+                    with contextlib.suppress(AssayError):
+                        got(each).reduced(10)
+            elif not callable(got):
+                repr(got)
+
+
+def attacked(number: int) -> Iterator[str]:
+    """What goes wrong with the record of that number: nothing, as a rule."""
+    with tempfile.TemporaryDirectory() as name:
+        home = Path(name).resolve()
+        yield from attacked_in(home, number)
+
+
+def attacked_in(home: Path, number: int) -> Iterator[str]:
+    project = make_project(home / "project")
+    other = make_run(project, tag="sound", points={"train/loss": [0.5]})
+    folder = recorded(project)
+    before = Path(OUTSIDE).read_bytes()
+    done = attack(folder, number)
+    here = os.getcwd()
+    os.chdir(project.root)
+    try:
+        for what, read in readers(project, folder, other):
+            try:
+                read()
+            except AssayError:
+                continue
+            except Exception:
+                yield f"{number} ({', '.join(done)}): {what}\n{traceback.format_exc(limit=-6)}"
+        rows = list_runs(project, columns=["id", "status"]).cells
+        if len(rows) != 2 or {each["status"] for each in rows} < {"finished"}:
+            yield f"{number} ({', '.join(done)}): listed are {rows}"
+        if RunView(other).damages:
+            yield f"{number}: the other run is damaged"
+        removed = remove(find_run(folder.name.split("-")[2]).folder)
+        bring_back(RunFolder(removed))
+        remove(RunFolder(folder))
+        clean(project, code=True)
+        if folder.exists() or removed.exists():
+            yield f"{number}: it is still there"
+    except Exception:
+        yield f"{number} ({', '.join(done)}): removing\n{traceback.format_exc(limit=-6)}"
+    finally:
+        os.chdir(here)
+        shutil.rmtree(project.root, ignore_errors=True)
+    if Path(OUTSIDE).read_bytes() != before:
+        yield f"{number}: {OUTSIDE} was changed"
+
+
+if __name__ == "__main__":
+    first, count = int(sys.argv[1] if sys.argv[1:] else 0), int(sys.argv[2] if sys.argv[2:] else 300)
+    for number in range(first, first + count):
+        begun = time.monotonic()
+        for wrong in attacked(number):
+            print(wrong, flush=True)
+        if time.monotonic() - begun > SLOW_S:
+            print(f"{number} took {time.monotonic() - begun:.0f} s", flush=True)

@@ -1,0 +1,42 @@
+"""A record may come from anywhere: readers answer whatever is in it, harm no other run, and it can be removed."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from run_folders import make_project
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from records import attacked_in, recorded, rewrite, said
+
+SEED, NUMBER = int(os.environ.get("ASSAY_ATTACK_SEED", 0)), int(os.environ.get("ASSAY_ATTACKS", 500))
+
+
+@pytest.mark.slow
+def test_no_damaged_record_breaks_a_reader_harms_another_run_or_cannot_be_removed(tmp_path: Path) -> None:
+    """Of so many as `ASSAY_ATTACKS` says, beginning with that of the number `ASSAY_ATTACK_SEED`."""
+    for number in range(SEED, SEED + NUMBER // 5):
+        assert list(attacked_in(tmp_path / str(number), number)) == []
+
+
+@pytest.mark.parametrize("name", ["run.json", "metrics.bin", "events.jsonl", "config.toml"])
+def test_each_of_many_flipped_bits_of_a_file_is_read_past(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    project = make_project(tmp_path)
+    folder = recorded(project)
+    monkeypatch.chdir(tmp_path)
+    run_id = folder.name.split("-")[2]
+    whole = (folder / name).read_bytes()
+
+    for place in range(0, len(whole), len(whole) // 12 + 1):
+        data = bytearray(whole)
+        data[place] ^= 0x10
+        rewrite(folder / name, bytes(data))
+
+        assert run_id in said(["ls"])
+        assert run_id in said(["show", run_id])
