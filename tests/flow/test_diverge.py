@@ -11,6 +11,7 @@ from assay.compose import diverge
 from assay.core.errors import InputError
 from assay.core.verdict import Difference
 from assay.query.find import find_run
+from assay.store import authorship
 
 pytestmark = pytest.mark.slow
 
@@ -127,9 +128,16 @@ def test_a_fault_that_the_records_are_too_coarse_for_is_found_by_training_again(
     assert list(done.verdict.changed_inputs) == [f"config {fault.lstrip('+').partition('=')[0]}"]
 
 
-def test_an_operation_that_is_never_twice_the_same_is_named_from_the_nearest_equal_checkpoint(train) -> None:
+def test_an_operation_that_is_never_twice_the_same_is_named_from_the_nearest_equal_checkpoint(
+    train, monkeypatch: pytest.MonkeyPatch
+) -> None:
     told: list[str] = []
     first, second = (train("+model.noise='clock'") for _ in range(2))
+    with monkeypatch.context() as patch:
+        patch.setattr(authorship, "is_own", lambda *_: False)
+        foreign = diverge(first, second, tell=told.append)
+    assert foreign.verdict.difference is not None and told == []
+    assert any(note.startswith("not trained again: ") and "was not made here" in note for note in foreign.notes)
 
     done = diverge(first, second, tell=told.append)
 

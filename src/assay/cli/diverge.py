@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import click
 
+from assay.cli.permission import permission, trust_option
 from assay.cli.terminal import echo, echo_json, paint, use_color, width
 from assay.core.plain import to_plain
 from assay.core.terminal import folded
@@ -22,11 +23,18 @@ from assay.core.verdict import Difference, Verdict
 @click.argument("left", metavar="A")
 @click.argument("right", metavar="B")
 @click.option("--no-rerun", is_flag=True, help="Compare the records alone: train nothing again.")
+@trust_option
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
-def command(left: str, right: str, no_rerun: bool, as_json: bool) -> int:
+def command(left: str, right: str, no_rerun: bool, trust: bool, as_json: bool) -> int:
     from assay.compose import diverge
 
-    done = diverge(left, right, reruns=not no_rerun, tell=lambda line: echo(line, err=True))
+    done = diverge(
+        left,
+        right,
+        reruns=not no_rerun,
+        trust=permission(trust),
+        tell=lambda line: echo(line, err=True),
+    )
     verdict = done.verdict
     if as_json:
         echo_json({**to_plain(verdict), "notes": list(done.notes)})

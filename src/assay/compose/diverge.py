@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from assay.compose.comparing import CLOCKED, ORDER, compare_checkpoints
-from assay.compose.replay import keep_verdict, train_again, unlike
+from assay.compose.replay import keep_verdict, permit_again, train_again, unlike
 from assay.compose.stretch import stretch_of
+from assay.compose.trust import Trust
 from assay.core.errors import AssayError, InputError
 from assay.core.manifest import folder_of_step
 from assay.core.trace_file import PHASES, Phase
@@ -70,13 +71,14 @@ def diverge(
     right: str,
     *,
     reruns: bool = True,
+    trust: Trust = False,
     tell: Callable[[str], None] = lambda line: None,
 ) -> Diverged:
     """Compare the traces and curves of two runs; train the suspicious steps of both again where these are too coarse.
 
     Both are trained again from the newest checkpoint with equal bits before the difference, each
-    from its own code and config, with every operation traced. InputError for runs that have no step
-    in common.
+    from its own code and config, with every operation traced; for a run that was not made here
+    `trust` has to allow that. InputError for runs that have no step in common.
     """
     a, b = find_run(left), find_run(right)
     if a.path == b.path:
@@ -90,7 +92,7 @@ def diverge(
     changed = _changed(a, b)
     if found.difference is not None and reruns and not _is_exact(found):
         try:
-            found = _again(a, b, found, notes, tell)
+            found = _again(a, b, found, notes, trust, tell)
         except AssayError as error:
             notes.append(f"not trained again: {error.what}")
     first = found.difference
@@ -174,20 +176,29 @@ def _is_exact(found: Alignment) -> bool:
     return first.phase in ("data", "randomness") and first.step == found.equal_until + 1
 
 
-def _again(a: RunView, b: RunView, found: Alignment, notes: list[str], tell: Callable[[str], None]) -> Alignment:
+def _again(
+    a: RunView,
+    b: RunView,
+    found: Alignment,
+    notes: list[str],
+    trust: Trust,
+    tell: Callable[[str], None],
+) -> Alignment:
     """Train both up to the step of the difference, with every operation after the last equal weights traced."""
     first = found.difference
     assert first is not None
     start = _common_checkpoint(a, b, first.step)
     since = max(start.step, found.equal_until) + 1
+    stretches = [stretch_of(view, start.name, f":{first.step}") for view in (a, b)]
+    for view, steps in zip((a, b), stretches, strict=True):
+        permit_again(view, steps, use="train it again", trust=trust)
     folder = Path(tempfile.mkdtemp(prefix="assay-diverge-")).resolve()
     try:
         begun = time.monotonic()
         views = []
-        for view, name in ((a, "left"), (b, "right")):
+        for view, steps, name in zip((a, b), stretches, ("left", "right"), strict=True):
             place = folder / name
             place.mkdir()
-            steps = stretch_of(view, start.name, f":{first.step}")
             views.append(train_again(view, steps, place, traced_from=since))
         where = f" from {start.name}" if start.name else ""
         tell(f"trained again{where}: both to step {first.step}, {time.monotonic() - begun:.0f} s")

@@ -101,10 +101,7 @@ def replay(
         raise InputError(what, where=str(view.path), fix=fix)
     stretch = stretch_of(view, name, steps)
     attempt = stretch.attempts[-1]
-    saved = open_config(config_of(view, attempt), [], user_dir=None)
-    code = f"the {attempt.code.files} files that were kept with it"
-    permit(view, saved.root, use="replay it", code=code, trust=trust)
-    refuse_redacted(saved, view.id)
+    permit_again(view, stretch, use="replay it", trust=trust)
     changed = _changed_inputs(view, stretch)
     if changed and not force:
         first, (was, now) = next(iter(changed.items()))
@@ -127,6 +124,18 @@ def replay(
             forget([folder / "project"])
         if not is_kept:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def permit_again(view: RunView, stretch: Stretch, *, use: str, trust: Trust) -> None:
+    """Raise InputError for a run that was not made here, unless `trust` allows its code, and for one without secrets.
+
+    Call it before `train_again`.
+    """
+    attempt = stretch.attempts[-1]
+    saved = open_config(config_of(view, attempt), [], user_dir=None)
+    code = f"the {attempt.code.files} files that were kept with it"
+    permit(view, saved.root, use=use, code=code, trust=trust)
+    refuse_redacted(saved, view.id)
 
 
 def train_again(view: RunView, stretch: Stretch, folder: Path, *, traced_from: int | None = None) -> RunView:
