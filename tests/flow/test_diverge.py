@@ -35,7 +35,7 @@ class Layer(nn.Module):
         self.calls += self.training
         if self.training and self.calls > self.since:
             if self.noise == "clock":
-                x = x * (1 + time.perf_counter_ns() % 1000 * 1e-6)
+                x = x * (1 + time.perf_counter_ns() % 1000003 * 1e-7)
             elif self.noise == "backward":
                 x.register_hook(lambda grad: grad * 1.001)
         keep = torch.rand(x.shape, generator=self.draw) > 0.1
