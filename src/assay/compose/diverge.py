@@ -46,8 +46,8 @@ _CAUSE_OF: Mapping[Phase, Cause] = {
     "optimizer": "optimizer",
     "state": "forward",
 }
-_WITHOUT_WEIGHT = ("tag", "desc", "trace", "display", "checkpoint", "evaluate")
-"""Sections of a config that change no bit of the weights."""
+_WITHOUT_WEIGHT = ("tag", "desc", "threads", "trace", "log", "display", "checkpoint", "evaluate")
+"""Sections of a config that change no bit of the weights; threads are told with the environment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
