@@ -396,6 +396,20 @@ SECTIONS: tuple[Key, ...] = (
         ),
     ),
     Key(
+        name="log",
+        kind="table",
+        doc="What is recorded of the steps.",
+        weights=False,
+        keys=(
+            Key(
+                name="every",
+                kind="steps",
+                doc="How often loss, learning rate, gradient norm and what the process logs are recorded.",
+                default="1 step",
+            ),
+        ),
+    ),
+    Key(
         name="trace",
         kind="table",
         doc="Fingerprints of batches, gradients and weights: they tell where two runs part.",
@@ -410,20 +424,6 @@ SECTIONS: tuple[Key, ...] = (
                 choices=("default", "full"),
             ),
             ENABLED,
-        ),
-    ),
-    Key(
-        name="log",
-        kind="table",
-        doc="What is recorded of the steps.",
-        weights=False,
-        keys=(
-            Key(
-                name="every",
-                kind="steps",
-                doc="How often loss, learning rate, gradient norm and what the process logs are recorded.",
-                default="1 step",
-            ),
         ),
     ),
     Key(
