@@ -372,7 +372,6 @@ def go_on(
                 code_dirs=code_outside(config.user_dirs, project),
                 keep_output=True,
                 **log_formats(config),
-                exactness=assembled.engine.source.exactness,
                 take_over=take_over,
                 is_trusted=is_trusted,
                 secrets=secrets,

@@ -162,7 +162,7 @@ SECTIONS: tuple[Key, ...] = (
             Key(
                 name="timeout",
                 kind="duration",
-                doc="How long a worker may take for a batch, as in 60 s; else for ever.",
+                doc="How long a worker may take for a batch, as in 60 s. Left out: learned from the batches before.",
                 weights=False,
             ),
             Key(
