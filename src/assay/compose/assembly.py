@@ -17,12 +17,13 @@ from assay.core.events import Event, Handler
 from assay.core.facts import Warned
 from assay.core.ports import Bind, NullRecorder
 from assay.core.run_file import Best
-from assay.core.schema import is_evaluated, parse_duration_s
+from assay.core.schema import is_evaluated, parse_duration_s, parse_steps
+from assay.core.stop import Stop
 from assay.core.terminal import for_terminal
 from assay.record.recorder import RunRecorder
 
 if TYPE_CHECKING:
-    from assay.engine import Engine
+    from assay.engine import Engine, Save
 
 
 def _say(line: str) -> None:
@@ -42,6 +43,7 @@ class Assembled:
     loaders: Mapping[str, Iterable[Any]] = field(default_factory=dict)  # of the splits that are evaluated
     notes: list[str] = field(default_factory=list)  # to say at the start
     say: Callable[[str], None] = _say  # to the person who looks on
+    save: Save | None = None  # of a process that writes checkpoints
 
     def saver(self, *, attempt: int | None = None) -> Any:
         from assay.engine import Saver
@@ -54,8 +56,9 @@ class Assembled:
 
 
 def assemble(house: House, launch: Launch, *, saver_folder: Path | None = None, bind: Bind | None = None) -> Assembled:
-    from assay.engine import Engine
-    from assay.engine.data.source import Source, as_source
+    from assay.engine import Engine, Loader
+    from assay.engine.data.adopt import as_source
+    from assay.engine.data.source import Source
     from assay.engine.deterministic import limits
     from assay.engine.device import threads_in_use
     from assay.engine.totals import larger
@@ -80,6 +83,8 @@ def assemble(house: House, launch: Launch, *, saver_folder: Path | None = None, 
         seed=house.seed,
         device=house.device,
         bind=bind or house.context.bind,
+        stop=Stop(),
+        log_every=parse_steps(house.values("log").get("every", "1 step")),
     )
     backward = getattr(process, "backward", None)
     if backward is not None:  # without one the engine says so
@@ -89,6 +94,8 @@ def assemble(house: House, launch: Launch, *, saver_folder: Path | None = None, 
 
         join_data(engine, house.ranks)
     pipeline = _join_pipeline(house, engine)
+    if isinstance(engine.source, Loader):
+        house.closing.callback(engine.source.close)  # one that was made of a DataLoader
     house.context.set("state", engine.state)
     house.context.set("engine", engine)
     divided = ""
@@ -145,7 +152,7 @@ def listen(assembled: Assembled, recorder: RunRecorder | NullRecorder, launch: L
             recorder.set_best(Best(metric=metric, mode=mode, value=value, step=step, checkpoint=checkpoint))
 
         best = settings.get("best") if house.is_on("evaluate") else None
-        save = Save(
+        assembled.save = Save(
             assembled.saver(),
             every=settings.get("every", "1 epoch"),
             best=(best["metric"], best["mode"]) if best else None,
@@ -153,7 +160,7 @@ def listen(assembled: Assembled, recorder: RunRecorder | NullRecorder, launch: L
             on_best=remember,
             background=settings.get("background", True),
         )
-        engine.bus.extend(save.handlers())
+        engine.bus.extend(assembled.save.handlers())
     shown = house.values("display")
     quiet = launch.quiet or not house.is_first or bool(shown.get("quiet", False)) or not house.is_on("display")
     logger = recorder.logger if isinstance(recorder, RunRecorder) else logging.getLogger("assay")
@@ -173,19 +180,26 @@ def listen(assembled: Assembled, recorder: RunRecorder | NullRecorder, launch: L
 
         def leave() -> None:
             if engine.state.step == launch.stop_at:
-                engine.stop(f"left at step {launch.stop_at}", hurry=launch.is_hurried)
+                engine.stop(f"left at step {launch.stop_at}", interrupts=launch.is_interrupted)
 
         engine.bus.add(Handler(event=Event.STEP_END, fn=leave, name="stop_at"))
-
-    def say_what_is_run() -> None:
-        is_evaluated = bool(loaders) or period == "never"
-        for line in [*assembled.notes, *_opening(engine, is_evaluated=is_evaluated)]:
-            display.say(line)
 
     def warn(message: str) -> None:
         if isinstance(recorder, NullRecorder):
             display.say(message)
         recorder.tell(Warned(message=message, step=engine.state.step))
+
+    def say_what_is_run() -> None:
+        is_evaluated = bool(loaders) or period == "never"
+        for line in [*assembled.notes, *_opening(engine, is_evaluated=is_evaluated)]:
+            display.say(line)
+        exactness = engine.source.exactness(engine.state.epoch)  # now: the record of the run has all that it prints
+        if not exactness.startswith("exact"):
+            warn(f"data.train is {exactness}. A run that goes on from a checkpoint sees other data.")
+        elif not isinstance(engine.source, Loader) or engine.source is not engine.state.dataloader:
+            display.say(f"data.train: {exactness}")
+        if isinstance(recorder, RunRecorder):
+            recorder.set_exactness(exactness)
 
     for loader in (engine.source, *loaders.values()):
         if isinstance(loader, Loader):
@@ -217,16 +231,13 @@ def evaluation_plan(house: House) -> tuple[str, list[str]]:
 
 
 def _opening(engine: Engine, *, is_evaluated: bool) -> list[str]:
-    """How long the run is and why; how exactly it could go on; what the optimizer trains how, if not all alike."""
+    """Return lines on how long the run is and why, and on what the optimizer trains how, if not all alike."""
     from assay.engine import Loader
     from assay.engine.groups import described
     from assay.engine.totals import arithmetic
 
     state, source = engine.state, engine.source
-    if isinstance(source, Loader):
-        lines = arithmetic(source, epochs=state.max_epochs, total=state.max_steps)
-    else:
-        lines = [f"data.train: {source.exactness}"]
+    lines = arithmetic(source, epochs=state.max_epochs, total=state.max_steps) if isinstance(source, Loader) else []
     if not is_evaluated:
         lines.append("nothing is evaluated: there is no data.valid")
     groups = described(engine.process.backward.optimizers, engine.process.model)

@@ -18,11 +18,14 @@ from assay.core.events import Event, Handler
 from assay.core.facts import Evaluated
 from assay.core.ports import NullRecorder, Recorder
 from assay.engine.batches import blame_device, size_of, to_device
+from assay.engine.data.adopt import refuse_samples
 from assay.engine.data.loader import Loader
+from assay.engine.data.source import seeded
 from assay.engine.engine import Engine
 from assay.engine.logged import Logged
+from assay.engine.losses import LOSS
 from assay.engine.metrics.means import Mean
-from assay.engine.metrics.metric import Metric, as_metric, numbers
+from assay.engine.metrics.metric import Metric, as_metric
 from assay.engine.outputs import Evaluation, Pipes
 from assay.engine.parallel.gathered import check_shared, gather
 from assay.engine.parallel.pipeline import Pipeline
@@ -36,7 +39,7 @@ class Evaluate:
     """Evaluates splits at a period and, if not just done, at the end; results go to `state.metrics` and the record.
 
     `limit`: at most that many batches of each; what comes of a part is recorded as such. `pipes` get the outputs, and
-    `metrics` measure them beside those of the process.
+    `metrics` measure them beside those of the process. Without a `seed` of its own it has that of the engine.
     """
 
     def __init__(
@@ -45,12 +48,14 @@ class Evaluate:
         *,
         every: str = "1 epoch",
         limit: int | None = None,
-        seed: int = 0,
+        seed: int | None = None,
         pipes: Pipes | Sequence[Any] = (),
         metrics: Mapping[str, Any] | None = None,
     ) -> None:
         if limit is not None and limit < 1:
             raise InputError(f"The limit of an evaluation is {limit} batches; it must be at least 1.")
+        for split, batches in splits.items():
+            refuse_samples(batches, f"The split {split}")
         self.splits = dict(splits)
         self.every = every
         self.limit = limit
@@ -66,7 +71,7 @@ class Evaluate:
 
     def finish(self, engine: Engine) -> None:
         """The last evaluation, unless the run goes on later: then it is not the last."""
-        if not engine.state.hurry:
+        if not engine.state.stop.interrupts:
             self.run(engine)
 
     def run(self, engine: Engine) -> None:
@@ -78,6 +83,8 @@ class Evaluate:
         begun = perf_counter()
         with _modes_kept(engine.process):
             for split, batches in due.items():
+                batches, _ = seeded(batches, engine.seed)
+                self.splits[split] = batches
                 self._split(engine, split, batches)
         engine.add_seconds("evaluation", perf_counter() - begun)
 
@@ -90,7 +97,7 @@ class Evaluate:
             share_of(batches, self.limit, engine.ranks),
             split=split,
             step=state.step,
-            seed=self.seed,
+            seed=engine.seed if self.seed is None else self.seed,
             device=engine.device,
             pipes=self.pipes,
             metrics=self.metrics,
@@ -193,6 +200,8 @@ def evaluate(
         if ranks is not None:
             check_shared(pipes.pipes, used, is_staged=ranks.is_staged)
         for number, (batch, is_idle) in enumerate(_in_step(batches, ranks)):
+            if ranks is not None:
+                ranks.beats.beat()
             logged.is_idle = is_idle
             if before is not None and not is_idle:
                 before()
@@ -212,8 +221,8 @@ def evaluate(
             evaluation.batch, evaluation.size = batch, _counted(batch, split)
             evaluation.samples += evaluation.size
             if pipeline is None or pipeline.is_last:
-                if isinstance(output, Mapping) and output.get("loss") is not None:
-                    _add_loss(loss, output["loss"], evaluation.size)
+                if isinstance(output, Mapping) and output.get(LOSS) is not None:
+                    _add_loss(loss, output, evaluation.size)
                 output = pipes(output)
                 for metric in used.values():
                     metric.update(output)
@@ -227,11 +236,11 @@ def evaluate(
             fix = f"Look at [data.{split}]."
             raise InputError(f"The split {split} is empty: there is nothing to evaluate.", fix=fix)
         results = evaluation.metrics
-        if loss.weight:
+        if not loss.is_empty:
             results[f"{split}/loss"] = loss.value()
         results |= logged.take(split, ranks)
         for name, metric in used.items():
-            results |= numbers(f"{split}/{name}", metric.value())
+            evaluation.add(name, metric.value())
         pipes.end(evaluation)
     return evaluation.metrics, evaluation.samples
 
@@ -294,8 +303,8 @@ def _logging_to(logged: Logged, process: Process) -> Iterator[None]:
         process.logged = before
 
 
-def _add_loss(mean: Mean, loss: Any, count: int) -> None:
-    if isinstance(loss, tuple):
-        mean.add_sum(*loss)
+def _add_loss(mean: Mean, output: Mapping[str, Any], count: int) -> None:
+    if isinstance(output[LOSS], tuple):
+        mean.add_sum(*output[LOSS])
     else:
-        mean.add(loss, count)
+        mean.add(output[LOSS], output.get(f"{LOSS}_weight", count))

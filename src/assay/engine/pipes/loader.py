@@ -6,6 +6,7 @@ import logging
 import warnings
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
+from copy import copy
 from dataclasses import dataclass
 from enum import Enum
 from itertools import islice
@@ -15,10 +16,11 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from assay.core.errors import AssayError, InputError
+from assay.core.parent import end_with, main_pid
 from assay.engine.batches import size_of
 from assay.engine.data.collate import collate as default
-from assay.engine.data.randomness import generators
-from assay.engine.data.source import Window
+from assay.engine.data.randomness import generators, same
+from assay.engine.data.source import OTHERS, TRIED, Window
 from assay.engine.pipes.stream import Cursor, Pass, Position, Stream
 from assay.engine.seed import undisturbed
 
@@ -51,7 +53,7 @@ class StreamLoader:
         self,
         stream: Stream,
         *,
-        seed: int = 0,
+        seed: int | None = None,
         split: str = "train",
         accumulate: int = 1,
         workers: int = 0,
@@ -69,7 +71,8 @@ class StreamLoader:
                 fix="Put itr.SplitByWorker into the chain, early, or load with workers = 0.",
             )
         self.stream = stream
-        self.seed = seed
+        self.is_seeded = seed is not None
+        self.seed = seed or 0
         self.split = split
         self.accumulate = accumulate
         self.workers = workers
@@ -78,11 +81,33 @@ class StreamLoader:
         self.ranks = ranks
         self._state: dict[str, Any] | None = None
         self._checked = 0
+        self._exactness = ""
 
-    @property
-    def exactness(self) -> str:
-        replayed = self.stream.replayed()
-        return f"replayed ({', '.join(replayed)} skips items)" if replayed else "exact (position)"
+    def exactness(self, epoch: int = 0) -> str:
+        if not self._exactness:
+            replayed = self.stream.replayed()
+            how = f"replayed: {', '.join(replayed)} skips items" if replayed else "position"
+            why = self._differs(epoch)
+            self._exactness = f"not exact: {why}" if why else f"exact ({how})"
+        return self._exactness
+
+    def _differs(self, epoch: int) -> str:
+        """Load the first batches again, whole and from the position after the first; return why they differ, or ""."""
+        twin = copy(self)
+        twin.accumulate = 1
+        first, positions = [], []
+        with undisturbed():
+            for window in islice(twin.windows(epoch, 0), TRIED):
+                first.append(window.batches)
+                positions.append(twin.state_dict())
+            again = [window.batches for window in islice(twin.windows(epoch, 0), TRIED)]
+            if not same(first, again):
+                return f"{OTHERS}, from whatever a stage draws them (each is keyed that says random=True)"
+            if not first[1:]:
+                return ""
+            twin.load_state_dict(positions[0])
+            rest = [window.batches for window in islice(twin.windows(epoch, 1), TRIED - 1)]
+        return "" if same(first[1:], rest) else "other batches come after a position than came there before"
 
     @property
     def steps_per_epoch(self) -> int | None:
@@ -95,6 +120,11 @@ class StreamLoader:
         if steps is None:
             raise TypeError(f"nobody knows the length of data.{self.split}")
         return steps
+
+    def seeded(self, seed: int) -> StreamLoader:
+        """Return this loader, from now on under a seed."""
+        self.seed, self.is_seeded = seed, True
+        return self
 
     def __iter__(self) -> Iterator[Any]:
         """The batches of epoch 0."""
@@ -165,7 +195,7 @@ class StreamLoader:
             warnings.filterwarnings("ignore", message="This DataLoader will create")  # workers that wait need no core
             batches = iter(
                 DataLoader(
-                    _Shards(self.stream, ways, at, self.collate),
+                    _Shards(self.stream, ways, at, self.collate, parent=main_pid()),
                     batch_size=None,
                     num_workers=self.workers,
                     collate_fn=_as_it_is,
@@ -241,10 +271,15 @@ class _Shards(IterableDataset[Any]):
     torch asks its workers in turn, from the first one on; so the first takes the shard whose turn it is.
     """
 
-    def __init__(self, stream: Stream, ways: Sequence[Pass], at: _Start, collate: Callable[[list[Any]], Any]) -> None:
+    def __init__(
+        self, stream: Stream, ways: Sequence[Pass], at: _Start, collate: Callable[[list[Any]], Any], *, parent: int
+    ) -> None:
         self.stream, self.ways, self.at, self.collate = stream, ways, at, collate
+        self.parent = parent
 
     def __iter__(self) -> Iterator[tuple[Any, int, Position, str]]:
+        if self.parent:
+            end_with(self.parent)
         worker = get_worker_info()
         assert worker is not None
         shard = (worker.id + self.at.turn) % len(self.ways)
