@@ -46,6 +46,8 @@ GROWING: dict[str, Callable[[int], str]] = {
         "[part]\nused = 1\n" + "".join(f"a{i} = 1\n" for i in range(n)) + "[use]\na = '${part.used}'\n"
     ),
     "unknown keys of a section": lambda n: "[data.train]\n" + "".join(f"shufle{i} = 1\n" for i in range(n)),
+    "keys at the top": lambda n: "".join(f"k{i} = 1\n" for i in range(n)),
+    "a long reference": lambda n: f'[use]\na = "${{{".".join("a" * 5 * n)}}}"\n',
     "unknown targets": lambda n: "".join(f'[m{i}]\ntype = "torch.nn.Lineer{i}"\n' for i in range(n)),
     "references to nothing": lambda n: "[use]\n" + "".join(f'a{i} = "${{modle.width{i}}}"\n' for i in range(n)),
     "objects that are not there": lambda n: "[use]\n" + "".join(f'a{i} = "@modle{i}"\n' for i in range(n)),
@@ -74,7 +76,7 @@ def test_twice_as_many_take_twice_as_long(name: str, tmp_path: Path, monkeypatch
     monkeypatch.chdir(tmp_path)
 
     def check(n: int) -> list[Problem]:
-        config = open_text(BASE + GROWING[name](n))
+        config = open_text(GROWING[name](n) + BASE)
         assert not any(problem.kind == "syntax" for problem in config.problems)
         return [*told_once(variations(config), check_shape), *problems_of_sections(config)]
 
