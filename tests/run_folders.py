@@ -91,9 +91,14 @@ def hold_lease(folder: Path, **changes: Any) -> None:
     write_json(folder / lease.FILE_NAME, replace(lease.mine(1), **changes))
 
 
-def tell(folder: Path, *facts: RunFact) -> None:
+def tell(folder: Path, *facts: RunFact, at_ns: int = 1_700_000_000 * SECOND) -> None:
     with open(folder / "events.jsonl", "a", encoding="utf-8") as file:
-        file.writelines(event_line(fact, 1_700_000_000 * SECOND) + "\n" for fact in facts)
+        file.writelines(event_line(fact, at_ns) + "\n" for fact in facts)
+
+
+def tell_now(folder: Path, *facts: RunFact) -> None:
+    """Write events of this moment: news to whoever has not looked since."""
+    tell(folder, *facts, at_ns=time.time_ns())
 
 
 def edit(folder: Path, edits: Iterable[Edit]) -> None:

@@ -4,7 +4,15 @@ import { createRootRoute, createRoute, createRouter, lazyRouteComponent, RouterP
 import { ApiError, root } from "./api/client";
 import { Failure } from "./parts/failure";
 import { Frame, NotFound } from "./parts/frame";
-import { parseSearch, stringifySearch, workspaceSearch } from "./state/address";
+import {
+  compareSearch,
+  parseSearch,
+  projectSearch,
+  runSearch,
+  stringifySearch,
+  tableSearch,
+  workspaceSearch,
+} from "./state/address";
 
 const rootRoute = createRootRoute({
   component: Frame,
@@ -19,8 +27,50 @@ const workspace = createRoute({
   component: lazyRouteComponent(() => import("./pages/workspace/workspace"), "Workspace"),
 });
 
+const run = createRoute({
+  getParentRoute: () => rootRoute,
+  path: "/runs/$id",
+  validateSearch: runSearch,
+  component: lazyRouteComponent(() => import("./pages/run/run"), "RunPage"),
+});
+
+const compare = createRoute({
+  getParentRoute: () => rootRoute,
+  path: "/compare",
+  validateSearch: compareSearch,
+  component: lazyRouteComponent(() => import("./pages/compare/compare"), "ComparePage"),
+});
+
+const tables = createRoute({
+  getParentRoute: () => rootRoute,
+  path: "/tables",
+  validateSearch: tableSearch,
+  component: lazyRouteComponent(() => import("./pages/tables/tables"), "TablesPage"),
+});
+
+const table = createRoute({
+  getParentRoute: () => rootRoute,
+  path: "/tables/$name",
+  validateSearch: tableSearch,
+  component: lazyRouteComponent(() => import("./pages/tables/table"), "TablePage"),
+});
+
+const inbox = createRoute({
+  getParentRoute: () => rootRoute,
+  path: "/inbox",
+  validateSearch: projectSearch,
+  component: lazyRouteComponent(() => import("./pages/inbox/inbox"), "InboxPage"),
+});
+
+const projects = createRoute({
+  getParentRoute: () => rootRoute,
+  path: "/projects",
+  validateSearch: projectSearch,
+  component: lazyRouteComponent(() => import("./pages/projects/projects"), "ProjectsPage"),
+});
+
 const router = createRouter({
-  routeTree: rootRoute.addChildren([workspace]),
+  routeTree: rootRoute.addChildren([workspace, run, compare, tables, table, inbox, projects]),
   basepath: new URL(root).pathname,
   parseSearch: (text) => parseSearch(text),
   stringifySearch: (search) => stringifySearch(search),

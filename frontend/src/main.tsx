@@ -3,6 +3,7 @@ import { StrictMode } from "react";
 import { createRoot } from "react-dom/client";
 import { App } from "./app";
 import { applyTheme, kept, type Theme } from "./state/local";
+import "./state/nonce";
 import "./style/base.css";
 
 applyTheme(kept<Theme>("theme", "system"));

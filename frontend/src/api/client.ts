@@ -33,7 +33,7 @@ export const root = new URL(".", document.baseURI).href;
 let facts: SiteFacts | null = null;
 
 /** Remember what the server said at first: changes carry its header. */
-export function useFacts(found: SiteFacts): void {
+export function rememberFacts(found: SiteFacts): void {
   facts = found;
 }
 

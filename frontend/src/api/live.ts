@@ -10,6 +10,10 @@ export interface LiveEvent {
   statuses?: Record<string, string>;
   changed?: string[];
   gone?: string[];
+  /** Tables that were changed, by name. */
+  tables?: string[];
+  inbox?: boolean;
+  views?: boolean;
 }
 
 export type Connection = "connecting" | "open" | "lost";

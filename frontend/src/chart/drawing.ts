@@ -2,6 +2,8 @@
 import { lowerBound, type Curve } from "../api/curves";
 
 export interface Line {
+  /** What tells it from the others of a chart. */
+  key: string;
   /** The run or group that it belongs to. */
   id: string;
   label: string;
@@ -101,8 +103,10 @@ function stroke(
 
 /** One point alone has no length: it is a dot. */
 function dot(to: CanvasRenderingContext2D, x: number, y: number, ratio: number): void {
-  to.moveTo(x + 2 * ratio, y);
-  to.arc(x, y, 2 * ratio, 0, 2 * Math.PI);
+  to.moveTo(x + 1.5 * ratio, y);
+  to.arc(x, y, 1.5 * ratio, 0, 2 * Math.PI);
+  to.moveTo(x + 0.5 * ratio, y);
+  to.arc(x, y, 0.5 * ratio, 0, 2 * Math.PI);
 }
 
 /** From the lowest to the highest value of each range, so that no spike is lost. */
@@ -202,7 +206,8 @@ export function extent(
 
 /** Return the value of a line at x: that of the last point at or before it; null before its first and after its end. */
 export function valueAt(line: Line, x: number): { x: number; value: number; low: number; high: number } | null {
-  const { xs, means, lows, highs } = line.curve;
+  const { xs, means } = line.curve;
+  const { lows, highs } = line.band ?? line.curve;
   if (!xs.length || x < xs[0]! || x > line.curve.last) return nearest(line, x);
   const at = Math.max(0, lowerBound(xs, x + 1e-9 * Math.abs(x)) - 1);
   return { x: xs[at]!, value: line.smooth?.[at] ?? means[at]!, low: lows[at]!, high: highs[at]! };
@@ -210,7 +215,8 @@ export function valueAt(line: Line, x: number): { x: number; value: number; low:
 
 /** A curve of one point, or the cursor a little beside an end: the end itself. */
 function nearest(line: Line, x: number): { x: number; value: number; low: number; high: number } | null {
-  const { xs, means, lows, highs, first, last } = line.curve;
+  const { xs, means, first, last } = line.curve;
+  const { lows, highs } = line.band ?? line.curve;
   if (!xs.length) return null;
   const slack = 0.02 * (last - first);
   if (x < first - slack || x > last + slack) return null;

@@ -1,121 +1,349 @@
-/** One panel: the curves of a metric, and the values under the cursor. */
-import { memo, useEffect, useMemo, useRef, useState } from "react";
+/** One panel: curves, and the values under the cursor. */
+import { memo, useEffect, useMemo, useRef, useState, type PointerEvent } from "react";
+import { IconButton } from "../parts/button";
+import { Dialog } from "../parts/dialog";
+import { Menu, MenuCheck, MenuItem, MenuLine } from "../parts/menu";
+import { Picker } from "../parts/picker";
+import { copyText } from "../parts/copy";
+import { say } from "../parts/toast";
 import type { Zoom } from "../state/address";
 import type { Style } from "../state/colors";
 import { count, duration, moment, number } from "../state/format";
 import { useShared } from "../state/site";
-import type { Line } from "./drawing";
-import { valueAt } from "./drawing";
-import type { Axis } from "./panels";
-import { useIsNear, useSheetVersion } from "./panels";
-import { Plot } from "./plot";
+import { bandOf } from "./band";
+import { valueAt, type Line } from "./drawing";
+import { movedPanel, type Layout, type PanelOptions, type PanelSpec } from "./layout";
+import { useIsNear, useSheet, useSheetVersion, type Axis } from "./panels";
+import { Plot, type Hover, type Mark } from "./plot";
 import type { Sheet } from "./sheets";
 import { smoothed } from "./smooth";
 import styles from "./panels.module.css";
 
+/** A line of the charts: one run, or a group of runs as their mean. */
 export interface PanelRun {
   id: string;
   label: string;
+  members?: readonly string[];
 }
 
 interface PanelProps {
-  metric: string;
+  spec: PanelSpec;
   runs: readonly PanelRun[];
+  metrics: readonly string[];
   looks: ReadonlyMap<string, Style>;
   sheet: Sheet;
   axis: Axis;
   zoom: Zoom | null;
-  onZoom: (zoom: Zoom | null) => void;
+  marks?: readonly Mark[] | undefined;
   group: string;
+  height: number;
+  layout: Layout;
+  panels: readonly PanelSpec[];
+  onZoom: (zoom: Zoom | null) => void;
+  onLayout: (layout: Layout) => void;
+  onGrab: (event: PointerEvent) => void;
 }
 
-const HEIGHT = 176;
 const MOST_VALUES = 12;
+const MOST_READ = 12;
+const LEFT_BEHIND = "#8a929c";
+const DASHES: readonly (readonly number[])[] = [[], [7, 4], [2, 3], [10, 3, 2, 3]];
 
 export const Panel = memo(function Panel(props: PanelProps) {
   const [place, isNear] = useIsNear<HTMLDivElement>();
-  const { metric } = props;
-  const cut = metric.indexOf("/");
+  const [isLarge, setLarge] = useState(false);
+  const [isTable, setTable] = useState(false);
+  const { spec, height } = props;
   return (
-    <figure ref={place} className={styles.panel} aria-label={metric}>
-      <figcaption className={styles.caption} title={metric}>
-        {cut < 0 ? metric : metric.slice(cut + 1)}
+    <figure ref={place} className={styles.panel} aria-label={spec.key}>
+      <figcaption className={styles.caption} title={spec.metrics.join(", ")} onPointerDown={props.onGrab}>
+        <span className="ellipsis">{spec.title}</span>
       </figcaption>
-      <div className={styles.chart}>{isNear && <Curves {...props} />}</div>
+      <PanelMenu {...props} onLarge={() => setLarge(true)} onTable={() => setTable(true)} />
+      <div className={styles.chart} style={{ height: height + 6 }}>
+        {isNear && <Curves {...props} />}
+      </div>
+      {isLarge && (
+        <Dialog title={spec.metrics.join(", ")} size="large" isOpen onClose={() => setLarge(false)}>
+          <div className={styles.chart}>
+            <Curves {...props} height={Math.max(300, window.innerHeight - 170)} />
+          </div>
+        </Dialog>
+      )}
+      {isTable && (
+        <Dialog title={spec.metrics.join(", ")} size="medium" isOpen onClose={() => setTable(false)}>
+          <CurveTable {...props} />
+        </Dialog>
+      )}
     </figure>
   );
 });
 
-function Curves({ metric, runs, looks, sheet, axis, zoom, onZoom, group }: PanelProps) {
-  const { isDark } = useShared();
-  const version = useSheetVersion(sheet);
-  const [hover, setHover] = useState<{ x: number; left: number; top: number; value: number } | null>(null);
-  const [strong, setStrong] = useState<string | null>(null);
-  useEffect(() => {
-    const unmount = sheet.mount(metric);
-    return unmount;
-  }, [sheet, metric]);
-  useEffect(() => {
-    sheet.need(
-      runs.map((run) => run.id),
-      metric,
-    );
-  }, [sheet, runs, metric, version]);
+/** Return the sheet of a panel: its own when it has an x axis of its own. */
+function usePanelSheet({ spec, sheet, axis, zoom }: PanelProps): { sheet: Sheet; axis: Axis; zoom: Zoom | null } {
+  const ownAxis = useMemo(() => ({ ...axis, x: spec.x ?? axis.x, logX: spec.x ? false : axis.logX }), [axis, spec.x]);
+  const own = useSheet(ownAxis, spec.x ? null : zoom);
+  return spec.x ? { sheet: own, axis: ownAxis, zoom: null } : { sheet, axis, zoom };
+}
 
-  const fresh = useMemo(() => linesOf(sheet, metric, runs, looks, axis.smooth), [sheet, metric, runs, looks, axis.smooth, version]); // eslint-disable-line react-hooks/exhaustive-deps -- the sheet changes in place, which the version says
-  // Until curves of a new look have come, those of the old one stay.
+function useLines(props: PanelProps): { lines: readonly Line[]; isKnown: boolean } {
+  const { spec, runs, looks } = props;
+  const { sheet, axis } = usePanelSheet(props);
+  const version = useSheetVersion(sheet);
+  useEffect(() => {
+    const unmount = spec.metrics.map((metric) => sheet.mount(metric));
+    return () => unmount.forEach((each) => each());
+  }, [sheet, spec.metrics]);
+  useEffect(() => {
+    const ids = runs.flatMap((run) => run.members ?? [run.id]);
+    for (const metric of spec.metrics) sheet.need(ids, metric);
+  }, [sheet, runs, spec.metrics, version]);
+  // eslint-disable-next-line react-hooks/exhaustive-deps -- the sheet changes in place, which the version says
+  const fresh = useMemo(() => linesOf(sheet, spec.metrics, runs, looks, axis.smooth), [sheet, spec.metrics, runs, looks, axis.smooth, version]);
+  // Until the curves of a new look have come, those of the old one stay.
   const shown = useRef(fresh.lines);
   if (fresh.isComplete || fresh.lines.length) shown.current = fresh.lines;
-  const lines = shown.current;
+  return { lines: shown.current, isKnown: fresh.isComplete };
+}
 
+function Curves(props: PanelProps) {
+  const { spec, runs, group, height, marks, layout, onZoom } = props;
+  const { isDark } = useShared();
+  const { sheet, axis, zoom } = usePanelSheet(props);
+  const { lines, isKnown } = useLines(props);
+  const [hover, setHover] = useState<Hover | null>(null);
+  const [strong, setStrong] = useState<string | null>(null);
+  const [outside, setOutside] = useState(0);
+  const options: PanelOptions = layout.options[spec.key] ?? {};
   const kind = axis.x === "time" ? "time" : axis.x === "elapsed" ? "elapsed" : "number";
+  const last = lines.reduce((found, line) => Math.max(found, line.curve.last), -Infinity);
+  const error = sheet.error;
   return (
     <>
       <Plot
         lines={lines}
+        marks={axis.x === "" || axis.x === "step" || kind !== "number" ? marks : undefined}
         zoom={zoom}
         xKind={kind}
         logX={axis.logX}
-        logY={false}
-        cutOutliers={false}
-        group={group}
+        logY={options.logY ?? false}
+        cutOutliers={options.cut ?? false}
+        group={spec.x ? spec.key : group}
         isDark={isDark}
         strong={strong}
-        height={HEIGHT}
-        label={`${metric}: ${runs.length} ${runs.length === 1 ? "run" : "runs"}`}
-        last={Math.max(...lines.map((line) => line.curve.last))}
+        height={height}
+        label={`${spec.key}: ${runs.length} ${runs.length === 1 ? "run" : "runs"}`}
+        last={last}
         onZoom={onZoom}
+        onOutside={setOutside}
         onHover={(at) => {
           setHover(at);
           setStrong(at ? closest(lines, at.x, at.value) : null);
         }}
       />
-      {hover && <Values at={hover} lines={lines} strong={strong} kind={kind} />}
+      {outside > 0 && <div className={styles.outside}>{count(outside)} outside</div>}
+      {hover && <Values at={hover} lines={lines} strong={strong} kind={kind} xName={axis.x} />}
+      {error && !lines.length && <p className={styles.note}>{error.problem.what}</p>}
+      {!error && isKnown && !lines.length && <p className={styles.note}>no points{axis.x && !["time", "elapsed"].includes(axis.x) ? ` with ${axis.x}` : ""}</p>}
+      <Summary lines={lines} title={spec.key} />
     </>
   );
 }
 
-function linesOf(sheet: Sheet, metric: string, runs: readonly PanelRun[], looks: ReadonlyMap<string, Style>, smooth: number): { lines: Line[]; isComplete: boolean } {
+/** The curves for whoever cannot see them. */
+function Summary({ lines, title }: { lines: readonly Line[]; title: string }) {
+  const shown = lines.filter((line) => !line.isLeft).slice(0, MOST_READ);
+  return (
+    <table className="sr-only">
+      <caption>{title}</caption>
+      <thead>
+        <tr>
+          <th>run</th>
+          <th>last</th>
+          <th>lowest</th>
+          <th>highest</th>
+        </tr>
+      </thead>
+      <tbody>
+        {shown.map((line) => {
+          const { low, high, last } = facts(line);
+          return (
+            <tr key={line.key}>
+              <td>{line.label}</td>
+              <td>{number(last)}</td>
+              <td>{number(low)}</td>
+              <td>{number(high)}</td>
+            </tr>
+          );
+        })}
+      </tbody>
+    </table>
+  );
+}
+
+function facts({ curve }: Line): { low: number; high: number; last: number } {
+  let low = NaN;
+  let high = NaN;
+  let last = NaN;
+  for (let i = 0; i < curve.xs.length; i++) {
+    if (curve.lows[i]! < low || low !== low) low = curve.lows[i]!;
+    if (curve.highs[i]! > high || high !== high) high = curve.highs[i]!;
+    if (curve.means[i] === curve.means[i]) last = curve.means[i]!;
+  }
+  return { low, high, last };
+}
+
+function CurveTable(props: PanelProps) {
+  const { lines } = useLines(props);
+  const rows = lines.filter((line) => !line.isLeft).map((line) => ({ line, ...facts(line) }));
+  const csv = () => ["run,last,lowest,highest,points", ...rows.map((row) => [quoted(row.line.label), row.last, row.low, row.high, row.line.curve.total].join(","))].join("\n");
+  return (
+    <>
+      <table className={styles.table}>
+        <thead>
+          <tr>
+            <th>run</th>
+            <th>last</th>
+            <th>lowest</th>
+            <th>highest</th>
+            <th>points</th>
+            <th>not finite</th>
+          </tr>
+        </thead>
+        <tbody>
+          {rows.map((row) => (
+            <tr key={row.line.key}>
+              <td>
+                <span className={styles.swatch} style={{ background: row.line.color }} /> {row.line.label}
+              </td>
+              <td title={String(row.last)}>{number(row.last)}</td>
+              <td title={String(row.low)}>{number(row.low)}</td>
+              <td title={String(row.high)}>{number(row.high)}</td>
+              <td>{count(row.line.curve.total)}</td>
+              <td>{row.line.curve.bad ? count(row.line.curve.bad) : ""}</td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+      <IconButton icon="copy" label="Copy as CSV" onClick={() => void copyText(csv()).then((isDone) => isDone && say("Copied as CSV."))} />
+    </>
+  );
+}
+
+function quoted(text: string): string {
+  const safe = /^[=+\-@\t\r]/.test(text) ? `'${text}` : text;
+  return `"${safe.replaceAll('"', '""')}"`;
+}
+
+interface PanelMenuProps extends PanelProps {
+  onLarge: () => void;
+  onTable: () => void;
+}
+
+function PanelMenu({ spec, layout, panels, metrics, onLayout, onLarge, onTable }: PanelMenuProps) {
+  const options = layout.options[spec.key] ?? {};
+  const set = (changes: PanelOptions) => onLayout({ ...layout, options: { ...layout.options, [spec.key]: { ...options, ...changes } } });
+  const isPinned = layout.pinned.includes(spec.key);
+  const at = panels.findIndex((panel) => panel.key === spec.key);
+  const isMade = spec.metrics.length > 1 || spec.x !== undefined;
+  const others = metrics.filter((metric) => !spec.metrics.includes(metric)).map((value) => ({ value }));
+  const merge = (metric: string) => {
+    const name = spec.metrics.length > 1 ? spec.title : [...spec.metrics, metric].map((each) => each.split("/").at(-1)).join(" and ");
+    onLayout({ ...layout, merged: { ...layout.merged, [name]: [...(layout.merged[name] ?? spec.metrics), metric] } });
+  };
+  const split = () => {
+    if (spec.x !== undefined) onLayout({ ...layout, pairs: layout.pairs.filter((pair) => pair.x !== spec.x || pair.y !== spec.metrics[0]) });
+    else onLayout({ ...layout, merged: Object.fromEntries(Object.entries(layout.merged).filter(([name]) => name !== spec.title)) });
+  };
+  return (
+    <div className={styles.tools}>
+      {!spec.x && (
+        <Picker
+          trigger={<IconButton icon="plus" label={`Draw another metric with ${spec.title}`} size={14} />}
+          label="Draw with"
+          placeholder="another metric in this panel"
+          choices={others}
+          onChoose={merge}
+        />
+      )}
+      <IconButton icon="expand" label={`Enlarge ${spec.title}`} size={14} onClick={onLarge} />
+      <Menu align="end" trigger={<IconButton icon="more" label={`Panel ${spec.title}`} size={14} />}>
+        <MenuCheck checked={options.logY ?? false} onChange={(logY) => set({ logY })}>
+          Logarithmic y axis
+        </MenuCheck>
+        <MenuCheck checked={options.cut ?? false} onChange={(cut) => set({ cut })}>
+          Leave outliers out of the range
+        </MenuCheck>
+        <MenuLine />
+        <MenuItem
+          icon="pin"
+          onSelect={() => onLayout({ ...layout, pinned: isPinned ? layout.pinned.filter((each) => each !== spec.key) : [...layout.pinned, spec.key] })}
+        >
+          {isPinned ? "Let go" : "Pin to the top"}
+        </MenuItem>
+        <MenuItem icon="left" disabled={at <= 0} onSelect={() => onLayout(movedPanel(layout, panels, spec.key, panels[at - 1]!.key))}>
+          Move forward
+        </MenuItem>
+        <MenuItem icon="right" disabled={at >= panels.length - 1} onSelect={() => onLayout(movedPanel(layout, panels, spec.key, panels[at + 1]!.key))}>
+          Move back
+        </MenuItem>
+        {isMade && (
+          <MenuItem icon="cross" onSelect={split}>
+            {spec.x === undefined ? "Take apart" : "Remove"}
+          </MenuItem>
+        )}
+        <MenuLine />
+        <MenuItem icon="table" onSelect={onTable}>
+          As a table
+        </MenuItem>
+      </Menu>
+    </div>
+  );
+}
+
+/** Return what a panel draws: a line for each run or group and metric, branches that were left behind below. */
+function linesOf(sheet: Sheet, metrics: readonly string[], runs: readonly PanelRun[], looks: ReadonlyMap<string, Style>, smooth: number): { lines: Line[]; isComplete: boolean } {
   const lines: Line[] = [];
   let isComplete = true;
-  for (const run of runs) {
-    const found = sheet.curve(run.id, metric);
-    if (!found) isComplete = false;
-    const look = looks.get(run.id)!;
-    for (const curve of found ?? []) {
-      const isLeft = curve.branch !== 0;
-      lines.push({
-        id: run.id,
-        label: run.label,
-        color: isLeft ? "#8a929c" : look.color,
-        dash: look.dash,
-        curve,
-        smooth: smooth > 0 && !isLeft ? smoothed(curve, smooth) : null,
-        isLeft,
-        band: null,
-      });
+  metrics.forEach((metric, order) => {
+    for (const run of runs) {
+      const look = looks.get(run.id)!;
+      const label = metrics.length > 1 ? `${run.label} ${metric}` : run.label;
+      const dash = metrics.length > 1 ? DASHES[order % DASHES.length]! : look.dash;
+      const base = { id: run.id, label, color: look.color, dash };
+      if (run.members) {
+        const found = run.members.map((id) => sheet.curve(id, metric));
+        if (found.some((each) => !each)) isComplete = false;
+        const band = bandOf(found.flatMap((each) => each?.filter((curve) => curve.branch === 0) ?? []));
+        if (band) {
+          lines.push({
+            ...base,
+            key: `${run.id} ${metric}`,
+            label: `${label} (${band.count})`,
+            curve: band.curve,
+            smooth: smooth > 0 ? smoothed(band.curve, smooth) : null,
+            isLeft: false,
+            band: band.count > 1 ? { lows: band.lows, highs: band.highs } : null,
+          });
+        }
+        continue;
+      }
+      const found = sheet.curve(run.id, metric);
+      if (!found) isComplete = false;
+      for (const curve of found ?? []) {
+        const isLeft = curve.branch !== 0;
+        lines.push({
+          ...base,
+          key: `${run.id} ${metric} ${curve.branch}`,
+          color: isLeft ? LEFT_BEHIND : look.color,
+          curve,
+          smooth: smooth > 0 && !isLeft ? smoothed(curve, smooth) : null,
+          isLeft,
+          band: null,
+        });
+      }
     }
-  }
+  });
   lines.sort((a, b) => Number(b.isLeft) - Number(a.isLeft));
   return { lines, isComplete };
 }
@@ -129,41 +357,54 @@ function closest(lines: readonly Line[], x: number, value: number): string | nul
     const at = valueAt(line, x);
     if (!at) continue;
     const off = Math.abs(at.value - value);
-    if (off < least) [least, found] = [off, line.id];
+    if (off < least) [least, found] = [off, line.key];
   }
   return found;
 }
 
 interface ValuesProps {
-  at: { x: number; left: number; top: number };
+  at: Hover;
   lines: readonly Line[];
   strong: string | null;
   kind: "number" | "time" | "elapsed";
+  xName: string;
 }
 
 /** The values of all runs at the cursor, the largest first. */
-function Values({ at, lines, strong, kind }: ValuesProps) {
+function Values({ at, lines, strong, kind, xName }: ValuesProps) {
   const values = lines
     .filter((line) => !line.isLeft)
     .map((line) => ({ line, found: valueAt(line, at.x) }))
     .filter((each): each is { line: Line; found: NonNullable<ReturnType<typeof valueAt>> } => each.found !== null)
     .sort((a, b) => b.found.value - a.found.value);
   if (!values.length) return null;
-  const place = Math.max(0, values.findIndex((each) => each.line.id === strong));
+  const place = Math.max(
+    0,
+    values.findIndex((each) => each.line.key === strong),
+  );
   const from = Math.max(0, Math.min(values.length - MOST_VALUES, place - MOST_VALUES / 2));
   const listed = values.slice(from, from + MOST_VALUES);
   const rest = values.length - listed.length;
   const x = values[place]!.found.x;
+  const shown = kind === "time" ? moment(x) : kind === "elapsed" ? duration(x) : `${xName || "step"} ${Number.isInteger(x) ? count(x) : number(x)}`;
   return (
-    <div className={styles.values} data-side={at.left > 180 ? "left" : "right"} style={{ left: at.left, top: 8 }} aria-hidden="true">
-      <div className={styles.x}>{kind === "time" ? moment(x) : kind === "elapsed" ? duration(x) : Number.isInteger(x) ? `step ${count(x)}` : number(x)}</div>
+    <div className={styles.values} data-side={at.left > at.width / 2 ? "left" : "right"} style={{ left: at.left, top: 8 }} aria-hidden="true">
+      <div className={styles.x}>
+        {shown}
+        {at.mark && <strong> {at.mark}</strong>}
+      </div>
       {listed.map(({ line, found }) => (
-        <div key={line.id} className={styles.value} data-strong={line.id === strong || undefined}>
+        <div key={line.key} className={styles.value} data-strong={line.key === strong || undefined}>
           <span className={styles.swatch} style={{ background: line.color }} />
           <span className={styles.label}>{line.label}</span>
           <span className={styles.amount}>
             {number(found.value)}
-            {found.low !== found.high && <span className="quiet"> {number(found.low)}…{number(found.high)}</span>}
+            {found.low !== found.high && (
+              <span className="quiet">
+                {" "}
+                {number(found.low)} … {number(found.high)}
+              </span>
+            )}
           </span>
         </div>
       ))}

@@ -1,10 +1,12 @@
 /** Panels of curves: one for each metric, in sections by prefix; those out of sight cost nothing. */
-import { useEffect, useMemo, useRef, useState, useSyncExternalStore } from "react";
+import { useEffect, useMemo, useRef, useState, useSyncExternalStore, type PointerEvent } from "react";
 import { Icon } from "../parts/icons";
 import type { Zoom } from "../state/address";
 import { stylesOf } from "../state/colors";
 import { useLive, useShared } from "../state/site";
+import { movedPanel, openSections, sectionsOf, sizeOf, type Layout, type PanelSpec, type Section } from "./layout";
 import { Panel, type PanelRun } from "./panel";
+import type { Mark } from "./plot";
 import { keyOf, Sheet, type Look } from "./sheets";
 import styles from "./panels.module.css";
 
@@ -20,42 +22,44 @@ interface PanelsProps {
   metrics: readonly string[];
   axis: Axis;
   zoom: Zoom | null;
-  onZoom: (zoom: Zoom | null) => void;
-  /** The name under which this page keeps which sections are open. */
+  filter: string;
+  layout: Layout;
+  marks?: readonly Mark[] | undefined;
+  /** Charts of one place share their cursor. */
   place: string;
+  /** Whether the panels stand without their sections. */
+  isFlat?: boolean;
+  onZoom: (zoom: Zoom | null) => void;
+  onLayout: (layout: Layout) => void;
 }
 
-const SYSTEM = ["time", "speed", "memory", "gpu", "system"];
-const MOST_OPEN = 24;
-
-export function Panels({ runs, metrics, axis, zoom, onZoom, place }: PanelsProps) {
+export function Panels(props: PanelsProps) {
+  const { runs, metrics, axis, zoom, filter, layout, onLayout } = props;
   const { isDark } = useShared();
   const sheet = useSheet(axis, zoom);
   const ids = useMemo(() => runs.map((run) => run.id), [runs]);
   const looks = useMemo(() => stylesOf(ids, isDark), [ids, isDark]);
-  const sections = useMemo(() => sectionsOf(metrics), [metrics]);
-  const [closed, setClosed] = useState<Record<string, boolean>>({});
-  let open = 0;
+  const sections = useMemo(() => sectionsOf(metrics, layout, filter), [metrics, layout, filter]);
+  const open = filter ? new Set(sections.map((section) => section.name)) : openSections(sections, layout);
+  if (!sections.length) return <p className={styles.none}>{filter ? "No panel is called that." : ""}</p>;
   return (
-    <div className={styles.panels} data-place={place}>
-      {sections.map(({ name, metrics: inside }) => {
-        const isOpen = closed[name] === undefined ? !SYSTEM.includes(name) && open < MOST_OPEN : !closed[name];
-        open += isOpen ? inside.length : 0;
+    <div className={styles.panels}>
+      {sections.map((section) => {
+        const isOpen = open.has(section.name);
+        if (props.isFlat) return <Grid key={section.name} {...props} section={section} sheet={sheet} looks={looks} />;
         return (
-          <section key={name} className={styles.section} aria-label={name}>
+          <section key={section.name} className={styles.section} aria-label={section.name}>
             <h2 className={styles.title}>
-              <button type="button" aria-expanded={isOpen} onClick={() => setClosed({ ...closed, [name]: isOpen })}>
+              <button
+                type="button"
+                aria-expanded={isOpen}
+                onClick={() => onLayout({ ...layout, closed: { ...layout.closed, [section.name]: isOpen } })}
+              >
                 <Icon name={isOpen ? "chevron" : "right"} size={14} />
-                {name} <span className="quiet">{inside.length}</span>
+                {section.name} <span className="quiet">{section.panels.length}</span>
               </button>
             </h2>
-            {isOpen && (
-              <div className={styles.grid}>
-                {inside.map((metric) => (
-                  <Panel key={metric} metric={metric} runs={runs} looks={looks} sheet={sheet} axis={axis} zoom={zoom} onZoom={onZoom} group={place} />
-                ))}
-              </div>
-            )}
+            {isOpen && <Grid {...props} section={section} sheet={sheet} looks={looks} />}
           </section>
         );
       })}
@@ -63,48 +67,146 @@ export function Panels({ runs, metrics, axis, zoom, onZoom, place }: PanelsProps
   );
 }
 
-/** Return metrics by what stands before the first slash, those of the machine last. */
-export function sectionsOf(metrics: readonly string[]): { name: string; metrics: string[] }[] {
-  const found = new Map<string, string[]>();
-  for (const metric of metrics) {
-    const name = metric.includes("/") ? metric.slice(0, metric.indexOf("/")) : "metrics";
-    found.set(name, [...(found.get(name) ?? []), metric]);
-  }
-  const rank = (name: string) => (name === "train" ? 0 : name === "valid" ? 1 : name === "test" ? 2 : SYSTEM.includes(name) ? 9 : 3);
-  return [...found]
-    .map(([name, inside]) => ({ name, metrics: inside }))
-    .sort((a, b) => rank(a.name) - rank(b.name) || (a.name < b.name ? -1 : 1));
+interface GridProps extends PanelsProps {
+  section: Section;
+  sheet: Sheet;
+  looks: ReturnType<typeof stylesOf>;
 }
 
-/** Return the sheet of a look; the one of before stays until the page has drawn the new one. */
-function useSheet(axis: Axis, zoom: Zoom | null): Sheet {
+const COLUMN = 280;
+const GAP = 12;
+
+function Grid({ section, sheet, looks, runs, metrics, axis, zoom, layout, marks, place, onZoom, onLayout }: GridProps) {
+  const [grid, columns] = useColumns();
+  const drag = usePanelDrag(section.panels, layout, onLayout);
+  return (
+    <div ref={grid} className={styles.grid}>
+      {section.panels.map((spec) => {
+        const size = sizeOf(layout, spec.key);
+        return (
+          <div key={spec.key} className={styles.slot} style={{ gridColumn: `span ${Math.min(size.w, columns)}` }} data-panel={spec.key}>
+            <Panel
+              spec={spec}
+              runs={runs}
+              metrics={metrics}
+              looks={looks}
+              sheet={sheet}
+              axis={axis}
+              zoom={zoom}
+              marks={marks}
+              group={place}
+              height={size.h}
+              layout={layout}
+              panels={section.panels}
+              onZoom={onZoom}
+              onLayout={onLayout}
+              onGrab={(event) => drag(spec, event)}
+            />
+            <span
+              className={styles.corner}
+              aria-hidden="true"
+              onPointerDown={(event) => resize(event, grid.current!, size, (fresh) => onLayout({ ...layout, sizes: { ...layout.sizes, [spec.key]: fresh } }))}
+            />
+          </div>
+        );
+      })}
+    </div>
+  );
+}
+
+/** Return how many columns the grid has: a panel is never wider than that. */
+function useColumns(): [React.RefObject<HTMLDivElement | null>, number] {
+  const grid = useRef<HTMLDivElement>(null);
+  const [columns, setColumns] = useState(1);
+  useEffect(() => {
+    const observer = new ResizeObserver(() => setColumns(Math.max(1, Math.floor((grid.current!.clientWidth + GAP) / (COLUMN + GAP)))));
+    observer.observe(grid.current!);
+    return () => observer.disconnect();
+  }, []);
+  return [grid, columns];
+}
+
+function resize(event: PointerEvent, grid: HTMLElement, before: { w: number; h: number }, onSize: (size: { w: number; h: number }) => void): void {
+  event.preventDefault();
+  const { clientX, clientY } = event;
+  const columns = Math.max(1, Math.floor((grid.clientWidth + GAP) / (COLUMN + GAP)));
+  const column = grid.clientWidth / columns;
+  let last = "";
+  const move = (each: globalThis.PointerEvent) => {
+    const size = {
+      w: Math.max(1, Math.min(columns, Math.round(before.w + (each.clientX - clientX) / column))),
+      h: Math.round((before.h + each.clientY - clientY) / 10) * 10,
+    };
+    const key = `${size.w} ${size.h}`;
+    if (key !== last) onSize(size);
+    last = key;
+  };
+  const up = () => {
+    window.removeEventListener("pointermove", move);
+    window.removeEventListener("pointerup", up);
+  };
+  window.addEventListener("pointermove", move);
+  window.addEventListener("pointerup", up);
+}
+
+/** Let a panel be dragged by its title to the place of another one. */
+function usePanelDrag(panels: readonly PanelSpec[], layout: Layout, onLayout: (layout: Layout) => void) {
+  return (spec: PanelSpec, event: PointerEvent) => {
+    if (event.button !== 0) return;
+    const { clientX, clientY } = event;
+    let target: HTMLElement | null = null;
+    const move = (each: globalThis.PointerEvent) => {
+      if (Math.hypot(each.clientX - clientX, each.clientY - clientY) < 8) return;
+      target?.removeAttribute("data-drop");
+      const over = document.elementFromPoint(each.clientX, each.clientY)?.closest<HTMLElement>("[data-panel]") ?? null;
+      const isHere = over !== null && over.dataset.panel !== spec.key && panels.some((panel) => panel.key === over.dataset.panel);
+      target = isHere ? over : null;
+      target?.setAttribute("data-drop", "true");
+    };
+    const up = () => {
+      window.removeEventListener("pointermove", move);
+      window.removeEventListener("pointerup", up);
+      target?.removeAttribute("data-drop");
+      if (target) onLayout(movedPanel(layout, panels, spec.key, target.dataset.panel!));
+    };
+    window.addEventListener("pointermove", move);
+    window.addEventListener("pointerup", up);
+  };
+}
+
+/** Return the sheet of a look. What changes meanwhile on the server comes to it by itself. */
+export function useSheet(axis: Pick<Axis, "x" | "logX">, zoom: Zoom | null, points = 320): Sheet {
   const { project } = useShared();
   const look: Look = {
     project,
     x: axis.x,
     low: zoom?.low ?? null,
     high: zoom?.high ?? null,
-    points: 320,
+    points,
     logx: axis.logX,
     branches: true,
   };
   const key = keyOf(look);
   // eslint-disable-next-line react-hooks/exhaustive-deps -- the key says all of the look
   const sheet = useMemo(() => new Sheet(look), [key]);
-  useEffect(() => () => sheet.close(), [sheet]);
+  useEffect(() => {
+    sheet.open();
+    return () => sheet.close();
+  }, [sheet]);
   useLive((event) => {
     if (event.rows) sheet.grown(Object.keys(event.rows));
     if (event.changed?.length) sheet.forget(event.changed);
+    if (event.version === -1) sheet.forgetAll();
   });
   return sheet;
 }
 
-/** Call back once an element comes near the window, and again when it leaves. */
+/** Say whether an element is in the window or near it. */
 export function useIsNear<T extends Element>(): [React.RefObject<T | null>, boolean] {
   const place = useRef<T>(null);
   const [isNear, setNear] = useState(false);
   useEffect(() => {
-    const observer = new IntersectionObserver((entries) => setNear(entries.at(-1)!.isIntersecting), { rootMargin: "300px" });
+    const observer = new IntersectionObserver((entries) => setNear(entries.at(-1)!.isIntersecting), { rootMargin: "200px" });
     observer.observe(place.current!);
     return () => observer.disconnect();
   }, []);

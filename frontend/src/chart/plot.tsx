@@ -1,5 +1,5 @@
 /** One chart: uPlot for axes, cursor and zoom; the lines are drawn by `drawing.ts`, each with points of its own. */
-import { useEffect, useLayoutEffect, useRef } from "react";
+import { useEffect, useLayoutEffect, useMemo, useRef } from "react";
 import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
 import { drawLine, extent, type Line } from "./drawing";
@@ -7,16 +7,32 @@ import { duration, number } from "../state/format";
 import type { Zoom } from "../state/address";
 import styles from "./plot.module.css";
 
-/** A moment worth a tick at the axis: a checkpoint, a resume. */
+/** A moment worth a tick at the axis: a checkpoint, a resume. A click on it opens its event. */
 export interface Mark {
-  x: number;
+  step: number;
+  /** Unix seconds. */
+  at: number;
+  /** Seconds since the run began. */
+  elapsed: number;
   label: string;
   color: string;
+  onOpen: () => void;
+}
+
+/** Where the pointer is: in values, and in pixels of the panel. */
+export interface Hover {
+  x: number;
+  value: number;
+  left: number;
+  top: number;
+  width: number;
+  /** The mark under it, "" for none. */
+  mark: string;
 }
 
 export interface PlotOptions {
   lines: readonly Line[];
-  marks?: readonly Mark[];
+  marks?: readonly Mark[] | undefined;
   zoom: Zoom | null;
   xKind: "number" | "time" | "elapsed";
   logX: boolean;
@@ -32,12 +48,15 @@ export interface PlotOptions {
   /** The last x that is drawn: tests wait for it. */
   last: number;
   onZoom: (zoom: Zoom | null) => void;
-  onHover: (at: { x: number; left: number; top: number; value: number } | null) => void;
+  onHover: (at: Hover | null) => void;
+  /** How many values lie outside of the range, where outliers are left out of it. */
+  onOutside: (count: number) => void;
 }
 
 interface Live extends PlotOptions {
   x: [number, number];
   y: [number, number];
+  outside: number;
 }
 
 /** A canvas that is drawn again when what it shows changes, and never for the cursor. */
@@ -46,10 +65,17 @@ export function Plot(options: PlotOptions) {
   const plot = useRef<uPlot | null>(null);
   const live = useRef<Live>({ ...options, ...rangesOf(options) });
 
-  useLayoutEffect(() => {
-    live.current = { ...options, ...rangesOf(options) };
-    redraw(plot.current, live.current);
-  });
+  // What is drawn decides, not who asked: a cursor that moves draws nothing again.
+  const { lines, zoom, strong, marks, cutOutliers } = options;
+  const ranges = useMemo(
+    () => rangesOf(options),
+    // eslint-disable-next-line react-hooks/exhaustive-deps -- these are what the ranges are made of
+    [lines, zoom, cutOutliers, options.logX, options.logY],
+  );
+  live.current = { ...options, ...ranges };
+  useLayoutEffect(() => redraw(plot.current, live.current), [ranges, lines, strong, marks]);
+  const { onOutside } = options;
+  useEffect(() => onOutside(ranges.outside), [onOutside, ranges.outside]);
 
   const { logX, logY, xKind, isDark, group } = options;
   useEffect(() => {
@@ -77,11 +103,11 @@ export function Plot(options: PlotOptions) {
   return <div ref={place} className={styles.plot} style={{ height }} role="img" aria-label={options.label} data-last={options.last} />;
 }
 
-function rangesOf(options: PlotOptions): { x: [number, number]; y: [number, number] } {
+function rangesOf(options: PlotOptions): { x: [number, number]; y: [number, number]; outside: number } {
   const { lines, zoom, cutOutliers, logY, logX } = options;
   const found = extent(lines, zoom, { cutOutliers, log: logY });
   const x: [number, number] = zoom ? [zoom.low, zoom.high] : (found?.x ?? [0, 1]);
-  return { x: padded(x, logX, 0), y: padded(found?.y ?? [0, 1], logY, 0.06) };
+  return { x: padded(x, logX, 0), y: padded(found?.y ?? [0, 1], logY, 0.06), outside: found?.outside ?? 0 };
 }
 
 function padded([low, high]: [number, number], isLog: boolean, share: number): [number, number] {
@@ -96,6 +122,11 @@ function padded([low, high]: [number, number], isLog: boolean, share: number): [
     return [low - room, high + room];
   }
   return [low - share * (high - low), high + share * (high - low)];
+}
+
+/** Return the scale of an axis; the enumeration of uPlot is there for the compiler alone. */
+function distributionOf(isLog: boolean): uPlot.Scale.Distr {
+  return isLog ? 3 : 1;
 }
 
 function redraw(plot: uPlot | null, live: Live): void {
@@ -126,8 +157,8 @@ function make(element: HTMLElement, live: { readonly current: Live }): uPlot {
     padding: [8, 10, 0, 0],
     legend: { show: false },
     scales: {
-      x: { time: xKind === "time", auto: false, distr: logX ? 3 : 1, range: () => live.current.x },
-      y: { auto: false, distr: logY ? 3 : 1, range: () => live.current.y },
+      x: { time: xKind === "time", auto: false, distr: distributionOf(logX), range: () => live.current.x },
+      y: { auto: false, distr: distributionOf(logY), range: () => live.current.y },
     },
     series: [{}, { paths: () => null, points: { show: false } }],
     axes: [
@@ -137,14 +168,14 @@ function make(element: HTMLElement, live: { readonly current: Live }): uPlot {
         gap: 4,
         space: 60,
         ...(xKind === "elapsed" && { values: (_, splits) => splits.map(duration) }),
-        ...(xKind === "number" && { values: (_, splits) => splits.map((each) => (each === null ? "" : compact(each))) }),
+        ...(xKind === "number" && { values: (_, splits) => (splits as (number | null)[]).map((each) => (each === null ? "" : compact(each))) }),
       },
       {
         ...axis,
         size: (self, values) => widest(self, values, font),
         gap: 6,
         space: 28,
-        values: (_, splits) => splits.map((each) => (each === null ? "" : number(each))),
+        values: (_, splits) => (splits as (number | null)[]).map(number),
       },
     ],
     cursor: {
@@ -168,17 +199,26 @@ function make(element: HTMLElement, live: { readonly current: Live }): uPlot {
         (self) => {
           // A cursor that another chart moved is only shown: the numbers belong to the chart under the pointer.
           const { left, top, event } = self.cursor;
-          if (event === null || event === undefined) return;
+          if (event == null) return;
           if (left === undefined || top === undefined || left < 0) live.current.onHover(null);
           else {
-            const x = self.posToVal(left, "x");
-            live.current.onHover({ x, left: left + self.over.offsetLeft, top: top + self.over.offsetTop, value: self.posToVal(top, "y") });
+            live.current.onHover({
+              x: self.posToVal(left, "x"),
+              value: self.posToVal(top, "y"),
+              left: left + self.over.offsetLeft,
+              top: top + self.over.offsetTop,
+              width: self.width,
+              mark: markAt(self, live.current, left)?.label ?? "",
+            });
           }
         },
       ],
     },
   };
   const plot = new uPlot(options, [live.current.x, [null, null]], element);
+  plot.over.addEventListener("click", () => {
+    if (plot.cursor.left !== undefined) markAt(plot, live.current, plot.cursor.left)?.onOpen();
+  });
   plot.over.addEventListener("dblclick", () => live.current.onZoom(null));
   plot.over.addEventListener("pointerleave", () => live.current.onHover(null));
   return plot;
@@ -209,8 +249,8 @@ function paint(plot: uPlot, live: Live): void {
   to.rect(left, top, width, height);
   to.clip();
   const scales = { ...linear(live, left, top, width, height), low: live.x[0], high: live.x[1] };
-  const last = live.lines.filter((line) => line.id === live.strong);
-  for (const line of live.lines) if (line.id !== live.strong) drawLine(to, line, scales, ratio, false);
+  const last = live.lines.filter((line) => line.key === live.strong);
+  for (const line of live.lines) if (line.key !== live.strong) drawLine(to, line, scales, ratio, false);
   for (const line of last) drawLine(to, line, scales, ratio, true);
   for (const { curve, color, isLeft } of live.lines) {
     if (curve.badAt === null || isLeft) continue;
@@ -224,16 +264,25 @@ function paint(plot: uPlot, live: Live): void {
     to.fill();
   }
   to.lineWidth = ratio;
-  for (const { x, color } of live.marks ?? []) {
-    const at = Math.round(scales.x(x)) + 0.5;
+  for (const mark of live.marks ?? []) {
+    const at = Math.round(scales.x(placeOf(mark, live))) + 0.5;
     if (at < left || at > left + width) continue;
-    to.strokeStyle = color;
+    to.strokeStyle = mark.color;
     to.beginPath();
     to.moveTo(at, top + height);
     to.lineTo(at, top + height - 7 * ratio);
     to.stroke();
   }
   to.restore();
+}
+
+function placeOf(mark: Mark, live: Live): number {
+  return live.xKind === "time" ? mark.at : live.xKind === "elapsed" ? mark.elapsed : mark.step;
+}
+
+/** Return the mark within a few pixels. */
+function markAt(plot: uPlot, live: Live, left: number): Mark | undefined {
+  return (live.marks ?? []).find((mark) => Math.abs(plot.valToPos(placeOf(mark, live), "x") - left) <= 5);
 }
 
 /** Return x and y of the canvas for values. uPlot can do it too, point by point at several times the cost. */

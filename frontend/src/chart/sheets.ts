@@ -41,7 +41,7 @@ export class Sheet {
   private isUpdating = false;
   private lastUpdate = 0;
   private mounted = new Map<string, number>();
-  private readonly abort = new AbortController();
+  private abort = new AbortController();
 
   constructor(look: Look) {
     this.look = look;
@@ -103,8 +103,21 @@ export class Sheet {
     this.changed();
   }
 
+  /** Go on after a `close`: React opens things twice while it is developed with. */
+  open(): void {
+    if (this.abort.signal.aborted) this.abort = new AbortController();
+  }
+
   close(): void {
     this.abort.abort();
+    this.asked.clear();
+    this.wanted.clear();
+  }
+
+  /** Nothing is known for sure any more: the server was away. */
+  forgetAll(): void {
+    this.asked.clear();
+    this.changed();
   }
 
   private plan(): void {

@@ -1,13 +1,18 @@
 /** What stands around every page: the head with the project, and the session that everything needs. */
-import { useQuery } from "@tanstack/react-query";
-import { Link, Outlet, useSearch } from "@tanstack/react-router";
-import { useEffect } from "react";
-import { api, data, useFacts } from "../api/client";
-import { SharedProvider, useConnection, useShared } from "../state/site";
+import { useQuery, useQueryClient } from "@tanstack/react-query";
+import { Link, Outlet, useNavigate, useSearch } from "@tanstack/react-router";
+import { useEffect, type ReactNode } from "react";
+import { api, data, rememberFacts } from "../api/client";
+import { SharedProvider, useConnection, useLive, useMedia, useShared } from "../state/site";
 import { applyTheme, useKept, type Theme } from "../state/local";
+import { age } from "../state/format";
 import { IconButton } from "./button";
 import { Empty, Failure } from "./failure";
 import { Icon } from "./icons";
+import { Menu, MenuItem, MenuLine, MenuTitle } from "./menu";
+import { Palette } from "./palette";
+import { Shortcuts, showShortcuts } from "./shortcuts";
+import { Toasts } from "./toast";
 import styles from "./frame.module.css";
 
 export function Frame() {
@@ -18,48 +23,171 @@ export function Frame() {
     queryFn: () => data(api.GET("/api/site", { params: { query: { project } } })),
     staleTime: Infinity,
   });
-  useEffect(() => {
-    if (facts.data) {
-      useFacts(facts.data);
-      document.title = `${facts.data.project} · assay`;
-    }
-  }, [facts.data]);
+  const found = facts.data;
+  if (found) rememberFacts(found);
   if (facts.error) return <Failure error={facts.error} />;
-  if (!facts.data) return null;
+  if (!found) return null;
   return (
-    <SharedProvider facts={facts.data} project={project}>
+    <SharedProvider facts={found} project={project}>
       <a className={styles.skip} href="#main">
         Skip to content
       </a>
       <Outlet />
+      <Shortcuts />
+      <Palette />
+      <Toasts />
     </SharedProvider>
   );
 }
 
-/** The head of a page. What a page puts into it stands between the project and the buttons. */
-export function Head({ children }: { children?: React.ReactNode }) {
+export type PageName = "runs" | "tables" | "inbox" | "projects" | "";
+
+const PAGES = [
+  { name: "runs", title: "Runs", to: "/" },
+  { name: "tables", title: "Tables", to: "/tables" },
+] as const;
+
+/** The head of a page, with its title. What a page puts into it stands between the pages and the buttons. */
+export function Head({ page, title, children }: { page: PageName; title?: string; children?: ReactNode }) {
   const { facts, project } = useShared();
+  useEffect(() => {
+    document.title = [title, facts.project, "assay"].filter(Boolean).join(" · ");
+  }, [title, facts.project]);
+  const search = project ? { project } : {};
   return (
     <header className={styles.head}>
-      <Link to="/" search={project ? { project } : {}} className={styles.home} aria-label="Workspace">
-        <Icon name="chart" />
-        <span>{facts.project}</span>
-      </Link>
+      <ProjectMenu />
+      <nav className={styles.pages} aria-label="Pages">
+        {PAGES.map((each) => (
+          <Link key={each.name} to={each.to} search={search} className={styles.page} aria-current={each.name === page ? "page" : undefined}>
+            {each.title}
+          </Link>
+        ))}
+      </nav>
       <div className={styles.middle}>{children}</div>
-      <Lost />
+      <Connection />
+      <LiveCount />
+      <InboxLink isHere={page === "inbox"} />
       <ThemeButton />
+      <IconButton icon="question" label="Keys" onClick={showShortcuts} className={styles.help} />
     </header>
   );
 }
 
-/** Said when the server is away, and not before it has been for a moment. */
-function Lost() {
+function ProjectMenu() {
+  const { facts, project } = useShared();
+  const navigate = useNavigate();
+  const projects = useQuery({ queryKey: ["projects"], queryFn: () => data(api.GET("/api/projects")), enabled: false });
+  const isNarrow = useMedia("(max-width: 700px)");
+  const search = project ? { project } : {};
+  return (
+    <div
+      className={styles.project}
+      onPointerEnter={() => {
+        if (!projects.data) void projects.refetch();
+      }}
+      onFocus={() => {
+        if (!projects.data) void projects.refetch();
+      }}
+    >
+      <Menu
+        label="Project"
+        trigger={
+          <button type="button" className={styles.home} title={facts.root}>
+            <Icon name="chart" />
+            <span className="ellipsis">{facts.project}</span>
+            <Icon name="chevron" size={12} />
+          </button>
+        }
+      >
+        {isNarrow &&
+          PAGES.map((each) => (
+            <MenuItem key={each.name} onSelect={() => void navigate({ to: each.to, search })}>
+              {each.title}
+            </MenuItem>
+          ))}
+        {isNarrow && <MenuLine />}
+        <MenuTitle>Projects</MenuTitle>
+        {(projects.data ?? [])
+          .filter((each) => !each.isLost)
+          .slice(0, 12)
+          .map((each) => (
+            <MenuItem
+              key={each.root}
+              icon={each.key === project ? "check" : "folder"}
+              hint={each.newest === null ? "" : age(each.newest, Date.now() / 1000)}
+              onSelect={() => void navigate({ to: "/", search: each.key ? { project: each.key } : {} })}
+            >
+              {each.name}
+            </MenuItem>
+          ))}
+        <MenuLine />
+        <MenuItem icon="menu" onSelect={() => void navigate({ to: "/projects", search })}>
+          All projects
+        </MenuItem>
+      </Menu>
+    </div>
+  );
+}
+
+/** Said when the server is away: what is here stays, and comes up to date by itself. */
+function Connection() {
   const connection = useConnection();
   if (connection !== "lost") return null;
   return (
-    <span className={styles.lost} role="status">
-      <Icon name="warning" /> no answer from the server, trying again
+    <span className={styles.lost} role="status" title="What is shown may be old. It comes up to date by itself.">
+      <Icon name="warning" /> <span>No answer from the server</span>
     </span>
+  );
+}
+
+function LiveCount() {
+  const { project } = useShared();
+  const navigate = useNavigate();
+  const running = useQuery({
+    queryKey: ["live-count", project],
+    queryFn: () => data(api.GET("/api/runs", { params: { query: { project, where: "status = running", limit: 0, tests: true } } })),
+  });
+  useLive((event) => {
+    if (event.version !== undefined || event.statuses) void running.refetch();
+  });
+  const total = running.data?.total ?? 0;
+  if (!total) return null;
+  return (
+    <button
+      type="button"
+      className={styles.live}
+      title="Show the runs that train now"
+      onClick={() => void navigate({ to: "/", search: { ...(project && { project }), w: "status = running" } })}
+    >
+      <Icon name="live" /> {total} live
+    </button>
+  );
+}
+
+function InboxLink({ isHere }: { isHere: boolean }) {
+  const { project } = useShared();
+  const client = useQueryClient();
+  const unread = useQuery({
+    queryKey: ["unread", project],
+    queryFn: () => data(api.GET("/api/inbox/unread", { params: { query: { project } } })),
+  });
+  useLive((event) => {
+    if (event.changed?.length || event.inbox || event.statuses) void client.invalidateQueries({ queryKey: ["unread", project] });
+  });
+  const count = unread.data ?? 0;
+  return (
+    <Link
+      to="/inbox"
+      search={project ? { project } : {}}
+      className={styles.inbox}
+      aria-current={isHere ? "page" : undefined}
+      aria-label={count ? `Inbox, ${count} unread` : "Inbox"}
+      title="Inbox"
+    >
+      <Icon name="mail" />
+      {count > 0 && <span className={styles.badge}>{count > 99 ? "99+" : count}</span>}
+    </Link>
   );
 }
 
@@ -69,16 +197,18 @@ const THEME_ICONS = { system: "auto", light: "sun", dark: "moon" } as const;
 function ThemeButton() {
   const [theme, setTheme] = useKept<Theme>("theme", "system");
   useEffect(() => applyTheme(theme), [theme]);
-  return <IconButton icon={THEME_ICONS[theme]} label={`Colours: ${theme}`} onClick={() => setTheme(NEXT[theme])} />;
+  return <IconButton icon={THEME_ICONS[theme]} label={`Colours: ${theme}`} onClick={() => setTheme(NEXT[theme])} className={styles.theme} />;
 }
 
 export function NotFound() {
   return (
     <>
-      <Head />
-      <Empty title="There is no such page.">
-        <Link to="/">Back to the runs</Link>
-      </Empty>
+      <Head page="" title="No such page" />
+      <main id="main">
+        <Empty title="There is no such page.">
+          <Link to="/">Back to the runs</Link>
+        </Empty>
+      </main>
     </>
   );
 }

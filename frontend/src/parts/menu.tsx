@@ -25,7 +25,7 @@ export function Menu({ trigger, children, align = "start", label }: MenuProps) {
 }
 
 interface ItemProps {
-  icon?: IconName;
+  icon?: IconName | undefined;
   hint?: string;
   disabled?: boolean;
   isDanger?: boolean;

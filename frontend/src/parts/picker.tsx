@@ -20,16 +20,33 @@ interface PickerProps {
   stays?: boolean;
   chosen?: ReadonlySet<string>;
   empty?: string;
+  isOpenAtFirst?: boolean;
+  onClose?: () => void;
 }
 
-export function Picker({ trigger, label, placeholder, choices, onChoose, stays = false, chosen, empty = "nothing is called that" }: PickerProps) {
-  const [isOpen, setOpen] = useState(false);
+export function Picker({
+  trigger,
+  label,
+  placeholder,
+  choices,
+  onChoose,
+  stays = false,
+  chosen,
+  empty = "nothing is called that",
+  isOpenAtFirst = false,
+  onClose,
+}: PickerProps) {
+  const [isOpen, setIsOpen] = useState(isOpenAtFirst);
+  const setOpen = (open: boolean) => {
+    setIsOpen(open);
+    if (!open) onClose?.();
+  };
   return (
     <Popover.Root open={isOpen} onOpenChange={setOpen}>
       <Popover.Trigger asChild>{trigger}</Popover.Trigger>
       <Popover.Portal>
         <Popover.Content className={styles.picker} align="end" sideOffset={4} collisionPadding={8} aria-label={label}>
-          <List
+          <ChoiceList
             label={label}
             placeholder={placeholder}
             choices={choices}
@@ -52,17 +69,20 @@ interface ListProps {
   choices: readonly Choice[];
   chosen?: ReadonlySet<string> | undefined;
   empty: string;
+  /** Whether the list is narrowed here; else whoever hears of the text does it. */
+  isRanked?: boolean;
+  onText?: (text: string) => void;
   onChoose: (value: string) => void;
 }
 
 const ROW = 28;
 
-function List({ label, placeholder, choices, chosen, empty, onChoose }: ListProps) {
+export function ChoiceList({ label, placeholder, choices, chosen, empty, isRanked = true, onText, onChoose }: ListProps) {
   const [text, setText] = useState("");
   const [at, setAt] = useState(0);
   const id = useId();
   const scroller = useRef<HTMLDivElement>(null);
-  const found = useMemo(() => ranked(choices, text), [choices, text]);
+  const found = useMemo(() => (isRanked ? ranked(choices, text) : [...choices]), [choices, text, isRanked]);
   const virtual = useVirtualizer({ count: found.length, getScrollElement: () => scroller.current, estimateSize: () => ROW, overscan: 6 });
   const move = (to: number) => {
     const next = Math.max(0, Math.min(found.length - 1, to));
@@ -89,6 +109,7 @@ function List({ label, placeholder, choices, chosen, empty, onChoose }: ListProp
         aria-activedescendant={found[at] ? `${id}-${at}` : undefined}
         onChange={(event) => {
           setText(event.target.value);
+          onText?.(event.target.value);
           setAt(0);
         }}
         onKeyDown={onKeyDown}

@@ -117,6 +117,16 @@ export function compareSearch(raw: RawSearch): CompareSearch {
   return clean({ project, p, smooth, x, logx, z, runs: one(raw.runs), base: one(raw.base) });
 }
 
+export interface TableSearch {
+  project?: string;
+  /** Runs that a new table is made of. */
+  from?: string;
+}
+
+export function tableSearch(raw: RawSearch): TableSearch {
+  return clean({ project: one(raw.project), from: one(raw.from) });
+}
+
 export interface ProjectSearch {
   project?: string;
 }

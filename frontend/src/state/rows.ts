@@ -15,7 +15,8 @@ export interface Question {
 export const PAGE = 200;
 const MOST_PREFETCHED = 20_000;
 
-export type Line = { kind: "run"; run: RunLine } | { kind: "group"; group: GroupLine };
+/** One row: a run, also one inside of a group that is open, or a group. */
+export type Line = { kind: "run"; run: RunLine; isInside?: boolean } | { kind: "group"; group: GroupLine };
 
 export class Rows {
   /** Grows whenever there is something new to show. */
@@ -30,7 +31,7 @@ export class Rows {
   private readonly pages = new Map<number, Line[]>();
   private readonly asked = new Set<number>();
   private readonly watchers = new Set<() => void>();
-  private readonly abort = new AbortController();
+  private abort = new AbortController();
   private seen: [number, number] = [0, 0];
   private prefetching = false;
 
@@ -163,7 +164,7 @@ function idle(work: () => void): void {
 }
 
 /** Return the rows of a question. Until the first of a new one have come, those of the last one stay. */
-export function useRows(question: Question): { rows: Rows; isOld: boolean } {
+export function useRows(question: Question): { rows: Rows; isOld: boolean; error: ApiError | null } {
   const key = JSON.stringify(question);
   // eslint-disable-next-line react-hooks/exhaustive-deps -- the key says all that the question says
   const fresh = useMemo(() => new Rows(question), [key]);
@@ -180,5 +181,5 @@ export function useRows(question: Question): { rows: Rows; isOld: boolean } {
     },
     [fresh],
   );
-  return { rows: shown.current, isOld: shown.current !== fresh };
+  return { rows: shown.current, isOld: shown.current !== fresh && !fresh.error, error: fresh.error };
 }

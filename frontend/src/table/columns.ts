@@ -8,7 +8,7 @@ export type Fact = (typeof FACTS)[number];
 
 const WIDTHS: Record<Fact, number> = {
   status: 92,
-  tag: 150,
+  tag: 136,
   best: 168,
   duration: 84,
   age: 92,
@@ -36,14 +36,25 @@ export function shortName(name: string): string {
   return name.includes("/") ? name : (name.split(".").at(-1) ?? name);
 }
 
+/** Say whether a column is of numbers: its head stands at the right, above them. */
 export function isRight(column: ColumnSpec, kind: string | undefined): boolean {
-  return isFact(column.name) ? RIGHT.has(column.name) : kind === "metric";
+  return isFact(column.name) ? RIGHT.has(column.name) : kind === "metric" || kind === "number";
 }
 
 /** Return the columns of a project nobody has chosen any for. */
-export function defaultColumns(varying: readonly string[]): ColumnSpec[] {
-  const names = ["status", "tag", "best", ...varying.slice(0, 2), "duration", "age"];
-  return names.map((name) => ({ name }));
+export function defaultColumns(names: { varying: string[]; best: string[]; metrics: string[] } | undefined): ColumnSpec[] {
+  const results = !names || names.best.length ? ["best"] : likelyResults(names.metrics);
+  const found = ["status", "tag", ...results, ...(names?.varying ?? []).slice(0, 2), "duration", "age"];
+  return found.map((name) => ({ name }));
+}
+
+/** Return what most people look at first, of runs that do not say what is best. */
+function likelyResults(metrics: readonly string[]): string[] {
+  const rank = (name: string): number => {
+    const split = /^(valid|val|test|eval|dev)\b/.test(name) ? 0 : name.startsWith("train") ? 2 : 4;
+    return split + (/(acc|f1|auc|score|bleu|iou|map)/i.test(name) ? 0 : name.includes("loss") ? 1 : 8);
+  };
+  return [...metrics].filter((name) => rank(name) < 4).sort((a, b) => rank(a) - rank(b)).slice(0, 2);
 }
 
 export const STATUS_WORDS: Record<string, string> = {

@@ -71,7 +71,7 @@ export function HeadCell({ column, columns, kind, sort, left, onSort, onColumns,
           </MenuItem>
         </Menu>
       </span>
-      <span className={styles.resize} aria-hidden="true" onPointerDown={(event) => resize(event, column, change)} onDoubleClick={() => change({ width: undefined as never })} />
+      <span className={styles.resize} aria-hidden="true" onPointerDown={(event) => resize(event, column, change)} onDoubleClick={() => change({ width: undefined })} />
     </span>
   );
 }

@@ -1,16 +1,17 @@
 /** The table of runs: rows of 28 pixels, as many of them in the document as the window shows. */
 import { useVirtualizer } from "@tanstack/react-virtual";
 import { memo, useCallback, useEffect, useMemo, useRef, useState, useSyncExternalStore, type CSSProperties, type KeyboardEvent, type PointerEvent } from "react";
-import type { RunLine } from "../api/client";
+import type { GroupLine, RunLine } from "../api/client";
 import type { Curve } from "../api/curves";
 import { Sheet } from "../chart/sheets";
 import { Icon } from "../parts/icons";
 import type { ColumnSpec } from "../state/address";
 import { colorAt, slotOf } from "../state/colors";
 import type { Line, Rows } from "../state/rows";
-import { useNow } from "../state/site";
+import { useLive, useNow } from "../state/site";
 import { GroupCell, RunCell } from "./cells";
-import { isFact, isRight, shortName, widthOf } from "./columns";
+import { isFact, isRight, widthOf } from "./columns";
+import type { Lines } from "./expanded";
 import { HeadCell } from "./head";
 import styles from "./table.module.css";
 
@@ -27,8 +28,9 @@ export interface Choosing {
   range: (index: number) => void;
 }
 
-interface TableProps {
+export interface RunsTableProps {
   rows: Rows;
+  lines: Lines;
   isOld: boolean;
   columns: readonly ColumnSpec[];
   kinds: ReadonlyMap<string, string>;
@@ -47,10 +49,10 @@ interface TableProps {
   onColor: (id: string, at: DOMRect) => void;
 }
 
-export function RunsTable(props: TableProps) {
-  const { rows, columns, selected, cursor, onCursor, isDark, project } = props;
+export function RunsTable(props: RunsTableProps) {
+  const { rows, lines, columns, selected, cursor, onCursor, isDark, project } = props;
   const scroller = useRef<HTMLDivElement>(null);
-  const total = rows.total ?? 0;
+  const total = lines.total ?? 0;
   const virtual = useVirtualizer({
     count: total,
     getScrollElement: () => scroller.current,
@@ -61,7 +63,7 @@ export function RunsTable(props: TableProps) {
   const items = virtual.getVirtualItems();
   const first = items[0]?.index ?? 0;
   const last = items.at(-1)?.index ?? 0;
-  useEffect(() => rows.ensure(first, last), [rows, first, last]);
+  useEffect(() => rows.ensure(...lines.within(first, last)), [rows, lines, first, last]);
   useEffect(() => {
     if (cursor >= 0 && cursor < total) virtual.scrollToIndex(cursor, { align: "auto" });
     // eslint-disable-next-line react-hooks/exhaustive-deps -- only when the cursor moves
@@ -114,7 +116,7 @@ export function RunsTable(props: TableProps) {
       </div>
       <div className={styles.body} style={{ height: virtual.getTotalSize() }} data-old={props.isOld || undefined} role="rowgroup">
         {items.map((item) => {
-          const line = rows.line(item.index);
+          const line = lines.lineAt(item.index);
           return (
             <Row
               key={item.index}
@@ -132,6 +134,8 @@ export function RunsTable(props: TableProps) {
               spark={line?.kind === "run" ? sparks(line.run) : undefined}
               isDark={isDark}
               drag={drag}
+              isOpen={line ? lines.isOpen(line) : false}
+              onToggle={lines.toggle}
               onOpen={props.onOpen}
               onColor={props.onColor}
             />
@@ -165,6 +169,8 @@ interface RowProps {
   spark: Curve | undefined;
   isDark: boolean;
   drag: DragSelection;
+  isOpen: boolean;
+  onToggle: (line: Line) => void;
   onOpen: (run: RunLine) => void;
   onColor: (id: string, at: DOMRect) => void;
 }
@@ -173,7 +179,7 @@ const Row = memo(function Row(props: RowProps) {
   const { index, line, top, columns, kinds, lefts, isSelected, drag } = props;
   const style = { transform: `translateY(${top}px)` };
   if (!line) return <div className={styles.row} style={style} role="row" aria-rowindex={index + 2} data-loading="true" />;
-  const id = line.kind === "run" ? line.run.id : line.group.key.join("·");
+  const id = line.kind === "run" ? line.run.id : groupId(line.group);
   const color = colorAt(slotOf(id), props.isDark);
   const run = line.kind === "run" ? line.run : line.group.newest;
   return (
@@ -181,6 +187,7 @@ const Row = memo(function Row(props: RowProps) {
     // eslint-disable-next-line jsx-a11y/click-events-have-key-events
     <div
       id={`row-${index}`}
+      tabIndex={-1}
       className={styles.row}
       style={style}
       role="row"
@@ -188,6 +195,7 @@ const Row = memo(function Row(props: RowProps) {
       aria-selected={isSelected}
       data-cursor={props.isAtCursor || undefined}
       data-run={line.kind === "run" ? run.id : undefined}
+      data-inside={(line.kind === "run" && line.isInside) || undefined}
       onClick={(event) => drag.click(index, line, event)}
       onDoubleClick={() => props.onOpen(run)}
     >
@@ -219,6 +227,22 @@ const Row = memo(function Row(props: RowProps) {
             data-differs={(isSelected && props.differing.has(column.name)) || undefined}
             style={lefts[at] === undefined ? undefined : { left: lefts[at] }}
           >
+            {line.kind === "group" && at === 0 && (
+              <button
+                type="button"
+                className={styles.open}
+                tabIndex={-1}
+                aria-expanded={props.isOpen}
+                aria-label={`Runs of ${run.tag || id}`}
+                onClick={(event) => {
+                  event.stopPropagation();
+                  props.onToggle(line);
+                }}
+              >
+                <Icon name={props.isOpen ? "chevron" : "right"} size={12} />
+                {line.group.ids.length}
+              </button>
+            )}
             {line.kind === "run" ? (
               <RunCell run={run} name={column.name} value={value} now={props.now} fetchedAt={props.fetchedAt} spark={props.spark} color={color} />
             ) : (
@@ -328,12 +352,17 @@ function useDragSelection(choosing: Choosing, rows: Rows): DragSelection {
   );
 }
 
+/** Return what names a group: in the table, and for its colour. */
+export function groupId(group: GroupLine): string {
+  return group.key.join("·");
+}
+
 export function idsOf(line: Line): readonly string[] {
   return line.kind === "run" ? [line.run.id] : line.group.ids;
 }
 
 /** Return what finds the small curve of a run: that of its best metric. */
-function useSparks(rows: Rows, first: number, last: number, project: string, isShown: boolean): (run: RunLine) => Curve | undefined {
+export function useSparks(rows: Rows, first: number, last: number, project: string, isShown: boolean): (run: RunLine) => Curve | undefined {
   const [sheet] = useState(() => new Sheet({ project, x: "", low: null, high: null, points: 24, logx: false, branches: false }));
   const version = useSyncExternalStore(sheet.watch, sheet.snapshot);
   const rowsVersion = rows.snapshotVersion;
@@ -353,11 +382,12 @@ function useSparks(rows: Rows, first: number, last: number, project: string, isS
     }, 60);
     return () => clearTimeout(timer);
   }, [sheet, rows, rowsVersion, first, last, isShown]);
+  useLive((event) => {
+    if (event.changed?.length) sheet.forget(event.changed);
+  });
   return useCallback(
     (run) => (run.best ? sheet.curve(run.id, run.best.metric)?.[0] : undefined),
     // eslint-disable-next-line react-hooks/exhaustive-deps -- the sheet changes in place, which the version says
     [sheet, version],
   );
 }
-
-export { shortName };

@@ -31,6 +31,7 @@ _LESS_NEEDED = ("tag", "best", "project", "kind", "age", "duration")
 @click.option("--sort", metavar="K", default="", help="Sort by a column; -K for the largest first.")
 @click.option("--columns", metavar="K,..", default="", help="Columns to show: valid/acc.max, optimizer.lr, note, ...")
 @click.option("--diff", is_flag=True, help="A column for each key of the configs that differs.")
+@click.option("--view", metavar="NAME", default="", help="As a view that was saved in `assay ui` shows them.")
 @click.option("--group", is_flag=True, help="One line for runs that differ in the seed alone: mean ± deviation.")
 @click.option("-n", "--limit", metavar="N", type=click.IntRange(min=1), help="Only the first N.")
 @click.option("--tests", is_flag=True, help="Test runs too.")
@@ -43,6 +44,7 @@ def command(
     columns: str,
     sort: str,
     diff: bool,
+    view: str,
     group: bool,
     limit: int | None,
     all_projects: bool,
@@ -55,6 +57,8 @@ def command(
     homes = place.all_projects() if all_projects else place.projects_here()
     asked |= {"where": " ".join(expr), "lost": place.lost_projects() if all_projects else []}
     names = [name.strip() for name in columns.split(",") if name.strip()]
+    if view:
+        names, sort, group = _of_view(view, homes, asked, names, sort, group)
     if group:
         _refuse_with_group(diff=diff, csv=as_csv, sort=bool(sort))
         return _print_groups(homes, names, limit, as_json, asked)
@@ -77,6 +81,22 @@ def command(
     else:
         echo(_none(homes, asked))
     return 0
+
+
+def _of_view(
+    view: str, homes: Sequence[Project], asked: dict[str, Any], names: list[str], sort: str, group: bool
+) -> tuple[list[str], str, bool]:
+    """Take from a saved view what the command does not say itself."""
+    from assay.store.views import read_view
+
+    if not homes:
+        raise InputError("There is no project here, so there is no view.")
+    found = read_view(homes[0], view)
+    asked["where"] = asked["where"] or found.where
+    asked["archived"] |= found.archived
+    asked["tests"] |= found.tests
+    names = names or [column.name for column in found.columns]
+    return names, sort or (found.sort[0] if found.sort else ""), group or bool(found.group)
 
 
 def _default_columns(tests: bool, everywhere: bool) -> list[str]:

@@ -27,6 +27,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "show": ("assay.cli.show", "Everything about one run, on a page."),
     "log": ("assay.cli.log", "What a run logged; --follow to watch it."),
     "ui": ("assay.cli.ui", "Show the runs in a browser."),
+    "inbox": ("assay.cli.inbox", "What finished, what failed and why."),
+    "table": ("assay.cli.table", "Result tables whose cells lead to runs."),
     "live": ("assay.cli.live", "Its curves, drawn while it trains."),
     "board": ("assay.cli.board", "Its curves in TensorBoard."),
     "plot": ("assay.cli.plot", "Its curves as a figure in a file."),

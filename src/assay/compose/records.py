@@ -20,6 +20,8 @@ from assay.config.loading import Config
 from assay.config.references import outside_used
 from assay.config.secret_keys import redacted_keys, without_secrets
 from assay.config.tree import dotted, plain
+from assay.core import defaults
+from assay.core.defaults import Taken
 from assay.core.errors import AssayError, InputError
 from assay.core.facts import EndStatus
 from assay.core.ports import NullRecorder
@@ -141,15 +143,22 @@ def is_fused(engine: Engine) -> bool:
 
 
 def tell_defaults(recorder: RunRecorder | NullRecorder, config: Config, found: Examined, assembled: Assembled) -> None:
-    """Nothing is taken silently: every default and everything injected gets a line in the log of the run."""
+    """Log every default and everything injected, and keep them beside the config: nothing is taken silently."""
     if not isinstance(recorder, RunRecorder):
         return
+    taken = []
     for each in [*standard_defaults(config.root), *found.defaults]:
         if each.key == "optimizer.fused":
             each = replace(each, value=str(is_fused(assembled.engine)))
         recorder.logger.info("default %s = %s (%s, %s)", each.key, each.value, each.owner, each.origin)
+        taken.append(Taken(key=each.key, value=each.value, owner=each.owner))
     for one in found.injected:
         recorder.logger.info("injected %s by %s (%s, %s)", one.key, one.by, one.owner, one.origin)
+        taken.append(Taken(key=one.key, value=one.by, owner=one.owner, injected=True))
+    try:
+        defaults.write(recorder.folder.path, tuple(taken))
+    except OSError as error:  # a full disk: the run has them in its log
+        recorder.logger.warning("the defaults are not kept beside the config: %s", error)
 
 
 def project_around(path: Path | None) -> Project:

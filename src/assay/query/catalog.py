@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from assay.core.errors import InputError
 from assay.query.groups import Spread, spread
 from assay.query.table import ARCHIVED, RunRow
-from assay.store.conditions import Both, Condition, Field, fields_of
+from assay.store.conditions import Both, Compared, Condition, Field, fields_of
 from assay.store.index import Index, IndexFileError, Synchronized, index_file, synchronize
 from assay.store.layout import Project, RunFolder
 from assay.store.pages import (
@@ -25,6 +25,7 @@ from assay.store.pages import (
     folders_by_id,
     metrics_of_folders,
     open_rows,
+    recent_rows,
     rows_of_folders,
     select_folders,
 )
@@ -206,6 +207,39 @@ class Catalog:
         """Return the metrics that any of these runs has, in the order of the alphabet."""
         return metrics_of_folders(self._index, list(folders_by_id(self._index, ids).values()))
 
+    def repeats_of(self, run_id: str) -> list[str]:
+        """Return the ids of the finished runs that differ from this one in nothing but the seed, and its own."""
+        row = self.rows([run_id]).get(run_id)
+        if row is None or not row.written.seedless_hash:
+            return [run_id]
+        alike = Compared(Field("run", "group"), "=", row.written.seedless_hash)
+        ended = Both(alike, Compared(Field("run", "status"), "=", "finished"))
+        folders = select_folders(
+            self._index,
+            Selected(ended, hidden_label=ARCHIVED),
+            now_ns=time.time_ns(),
+            states=self._states(),
+        )
+        found = [str(each) for each in self._column(folders, Field("run", "id"))]
+        return sorted({*found, run_id})
+
+    def values_of(self, ids: Sequence[str], name: str) -> dict[str, Any]:
+        """Return by id what these runs have in a column, where they have something; InputError for an unknown name."""
+        column, found = self.column(name)
+        if found is None:
+            from assay.query.expression import unknown_name
+
+            what, fix = unknown_name(name, self.names())
+            raise InputError(f"{what[0].upper()}{what[1:]}.", fix=fix)
+        folders = folders_by_id(self._index, ids)
+        values = self._columns(list(folders.values()), [(column, found)])[0]
+        return {run_id: values[folder] for run_id, folder in folders.items() if folder in values}
+
+    def best_metrics(self) -> list[str]:
+        """Return the metrics that the newest runs call their best by."""
+        rows = self._rows(self._folders(Asked())[:_NEWEST]).values()
+        return list(dict.fromkeys(row.written.best_metric for row in rows if row.written.best_metric))
+
     def varying(self) -> list[str]:
         """Return the keys of the config in which the newest runs differ: first those with the most values."""
         known = self._known
@@ -230,6 +264,11 @@ class Catalog:
         """Return the runs that wrote no end, as they are now."""
         now_ns = time.time_ns()
         return [RunRow(self._index, row, now_ns) for row in open_rows(self._index)]
+
+    def recent_rows(self, since_ns: int, limit: int) -> list[RunRow]:
+        """Return the runs of which something was heard since a moment, test runs too, the newest first."""
+        now_ns = time.time_ns()
+        return [RunRow(self._index, row, now_ns) for row in recent_rows(self._index, since_ns, limit)]
 
     # ------------------------------------------------------------------------------------------------------ the parts
 

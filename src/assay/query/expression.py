@@ -33,7 +33,7 @@ from assay.store.conditions import (
 MAX_TERMS = 200
 MAX_LENGTH = 20_000
 _UNITS_S = {"s": 1, "m": 60, "min": 60, "h": 3_600, "d": 86_400, "w": 604_800}
-_TEXT_FIELDS = {"status", "id", "kind", "tag", "reason", "parent", "config_hash", "folder", "project"}
+_TEXT_FIELDS = {"status", "id", "kind", "tag", "reason", "parent", "config_hash", "group", "folder", "project"}
 _CLOSED: dict[str, tuple[str, ...]] = {"status": (*get_args(Status), "lost"), "kind": get_args(Kind)}
 _WORDS = {"and", "or", "not", "in"}
 _CONFIG = "config."

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 from assay.core.directory import open_directory
 from assay.core.errors import InputError
 from assay.core.facts import Edit, edit_line
 from assay.core.secret import Secrets
+from assay.record import readme
 from assay.store.layout import RunFolder, refusal
 
 
@@ -35,6 +37,24 @@ def retag(folder: RunFolder, tag: str, *, old: str = "") -> Edit:
     return append(folder, Edit(what="tag", new=tag, old=old))
 
 
+def describe(folder: RunFolder, text: str, *, title: str = "") -> None:
+    """Write the description of a run into its README, between the title and the block that is ours."""
+    if not folder.path.is_dir():
+        raise InputError("There is no such run.", where=str(folder.path))
+    try:
+        readme.write_description(folder.readme, title or folder.id, text)
+    except OSError as error:
+        fix = "Make the folder of the run writable, or copy it to where you may write."
+        raise refusal(error, folder.readme, "The description cannot be written", fix=fix) from error
+
+
+def correct(folder: RunFolder, name: str, value: Any, *, old: Any = None) -> Edit:
+    """Correct a result. What was recorded stays in `run.json`, what it was before in the edit."""
+    if not name.strip():
+        raise InputError("A result needs a name.", where=str(folder.path))
+    return append(folder, Edit(what="value", key=name, new=value, old=old))
+
+
 def append(folder: RunFolder, edit: Edit) -> Edit:
     """Append one edit, with the time and the user's name where it has none, and return it as it was written.
 
@@ -46,7 +66,7 @@ def append(folder: RunFolder, edit: Edit) -> Edit:
         new=cleaner.tree(edit.new, edit.key),
         old=cleaner.tree(edit.old, edit.key),
         key=edit.key,
-        who=edit.who or _user(),
+        who=edit.who or user(),
         at_ns=edit.at_ns or time.time_ns(),
     )
     if not folder.path.is_dir():
@@ -87,7 +107,8 @@ def _label(label: str, folder: RunFolder) -> str:
     return label.strip()
 
 
-def _user() -> str:
+def user() -> str:
+    """Return the name that edits are signed with."""
     try:
         import getpass  # the recorder, which writes no edits, needs none of it
 

@@ -42,6 +42,24 @@ def refresh(path: Path, run: RunFile) -> None:
         write_atomic(path, fresh, durable=False)
 
 
+def write_description(path: Path, title: str, text: str) -> None:
+    """Replace what stands between the title and our block. A page that is not there is made; OSError when it cannot be.
+
+    A page without our markers is all the user's: all of it but its title is replaced.
+    """
+    try:
+        page = path.read_bytes()
+    except FileNotFoundError:
+        page = b""
+    begin = page.rfind(BEGIN)
+    block = page[begin:] if begin >= 0 else b""
+    first = (page[:begin] if begin >= 0 else page).lstrip().split(b"\n", 1)[0]
+    head = first if first.startswith(b"# ") else f"# {' '.join(title.split())}".encode("utf-8", "replace")
+    body = text.strip().encode("utf-8", "replace")
+    parts = [part for part in (head, body, block.strip()) if part]
+    write_atomic(path, b"\n\n".join(parts) + b"\n", durable=False)
+
+
 def _block(run: RunFile) -> str:
     newest = run.newest
     rows = [("run", f"`{run.id}`"), ("status", run.status + (f": {_cell(newest.reason)}" if newest.reason else ""))]

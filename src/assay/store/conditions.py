@@ -24,10 +24,14 @@ RUN_FIELDS = {
     "reason": "runs.reason",
     "parent": "runs.parent",
     "config_hash": "runs.config_hash",
+    "group": "COALESCE(NULLIF(runs.seedless_hash, ''), runs.folder)",
     "folder": "runs.folder",
     "project": ":project",
 }
-"""Facts of a run by name, and how they are computed. Durations and ages are seconds, `created` is unix ns."""
+"""Facts of a run by name, and how they are computed. Durations and ages are seconds, `created` is unix ns.
+
+Runs of one `group` differ in nothing but their seed.
+"""
 
 STATISTICS = ("last", "min", "max", "mean", "count")
 

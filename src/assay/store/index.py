@@ -157,13 +157,14 @@ class Grown:
 
 @dataclass(frozen=True, slots=True)
 class Synchronized:
-    """Folders of the runs that were read again, and of those that are gone."""
+    """Folders of the runs that were read again, of those that have only logged more, and of those that are gone."""
 
     changed: tuple[str, ...] = ()
+    grown: tuple[str, ...] = ()
     gone: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.changed or self.gone)
+        return bool(self.changed or self.grown or self.gone)
 
 
 @dataclass(slots=True)
@@ -337,6 +338,7 @@ def _synchronize(
 ) -> Synchronized:
     known = {each.folder: each for each in _known(file, only)}
     changed: list[str] = []
+    grown: list[str] = []
     fresh: list[Changed | Grown] = []
     looked_at: Sequence[os.DirEntry[str] | _Entry]
     if only is None:
@@ -351,7 +353,7 @@ def _synchronize(
             known[entry.name] = old  # deleted
         if isinstance(found, Changed | Grown):
             fresh.append(found)
-            changed.append(entry.name)
+            (changed if isinstance(found, Changed) else grown).append(entry.name)
         if len(fresh) >= _BATCH or (fresh and time.monotonic() - last_write_s > _BATCH_S):
             _update(file, fresh, [])
             fresh, last_write_s = [], time.monotonic()
@@ -359,7 +361,7 @@ def _synchronize(
     gone = list(known)
     if fresh or gone or not file.exists():
         _update(file, fresh, gone)
-    return Synchronized(tuple(changed), tuple(gone))
+    return Synchronized(tuple(changed), tuple(grown), tuple(gone))
 
 
 def lost_rows(project: Project) -> list[IndexRow]:

@@ -27,6 +27,7 @@ _WATCHED = "files"  # folders that the user's own program fills
 
 _GITIGNORE = "# assay's own: everything here but the settings can be made again or belongs to this machine\n*\n"
 _GITIGNORE += "!.gitignore\n!settings.toml\n"
+_SHARED_FOLDERS = ("tables", "views")
 _SETTINGS = '# Settings of this project; commit this file.\n# runs_dir = "runs"\n# permissions = "group"\n'
 
 
@@ -199,6 +200,25 @@ def make_project(root: Path) -> Project:
         fix = "Make a folder above it a project (assay init), or make it writable; --no-file leaves no record."
         raise refusal(error, project.assay_dir, "The project folder cannot be made", fix=fix) from error
     return project
+
+
+def shared_folder(project: Project, name: str) -> Path:
+    """Return a folder of `.assay/` that belongs to the project and is committed with it, made when it is not there.
+
+    InputError or RecordError when it cannot be made.
+    """
+    assert name in _SHARED_FOLDERS
+    folder = project.assay_dir / name
+    ignore = project.assay_dir / ".gitignore"
+    try:
+        make_directory(folder)
+        text = ignore.read_text(encoding="utf-8") if ignore.exists() else _GITIGNORE
+        if f"!{name}/**" not in text:
+            line_end = "" if text.endswith("\n") else "\n"
+            ignore.write_text(f"{text}{line_end}!{name}/\n!{name}/**\n", encoding="utf-8")
+    except OSError as error:
+        raise refusal(error, folder, "The folder cannot be made") from error
+    return folder
 
 
 def create_run_folder(project: Project, *, run_id: str, tag: str, created: datetime) -> RunFolder:

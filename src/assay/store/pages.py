@@ -19,7 +19,6 @@ RUN_COLUMNS = RUN_FIELDS | {
     "reason": "NULLIF(CASE runs.error WHEN '' THEN runs.reason ELSE runs.error END, '')",
     "parent": "NULLIF(runs.parent, '')",
     "config": "NULLIF(substr(runs.config_hash, 1, 16), '')",
-    "group": "COALESCE(NULLIF(runs.seedless_hash, ''), runs.folder)",
     "labels": "(SELECT group_concat(name, ', ') FROM items WHERE kind = 'label' AND folder = runs.folder)",
 }
 """SQL for what a run can show without a metric or a key of its config, by name."""
@@ -79,6 +78,17 @@ def open_rows(index: Index) -> list[IndexRow]:
     with index.asked() as database:
         query = f"SELECT {', '.join(IndexRow._fields)} FROM runs WHERE status = 'running'"
         return [IndexRow._make(row) for row in database.execute(query)]
+
+
+def recent_rows(index: Index, since_ns: int, limit: int) -> list[IndexRow]:
+    """Return the runs that are open or ended after a moment, the newest first."""
+    with index.asked() as database:
+        query = (
+            f"SELECT {', '.join(IndexRow._fields)} FROM runs"
+            " WHERE status = 'running' OR started_ns + seconds * 1e9 > :since ORDER BY created_ns DESC LIMIT :limit"
+        )
+        rows = database.execute(query, {"since": since_ns, "limit": limit})
+        return [IndexRow._make(row) for row in rows]
 
 
 def folders_by_id(index: Index, ids: Iterable[str]) -> dict[str, str]:

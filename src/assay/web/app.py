@@ -16,18 +16,28 @@ from assay.core.version import version
 from assay.store.layout import Project
 from assay.web.access import Guard, Keys, Rules
 from assay.web.answers import Problem, as_json, problem_of
+from assay.web.compression import Compression
 from assay.web.live import Watches
 from assay.web.pages import PAGES, Files
-from assay.web.routes import live, runs, session
+from assay.web.routes import compare, edits, live, projects, run, runs, session, tables
 from assay.web.site import Site
 
-ROUTERS = (session.router, runs.router, live.router)
+ROUTERS = (
+    session.router,
+    runs.router,
+    run.router,
+    edits.router,
+    compare.router,
+    tables.router,
+    projects.router,
+    live.router,
+)
 
 
 def make_app(project: Project, keys: Keys, rules: Rules, files: Files | None = None) -> ASGIApp:
     """Return the whole application for the projects of this user, `project` first."""
     api = make_api(project, keys, rules, files or Files.read())
-    return Guard(api, keys, rules, api.state.files.login_page)
+    return Guard(Compression(api), keys, rules, api.state.files.login_page)
 
 
 def make_api(project: Project, keys: Keys, rules: Rules, files: Files) -> FastAPI:

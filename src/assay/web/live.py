@@ -82,9 +82,16 @@ class Watch:
         with self._lock:
             self._streams.discard(stream)
 
-    def look_now(self) -> None:
-        """Look at everything at once: something was changed by way of this server."""
-        self._wake.set()
+    def announce(self, found: Synchronized, **facts: Any) -> None:
+        """Tell every page what was changed by way of this server; `facts` are of other things than runs."""
+        event: dict[str, Any] = dict(facts)
+        if found:
+            self._tell(event, found)
+        if event:
+            with self._lock:
+                streams = list(self._streams)
+            for stream in streams:
+                stream.send(event)
 
     def close(self) -> None:
         """End every stream and the thread."""
@@ -106,14 +113,13 @@ class Watch:
                     return
             begun = time.monotonic()
             try:
-                event = self._event(looked, everything=self._wake.is_set())
+                event = self._event(looked)
             except (
                 AssayError,
                 OSError,
             ) as error:  # the next look may succeed: a folder was away for a moment
                 _LOG.warning("cannot look at %s: %s", self._home.project.root, error)
                 event = {}
-            self._wake.clear()
             if event:
                 with self._lock:
                     streams = list(self._streams)
@@ -122,11 +128,11 @@ class Watch:
             # Looking never takes more than a tenth of a core, however many runs are open.
             self._wake.wait(max(LOOK_S, 9 * (time.monotonic() - begun)))
 
-    def _event(self, looked: _Looked, *, everything: bool) -> dict[str, Any]:
+    def _event(self, looked: _Looked) -> dict[str, Any]:
         home, now = self._home, time.monotonic()
         event: dict[str, Any] = {}
         stamp = _mtime_ns(home.project.runs_dir)
-        if everything or stamp != looked.stamp or now - looked.all_at > looked.all_every:
+        if stamp != looked.stamp or now - looked.all_at > looked.all_every:
             begun = time.monotonic()
             found = home.catalog.synchronize()
             # With very many runs a look at all of them is not cheap.

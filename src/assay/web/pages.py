@@ -17,7 +17,6 @@ PAGES = (
     "/tables/{name}",
     "/inbox",
     "/projects",
-    "/parameters",
 )
 """Addresses of pages: each gets the same document, which shows what its address says."""
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from assay.core.errors import InputError
 from assay.query.catalog import Catalog
 from assay.query.curves import CurveReader
+from assay.query.inbox import Inbox
 from assay.query.place import all_projects
 from assay.store.layout import Project, RunFolder
 
@@ -23,6 +24,7 @@ class Home:
     key: str
     curves: CurveReader
     catalog: Catalog
+    inbox: Inbox
     _is_read: bool = False
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -30,7 +32,7 @@ class Home:
     def of(cls, project: Project) -> Home:
         curves = CurveReader()
         catalog = Catalog(project, summarize=curves.summaries_json)
-        return cls(project, key_of(project), curves, catalog)
+        return cls(project, key_of(project), curves, catalog, Inbox(catalog))
 
     def ready(self, wait_s: float) -> None:
         """Read the runs if nobody has asked before; what takes longer than `wait_s` goes on behind."""

@@ -1,138 +1,375 @@
 /** The page people live in: runs at the left, their curves at the right. */
 import { useQuery } from "@tanstack/react-query";
 import { useNavigate, useSearch } from "@tanstack/react-router";
-import { useCallback, useMemo, useState } from "react";
+import { useCallback, useMemo, useRef, useState, type PointerEvent } from "react";
 import { api, data, type RunLine } from "../../api/client";
+import { AxisBar } from "../../chart/axisbar";
+import { layoutOf, type Layout } from "../../chart/layout";
 import { Panels } from "../../chart/panels";
 import type { PanelRun } from "../../chart/panel";
-import { IconButton } from "../../parts/button";
+import { Button, IconButton } from "../../parts/button";
 import { Empty, Failure } from "../../parts/failure";
 import { Head } from "../../parts/frame";
-import { Picker } from "../../parts/picker";
-import { parseColumn, parseZoom, showColumn, showZoom, type ColumnSpec, type WorkspaceSearch, type Zoom } from "../../state/address";
+import { Icon } from "../../parts/icons";
+import { Menu, MenuCheck, MenuItem, MenuLine } from "../../parts/menu";
+import { useActs } from "../../parts/palette";
+import { Picker, type Choice } from "../../parts/picker";
+import { useShortcuts } from "../../parts/shortcuts";
+import { parseColumn, parseZoom, showColumn, showZoom, type ColumnSpec, type WorkspaceSearch } from "../../state/address";
 import { count } from "../../state/format";
+import { useKept } from "../../state/local";
 import { useRows, type Question, type Rows } from "../../state/rows";
-import { useLive, useShared } from "../../state/site";
+import { useLive, useMedia, useShared } from "../../state/site";
+import { useRunMarks } from "../../state/marks";
+import { useStable } from "../../state/stable";
+import { Cards } from "../../table/cards";
 import { DEFAULT_SORT, defaultColumns, FACTS, isFact } from "../../table/columns";
-import { idsOf, RunsTable, type Choosing } from "../../table/table";
+import { ColorPicker, type ColorAsked } from "../../table/color-picker";
+import { useExpanded } from "../../table/expanded";
+import { groupId, idsOf, RunsTable, type Choosing } from "../../table/table";
+import { Acts } from "./acts";
 import { Filter } from "./filter";
+import { Views } from "./views";
 import styles from "./workspace.module.css";
 
 const MOST_AUTOMATIC = 20;
+const MOST_DRAWN = 1000;
 
 export function Workspace() {
   const search = useSearch({ from: "/" });
   const { project, isDark } = useShared();
   const change = useChange();
+  const navigate = useNavigate();
+  const isNarrow = useMedia("(max-width: 700px)");
   const names = useQuery({
     queryKey: ["columns", project],
     queryFn: () => data(api.GET("/api/columns", { params: { query: { project } } })),
   });
   const columns = useMemo(
-    () => (search.c?.length ? search.c.map(parseColumn) : defaultColumns(names.data?.varying ?? [])),
-    [search.c, names.data?.varying],
+    () => (search.c?.length ? search.c.map(parseColumn) : defaultColumns(names.data)),
+    [search.c, names.data],
   );
+  const own = useMemo(() => columns.map((each) => each.name).filter((name) => !isFact(name)), [columns]);
+  const isGrouped = (search.g?.length ?? 0) > 0;
   const question: Question = {
     project,
     where: search.w ?? "",
     sort: search.s?.length ? search.s : [DEFAULT_SORT],
-    columns: search.g?.length ? columns.map((each) => each.name) : columns.map((each) => each.name).filter((name) => !isFact(name)),
+    columns: isGrouped ? columns.map((each) => each.name) : own,
     group: search.g ?? [],
     archived: search.archived ?? false,
     tests: search.tests ?? false,
   };
-  const { rows, isOld } = useRows(question);
+  const { rows, isOld, error } = useRows(question);
   useLive((event) => {
     if (event.version !== undefined) rows.refresh();
     if (event.changed?.length) void names.refetch();
   });
-  const kinds = useMemo(() => new Map(rows.columns.map((column) => [column.name, column.kind])), [rows.columns]);
+  const kinds = useKinds(rows);
+  const lines = useExpanded(rows, own, project);
 
   const [cursor, setCursor] = useState(-1);
+  const [colorAsked, setColorAsked] = useState<ColorAsked | null>(null);
+  const [layout, setLayout] = useKept<Layout>(`layout.${project}`, layoutOf(null));
   const selected = useSelected(rows, search.sel);
   const select = useCallback((ids: readonly string[]) => change({ sel: ids.length ? ids.join(",") : "-" }), [change]);
-  const choosing = useChoosing(rows, selected, select, cursor, setCursor);
+  const choosing = useChoosing(lines.lineAt, selected, select, cursor, setCursor);
   const setColumns = useCallback((fresh: ColumnSpec[]) => change({ c: fresh.map(showColumn) }, true), [change]);
+  const open = useCallback(
+    (run: RunLine) => void navigate({ to: "/runs/$id", params: { id: run.id }, search: project ? { project } : {} }),
+    [navigate, project],
+  );
+  const choices = useColumnChoices(names.data);
+  const hidden = isNarrow ? (search.hide ?? "panels") : search.hide;
 
-  const choices = useMemo(() => {
-    const found = names.data;
-    if (!found) return [];
-    return [
-      ...FACTS.map((value) => ({ value: value as string, kind: "" })),
-      ...found.metrics.flatMap((value) => [
-        { value, kind: "metric" },
-        { value: `${value}.min`, kind: "metric" },
-        { value: `${value}.max`, kind: "metric" },
-        { value: `${value}.mean`, kind: "metric" },
-      ]),
-      ...found.results.map((value) => ({ value, kind: "result" })),
-      ...found.config.map((value) => ({ value, kind: "config" })),
-      { value: "note", kind: "" },
-      { value: "desc", kind: "" },
-    ];
-  }, [names.data]);
+  const atCursor = lines.lineAt(cursor);
+  const move = (by: number) => setCursor(Math.max(0, Math.min((lines.total ?? 1) - 1, cursor + by)));
+  useShortcuts([
+    { keys: "j", text: "Next run", run: () => move(1) },
+    { keys: "k", text: "Run before", run: () => move(-1) },
+    { keys: "x", text: "Select the run", run: () => atCursor && choosing.toggle(idsOf(atCursor), cursor) },
+    { keys: "enter", text: "Open the run", run: () => atCursor && open(atCursor.kind === "run" ? atCursor.run : atCursor.group.newest) },
+    {
+      keys: "c",
+      text: "Compare the selected runs",
+      run: () => selected.size > 1 && void navigate({ to: "/compare", search: { ...(project && { project }), runs: [...selected].slice(0, 50).join(",") } }),
+    },
+    { keys: "a", text: "Select all", run: () => change({ sel: "*" }) },
+    { keys: "escape", text: "Select as at first", run: () => change({ sel: "", z: "" }) },
+    { keys: "[", text: "Hide or show the runs", run: () => change({ hide: search.hide === "runs" ? undefined : "runs" }, true) },
+    { keys: "]", text: "Hide or show the curves", run: () => change({ hide: search.hide === "panels" ? undefined : "panels" }, true) },
+  ]);
+  useActs(
+    useMemo(
+      () => [
+        { name: "Select all runs", run: () => change({ sel: "*" }) },
+        { name: "Group by config (mean over seeds)", run: () => change({ g: ["config"] }) },
+        { name: "No groups", run: () => change({ g: [] }) },
+        { name: "Show archived runs", run: () => change({ archived: true }) },
+        { name: "Clear the filter", run: () => change({ w: "" }) },
+      ],
+      [change],
+    ),
+  );
 
   return (
     <>
-      <Head>
-        <Filter value={search.w ?? ""} error={rows.error} names={names.data} onChange={(w) => change({ w })} />
+      <Head page="runs">
+        <Filter value={search.w ?? ""} error={error} names={names.data} onChange={(w) => change({ w })} />
       </Head>
-      <main id="main" className={styles.workspace}>
-        <div className={styles.runs}>
-          {rows.error && !rows.isReady ? (
-            <Failure error={rows.error} />
-          ) : rows.total === 0 ? (
-            <Empty title={search.w ? "No run is like that." : "There are no runs yet."}>
-              {!search.w && <code>assay run CONFIG</code>}
-            </Empty>
-          ) : (
-            <RunsTable
-              rows={rows}
-              isOld={isOld}
-              columns={columns}
-              kinds={kinds}
-              sort={question.sort}
-              selected={selected}
-              cursor={cursor}
-              isDark={isDark}
-              project={project}
-              choosing={choosing}
-              onCursor={setCursor}
-              onSort={(name, adds) => change({ s: sorted(search.s ?? [], name, kinds.get(name), adds) })}
-              onColumns={setColumns}
-              onGroup={(name) => change({ g: [name] })}
-              onOpen={() => undefined}
-              onColor={() => undefined}
-              addColumn={
-                <Picker
-                  trigger={<IconButton icon="plus" label="Add a column" size={14} />}
-                  label="Columns"
-                  placeholder="metric, config key, ..."
-                  choices={choices}
-                  chosen={new Set(columns.map((each) => each.name))}
-                  stays
-                  onChoose={(name) =>
-                    setColumns(columns.some((each) => each.name === name) ? columns.filter((each) => each.name !== name) : [...columns, { name }])
-                  }
-                />
+      <Split hidden={hidden} isNarrow={isNarrow}>
+        <section className={styles.runs} aria-label="Runs">
+          <div className={styles.bar} role="toolbar" aria-label="Runs">
+            <GroupMenu group={search.g ?? []} names={choices} onGroup={(g) => change({ g })} />
+            <Picker
+              trigger={
+                <Button kind="quiet" className={styles.tool}>
+                  <span className="quiet">columns</span> {columns.length} <Icon name="chevron" size={12} />
+                </Button>
               }
+              label="Columns"
+              placeholder="metric, config key, ..."
+              choices={choices}
+              chosen={new Set(columns.map((each) => each.name))}
+              stays
+              onChoose={(name) => setColumns(toggled(columns, name))}
             />
-          )}
-          <div className={styles.count} role="status">
-            {rows.total === null ? "" : `${count(rows.total)} ${rows.total === 1 ? "run" : "runs"}, ${count(selected.size)} selected`}
+            <Views
+              search={search}
+              layout={layout}
+              onOpen={(fresh, panels) => {
+                setLayout(panels);
+                change(fresh);
+              }}
+            />
+            <Menu trigger={<IconButton icon="more" label="More about the list" />}>
+              <MenuCheck checked={search.archived ?? false} onChange={(archived) => change({ archived })}>
+                Archived runs
+              </MenuCheck>
+              <MenuCheck checked={search.tests ?? false} onChange={(tests) => change({ tests })}>
+                Test runs
+              </MenuCheck>
+              <MenuLine />
+              <MenuItem icon="check" hint="a" onSelect={() => change({ sel: "*" })}>
+                Select all
+              </MenuItem>
+            </Menu>
+            <span className={styles.grow} />
+            <IconButton
+              icon={isNarrow ? "chart" : "left"}
+              label={isNarrow ? "Show the curves" : "Hide the runs"}
+              onClick={() => change({ hide: "runs" }, true)}
+            />
           </div>
-        </div>
-        <div className={styles.panels}>
-          <SelectedPanels rows={rows} selected={selected} search={search} onZoom={(zoom) => change({ z: showZoom(zoom) })} />
-        </div>
-      </main>
+          <Table
+            rows={rows}
+            isOld={isOld}
+            isNarrow={isNarrow}
+            where={search.w ?? ""}
+            lines={lines}
+            columns={columns}
+            kinds={kinds}
+            sort={question.sort}
+            selected={selected}
+            cursor={cursor}
+            isDark={isDark}
+            project={project}
+            choosing={choosing}
+            choices={choices}
+            own={own}
+            onCursor={setCursor}
+            onSort={(name, adds) => change({ s: sorted(search.s ?? [], name, kinds.get(name), adds) })}
+            onColumns={setColumns}
+            onGroup={(name) => change({ g: [name] })}
+            onOpen={open}
+            onColor={(id, at) => setColorAsked({ id, at })}
+          />
+          <div className={styles.foot}>
+            <span className="quiet" role="status">
+              <Count rows={rows} selected={selected.size} isGrouped={isGrouped} />
+            </span>
+            <span className={styles.grow} />
+            {selected.size > 0 && search.sel && <Acts rows={rows} selected={selected} columns={own} onClear={() => change({ sel: "" })} />}
+          </div>
+        </section>
+        <section className={styles.panels} aria-label="Curves">
+          <SelectedPanels
+            rows={rows}
+            selected={selected}
+            search={search}
+            isGrouped={isGrouped}
+            layout={layout}
+            onLayout={setLayout}
+            onChange={change}
+            isAlone={hidden === "runs"}
+            isNarrow={isNarrow}
+          />
+        </section>
+      </Split>
+      {colorAsked && <ColorPicker asked={colorAsked} isDark={isDark} onClose={() => setColorAsked(null)} />}
     </>
   );
 }
 
-function SelectedPanels({ rows, selected, search, onZoom }: { rows: Rows; selected: ReadonlySet<string>; search: WorkspaceSearch; onZoom: (zoom: Zoom | null) => void }) {
+function Count({ rows, selected, isGrouped }: { rows: Rows; selected: number; isGrouped: boolean }) {
+  if (rows.total === null) return null;
+  const reading = rows.reading ? `, reading ${count(rows.reading[0])} of ${count(rows.reading[1])}` : "";
+  const runs = `${count(rows.runs)} ${rows.runs === 1 ? "run" : "runs"}`;
+  return `${isGrouped ? `${count(rows.total)} groups of ${runs}` : runs}, ${count(selected)} selected${reading}`;
+}
+
+interface TableProps extends Omit<Parameters<typeof RunsTable>[0], "addColumn"> {
+  isNarrow: boolean;
+  where: string;
+  choices: readonly Choice[];
+  own: readonly string[];
+}
+
+function Table({ isNarrow, where, choices, own, ...props }: TableProps) {
+  const { rows, columns, onColumns } = props;
+  if (rows.error && !rows.isReady) return <Failure error={rows.error} />;
+  if (rows.total === 0) {
+    return rows.reading ? (
+      <Empty title="Reading the runs for the first time.">
+        {count(rows.reading[0])} of {count(rows.reading[1])}
+      </Empty>
+    ) : where ? (
+      <Empty title="No run is like that.">
+        <code>{where}</code>
+      </Empty>
+    ) : (
+      <Empty title="There are no runs yet.">
+        The first one comes here by itself:
+        <code>assay run CONFIG</code>
+      </Empty>
+    );
+  }
+  if (isNarrow) return <Cards {...props} own={own} />;
+  return (
+    <RunsTable
+      {...props}
+      addColumn={
+        <Picker
+          trigger={<IconButton icon="plus" label="Add a column" size={14} />}
+          label="Columns"
+          placeholder="metric, config key, ..."
+          choices={choices}
+          chosen={new Set(columns.map((each) => each.name))}
+          stays
+          onChoose={(name) => onColumns(toggled(columns, name))}
+        />
+      }
+    />
+  );
+}
+
+function toggled(columns: readonly ColumnSpec[], name: string): ColumnSpec[] {
+  return columns.some((each) => each.name === name) ? columns.filter((each) => each.name !== name) : [...columns, { name }];
+}
+
+/** Two sides with a bar between them that can be dragged; either may be hidden. */
+function Split({ hidden, isNarrow, children }: { hidden: "runs" | "panels" | undefined; isNarrow: boolean; children: [React.ReactNode, React.ReactNode] }) {
+  const [share, setShare] = useKept("split", 46);
+  const place = useRef<HTMLElement>(null);
+  const drag = (event: PointerEvent) => {
+    event.preventDefault();
+    const { left, width } = place.current!.getBoundingClientRect();
+    const move = (each: globalThis.PointerEvent) => setShare(Math.max(15, Math.min(85, Math.round(((each.clientX - left) / width) * 1000) / 10)));
+    const up = () => {
+      window.removeEventListener("pointermove", move);
+      window.removeEventListener("pointerup", up);
+    };
+    window.addEventListener("pointermove", move);
+    window.addEventListener("pointerup", up);
+  };
+  const columns = hidden === "runs" ? "0 0 minmax(0, 1fr)" : hidden === "panels" ? "minmax(0, 1fr) 0 0" : `minmax(0, ${share}fr) 1px minmax(0, ${100 - share}fr)`;
+  return (
+    <main id="main" ref={place} className={styles.split} style={{ gridTemplateColumns: columns }}>
+      {hidden === "runs" ? <span /> : children[0]}
+      {hidden === undefined && !isNarrow ? (
+        // A separator that takes keys is a control.
+        // eslint-disable-next-line jsx-a11y/no-noninteractive-element-interactions
+        <div
+          className={styles.divider}
+          role="separator"
+          aria-orientation="vertical"
+          aria-label="Room for the runs"
+          aria-valuenow={Math.round(share)}
+          aria-valuemin={15}
+          aria-valuemax={85}
+          // eslint-disable-next-line jsx-a11y/no-noninteractive-tabindex
+          tabIndex={0}
+          onPointerDown={drag}
+          onDoubleClick={() => setShare(46)}
+          onKeyDown={(event) => {
+            const by = { ArrowLeft: -2, ArrowRight: 2 }[event.key];
+            if (by) setShare(Math.max(15, Math.min(85, share + by)));
+          }}
+        />
+      ) : (
+        <span />
+      )}
+      {hidden === "panels" ? <span /> : children[1]}
+    </main>
+  );
+}
+
+function GroupMenu({ group, names, onGroup }: { group: readonly string[]; names: readonly Choice[]; onGroup: (group: string[]) => void }) {
+  const shown = group.length ? group.map((name) => name.split(".").at(-1)).join(", ") : "none";
+  const [isChoosing, setChoosing] = useState(false);
+  if (isChoosing) {
+    return (
+      <Picker
+        trigger={<Button kind="quiet">...</Button>}
+        label="Group by"
+        placeholder="group by"
+        choices={names}
+        isOpenAtFirst
+        onClose={() => setChoosing(false)}
+        onChoose={(name) => onGroup([name])}
+      />
+    );
+  }
+  return (
+    <Menu
+      trigger={
+        <Button kind="quiet" className={styles.tool}>
+          <span className="quiet">group</span> <span className="ellipsis">{shown}</span> <Icon name="chevron" size={12} />
+        </Button>
+      }
+    >
+      <MenuItem {...(!group.length && { icon: "check" as const })} onSelect={() => onGroup([])}>
+        none
+      </MenuItem>
+      <MenuItem {...(group[0] === "config" && { icon: "check" as const })} onSelect={() => onGroup(["config"])}>
+        config, without the seed
+      </MenuItem>
+      <MenuItem {...(group[0] === "tag" && { icon: "check" as const })} onSelect={() => onGroup(["tag"])}>
+        tag
+      </MenuItem>
+      <MenuLine />
+      <MenuItem icon="search" onSelect={() => setChoosing(true)}>
+        Another key ...
+      </MenuItem>
+    </Menu>
+  );
+}
+
+interface SelectedProps {
+  rows: Rows;
+  selected: ReadonlySet<string>;
+  search: WorkspaceSearch;
+  isGrouped: boolean;
+  layout: Layout;
+  isAlone: boolean;
+  isNarrow: boolean;
+  onLayout: (layout: Layout) => void;
+  onChange: (changes: Partial<WorkspaceSearch>, stays?: boolean) => void;
+}
+
+function SelectedPanels({ rows, selected, search, isGrouped, layout, isAlone, isNarrow, onLayout, onChange }: SelectedProps) {
   const { project } = useShared();
-  const ids = useMemo(() => [...selected].sort(), [selected]);
+  const ids = useMemo(() => [...selected].slice(0, MOST_DRAWN).sort(), [selected]);
   const metrics = useQuery({
     queryKey: ["metrics", project, ids.join(",")],
     queryFn: () => data(api.GET("/api/metrics", { params: { query: { project, runs: ids.join(",") } } })),
@@ -141,42 +378,120 @@ function SelectedPanels({ rows, selected, search, onZoom }: { rows: Rows; select
   });
   useLive((event) => {
     if (event.changed?.some((id) => selected.has(id))) void metrics.refetch();
+    // A metric that is logged for the first time makes a panel.
+    else if (event.rows && Object.keys(event.rows).some((id) => selected.has(id)) && metrics.data?.length === 0) void metrics.refetch();
   });
   const version = rows.snapshotVersion;
   // eslint-disable-next-line react-hooks/exhaustive-deps -- rows change in place, which the version says
-  const tags = useMemo(() => tagsOf(rows), [rows, version]);
-  const runs = useStable(ids.map((id): PanelRun => ({ id, label: tags.get(id) ?? id })));
+  const runs = useStable(useMemo(() => drawnOf(rows, ids, isGrouped), [rows, version, ids, isGrouped]));
   const zoom = useMemo(() => parseZoom(search.z), [search.z]);
-  if (!ids.length) return <Empty title="No run is selected.">Choose some at the left: their curves come here.</Empty>;
-  if (metrics.error) return <Failure error={metrics.error} />;
-  if (metrics.data?.length === 0) return <Empty title="Nothing was logged yet.">The first points come here by themselves.</Empty>;
+  const axis = useMemo(() => ({ x: search.x ?? "", logX: search.logx ?? false, smooth: search.smooth ?? 0 }), [search.x, search.logx, search.smooth]);
+  const marks = useRunMarks(ids.length === 1 ? ids[0]! : null);
+  const found = metrics.data;
   return (
-    <Panels
-      runs={runs}
-      metrics={metrics.data ?? []}
-      axis={{ x: search.x ?? "", logX: search.logx ?? false, smooth: search.smooth ?? 0 }}
-      zoom={zoom}
-      onZoom={onZoom}
-      place="workspace"
-    />
+    <>
+      <div className={styles.panelsHead}>
+        {isAlone && <IconButton icon={isNarrow ? "table" : "right"} label="Show the runs" onClick={() => onChange({ hide: isNarrow ? "panels" : undefined }, true)} />}
+        <div className={styles.grow}>
+          <AxisBar
+            axis={axis}
+            zoom={zoom}
+            filter={search.p ?? ""}
+            metrics={found ?? []}
+            onAxis={(changes) => onChange(changes, true)}
+            onZoom={(fresh) => onChange({ z: showZoom(fresh) })}
+            onFilter={(p) => onChange({ p }, true)}
+            onPair={(pair) => onLayout({ ...layout, pairs: [...layout.pairs, pair] })}
+          />
+        </div>
+        {!isNarrow && !isAlone && <IconButton icon="right" label="Hide the curves" className={styles.hidePanels} onClick={() => onChange({ hide: "panels" }, true)} />}
+      </div>
+      <div className={styles.scroll}>
+        {selected.size > MOST_DRAWN && (
+          <p className={styles.hint}>
+            The first {count(MOST_DRAWN)} of {count(selected.size)} runs are drawn. Groups draw all.
+          </p>
+        )}
+        {!ids.length ? (
+          <Empty title="No run is selected.">Choose some at the left: their curves come here.</Empty>
+        ) : metrics.error ? (
+          <Failure error={metrics.error} />
+        ) : found?.length === 0 ? (
+          <Empty title="Nothing was logged yet.">The first points come here by themselves.</Empty>
+        ) : (
+          found && (
+            <Panels
+              runs={runs}
+              metrics={found}
+              axis={axis}
+              zoom={zoom}
+              filter={search.p ?? ""}
+              layout={layout}
+              marks={marks}
+              place="workspace"
+              onZoom={(fresh) => onChange({ z: showZoom(fresh) })}
+              onLayout={onLayout}
+            />
+          )
+        )}
+      </div>
+    </>
   );
 }
 
-function tagsOf(rows: Rows): Map<string, string> {
-  const found = new Map<string, string>();
-  for (let index = 0; index < Math.min(rows.total ?? 0, 20_000); index++) {
+/** Return what is drawn of the selected runs: each, or each group as one. */
+function drawnOf(rows: Rows, ids: readonly string[], isGrouped: boolean): PanelRun[] {
+  const chosen = new Set(ids);
+  const found = new Map<string, PanelRun>();
+  const labels = new Map<string, string>();
+  for (let index = 0; index < Math.min(rows.total ?? 0, 20_000) && chosen.size; index++) {
     const line = rows.line(index);
-    if (line?.kind === "run") found.set(line.run.id, line.run.tag ? `${line.run.tag} ${line.run.id.slice(0, 4)}` : line.run.id);
-    else if (line) for (const id of line.group.ids) found.set(id, `${line.group.newest.tag} ${id.slice(0, 4)}`);
+    if (line?.kind === "run" && chosen.has(line.run.id)) labels.set(line.run.id, labelOf(line.run));
+    if (line?.kind !== "group") continue;
+    const members = line.group.ids.filter((id) => chosen.has(id));
+    if (!members.length) continue;
+    if (isGrouped) found.set(groupId(line.group), { id: groupId(line.group), label: line.group.newest.tag || groupId(line.group), members });
+    for (const id of members) {
+      chosen.delete(id);
+      labels.set(id, `${line.group.newest.tag} ${id.slice(0, 4)}`);
+    }
   }
-  return found;
+  const grouped = new Set([...found.values()].flatMap((run) => run.members ?? []));
+  const single = ids.filter((id) => !grouped.has(id)).map((id): PanelRun => ({ id, label: labels.get(id) ?? id }));
+  return [...found.values(), ...single];
 }
 
-/** Return the same object as long as it says the same. */
-export function useStable<T>(value: T): T {
-  const key = JSON.stringify(value);
-  // eslint-disable-next-line react-hooks/exhaustive-deps -- the key says all of the value
-  return useMemo(() => value, [key]);
+function labelOf(run: RunLine): string {
+  return run.tag ? `${run.tag} ${run.id.slice(0, 4)}` : run.id;
+}
+
+/** Return the kind of each column: "number" where the first rows have numbers, else that of the server. */
+function useKinds(rows: Rows): ReadonlyMap<string, string> {
+  const kinds = rows.columns.map((column, at) => {
+    for (let index = 0; index < Math.min(rows.total ?? 0, 20); index++) {
+      const line = rows.line(index);
+      const value: unknown = line?.kind === "run" ? line.run.cells[at] : line?.group.cells[at];
+      if (typeof value === "number" || (typeof value === "object" && value !== null)) return [column.name, "number"] as const;
+      if (typeof value === "string") break;
+    }
+    return [column.name, column.kind] as const;
+  });
+  const stable = useStable(kinds);
+  return useMemo(() => new Map(stable), [stable]);
+}
+
+function useColumnChoices(names: { metrics: string[]; results: string[]; config: string[] } | undefined): Choice[] {
+  return useMemo(() => {
+    if (!names) return [];
+    return [
+      ...FACTS.map((value) => ({ value, kind: "" })),
+      ...names.config.map((value) => ({ value, kind: "config" })),
+      ...names.metrics.flatMap((value) => [value, `${value}.min`, `${value}.max`, `${value}.mean`].map((each) => ({ value: each, kind: "metric" }))),
+      ...names.results.map((value) => ({ value, kind: "result" })),
+      { value: "note", kind: "" },
+      { value: "desc", kind: "" },
+    ];
+  }, [names]);
 }
 
 /** Return what changes a part of the address: a step that leads back, or the same step when it `stays`. */
@@ -188,19 +503,23 @@ function useChange(): (changes: Partial<WorkspaceSearch>, stays?: boolean) => vo
   );
 }
 
-/** Return the selected runs: those of the address, else all that run now, else the newest. */
+/** Return the selected runs: those of the address, else all that train now, else the newest. */
 function useSelected(rows: Rows, text: string | undefined): ReadonlySet<string> {
   const version = rows.snapshotVersion;
-  const list = useStable(selectedOf(rows, text, version));
+  // eslint-disable-next-line react-hooks/exhaustive-deps -- rows change in place, which the version says
+  const list = useStable(useMemo(() => selectedOf(rows, text), [rows, version, text]));
   return useMemo(() => new Set(list), [list]);
 }
 
-function selectedOf(rows: Rows, text: string | undefined, _version: number): string[] {
+function selectedOf(rows: Rows, text: string | undefined): string[] {
   if (text === "-") return [];
   if (text && text !== "*") return text.split(",");
   const found: string[] = [];
   if (text === "*") {
-    for (let index = 0; index < Math.min(rows.total ?? 0, 1000); index++) found.push(...(rows.line(index) ? idsOf(rows.line(index)!) : []));
+    for (let index = 0; index < (rows.total ?? 0) && found.length < 20_000; index++) {
+      const line = rows.line(index);
+      if (line) found.push(...idsOf(line));
+    }
     return found;
   }
   let newest: RunLine | null = null;
@@ -215,7 +534,7 @@ function selectedOf(rows: Rows, text: string | undefined, _version: number): str
 }
 
 function useChoosing(
-  rows: Rows,
+  lineAt: (index: number) => ReturnType<Rows["line"]>,
   selected: ReadonlySet<string>,
   select: (ids: readonly string[]) => void,
   cursor: number,
@@ -241,18 +560,18 @@ function useChoosing(
         const from = cursor < 0 ? index : cursor;
         const found = new Set(selected);
         for (let at = Math.min(from, index); at <= Math.max(from, index); at++) {
-          const line = rows.line(at);
+          const line = lineAt(at);
           if (line) for (const id of idsOf(line)) found.add(id);
         }
         select([...found]);
       },
     }),
-    [rows, selected, select, cursor, setCursor],
+    [lineAt, selected, select, cursor, setCursor],
   );
 }
 
 /** Return the order after a click on a head: down, up, none for numbers; up, down, none for texts. */
-function sorted(before: readonly string[], name: string, kind: string | undefined, adds: boolean): string[] {
+export function sorted(before: readonly string[], name: string, kind: string | undefined, adds: boolean): string[] {
   const isText = ["tag", "status", "reason", "id", "labels"].includes(name) || kind === "desc" || kind === "note";
   const steps = isText ? [name, `-${name}`] : [`-${name}`, name];
   const at = before.find((each) => each.replace(/^-/, "") === name);

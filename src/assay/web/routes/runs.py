@@ -87,9 +87,13 @@ class RunsPage(Model):
 
 
 class ColumnNames(Model):
-    """Every name that a column, a filter or a panel may have; `varying` are keys in which new runs differ."""
+    """Every name that a column, a filter or a panel may have; `varying` are keys in which new runs differ.
+
+    `best` are the metrics that new runs call their best by.
+    """
 
     varying: list[str]
+    best: list[str]
 
     facts: list[str]
     metrics: list[str]
@@ -160,6 +164,7 @@ def columns(home: HomeOf) -> ColumnNames:
     names = home.catalog.names()
     return ColumnNames(
         varying=home.catalog.varying(),
+        best=home.catalog.best_metrics(),
         facts=[*COLUMNS, "desc"],
         metrics=sorted(names.metrics),
         results=sorted(names.results),

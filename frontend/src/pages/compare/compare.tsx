@@ -1,0 +1,358 @@
+/** Runs side by side: one sentence, then what differs; what is equal is counted and folded. */
+import { useQuery } from "@tanstack/react-query";
+import { Link, useNavigate, useSearch } from "@tanstack/react-router";
+import { lazy, Suspense, useCallback, useMemo, useState, type CSSProperties } from "react";
+import { api, data, type Schema } from "../../api/client";
+import { AxisBar } from "../../chart/axisbar";
+import { layoutOf, type Layout } from "../../chart/layout";
+import { Panels } from "../../chart/panels";
+import { Button, IconButton } from "../../parts/button";
+import { Empty, Failure } from "../../parts/failure";
+import { Head } from "../../parts/frame";
+import { Icon } from "../../parts/icons";
+import { Picker } from "../../parts/picker";
+import { useShortcuts } from "../../parts/shortcuts";
+import { parseZoom, showZoom, type CompareSearch } from "../../state/address";
+import { colorAt, slotOf } from "../../state/colors";
+import { age, cell, count, duration, number, whole } from "../../state/format";
+import { useKept } from "../../state/local";
+import { useLive, useShared } from "../../state/site";
+import { useStable } from "../../state/stable";
+import { Status } from "../../table/cells";
+import styles from "./compare.module.css";
+
+const FileDiff = lazy(async () => ({ default: (await import("./file-diff")).FileDiff }));
+
+type Facts = Schema["CompareFacts"];
+
+export function ComparePage() {
+  const search = useSearch({ from: "/compare" });
+  const { project } = useShared();
+  const navigate = useNavigate({ from: "/compare" });
+  const change = useCallback(
+    (changes: Partial<CompareSearch>, stays = false) => void navigate({ to: "/compare", search: (before: CompareSearch) => ({ ...before, ...changes }), replace: stays }),
+    [navigate],
+  );
+  useShortcuts([{ keys: "escape", text: "Back to the runs", run: () => void navigate({ to: "/", search: { ...(project && { project }), sel: search.runs ?? "" } }) }]);
+  const ids = useMemo(() => (search.runs ?? "").split(",").filter(Boolean), [search.runs]);
+  const found = useQuery({
+    queryKey: ["compare", project, ids.join(","), search.base ?? ""],
+    queryFn: () => data(api.GET("/api/compare", { params: { query: { project, runs: ids.join(","), base: search.base ?? "" } } })),
+    enabled: ids.length > 1,
+    placeholderData: (before) => before,
+  });
+  useLive((event) => {
+    if (event.changed?.some((id) => ids.includes(id)) || event.gone?.some((id) => ids.includes(id))) void found.refetch();
+  });
+  return (
+    <>
+      <Head page="" title="Compare">
+        <AddRun ids={ids} onAdd={(id) => change({ runs: [...ids, id].join(",") })} />
+      </Head>
+      <main id="main" className={styles.page}>
+        {ids.length < 2 ? (
+          <Empty title="Two runs make a comparison.">
+            {ids.length ? "Add another one above." : <Link to="/">Select some in the list of runs, then press c.</Link>}
+          </Empty>
+        ) : found.error && !found.data ? (
+          <Failure error={found.error} />
+        ) : (
+          found.data && <Whole facts={found.data} search={search} onChange={change} />
+        )}
+      </main>
+    </>
+  );
+}
+
+function AddRun({ ids, onAdd }: { ids: readonly string[]; onAdd: (id: string) => void }) {
+  const { project } = useShared();
+  const runs = useQuery({
+    queryKey: ["runs-to-compare", project],
+    queryFn: () => data(api.GET("/api/runs", { params: { query: { project, limit: 500 } } })),
+  });
+  const choices = (runs.data?.rows ?? []).filter((run) => !ids.includes(run.id)).map((run) => ({ value: `${run.tag}  ${run.id}`.trim(), kind: age(run.created, Date.now() / 1000) }));
+  return (
+    <Picker
+      trigger={
+        <Button kind="quiet" icon="plus">
+          Add a run
+        </Button>
+      }
+      label="Runs"
+      placeholder="tag or id"
+      choices={choices}
+      onChoose={(value) => onAdd(value.split(/\s+/).at(-1)!)}
+    />
+  );
+}
+
+function Whole({ facts, search, onChange }: { facts: Facts; search: CompareSearch; onChange: (changes: Partial<CompareSearch>, stays?: boolean) => void }) {
+  const runs = facts.runs;
+  const drop = (id: string) => onChange({ runs: (search.runs ?? "").split(",").filter((each) => each !== id).join(","), base: search.base === id ? "" : search.base });
+  const style = { "--runs": runs.length } as CSSProperties;
+  return (
+    <div className={styles.scroll}>
+      <p className={styles.sentence}>{facts.sentence || "These runs are the same in everything that was recorded."}</p>
+      {facts.gone.length > 0 && (
+        <p className={styles.gone} role="alert">
+          {facts.gone.join(", ")} {facts.gone.length === 1 ? "is" : "are"} not there any more.
+        </p>
+      )}
+      {facts.verdicts.map((verdict) => (
+        <p key={verdict} className={styles.verdict}>
+          <Icon name="check" size={14} /> {verdict}
+        </p>
+      ))}
+      <div className={styles.wide}>
+        <table className={styles.table} style={style}>
+          <thead>
+            <tr>
+              <th className={styles.name}>run</th>
+              {runs.map((run, at) => (
+                <th key={run.id} scope="col">
+                  <div className={styles.run}>
+                    <span className={styles.dot} style={{ background: `light-dark(${colorAt(slotOf(run.id), false)}, ${colorAt(slotOf(run.id), true)})` }} />
+                    <Link to="/runs/$id" params={{ id: run.id }} className="ellipsis" title={`${run.tag} ${run.id}`}>
+                      {run.tag || run.id}
+                    </Link>
+                    <IconButton icon="cross" label={`Leave ${run.tag || run.id} out`} size={12} onClick={() => drop(run.id)} />
+                  </div>
+                  <div className={styles.under}>
+                    <code>{run.id}</code>
+                    {at === 0 ? (
+                      <span className={styles.base}>baseline</span>
+                    ) : (
+                      <button type="button" className={styles.asBase} onClick={() => onChange({ base: run.id })}>
+                        as baseline
+                      </button>
+                    )}
+                  </div>
+                </th>
+              ))}
+            </tr>
+          </thead>
+          <tbody>
+            <Line name="status">
+              {runs.map((run) => (
+                <td key={run.id}>
+                  <Status run={run} />
+                </td>
+              ))}
+            </Line>
+            <Line name="steps, duration">
+              {runs.map((run) => (
+                <td key={run.id}>
+                  {count(run.step)}, {duration(run.duration)}
+                </td>
+              ))}
+            </Line>
+            <Line name="first different step">
+              {facts.partings.map((parting, at) => (
+                <td key={at}>
+                  {at === 0 ? "" : parting ? (
+                    <button type="button" className={styles.asBase} onClick={() => onChange({ z: `${Math.max(0, parting.step - 20)}:${parting.step + 20}` })} title="Show the curves there">
+                      {count(parting.step)} <span className="quiet">{parting.metric}</span>
+                    </button>
+                  ) : (
+                    <span className="quiet">none</span>
+                  )}
+                </td>
+              ))}
+            </Line>
+          </tbody>
+          <Keys title="Config" rows={facts.config} equal={facts.equalConfig} count={runs.length} />
+          <Keys title="Environment" rows={facts.environment} equal={facts.equalEnvironment} count={runs.length} />
+          <Numbers facts={facts} />
+        </table>
+      </div>
+      <Code facts={facts} />
+      <Curves facts={facts} search={search} onChange={onChange} />
+    </div>
+  );
+}
+
+function Line({ name, children }: { name: string; children: React.ReactNode }) {
+  return (
+    <tr>
+      <th scope="row" className={styles.name} title={name}>
+        {name}
+      </th>
+      {children}
+    </tr>
+  );
+}
+
+function SectionLine({ title, rows, equal, count: runs }: { title: string; rows: number; equal: number; count: number }) {
+  return (
+    <tr className={styles.sectionLine}>
+      <th colSpan={runs + 1} scope="rowgroup">
+        {title} <span className="quiet">{rows ? `${count(rows)} differ` : "no difference"}{equal > 0 && `, ${count(equal)} equal`}</span>
+      </th>
+    </tr>
+  );
+}
+
+const MOST_ROWS = 40;
+
+function Keys({ title, rows, equal, count: runs }: { title: string; rows: Facts["config"]; equal: number; count: number }) {
+  const [isWhole, setWhole] = useState(false);
+  const shown = isWhole ? rows : rows.slice(0, MOST_ROWS);
+  return (
+    <tbody>
+      <SectionLine title={title} rows={rows.length} equal={equal} count={runs} />
+      {shown.map((row) => (
+        <Line key={row.key} name={row.key}>
+          {row.values.map((value, at) => (
+            <td key={at} data-differs={at > 0 && value !== row.values[0] ? true : undefined} title={whole(value)}>
+              {value === null ? <span className="quiet">-</span> : <code>{cell(value)}</code>}
+            </td>
+          ))}
+        </Line>
+      ))}
+      {shown.length < rows.length && (
+        <tr>
+          <td colSpan={runs + 1}>
+            <Button kind="quiet" onClick={() => setWhole(true)}>
+              {count(rows.length - shown.length)} more
+            </Button>
+          </td>
+        </tr>
+      )}
+    </tbody>
+  );
+}
+
+const COSTS = /^(speed|time|memory)\//;
+
+function Numbers({ facts }: { facts: Facts }) {
+  const [withCosts, setCosts] = useState(false);
+  const rows = facts.metrics.filter((row) => withCosts || !COSTS.test(row.name));
+  const hidden = facts.metrics.length - rows.length;
+  const hasTests = facts.repeats.some((repeats) => repeats > 1);
+  return (
+    <tbody>
+      <tr className={styles.sectionLine}>
+        <th colSpan={facts.runs.length + 1} scope="rowgroup">
+          Numbers{" "}
+          <span className="quiet">
+            last value, with the difference from the baseline
+            {hasTests && `; p by Welch's test over the seeds (n = ${facts.repeats.join(", ")})`}
+          </span>
+        </th>
+      </tr>
+      {rows.map((row) => (
+        <Line key={row.name} name={row.name}>
+          {row.values.map((value, at) => {
+            const base = row.values[0]?.last;
+            const test = row.tests[at];
+            if (!value) return <td key={at} className="quiet">-</td>;
+            const difference = at > 0 && typeof value.last === "number" && typeof base === "number" ? value.last - base : null;
+            return (
+              <td key={at} title={`last ${value.last}, lowest ${value.min}, highest ${value.max}`}>
+                {typeof value.last === "number" ? number(value.last) : value.last}
+                {difference !== null && difference !== 0 && (
+                  <span className={styles.difference}>
+                    {" "}
+                    {difference > 0 ? "+" : "−"}
+                    {number(Math.abs(difference))}
+                  </span>
+                )}
+                {test && (
+                  <span className={styles.p} title={`Welch's test: difference of the means ${number(test.difference)}, two-sided p = ${test.p}`}>
+                    {" "}
+                    p {test.p < 0.001 ? "< 0.001" : `= ${number(Number(test.p.toPrecision(2)))}`}
+                  </span>
+                )}
+              </td>
+            );
+          })}
+        </Line>
+      ))}
+      {hidden > 0 && (
+        <tr>
+          <td colSpan={facts.runs.length + 1}>
+            <Button kind="quiet" onClick={() => setCosts(true)}>
+              {count(hidden)} of time, speed and memory
+            </Button>
+          </td>
+        </tr>
+      )}
+    </tbody>
+  );
+}
+
+function Code({ facts }: { facts: Facts }) {
+  const [open, setOpen] = useState<string | null>(null);
+  const base = facts.runs[0];
+  return (
+    <section className={styles.code} aria-label="Code">
+      <h2>
+        Code{" "}
+        <span className="quiet">
+          {facts.code.length ? `${count(facts.code.length)} files differ` : facts.codeMissing.length ? "" : "no difference"}
+          {facts.equalCode > 0 && `, ${count(facts.equalCode)} equal`}
+        </span>
+      </h2>
+      {facts.codeMissing.length > 0 && <p className="quiet">The code of {facts.codeMissing.join(", ")} is not here.</p>}
+      <ul className={styles.files}>
+        {facts.code.map((file) => {
+          const others = facts.runs.map((run, at) => ({ run, change: file.changes[at] ?? "" })).filter((each) => each.change);
+          const isOpen = open === file.path;
+          return (
+            <li key={file.path}>
+              <button type="button" className={styles.file} aria-expanded={isOpen} onClick={() => setOpen(isOpen ? null : file.path)}>
+                <Icon name={isOpen ? "chevron" : "right"} size={14} />
+                <code>{file.path}</code>
+                <span className="quiet">
+                  {others.map(({ run, change }) => `${change} in ${run.tag || run.id}${run.tag ? ` ${run.id.slice(0, 4)}` : ""}`).slice(0, 3).join(", ")}
+                  {others.length > 3 && `, and ${others.length - 3} more`}
+                </span>
+              </button>
+              {isOpen && base && (
+                <Suspense fallback={null}>
+                  <FileDiff base={base} others={others} path={file.path} />
+                </Suspense>
+              )}
+            </li>
+          );
+        })}
+      </ul>
+    </section>
+  );
+}
+
+function Curves({ facts, search, onChange }: { facts: Facts; search: CompareSearch; onChange: (changes: Partial<CompareSearch>, stays?: boolean) => void }) {
+  const { project } = useShared();
+  const [layout, setLayout] = useKept<Layout>(`layout.${project}`, layoutOf(null));
+  const metrics = useStable(useMemo(() => facts.metrics.map((row) => row.name).sort(), [facts.metrics]));
+  const runs = useStable(facts.runs.map((run) => ({ id: run.id, label: run.tag ? `${run.tag} ${run.id.slice(0, 4)}` : run.id })));
+  const zoom = useMemo(() => parseZoom(search.z), [search.z]);
+  const axis = useMemo(() => ({ x: search.x ?? "", logX: search.logx ?? false, smooth: search.smooth ?? 0 }), [search.x, search.logx, search.smooth]);
+  return (
+    <section aria-label="Curves">
+      <div className={styles.curvesBar}>
+        <AxisBar
+          axis={axis}
+          zoom={zoom}
+          filter={search.p ?? ""}
+          metrics={metrics}
+          onAxis={(changes) => onChange(changes, true)}
+          onZoom={(fresh) => onChange({ z: showZoom(fresh) })}
+          onFilter={(p) => onChange({ p }, true)}
+          onPair={(pair) => setLayout({ ...layout, pairs: [...layout.pairs, pair] })}
+        />
+      </div>
+      <Panels
+        runs={runs}
+        metrics={metrics}
+        axis={axis}
+        zoom={zoom}
+        filter={search.p ?? ""}
+        layout={layout}
+        place="compare"
+        onZoom={(fresh) => onChange({ z: showZoom(fresh) })}
+        onLayout={setLayout}
+      />
+    </section>
+  );
+}

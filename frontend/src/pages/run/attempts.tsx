@@ -1,0 +1,56 @@
+/** Each launch and resume of a run, and everything that happened in order. */
+import { CopyLine } from "../../parts/copy";
+import { age, count, duration, moment } from "../../state/format";
+import { Status } from "../../table/cells";
+import type { TabProps } from "./run";
+import styles from "./run.module.css";
+
+const MOST_EVENTS = 500;
+
+export function Attempts({ run }: TabProps) {
+  const now = Date.now() / 1000;
+  return (
+    <div className={styles.block}>
+      {[...run.attempts].reverse().map((attempt) => (
+        <section key={attempt.number} className={styles.attempt}>
+          <div className={styles.sectionHead}>
+            <h2>Attempt {attempt.number}</h2>
+            <Status run={{ status: attempt === run.attempts.at(-1) ? run.line.status : attempt.status, reason: attempt.reason }} />
+            <span className="quiet" title={moment(attempt.started)}>
+              {age(attempt.started, now)}
+              {attempt.ended !== null && `, ${duration(attempt.ended - attempt.started)}`}, step {count(attempt.fromStep)} to {count(attempt.toStep)}, {attempt.host} pid {attempt.pid}
+            </span>
+          </div>
+          {attempt.reason && <p>{attempt.reason}</p>}
+          {attempt.changed.length > 0 && (
+            <p>
+              Changed since the attempt before: <code>{attempt.changed.join(", ")}</code>
+            </p>
+          )}
+          {attempt.changedCode.length > 0 && (
+            <p>
+              Code changed since the attempt before: <code>{attempt.changedCode.join(", ")}</code>
+            </p>
+          )}
+          {attempt.traceback && <pre className={styles.traceback}>{attempt.traceback.trim()}</pre>}
+          {attempt.command && <CopyLine text={attempt.command} />}
+        </section>
+      ))}
+      <section>
+        <h2>Events</h2>
+        <table className={styles.list}>
+          <tbody>
+            {run.events.slice(-MOST_EVENTS).map((event) => (
+              <tr key={`${event.at} ${event.kind} ${event.text}`} data-kind={event.kind}>
+                <td title={moment(event.at)}>{moment(event.at).slice(11)}</td>
+                <td className="number">{event.step === null ? "" : count(event.step)}</td>
+                <td>{event.kind}</td>
+                <td>{event.text}</td>
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      </section>
+    </div>
+  );
+}

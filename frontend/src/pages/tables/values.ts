@@ -1,0 +1,27 @@
+/** Columns that a cell of a table can lead to. */
+import { useQuery } from "@tanstack/react-query";
+import { useMemo } from "react";
+import { api, data } from "../../api/client";
+import type { Choice } from "../../parts/picker";
+import { useShared } from "../../state/site";
+
+const STATISTICS = ["", ".min", ".max", ".mean"];
+
+export function useValueChoices(): { choices: Choice[]; bests: string[] } {
+  const { project } = useShared();
+  const names = useQuery({
+    queryKey: ["columns", project],
+    queryFn: () => data(api.GET("/api/columns", { params: { query: { project } } })),
+  });
+  return useMemo(() => {
+    if (!names.data) return { choices: [], bests: [] };
+    const { metrics, results, config } = names.data;
+    const choices = [
+      ...metrics.flatMap((name) => STATISTICS.map((statistic) => ({ value: `${name}${statistic}`, kind: "metric" }))),
+      ...results.map((value) => ({ value, kind: "result" })),
+      ...config.map((value) => ({ value, kind: "config" })),
+      ...["best", "duration", "step"].map((value) => ({ value, kind: "" })),
+    ];
+    return { choices, bests: metrics.filter((name) => /^(valid|test)\//.test(name)).slice(0, 3) };
+  }, [names.data]);
+}

@@ -1,0 +1,54 @@
+/** Tabs that are links: the address says which one is open. */
+import type { ReactNode } from "react";
+import styles from "./tabs.module.css";
+
+export interface Tab {
+  name: string;
+  title: ReactNode;
+  count?: number | undefined;
+}
+
+interface TabsProps {
+  tabs: readonly Tab[];
+  open: string;
+  label: string;
+  onOpen: (name: string) => void;
+}
+
+export function Tabs({ tabs, open, label, onOpen }: TabsProps) {
+  return (
+    <div className={styles.tabs} role="tablist" aria-label={label}>
+      {tabs.map((tab, at) => (
+        <button
+          key={tab.name}
+          type="button"
+          role="tab"
+          id={`tab-${tab.name}`}
+          className={styles.tab}
+          aria-selected={tab.name === open}
+          aria-controls={tab.name === open ? `panel-${tab.name}` : undefined}
+          tabIndex={tab.name === open ? 0 : -1}
+          onClick={() => onOpen(tab.name)}
+          onKeyDown={(event) => {
+            const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+            if (!by) return;
+            const next = tabs[(at + by + tabs.length) % tabs.length]!;
+            onOpen(next.name);
+            document.getElementById(`tab-${next.name}`)?.focus();
+          }}
+        >
+          {tab.title}
+          {tab.count !== undefined && tab.count > 0 && <span className={styles.count}>{tab.count}</span>}
+        </button>
+      ))}
+    </div>
+  );
+}
+
+export function TabPanel({ name, children, className }: { name: string; children: ReactNode; className?: string | undefined }) {
+  return (
+    <div role="tabpanel" id={`panel-${name}`} aria-labelledby={`tab-${name}`} className={className}>
+      {children}
+    </div>
+  );
+}

@@ -1,0 +1,49 @@
+/** Moments of a run that its charts mark: checkpoints, resumes, warnings, its end. */
+import { useQuery } from "@tanstack/react-query";
+import { useNavigate } from "@tanstack/react-router";
+import { useMemo } from "react";
+import { api, data } from "../api/client";
+import type { Mark } from "../chart/plot";
+import { useLive, useShared } from "./site";
+
+const COLORS: Record<string, string> = { saved: "#1a7f37", started: "#0a6cd6", warned: "#b07a00", changed: "#8b2fb8", ended: "#c42b30" };
+
+/** Return the marks of one run; none where it is null. */
+export function useRunMarks(id: string | null): readonly Mark[] | undefined {
+  const { project } = useShared();
+  const navigate = useNavigate();
+  const run = useRunFacts(id);
+  const events = run.data?.events;
+  const begun = run.data?.attempts[0]?.started;
+  return useMemo(() => {
+    if (!id || !events?.length || begun === undefined) return undefined;
+    return events
+      .filter((event) => event.kind in COLORS && event.step !== null && !(event.kind === "started" && event.step === 0) && !(event.kind === "ended" && event.text === "finished"))
+      .map(
+        (event): Mark => ({
+          step: event.step!,
+          at: event.at,
+          elapsed: event.at - begun,
+          label: event.kind === "saved" ? `saved ${event.text}` : event.kind === "started" ? `resumed, ${event.text}` : event.text,
+          color: COLORS[event.kind]!,
+          onOpen: () => void navigate({ to: "/runs/$id", params: { id }, search: { ...(project && { project }), tab: "attempts" } }),
+        }),
+      );
+  }, [id, events, begun, navigate, project]);
+}
+
+/** Return everything about a run that fits on a page, fetched again when it changes. */
+export function useRunFacts(id: string | null) {
+  const { project } = useShared();
+  const run = useQuery({
+    queryKey: ["run", project, id],
+    queryFn: () => data(api.GET("/api/runs/{run_id}", { params: { path: { run_id: id! }, query: { project } } })),
+    enabled: id !== null,
+  });
+  useLive((event) => {
+    if (id === null) return;
+    const isHere = event.changed?.includes(id) || event.gone?.includes(id) || event.statuses?.[id] !== undefined || event.files?.[id] !== undefined;
+    if (isHere || event.version === -1) void run.refetch();
+  });
+  return run;
+}

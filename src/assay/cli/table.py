@@ -1,0 +1,265 @@
+"""`assay table`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from assay.cli.terminal import echo, paint, use_color
+from assay.core.errors import InputError, RecordError, did_you_mean
+from assay.core.plain import dumps
+from assay.core.terminal import visible
+from assay.query.catalog import Asked, Catalog
+from assay.query.find import find_run
+from assay.query.place import project_here
+from assay.query.result_tables import ShownCell, ShownTable, follow, seen_now, shown
+from assay.query.words import moment
+from assay.record import table_edits
+from assay.record.table_edits import Change
+from assay.store.layout import Project
+from assay.store.tables import Link, ResultTable, read_history, read_table, table_names
+
+FORMS = {".md": "markdown", ".tex": "latex", ".csv": "csv", ".json": "json"}
+
+
+@click.group(name="table", help="Read and write result tables, whose cells are texts or values of runs.")
+def command() -> None:
+    pass
+
+
+@command.command(name="ls", help="List the tables of this project.")
+def ls() -> int:
+    project = project_here()
+    names = table_names(project)
+    if not names:
+        echo("There is no table yet. `assay table set NAME ROW COLUMN VALUE` makes one.")
+        return 0
+    catalog = _catalog(project)
+    for name in names:
+        try:
+            table = shown(read_table(project, name), catalog)
+        except RecordError as error:
+            echo(f"{name}  cannot be read: {visible(error.what)}")
+            continue
+        stale = f", {table.stale} stale" if table.stale else ""
+        size = f"{_count(len(table.rows), 'row')}, {_count(len(table.table.columns), 'column')}"
+        echo(f"{name}  {visible(table.table.title)}  ({size}{stale})")
+    return 0
+
+
+@command.command(name="show", help="Show a table as it is now: stale cells are marked with what they were.")
+@click.argument("name")
+@click.option("--history", is_flag=True, help="Show its changes instead: when, who, what.")
+def show(name: str, history: bool) -> int:
+    project = project_here()
+    table = _read(project, name)
+    if history:
+        for edit in read_history(project, name):
+            place = " ".join(filter(None, [edit.row, edit.column]))
+            change = f"{_plain(edit.old)} -> {_plain(edit.new)}"
+            echo(visible(f"{moment(edit.at_ns)}  {edit.who}  {edit.what} {place}  {change}".rstrip()))
+        return 0
+    found = shown(table, _catalog(project))
+    echo("\n".join(_lines(found)))
+    return 0
+
+
+@command.command(
+    name="set",
+    help="""Set a cell. VALUE is a text; with --run or --where the name of a column of `assay ls`, and the cell then
+    shows that value of the run, or mean and deviation over several:
+
+    \b
+    assay table set digits "small CNN" accuracy valid/acc --run best:valid/acc
+    assay table set digits "small CNN" accuracy valid/acc --where 'tag = small'
+
+    Table, row (by its key, or the text of its first column) and column are made when they are not there.""",
+)
+@click.argument("name")
+@click.argument("row")
+@click.argument("column")
+@click.argument("value")
+@click.option(
+    "--run",
+    "runs",
+    metavar="RUN",
+    multiple=True,
+    help="The run that the value is of; several times: mean.",
+)
+@click.option("--where", metavar="EXPR", default="", help="The runs that the value is of.")
+@click.option("--best", type=click.Choice(["max", "min"]), help="Which values of the column are good.")
+def set_(
+    name: str,
+    row: str,
+    column: str,
+    value: str,
+    runs: tuple[str, ...],
+    where: str,
+    best: str | None,
+) -> int:
+    project = project_here()
+    if runs and where:
+        raise InputError("--run and --where are two ways to name runs.", fix="give one of them")
+    new: Any = value
+    catalog = _catalog(project)
+    if runs or where:
+        link = Link(value=value, runs=tuple(find_run(run, project).id for run in runs), where=where)
+        if where:
+            catalog.ids(Asked(where=where))  # a mistake in it is told here, not shown in the cell
+        now = follow(link, catalog)
+        if now.state == "gone":
+            raise InputError(f"That leads to no value: {now.value or 'no such run has one'}")
+        new = Link(value=link.value, runs=link.runs, where=link.where, seen=seen_now(now))
+    if name not in table_names(project):
+        table_edits.create(project, name)
+    table = _read(project, name)
+    table, row_key = _with_row(project, name, table, row)
+    table, column_key = _with_column(project, name, table, column)
+    changes = [Change(what="cell", row=row_key, column=column_key, new=new)]
+    if best is not None:
+        changes.append(Change(what="column", column=column_key, new={"best": best}))
+    table = table_edits.change(project, name, *changes)
+    echo("\n".join(_lines(shown(table, catalog))))
+    return 0
+
+
+@command.command(
+    name="export",
+    help="Write a table as Markdown, LaTeX (booktabs), CSV or JSON, as FILE's ending says.",
+)
+@click.argument("name")
+@click.argument("file", required=False)
+@click.option(
+    "--as",
+    "form",
+    type=click.Choice(list(FORMS.values())),
+    help="The form; to the terminal without FILE.",
+)
+def export(name: str, file: str | None, form: str | None) -> int:
+    project = project_here()
+    chosen = form or FORMS.get(Path(file or "").suffix)
+    if chosen is None:
+        raise InputError(
+            "In which form?",
+            fix=f"--as {', '.join(FORMS.values())}; or a file ending in {', '.join(FORMS)}",
+        )
+    table = shown(_read(project, name), _catalog(project))
+    if table.stale:
+        echo(
+            f"{_count(table.stale, 'cell')} changed since somebody looked: assay table show {name}",
+            err=True,
+        )
+    writers = {
+        "markdown": table.to_markdown,
+        "latex": table.to_latex,
+        "csv": table.to_csv,
+        "json": table.to_json,
+    }
+    text = writers[chosen]()
+    if file is None:
+        echo(text, end="" if text.endswith("\n") else "\n")
+        return 0
+    try:
+        Path(file).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"The file cannot be written: {error.strerror}.", where=file) from error
+    return 0
+
+
+@command.command(name="import", help="Add the rows of a CSV file to a table, which is made when it is not there.")
+@click.argument("name")
+@click.argument("file")
+def import_(name: str, file: str) -> int:
+    project = project_here()
+    try:
+        text = Path(file).read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"The file cannot be read: {error}", where=file) from error
+    if name not in table_names(project):
+        table_edits.create(project, name)
+    table = table_edits.import_csv(project, name, text)
+    echo("\n".join(_lines(shown(table, _catalog(project)))))
+    return 0
+
+
+@command.command(name="rm", help="Remove a table and its history.")
+@click.argument("name")
+def rm(name: str) -> int:
+    table_edits.remove(project_here(), name)
+    echo(f"removed: {name}")
+    return 0
+
+
+def _catalog(project: Project) -> Catalog:
+    catalog = Catalog(project)
+    catalog.synchronize()
+    return catalog
+
+
+def _read(project: Project, name: str) -> ResultTable:
+    try:
+        return read_table(project, name)
+    except FileNotFoundError:
+        names = table_names(project)
+        fix = did_you_mean(name, names) or (f"there are {', '.join(names)}" if names else "there is none yet")
+        raise InputError(f"There is no table `{name}`.", fix=fix) from None
+
+
+def _with_row(project: Project, name: str, table: ResultTable, text: str) -> tuple[ResultTable, str]:
+    """Return the table with a row of this key or first text, and its key."""
+    first = table.columns[0].key if table.columns else ""
+    for row in table.rows:
+        if text == row.key or (first and row.cells.get(first) == text):
+            return table, row.key
+    if not first:
+        table = table_edits.change(project, name, Change(what="add-column", new="name"))
+        first = table.columns[0].key
+    table = table_edits.change(project, name, Change(what="add-row"))
+    key = table.rows[-1].key
+    return table_edits.change(project, name, Change(what="cell", row=key, column=first, new=text)), key
+
+
+def _with_column(project: Project, name: str, table: ResultTable, title: str) -> tuple[ResultTable, str]:
+    for column in table.columns:
+        if title in (column.key, column.title):
+            return table, column.key
+    table = table_edits.change(project, name, Change(what="add-column", new=title))
+    return table, table.columns[-1].key
+
+
+def _lines(found: ShownTable) -> list[str]:
+    color = use_color(sys.stdout)
+    head = [visible(column.title) for column in found.table.columns]
+    body = [[_text(cell) for cell in row.cells] for row in found.rows]
+    if not head:
+        return ["The table is empty."]
+    widths = [max(len(line[i]) for line in [head, *body]) for i in range(len(head))]
+    rights = [
+        bool(body) and all(isinstance(row.cells[i].value, float | None) for row in found.rows) for i in range(len(head))
+    ]
+    lines = []
+    for line in [head, *body]:
+        cells = (cell.rjust(w) if right else cell.ljust(w) for cell, w, right in zip(line, widths, rights, strict=True))
+        lines.append("  ".join(cells).rstrip())
+    return [paint(lines[0], "dim", on=color), *lines[1:]]
+
+
+def _text(cell: ShownCell) -> str:
+    mark = "*" if cell.is_best else "†" if cell.is_near else ""
+    text = visible(cell.text or "-")
+    if cell.state == "stale":
+        return f"{text}{mark} (was {visible(cell.seen)})"
+    if cell.state == "gone":
+        return f"gone (was {visible(cell.seen)})" if cell.seen else "gone"
+    return f"{text}{mark}"
+
+
+def _plain(value: Any) -> str:
+    return "nothing" if value is None else value if isinstance(value, str) else dumps(value)
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}{'' if number == 1 else 's'}"

@@ -1,0 +1,247 @@
+"""Several runs side by side: keys, files, packages and numbers that differ, and where their curves part."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from assay.core.errors import AssayError
+from assay.core.run_file import Summary
+from assay.query.diff import COSTS, code_store, flat
+from assay.query.run import RunView
+from assay.query.significance import Welch, welch
+from assay.store.code import CodeFile, read_tree
+from assay.store.series import read_series
+
+if TYPE_CHECKING:
+    from assay.query.catalog import Catalog
+    from assay.store.series import Series
+
+DATA_ORDER = "data/digest"
+_NAMED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class DifferingKey:
+    """One key, and what each run has there; None where it has nothing."""
+
+    key: str
+    values: tuple[str | float | int | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DifferingFile:
+    """One file of the code that is another one than in the first run: "added", "removed" or "changed", by run."""
+
+    path: str
+    changes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MetricRow:
+    """One metric of all runs. `tests` compare the repeats of each run with those of the first, where there are any."""
+
+    name: str
+    summaries: tuple[Summary | None, ...]
+    tests: tuple[Welch | None, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Parting:
+    """The first step at which a curve of a run is another one than that of the first run, to the last bit."""
+
+    step: int
+    metric: str
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Everything in which runs differ from each other; `equal_*` count what is the same in all."""
+
+    runs: tuple[RunView, ...]
+    config: tuple[DifferingKey, ...]
+    equal_config: int
+    environment: tuple[DifferingKey, ...]
+    equal_environment: int
+    code: tuple[DifferingFile, ...]
+    equal_code: int
+    code_missing: tuple[str, ...]
+    metrics: tuple[MetricRow, ...]
+    partings: tuple[Parting | None, ...]
+    repeats: tuple[int, ...]
+    sentence: str = ""
+    notes: tuple[str, ...] = field(default_factory=tuple)
+
+
+def compare(runs: Sequence[RunView], catalog: Catalog) -> Comparison:
+    """Compare runs with the first of them."""
+    configs = [_config(run) for run in runs]
+    environments = [dict(flat(run.environment)) for run in runs]
+    config, equal_config = _differing(configs)
+    environment, equal_environment = _differing(environments)
+    code, equal_code, missing = _code(runs)
+    groups = [catalog.repeats_of(run.id) for run in runs]
+    metrics = _metrics(runs, groups, catalog)
+    partings = tuple(None if run is runs[0] else first_parting(runs[0], run) for run in runs)
+    found = Comparison(
+        tuple(runs),
+        config,
+        equal_config,
+        environment,
+        equal_environment,
+        code,
+        equal_code,
+        missing,
+        metrics,
+        partings,
+        tuple(len(group) for group in groups),
+        notes=_notes(runs),
+    )
+    return Comparison(**{**_fields(found), "sentence": _sentence(found)})
+
+
+def first_parting(left: RunView, right: RunView) -> Parting | None:
+    """Return where the curves of two runs part first; None when they never do, those of the clock aside."""
+    a, b = (_curves(run) for run in (left, right))
+    found = []
+    for name in a.keys() & b.keys():
+        step = _first_difference(a[name], b[name])
+        if step is not None:
+            found.append(Parting(step, name))
+    # At the same step what was read comes before what was made of it.
+    return min(found, key=lambda each: (each.step, each.metric != DATA_ORDER, each.metric), default=None)
+
+
+def _fields(comparison: Comparison) -> dict[str, Any]:
+    return {name: getattr(comparison, name) for name in Comparison.__slots__}
+
+
+def _config(run: RunView) -> dict[str, Any]:
+    """Return the leaves of a saved config as text; nothing of one that is damaged."""
+    from assay.query.config_rows import flat_config
+
+    try:
+        return flat_config(run)
+    except AssayError:
+        return {}
+
+
+def _differing(values: Sequence[Mapping[str, Any]]) -> tuple[tuple[DifferingKey, ...], int]:
+    keys = list(dict.fromkeys(key for each in values for key in each))
+    rows = [DifferingKey(key, tuple(each.get(key) for each in values)) for key in keys]
+    found = tuple(row for row in rows if any(value != row.values[0] for value in row.values))
+    return found, len(rows) - len(found)
+
+
+def _code(runs: Sequence[RunView]) -> tuple[tuple[DifferingFile, ...], int, tuple[str, ...]]:
+    trees: list[dict[str, CodeFile] | None] = []
+    for run in runs:
+        tree = None
+        if run.code.snapshot:
+            with contextlib.suppress(KeyError, AssayError):
+                tree = read_tree(code_store(run), run.code.snapshot)
+        trees.append(tree)
+    missing = tuple(run.id for run, tree in zip(runs, trees, strict=True) if tree is None)
+    first = trees[0]
+    if first is None:
+        return (), 0, missing
+    paths = sorted({path for tree in trees for path in tree or ()})
+    rows = [DifferingFile(path, tuple(_change(path, first, tree) for tree in trees)) for path in paths]
+    found = tuple(row for row in rows if any(row.changes))
+    return found, len(rows) - len(found), missing
+
+
+def _change(path: str, first: Mapping[str, CodeFile], tree: Mapping[str, CodeFile] | None) -> str:
+    if tree is None:
+        return ""
+    ours, theirs = first.get(path), tree.get(path)
+    if ours is None or theirs is None:
+        return "" if ours is theirs else "added" if ours is None else "removed"
+    return "" if ours.digest == theirs.digest else "changed"
+
+
+def _metrics(runs: Sequence[RunView], groups: Sequence[Sequence[str]], catalog: Catalog) -> tuple[MetricRow, ...]:
+    summaries = [run.summaries for run in runs]
+    names = list(dict.fromkeys(name for each in summaries for name in each))
+    names.sort(key=lambda name: name.startswith(COSTS))
+    tested = [name for name in names if not name.startswith(COSTS)] if max(map(len, groups)) > 1 else []
+    ids = sorted({run_id for group in groups for run_id in group})
+    values = {name: catalog.values_of(ids, name) for name in tested}
+    rows = []
+    for name in names:
+        tests: tuple[Welch | None, ...] = ()
+        if name in values:
+            samples = [[values[name][run_id] for run_id in group if run_id in values[name]] for group in groups]
+            tests = tuple(
+                None if groups[0] == group else welch(samples[0], sample)
+                for group, sample in zip(groups, samples, strict=True)
+            )
+        rows.append(MetricRow(name, tuple(each.get(name) for each in summaries), tests))
+    return tuple(rows)
+
+
+def _curves(run: RunView) -> dict[str, Series]:
+    try:
+        found = read_series(run.folder.metrics)
+    except (AssayError, OSError):
+        return {}
+    return {name: each for name, each in found.items() if not name.startswith((*COSTS, "compile/"))}
+
+
+def _first_difference(left: Series, right: Series) -> int | None:
+    """Return the first step at which two curves have not the same bits; None when one is the beginning of the other."""
+    import numpy as np
+
+    count = min(len(left), len(right))
+    is_other = left.steps[:count] != right.steps[:count]
+    is_other |= left.values[:count].view(np.int64) != right.values[:count].view(np.int64)
+    if not is_other.any():
+        return None
+    at = int(np.argmax(is_other))
+    return int(min(left.steps[at], right.steps[at]))
+
+
+def _sentence(found: Comparison) -> str:
+    """Return what differs in one line: `same code, same environment; differ in optimizer.lr; ...`."""
+    same = []
+    if not found.code and not found.code_missing:
+        same.append("same code")
+    if not found.environment:
+        same.append("same environment")
+    data = [row for row in found.config if row.key.startswith("data.")]
+    if not data and found.equal_config:
+        same.append("same data settings")
+    parts = [", ".join(same)] if same else []
+    differ = [row.key for row in found.config if row.key not in ("tag", "desc")]
+    if differ:
+        more = f" and {len(differ) - _NAMED} more keys" if len(differ) > _NAMED else ""
+        parts.append(f"differ in {', '.join(differ[:_NAMED])}{more}")
+    elif found.equal_config:
+        parts.append("same config")
+    if found.code:
+        names = [row.path for row in found.code]
+        more = f" and {len(names) - _NAMED} more files" if len(names) > _NAMED else ""
+        parts.append(f"code differs in {', '.join(names[:_NAMED])}{more}")
+    if found.code_missing:
+        parts.append(f"the code of {', '.join(found.code_missing)} is not here")
+    partings = [each for each in found.partings if each is not None]
+    if partings:
+        first = min(partings, key=lambda each: each.step)
+        parts.append(f"first different step {first.step} ({first.metric})")
+    elif len(found.runs) > 1 and any(row.summaries[0] is not None for row in found.metrics):
+        parts.append("no step differs where both have one")
+    return "; ".join(parts)
+
+
+def _notes(runs: Sequence[RunView]) -> tuple[str, ...]:
+    """Return the verdicts that were reached about any two of these runs."""
+    ids = {run.id for run in runs}
+    said = dict.fromkeys(
+        f"{' and '.join(verdict.runs)}: {verdict.said}"
+        for run in runs
+        for verdict in run.verdicts
+        if len(verdict.runs) > 1 and set(verdict.runs) <= ids
+    )
+    return tuple(said)

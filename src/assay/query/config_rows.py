@@ -1,0 +1,122 @@
+"""The config of a run key by key: each value with where it came from, and what was taken without being asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from assay.config.overrides import is_override
+from assay.config.sources import toml
+from assay.config.tree import (
+    KeyPath,
+    Leaf,
+    List,
+    Node,
+    Table,
+    dotted,
+    get_at,
+    parse_dotted,
+    same,
+    walk,
+)
+from assay.core import defaults
+from assay.core.errors import AssayError
+from assay.query.diff import written
+from assay.query.run import RunView
+from assay.query.texts import read_text
+
+Kind = Literal["file", "override", "default", "injected", "resolved"]
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigRow:
+    """One value. `origin` is a place (`digits.toml:12`), an argument, or whose default it is."""
+
+    key: str
+    value: str
+    kind: Kind
+    origin: str = ""
+
+
+def config_rows(run: RunView) -> list[ConfigRow]:
+    """Return the values of the saved config in its order, then the defaults. ConfigError when it is damaged."""
+    given = _given(run)
+    overrides = _overrides(run)
+    rows = [_row(path, node, given, overrides) for path, node in _leaves(run.config)]
+    known = {row.key for row in rows}
+    for each in defaults.read(run.path):
+        kind: Kind = "injected" if each.injected else "default"
+        if each.key not in known:
+            rows.append(ConfigRow(each.key, each.value, kind, each.owner))
+    return rows
+
+
+def flat_config(run: RunView) -> dict[str, str]:
+    """Return the values of the saved config by dotted key, as text. ConfigError when it is damaged."""
+    return {dotted(path): written(node) or "" for path, node in _leaves(run.config)}
+
+
+def config_files(run: RunView) -> dict[str, str]:
+    """Return the files that the config was given as, by name."""
+    folder = run.folder.config_dir
+    found = {}
+    for path in sorted(folder.rglob("*")) if folder.is_dir() and not folder.is_symlink() else ():
+        text = read_text(path)
+        if text is not None:
+            found[path.relative_to(folder).as_posix()] = text
+    return found
+
+
+def _leaves(root: Table) -> Iterator[tuple[KeyPath, Node]]:
+    """Yield what is one value to a reader: scalars, and lists of scalars as a whole."""
+    inside: KeyPath | None = None
+    for path, node in walk(root):
+        if inside is not None and path[: len(inside)] == inside:
+            continue
+        inside = None
+        if isinstance(node, Leaf):
+            yield path, node
+        elif isinstance(node, List) and all(isinstance(item, Leaf) for item in node.items):
+            inside = path
+            yield path, node
+        elif isinstance(node, Table) and not node.items and path:
+            yield path, node
+
+
+def _row(path: KeyPath, node: Node, given: Sequence[tuple[str, Table]], overrides: dict[KeyPath, str]) -> ConfigRow:
+    key, value = dotted(path), written(node) or ""
+    for length in range(len(path), 0, -1):
+        if path[:length] in overrides:
+            return ConfigRow(key, value, "override", overrides[path[:length]])
+    for name, root in given:
+        there = get_at(root, path)
+        if there is not None and same(there, node):
+            return ConfigRow(key, value, "file", f"{name}:{there.origin.line}" if there.origin.line else name)
+    # A script that gave its config as a dictionary has no file that could be named.
+    return ConfigRow(key, value, "resolved" if given else "file")
+
+
+def _given(run: RunView) -> list[tuple[str, Table]]:
+    """Return the given files that can be read as data; a config in Python is a program, and is not run here."""
+    found = []
+    for name, text in config_files(run).items():
+        if Path(name).suffix == ".toml":
+            try:
+                found.append((name, toml.read(text, name)))
+            except AssayError:
+                continue
+    return found
+
+
+def _overrides(run: RunView) -> dict[KeyPath, str]:
+    """Return the keys that arguments of the command set, with the argument."""
+    if not run.file.attempts:
+        return {}
+    found = {}
+    for argument in run.file.newest.command:
+        if is_override(argument):
+            key = argument.lstrip("+").partition("=")[0]
+            found[parse_dotted(key)] = argument
+    return found

@@ -1,0 +1,198 @@
+"""Which keys of the configs a metric depends on: a rank correlation for each, and a small forest over all of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+MAX_RUNS = 1_000
+MAX_KEYS = 100
+TREES = 30
+DEPTH = 6
+LEAST_LEAF = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Importance:
+    """How much one key has to do with a metric.
+
+    `correlation` is Spearman's, from -1 to 1; nan for a key that is no number. `forest` is the share of the variance
+    that a forest explains by this key, over all keys 1 at most; nan where there are too few runs.
+    """
+
+    key: str
+    correlation: float
+    forest: float
+    values: int
+
+
+@dataclass(frozen=True, slots=True)
+class Importances:
+    """All keys that are not the same everywhere. `runs` were looked at; `explained` is the forest's R2 out of bag."""
+
+    keys: tuple[Importance, ...]
+    runs: int
+    explained: float
+
+
+def importances(columns: dict[str, Sequence[Any]], metric: Sequence[Any], *, seed: int = 0) -> Importances:
+    """Return the importance of each column for a metric, the most important first; runs without the metric left out."""
+    import numpy as np
+
+    target = np.array([_number(value) for value in metric], dtype=np.float64)
+    known = np.flatnonzero(np.isfinite(target))
+    rng = np.random.default_rng(seed)
+    if len(known) > MAX_RUNS:
+        known = np.sort(rng.choice(known, MAX_RUNS, replace=False))
+    target = target[known]
+    encoded: dict[str, tuple[NDArray[np.float64], bool, int]] = {}
+    places = known.tolist()
+    for key, values in columns.items():
+        chosen = [values[i] for i in places]
+        count = len({str(value) for value in chosen})
+        if count > 1:
+            encoded[key] = (*_encoded(chosen, target), count)
+    names = sorted(encoded, key=lambda name: -abs(_or_zero(spearman(encoded[name][0], target))))[:MAX_KEYS]
+    shares, explained = np.full(len(names), math.nan), math.nan
+    if len(target) >= 4 * LEAST_LEAF and names and float(np.var(target)) > 0:
+        shares, explained = _forest(np.stack([encoded[name][0] for name in names]), target, rng)
+    found = [
+        Importance(
+            name,
+            spearman(encoded[name][0], target) if encoded[name][1] else math.nan,
+            float(share),
+            encoded[name][2],
+        )
+        for name, share in zip(names, shares, strict=True)
+    ]
+    found.sort(key=lambda each: (-_or_zero(each.forest), -abs(_or_zero(each.correlation)), each.key))
+    return Importances(tuple(found), len(target), float(explained))
+
+
+def spearman(left: NDArray[np.float64], right: NDArray[np.float64]) -> float:
+    """Return the correlation of ranks, equal values sharing theirs; nan where one side is the same everywhere.
+
+    >>> import numpy as np
+    >>> spearman(np.array([1.0, 2.0, 3.0]), np.array([1.0, 4.0, 9.0]))
+    1.0
+    """
+    import numpy as np
+
+    a, b = _ranks(left), _ranks(right)
+    a, b = a - a.mean(), b - b.mean()
+    size = math.sqrt(float((a * a).sum()) * float((b * b).sum()))
+    return float(np.clip((a * b).sum() / size, -1.0, 1.0)) if size else math.nan
+
+
+def _number(value: Any) -> float:
+    return float(value) if isinstance(value, int | float) else math.nan
+
+
+def _or_zero(value: float) -> float:
+    return value if value == value else 0.0
+
+
+def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    import numpy as np
+
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ends = np.cumsum(counts)
+    ranks: NDArray[np.float64] = (ends - (counts - 1) / 2.0)[inverse]
+    return ranks
+
+
+def _encoded(values: Sequence[Any], target: NDArray[np.float64]) -> tuple[NDArray[np.float64], bool]:
+    """Return a column as numbers, and whether it was of numbers; texts are put in the order of their mean target."""
+    import numpy as np
+
+    numbers = [_number(value) for value in values]
+    if all(value is None or isinstance(value, int | float) for value in values):
+        array = np.array(numbers)
+        lowest = float(np.nanmin(array)) if np.isfinite(array).any() else 0.0
+        return np.nan_to_num(array, nan=lowest - 1.0, posinf=1e300, neginf=-1e300), True
+    texts = np.array([str(value) for value in values])
+    names, inverse = np.unique(texts, return_inverse=True)
+    means = np.bincount(inverse, weights=target) / np.bincount(inverse)
+    order = np.empty(len(names))
+    order[np.argsort(means)] = np.arange(len(names))
+    return order[inverse], False
+
+
+def _forest(
+    columns: NDArray[np.float64], target: NDArray[np.float64], rng: np.random.Generator
+) -> tuple[NDArray[np.float64], float]:
+    """Return the share of each column in the variance that a forest of small trees explains, and its R2 out of bag."""
+    import numpy as np
+
+    count = len(target)
+    gains = np.zeros(len(columns))
+    sums, votes = np.zeros(count), np.zeros(count)
+    tried = max(1, math.ceil(len(columns) / 2))
+    for _ in range(TREES):
+        bag = rng.integers(0, count, count)
+        outside = np.setdiff1d(np.arange(count), bag)
+        _grow(columns, target, bag, outside, DEPTH, tried, rng, gains, sums)
+        votes[outside] += 1
+    is_known = votes > 0
+    guesses = sums[is_known] / votes[is_known]
+    left = float(((target[is_known] - guesses) ** 2).sum())
+    whole = float(((target[is_known] - target[is_known].mean()) ** 2).sum())
+    explained = max(0.0, 1.0 - left / whole) if whole else math.nan
+    total = gains.sum()
+    return (gains / total * explained if total else gains), explained
+
+
+def _grow(
+    columns: NDArray[np.float64],
+    target: NDArray[np.float64],
+    inside: NDArray[np.int64],
+    outside: NDArray[np.int64],
+    depth: int,
+    tried: int,
+    rng: np.random.Generator,
+    gains: NDArray[np.float64],
+    sums: NDArray[np.float64],
+) -> None:
+    """Split the runs of a node, or end it: `sums` gathers what a tree says of the runs that it has not seen."""
+
+    values = target[inside]
+    split = None
+    if depth and len(inside) >= 2 * LEAST_LEAF:
+        best = 1e-12 * len(inside)
+        for column in rng.choice(len(columns), tried, replace=False):
+            gain, cut = _best_cut(columns[column, inside], values)
+            if gain > best:
+                best, split = gain, (int(column), cut)
+        if split is not None:
+            gains[split[0]] += best
+    if split is None:
+        sums[outside] += values.mean()
+        return
+    column, cut = split
+    for is_low in (True, False):
+        inner = inside[(columns[column, inside] <= cut) == is_low]
+        outer = outside[(columns[column, outside] <= cut) == is_low]
+        _grow(columns, target, inner, outer, depth - 1, tried, rng, gains, sums)
+
+
+def _best_cut(column: NDArray[np.float64], values: NDArray[np.float64]) -> tuple[float, float]:
+    """Return by how much the squared error falls at most when a node is split by a column, and at which value."""
+    import numpy as np
+
+    order = np.argsort(column, kind="stable")
+    here, count = column[order], len(values)
+    below = np.cumsum(values[order])[:-1]
+    low = np.arange(1, count)
+    total = below[-1] + values[order[-1]]
+    gains = below**2 / low + (total - below) ** 2 / (count - low) - total**2 / count
+    may_be = (here[1:] > here[:-1]) & (low >= LEAST_LEAF) & (low <= count - LEAST_LEAF)
+    if not may_be.any():
+        return 0.0, 0.0
+    at = int(np.argmax(np.where(may_be, gains, -np.inf)))
+    return float(gains[at]), float(here[at])

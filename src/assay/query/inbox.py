@@ -1,0 +1,148 @@
+"""Messages about runs: what finished, what died and why, what went on, what has stopped moving."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from assay.core.errors import AssayError, InputError
+from assay.core.facts import Ended, Started, Timed, Warned, read_events
+from assay.query.catalog import Catalog
+from assay.query.table import RunRow
+from assay.query.words import duration, number
+from assay.store.index import IndexRow
+from assay.store.layout import RunFolder
+from assay.store.read_marks import Marks, read_marks
+
+MessageKind = Literal["finished", "failed", "stopped", "killed", "resumed", "nan", "disk full", "stalled"]
+
+MOST_RUNS = 1_000
+STALLED_S = 600.0
+_SLACK_NS = 60 * 10**9
+_STALLED_FACTOR = 20
+_NOT_FINITE = re.compile(r"\b(not finite|non-finite|nan|inf)\b", re.IGNORECASE)
+_DISK_FULL = re.compile(r"disk is full|no space left|ENOSPC", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One thing that happened to a run. `text` is one line, `detail` a traceback or nothing."""
+
+    id: str
+    kind: MessageKind
+    at_ns: int
+    run: str
+    tag: str
+    text: str
+    detail: str = ""
+    is_read: bool = False
+
+    @property
+    def is_bad(self) -> bool:
+        return self.kind in ("failed", "killed", "nan", "disk full", "stalled")
+
+
+class Inbox:
+    """The messages of one project, for a reader that may stay: events of a run are read again when they have grown."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self._known: dict[Path, tuple[tuple[int, int], list[Timed]]] = {}
+
+    def messages(self, *, since_ns: int = 0, now_ns: int = 0) -> list[Message]:
+        """Return the messages since a moment (0: since as long ago as a first look goes), the newest first."""
+        now_ns = now_ns or time.time_ns()
+        marks = read_marks(self._catalog.project)
+        since_ns = since_ns or marks.until_ns
+        # A message that was marked as unread may be of a run that has been silent since; and the last event of a run
+        # is written a moment after the end that the run itself names.
+        oldest_ns = min([since_ns, *(at_of(each) for each in marks.unread)]) - _SLACK_NS
+        found = [
+            message
+            for row in self._catalog.recent_rows(oldest_ns, MOST_RUNS)
+            for message in self._of_run(row, marks, now_ns)
+            if message.at_ns > since_ns or not message.is_read
+        ]
+        return sorted(found, key=lambda each: (each.at_ns, each.id), reverse=True)
+
+    def _of_run(self, row: RunRow, marks: Marks, now_ns: int) -> Iterator[Message]:
+        for kind, at_ns, text, detail in self._happened(row, now_ns):
+            name = f"{row.id}-{kind.replace(' ', '-')}-{at_ns}"
+            yield Message(name, kind, at_ns, row.id, row.tag, text, detail, marks.is_read(name, at_ns))
+
+    def _happened(self, row: RunRow, now_ns: int) -> Iterator[tuple[MessageKind, int, str, str]]:
+        folder = RunFolder(row.path)
+        for event in self._events(folder):
+            match event.fact:
+                case Started(attempt=attempt, step=step) if attempt > 1:
+                    yield "resumed", event.at_ns, f"resumed at step {step:,}", ""
+                case Ended(status="finished"):
+                    yield "finished", event.at_ns, _result(row.written), ""
+                case Ended(status="failed") as end:
+                    kind: MessageKind = "nan" if _NOT_FINITE.search(end.reason) else "failed"
+                    yield kind, event.at_ns, end.reason or "failed", end.traceback
+                case Ended(status="stopped") as end:
+                    yield "stopped", event.at_ns, end.reason or f"stopped at step {end.step:,}", ""
+                case Warned(message=message) if _DISK_FULL.search(message):
+                    yield "disk full", event.at_ns, message, ""
+                case Warned(message=message) if "not finite" in message:
+                    yield "nan", event.at_ns, message, ""
+                case _:
+                    pass
+        if row.written.status == "running" and not row.written.error:
+            yield from _silent(row, folder, now_ns)
+
+    def _events(self, folder: RunFolder) -> list[Timed]:
+        try:
+            status = os.stat(folder.events)
+        except OSError:
+            return []
+        stamp = (status.st_size, status.st_mtime_ns)
+        known = self._known.get(folder.path)
+        if known is None or known[0] != stamp:
+            try:
+                known = (stamp, list(read_events(folder.events)))
+            except (AssayError, OSError):
+                known = (stamp, [])
+            self._known[folder.path] = known
+        return known[1]
+
+
+def at_of(message: str) -> int:
+    """Return the time at the end of a message's id, in ns. InputError for a text that is no such id."""
+    text = message.rpartition("-")[2]
+    if not text.isdecimal() or len(text) > 20:
+        raise InputError(f"`{message[:80]}` is not the id of a message.")
+    return int(text)
+
+
+def _silent(row: RunRow, folder: RunFolder, now_ns: int) -> Iterator[tuple[MessageKind, int, str, str]]:
+    """Yield what an open run has not said: it was killed, or its process lives and its curves stand still."""
+    heard_ns = max(_mtime_ns(folder.metrics), row.written.started_ns)
+    if row.status == "killed":
+        lasted = duration((heard_ns - row.written.started_ns) / 1e9)
+        yield "killed", heard_ns, f"killed after {lasted}, without an end of its own", ""
+    elif row.status == "running":
+        points = max((each.count for each in row.summaries.values()), default=0)
+        every_s = (heard_ns - row.written.started_ns) / 1e9 / points if points else 0.0
+        limit_s = max(STALLED_S, _STALLED_FACTOR * every_s)
+        if now_ns - heard_ns > limit_s * 1e9:
+            text = f"alive, and nothing logged for {duration((now_ns - heard_ns) / 1e9)}"
+            yield "stalled", heard_ns + int(limit_s * 1e9), text, ""
+
+
+def _result(row: IndexRow) -> str:
+    best = f"{row.best_metric} {number(row.best_value)}" if row.best_value is not None else ""
+    return ", ".join(filter(None, [f"finished after {duration(row.seconds)}", best]))
+
+
+def _mtime_ns(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0

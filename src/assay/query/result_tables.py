@@ -1,0 +1,272 @@
+"""Result tables with their links followed: what each cell is now, whether that is news, and the table for a paper."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from assay.core.errors import AssayError
+from assay.core.plain import dumps
+from assay.query.catalog import Asked, Catalog
+from assay.query.groups import Spread, spread
+from assay.query.significance import welch
+from assay.query.table import harmless
+from assay.query.words import number
+from assay.store.tables import Link, ResultTable, TableColumn
+
+State = Literal["text", "ok", "stale", "open", "gone", "empty"]
+"""A text; a link to what was seen; to something else by now; to a run that goes on; to nothing; no cell."""
+
+P_LIMIT = 0.05
+MAX_LINKED = 1_000
+_TOLERANCE = 1e-12
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    "&": r"\&",
+    "%": r"\%",
+    "$": r"\$",
+    "#": r"\#",
+    "_": r"\_",
+    "{": r"\{",
+    "}": r"\}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "±": r"$\pm$",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ShownCell:
+    """One cell as it is now.
+
+    `value` is its number or text, `samples` the numbers of each run behind it. `is_best`: the best of its column;
+    `is_near`: Welch's test cannot tell it from the best. `seen` is what a stale one was.
+    """
+
+    text: str = ""
+    state: State = "empty"
+    value: float | str | None = None
+    std: float | None = None
+    samples: tuple[float, ...] = ()
+    runs: tuple[str, ...] = ()
+    link: Link | None = None
+    seen: str = ""
+    is_best: bool = False
+    is_near: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ShownRow:
+    key: str
+    cells: tuple[ShownCell, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ShownTable:
+    """A table with all links followed."""
+
+    table: ResultTable
+    rows: tuple[ShownRow, ...]
+
+    @property
+    def stale(self) -> int:
+        """How many cells are no longer what somebody saw."""
+        return sum(cell.state in ("stale", "gone") for row in self.rows for cell in row.cells)
+
+    def to_json(self) -> str:
+        """Return a list of objects, one a row: numbers as numbers."""
+        titles = [column.title for column in self.table.columns]
+        lines = [dumps(dict(zip(titles, (cell.value for cell in row.cells), strict=True))) for row in self.rows]
+        return "[\n" + ",\n".join(lines) + "\n]" if lines else "[]"
+
+    def to_csv(self) -> str:
+        """Return a CSV file with a head; a column with deviations is followed by them and by the number of runs."""
+        spreads = [any(row.cells[i].std is not None for row in self.rows) for i in range(len(self.table.columns))]
+        out = io.StringIO()
+        lines = csv.writer(out, lineterminator="\n")
+        head: list[Any] = []
+        for column, has_spread in zip(self.table.columns, spreads, strict=True):
+            head += [
+                column.title,
+                *([f"{column.title} std", f"{column.title} n"] if has_spread else []),
+            ]
+        lines.writerow(map(harmless, head))
+        for row in self.rows:
+            cells: list[Any] = []
+            for cell, has_spread in zip(row.cells, spreads, strict=True):
+                is_number = cell.link is not None and isinstance(cell.value, float)
+                cells.append(repr(cell.value) if is_number else harmless(cell.text))
+                if has_spread:
+                    known = cell.std is not None
+                    cells += [repr(cell.std), len(cell.samples)] if known else ["", len(cell.samples) or ""]
+            lines.writerow(cells)
+        return out.getvalue()
+
+    def to_markdown(self) -> str:
+        """Return a table of Markdown: the best of a column bold, what cannot be told from it with a dagger."""
+        head = [_markdown(column.title) for column in self.table.columns]
+        sides = ["---:" if _is_numeric(self, i) else "---" for i in range(len(head))]
+        lines = [head, sides]
+        for row in self.rows:
+            lines.append([_marked(cell, _markdown(cell.text), "**", "**", " †") for cell in row.cells])
+        text = "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+        return text + (f"\n† {_FOOTNOTE}\n" if self._has_near else "")
+
+    def to_latex(self) -> str:
+        """Return a `tabular` for booktabs: the best of a column bold, what cannot be told from it with a dagger."""
+        columns = "".join("r" if _is_numeric(self, i) else "l" for i in range(len(self.table.columns)))
+        lines = [r"% \usepackage{booktabs}", rf"\begin{{tabular}}{{{columns}}}", r"\toprule"]
+        lines.append(" & ".join(_latex(column.title) for column in self.table.columns) + r" \\")
+        lines.append(r"\midrule")
+        for row in self.rows:
+            cells = [_marked(cell, _latex(cell.text), r"\textbf{", "}", r"$^{\dagger}$") for cell in row.cells]
+            lines.append(" & ".join(cells) + r" \\")
+        lines += [r"\bottomrule", r"\end{tabular}"]
+        if self._has_near:
+            lines.append(rf"% $^{{\dagger}}$ {_FOOTNOTE}")
+        return "\n".join(lines) + "\n"
+
+    @property
+    def _has_near(self) -> bool:
+        return any(cell.is_near for row in self.rows for cell in row.cells)
+
+
+_FOOTNOTE = f"not told from the best of its column by Welch's test (p > {P_LIMIT:g})"
+
+
+def shown(table: ResultTable, catalog: Catalog) -> ShownTable:
+    """Follow all links of a table."""
+    links = {(row.key, key): cell for row in table.rows for key, cell in row.cells.items() if isinstance(cell, Link)}
+    found = {place: follow(link, catalog) for place, link in links.items()}
+    rows = []
+    for row in table.rows:
+        cells = []
+        for column in table.columns:
+            cell = row.cells.get(column.key)
+            if cell is None:
+                cells.append(ShownCell())
+            elif isinstance(cell, Link):
+                cells.append(found[row.key, column.key])
+            else:
+                cells.append(ShownCell(cell, "text", _number_of(cell)))
+        rows.append(ShownRow(row.key, tuple(cells)))
+    return ShownTable(table, _with_best(table.columns, rows))
+
+
+def follow(link: Link, catalog: Catalog) -> ShownCell:
+    """Return what a link leads to now; a query or a value that is wrong leads to nothing."""
+    try:
+        ids = list(link.runs) or catalog.ids(Asked(where=link.where, sort=("created",), limit=MAX_LINKED))[:MAX_LINKED]
+        rows = catalog.rows(ids)
+        values = catalog.values_of([each for each in ids if each in rows], link.value)
+    except AssayError as error:
+        return ShownCell("?", "gone", link=link, seen=seen_text(link.seen), runs=link.runs, value=error.what)
+    here = tuple(each for each in ids if each in values)
+    if not here:
+        return ShownCell("-", "gone", link=link, seen=seen_text(link.seen), runs=tuple(ids))
+    is_open = any(rows[each].status == "running" for each in here)
+    known = [values[each] for each in here]
+    numbers = tuple(float(each) for each in known if isinstance(each, int | float))
+    if len(numbers) == len(known):
+        together = spread(numbers)
+        std = together.std if together.count > 1 else None
+        text = str(together) if together.count > 1 else number(together.mean)
+        value: float | str = together.mean
+        fresh: Any = (
+            together.mean if together.count == 1 else {"mean": together.mean, "std": together.std, "n": len(numbers)}
+        )
+    else:
+        numbers, std = (), None
+        text = value = fresh = ", ".join(dict.fromkeys(map(str, known)))
+    is_gone = bool(link.runs) and len(here) < len(link.runs)
+    state: State = "open" if is_open else "ok" if not is_gone and is_same(link.seen, fresh) else "stale"
+    return ShownCell(text, state, value, std, numbers, here, link, seen_text(link.seen))
+
+
+def seen_now(cell: ShownCell) -> Any:
+    """Return what a link has to remember of what it shows now."""
+    if cell.std is not None:
+        return {"mean": cell.value, "std": cell.std, "n": len(cell.samples)}
+    return cell.value
+
+
+def is_same(seen: Any, fresh: Any) -> bool:
+    """Return whether two of the things that a link remembers are equal; nothing was seen yet: it is no news.
+
+    >>> is_same(0.5, 0.5), is_same(None, 1.0), is_same({"mean": 1.0, "std": 0.1, "n": 3}, 1.0)
+    (True, True, False)
+    """
+    if seen is None:
+        return True
+    if isinstance(seen, dict) and isinstance(fresh, dict):
+        return all(is_same(seen.get(key), fresh[key]) for key in fresh)
+    if isinstance(seen, int | float) and isinstance(fresh, int | float):
+        return math.isclose(seen, fresh, rel_tol=_TOLERANCE) or (seen != seen and fresh != fresh)
+    return bool(seen == fresh)
+
+
+def seen_text(seen: Any) -> str:
+    match seen:
+        case None:
+            return ""
+        case {"mean": int() | float() as mean, "std": int() | float() as std, "n": int() as count}:
+            return str(Spread(float(mean), float(std), count))
+        case bool() | str():
+            return str(seen)
+        case int() | float():
+            return number(float(seen))
+        case _:
+            return dumps(seen)
+
+
+def _with_best(columns: Sequence[TableColumn], rows: Sequence[ShownRow]) -> tuple[ShownRow, ...]:
+    """Return the rows with the best cell of each column marked, and those that the test cannot tell from it."""
+    from dataclasses import replace
+
+    cells = [list(row.cells) for row in rows]
+    for at, column in enumerate(columns):
+        values = [(i, line[at].value) for i, line in enumerate(cells)]
+        finite = [(i, value) for i, value in values if isinstance(value, float) and math.isfinite(value)]
+        if not column.best or len(finite) < 2:
+            continue
+        choose = max if column.best == "max" else min
+        top = choose(value for _, value in finite)
+        best = next(cells[i][at] for i, value in finite if value == top)
+        for i, value in finite:
+            if value == top:
+                cells[i][at] = replace(cells[i][at], is_best=True)
+            else:
+                test = welch(best.samples, cells[i][at].samples)
+                cells[i][at] = replace(cells[i][at], is_near=test is not None and test.p > P_LIMIT)
+    return tuple(ShownRow(row.key, tuple(line)) for row, line in zip(rows, cells, strict=True))
+
+
+def _number_of(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def _is_numeric(found: ShownTable, at: int) -> bool:
+    values = [row.cells[at].value for row in found.rows if row.cells[at].state != "empty"]
+    return bool(values) and all(isinstance(value, float) for value in values)
+
+
+def _marked(cell: ShownCell, text: str, begin: str, end: str, near: str) -> str:
+    if cell.is_best:
+        return f"{begin}{text}{end}"
+    return f"{text}{near}" if cell.is_near else text
+
+
+def _markdown(text: str) -> str:
+    escaped = "".join(f"\\{char}" if char in "\\|*_`<>[]" else char for char in " ".join(text.split()))
+    return escaped
+
+
+def _latex(text: str) -> str:
+    return "".join(_LATEX.get(char, char) for char in " ".join(text.split()))

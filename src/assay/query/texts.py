@@ -1,0 +1,74 @@
+"""Texts that a run left: its log, what it printed, what its other ranks printed; read in parts, as they may be long."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+from assay.core.errors import RecordError
+from assay.core.regular_file import read_bytes
+from assay.store.layout import RunFolder
+
+_RANK = re.compile(r"(\d{1,6})\.txt")
+
+
+@dataclass(frozen=True, slots=True)
+class TextFile:
+    """One text by the name that it is asked for: "log", "output", "rank-1", ..."""
+
+    name: str
+    path: Path
+    size_bytes: int
+
+
+def text_files(folder: RunFolder) -> list[TextFile]:
+    """Return the texts that are there; what is no regular file is none."""
+    named = [("log", folder.log), ("output", folder.output)]
+    numbers = [(_RANK.fullmatch(path.name), path) for path in _listed(folder.ranks)]
+    ranks = sorted((int(number[1]), path) for number, path in numbers if number is not None)
+    named += [(f"rank-{rank}", path) for rank, path in ranks]
+    found = []
+    for name, path in named:
+        try:
+            status = os.lstat(path)
+        except OSError:
+            continue
+        if stat.S_ISREG(status.st_mode):
+            found.append(TextFile(name, path, status.st_size))
+    return found
+
+
+def text_part(folder: RunFolder, name: str, start: int, end: int) -> bytes | None:
+    """Return the bytes of a text from `start` to `end`; None when there is no text of that name.
+
+    RecordError when it cannot be read.
+    """
+    path = next((each.path for each in text_files(folder) if each.name == name), None)
+    if path is None:
+        return None
+    try:
+        # Not blocked by a pipe, and not led elsewhere by a link, whatever was put there since.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        raise RecordError(f"{path.name} cannot be read: {error.strerror}.", where=str(path)) from error
+    with open(descriptor, "rb") as file:
+        file.seek(start)
+        return file.read(max(0, end - start))
+
+
+def read_text(path: Path, limit: int = 1 << 20) -> str | None:
+    """Return a text of at most `limit` bytes; None for what is longer, cannot be read or is no regular file."""
+    try:
+        return read_bytes(path, limit).decode("utf-8", "replace")
+    except OSError:
+        return None
+
+
+def _listed(folder: Path) -> list[Path]:
+    try:
+        return list(folder.iterdir())
+    except OSError:
+        return []

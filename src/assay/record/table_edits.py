@@ -1,0 +1,295 @@
+"""What people change in result tables. The only writer of a table and of its history; anyone may call it."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from assay.core.errors import InputError, RecordError
+from assay.core.ids import slug
+from assay.core.plain import dumps, to_plain
+from assay.record.edits import append_line, user
+from assay.store.layout import Project, refusal, shared_folder
+from assay.store.tables import (
+    Best,
+    Cell,
+    Link,
+    ResultTable,
+    TableColumn,
+    TableEdit,
+    TableRow,
+    check_name,
+    history_file,
+    read_table,
+    table_file,
+    write_table,
+)
+
+MAX_ROWS = 10_000
+MAX_COLUMNS = 500
+MAX_CELL = 20_000
+
+What = Literal[
+    "title",
+    "notes",
+    "cell",
+    "add-row",
+    "remove-row",
+    "move-row",
+    "add-column",
+    "remove-column",
+    "move-column",
+    "column",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One change. `new` is a title, a note, a cell (None empties it), a place in the order, or facts of a column."""
+
+    what: What
+    row: str = ""
+    column: str = ""
+    new: Any = None
+
+
+def create(project: Project, name: str, *, title: str = "", columns: Sequence[str] = ()) -> ResultTable:
+    """Make a table. InputError when there is one of that name."""
+    if table_file(project, name).exists():
+        raise InputError(f"There is a table {name} already.", fix="choose another name")
+    table = ResultTable(name=check_name(name), title=title or name)
+    for each in columns:
+        table = _with_column(table, each)[0]
+    with _alone(project, name):
+        write_table(project, table)
+        _note(project, name, TableEdit(what="created", new=table.title))
+    return table
+
+
+def change(project: Project, name: str, *changes: Change) -> ResultTable:
+    """Make changes, all of them or none. InputError for a table, a row or a column that is not there."""
+    with _alone(project, name):
+        table = _read(project, name)
+        edits = []
+        for each in changes:
+            before = table
+            table, old = _changed(table, each)
+            if table != before:
+                row, column = each.row, each.column
+                if each.what == "add-row":
+                    row = table.rows[-1].key
+                if each.what == "add-column":
+                    column = table.columns[-1].key
+                edits.append(TableEdit(what=each.what, row=row, column=column, old=old, new=to_plain(each.new)))
+        if edits:
+            write_table(project, table)
+            for edit in edits:
+                _note(project, name, edit)
+        return table
+
+
+def fill(project: Project, name: str, rows: Sequence[Mapping[str, Cell]], *, what: str) -> ResultTable:
+    """Add rows whose cells stand under titles of columns; columns that are not there are made."""
+    with _alone(project, name):
+        table = _read(project, name)
+        for row in rows:
+            keys = {}
+            for title in row:
+                table, keys[title] = _with_column(table, title)
+            cells = {keys[title]: _cell(cell) for title, cell in row.items() if cell != ""}
+            table = replace(table, rows=(*table.rows, TableRow(key=_fresh("r", table), cells=cells)))
+        if len(table.rows) > MAX_ROWS:
+            raise InputError(f"A table has at most {MAX_ROWS:,} rows.")
+        write_table(project, table)
+        _note(project, name, TableEdit(what=what, new=len(rows)))
+        return table
+
+
+def import_csv(project: Project, name: str, text: str) -> ResultTable:
+    """Add the rows of a CSV file with a head. An apostrophe that hid a formula from a spreadsheet is taken off."""
+    try:
+        lines = list(csv.reader(io.StringIO(text.removeprefix("\ufeff")), strict=True))
+    except csv.Error as error:
+        raise InputError(f"This is no CSV: {error}.") from error
+    if not lines or not any(lines[0]):
+        raise InputError("This CSV has no head: its first line has to name the columns.")
+    head = [title.strip() or f"column {i}" for i, title in enumerate(lines[0], 1)]
+    if len(set(head)) < len(head):
+        raise InputError("Two columns of this CSV have the same name.")
+    bad = next((i for i, line in enumerate(lines[1:], 2) if line and len(line) != len(head)), None)
+    if bad is not None:
+        raise InputError(f"Line {bad} has {len(lines[bad - 1])} cells, the head has {len(head)}.")
+    rows = [dict(zip(head, map(_unhidden, line), strict=True)) for line in lines[1:] if line]
+    return fill(project, name, rows, what="imported")
+
+
+def remove(project: Project, name: str) -> None:
+    """Delete a table and its history. InputError when there is none."""
+    _read(project, name)
+    with _alone(project, name):
+        try:
+            table_file(project, name).unlink()
+            history_file(project, name).unlink(missing_ok=True)
+        except OSError as error:
+            raise refusal(error, table_file(project, name), "The table cannot be removed") from error
+
+
+def _changed(table: ResultTable, asked: Change) -> tuple[ResultTable, Any]:
+    """Return the table after a change, and what was there before it."""
+    match asked.what:
+        case "title":
+            return replace(table, title=str(asked.new or "")), table.title
+        case "notes":
+            return replace(table, notes=str(asked.new or "")), table.notes
+        case "cell":
+            row, column = _row(table, asked.row), _column(table, asked.column)
+            cells = dict(row.cells)
+            old = cells.pop(column.key, None)
+            if asked.new not in (None, ""):
+                cells[column.key] = _cell(asked.new)
+            return _with_row(table, replace(row, cells=cells)), to_plain(old)
+        case "add-row":
+            if len(table.rows) >= MAX_ROWS:
+                raise InputError(f"A table has at most {MAX_ROWS:,} rows.")
+            return replace(table, rows=(*table.rows, TableRow(key=_fresh("r", table)))), None
+        case "remove-row":
+            row = _row(table, asked.row)
+            return replace(table, rows=tuple(each for each in table.rows if each.key != row.key)), to_plain(row)
+        case "move-row":
+            rows, place = _moved(table.rows, _row(table, asked.row), asked.new)
+            return replace(table, rows=rows), place
+        case "add-column":
+            return _with_column(table, str(asked.new or "column"), is_new=True)[0], None
+        case "remove-column":
+            column = _column(table, asked.column)
+            columns = tuple(each for each in table.columns if each.key != column.key)
+            rows = tuple(
+                replace(row, cells={key: cell for key, cell in row.cells.items() if key != column.key})
+                for row in table.rows
+            )
+            gone = {row.key: row.cells[column.key] for row in table.rows if column.key in row.cells}
+            return replace(table, columns=columns, rows=rows), {
+                "column": to_plain(column),
+                "cells": to_plain(gone),
+            }
+        case "move-column":
+            columns, place = _moved(table.columns, _column(table, asked.column), asked.new)
+            return replace(table, columns=columns), place
+        case "column":
+            column = _column(table, asked.column)
+            facts = asked.new if isinstance(asked.new, Mapping) else {}
+            fresh = replace(
+                column,
+                title=str(facts.get("title", column.title)),
+                best=_best(facts.get("best", column.best)),
+            )
+            columns = tuple(fresh if each.key == column.key else each for each in table.columns)
+            return replace(table, columns=columns), to_plain(column)
+
+
+def _read(project: Project, name: str) -> ResultTable:
+    try:
+        return read_table(project, name)
+    except FileNotFoundError:
+        raise InputError(f"There is no table {name}.", fix="`assay table ls` lists all") from None
+
+
+def _row(table: ResultTable, key: str) -> TableRow:
+    found = table.row(key)
+    if found is None:
+        raise InputError(f"The table {table.name} has no row {key!r}.")
+    return found
+
+
+def _column(table: ResultTable, key: str) -> TableColumn:
+    found = table.column(key)
+    if found is None:
+        raise InputError(f"The table {table.name} has no column {key!r}.")
+    return found
+
+
+def _with_row(table: ResultTable, row: TableRow) -> ResultTable:
+    return replace(table, rows=tuple(row if each.key == row.key else each for each in table.rows))
+
+
+def _with_column(table: ResultTable, title: str, *, is_new: bool = False) -> tuple[ResultTable, str]:
+    """Return the table with a column of this title, and the column's key; one that is there is taken."""
+    for each in table.columns:
+        if not is_new and title in (each.key, each.title):
+            return table, each.key
+    if len(table.columns) >= MAX_COLUMNS:
+        raise InputError(f"A table has at most {MAX_COLUMNS} columns.")
+    base = slug(title).replace(".", "-") or "column"
+    taken = {each.key for each in table.columns}
+    key = next(name for i in range(1, MAX_COLUMNS + 2) if (name := base if i == 1 else f"{base}-{i}") not in taken)
+    return replace(table, columns=(*table.columns, TableColumn(key=key, title=title))), key
+
+
+def _fresh(prefix: str, table: ResultTable) -> str:
+    numbers = [int(row.key[1:]) for row in table.rows if row.key[:1] == prefix and row.key[1:].isdecimal()]
+    return f"{prefix}{max(numbers, default=0) + 1}"
+
+
+def _moved(items: tuple[Any, ...], item: Any, to: Any) -> tuple[tuple[Any, ...], int]:
+    at = items.index(item)
+    others = [each for each in items if each is not item]
+    if not isinstance(to, int):
+        raise InputError("A place in the order is a whole number.")
+    others.insert(max(0, min(len(others), to)), item)
+    return tuple(others), at
+
+
+def _cell(value: Any) -> Cell:
+    if isinstance(value, Link):
+        if not value.value or bool(value.runs) == bool(value.where):
+            raise InputError("A link names a value and either runs or a query.")
+        return value
+    text = str(value)
+    if len(text) > MAX_CELL:
+        raise InputError(f"A cell holds at most {MAX_CELL:,} characters.")
+    return text
+
+
+def _best(value: Any) -> Best:
+    if value not in ("", "max", "min"):
+        raise InputError(f"The best of a column is its max or its min, not {value!r}.")
+    return value  # type: ignore[no-any-return]
+
+
+def _unhidden(cell: str) -> str:
+    return cell[1:] if len(cell) > 1 and cell[0] == "'" and cell[1] in "=+-@\t\r" else cell
+
+
+def _note(project: Project, name: str, edit: TableEdit) -> None:
+    """Append a change to the history of a table."""
+    complete = replace(edit, who=edit.who or user(), at_ns=edit.at_ns or time.time_ns())
+    path = history_file(project, name)
+    try:
+        append_line(path, dumps(complete))
+    except OSError as error:
+        raise refusal(error, path, "The history of the table cannot be written") from error
+
+
+@contextlib.contextmanager
+def _alone(project: Project, name: str) -> Iterator[None]:
+    """Hold a table, so that of two changes at once none is lost. The lock ends with the process."""
+    folder = shared_folder(project, "tables")
+    try:
+        import fcntl
+    except ImportError:  # Windows: the last one wins
+        yield
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    except OSError as error:
+        raise RecordError(f"The table {name} cannot be held: {error}", where=str(folder)) from error
+    finally:
+        os.close(descriptor)

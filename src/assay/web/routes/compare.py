@@ -1,0 +1,132 @@
+"""Routes of comparing runs: in what they differ, folded to what is not equal."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+
+from assay.core.errors import AssayError, InputError
+from assay.query.compare import Comparison, MetricRow, compare
+from assay.query.run import RunView
+from assay.web.answers import PROBLEMS, HomeOf, MissingError, Model
+from assay.web.routes.run import view_of
+from assay.web.routes.runs import Ids, RunLine, line_of, split_ids
+
+MAX_RUNS = 50
+
+router = APIRouter(responses=PROBLEMS)
+
+
+class KeyLine(Model):
+    key: str
+    values: list[str | float | int | None]
+
+
+class FileLine(Model):
+    path: str
+    changes: list[str]
+
+
+class NumberCell(Model):
+    last: float | str
+    min: float | str
+    max: float | str
+
+
+class TestCell(Model):
+    """Welch's test of the repeats of a run against those of the first run: two-sided p, difference of the means."""
+
+    p: float
+    difference: float
+    freedom: float | str
+
+
+class MetricLine(Model):
+    name: str
+    values: list[NumberCell | None]
+    tests: list[TestCell | None]
+
+
+class PartingCell(Model):
+    step: int
+    metric: str
+
+
+class CompareFacts(Model):
+    """In what runs differ. The first one is what the others are measured against."""
+
+    runs: list[RunLine]
+    gone: list[str]
+    sentence: str
+    config: list[KeyLine]
+    equal_config: int
+    environment: list[KeyLine]
+    equal_environment: int
+    code: list[FileLine]
+    equal_code: int
+    code_missing: list[str]
+    metrics: list[MetricLine]
+    partings: list[PartingCell | None]
+    repeats: list[int]
+    verdicts: list[str]
+
+
+@router.get("/api/compare")
+def compare_runs(
+    home: HomeOf,
+    runs: Ids,
+    base: Annotated[str, Query(max_length=64, description="The run to measure against; the first one.")] = "",
+) -> CompareFacts:
+    """Return in what 2 to 50 runs differ; those that are gone are named and left out."""
+    ids = split_ids(runs)
+    if not 2 <= len(ids) <= MAX_RUNS:
+        raise InputError(f"2 to {MAX_RUNS} runs are compared at once, not {len(ids)}.", where="runs")
+    if base in ids:
+        ids = [base, *(each for each in ids if each != base)]
+    views: list[RunView] = []
+    gone = []
+    for run_id in ids:
+        try:
+            views.append(view_of(home, run_id))
+        except AssayError:
+            gone.append(run_id)
+    if len(views) < 2:
+        raise MissingError("Fewer than two of these runs are there.", fix="they may have been removed")
+    found = compare(views, home.catalog)
+    rows = home.catalog.rows([view.id for view in views])
+    return CompareFacts(
+        runs=[line_of(rows[view.id]) for view in views if view.id in rows],
+        gone=gone,
+        sentence=found.sentence,
+        config=[KeyLine(key=row.key, values=list(row.values)) for row in found.config],
+        equal_config=found.equal_config,
+        environment=[KeyLine(key=row.key, values=list(row.values)) for row in found.environment],
+        equal_environment=found.equal_environment,
+        code=[FileLine(path=row.path, changes=list(row.changes)) for row in found.code],
+        equal_code=found.equal_code,
+        code_missing=list(found.code_missing),
+        metrics=[_metric(row, found) for row in found.metrics],
+        partings=[
+            PartingCell(step=each.step, metric=each.metric) if each is not None else None for each in found.partings
+        ],
+        repeats=list(found.repeats),
+        verdicts=list(found.notes),
+    )
+
+
+def _metric(row: MetricRow, found: Comparison) -> MetricLine:
+    return MetricLine(
+        name=row.name,
+        values=[
+            NumberCell(last=each.last, min=each.min, max=each.max) if each is not None else None
+            for each in row.summaries
+        ],
+        tests=[
+            TestCell(p=each.p, difference=each.difference, freedom=each.freedom)
+            if each is not None and math.isfinite(each.difference)
+            else None
+            for each in (row.tests or (None,) * len(found.runs))
+        ],
+    )

@@ -1,0 +1,315 @@
+"""Routes beside the runs: the projects of this user, the inbox, saved views, and what a metric depends on."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Path, Query
+from pydantic import Field
+
+from assay.core.errors import AssayError, InputError
+from assay.query.importance import importances
+from assay.query.inbox import Message, at_of
+from assay.query.place import all_projects, lost_projects
+from assay.store.index import Synchronized
+from assay.store.layout import scan_runs
+from assay.store.read_marks import mark
+from assay.store.views import (
+    View,
+    ViewColumn,
+    check_panels,
+    read_view,
+    remove_view,
+    view_names,
+    write_view,
+)
+from assay.web.answers import PROBLEMS, HomeOf, Model, SiteOf
+from assay.web.routes.live import WatchesOf
+from assay.web.routes.runs import AskedOf
+from assay.web.site import key_of
+
+MAX_MESSAGES = 500
+MAX_VALUES_RUNS = 20_000
+
+router = APIRouter(responses=PROBLEMS)
+
+Name = Annotated[str, Path(max_length=64, pattern="^[A-Za-z0-9][A-Za-z0-9_-]*$")]
+
+
+class ProjectLine(Model):
+    """One project of this user. `key` is "" for the one that the server was started in."""
+
+    key: str
+    name: str
+    root: str
+    runs: int
+    newest: float | None
+    is_lost: bool
+    problem: str
+
+
+class MessageFacts(Model):
+    id: str
+    kind: str
+    at: float
+    run: str
+    tag: str
+    text: str
+    detail: str
+    is_read: bool
+    is_bad: bool
+
+
+class InboxFacts(Model):
+    messages: list[MessageFacts]
+    unread: int
+
+
+class Marked(Model):
+    """Messages to mark; with `everything` all up to now are read."""
+
+    ids: list[Annotated[str, Field(max_length=200)]] = Field(default=[], max_length=10_000)
+    is_read: bool = True
+    everything: bool = False
+
+
+class ColumnOfView(Model):
+    name: Annotated[str, Field(max_length=2_000)]
+    width: Annotated[int, Field(ge=0, le=4_000)] = 0
+    pinned: bool = False
+
+
+class ViewFacts(Model):
+    """What of the runs is shown, and how; `panels` is a layout that only the page understands."""
+
+    name: str = ""
+    where: Annotated[str, Field(max_length=20_000)] = ""
+    sort: list[Annotated[str, Field(max_length=2_000)]] = Field(default=[], max_length=20)
+    group: list[Annotated[str, Field(max_length=2_000)]] = Field(default=[], max_length=20)
+    columns: list[ColumnOfView] = Field(default=[], max_length=500)
+    archived: bool = False
+    tests: bool = False
+    smooth: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    x: Annotated[str, Field(max_length=2_000)] = ""
+    panels: Annotated[str, Field(max_length=500_000)] = ""
+
+
+class ValuesFacts(Model):
+    """Columns of values, one value or null for each run of `ids`."""
+
+    ids: list[str]
+    columns: dict[str, list[float | int | str | None]]
+    total: int
+
+
+class ImportanceLine(Model):
+    """How much a key has to do with a metric; null where that cannot be said."""
+
+    key: str
+    correlation: float | None
+    forest: float | None
+    values: int
+
+
+class ImportanceFacts(Model):
+    metric: str
+    keys: list[ImportanceLine]
+    runs: int
+    explained: float | None
+
+
+@router.get("/api/projects")
+def projects(site: SiteOf) -> list[ProjectLine]:
+    """Return all projects of this user, the one of the server first; those that are gone last."""
+    found = []
+    for project in all_projects(site.first.project.root):
+        problem, names = "", []
+        try:
+            names = [entry.name for entry in scan_runs(project.runs_dir)]
+        except AssayError as error:
+            problem = error.what
+        key = key_of(project)
+        found.append(
+            ProjectLine(
+                key="" if key == site.first.key else key,
+                name=project.root.name,
+                root=str(project.root),
+                runs=len(names),
+                newest=_began(max(names)) if names else None,
+                is_lost=False,
+                problem=problem,
+            )
+        )
+    for project in lost_projects():
+        found.append(
+            ProjectLine(
+                key=key_of(project),
+                name=project.root.name,
+                root=str(project.root),
+                runs=0,
+                newest=None,
+                is_lost=True,
+                problem="its folder is not there any more",
+            )
+        )
+    return found
+
+
+@router.get("/api/inbox")
+def inbox(
+    home: HomeOf,
+    days: Annotated[float, Query(gt=0, le=36_500, description="How far back read ones go.")] = 14,
+) -> InboxFacts:
+    """Return the messages, the newest first."""
+    now_ns = time.time_ns()
+    found = home.inbox.messages(since_ns=now_ns - int(days * 86_400e9), now_ns=now_ns)
+    return _inbox(found)
+
+
+@router.get("/api/inbox/unread")
+def unread(home: HomeOf) -> int:
+    """Return how many messages nobody has read."""
+    return sum(not message.is_read for message in home.inbox.messages())
+
+
+@router.post("/api/inbox/marks")
+def mark_messages(home: HomeOf, watches: WatchesOf, given: Marked) -> int:
+    """Mark messages as read or unread, and return how many are unread now."""
+    if given.everything:
+        mark(home.project, [], until_ns=time.time_ns())
+    if given.ids:
+        moments = [(each, at_of(each)) for each in given.ids]
+        mark(home.project, moments, is_read=given.is_read)
+    watches.of(home).announce(Synchronized(), inbox=True)
+    return sum(not message.is_read for message in home.inbox.messages())
+
+
+@router.get("/api/views")
+def views(home: HomeOf) -> list[str]:
+    """Return the names of the saved views."""
+    return view_names(home.project)
+
+
+@router.get("/api/views/{name}")
+def view(home: HomeOf, name: Name) -> ViewFacts:
+    """Return a saved view."""
+    found = read_view(home.project, name)
+    return ViewFacts(
+        name=found.name,
+        where=found.where,
+        sort=list(found.sort),
+        group=list(found.group),
+        columns=[ColumnOfView(name=each.name, width=each.width, pinned=each.pinned) for each in found.columns],
+        archived=found.archived,
+        tests=found.tests,
+        smooth=found.smooth,
+        x=found.x,
+        panels=found.panels,
+    )
+
+
+@router.put("/api/views/{name}")
+def save_view(home: HomeOf, watches: WatchesOf, name: Name, given: ViewFacts) -> None:
+    """Save a view as a file of the project, in the place of one of its name."""
+    columns = tuple(ViewColumn(name=each.name, width=each.width, pinned=each.pinned) for each in given.columns)
+    write_view(
+        home.project,
+        View(
+            name=name,
+            where=given.where,
+            sort=tuple(given.sort),
+            group=tuple(given.group),
+            columns=columns,
+            archived=given.archived,
+            tests=given.tests,
+            smooth=given.smooth,
+            x=given.x,
+            panels=check_panels(given.panels),
+        ),
+    )
+    watches.of(home).announce(Synchronized(), views=True)
+
+
+@router.delete("/api/views/{name}")
+def delete_view(home: HomeOf, watches: WatchesOf, name: Name) -> None:
+    """Delete a saved view."""
+    remove_view(home.project, name)
+    watches.of(home).announce(Synchronized(), views=True)
+
+
+@router.get("/api/values")
+def values(home: HomeOf, question: AskedOf) -> ValuesFacts:
+    """Return the values of columns for all runs that are asked for, up to 20,000: what a scatter plot is made of."""
+    whole = replace(question, limit=MAX_VALUES_RUNS, offset=0)
+    ids = home.catalog.ids(whole)
+    columns = home.catalog.values(whole, list(question.columns))
+    return ValuesFacts(
+        ids=ids[:MAX_VALUES_RUNS],
+        columns={name: column[:MAX_VALUES_RUNS] for name, column in zip(question.columns, columns, strict=True)},
+        total=len(ids),
+    )
+
+
+def _metric(
+    metric: Annotated[str, Query(max_length=2_000, description="A column of numbers.")],
+) -> str:
+    return metric
+
+
+@router.get("/api/importance")
+def importance(home: HomeOf, question: AskedOf, metric: Annotated[str, Depends(_metric)]) -> ImportanceFacts:
+    """Return how much each key of the configs has to do with a metric: a rank correlation, and a small forest."""
+    catalog = home.catalog
+    keys = catalog.names().config
+    if catalog.column(metric)[1] is None:
+        raise InputError(f"No run has anything called `{metric}`.", fix="choose one of the metrics")
+    columns = catalog.values(question, [*keys, metric])
+    found = importances(dict(zip(keys, columns[:-1], strict=True)), columns[-1])
+    return ImportanceFacts(
+        metric=metric,
+        keys=[
+            ImportanceLine(
+                key=each.key,
+                correlation=_known(each.correlation),
+                forest=_known(each.forest),
+                values=each.values,
+            )
+            for each in found.keys
+        ],
+        runs=found.runs,
+        explained=_known(found.explained),
+    )
+
+
+def _known(value: float) -> float | None:
+    return value if value == value else None
+
+
+def _began(folder: str) -> float | None:
+    """Return when the run of a folder began, to the minute: the name says it, and no file is opened."""
+    try:
+        return time.mktime(time.strptime(folder[:11], "%y%m%d-%H%M"))
+    except (ValueError, OverflowError):
+        return None
+
+
+def _inbox(found: list[Message]) -> InboxFacts:
+    return InboxFacts(
+        messages=[
+            MessageFacts(
+                id=each.id,
+                kind=each.kind,
+                at=each.at_ns / 1e9,
+                run=each.run,
+                tag=each.tag,
+                text=each.text,
+                detail=each.detail,
+                is_read=each.is_read,
+                is_bad=each.is_bad,
+            )
+            for each in found[:MAX_MESSAGES]
+        ],
+        unread=sum(not each.is_read for each in found),
+    )

@@ -1,0 +1,146 @@
+"""`assay table`: cells that are texts or values of runs, their history, and the table for a paper."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from assay.store.layout import Project
+from assay.store.tables import read_history, read_table, table_file
+from cli.conftest import Assay
+from run_folders import make_run, metrics
+
+SEEDLESS = {"seedless_hash": "same"}
+
+
+def run_with(project: Project, value: float, *, tag: str = "small", **fields) -> str:
+    folder = make_run(project, tag=tag, points={"valid/acc": [value / 2, value]}, **fields)
+    return folder.name.split("-")[2]
+
+
+def test_a_cell_shows_the_value_of_the_run_that_it_leads_to(project: Project, assay: Assay) -> None:
+    run = run_with(project, 0.9)
+
+    said = assay("table", "set", "digits", "small CNN", "accuracy", "valid/acc.max", "--run", run, "--best", "max")
+
+    assert said.code == 0, said.err
+    assert [line.split() for line in said.lines] == [["name", "accuracy"], ["small", "CNN", "0.9"]]
+    assert assay("table", "ls").lines == ["digits  digits  (1 row, 2 columns)"]
+
+
+def test_a_cell_over_several_runs_is_mean_and_deviation(project: Project, assay: Assay) -> None:
+    for value in (0.8, 0.9, 1.0):
+        run_with(project, value)
+
+    said = assay("table", "set", "digits", "small", "accuracy", "valid/acc.max", "--where", "tag = small")
+
+    assert said.code == 0, said.err
+    assert "0.90 ± 0.10" in said.out
+
+
+def test_a_cell_whose_source_changed_says_what_it_was(project: Project, assay: Assay) -> None:
+    run_with(project, 0.5)
+    assay("table", "set", "digits", "small", "accuracy", "valid/acc.max", "--where", "tag = small")
+    run_with(project, 0.7)
+
+    said = assay("table", "show", "digits")
+
+    assert "(was 0.5)" in said.out
+    assert "1 stale" in assay("table", "ls").out
+    assert "1 cell changed" in assay("table", "export", "digits", "--as", "csv").err
+
+
+def test_a_cell_whose_run_is_gone_says_so_and_the_rest_is_there(project: Project, assay: Assay) -> None:
+    run = run_with(project, 0.5)
+    assay("table", "set", "digits", "small", "accuracy", "valid/acc", "--run", run)
+    assay("table", "set", "digits", "small", "source", "our own")
+    assay("rm", run)
+
+    said = assay("table", "show", "digits")
+
+    assert "gone (was 0.5)" in said.out
+    assert "our own" in said.out
+
+
+def test_a_run_or_a_query_that_leads_nowhere_is_told_before_the_table_is_made(project: Project, assay: Assay) -> None:
+    run = run_with(project, 0.5)
+
+    for arguments in (["--run", run, "--where", "tag = small"], ["--run", "nobody"], ["--where", "tga = small"]):
+        said = assay("table", "set", "digits", "small", "accuracy", "valid/acc", *arguments)
+        assert said.code == 2
+        assert "Traceback" not in said.err
+    said = assay("table", "set", "digits", "small", "accuracy", "valid/nope", "--run", run)
+    assert said.code == 2
+    assert assay("table", "ls").out.startswith("There is no table yet.")
+
+
+def test_the_history_of_a_table_says_who_changed_what_from_what(project: Project, assay: Assay) -> None:
+    assay("table", "set", "digits", "small", "source", "first")
+    assay("table", "set", "digits", "small", "source", "second")
+
+    said = assay("table", "show", "digits", "--history")
+
+    assert said.lines[0].split()[-2:] == ["->", "digits"] or "created" in said.lines[0]
+    assert said.lines[-1].endswith("first -> second")
+    edits = list(read_history(project, "digits"))
+    assert edits[-1].old == "first" and edits[-1].new == "second" and edits[-1].who
+
+
+def test_a_table_is_written_for_a_paper_with_the_best_in_bold(project: Project, assay: Assay, tmp_path: Path) -> None:
+    low, high = run_with(project, 0.5, tag="low_100%"), run_with(project, 0.75, tag="high")
+    for row, run in (("low_100%", low), ("high", high)):
+        assay("table", "set", "digits", row, "acc", "valid/acc.max", "--run", run, "--best", "max")
+
+    latex = assay("table", "export", "digits", "--as", "latex").out
+    assert r"\toprule" in latex and r"\textbf{0.75}" in latex and r"low\_100\%" in latex
+    markdown = assay("table", "export", "digits", "--as", "markdown").out
+    assert r"| low\_100% | 0.5 |" in markdown and "| high | **0.75** |" in markdown
+    file = tmp_path / "out.json"
+    assert assay("table", "export", "digits", str(file)).code == 0
+    assert json.loads(file.read_text(encoding="utf-8"))[1] == {"name": "high", "acc": 0.75}
+
+
+def test_an_exported_csv_comes_back_as_it_was(project: Project, assay: Assay, tmp_path: Path) -> None:
+    file = tmp_path / "in.csv"
+    file.write_text('name,value\n"a, b",1.5\n\'=1+1,2\n', encoding="utf-8")
+
+    assert assay("table", "import", "one", str(file)).code == 0
+    exported = tmp_path / "out.csv"
+    assay("table", "export", "one", str(exported))
+    assert assay("table", "import", "two", str(exported)).code == 0
+
+    cells = [[dict(row.cells) for row in read_table(project, name).rows] for name in ("one", "two")]
+    assert cells[0] == cells[1] == [{"name": "a, b", "value": "1.5"}, {"name": "=1+1", "value": "2"}]
+
+
+def test_a_table_that_is_damaged_is_named_and_stops_nothing(project: Project, assay: Assay) -> None:
+    assay("table", "set", "good", "a", "b", "c")
+    table_file(project, "bad").write_text("[[[", encoding="utf-8")
+
+    said = assay("table", "ls")
+
+    assert said.code == 0
+    assert "bad  cannot be read" in said.out and "good" in said.out
+    assert "no TOML" in assay("table", "show", "bad").err
+    assert "good" in assay("table", "show", "goot").err
+
+
+def test_a_name_that_leaves_the_folder_is_refused(project: Project, assay: Assay) -> None:
+    for name in ("../x", "a/b", ".hidden", "x" * 65):
+        said = assay("table", "set", name, "a", "b", "c")
+        assert said.code == 2
+        assert "cannot be the name" in said.err
+
+
+def test_a_table_of_a_run_that_trains_is_not_called_stale(project: Project, assay: Assay) -> None:
+    folder = make_run(project, tag="small", ran_s=None, points={"valid/acc": [0.5]})
+    run = folder.name.split("-")[2]
+    from run_folders import hold_lease
+
+    hold_lease(folder)
+    assay("table", "set", "digits", "small", "accuracy", "valid/acc", "--run", run)
+    (folder / "metrics.bin").write_bytes(metrics({"valid/acc": [0.5, 0.75]}))
+
+    said = assay("table", "show", "digits")
+
+    assert "0.75" in said.out and "was" not in said.out

@@ -1,0 +1,106 @@
+"""Several runs side by side: what differs, what is equal, where their curves part, and whether luck explains it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from assay.query.catalog import Catalog
+from assay.query.compare import Parting, compare, first_parting
+from assay.query.importance import importances
+from assay.query.run import RunView
+from assay.query.significance import welch
+from assay.store.layout import Project
+from run_folders import make_project, make_run
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    return make_project(tmp_path / "project")
+
+
+def compared(project: Project, *folders: Path):
+    catalog = Catalog(project)
+    catalog.synchronize()
+    return compare([RunView(folder) for folder in folders], catalog)
+
+
+def test_what_differs_is_listed_and_what_is_equal_is_counted(project: Project) -> None:
+    one = make_run(project, config="seed = 0\n[model]\nwidth = 32\n", points={"loss": [1.0, 0.5]})
+    two = make_run(project, config="seed = 1\n[model]\nwidth = 32\n", points={"loss": [1.0, 0.25]})
+
+    found = compared(project, one, two)
+
+    assert [(row.key, row.values) for row in found.config] == [("seed", ("0", "1"))]
+    assert found.equal_config == 1
+    assert "differ in seed" in found.sentence
+    assert "first different step 2 (loss)" in found.sentence
+
+
+def test_curves_part_at_the_first_step_that_has_other_bits(project: Project) -> None:
+    one = make_run(project, points={"loss": [1.0, 0.5, 0.25], "acc": [0.1, 0.2, 0.3]})
+    two = make_run(project, points={"loss": [1.0, 0.5, 0.2500000000000001], "acc": [0.1, 0.2, 0.3]})
+    short = make_run(project, points={"loss": [1.0, 0.5]})
+
+    assert first_parting(RunView(one), RunView(two)) == Parting(3, "loss")
+    assert first_parting(RunView(one), RunView(short)) is None
+
+
+def test_nan_is_equal_to_nan_and_time_is_no_difference(project: Project) -> None:
+    nan = float("nan")
+    one = make_run(project, points={"loss": [nan, 1.0], "time/step": [0.1, 0.2]})
+    two = make_run(project, points={"loss": [nan, 1.0], "time/step": [0.3, 0.4]})
+
+    assert first_parting(RunView(one), RunView(two)) is None
+
+
+def test_repeats_with_other_seeds_are_what_a_difference_is_tested_over(project: Project) -> None:
+    groups = {"a": (0.80, 0.81, 0.82), "b": (0.90, 0.91, 0.92)}
+    folders = {
+        name: [
+            make_run(project, tag=name, points={"acc": [value]}, attempt={"seedless_hash": name * 16})
+            for value in values
+        ]
+        for name, values in groups.items()
+    }
+
+    found = compared(project, folders["a"][0], folders["b"][0])
+
+    assert found.repeats == (3, 3)
+    test = found.metrics[0].tests[1]
+    assert test is not None and test.p < 0.001
+    assert test.difference == pytest.approx(0.1)
+
+
+def test_a_damaged_config_leaves_the_rest_of_the_comparison(project: Project) -> None:
+    one = make_run(project, config="seed = 0\n", points={"loss": [1.0]})
+    two = make_run(project, config="seed = [[[", points={"loss": [0.5]})
+
+    found = compared(project, one, two)
+
+    assert [row.name for row in found.metrics] == ["loss"]
+
+
+def test_welch_tells_nothing_of_a_single_run_and_everything_of_equal_bits() -> None:
+    assert welch([1.0], [1.0, 2.0]) is None
+    same = welch([1.0, 1.0], [2.0, 2.0])
+    assert same is not None and same.p == 0.0
+    equal = welch([1.0, 1.0], [1.0, 1.0])
+    assert equal is not None and equal.p == 1.0
+
+
+def test_the_key_that_a_metric_depends_on_is_the_most_important() -> None:
+    count = 60
+    lr = [i % 10 for i in range(count)]
+    luck = [(i * 7919) % 13 for i in range(count)]
+    names = ["adam" if i % 2 else "sgd" for i in range(count)]
+    metric = [0.1 * each for each in lr]
+
+    found = importances({"lr": lr, "luck": luck, "optimizer": names, "same": [1] * count}, metric)
+
+    assert found.keys[0].key == "lr"
+    assert found.keys[0].correlation == pytest.approx(1.0)
+    assert found.keys[0].forest > 0.8 > found.explained - 0.2
+    assert "same" not in [each.key for each in found.keys]
+    assert found == importances({"lr": lr, "luck": luck, "optimizer": names, "same": [1] * count}, metric)

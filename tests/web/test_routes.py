@@ -1,0 +1,203 @@
+"""What the pages ask the server, over real HTTP: one run, comparisons, tables, inbox, views, projects, changes."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+
+from assay.core.facts import Ended
+from assay.store.layout import Project
+from assay.store.tables import read_history
+from run_folders import make_project, make_run, tell_now
+from web.serving import Server, serving
+
+HOSTILE = "<img src=x onerror=alert(1)>"
+
+
+def id_of(folder: Path) -> str:
+    return folder.name.split("-")[2]
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    return make_project(tmp_path_factory.mktemp("routes") / "project")
+
+
+@pytest.fixture(scope="module")
+def runs(project: Project) -> dict[str, str]:
+    """Runs by tag: two that differ, one that failed, one whose record is damaged."""
+    good = make_run(project, tag="good", points={"valid/acc": [0.5, 0.9]}, config="seed = 0\nlr = 0.1\n")
+    other = make_run(project, tag="other", points={"valid/acc": [0.5, 0.8]}, config="seed = 0\nlr = 0.2\n")
+    failed = make_run(project, tag=HOSTILE, status="failed", age_s=5, ran_s=5, attempt={"reason": HOSTILE})
+    tell_now(failed, Ended(status="failed", step=1, reason=HOSTILE, traceback="Traceback: " + HOSTILE))
+    damaged = make_run(project, tag="damaged", points={"loss": [1.0]}, config="lr = [[[")
+    (damaged / "events.jsonl").write_bytes(b"\xff\xfe{{{\n")
+    return {
+        name: id_of(path) for name, path in {"good": good, "other": other, "failed": failed, "damaged": damaged}.items()
+    }
+
+
+@pytest.fixture(scope="module")
+def server(project: Project, runs: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    data = tmp_path_factory.mktemp("data")
+    with serving(project.root, variables={"XDG_DATA_HOME": str(data)}) as server:
+        yield server
+
+
+def test_a_run_says_everything_that_fits_on_a_page(server: Server, runs: dict[str, str]) -> None:
+    found = server.get(f"/api/runs/{runs['good']}")
+
+    assert found["line"]["tag"] == "good"
+    assert [(each["name"], each["last"], each["max"]) for each in found["metrics"]] == [("valid/acc", 0.9, 0.9)]
+    assert f"assay log {runs['good']}" in [each["line"] for each in found["commands"]]
+    rows = server.get(f"/api/runs/{runs['good']}/config")["rows"]
+    assert {row["key"]: row["value"] for row in rows} == {"seed": "0", "lr": "0.1"}
+
+
+def test_a_damaged_record_has_its_own_words_and_the_rest_is_there(server: Server, runs: dict[str, str]) -> None:
+    found = server.get(f"/api/runs/{runs['damaged']}")
+    assert found["metrics"][0]["name"] == "loss"
+    assert server.get(f"/api/runs/{runs['damaged']}/config")["problem"]
+
+
+def test_a_run_that_is_not_there_is_a_404_that_says_so(server: Server, runs: dict[str, str]) -> None:
+    for path in ("/api/runs/zzzz", "/api/runs/zzzz/config", "/api/runs/zzzz/code", "/api/compare"):
+        answer = server.ask("GET", path, **({"runs": "zzzz,yyyy"} if "compare" in path else {}))
+        assert answer.status == 404, (path, answer.body)
+        assert answer.json["what"]
+
+
+def test_a_text_of_a_run_is_read_by_its_name_and_never_by_a_path(server: Server, runs: dict[str, str]) -> None:
+    for name in ("../run.json", "/etc/passwd", "run.json", "config.toml"):
+        assert server.ask("GET", f"/api/runs/{runs['good']}/text", name=name).status == 404
+    for path in ("../../run.json", "/etc/passwd"):
+        assert server.ask("GET", f"/api/runs/{runs['good']}/code/file?path={quote(path)}").status == 404
+    digest = hashlib.sha256(b"").hexdigest()
+    assert server.ask("GET", f"/api/runs/{runs['good']}/blobs/{digest}").status == 404
+
+
+def test_hostile_texts_come_as_data_that_no_browser_takes_for_a_page(server: Server, runs: dict[str, str]) -> None:
+    answer = server.ask("GET", f"/api/runs/{runs['failed']}")
+    assert answer.json["line"]["tag"] == HOSTILE
+    assert answer.headers["content-type"] == "application/json"
+    assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+def test_runs_are_compared_with_the_one_that_is_chosen(server: Server, runs: dict[str, str]) -> None:
+    both = f"{runs['good']},{runs['other']}"
+
+    found = server.get("/api/compare", runs=both, base=runs["other"])
+
+    assert [run["tag"] for run in found["runs"]] == ["other", "good"]
+    assert found["config"] == [{"key": "lr", "values": ["0.2", "0.1"]}]
+    assert found["partings"] == [None, {"step": 2, "metric": "valid/acc"}]
+    gone = server.get("/api/compare", runs=f"{both},zzzz")
+    assert gone["gone"] == ["zzzz"]
+    assert server.ask("GET", "/api/compare", runs=runs["good"]).status == 400
+
+
+def test_a_table_is_made_of_runs_changed_and_exported(server: Server, project: Project, runs: dict[str, str]) -> None:
+    made = server.ask(
+        "POST", "/api/tables", {"name": "of-runs", "columns": ["valid/acc"], "runs": [runs["good"], runs["other"]]}
+    )
+    assert made.status == 200, made.body
+    table = made.json
+    assert sorted(row["cells"][0]["text"] for row in table["rows"]) == ["good", "other"]
+    column, row = table["columns"][1]["key"], table["rows"][0]["key"]
+
+    changes = [{"what": "column", "column": column, "best": "max"}, {"what": "add-column", "text": "remark"}]
+    changed = server.ask(
+        "POST", "/api/tables/of-runs/changes", {"changes": changes, "revision": table["revision"]}
+    ).json
+    assert sum(row["cells"][1]["isBest"] for row in changed["rows"]) == 1
+    cell = {"what": "cell", "row": row, "column": "remark", "text": HOSTILE}
+    assert server.ask("POST", "/api/tables/of-runs/changes", {"changes": [cell]}).status == 200
+    latex = server.ask("GET", "/api/tables/of-runs/export", form="latex").body.decode()
+    assert r"\textbf{0.9}" in latex
+    history = server.get("/api/tables/of-runs/history", row=row, column="remark")
+    assert [each["new"] for each in history] == [HOSTILE]
+    assert list(read_history(project, "of-runs"))
+
+
+def test_a_table_that_somebody_else_changed_is_not_overwritten(server: Server) -> None:
+    first = server.ask("POST", "/api/tables", {"name": "shared"}).json
+    change = {"changes": [{"what": "title", "text": "theirs"}], "revision": first["revision"]}
+    assert server.ask("POST", "/api/tables/shared/changes", change).status == 200
+
+    late = {"changes": [{"what": "title", "text": "ours"}], "revision": first["revision"]}
+    answer = server.ask("POST", "/api/tables/shared/changes", late)
+
+    assert answer.status == 409
+    assert server.get("/api/tables/shared")["title"] == "theirs"
+
+
+def test_the_inbox_says_why_a_run_died_until_it_is_read(server: Server, runs: dict[str, str]) -> None:
+    found = server.get("/api/inbox")
+    message = next(each for each in found["messages"] if each["run"] == runs["failed"])
+    assert message["kind"] == "failed" and message["text"] == HOSTILE and "Traceback" in message["detail"]
+    assert found["unread"] == server.get("/api/inbox/unread") >= 1
+
+    server.ask("POST", "/api/inbox/marks", {"ids": [message["id"]]})
+    assert server.get("/api/inbox/unread") == found["unread"] - 1
+    server.ask("POST", "/api/inbox/marks", {"everything": True})
+    assert server.get("/api/inbox/unread") == 0
+    server.ask("POST", "/api/inbox/marks", {"ids": [message["id"]], "isRead": False})
+    assert server.get("/api/inbox/unread") == 1
+
+
+def test_a_view_is_a_file_of_the_project_that_comes_back_as_it_was(server: Server, project: Project) -> None:
+    view = {"where": "tag = good", "sort": ["-valid/acc"], "columns": [{"name": "lr", "width": 80, "pinned": True}]}
+
+    assert server.ask("PUT", "/api/views/mine", view).status == 200
+
+    assert (project.assay_dir / "views" / "mine.toml").is_file()
+    found = server.get("/api/views/mine")
+    assert {key: found[key] for key in view} == view
+    assert server.get("/api/views") == ["mine"]
+    assert server.ask("DELETE", "/api/views/mine").status == 200
+    assert server.get("/api/views") == []
+
+
+def test_edits_of_a_run_are_kept_and_can_be_taken_back(server: Server, project: Project) -> None:
+    run = id_of(make_run(project, tag="edited"))
+    server.ask("POST", f"/api/runs/{run}/notes", {"text": "looks good"})
+    server.ask("PUT", f"/api/runs/{run}/tag", {"tag": "renamed"})
+    seen = server.get(f"/api/runs/{run}")["descDigest"]
+    assert server.ask("PUT", f"/api/runs/{run}/desc", {"text": "why", "seen": seen}).status == 200
+    assert server.ask("PUT", f"/api/runs/{run}/desc", {"text": "other", "seen": seen}).status == 409
+    labelled = server.ask("POST", "/api/acts", {"act": "label", "runs": [run, "zzzz"], "labels": ["kept"]}).json
+    assert labelled["ids"] == [run] and [each["run"] for each in labelled["refused"]] == ["zzzz"]
+
+    found = server.get(f"/api/runs/{run}")
+    assert [note["text"] for note in found["notes"]] == ["looks good"]
+    assert (found["line"]["tag"], found["desc"], found["line"]["labels"]) == ("renamed", "why", ["kept"])
+
+    assert server.ask("POST", "/api/acts", {"act": "remove", "runs": [run]}).json["ids"] == [run]
+    assert server.ask("GET", f"/api/runs/{run}").status == 404
+    assert server.ask("POST", "/api/acts", {"act": "bring-back", "runs": [run]}).json["ids"] == [run]
+    assert server.get(f"/api/runs/{run}")["line"]["tag"] == "renamed"
+
+
+def test_a_filter_with_a_mistake_says_where(server: Server) -> None:
+    for path in ("/api/runs", "/api/values", "/api/importance"):
+        answer = server.ask("GET", path, where="tag = = 3", metric="valid/acc")
+        assert answer.status in (400, 422)
+        assert "^" in answer.json["where"] or answer.json["what"]
+
+
+def test_the_projects_of_the_user_are_listed_the_own_one_first(server: Server, project: Project) -> None:
+    found = server.get("/api/projects")
+    assert found[0]["root"] == str(project.root)
+    assert found[0]["key"] == ""
+    assert found[0]["runs"] >= 4
+
+
+def test_what_a_metric_depends_on_and_the_values_of_columns(server: Server, runs: dict[str, str]) -> None:
+    found = server.get("/api/values", column=["lr", "valid/acc"], where="lr > 0")
+    assert sorted(zip(found["columns"]["lr"], found["columns"]["valid/acc"], strict=True)) == [(0.1, 0.9), (0.2, 0.8)]
+    keys = server.get("/api/importance", metric="valid/acc")["keys"]
+    assert [each["key"] for each in keys] == ["lr"]
