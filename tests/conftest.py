@@ -141,6 +141,15 @@ def home(nothing_is_left_behind: None, tmp_path_factory: pytest.TempPathFactory)
         yield folder
 
 
+@pytest.fixture
+def signals_as_they_were() -> Iterator[None]:
+    """A test that fails must not leave the test run deaf to Ctrl-C."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
 @pytest.fixture(scope="session")
 def warm() -> Iterator[warm_python.Run]:
     """Runs Python as a process of its own that need not import torch: once for all tests of this process."""

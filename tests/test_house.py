@@ -176,6 +176,43 @@ def test_core_imports_the_standard_library_alone() -> None:
     assert foreign == []
 
 
+def test_one_module_alone_sets_what_a_signal_does() -> None:
+    setting = {"signal", "sigwait", "set_wakeup_fd", "pthread_sigmask", "setitimer", "alarm"}
+    places = {
+        name
+        for name, path in MODULES.items()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Attribute)
+        and node.attr in setting
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "signal"
+    }
+
+    assert places == {"assay.core.signals"}
+
+
+def test_no_fix_says_only_that_there_is_none() -> None:
+    empty = re.compile(r"(nothing|none)\b", re.IGNORECASE)
+    places = [
+        f"{path.relative_to(SRC)}:{word.lineno}: {word.value}"
+        for path in MODULES.values()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.keyword | ast.Assign)
+        and (node.arg if isinstance(node, ast.keyword) else ast.unparse(node.targets[0])) == "fix"
+        for word in ast.walk(node.value)
+        if isinstance(word, ast.Constant) and isinstance(word.value, str) and empty.match(word.value)
+    ]
+
+    assert places == []
+
+
+@pytest.mark.parametrize("face", ["assay", "assay.config"])
+def test_a_face_shows_its_public_names_alone(face: str) -> None:
+    module = importlib.import_module(face)
+
+    assert dir(module) == sorted(module.__all__)
+
+
 def test_every_module_has_a_docstring() -> None:
     silent = [name for name, path in MODULES.items() if not ast.get_docstring(ast.parse(path.read_bytes()))]
     assert silent == []

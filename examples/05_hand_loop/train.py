@@ -7,8 +7,6 @@ from torch import nn
 
 import assay
 from assay.engine import Accuracy, ByHand, Engine, Evaluate, Loader, Save, Saver, seed_all
-from assay.engine.checkpoint.saver import load
-from assay.engine.handlers.save import restore
 
 
 def spiral(seed, size=600):
@@ -33,9 +31,8 @@ def main(folder="checkpoints"):
         engine = Engine(process, Loader(spiral(1), batch_size=50, shuffle=True), epochs=20, recorder=run)
         engine.bus.extend(Evaluate({"valid": Loader(spiral(2), batch_size=600)}, every="5 epochs").handlers())
         engine.bus.extend(Save(saver, every="5 epochs").handlers())
-        if saver.complete()[0]:
-            restore(engine, load(saver.folder / saver.find("latest").name))
-            print("goes on from step", engine.state.step)
+        if engine.resume(saver):
+            print("resumed from step", engine.state.step)
 
         for xy, arm in engine:
             # Points near the middle are hard to tell apart, and count less: whatever the loss, it is written here.

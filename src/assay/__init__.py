@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from assay.record.logger import Logger as Logger
     from assay.record.meter import AvgMeter as AvgMeter
     from assay.record.meter import Meter as Meter
-    from assay.record.start import start as start
+    from assay.script import start as start
 
     __version__: str
 
@@ -35,7 +35,7 @@ _HOMES = {
     "load_model": "assay.compose",
     "run": "assay.compose",
     "runs": "assay.query.listing",
-    "start": "assay.record.start",
+    "start": "assay.script",
 }
 """Public name -> the module that defines it."""
 

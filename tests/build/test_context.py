@@ -85,7 +85,7 @@ def test_a_lookup_done_before_sees_what_is_set_after() -> None:
 
 def test_a_missing_name_is_told_with_the_nearest_names_that_are_set() -> None:
     context = Context()
-    with pytest.raises(ContextError, match="nothing is set yet"):
+    with pytest.raises(ContextError, match="Nothing is set as `optimizer`"):
         context.get("optimizer")
 
     context.set("optimizer", Optimizer())

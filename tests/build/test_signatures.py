@@ -242,6 +242,18 @@ def test_keys_swallowed_by_kwargs_are_notes_with_the_nearest_name(write: Write, 
     assert (note.kind, note.severity, note.fix) == ("unchecked", "note", "did you mean `width`?")
 
 
+def test_all_other_keys_that_kwargs_take_are_one_note(write: Write, tree: Tree) -> None:
+    project = write(model=MODEL)
+    keys = ["bold", "crisp", "drab", "eerie", "fuzzy"]
+    root = tree('[model]\ntype = "model.Open"\nwidth = 1\nwidht = 2\n' + "".join(f"{key} = 1\n" for key in keys))
+
+    mistyped, others = check(root, project)
+
+    assert (mistyped.key, mistyped.fix) == ("model.widht", "did you mean `width`?")
+    assert others.message.startswith("`bold`, `crisp`, `drab` and 2 more go into `**kwargs` of `model.Open`")
+    assert (others.kind, others.severity, others.key) == ("unchecked", "note", "model.bold")
+
+
 def test_positional_arguments_are_counted_typed_and_not_given_twice(write: Write, tree: Tree) -> None:
     project = write(model=MODEL)
     root = tree(

@@ -34,7 +34,7 @@ def test_set_try_set_and_force_set_where_nothing_is_and_where_something_is(table
 
 @pytest.mark.row("A20")
 def test_get_raises_with_the_nearest_names_and_what_is_set_and_try_get_gives_the_default(table: SymbolTable) -> None:
-    with pytest.raises(ContextError, match="nothing is set yet"):
+    with pytest.raises(ContextError, match="Nothing is set as `writer`"):
         table.get("writer")
     table.set("writer", None)
     table.set("writes", 3)

@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from assay.record.start import start
+from assay.script import start
 from assay.store.layout import Project
 from run_folders import make_run
 

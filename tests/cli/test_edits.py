@@ -66,7 +66,7 @@ def test_a_removed_run_comes_back_until_it_is_cleaned_away(assay: Assay, project
     assert "deleted: " in assay("gc").out
     assert assay("gc").out == "There is nothing to clean away.\n"
     wrong = assay("rm", "--undo", "first")
-    assert wrong.code == 2 and "none is removed" in wrong.err
+    assert wrong.code == 2 and "No removed run is called `first`." in wrong.err and "fix:" not in wrong.err
 
 
 def test_a_run_that_trains_is_not_removed(assay: Assay, project: Project) -> None:

@@ -15,7 +15,7 @@ from assay.core.run_file import IMPORTED
 from assay.query.find import find_run
 from assay.record.event_file import EventFile
 from assay.record.imported import write_run
-from assay.record.start import start as assay_start
+from assay.script import start as assay_start
 from assay.store.blobs import FileBlobs
 from assay.store.foreign.run import ForeignFile, ForeignRun, Found, curve
 from assay.store.layout import Project, run_folders

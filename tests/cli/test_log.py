@@ -13,7 +13,7 @@ from pathlib import Path
 
 from assay.core import lease
 from assay.core.facts import Ended, Evaluated, Saved, Started, Warned
-from assay.record.start import start
+from assay.script import start
 from assay.store.layout import Project
 from run_folders import hold_lease, make_run, tell
 

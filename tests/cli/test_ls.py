@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from assay.core.run_file import Best
-from assay.record.start import start
+from assay.script import start
 from assay.store.layout import Project
 from run_folders import hold_lease, make_project, make_run
 

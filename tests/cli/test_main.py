@@ -305,7 +305,7 @@ def test_every_public_name_resolves_and_no_other() -> None:
     assert sorted(face.__all__) == list(face.__all__)
     assert [name for name in face.__all__ if getattr(face, name) is None] == []
     assert set(face.__all__) <= set(dir(face))
-    assert face.start.__module__ == "assay.record.start"
+    assert face.start.__module__ == "assay.script"
     with pytest.raises(AttributeError, match="module 'assay' has no attribute 'strat'"):
         _ = face.strat
 

@@ -88,12 +88,30 @@ def also(*arguments: str) -> tuple[str, ...]:
 NET = '[model]\ntype = "model.Net"\nwidth = 32\n'
 ADAM = '[optimizer]\ntype = "torch.optim.AdamW"\nlr = 1e-3\n'
 
+BEST = """\
+[data.valid]
+source = { type = "model.Pair" }
+
+[process]
+type = "assay.engine.Supervised"
+criterion = { type = "torch.nn.MSELoss" }
+metrics = { acc = { type = "assay.engine.Accuracy" } }
+
+[checkpoint]
+best = { metric = "valid/ac", mode = "max" }
+"""
+
 MISTAKES = {
     # names
     "a section is mistyped": Mistake("[trian]\nepochs = 5\n"),
     "a key of a standard section is mistyped": Mistake('[train]\nepochs = 5\npresicion = "bf16"\n'),
     "a key that no section has": Mistake("[train]\nepochs = 5\nfoo = 1\n"),
     "a key at the top that nobody knows": Mistake("learning_rate = 0.1\n"),
+    "a key of another section at the top": Mistake("epochs = 5\n"),
+    "a key of another section": Mistake("[train]\nepochs = 5\nkeep = 2\n"),
+    "a parameter of the optimizer in another section": Mistake("[train]\nepochs = 5\nlr = 0.1\n"),
+    "an override without its section": Mistake(NET, also("width=64")),
+    "a best metric that nothing measures": Mistake(BEST, also("--shape")),
     "a module is mistyped": Mistake('[model]\ntype = "modle.Net"\nwidth = 32\n'),
     "a class is mistyped": Mistake('[model]\ntype = "model.Nett"\nwidth = 32\n'),
     "a class of torch is mistyped": Mistake('[optimizer]\ntype = "torch.optim.AdmaW"\n'),

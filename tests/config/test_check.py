@@ -7,6 +7,7 @@ import pytest
 
 from assay.config import Config, check_shape, dump, load, loads, open_config, open_text
 from assay.core.diagnostics import Problem, render
+from assay.core.errors import ConfigError
 
 CONTRACT = """\
 tag  = "mnist-cnn"
@@ -510,3 +511,47 @@ def test_what_a_notebook_defines_is_refused_with_where_to_put_it() -> None:
     (found,) = [each for each in problems if each.kind == "target-not-allowed"]
     assert "`__main__.Net` is only where this script or notebook runs" in found.message
     assert "a file beside the config, as model.py" in found.fix
+
+
+@pytest.mark.parametrize(
+    ("changes", "fixes"),
+    [
+        (["checkpoint.best.metric=valid/ac"], ["did you mean `valid/acc`?"]),
+        (["checkpoint.best.metric=valid/f1"], ["measured are valid/loss, valid/acc"]),
+        (["checkpoint.best.metric=vlaid/acc"], ["did you mean `valid/acc`?"]),
+        (["checkpoint.best.metric=valid/loss"], []),
+        (["checkpoint.best.metric=valid/acc/1"], []),  # a metric may give several numbers
+        (["checkpoint.best.metric=valid/f1", "process.type=model.Own"], []),  # a process may log what it likes
+        (["checkpoint.best.metric=valid/f1", "+task.type=model.Task"], []),
+        (["checkpoint.best.metric=valid/f1", 'plugins=[{ type = "model.Board" }]'], []),
+        (["checkpoint.best.metric=valid/f1", "evaluate.enabled=false"], []),
+        (
+            ['plugins=[{ type = "assay.engine.EarlyStop", metric = "valid/lss", mode = "min" }]'],
+            ["did you mean `valid/loss`?"],
+        ),
+    ],
+)
+def test_a_metric_that_decides_is_one_that_the_config_measures(
+    changes: list[str], fixes: list[str], project: Path
+) -> None:
+    found = check_shape(load("digits.toml", changes))
+
+    assert [problem.fix for problem in found if problem.kind == "never-measured"] == fixes
+
+
+@pytest.mark.parametrize(
+    ("key", "fix"),
+    [
+        ("lr=0.1", "did you mean `optimizer.lr`?"),
+        ("epochs=3", "did you mean `train.epochs`?"),
+        ("batch_size=8", "did you mean `data.train.batch_size`, `data.valid.batch_size` or `data.test.batch_size`?"),
+        ("train.keep=8", "did you mean `checkpoint.keep`?"),
+        ("warmup_ratio=0.1", "did you mean `schedule.warmup_ratio`?"),
+        ("every=1 epoch", "did you mean `evaluate.every`, `checkpoint.every` or `log.every`?"),
+    ],
+)
+def test_a_key_that_belongs_to_another_section_is_told_with_its_place(key: str, fix: str, project: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load("digits.toml", [key])
+
+    assert [problem.fix for problem in caught.value.problems] == [fix]

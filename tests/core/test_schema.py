@@ -23,6 +23,10 @@ def test_every_default_is_a_value_the_key_would_take() -> None:
                 pass
             case "period", str() as text:
                 schema.parse_period(text)
+            case "steps", str() as text:
+                schema.parse_steps(text)
+            case "duration", str() as text:
+                schema.parse_duration_s(text)
             case ("choice", text) if text in key.choices:
                 pass
             case ("int", word) if word in key.choices:
@@ -50,6 +54,7 @@ def test_what_does_not_change_the_weights_is_marked() -> None:
         "evaluate",
         "checkpoint",
         "parallel",
+        "log",
         "display",
     }
 

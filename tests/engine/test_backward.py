@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from assay.core.errors import InputError
 from assay.core.ports import MemoryRecorder
 from assay.engine import Backward, Loader, NonFiniteError, Process, WarmupCosine
-from assay.engine.handlers.save import capture, restore
+from assay.engine.checkpoint.engine_state import capture, restore
 from engine.toys import engine, kept, net, points, same_bits, supervised, weights_of
 
 F64 = torch.float64

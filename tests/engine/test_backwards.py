@@ -26,7 +26,7 @@ from assay.engine import (
     WarmupCosine,
 )
 from assay.engine.backward import debugged
-from assay.engine.handlers.save import capture, restore
+from assay.engine.checkpoint.engine_state import capture, restore
 from engine.toys import engine, kept, net, points, same_bits, weights_of
 
 F64 = torch.float64

@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 
 from assay.core.errors import InputError
 from assay.core.events import NEVER, Always, At, Event, Every, Handler, When
+from assay.engine import BatchDigest, EarlyStop, Evaluate
 from assay.engine.bus import Bus, Point, bind_by_name, event_named, on
+from engine.toys import engine, loader
 
 
 @pytest.fixture
@@ -357,3 +359,22 @@ def test_a_function_becomes_a_handler_by_decoration(bus: Bus) -> None:
     assert (half.event, half.when, half.priority, half.name) == (Event.STEP_END, Every(2), 3, "half")
     assert (always.event, always.when, always.priority) == (Event.EPOCH_END, Always(), 0)
     assert sorted(handler.name for handler in bus.order()) == ["always", "half"]
+
+
+def test_objects_that_have_handlers_are_taken_as_they_are() -> None:
+    stop = EarlyStop("valid/loss", "min", patience=1, min_delta=100.0)
+    runs = engine(handlers=[Evaluate({"valid": loader(6, 4)}), stop], epochs=5)
+    runs.bus.extend([BatchDigest()])
+
+    state = runs.run()
+
+    assert (state.epoch, state.stop.reason.partition(":")[0]) == (2, "early stop")
+    assert any(isinstance(getattr(each.fn, "__self__", None), BatchDigest) for each in runs.bus.order())
+
+
+@pytest.mark.parametrize("wrong", [EarlyStop, print, "EarlyStop"])
+def test_what_is_no_handler_and_has_none_is_refused_with_what_to_give(wrong: object) -> None:
+    with pytest.raises(InputError, match="is no handler, and has none") as caught:
+        engine(handlers=[wrong])
+
+    assert "`handlers()`" in caught.value.fix

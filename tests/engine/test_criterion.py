@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from assay.core.errors import CheckpointError
 from assay.engine import Engine, Loader, Saver, Supervised, Where
-from assay.engine.handlers.save import capture, restore
+from assay.engine.checkpoint.engine_state import capture, restore
 from assay.engine.weights import load_to_evaluate
 from engine.test_evaluate import classes
 from engine.toys import engine, net, same_bits

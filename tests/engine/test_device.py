@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 import torch
 from torch import nn
 
 from assay.core.errors import InputError
-from assay.engine.device import SMALL_MODEL, pick_device, pick_threads, place, use_threads
+from assay.engine.device import SMALL_MODEL, cores, pick_device, pick_threads, place, use_threads
 
 
 @pytest.fixture
@@ -71,8 +69,16 @@ def test_a_number_that_is_none_is_refused(name: str) -> None:
 
 def test_a_small_model_gets_one_thread_and_a_large_one_all_cores() -> None:
     assert pick_threads("auto", of_size(SMALL_MODEL)) == 1
-    assert pick_threads("auto", of_size(SMALL_MODEL + 1)) == os.cpu_count()
+    assert pick_threads("auto", of_size(SMALL_MODEL + 1)) == cores()
     assert pick_threads(3, of_size(1)) == 3
+
+
+@pytest.mark.parametrize(("ranks", "threads"), [(1, 8), (2, 4), (3, 2), (16, 1)])
+def test_the_ranks_of_a_machine_share_its_cores(ranks: int, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("assay.engine.device.cores", lambda: 8)
+
+    assert pick_threads("auto", of_size(SMALL_MODEL + 1), ranks=ranks) == threads
+    assert pick_threads(5, of_size(SMALL_MODEL + 1), ranks=ranks) == 5
 
 
 def test_threads_are_given_to_torch() -> None:

@@ -13,8 +13,8 @@ from assay.core.errors import InputError
 from assay.core.facts import Warned
 from assay.core.ports import MemoryRecorder
 from assay.engine import EarlyStop, Engine, Evaluate, Save, Saver
+from assay.engine.checkpoint.engine_state import capture, restore
 from assay.engine.checkpoint.folder import load
-from assay.engine.handlers.save import capture, restore
 from engine.toys import engine, loader, same_bits, supervised
 
 
@@ -72,7 +72,7 @@ def test_it_stops_after_so_many_evaluations_without_a_better_one(
     state = runs.run()
 
     assert state.step == steps
-    assert bool(state.stop_reason) == (steps < len(values))
+    assert bool(state.stop.reason) == (steps < len(values))
 
 
 def test_the_reason_says_what_was_waited_for() -> None:
@@ -80,7 +80,7 @@ def test_the_reason_says_what_was_waited_for() -> None:
 
     state = runs.run()
 
-    assert state.stop_reason == "early stop: valid/acc was not better than 0.5 (step 1) in 2 evaluations"
+    assert state.stop.reason == "early stop: valid/acc was not better than 0.5 (step 1) in 2 evaluations"
 
 
 VALUES = [1.0, 3.0, 2.0, 2.5, 2.0, 2.0, 9.0]
@@ -96,7 +96,7 @@ def test_a_run_that_goes_on_stops_where_it_would_have_stopped(step: int, tmp_pat
     restore(resumed, load(tmp_path / "whole" / f"step-{step:09d}"))
     resumed.run()
 
-    assert resumed.state.stop_reason == whole.state.stop_reason
+    assert resumed.state.stop.reason == whole.state.stop.reason
     assert same_bits(capture(resumed), capture(whole))
     assert not [fact for fact in recorder.facts if isinstance(fact, Warned)]
 
@@ -109,7 +109,7 @@ def test_more_patience_lets_a_stopped_run_go_on(tmp_path: Path) -> None:
     restore(resumed, load(tmp_path / "step-000000005"))
 
     assert resumed.run().step == 7
-    assert not resumed.state.stop_reason
+    assert not resumed.state.stop.reason
 
 
 def test_what_was_seen_of_another_metric_does_not_count(tmp_path: Path) -> None:

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from assay.core.errors import CheckpointError, InputError
 from assay.engine import EMA, Engine, Evaluate, Loader, Save, Saver, evaluate
+from assay.engine.checkpoint.engine_state import capture, restore
 from assay.engine.checkpoint.folder import load
 from assay.engine.handlers.ema import evaluated_weights
-from assay.engine.handlers.save import capture, restore
 from engine.toys import engine, hard_net, loader, net, points, same_bits, supervised
 
 

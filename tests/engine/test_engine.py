@@ -18,7 +18,7 @@ from assay.core.errors import InputError
 from assay.core.events import At, Event, Handler
 from assay.core.ports import MemoryRecorder
 from assay.engine import Backward, Engine, Evaluate, Loader, Save, Saver, Supervised, WarmupCosine
-from assay.engine.handlers.save import capture, restore
+from assay.engine.checkpoint.engine_state import capture, restore
 from assay.engine.seed import STEP, key
 from engine.toys import (
     Counted,
@@ -321,7 +321,7 @@ def test_stop_ends_after_the_step_as_a_bound_does() -> None:
 
     state = runs.run()
 
-    assert (state.step, state.epoch, state.epoch_step, state.stop_reason) == (5, 1, 2, "enough")
+    assert (state.step, state.epoch, state.epoch_step, state.stop.reason) == (5, 1, 2, "enough")
     assert told[-1] == "run_end"
 
 
@@ -332,14 +332,14 @@ def test_the_first_reason_to_stop_is_kept() -> None:
 
     state = runs.run()
 
-    assert (state.stop_reason, state.step) == ("first", 0)
+    assert (state.stop.reason, state.step) == ("first", 0)
 
 
-@pytest.mark.parametrize(("hurry", "epochs"), [(False, 1), (True, 0)])
-def test_in_a_hurry_the_end_of_the_epoch_is_left_to_the_run_that_goes_on(hurry: bool, epochs: int) -> None:
+@pytest.mark.parametrize(("interrupts", "epochs"), [(False, 1), (True, 0)])
+def test_interrupted_the_end_of_the_epoch_is_left_to_the_run_that_goes_on(interrupts: bool, epochs: int) -> None:
     runs = engine()
     told = heard(runs, Event.EPOCH_END, Event.RUN_END)
-    runs.on("step_end", every=3)(lambda: runs.stop("signal", hurry=hurry))
+    runs.on("step_end", every=3)(lambda: runs.stop("signal", interrupts=interrupts))
 
     runs.run()
     later = engine()

@@ -16,7 +16,7 @@ from assay.core.errors import InputError
 from assay.core.facts import Evaluated
 from assay.core.ports import MemoryRecorder
 from assay.engine import F1, Accuracy, Engine, Evaluate, Loader, Supervised, evaluate
-from assay.engine.handlers.save import capture
+from assay.engine.checkpoint.engine_state import capture
 from engine.toys import Noisy, engine, hard_net, heard, loader, net, points, same_bits, supervised
 
 
@@ -68,7 +68,7 @@ def test_two_epochs_apart_means_after_the_second_fourth_and_sixth() -> None:
 
 def test_a_run_that_goes_on_later_does_not_evaluate_before_it_ends() -> None:
     runs, recorder = training("1 epoch")
-    runs.on("step_end", every=5)(lambda: runs.stop("SIGTERM", hurry=True))
+    runs.on("step_end", every=5)(lambda: runs.stop("SIGTERM", interrupts=True))
 
     runs.run()
 

@@ -38,8 +38,8 @@ from assay.engine import (
     SetValue,
     Throughput,
 )
+from assay.engine.checkpoint.engine_state import capture, restore, unlike
 from assay.engine.handlers.batch_digest import BatchDigest
-from assay.engine.handlers.save import capture, restore, unlike
 from engine.toys import Noisy, engine, hard_net, loader, same_bits, supervised
 
 Make = Callable[[Path], Any]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import signal
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,22 +11,15 @@ import pytest
 import torch
 
 from assay.core.ports import MemoryRecorder
+from assay.core.signals import Terminated, stopping
+from assay.core.stop import Stop
 from assay.engine import Backward, Engine, Evaluate, Loader, Save, Saver, WarmupCosine
+from assay.engine.checkpoint.engine_state import capture, restore
 from assay.engine.checkpoint.folder import load
-from assay.engine.handlers.interrupt import stopping_on_signals
-from assay.engine.handlers.save import capture, restore
 from engine.toys import Noisy, engine, hard_net, heard, loader, same_bits, supervised
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-
-
-@pytest.fixture(autouse=True)
-def signals_as_they_were() -> Iterator[None]:
-    """A test that fails must not leave the test run deaf to Ctrl-C."""
-    before = {number: signal.getsignal(number) for number in SIGNALS}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
+pytestmark = pytest.mark.usefixtures("signals_as_they_were")
 
 
 def sends(number: signal.Signals) -> Callable[[], None]:
@@ -53,7 +45,8 @@ def saved_run(folder: Path, **given: Any) -> Engine:
 @pytest.mark.parametrize("number", SIGNALS)
 @pytest.mark.parametrize("event", ["step_begin", "backward_begin", "backward_end", "step_end"])
 def test_the_first_signal_lets_the_step_end_and_saves_it(number: signal.Signals, event: str, tmp_path: Path) -> None:
-    runs = saved_run(tmp_path)
+    stop = Stop()
+    runs = saved_run(tmp_path, stop=stop)
     told = heard(runs)
     steps: list[int] = []
 
@@ -63,32 +56,32 @@ def test_the_first_signal_lets_the_step_end_and_saves_it(number: signal.Signals,
         if len(steps) == 2:
             signal.raise_signal(number)
 
-    with stopping_on_signals(runs) as caught:
+    with stopping(stop) as signals:
         state = runs.run()
 
-    assert (state.step, state.stop_reason) == (2, number.name)
-    assert (caught.signal, caught.exit_code) == (number, 128 + number)
+    assert (state.step, state.stop.reason) == (2, number.name)
+    assert (stop.interrupts, stop.signal, signals.heard) == (True, number, [number])
     assert told[-3:] == ["run_end", "checkpoint_begin", "checkpoint_end"]
     assert [manifest.step for manifest in Saver(tmp_path).complete()[0]] == [2]
 
 
 def test_without_a_signal_nothing_was_caught() -> None:
-    runs = engine()
+    stop = Stop()
 
-    with stopping_on_signals(runs) as caught:
-        state = runs.run()
+    with stopping(stop) as signals:
+        state = engine(stop=stop).run()
 
-    assert (caught.signal, caught.exit_code, state.stop_reason, state.step) == (None, 0, "", 6)
+    assert (signals.heard, stop.signal, stop.reason, stop.interrupts, state.step) == ([], 0, "", False, 6)
 
 
 def test_a_signal_before_the_first_step_leaves_a_run_that_can_be_begun_later(tmp_path: Path) -> None:
     runs = saved_run(tmp_path)
     runs.on("run_begin")(sends(signal.SIGTERM))
 
-    with stopping_on_signals(runs):
-        state = runs.run()
+    with pytest.raises(Terminated):
+        runs.run()
 
-    assert state.step == 0
+    assert runs.state.step == 0
     assert Saver(tmp_path).find().step == 0
 
 
@@ -97,15 +90,15 @@ def test_a_signal_during_an_evaluation_lets_it_end(tmp_path: Path) -> None:
     runs.on("eval_step_begin")(sends(signal.SIGINT))
     told = heard(runs)
 
-    with pytest.raises(KeyboardInterrupt), stopping_on_signals(runs):
+    with pytest.raises(KeyboardInterrupt):
         runs.run()  # the second batch of the evaluation sends the second signal
     assert told[-2:] == ["eval_step_begin", "exception"]
 
     again = saved_run(tmp_path / "again")
     again.on("eval_begin")(sends(signal.SIGINT))
-    with stopping_on_signals(again):
-        state = again.run()
-    assert (state.step, state.metrics.keys()) == (3, {"valid/loss"})
+    with pytest.raises(KeyboardInterrupt):
+        again.run()
+    assert (again.state.step, again.state.metrics.keys()) == (3, {"valid/loss"})
 
 
 @pytest.mark.parametrize("first", SIGNALS)
@@ -119,12 +112,12 @@ def test_the_second_signal_ends_at_once(first: signal.Signals, second: signal.Si
         signal.raise_signal(first)
         signal.raise_signal(second)
 
-    with pytest.raises(KeyboardInterrupt), stopping_on_signals(runs) as caught:
+    with pytest.raises(KeyboardInterrupt if second == signal.SIGINT else Terminated):
         runs.run()
 
     assert told[-2:] == ["backward_end", "exception"]
-    assert caught.signal == first
-    assert isinstance(runs.state.error, KeyboardInterrupt)
+    assert runs.state.stop.signal == first
+    assert isinstance(runs.state.error, KeyboardInterrupt | Terminated)
     assert Saver(tmp_path).complete()[0] == []
 
 
@@ -134,7 +127,7 @@ def test_a_run_that_goes_on_after_a_signal_is_the_uninterrupted_one(step: int, t
     whole.run()
     stopped = saved_run(tmp_path / "stopped")
     stopped.on("step_end")(lambda state: signal.raise_signal(signal.SIGTERM) if state.step == step else None)
-    with stopping_on_signals(stopped):
+    with pytest.raises(Terminated):
         stopped.run()
     resumed = saved_run(tmp_path / "stopped")
     restore(resumed, load(tmp_path / "stopped" / f"step-{step:09d}"))
@@ -147,58 +140,63 @@ def test_a_run_that_goes_on_after_a_signal_is_the_uninterrupted_one(step: int, t
     assert points == whole.recorder.points  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("ending", ["end", "error", "signal"])
-def test_signals_mean_afterwards_what_they_meant_before(ending: str) -> None:
-    def own(number: int, frame: object) -> None: ...
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_after_the_last_step_changes_no_end_and_is_raised_when_it_is_over(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    runs = saved_run(tmp_path)
+    runs.on("run_end", priority=-5)(sends(number))
 
-    signal.signal(signal.SIGINT, own)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    runs = engine()
-    if ending == "error":
-        runs.on("step_end")(lambda: 1 / 0)
-    if ending == "signal":
-        runs.on("step_end", every=1)(lambda: runs.state.step == 1 and signal.raise_signal(signal.SIGTERM))
+    with pytest.raises(KeyboardInterrupt if number == signal.SIGINT else Terminated):
+        runs.run()
 
-    try:
-        with stopping_on_signals(runs):
-            assert signal.getsignal(signal.SIGINT) not in (own, signal.SIG_IGN)
-            runs.run()
-    except ZeroDivisionError:
-        assert ending == "error"
-
-    assert signal.getsignal(signal.SIGINT) is own
-    assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
+    assert (runs.state.step, runs.state.stop.interrupts) == (6, False)
+    assert (tmp_path / "final.json").exists()
 
 
-def test_a_handler_that_was_not_set_from_python_becomes_the_default_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = signal.signal
+def test_a_loop_by_hand_ends_after_the_step_and_saves_it_then_raises_the_signal(tmp_path: Path) -> None:
+    runs = saved_run(tmp_path)
 
-    def foreign(number: int, handler: Any) -> Any:
-        """As `signal.signal` answers when C code had set the handler before."""
-        if handler is None:
-            raise TypeError("signal handler must be signal.SIG_IGN, signal.SIG_DFL, or a callable object")
-        real(number, handler)
+    with pytest.raises(Terminated):
+        for inputs, targets in runs:
+            if runs.state.step == 1:
+                signal.raise_signal(signal.SIGTERM)
+            runs.backward(torch.nn.functional.mse_loss(runs.process.model(inputs), targets))
 
-    monkeypatch.setattr(signal, "signal", foreign)
-    with stopping_on_signals(engine()):
-        pass
-    monkeypatch.undo()
-
+    assert runs.state.step == 2
+    assert Saver(tmp_path).find().step == 2
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
-def test_in_another_thread_a_run_is_left_to_whoever_handles_signals() -> None:
-    before = [signal.getsignal(number) for number in SIGNALS]
-    seen: list[Any] = []
+def test_an_engine_leaves_signals_alone_that_somebody_else_handles() -> None:
+    mine: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, frame: mine.append(number))
+    runs = engine()
+    runs.on("step_end")(lambda: runs.state.step == 2 and signal.raise_signal(signal.SIGTERM))
 
-    def train() -> None:
-        runs = engine()
-        with stopping_on_signals(runs) as caught:
-            seen.append([signal.getsignal(number) for number in SIGNALS])
-            seen.append((runs.run().step, caught.exit_code))
+    assert runs.run().step == 6
+    assert mine == [signal.SIGTERM]
 
-    thread = threading.Thread(target=train)
-    thread.start()
-    thread.join()
 
-    assert seen == [before, (6, 0)]
+def test_an_early_stop_before_a_signal_is_an_interruption_all_the_same(tmp_path: Path) -> None:
+    runs = saved_run(tmp_path)
+
+    @runs.on("step_end")
+    def stop_and_interrupt() -> None:
+        runs.stop("enough")
+        signal.raise_signal(signal.SIGTERM)
+
+    with pytest.raises(Terminated):
+        runs.run()
+
+    assert (runs.state.stop.reason, runs.state.stop.interrupts) == ("SIGTERM", True)
+    assert not (tmp_path / "final.json").exists()
+
+
+def test_an_engine_that_is_run_again_can_be_stopped_again() -> None:
+    runs = engine(steps=2)
+    runs.run()
+    runs.state.max_steps = 6
+    runs.on("step_end")(lambda: runs.state.step == 4 and runs.stop("enough"))
+
+    assert (runs.run().step, runs.state.stop.reason) == (4, "enough")

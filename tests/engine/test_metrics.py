@@ -14,10 +14,13 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from assay.core.errors import InputError
+from assay.core.ports import MemoryRecorder
 from assay.engine import F1, Accuracy, Adapted, Confusion, Mean, Perplexity, Precision, Recall
 from assay.engine.batches import blame_device, size_of, to_device
+from assay.engine.handlers.evaluate import evaluate
 from assay.engine.metrics.classes import Average
-from assay.engine.metrics.metric import as_metric, numbers
+from assay.engine.metrics.metric import as_metric, parts_of
+from assay.engine.process import Process
 
 # ---------------------------------------------------------------------------------------------------------------- mean
 
@@ -406,7 +409,28 @@ def test_a_metric_of_another_library_is_taken_as_it_is() -> None:
     metric.update({"pred": torch.tensor([1]), "target": torch.tensor([1])})
 
     assert metric.value() == {"0": 0.75, "1": 0.25}
-    assert numbers("valid/acc", metric.value()) == {"valid/acc/0": 0.75, "valid/acc/1": 0.25}
+    assert parts_of("valid/acc", metric.value()) == {"valid/acc/0": 0.75, "valid/acc/1": 0.25}
+
+
+class TheirMatrix(Theirs):
+    def compute(self) -> Any:
+        return {"counts": torch.tensor([[5, 1], [0, 4]]), "total": torch.tensor([[10.0]])}
+
+
+class Answers(Process):
+    def forward_step(self, batch: Tensor) -> tuple[None, dict[str, Tensor]]:
+        return None, {"pred": batch, "target": batch}
+
+
+def test_a_matrix_of_another_library_is_a_file_and_no_metric_of_each_cell() -> None:
+    recorder = MemoryRecorder()
+    process = Answers()
+    process.model, process.metrics = nn.Identity(), {"confusion": TheirMatrix()}
+
+    results, _ = evaluate(process, [torch.zeros(3)], split="valid", step=7, recorder=recorder)
+
+    assert results == {"valid/confusion/total": 10.0}
+    assert recorder.artifacts == {"valid/confusion/counts_step7.csv": b"0,1\n5,1\n0,4\n"}
 
 
 def test_a_metric_of_another_library_follows_the_output_to_its_device_and_says_what_it_lacks() -> None:
@@ -431,7 +455,7 @@ def test_a_metric_of_another_library_follows_the_output_to_its_device_and_says_w
     ],
 )
 def test_whatever_a_metric_gives_becomes_numbers_by_name(value: Any, named: dict[str, float]) -> None:
-    assert numbers("m", value) == named
+    assert parts_of("m", value) == named
 
 
 def test_what_is_no_metric_is_refused() -> None:

@@ -97,7 +97,7 @@ def test_states_are_saved_read_and_loaded_by_name(tmp_path: Path) -> None:
     assert draw() == third
     with pytest.raises(InputError, match="is kept under 'c'") as caught:
         rnd.load("c")
-    assert caught.value.fix == "There are: a, b."
+    assert caught.value.fix == "there are a, b"
     with pytest.raises(CheckpointError, match="cannot be called"):
         rnd.mark("../a")
 

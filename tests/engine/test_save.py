@@ -17,8 +17,8 @@ from assay.core.facts import Saved, Warned
 from assay.core.ports import MemoryRecorder
 from assay.engine import Backward, Engine, Evaluate, Loader, NonFiniteError, Save, Saver, WarmupCosine, Where
 from assay.engine.checkpoint.codec import digest
+from assay.engine.checkpoint.engine_state import capture, restore
 from assay.engine.checkpoint.folder import load
-from assay.engine.handlers.save import capture, restore
 from engine.toys import Noisy, engine, hard_net, heard, loader, net, points, same_bits, supervised, weights_of
 
 
@@ -136,14 +136,14 @@ def test_of_a_hundred_steps_three_checkpoints_stay_beside_the_best_and_the_final
     assert saver.find("final").step == 130
 
 
-@pytest.mark.parametrize("hurry", [False, True])
-def test_a_run_that_was_interrupted_has_no_final_checkpoint(hurry: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("interrupts", [False, True])
+def test_a_run_that_was_interrupted_has_no_final_checkpoint(interrupts: bool, tmp_path: Path) -> None:
     runs, _ = saving(tmp_path)
-    runs.on("step_end", every=2)(lambda: runs.stop("enough", hurry=hurry))
+    runs.on("step_end", every=2)(lambda: runs.stop("enough", interrupts=interrupts))
 
     runs.run()
 
-    assert (Saver(tmp_path).folder / "final.json").exists() is not hurry
+    assert (Saver(tmp_path).folder / "final.json").exists() is not interrupts
 
 
 @pytest.mark.row("E33")
@@ -164,7 +164,7 @@ def test_a_resumed_run_begins_with_the_next_step(step: int, tmp_path: Path) -> N
 
 def test_the_end_of_a_run_that_was_stopped_is_saved(tmp_path: Path) -> None:
     runs, _ = saving(tmp_path)
-    runs.on("step_end", every=2)(lambda: runs.stop("SIGINT", hurry=True))
+    runs.on("step_end", every=2)(lambda: runs.stop("SIGINT", interrupts=True))
 
     runs.run()
 

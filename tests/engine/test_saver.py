@@ -328,7 +328,8 @@ def test_the_three_kinds_grow_as_they_should_and_each_carries_its_info(tmp_path:
         (i, {"b": i}) for i in [*range(10), 7, 8, 9, *range(10)]
     ]
     assert all(json.loads((each.path / "manifest.json").read_text())["info"] == each.info for each in every)
-    assert all(saver.load(each.name) == {"a": each.step} for each in every)
+    assert all(saver.load(each.name) == saver.load(each) == {"a": each.step} for each in every)
+    assert saver.load(saver.save_keypoint(11, {"a": 11})) == {"a": 11}
     assert "{'b': 0}" in repr(every[0])
 
 

@@ -13,7 +13,7 @@ from torch import nn
 from assay.core.errors import InputError
 from assay.engine.backward import Backward
 from assay.engine.backward_part import NonFiniteError
-from assay.engine.handlers.save import capture, restore
+from assay.engine.checkpoint.engine_state import capture, restore
 from assay.engine.precision import in_precision
 from assay.engine.scaler import ScaledBackward
 from assay.engine.schedules import WarmupLinear

@@ -200,7 +200,7 @@ def test_a_state_that_was_saved_or_loaded_shares_nothing_with_the_run() -> None:
 def test_bounds_batches_and_reasons_are_not_saved() -> None:
     runs = engine(supervised(), epochs=1)
     runs.run()
-    runs.stop("enough", hurry=True)
+    runs.stop("enough", interrupts=True)
 
     assert runs.state.state_dict().keys() == set(SAVED)
-    assert not {"batch", "output", "max_steps", "stop_reason", "hurry", "error"} & set(SAVED)
+    assert not {"batch", "output", "max_steps", "stop", "error"} & set(SAVED)

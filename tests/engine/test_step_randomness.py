@@ -15,8 +15,8 @@ from torch.utils.data import DataLoader
 from assay.core.events import At, Event, Handler
 from assay.core.facts import Warned
 from assay.engine import Backward, Engine, Loader, Supervised, seed
+from assay.engine.checkpoint.engine_state import capture, restore
 from assay.engine.data.source import StatefulData, as_source
-from assay.engine.handlers.save import capture, restore
 from assay.engine.seed import WATCHED_STEPS, StepRandomness, seed_all, undisturbed
 from engine.toys import same_bits
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import os
 import random
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -291,6 +294,60 @@ def test_a_worker_that_ends_itself_is_told_with_its_code() -> None:
     error = failing(Leaves())
 
     assert isinstance(error, WorkerError) and "ended with exit code 3" in error.what
+
+
+def test_a_worker_that_crashes_was_not_killed() -> None:
+    class Crashes(Noisy):
+        def __getitem__(self, index: int) -> Any:
+            faulthandler.disable()  # that of pytest would tell all about it
+            os.kill(os.getpid(), signal.SIGSEGV)
+
+    error = failing(Crashes())
+
+    assert isinstance(error, WorkerError) and "crashed (SIGSEGV)" in error.what
+
+
+ORPHANS = """
+import os, sys, time
+import torch
+from assay.engine import Loader
+from assay.engine.pipes import SequenceWrapper, StreamLoader, chain, itr
+
+class Sleepy:
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, i):
+        open(f"{sys.argv[1]}/{os.getpid()}", "w").close()
+        time.sleep(1000)
+
+if sys.argv[2] == "stream":
+    stages = [itr.SplitByWorker(), itr.Map(Sleepy().__getitem__), itr.Batch(2)]
+    loader = StreamLoader(chain([SequenceWrapper(range(8)), *stages]), workers=2)
+else:
+    loader = Loader(Sleepy(), batch_size=2, workers=2, start_method=sys.argv[2])
+if __name__ == "__main__":
+    next(iter(loader))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with its parent")
+@pytest.mark.parametrize("how", ["fork", "spawn", "stream"])
+def test_workers_that_are_in_the_middle_of_a_sample_end_with_a_parent_that_is_killed(how: str, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(ORPHANS)
+    folder = tmp_path / "pids"
+    folder.mkdir()
+    with subprocess.Popen([sys.executable, str(script), str(folder), how]) as parent:
+        until = time.monotonic() + 100
+        while len(list(folder.iterdir())) < 2 and time.monotonic() < until:
+            time.sleep(0.05)
+        workers = [psutil.Process(int(each.name)) for each in folder.iterdir()]
+        parent.kill()
+
+    gone, alive = psutil.wait_procs(workers, timeout=30)
+
+    assert (len(gone), alive) == (2, [])
 
 
 def test_a_batch_that_takes_too_long_is_told() -> None:

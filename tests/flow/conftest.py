@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -186,3 +188,24 @@ def commands(run: Run, toy: Path) -> Assay:
         return run(["-m", "assay", *arguments], folder=cwd, variables=own)
 
     return call
+
+
+def begun(toy: Path, *arguments: str, **variables: str) -> subprocess.Popen[str]:
+    """A command in the toy project, as a process that goes on."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "assay", *arguments],
+        cwd=toy,
+        env={**os.environ, "PYTHONPATH": str(SRC), "NO_COLOR": "1", **variables},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def wait_for(happened: Callable[[], object]) -> None:
+    """Return when something has happened; TimeoutError."""
+    until = time.monotonic() + 100
+    while time.monotonic() < until:
+        if happened():
+            return
+        time.sleep(0.05)
+    raise TimeoutError("it has not happened")

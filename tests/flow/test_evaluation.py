@@ -480,7 +480,7 @@ def test_the_best_model_is_that_of_the_extreme_value_of_a_metric(assay, project:
     assert (again.metrics["valid/Acc@1"], again.step) == (extreme, best.step)
 
     wrong = assay("run", "lazy.py", "checkpoint.best.metric=valid/mean-of-ranks")
-    assert wrong.returncode == 2 and "there are: valid/loss, valid/Acc@1" in wrong.stderr
+    assert wrong.returncode == 2 and "measured are valid/loss, valid/Acc@1" in wrong.stderr
 
 
 # -------------------------------------------------------------------------------------------------------------- resume

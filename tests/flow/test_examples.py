@@ -153,7 +153,7 @@ def test_the_loop_by_hand_learns_is_recorded_and_knows_when_it_was_done(warm: Ru
     first, second = ran(), ran()
 
     assert first.startswith("step 240: valid/acc") and float(first.rpartition(" ")[2]) > 0.9
-    assert second == f"goes on from step 240\n{first}"
+    assert second == f"resumed from step 240\n{first}"
     curves = [read_series(run / "metrics.bin") for run in sorted((tmp_path / "runs").iterdir())]
     (whole,) = (curve for curve in curves if "train/loss" in curve)
     assert whole["train/loss"].steps.tolist() == whole["train/unweighted"].steps.tolist() == list(range(1, 241))

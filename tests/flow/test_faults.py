@@ -231,7 +231,7 @@ def test_a_second_signal_ends_at_once_and_loses_nothing_that_was_recorded(toy: P
     assert "Traceback" not in said.stderr and "stopped" in said.stderr
     run = only_run(toy)
     file = run_file.read(run)
-    assert (file.status, file.sealed, file.newest.reason) == ("stopped", True, "interrupted")
+    assert (file.status, file.sealed, file.newest.reason) == ("stopped", True, "SIGINT")
     shown = sum(line.startswith("epoch ") and "loss" in line for line in said.stderr.splitlines())
     assert list(read_series(run / "metrics.bin")["train/loss"].steps) == list(range(1, file.newest.to_step + 1))
     assert shown <= file.newest.to_step <= shown + 1
@@ -261,13 +261,15 @@ def test_a_disk_that_fills_up_ends_no_run_and_is_told(in_child, toy: Path) -> No
     """No file may grow beyond 20 kB: the record fits, a checkpoint of this wide a model does not."""
     ran = in_child(FULL, "20000", "run", "toy.toml", "model.width=2000", "--device", "cpu")
 
-    assert ran.returncode == 0, ran.stderr
+    assert ran.returncode == 1, ran.stderr
     run = only_run(toy)
     warned = [timed.fact for timed in read_events(run / "events.jsonl") if isinstance(timed.fact, Warned)]
     assert "Traceback" not in ran.stderr
     assert warned and warned[0].message in ran.stderr
+    assert sum("checkpoint" in each.message for each in warned) == 2  # the first one and the final one
     assert run_file.read(run).status == "finished"
-    assert "finished" in ran.stderr
+    assert run_file.read(run).newest.reason == "final weights not kept: file too large"
+    assert "finished" in ran.stderr and "final weights not kept: file too large" in ran.stderr
     assert not [path for path in (run / "checkpoints").iterdir() if path.name.endswith(".tmp")]
 
 
@@ -285,7 +287,7 @@ def test_a_run_on_a_disk_that_is_really_full_keeps_its_last_good_checkpoint_and_
     try:
         ran = assay("run", "toy.toml", "model.width=2000", "--device", "cpu", ASSAY_RUNS_DIR=str(disk))
 
-        assert ran.returncode == 0, ran.stderr
+        assert ran.returncode == 1, ran.stderr
         assert "Traceback" not in ran.stderr
         assert "The checkpoint of step 32 was not written: [Errno 28] No space left on device." in ran.stderr
         (run,) = disk.iterdir()
@@ -293,6 +295,15 @@ def test_a_run_on_a_disk_that_is_really_full_keeps_its_last_good_checkpoint_and_
         assert [path.name for path in (run / "checkpoints").iterdir()] == ["step-000000003"]
         curve = read_series(run / "metrics.bin")["train/loss"]
         assert list(curve.steps) == list(range(1, 33))
+        lost = "final weights not kept: disk full"
+        assert lost in [each.strip() for line in ran.stderr.splitlines() for each in line.split("  ")]
+        assert f"go on with: assay resume {run_file.read(run).id}" in ran.stderr
+        assert f"{run_file.read(run).id}: {lost}" in assay("ls", ASSAY_RUNS_DIR=str(disk)).stdout
+        assert f"finished: {lost}" in assay("show", "last", ASSAY_RUNS_DIR=str(disk)).stdout
+        subprocess.run(["mount", "-o", "remount,size=1m", str(disk)], check=True)
+        tested = assay("test", "last", "--split", "valid", ASSAY_RUNS_DIR=str(disk))
+        said = " ".join(tested.stderr.split())
+        assert f"@step-000000003: the newest that were kept (step 32 was the last; finished: {lost})" in said
 
         subprocess.run(["mount", "-o", "remount,size=20m", str(disk)], check=True)
         resumed = assay("resume", "last", ASSAY_RUNS_DIR=str(disk))
@@ -350,6 +361,43 @@ def test_an_error_of_the_users_class_while_it_is_made_shows_their_line_and_its_p
     assert "points.py" in said and "NameError: name 'nosiy' is not defined" in said
     assert said.endswith("while building data.train.source = points.Points (toy.toml:9:10)\n")
     assert "fault in assay" not in said and not (toy / "runs").exists()
+
+
+def test_a_label_that_is_no_class_is_told_with_its_sample_and_the_graph_of_the_step_survives(
+    toy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    labelled = "        self.labels = (self.points.sum(1) > 0).long()\n"
+    wrong = f"{labelled}        self.labels[41] = 7\n"
+    (toy / "points.py").write_text((toy / "points.py").read_text().replace(labelled, wrong))
+    monkeypatch.chdir(toy)
+
+    assert main(["run", "toy.toml", "--device", "cpu"]) == 2
+
+    said = capsys.readouterr().err
+    assert "error: CrossEntropyLoss cannot be computed: Target 7 is out of bounds." in said
+    assert "pred float32 [8, 2], target int64 [8]" in said and "fix: Give the model 8 outputs" in said
+    assert "It is about sample 41 of data.train." in said
+    assert "File " not in said and "fault in assay" not in said
+    assert main(["graph", "toy.toml"]) == 2
+    drawn = capsys.readouterr()
+    assert "7 is out of range for 2 classes" in drawn.err and "process.criterion  CrossEntropyLoss" in drawn.out
+
+
+def test_what_a_library_refuses_while_it_is_made_is_told_with_its_place_in_the_config_alone(
+    toy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(toy)
+
+    assert main(["run", "toy.toml", "--device", "cpu", "optimizer.lr=-1.0"]) == 1
+
+    said = capsys.readouterr().err
+    assert said == (
+        "error while building optimizer = torch.optim.AdamW (toy.toml:23:2):\n"
+        "  ValueError: Invalid learning rate: -1.0\n"
+    )
+    monkeypatch.setenv("ASSAY_TRACEBACK", "1")
+    assert main(["run", "toy.toml", "--device", "cpu", "optimizer.lr=-1.0"]) == 1
+    assert "adamw.py" in capsys.readouterr().err
 
 
 def test_a_run_and_a_config_that_were_taken_for_each_other_are_told_with_the_command_that_was_meant(

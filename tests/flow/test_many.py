@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 import traceback
 import weakref
 from pathlib import Path
@@ -82,6 +83,55 @@ def test_the_points_of_a_sweep_run_one_after_another_and_the_rest_runs_though_on
     assert assay("run", "many.toml", "--no-sweep").returncode == 0
     assert len(runs(toy)) == 4
     assert "point" not in run_file.read(runs(toy)[-1]).newest.launch
+
+
+PICKY = """
+import net
+
+class Net(net.Net):
+    def __init__(self, width):
+        assert width < 20, "too wide for this machine"
+        super().__init__(width)
+"""
+
+
+def test_a_point_that_cannot_be_built_keeps_its_record_and_cause_and_the_rest_goes_on(assay, toy: Path) -> None:
+    (toy / "picky.py").write_text(PICKY)
+    short(toy, '[sweep]\n"optimizer.lr" = [-1.0, 1e-2]\n"model.width" = [8, 24]\n')
+    text = (toy / "many.toml").read_text().replace("net.Net", "picky.Net")
+    (toy / "many.toml").write_text(text)
+
+    ran = assay("run", "many.toml")
+
+    assert ran.returncode == 1
+    files = [run_file.read(run) for run in runs(toy)]
+    assert [file.newest.launch["point"] for file in files] == ["1/4", "2/4", "3/4", "4/4"]
+    assert [file.status for file in files] == ["failed", "failed", "finished", "failed"]
+    assert files[0].newest.reason == "ValueError: Invalid learning rate: -1.0"
+    assert files[1].newest.reason == "AssertionError: too wide for this machine"
+    assert 'picky.py", line 6, in __init__' in (runs(toy)[1] / "log.txt").read_text()
+    *_, first, second, third, fourth, _, last = ran.stderr.splitlines()
+    assert re.fullmatch(
+        rf"{files[0].id}  failed    optimizer.lr=-1.0  model.width=8 +ValueError: Invalid learning rate: -1.0", first
+    )
+    assert last == "3 of 4 did not finish"
+    assert "AssertionError: too wide for this machine" in second and "AssertionError" in fourth
+    assert re.fullmatch(rf"{files[2].id}  finished  .*  valid/loss \S+  valid/acc \S+", third)
+
+
+def test_points_that_were_not_run_are_named_after_a_signal(assay, toy: Path) -> None:
+    (toy / "picky.py").write_text(PICKY.replace("assert width < 20, ", "os.kill(os.getpid(), 2) if width == 9 else "))
+    (toy / "picky.py").write_text("import os\n" + (toy / "picky.py").read_text())
+    short(toy, '[sweep]\n"model.width" = [8, 9, 10, 11]\n')
+    (toy / "many.toml").write_text((toy / "many.toml").read_text().replace("net.Net", "picky.Net"))
+
+    ran = assay("run", "many.toml")
+
+    assert ran.returncode == 130
+    assert len(runs(toy)) == 1
+    shown = [line.split() for line in ran.stderr.splitlines()[-6:-2]]
+    assert [line[1] for line in shown[:2]] == ["finished", "stopped"]
+    assert shown[2:] == [["-", "not", "run", "model.width=10"], ["-", "not", "run", "model.width=11"]]
 
 
 def test_a_mistake_in_the_last_point_is_told_before_the_first_is_trained(assay, toy: Path) -> None:
@@ -342,7 +392,7 @@ def test_the_command_trains_all_that_can_be_and_says_in_the_end_that_one_was_not
     said = ran.stderr
     places = [said.index(f"[{i}/3] {name}") for i, name in enumerate(three, 1)]
     assert places == sorted(places)
-    assert "ZeroDivisionError: planted" in said and said.count("finished") == 2
+    assert "ZeroDivisionError: planted" in said and said.count("finished") == 4  # each also in the table at the end
     assert said.rstrip().endswith("1 of 3 did not finish")
 
 

@@ -8,8 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,7 +18,7 @@ import torch
 import assay as assay_package
 from assay.core import run_file
 from assay.store.series import read_series
-from flow.conftest import PLAIN, SRC, as_it_was
+from flow.conftest import PLAIN, SRC, as_it_was, begun, wait_for
 from flow.test_train import last_digest, only_run
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("shy")]
@@ -219,8 +217,8 @@ def test_processes_that_were_started_by_torchrun_join(assay, toy: Path) -> None:
 def test_a_signal_to_the_run_stops_all_processes_after_one_step_with_a_checkpoint(
     assay, toy: Path, whole: Whole
 ) -> None:
-    running = _begun(toy, "run", "toy.toml", "--nproc", "2", SLOW="0.1")
-    _wait_for(lambda: list(toy.glob("runs/*/checkpoints/step-*")))
+    running = begun(toy, "run", "toy.toml", "--nproc", "2", SLOW="0.1")
+    wait_for(lambda: list(toy.glob("runs/*/checkpoints/step-*")))
     workers = psutil.Process(running.pid).children(recursive=True)
 
     running.send_signal(signal.SIGTERM)
@@ -270,8 +268,8 @@ def test_a_pipeline_of_two_processes_is_equal_to_one_and_leaves_a_checkpoint_for
 
 
 def test_processes_whose_parent_was_killed_stop_by_themselves_and_are_saved(toy: Path) -> None:
-    running = _begun(toy, "run", "toy.toml", "--nproc", "2", "train.epochs=400", SLOW="0.02")
-    _wait_for(lambda: list(toy.glob("runs/*/checkpoints/step-*")))
+    running = begun(toy, "run", "toy.toml", "--nproc", "2", "train.epochs=400", SLOW="0.02")
+    wait_for(lambda: list(toy.glob("runs/*/checkpoints/step-*")))
     workers = psutil.Process(running.pid).children(recursive=True)
 
     running.kill()
@@ -282,28 +280,12 @@ def test_processes_whose_parent_was_killed_stop_by_themselves_and_are_saved(toy:
     assert run_file.read(only_run(toy)).status == "stopped"
 
 
-def _begun(toy: Path, *arguments: str, **variables: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "assay", *arguments],
-        cwd=toy,
-        env={**os.environ, "PYTHONPATH": str(SRC), "NO_COLOR": "1", **variables},
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def _wait_for(happened: Callable[[], object]) -> None:
-    until = time.monotonic() + 100
-    while time.monotonic() < until and not happened():
-        time.sleep(0.05)
-
-
 def test_two_machines_of_one_run_start_again_together_and_end_with_the_same_bits(toy: Path, whole: Whole) -> None:
     port = _free_port()
     typed = ["run", "toy.toml", "--nnodes", "2", "--nproc", "1", "--rendezvous", f"localhost:{port}"]
     typed += ["--max-restarts", "2"]
 
-    both = [_begun(toy, *typed, "--node-rank", str(rank), KILL_AT="50") for rank in range(2)]
+    both = [begun(toy, *typed, "--node-rank", str(rank), KILL_AT="50") for rank in range(2)]
     told = [each.communicate(timeout=110)[1] for each in both]
 
     assert [each.returncode for each in both] == [0, 0], "\n".join(told)
@@ -319,7 +301,7 @@ def test_processes_of_srun_join_and_go_on_with_their_run_when_the_job_is_started
     assert killed[1].returncode == -signal.SIGKILL
     assert (killed[0].returncode, run_file.read(only_run(toy)).status) == (1, "failed")
     reason = run_file.read(only_run(toy)).newest.reason
-    assert f"Rank 1 (pid {killed[1].pid}) has ended, or was killed." in reason
+    assert f"Rank 1 (pid {killed[1].pid}) ended without a word." in reason
     again = _as_srun(toy, SLURM_RESTART_COUNT="1")
     assert [each.returncode for each in again] == [0, 0]
     assert len(run_file.read(only_run(toy)).attempts) == 2

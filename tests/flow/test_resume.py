@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -185,3 +186,28 @@ def test_what_changed_is_told_and_kept_and_other_data_are_refused(assay, toy: Pa
     newest = run_file.read(only_run(toy)).newest
     assert (set(newest.changed), newest.changed_code) == ({"data.train.source.size", "optimizer.lr"}, ("net.py",))
     assert "code changed: net.py" in (only_run(toy) / "log.txt").read_text()
+
+
+def test_a_run_whose_checkpoints_were_deleted_is_not_trained_anew_unless_forced(assay, toy: Path) -> None:
+    assert assay("run", "toy.toml").returncode == 0
+    run = only_run(toy)
+    whole = last_digest(run)
+    shutil.rmtree(run / "checkpoints")
+
+    refused = assay("resume", "last")
+
+    file = run_file.read(run)
+    assert refused.returncode == 2
+    assert f"The run {file.id} (finished, step 32) has no checkpoint any more" in refused.stderr
+    assert f"assay rerun {file.id} trains it as a new run" in refused.stderr
+    assert len(file.attempts) == 1 and not (run / "checkpoints").exists()
+    assert assay("resume", "last", "--force").returncode == 0
+    assert last_digest(run) == whole
+
+
+def test_a_run_that_was_killed_before_its_first_checkpoint_begins_anew(assay, toy: Path) -> None:
+    killed = assay("run", "toy.toml", DIE_AT="10")
+    assert killed.returncode == -9
+
+    assert assay("resume", "last").returncode == 0
+    assert run_file.read(only_run(toy)).newest.from_step == 0

@@ -361,7 +361,7 @@ ALONE = {
     "from assay import Meter\nm = Meter(); m.loss = 0.5; print(m)": {"record"},
     "from assay import Params\np = Params(); p.lr = 0.1; print(p)": {"config"},
     "from assay import Logger\nLogger().info('alone')": {"record"},
-    "import assay\nwith assay.start() as run: run.log({'loss': 0.5}, 1)": {"record", "config", "store"},
+    "import assay\nwith assay.start() as run: run.log({'loss': 0.5}, 1)": {"script", "record", "config", "store"},
     "from assay.config import load\nopen('a.toml', 'w').write('lr = 0.1'); load('a.toml')": {"config"},
     "from assay.engine import Saver, Where\nSaver('saved').save({'a': {'b': 1}}, Where(step=1))": {"engine"},
     "from assay.build import Context\nwith Context().use(): pass": {"build", "config"},
@@ -373,6 +373,7 @@ ALONE = {
         "store",
         "config",
         "record",
+        "script",
     },
 }
 

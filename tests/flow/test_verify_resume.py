@@ -18,13 +18,20 @@ from points import Points
 class Stubborn(Points):
     \"\"\"Draws from a generator that nobody can key.\"\"\"
 
+    seed = 0
+
     def __init__(self, **given):
         super().__init__(**given)
-        self.draw = np.random.default_rng(0)
+        self.draw = np.random.default_rng(self.seed)
 
     def __getitem__(self, i):
         x, y = self.points[i], self.labels[i]
         return x + float(self.draw.random()), y
+
+class Random(Stubborn):
+    \"\"\"Never draws the same twice.\"\"\"
+
+    seed = None
 """
 
 
@@ -49,13 +56,20 @@ def test_a_killed_run_is_told_to_be_equal_and_the_users_project_is_untouched(ass
     assert not (tmp_path / "data" / "assay" / "projects.txt").read_text().strip()
 
 
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        ("Stubborn", r"It was equal up to step (\d+); the run had been resumed from step \1\."),
+        ("Random", r"It differs from step 1 on, before anything was resumed \(from step \d+\):"),
+    ],
+)
 def test_data_that_cannot_be_resumed_is_told_with_what_differs_and_both_runs_are_kept(
-    assay, toy: Path, tmp_path: Path
+    data: str, said: str, assay, toy: Path, tmp_path: Path
 ) -> None:
     (toy / "stubborn.py").write_text(PRIVATE)
 
     done = assay(
-        *("verify-resume", "toy.toml", "data.train.source={ type = 'stubborn.Stubborn', split = 0 }"),
+        *("verify-resume", "toy.toml", f"data.train.source={{ type = 'stubborn.{data}', split = 0 }}"),
         *("--kills", "2", "--kill-seed", "1"),
         TMPDIR=str(tmp_path),
     )
@@ -64,6 +78,7 @@ def test_data_that_cannot_be_resumed_is_told_with_what_differs_and_both_runs_are
     assert re.search(r"^weights +differs: model: layers\.0\.weight, .* more$", done.stdout, re.MULTILINE)
     assert re.search(r"^sample order +differs: from step \d+ on$", done.stdout, re.MULTILINE)
     assert "\nnot equal: 32 steps" in done.stdout
+    assert re.search(rf"^{said}$", done.stdout, re.MULTILINE), done.stdout
     kept = re.search(r"assay diff (\S+) (\S+)", done.stderr)
     assert kept is not None
     assert [len(find_run(path).file.attempts) for path in kept.groups()] == [1, 3]

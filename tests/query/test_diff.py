@@ -12,7 +12,7 @@ import pytest
 
 from assay.query.diff import PARTS, Changed, diff, flat
 from assay.query.run import RunView
-from assay.record.start import start
+from assay.script import start
 from assay.store.layout import Project
 from run_folders import make_run
 

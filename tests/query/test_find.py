@@ -15,7 +15,7 @@ from assay.core.run_file import Best
 from assay.query.find import checkpoint_of, find, find_checkpoint, find_run
 from assay.query.place import all_projects, project_here, projects_here
 from assay.query.run import RunView
-from assay.record.start import start
+from assay.script import start
 from assay.store.layout import Project
 from run_folders import edit, make_checkpoint, make_project, make_run
 

@@ -156,6 +156,16 @@ def test_what_became_of_a_run_is_derived(project: Project) -> None:
     assert None in column(project, "duration")
 
 
+def test_the_step_of_a_run_that_wrote_no_end_is_that_of_its_last_point(project: Project) -> None:
+    run = make_run(project, ran_s=None, points={"loss": [0.3, 0.2, 0.1], "valid/loss": [0.3]})
+    hold_lease(run, process_start="1")
+
+    (row,) = list_runs(project, columns=["status", "step"]).cells
+
+    assert row == {"status": "killed", "step": 3}
+    assert len(list_runs(project, where="step = 3")) == 1
+
+
 def test_several_projects_are_one_list(project: Project, tmp_path: Path) -> None:
     other = make_project(tmp_path / "other")
     make_run(project, tag="a", age_s=20)

@@ -237,7 +237,7 @@ def test_one_call_sets_level_and_format() -> None:
 def test_importing_and_using_it_leaves_the_root_logger_alone() -> None:
     text = """
 import logging
-import assay, assay.record.recorder, assay.record.logger, assay.record.start
+import assay, assay.record.recorder, assay.record.logger, assay.script
 logger = assay.Logger()
 logger.add_log_file("own.log")
 logger.info("x")

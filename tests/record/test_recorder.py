@@ -22,6 +22,7 @@ from assay.core import run_file
 from assay.core.errors import InputError, LeaseError, RecordError
 from assay.core.facts import Ended, Evaluated, Started, Warned, read_events
 from assay.core.run_file import Best
+from assay.query.run import RunView
 from assay.record import compaction
 from assay.record import recorder as recorder_module
 from assay.record.recorder import RunRecorder, ending
@@ -106,7 +107,7 @@ def test_a_finished_run_is_sealed_summed_up_and_free(project: Project) -> None:
     ("error", "status", "reason"),
     [
         (ZeroDivisionError("boom\nand more"), "failed", "ZeroDivisionError: boom"),
-        (KeyboardInterrupt(), "stopped", "interrupted"),
+        (KeyboardInterrupt(), "stopped", "SIGINT"),
         (SystemExit(0), "finished", ""),
         (SystemExit(3), "failed", "SystemExit: 3"),
     ],
@@ -369,11 +370,11 @@ from assay.record.recorder import RunRecorder
 """
 
 
-def test_a_forgotten_run_is_finished_when_python_ends(project: Project) -> None:
-    script = run_script(
-        START + "run = RunRecorder.start(open_project(Path(sys.argv[1])), keep_code=False)\nrun.log({'a': 1.0}, 1)",
-        project.root,
-    )
+FORGOTTEN = "import assay, sys\nrun = assay.start(project=sys.argv[1])\n"
+
+
+def test_a_forgotten_run_of_a_script_is_finished_when_python_ends(project: Project) -> None:
+    script = run_script(FORGOTTEN + "run.log({'a': 1.0}, 1)", project.root)
     _, errors = script.communicate(timeout=60)
 
     assert (script.returncode, errors) == (0, "")
@@ -381,14 +382,32 @@ def test_a_forgotten_run_is_finished_when_python_ends(project: Project) -> None:
     assert (written.status, written.sealed) == ("finished", True)
 
 
-def test_a_forgotten_run_of_a_script_that_fails_has_failed(project: Project) -> None:
+@pytest.mark.parametrize(
+    ("last_line", "status", "reason"),
+    [
+        ("1 / 0", "failed", "ZeroDivisionError: division by zero"),
+        ("import signal; signal.raise_signal(signal.SIGTERM)", "stopped", "SIGTERM"),
+        ("import signal; signal.raise_signal(signal.SIGINT)", "stopped", "SIGINT"),
+    ],
+)
+def test_a_forgotten_run_of_a_script_that_is_ended_says_by_what(
+    last_line: str, status: str, reason: str, project: Project
+) -> None:
+    run_script(FORGOTTEN + last_line, project.root).communicate(timeout=60)
+
+    newest = run_file.read(only_run(project).path).newest
+    assert (newest.status, newest.reason) == (status, reason)
+
+
+def test_a_recorder_that_nobody_finished_never_says_that_its_run_finished(project: Project) -> None:
+    """Only a script ends with Python; a run of a config that has no end was interrupted somewhere."""
     script = run_script(
-        START + "run = RunRecorder.start(open_project(Path(sys.argv[1])), keep_code=False)\n1 / 0", project.root
+        START + "run = RunRecorder.start(open_project(Path(sys.argv[1])), keep_code=False)", project.root
     )
     script.communicate(timeout=60)
 
-    newest = run_file.read(only_run(project).path).newest
-    assert (newest.status, newest.reason) == ("failed", "ZeroDivisionError: division by zero")
+    assert run_file.read(only_run(project).path).status == "running"
+    assert RunView(only_run(project)).status == "killed"
 
 
 def test_a_killed_run_leaves_all_its_points_and_can_be_resumed(project: Project) -> None:

@@ -11,7 +11,7 @@ import pytest
 from assay.core import run_file
 from assay.core.errors import InputError
 from assay.core.facts import Warned
-from assay.record.start import start
+from assay.script import start
 from assay.store.layout import open_project, run_folders
 from assay.store.series import read_series
 
@@ -78,7 +78,7 @@ def test_none_in_a_config_is_written_so_that_it_reads_back(tmp_path: Path) -> No
 
 def test_a_script_without_torch_stays_without_torch(tmp_path: Path) -> None:
     program = (
-        "import sys; from assay.record.start import start\n"
+        "import sys; from assay.script import start\n"
         "with start(config={'lr': 1}, project=sys.argv[1]) as run: run.log({'a': 1}, 1)\n"
         "print(sorted({'torch', 'numpy', 'pydantic', 'rich', 'sqlite3'} & set(sys.modules)))"
     )

@@ -216,7 +216,7 @@ if sys.argv[1] != "normal":
     [
         ("normal", "finished", "", 0),
         ("error", "failed", "ValueError: broken", 1),
-        ("SIGINT", "stopped", "interrupted", -signal.SIGINT),
+        ("SIGINT", "stopped", "SIGINT", -signal.SIGINT),
         ("SIGTERM", "stopped", "SIGTERM", 143),
         ("SIGKILL", "killed", "", -signal.SIGKILL),
     ],

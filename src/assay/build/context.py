@@ -512,7 +512,7 @@ class Context:
         near = nearest(word, names, 3)
         if near:
             return f"did you mean {' or '.join(f'`{name}`' for name in near)}?"
-        return f"set are: {', '.join(names)}" if names else "nothing is set yet"
+        return f"set are: {', '.join(names)}" if names else ""
 
 
 _KEPT_HERE: Final = ("engine", "process", "model", "optimizer", "backward", "recorder")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Final, NoReturn, TypeVar, overload
 
-from assay.core.errors import InputError, nearest
+from assay.core.errors import InputError, choose
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -108,10 +108,7 @@ class Registry:
             self._runs.remove(names)
 
     def _unknown(self, name: str, of_kind: str, known: list[Registered]) -> NoReturn:
-        names = list(dict.fromkeys(each.name for each in known))
-        near = nearest(name, names, 3)
-        fix = f"did you mean {' or '.join(f'`{each}`' for each in near)}?" if near else ""
-        fix = fix or (f"registered are: {', '.join(names)}" if names else "nothing is registered yet")
+        fix = choose(name, (each.name for each in known), "registered are:", n=3)
         raise RegistryError(f"Nothing{of_kind} is registered as `{name}`.", fix=fix)
 
 

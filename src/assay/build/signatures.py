@@ -42,6 +42,8 @@ RESERVED = ("type", "args", FACTORY)
 # Not objects yet: their keys are overrides of other sections, and are checked when they are in place.
 _NOT_BUILT = ("variants", "sweep")
 
+_SHOWN_KEYS = 3
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Injected:
@@ -186,7 +188,9 @@ class _Check:
         self.targets[path] = canonical(target, table.target, user_dirs=self.user_dirs)
         lacking = sorted(getattr(target, "__abstractmethods__", ()))
         if lacking and inspect.isabstract(target):
-            message = f"`{table.target}` is abstract and cannot be made: it lacks {_and(lacking)}"
+            message = (
+                f"`{table.target}` is abstract and cannot be made: it lacks {_and([f'`{name}`' for name in lacking])}"
+            )
             yield _problem("abstract-class", message, place, (*path, "type"), "name a class under it that can")
             return
         positional = table.items.get("args")
@@ -244,6 +248,7 @@ class _Check:
     def named(self, path: KeyPath, table: Table, target: Any, signature: Signature) -> Iterator[Problem]:
         known = signature.by_keyword()
         by_position = _taken(table, signature)
+        others: list[str] = []
         for key, node in table.items.items():
             here, where = (*path, key), table.key_origin(key)
             if key in RESERVED:
@@ -254,12 +259,30 @@ class _Check:
             elif key in known:
                 yield from self.value(here, node, target, known[key], table)
             elif signature.var_kwargs is not None:
-                message = f"`{key}` goes into `**{signature.var_kwargs.name}` of `{table.target}`"
-                yield self.unchecked(message, where, here, did_you_mean(key, known))
+                others.append(key)
             else:
                 takes = ", ".join(known) or "no arguments"
                 fix = did_you_mean(key, known) or f"it takes: {takes}"
                 yield _problem("unknown-argument", f"`{table.target}` takes no argument `{key}`", where, here, fix)
+        if signature.var_kwargs is not None:
+            yield from self.passed_on(path, table, others, signature.var_kwargs.name, known)
+
+    def passed_on(
+        self, path: KeyPath, table: Table, keys: Sequence[str], name: str, known: Collection[str]
+    ) -> Iterator[Problem]:
+        """Name what goes into `**kwargs`: each key that looks mistyped, and all others together."""
+        into = f"into `**{name}` of `{table.target}`"
+        others = []
+        for key in keys:
+            if fix := did_you_mean(key, known):
+                yield self.unchecked(f"`{key}` goes {into}", table.key_origin(key), (*path, key), fix)
+            else:
+                others.append(key)
+        if others:
+            shown = [f"`{key}`" for key in others[:_SHOWN_KEYS]]
+            rest = [f"{len(others) - _SHOWN_KEYS} more"] if len(others) > _SHOWN_KEYS else []
+            message = f"{_and([*shown, *rest])} {'go' if others[1:] else 'goes'} {into}"
+            yield self.unchecked(message, table.key_origin(others[0]), (*path, others[0]))
 
     def value(self, path: KeyPath, node: Node, target: Any, parameter: Parameter, table: Table) -> Iterator[Problem]:
         if not is_data(node):
@@ -362,9 +385,8 @@ def _written(value: Any) -> str:
             return repr(value)
 
 
-def _and(names: Sequence[str]) -> str:
-    quoted = [f"`{name}`" for name in names]
-    return " and ".join([", ".join(quoted[:-1]), quoted[-1]] if quoted[1:] else quoted)
+def _and(words: Sequence[str]) -> str:
+    return " and ".join([", ".join(words[:-1]), words[-1]] if words[1:] else words)
 
 
 def _problem(

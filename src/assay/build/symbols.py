@@ -13,7 +13,7 @@ from typing import Any, Final, NoReturn, cast
 
 from assay.build.context import Context, ContextError, current
 from assay.build.registry import Registry, registry
-from assay.core.errors import nearest
+from assay.core.errors import did_you_mean, nearest
 
 _MISSING: Final = object()
 _NAMES: Final = {"task": "process", "train_sched": "state"}
@@ -212,6 +212,5 @@ def sym_tbl() -> SymbolTable:
 
 
 def _unknown(what: str, name: str, names: Sequence[str]) -> NoReturn:
-    near = nearest(name, names, 3)
-    meant = f"did you mean {' or '.join(f'`{each}`' for each in near)}? " if near else ""
-    raise ContextError(what, fix=meant + (f"set are: {', '.join(names)}" if names else "nothing is set yet"))
+    known = f"set are: {', '.join(names)}" if names else ""
+    raise ContextError(what, fix=" ".join(filter(None, [did_you_mean(name, names, 3), known])))

@@ -75,17 +75,21 @@ def told(result: RunResult, *, pdb: bool = False, can_resume: bool = True) -> in
     error = result.exception
     if result.status == "finished":
         values = [f"{name} {value:.4f}" for name, value in result.value.items()]
-        parts = filter(None, [f"finished {result.id}".rstrip(), f"step {result.step}", *values])
+        parts = filter(None, [f"finished {result.id}".rstrip(), f"step {result.step}", *values, result.note])
         first, *rest = folded("  ".join(parts), width(sys.stderr))
         echo("\n".join([paint("finished", "green bold", on=color) + first.removeprefix("finished"), *rest]), err=True)
     elif result.status == "stopped":
+        if isinstance(error, AssayError):  # what hung meanwhile
+            _explain(error, color)
         echo(f"{paint('stopped', 'yellow bold', on=color)} {result.id}  at step {result.step}", err=True)
     else:
         _explain(error, color)
     if where:
         echo(f"record:{where}", err=True)
-    if result.status != "finished" and result.record_dir is not None and result.step and can_resume:
-        echo(f"go on with: assay resume {result.id}", err=True)
+    is_whole = result.status == "finished" and result.exit_code == 0
+    if not is_whole and result.record_dir is not None and result.step and can_resume:
+        mended = "once that is mended, " if isinstance(error, InputError) else ""
+        echo(f"{mended}go on with: assay resume {result.id}", err=True)
     if pdb and error is not None:
         _look_around(error)
     return result.exit_code
@@ -126,27 +130,17 @@ def given(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 def _no_option(argument: str) -> InputError:
     """`--lr=1` and `--strct`: neither click nor anybody else knows it."""
+    from assay.config.homes import homes_of
+
     name, has_value, value = argument.partition("=")
     context = click.get_current_context(silent=True)
     path = context.command_path if context is not None else "assay"
     options = [option for parameter in context.command.params for option in parameter.opts] if context else []
-    key = _key_named(name.lstrip("-").replace("-", "_"))
+    key = next(iter(homes_of(name.lstrip("-").replace("-", "_"))), "")
     near = "" if "." in name or key else did_you_mean(name, [each for each in options if each.startswith("-")])
     written = f"write `{key or name.lstrip('-')}={value if has_value else '...'}`" if key or has_value else ""
     fix = " or ".join(filter(None, [near.removesuffix("?"), written])) + ("?" if near else "")
     return InputError(f"`{path}` has no option `{name}`.", fix=fix or f"`{path} --help` shows them")
-
-
-def _key_named(word: str) -> str:
-    """`--epochs 3`: the key of a config whose last part has this name, or nothing."""
-    from assay.core.schema import SECTIONS
-
-    tables = {f"{section.name}.": section.keys for section in SECTIONS if section.kind == "table"} | {"": SECTIONS}
-    train = next(section for section in SECTIONS if section.name == "data").keys
-    tables["data.train."] = train
-    known = [f"{above}{key.name}" for above, keys in tables.items() for key in keys if key.name == word]
-    known += ["optimizer.lr"] if word == "lr" else []
-    return known[0] if known else ""
 
 
 def _refuse_torn(arguments: Sequence[str], i: int) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import click
 
 from assay.cli.terminal import STATUS_STYLES, echo, paint, redraw, use_color
-from assay.core.errors import InputError, RecordError, did_you_mean
+from assay.core.errors import InputError, RecordError, choose
 from assay.core.terminal import elided, visible
 from assay.query.chart import chart, middles, sparkline
 from assay.query.find import find_run
@@ -36,11 +36,11 @@ _NUMBERS = 10
 def command(run: str, metric: str | None, image: str | None, every_s: float, once: bool) -> int:
     view = find_run(run)
     if metric is not None and metric not in view.metrics and view.status != "running":
-        fix = did_you_mean(metric, view.metrics) or f"it has {', '.join(view.metrics[:10])}"
+        fix = choose(metric, view.metrics, "it has")
         raise InputError(f"The run {view.id} has no metric `{metric}`.", fix=fix)
     pictures = _pictures(view)
     if image is not None and image not in pictures and view.status != "running":
-        fix = did_you_mean(image, pictures) or (f"it has {', '.join(pictures)}" if pictures else "none was kept")
+        fix = choose(image, pictures, "it has")
         raise InputError(f"The run {view.id} has no image `{image}`.", fix=fix)
     once = once or not sys.stdout.isatty()
     before = 0

@@ -11,7 +11,7 @@ import click
 
 from assay.cli.terminal import STATUS_STYLES, echo, paint, use_color, width
 from assay.core.errors import InputError
-from assay.core.terminal import cell_count
+from assay.core.terminal import cell_count, visible
 from assay.query import place
 from assay.query.table import COLUMNS, DEFAULT_COLUMNS, DEFAULT_SORT, Table, find_runs, list_runs
 from assay.store.layout import Project
@@ -156,6 +156,7 @@ def _print(table: Table) -> None:
         elif color and at == 0:
             line = paint(row.status, STATUS_STYLES.get(row.status, ""), on=True) + line[len(row.status) :]
         out.append(line)
+    out += [f"{row.id}: {visible(row.written.reason)}" for row in table.rows if row.is_unsaved]
     echo("\n".join(out))
 
 

@@ -39,4 +39,4 @@ def _removed(address: str) -> RunFolder:
         return found[0]
     ids = ", ".join(id_of_folder(folder.path.name) or "" for folder in found or gone)
     what = f"`{address}` is the beginning of several ids." if found else f"No removed run is called `{address}`."
-    raise InputError(what, where=str(project.runs_dir), fix=f"there are {ids}" if ids else "none is removed")
+    raise InputError(what, where=str(project.runs_dir), fix=f"there are {ids}" if ids else "")

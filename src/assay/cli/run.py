@@ -5,19 +5,22 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from assay.cli.launch import given, launch_of, launch_options, told, told_both
-from assay.cli.terminal import echo, paint, use_color
+from assay.cli.terminal import STATUS_STYLES, echo, paint, use_color, width
 from assay.core.errors import AssayError, ConfigError, InputError
 
 if TYPE_CHECKING:
+    from assay.compose import RunResult
     from assay.config import Config
 
+
+_WIDEST, _POINT = 160, 40
 
 FAST_STEPS = 20
 FAST = ["evaluate.every=10 steps", "evaluate.limit=2", "checkpoint.every=10 steps"]
@@ -139,20 +142,54 @@ def _series(made: Sequence[Sequence[Config]], launch: Any, *, pdb: bool, then_te
     configs = [config for same_file in made for config in same_file]
     color = use_color(sys.stderr)
     echo(f"{len(configs)} runs, one after another", err=True)
-    codes = []
-    results = train_each(configs, launch, then_test=then_test, edit_test=edit_test)
+    rows: list[tuple[str, str, str, str]] = []
+    code = 0
+    results = train_each(configs, launch, then_test=then_test, edit_test=edit_test, records_all=True)
     for i, config in enumerate(configs, 1):
         echo(f"\n{paint(f'[{i}/{len(configs)}]', 'bold', on=color)} {_title(config)}", err=True)
         result = next(results)
-        codes.append(told_both(result, pdb=pdb))
-        if result.status == "stopped":
-            if i < len(configs):
-                echo(f"not run: {len(configs) - i} of {len(configs)}", err=True)
+        ended = told_both(result, pdb=pdb)
+        code = ended if result.status == "stopped" else code or int(ended != 0)
+        rows.append((result.id, result.status, _point(config), _outcome(result)))
+        if result.status == "stopped" or result.signal:
+            rows += [("", "not run", _point(each), "") for each in configs[i:]]
+            code = code or (128 + result.signal if i < len(configs) else 0)
             break
-    failed = sum(code != 0 for code in codes)
-    if failed:
-        echo(f"\n{failed} of {len(codes)} did not finish", err=True)
-    return max(codes)
+    echo("", err=True)
+    for line, status in _table(rows, width(sys.stderr)):
+        echo(line.replace(status, paint(status, STATUS_STYLES.get(status, ""), on=color), 1), err=True)
+    if unfinished := sum(status != "finished" for _, status, _, _ in rows):
+        echo(f"\n{unfinished} of {len(rows)} did not finish", err=True)
+    return code
+
+
+def _outcome(result: RunResult) -> str:
+    """Say what a run measured, or why it failed, in one line."""
+    if result.exception is None:
+        return "  ".join(f"{name} {value:.4f}" for name, value in result.value.items())
+    first = str(result.exception).strip().split("\n", 1)[0]
+    return first if isinstance(result.exception, AssayError) else f"{type(result.exception).__name__}: {first}"
+
+
+def _table(rows: Sequence[tuple[str, str, str, str]], limit: int | None) -> Iterator[tuple[str, str]]:
+    """Give aligned lines of id, status, point and outcome, each with its status; the outcome is cut."""
+    from assay.core.terminal import elided, visible
+
+    shown = [(run_id or "-", status, visible(point), visible(outcome)) for run_id, status, point, outcome in rows]
+    widths = [max(len(row[i]) for row in shown) for i in range(3)]
+    for row in shown:
+        line = "  ".join(f"{cell:<{size}}" for cell, size in zip(row, widths, strict=False)) + f"  {row[3]}"
+        yield elided(line.rstrip(), limit or _WIDEST), row[1]
+
+
+def _point(config: Config) -> str:
+    """Name a config by its variant and what was assigned, or by its file."""
+    from assay.core.terminal import elided
+    from assay.query.diff import written
+
+    assigned = "  ".join(f"{key}={written(node)}" for key, node in config.assigned)
+    file = config.path.name if config.path is not None else "-"
+    return elided("  ".join(filter(None, [config.variant, assigned])) or file, _POINT)
 
 
 def _title(config: Config) -> str:

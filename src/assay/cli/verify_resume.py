@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import shlex
 import sys
+from typing import TYPE_CHECKING
 
 import click
 
@@ -12,6 +13,9 @@ from assay.cli.launch import given
 from assay.cli.terminal import echo, paint, use_color, width
 from assay.core.errors import InputError
 from assay.core.terminal import folded
+
+if TYPE_CHECKING:
+    from assay.compose import ResumeCheck
 
 
 @click.command(
@@ -60,7 +64,24 @@ def command(
         echo(paint("equal", "green bold", on=color) + f": {check.steps} steps, killed {times}")
         return 0
     echo(paint("not equal", "red bold", on=color) + f": {check.steps} steps, killed {times}")
+    for line in _where(check):
+        echo(line)
     if check.kept is not None:
         left, right = (shlex.quote(str(run.path)) for run in runs_of(check.kept))
         echo(f"both are kept: assay diff {left} {right}", err=True)
     return 1
+
+
+def _where(check: ResumeCheck) -> list[str]:
+    """Say whether resuming made the difference, as far as the curves tell."""
+    first = check.first_step
+    if first is None or not check.resumed_from:
+        return []
+    if not check.blames_resume:
+        return [
+            f"It differs from step {first} on, before anything was resumed (from step {check.resumed_from[0]}):",
+            "two runs that nobody kills would differ, too. `assay check CONFIG --data` tries the data;",
+            "on a GPU [train] deterministic = true names what cannot be.",
+        ]
+    resumed = max(step for step in check.resumed_from if step < first)
+    return [f"It was equal up to step {first - 1}; the run had been resumed from step {resumed}."]

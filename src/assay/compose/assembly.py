@@ -17,12 +17,13 @@ from assay.core.events import Event, Handler
 from assay.core.facts import Warned
 from assay.core.ports import Bind, NullRecorder
 from assay.core.run_file import Best
-from assay.core.schema import is_evaluated, parse_duration_s
+from assay.core.schema import is_evaluated, parse_duration_s, parse_steps
+from assay.core.stop import Stop
 from assay.core.terminal import for_terminal
 from assay.record.recorder import RunRecorder
 
 if TYPE_CHECKING:
-    from assay.engine import Engine
+    from assay.engine import Engine, Save
 
 
 def _say(line: str) -> None:
@@ -42,6 +43,7 @@ class Assembled:
     loaders: Mapping[str, Iterable[Any]] = field(default_factory=dict)  # of the splits that are evaluated
     notes: list[str] = field(default_factory=list)  # to say at the start
     say: Callable[[str], None] = _say  # to the person who looks on
+    save: Save | None = None  # of a process that writes checkpoints
 
     def saver(self, *, attempt: int | None = None) -> Any:
         from assay.engine import Saver
@@ -80,6 +82,8 @@ def assemble(house: House, launch: Launch, *, saver_folder: Path | None = None, 
         seed=house.seed,
         device=house.device,
         bind=bind or house.context.bind,
+        stop=Stop(),
+        log_every=parse_steps(house.values("log").get("every", "1 step")),
     )
     backward = getattr(process, "backward", None)
     if backward is not None:  # without one the engine says so
@@ -145,7 +149,7 @@ def listen(assembled: Assembled, recorder: RunRecorder | NullRecorder, launch: L
             recorder.set_best(Best(metric=metric, mode=mode, value=value, step=step, checkpoint=checkpoint))
 
         best = settings.get("best") if house.is_on("evaluate") else None
-        save = Save(
+        assembled.save = Save(
             assembled.saver(),
             every=settings.get("every", "1 epoch"),
             best=(best["metric"], best["mode"]) if best else None,
@@ -153,7 +157,7 @@ def listen(assembled: Assembled, recorder: RunRecorder | NullRecorder, launch: L
             on_best=remember,
             background=settings.get("background", True),
         )
-        engine.bus.extend(save.handlers())
+        engine.bus.extend(assembled.save.handlers())
     shown = house.values("display")
     quiet = launch.quiet or not house.is_first or bool(shown.get("quiet", False)) or not house.is_on("display")
     logger = recorder.logger if isinstance(recorder, RunRecorder) else logging.getLogger("assay")
@@ -173,7 +177,7 @@ def listen(assembled: Assembled, recorder: RunRecorder | NullRecorder, launch: L
 
         def leave() -> None:
             if engine.state.step == launch.stop_at:
-                engine.stop(f"left at step {launch.stop_at}", hurry=launch.is_hurried)
+                engine.stop(f"left at step {launch.stop_at}", interrupts=launch.is_interrupted)
 
         engine.bus.add(Handler(event=Event.STEP_END, fn=leave, name="stop_at"))
 

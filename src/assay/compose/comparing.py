@@ -23,12 +23,13 @@ _NAMED = 3
 class Compared:
     """One of the things that were compared, with where the two runs differ: nowhere when they are equal.
 
-    `otherwise` is what is said of it when nothing differs.
+    `otherwise` is what is said of it when nothing differs; `step` the first step at which it differs, if it is a curve.
     """
 
     name: str
     differences: tuple[str, ...] = ()
     otherwise: str = "equal"
+    step: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,26 +4,32 @@ from __future__ import annotations
 
 import contextlib
 import os
+import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from assay.compose.debug import debugging
 from assay.compose.launch import Launch
+from assay.compose.rank_folder import Order, RankFolder
+from assay.compose.standstill import described
 from assay.config import dump
 from assay.config.loading import Config
 from assay.config.outside import with_outside
 from assay.config.tree import KeyPath, Table, dotted, get_at, plain
 from assay.core.errors import ConfigError, InputError
 from assay.core.lease import this_place
+from assay.core.schema import PARALLEL_TIMEOUT, parse_duration_s
 
 if TYPE_CHECKING:
     from assay.build import Context, Plugin
     from assay.engine.device import Device
+    from assay.engine.parallel.beats import Beats
     from assay.engine.parallel.layout import Mesh
     from assay.engine.parallel.ranks import Ranks
-    from assay.engine.parallel.watch import Watch
+    from assay.engine.parallel.watch import Standstill
 
 
 @dataclass(slots=True)
@@ -41,8 +47,13 @@ class House:
     meta: bytes = b""
     mesh: Mesh | None = None
     """The processes of this run, where there are several."""
-    watch: Watch | None = None
-    """Who looks after those of this machine, where assay has not started them."""
+    rank: int = 0
+    ranks_here: int = 1
+    """Number of processes of this run on the machine."""
+    rank_folder: RankFolder | None = None
+    """Folder of the processes of this machine."""
+    beats: Beats | None = None
+    """Signs of life of this process."""
 
     @property
     def ranks(self) -> Ranks | None:
@@ -53,6 +64,11 @@ class House:
     def is_first(self) -> bool:
         """Whether this process is the one that records, saves and tells."""
         return self.ranks is None or self.ranks.is_first
+
+    def tell_ending(self) -> None:
+        """Tell whoever watches that the run is over, and its end is being written."""
+        if self.beats is not None:
+            self.beats.ending()
 
     def build(self, section: str) -> Any:
         return self.build_at((section,))
@@ -96,6 +112,7 @@ def open_house(
     from assay.engine.precision import matmul_precision
 
     if joins:
+        from assay.engine.parallel.beats import FileBeats
         from assay.engine.parallel.join import joined, own_device, world
         from assay.engine.parallel.layout import Layout
 
@@ -115,12 +132,18 @@ def open_house(
         stack.enter_context(matmul_precision(plain(precision) if precision is not None else "fp32"))
         house = House(config, root, context, seed, device, stack)
         if joins:
+            house.rank, house.ranks_here = here.rank, here.local_count
+            house.rank_folder = rank_folder_of(launch)
             settings = house.values("parallel")
             layout = Layout.of(settings, processes=here.count)
             house.mesh = stack.enter_context(joined(here, device, layout, bucket_mb=settings.get("bucket_mb", 0)))
             _check_alike(house, goes_on)
             if house.ranks is not None and not launch.ranks_folder:
-                house.watch = stack.enter_context(_watching(house.ranks))
+                house.rank_folder = _watching(house.ranks, here.rank, settings.get("timeout", PARALLEL_TIMEOUT), stack)
+            if house.rank_folder is not None:
+                house.beats = FileBeats(house.rank_folder.beat(here.rank))
+                if house.ranks is not None:
+                    house.ranks.beats = house.beats
         _furnish(house)
         yield house
 
@@ -151,13 +174,31 @@ def _check_alike(house: House, goes_on: str) -> None:
         raise InputError("The processes of this run have read different configs.", fix="Start them with --nproc.")
 
 
-def _watching(ranks: Ranks) -> Watch:
-    """Looks after the other processes of this machine."""
-    from assay.engine.parallel.watch import Watch
+def rank_folder_of(launch: Launch) -> RankFolder | None:
+    """Return the folder of the ranks that assay started on this machine."""
+    path = Path(launch.ranks_folder)
+    return RankFolder(path, launcher=path.parent) if launch.ranks_folder else None
 
-    known = ranks.gather_from_everyone((this_place(), os.getpid()))
-    others = {rank: pid for rank, (place, pid) in enumerate(known) if place == this_place() and pid != os.getpid()}
-    return Watch(lambda: others)
+
+def _watching(ranks: Ranks, rank: int, timeout: str, stack: ExitStack) -> RankFolder:
+    """Look after the processes of this machine, which somebody else has started, in a folder of theirs."""
+    from assay.engine.parallel.watch import RankWatchdog, StillRanks, SuspendedRanks, was_suspended
+
+    own = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="assay-rank-", ignore_cleanup_errors=True)))
+    here = [path for place, path in ranks.gather_from_everyone((this_place(), str(own))) if place == this_place()]
+    folder = RankFolder(Path(here[0]))
+    folder.begin(rank)
+    ranks.wait()
+
+    def order(found: Standstill) -> None:
+        folder.order(Order(cause=described(found, timeout=timeout)))
+
+    watchdog = RankWatchdog(
+        SuspendedRanks(folder.pids, lambda rank, pid: folder.tell_failed(rank, was_suspended(rank, pid))),
+        StillRanks(folder.watched, order, timeout_s=parse_duration_s(timeout)),
+    )
+    stack.enter_context(watchdog)
+    return folder
 
 
 def _furnish(house: House) -> None:

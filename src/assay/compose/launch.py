@@ -19,7 +19,7 @@ class Launch:
     `nproc` processes on each of `nnodes` machines.
 
     `device`: one, or a list such as `cuda:0,1` that several runs take in turn; None: the accelerator if there is one.
-    `stop_at`: the step at which the run is left although it is planned longer, as by a signal if `is_hurried`.
+    `stop_at`: the step at which the run is left although it is planned longer, as by a signal if `is_interrupted`.
     """
 
     device: str | None = None
@@ -37,7 +37,7 @@ class Launch:
     ranks_folder: str = ""
     after: str = ""  # why this process was started again, which nobody typed
     stop_at: int | None = None
-    is_hurried: bool = False
+    is_interrupted: bool = False
     command: tuple[str, ...] = ()
 
     def devices(self) -> tuple[str, ...]:
@@ -62,7 +62,8 @@ class RunResult:
     """How a run ended. `record_dir` is None with `no_file`; `exception` is what it failed with; `value` its metrics.
 
     `test`: how the test that followed it ended, when one was asked for. `is_first`: not of the processes of a run that
-    leave it to another one to record and to tell.
+    leave it to another one to record and to tell. `signal` was heard meanwhile, 0 for none: whoever has more to do
+    ends, even if this run came to its own end. `note` is for the person: what could not be kept, what was tested.
     """
 
     record_dir: Path | None
@@ -75,3 +76,5 @@ class RunResult:
     step: int = 0
     test: RunResult | None = None
     is_first: bool = True
+    signal: int = 0
+    note: str = ""

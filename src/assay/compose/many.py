@@ -11,10 +11,10 @@ import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from types import FrameType
-from typing import TYPE_CHECKING
 
 from assay.compose.checks import problems_of_shape
 from assay.compose.launch import Launch, RunResult
+from assay.compose.records import code_of, failed, new_record
 from assay.compose.testing import Edit, train_and_test
 from assay.compose.training import train
 from assay.config import expand, open_config
@@ -24,9 +24,6 @@ from assay.core.devices import device_names
 from assay.core.diagnostics import render
 from assay.core.errors import AssayError
 from assay.record.logfile import LOGGER
-
-if TYPE_CHECKING:
-    pass
 
 
 def run(
@@ -60,7 +57,9 @@ def run(
             results.append(_not_started(None, error))
             continue
         _warn(made)
-        results += train_each(made, launch, then_test=then_test, edit_test=edit_test, before=len(results))
+        results += train_each(
+            made, launch, then_test=then_test, edit_test=edit_test, before=len(results), records_all=len(made) > 1
+        )
     return results
 
 
@@ -79,27 +78,43 @@ def train_each(
     then_test: bool = False,
     edit_test: Edit | str | None = None,
     before: int = 0,
+    records_all: bool = False,
 ) -> Iterator[RunResult]:
     """Train one config after another, until one is stopped. An exception is kept in its result, not raised.
 
     Of several devices the runs take one each in turn, counted from the `before` runs that were there already.
+    `records_all`: a run that could not be built has a record all the same, so that each point of a sweep has one.
     """
     devices = launch.devices() or (None,)
     for i, config in enumerate(configs, before):
         one = replace(launch, device=devices[i % len(devices)])
         try:
             result = train_and_test(config, one, edit=edit_test) if then_test else train(config, one)
-        except AssayError as error:
+        except Exception as error:  # whatever is raised while one run is built, the others are not to blame
             result = _not_started(config, error)
+        except KeyboardInterrupt as error:  # while it was built: nothing is lost but what comes after it
+            result = replace(_not_started(config, error), status="stopped")
+        if records_all and result.status == "failed" and result.record_dir is None:
+            result = _recorded(result, config, one)
         yield result
-        if result.status == "stopped":
+        if result.status == "stopped" or result.signal:
             return
         _let_go(result.exception)
         _let_go(result.test.exception if result.test is not None else None)
 
 
-def _not_started(config: Config | None, error: AssayError) -> RunResult:
-    return RunResult(record_dir=None, config=config, status="failed", exception=error, exit_code=error.exit_code)
+def _not_started(config: Config | None, error: BaseException) -> RunResult:
+    return RunResult(record_dir=None, config=config, status="failed", exception=error, exit_code=code_of(error))
+
+
+def _recorded(result: RunResult, config: Config, launch: Launch) -> RunResult:
+    """Add a record that says why the run could not be built, where there can be one."""
+    assert result.exception is not None
+    try:
+        recorder = new_record(config, launch, None, device=launch.device or "none")
+    except AssayError:
+        return result
+    return replace(failed(recorder, config, result.exception, step=0), exit_code=result.exit_code)
 
 
 def _let_go(error: BaseException | None) -> None:

@@ -33,7 +33,7 @@ def make_process(house: House, *, training: bool) -> Process:
     if make_task(house) is not None:
         seed_all(key(house.seed, INIT))  # whatever it drew, the model begins the same
     model = house.build("model")
-    use_threads(plain(house.root).get("threads", "auto"), model)
+    use_threads(plain(house.root).get("threads", "auto"), model, ranks=house.ranks_here)
     move(model, house.device)
     if settings.get("channels_last"):
         channels_last(model)

@@ -11,38 +11,43 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from assay.compose.division import check_division
 from assay.compose.launch import Launch, RunResult
-from assay.compose.records import secrets_of
+from assay.compose.rank_folder import Deaths, Order, RankFolder, heard_in, tell_heard, text
+from assay.compose.records import failed, secrets_of
+from assay.compose.standstill import described
 from assay.config import dump, open_config
 from assay.config.loading import Config
 from assay.config.settings import Settings
 from assay.config.tree import get_at, plain
 from assay.core.directory import make_directory, open_directory
-from assay.core.errors import AssayError, InputError
-from assay.core.lease import process_start
-from assay.core.schema import PARALLEL_AXES
+from assay.core.errors import AssayError, InputError, PeerError, RankError
+from assay.core.ports import NullRecorder
+from assay.core.schema import PARALLEL_AXES, PARALLEL_TIMEOUT, parse_duration_s
+from assay.core.signals import Obeyed, Signals, answered, obeyed, obeying
 from assay.query.find import find
 from assay.store.layout import RunFolder
 
 if TYPE_CHECKING:
     from assay.compose.house import House
+    from assay.engine.parallel.join import World
+    from assay.engine.parallel.start import Death
+    from assay.engine.parallel.watch import Standstill
 
 TASK = "task.json"
+ECHO_S = 1.0
+"""A scheduler may signal a rank itself, too, and the launcher a moment later passes the same on."""
+
 SECONDS_TO_TELL = 1.0
 """How long one process waits for another, that ended, to have said why."""
 
 SECONDS_TO_SHARE = 10.0
 """How long a disk of the network may take to show a file to another machine."""
-
-
-class RankError(AssayError):
-    """A process of the run failed, or was killed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +61,7 @@ class Task:
     config: str
     path: str
     files: Mapping[str, str]
+    launcher: int
     user_dirs: Sequence[str]
     settings: str
     variant: str
@@ -67,8 +73,7 @@ class Task:
 
 def asked_processes(config: Config, launch: Launch) -> int:
     """How many processes a run is to have; InputError where [parallel] and what was typed do not agree."""
-    node = get_at(config.root, ("parallel",))
-    given = plain(node) if node is not None else {}
+    node, given = get_at(config.root, ("parallel",)), parallel_of(config)
     axes = {name: int(given[name]) for name in PARALLEL_AXES if name in given}
     product = 1
     for size in axes.values():
@@ -100,7 +105,7 @@ def is_spread(config: Config, launch: Launch) -> bool:
         if launch.max_restarts and not launch.ranks_folder:
             fix = "Give it to torchrun; or start one process on each machine, and --nproc and --nnodes."
             raise InputError("--max-restarts is for processes that assay starts; these have been started.", fix=fix)
-        is_asked = launch.nproc is not None or get_at(config.root, ("parallel",)) is not None
+        is_asked = launch.nproc is not None or any(axis in parallel_of(config) for axis in PARALLEL_AXES)
         if is_asked and count != here.count:
             raise InputError(
                 f"{here.count} processes were started, and the config asks for {count}.",
@@ -112,10 +117,15 @@ def is_spread(config: Config, launch: Launch) -> bool:
     return (count > 1 or launch.max_restarts > 0) and not launch.ranks_folder
 
 
+def parallel_of(config: Config) -> dict[str, Any]:
+    """Return the plain values of [parallel]; none where it is not there."""
+    node = get_at(config.root, ("parallel",))
+    return dict(plain(node)) if node is not None else {}
+
+
 def sharers(config: Config, count: int) -> int:
     """How many of `count` processes have different samples."""
-    node = get_at(config.root, ("parallel",))
-    given = plain(node) if node is not None else {}
+    given = parallel_of(config)
     return count // (int(given.get("tensor", 1)) * int(given.get("pipeline", 1)))
 
 
@@ -124,8 +134,7 @@ def check_split(config: Config, count: int) -> None:
     from assay.engine.batch_size import batch_size
     from assay.engine.parallel.layout import Layout
 
-    parallel = get_at(config.root, ("parallel",))
-    layout = Layout.of(plain(parallel) if parallel is not None else {})
+    layout = Layout.of(parallel_of(config))
     node = get_at(config.root, ("data", "train"))
     settings = plain(node) if node is not None else {}
     train = get_at(config.root, ("train",))
@@ -154,6 +163,7 @@ def task_of(config: Config, launch: Launch, **options: Any) -> Task:
         config=dump(config.root),
         path=str(config.path.resolve()) if config.path is not None else "",
         files=dict(config.files),
+        launcher=os.getpid(),
         user_dirs=[str(path.resolve()) for path in config.user_dirs],
         settings=str(config.settings.start.resolve()),
         variant=config.variant,
@@ -165,14 +175,34 @@ def task_of(config: Config, launch: Launch, **options: Any) -> Task:
 def _spread(task: Task, count: int, config: Config) -> RunResult:
     from assay.engine.parallel.nodes import nodes_of
     from assay.engine.parallel.start import OWN_JOBS, output_of, start
-    from assay.engine.parallel.watch import Watch
+    from assay.engine.parallel.watch import RankWatchdog, StillRanks, SuspendedRanks, was_suspended
 
     nodes = nodes_of(*(task.launch[name] for name in ("nnodes", "node_rank", "rendezvous")))
     folder = Path(tempfile.mkdtemp(prefix=OWN_JOBS))
+    timeout = timeout_of(config)
+    heard: list[tuple[int, float]] = []
+
+    def hear(_signals: Signals, number: int) -> None:
+        if not heard:
+            tell_heard(folder, number)
+        heard.append((number, time.monotonic()))
+
+    def order(found: Standstill) -> None:
+        _newest(folder).order(Order(cause=described(found, timeout=timeout), signal=found.signal))
+
     try:
         (folder / TASK).write_text(json.dumps(asdict(task)), encoding="utf-8")
         sys.stdout.flush()
-        with Watch(lambda: _pids(_newest(folder)), lambda rank, pid: _tell_stopped(_newest(folder), rank, pid)):
+        checks = (
+            _PassOn(lambda: _newest(folder).pids(), heard),
+            Deaths(lambda: _newest(folder)),
+            SuspendedRanks(
+                lambda: _newest(folder).pids(),
+                lambda rank, pid: _newest(folder).tell_failed(rank, was_suspended(rank, pid)),
+            ),
+            StillRanks(lambda: _newest(folder).watched(), order, timeout_s=parse_duration_s(timeout), heard=heard),
+        )
+        with answered(hear), RankWatchdog(*checks):
             deaths = start(
                 ["-m", "assay", "_rank", str(folder)],
                 count // nodes.count,
@@ -180,11 +210,12 @@ def _spread(task: Task, count: int, config: Config) -> RunResult:
                 max_restarts=int(task.launch["max_restarts"]),
                 nodes=nodes,
             )
-        told = _told(_newest(folder))
+        newest = _newest(folder)
+        told = newest.told()
         first = told.get(0, {})
-        place = first.get("folder") or _text(folder / "folder")
+        place = first.get("folder") or text(folder / "folder")
         record = Path(place) if place else None
-        least = min(_ranks(_newest(folder)), default=0)
+        least = min(newest.ranks(), default=0)
         if record is not None and not first.get("id"):  # rank 0 is gone without a word, or on another machine
             view = find(str(record))[0]
             first = {**first, "id": view.id, "step": max((each.step or 0 for each in view.checkpoints), default=0)}
@@ -196,47 +227,74 @@ def _spread(task: Task, count: int, config: Config) -> RunResult:
                     descriptor = ranks.open(kept.name, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
                 with open(descriptor, "a", encoding="utf-8") as file:
                     file.write(secrets_of(config).clean(output_of(folder, local)))
-        cause = _cause(told, deaths)
         if least and told:  # rank 0 of another machine tells more
             first = {**told[min(told)], "id": first.get("id", ""), "step": first.get("step", 0)}
         return RunResult(
             record_dir=record,
             config=config,
-            status="failed" if cause is not None else first.get("status", "failed"),
             value=first.get("value", {}),
-            exception=cause,
-            exit_code=first.get("exit_code", 1) or 1 if cause is not None else first.get("exit_code", 1),
             id=first.get("id", ""),
             step=first.get("step", 0),
             is_first=least == 0,
+            **_outcome(newest, first, deaths, heard[0][0] if heard else 0),
         )
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _attempt(folder: Path, number: int) -> Path:
-    """Where the processes that were started together, for the time `number`, say what they do."""
-    return folder / f"ranks-{number}"
+def _outcome(ranks: RankFolder, first: Mapping[str, Any], deaths: Sequence[Death], number: int) -> dict[str, Any]:
+    """Return how the run ended, of which rank 0 told `first`; `number` is the signal of the launcher, 0 for none.
+
+    A run that came to its own end is finished, whatever signal came late; after a signal nothing else is a
+    failure, but a rank that hung is told.
+    """
+    number = number or (0 if ranks.error() else ranks.signal())
+    if first.get("status") == "finished" and not ranks.error():
+        note = first.get("note", "")
+        return {"status": "finished", "signal": number, "note": note, "exit_code": first.get("exit_code", 0)}
+    if number:
+        order = ranks.ordered()
+        hung = RankError(order.cause) if order is not None else None
+        return {"status": "stopped", "exception": hung, "exit_code": 128 + number, "signal": number}
+    cause = _cause(ranks.told(), ranks.error(), deaths)
+    if cause is not None:
+        return {"status": "failed", "exception": cause, "exit_code": first.get("exit_code", 1) or 1}
+    return {"status": first.get("status", "failed"), "exit_code": first.get("exit_code", 1)}
 
 
-def _newest(folder: Path) -> Path:
+class _PassOn:
+    """Check that sends every signal that this process heard to each rank, once the rank can answer it."""
+
+    def __init__(self, pids: Callable[[], Mapping[int, int]], heard: Sequence[tuple[int, float]]) -> None:
+        self.pids = pids
+        self.heard = heard
+        self._sent: dict[int, int] = {}
+
+    def __call__(self) -> None:
+        for pid in self.pids().values() if self.heard else ():
+            for number, _ in self.heard[self._sent.get(pid, 0) :]:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
+            self._sent[pid] = len(self.heard)
+
+
+def timeout_of(config: Config) -> str:
+    """Return how long a rank may get no further."""
+    return str(parallel_of(config).get("timeout", PARALLEL_TIMEOUT))
+
+
+def _attempt(folder: Path, number: int) -> RankFolder:
+    """Return the folder of the ranks that were started together, for the time `number`."""
+    return RankFolder(folder / f"ranks-{number}", launcher=folder)
+
+
+def _newest(folder: Path) -> RankFolder:
     numbers = [int(each.name.partition("-")[2]) for each in folder.glob("ranks-*")]
     return _attempt(folder, max(numbers, default=0))
 
 
-def _ranks(attempt: Path) -> dict[int, int]:
-    """The processes of this machine that have begun, by rank; 0 for one that is just about to."""
-    return {int(file.name.partition("-")[2]): int(_text(file) or 0) for file in attempt.glob("pid-*")}
-
-
-def _pids(attempt: Path) -> dict[int, int]:
-    """Those that have not said yet how they ended."""
-    return {rank: pid for rank, pid in _ranks(attempt).items() if pid and not (attempt / f"ended-{rank}.json").exists()}
-
-
-def _cause(told: Mapping[int, Mapping[str, Any]], deaths: Sequence[Any]) -> AssayError | None:
+def _cause(told: Mapping[int, Mapping[str, Any]], own: str, deaths: Sequence[Death]) -> AssayError | None:
     """The first thing that went wrong, and what followed from it left out."""
-    own = _own(told)
     if own:
         return RankError(own)
     silent = [death for death in deaths if death.rank not in told]
@@ -247,79 +305,70 @@ def _cause(told: Mapping[int, Mapping[str, Any]], deaths: Sequence[Any]) -> Assa
     return RankError(others[0]["error"]) if others else None
 
 
-def _own(told: Mapping[int, Mapping[str, Any]]) -> str:
-    """The first error that did not follow from that of another process."""
-    own = [each for each in told.values() if each["error"] and not each["follows"]]
-    return str(min(own, key=lambda each: each["time"])["error"]) if own else ""
-
-
-def _told(attempt: Path) -> dict[int, dict[str, Any]]:
-    found = {}
-    for file in attempt.glob("ended-*.json"):
-        found[int(file.stem.partition("-")[2])] = json.loads(file.read_text(encoding="utf-8"))
-    return found
-
-
-def _tell(attempt: Path, rank: int, told: Mapping[str, Any]) -> None:
-    file = attempt / f"ended-{rank}.json"
-    file.with_suffix(".new").write_text(json.dumps({**told, "time": time.time()}), encoding="utf-8")
-    file.with_suffix(".new").replace(file)
-
-
-def _tell_stopped(attempt: Path, rank: int, pid: int) -> None:
-    """For a process that cannot say any more what became of it."""
-    from assay.engine.parallel.watch import was_stopped
-
-    _tell(attempt, rank, {"status": "failed", "error": was_stopped(rank, pid), "follows": False})
-
-
-def _text(file: Path) -> str:
-    return file.read_text(encoding="utf-8") if file.exists() else ""
-
-
 def work(place: str) -> int:
     """What each process does; the exit code is 0 also for a run that was stopped, as nobody has to end the others."""
     from assay.engine.parallel.join import world
-    from assay.engine.parallel.ranks import PeerError
-    from assay.engine.parallel.watch import Watch
+    from assay.engine.parallel.watch import LostParent, RankWatchdog
 
     folder, here = Path(place), world()
-    attempt = _attempt(folder, here.restarts)
-    attempt.mkdir(exist_ok=True)
-    (attempt / f"ended-{here.rank}.json").unlink(missing_ok=True)  # only one of several machines counts a restart
-    (attempt / f"pid-{here.rank}").write_text(str(os.getpid()), encoding="utf-8")
-    task = Task(**json.loads((folder / TASK).read_text(encoding="utf-8")))
-    given = {**task.launch, "command": tuple(task.launch["command"]), "ranks_folder": str(attempt)}
-    begun = _text(folder / "folder")
-    if begun and not here.restarts:
-        given["after"] = "restart: processes of another machine have ended"
-    if here.restarts:
-        given["after"] = f"restart {here.restarts}: {_ended_by(_attempt(folder, here.restarts - 1))}"
-    with Watch(parent=os.getppid()):
+    if here.restarts and heard_in(folder):
+        return 0  # torch's launcher takes an end after a signal for a failure
+    with obeying(echo_s=ECHO_S) as signals:
+        ranks = _attempt(folder, here.restarts)
+        ranks.begin(here.rank)
+        task = Task(**json.loads((folder / TASK).read_text(encoding="utf-8")))
         try:
-            result = _do(task, config_of(task, attempt, here.rank), Launch(**given), begun)
-        except Exception as error:  # the edge of the process: who started it tells the person
-            code = getattr(error, "exit_code", 1)
-            result = RunResult(record_dir=None, config=None, status="failed", exception=error, exit_code=code)
-    told = {
-        "status": result.status,
-        "value": dict(result.value),
-        "exit_code": result.exit_code,
-        "id": result.id,
-        "step": result.step,
-        "folder": str(result.record_dir or ""),
-        "error": "" if result.exception is None else said(result.exception, here.rank),
-        "follows": isinstance(result.exception, PeerError | RankError),
-    }
-    _tell(attempt, here.rank, told)
+            with RankWatchdog(LostParent(task.launcher)):
+                result = _do(task, _launch(task, folder, here), here.rank, text(folder / "folder"))
+        except BaseException as error:  # the edge of the process: who started it tells the person
+            with signals.held():
+                result = failed(NullRecorder(), None, error, step=0)
+                ranks.tell(here.rank, facts_of(result, here.rank))
+        else:
+            with signals.held():
+                ranks.tell(here.rank, facts_of(result, here.rank))
     return 1 if result.status == "failed" else 0
 
 
-def _do(task: Task, config: Config, launch: Launch, begun: str) -> RunResult:
+def facts_of(result: RunResult, rank: int) -> dict[str, Any]:
+    """Return what a rank tells of its end."""
+    is_failed = result.status == "failed" and result.exception is not None
+    return {
+        "status": result.status,
+        "value": dict(result.value),
+        "exit_code": result.exit_code,
+        "note": result.note,
+        "id": result.id,
+        "step": result.step,
+        "folder": str(result.record_dir or ""),
+        "signal": signal_of(result),
+        "error": said(result.exception, rank) if is_failed and result.exception is not None else "",
+        "follows": isinstance(result.exception, PeerError | RankError),
+    }
+
+
+def signal_of(result: RunResult) -> int:
+    """Return the signal that ended a run, 0 where it came to its own end or failed."""
+    return max(0, result.exit_code - 128) if result.status == "stopped" else 0
+
+
+def _launch(task: Task, folder: Path, here: World) -> Launch:
+    """Return the launch of one rank, with why it was started again, if it was."""
+    given = {**task.launch, "command": tuple(task.launch["command"])}
+    given["ranks_folder"] = str(_attempt(folder, here.restarts).path)
+    if (folder / "folder").exists() and not here.restarts:
+        given["after"] = "restart: processes of another machine have ended"
+    if here.restarts:
+        given["after"] = f"restart {here.restarts}: {_attempt(folder, here.restarts - 1).ended_by()}"
+    return Launch(**given)
+
+
+def _do(task: Task, launch: Launch, rank: int, begun: str) -> RunResult:
     """Train, or go on. `begun` is the record that processes before these have begun, which then is gone on with."""
     from assay.compose.checks import sound
     from assay.compose.training import go_on, train
 
+    config = config_of(task, Path(launch.ranks_folder), rank)
     if begun:
         view = find(begun)[0]
         if view.status == "finished":  # somebody failed while leaving
@@ -360,41 +409,28 @@ def said(error: BaseException, rank: int) -> str:
     return f"{where}{head}\n{before}{after}".rstrip()
 
 
-def cause_of(error: BaseException, launch: Launch, house: House) -> BaseException:
+def cause_of(error: BaseException, ranks: RankFolder | None) -> BaseException:
     """What ended another process, when `error` is only that it ended; else the error itself."""
-    from assay.engine.parallel.ranks import PeerError
-
+    if ranks is None:
+        return error
+    if isinstance(error, Obeyed) and not ranks.heard():
+        # Torch's launcher ends with SIGTERM the ranks that are left when one has failed.
+        return RankError(cause) if (cause := ranks.ended_by()) else error
     if not isinstance(error, PeerError):
         return error
     until = time.monotonic() + SECONDS_TO_TELL
     while time.monotonic() < until:
-        said = _ended_by(Path(launch.ranks_folder)) if launch.ranks_folder else _seen(house)
-        if said:
-            return RankError(said)
+        if cause := ranks.error():
+            return RankError(cause)
+        if number := ranks.signal():
+            return obeyed(number)
         time.sleep(0.02)
-    return error
+    return RankError(cause) if (cause := ranks.ended_by()) else error
 
 
-def is_ending(launch: Launch) -> bool:
+def is_ending(ranks: RankFolder | None) -> bool:
     """Whether another process of this run has failed or is gone."""
-    return bool(launch.ranks_folder and _ended_by(Path(launch.ranks_folder)))
-
-
-def _ended_by(attempt: Path) -> str:
-    """What ended processes that say under `attempt` what they do: the first error, or who is gone without a word."""
-    told = _told(attempt)
-    if own := _own(told):
-        return own
-    gone = {rank: pid for rank, pid in _pids(attempt).items() if process_start(pid) is None}
-    return next((f"Rank {rank} (pid {pid}) was killed." for rank, pid in gone.items()), "")
-
-
-def _seen(house: House) -> str:
-    """The same of processes of this machine that somebody else has started."""
-    if house.watch is None or house.watch.said:
-        return house.watch.said if house.watch is not None else ""
-    gone = {rank: pid for rank, pid in house.watch.pids().items() if process_start(pid) is None}
-    return next((f"Rank {rank} (pid {pid}) has ended, or was killed." for rank, pid in gone.items()), "")
+    return ranks is not None and bool(ranks.ended_by())
 
 
 def tell_folder(launch: Launch, house: House, record: Path | None) -> None:

@@ -27,6 +27,7 @@ from assay.core.facts import EndStatus
 from assay.core.ports import NullRecorder
 from assay.core.secret import Secrets, secrets_under
 from assay.core.secret_names import REDACTED, is_opaque, sureness
+from assay.core.signals import Terminated, number_of
 from assay.query.previous import since_previous
 from assay.query.run import RunView
 from assay.record.info import info_lines
@@ -202,16 +203,38 @@ def ended(
     return RunResult(record_dir=folder, config=config, status=status, value=dict(value), id=run_id, step=step)
 
 
-def failed(recorder: RunRecorder | NullRecorder, config: Config, error: BaseException, *, step: int) -> RunResult:
+def failed(
+    recorder: RunRecorder | NullRecorder, config: Config | None, error: BaseException, *, step: int
+) -> RunResult:
     """End the record with what was raised; interrupts end as stopped."""
     status, reason, traceback = ending(error)
+    if status == "finished":  # sys.exit() is an end of a script, and not of a run that had more to do
+        status, reason = "failed", "SystemExit: code of the run called sys.exit()"
     folder, run_id = None, ""
     if isinstance(recorder, RunRecorder):
         if traceback:
             recorder.logger.info("%s", traceback.rstrip())
         recorder.finish(status, reason, traceback, step=step)
         folder, run_id = recorder.folder.path, recorder.id
-    code = 130 if isinstance(error, KeyboardInterrupt) else error.exit_code if isinstance(error, AssayError) else 1
     return RunResult(
-        record_dir=folder, config=config, status=status, exception=error, exit_code=code, id=run_id, step=step
+        record_dir=folder,
+        config=config,
+        status=status,
+        exception=error,
+        exit_code=code_of(error),
+        id=run_id,
+        step=step,
     )
+
+
+def code_of(error: BaseException) -> int:
+    """Return the exit code of a command whose run ended with `error`."""
+    match error:
+        case KeyboardInterrupt() | Terminated():
+            return 128 + number_of(error)
+        case AssayError():
+            return error.exit_code
+        case SystemExit(code=int() as code) if code:
+            return code
+        case _:
+            return 1

@@ -163,7 +163,7 @@ def _launch(view: RunView, stretch: Stretch) -> dict[str, Any]:
         "nproc": count,
         "weights_from": _weights(view, origin) if origin and not stretch.checkpoint else "",
         "stop_at": None if stretch.whole else stretch.last,
-        "is_hurried": stretch.is_hurried,
+        "is_interrupted": stretch.is_interrupted,
     }
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from assay.compose.unfinished import refuse_without_config
 from assay.config import load, plain
 from assay.core.errors import CheckpointError, InputError
 from assay.core.run_file import Attempt
@@ -27,7 +28,7 @@ class Stretch:
     last: int
     attempts: tuple[Attempt, ...]
     whole: bool
-    is_hurried: bool
+    is_interrupted: bool
     checkpoint: str
 
     @property
@@ -37,15 +38,12 @@ class Stretch:
 
 def stretch_of(view: RunView, name: str, steps: str) -> Stretch:
     """Which steps; InputError for a run that cannot be done again, or not from there."""
-    where, newest = str(view.path), view.file.newest if view.file.attempts else None
+    where = str(view.path)
     if view.kind != "train":
         raise InputError(
             f"The run {view.id} is a test, which trains nothing.", where=where, fix=f"assay test {view.id}"
         )
-    if newest is None or "user_dirs" not in view.file.attempts[0].launch or not view.config_text:
-        started = f" It was started by: {' '.join(newest.command)}" if newest is not None else ""
-        what = f"The run {view.id} was recorded by a script: there is no config to train.{started}"
-        raise InputError(what, where=where)
+    refuse_without_config(view, fix="run it again, and `assay diff` both")
     first, last = _given(steps)
     if name and first is not None:
         raise InputError("A replay begins at one place.", fix=f"leave out @{name}, or the step before the colon")
@@ -74,7 +72,7 @@ def stretch_of(view: RunView, name: str, steps: str) -> Stretch:
         last=last,
         attempts=_attempts(view, first, last),
         whole=last == end and view.status == "finished",
-        is_hurried=last == end and view.status == "stopped",
+        is_interrupted=last == end and view.status == "stopped",
         checkpoint=checkpoint,
     )
     _refuse_seams(view, stretch)

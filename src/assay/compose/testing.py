@@ -22,12 +22,15 @@ from assay.config import load
 from assay.config.loading import Config, open_config
 from assay.config.tree import Table, delete_at, from_plain, get_at, plain
 from assay.core.diagnostics import Origin
-from assay.core.errors import AssayError, InputError, did_you_mean
+from assay.core.errors import AssayError, InputError, choose
 from assay.core.events import Event
 from assay.core.facts import Evaluated
 from assay.core.manifest import FILE_NAME, read
+from assay.core.ports import NullRecorder
 from assay.core.schema import is_for_inference, is_for_tests
+from assay.core.signals import obeying
 from assay.query.find import find, find_checkpoint
+from assay.record.recorder import RunRecorder
 
 Edit = Callable[[dict[str, Any]], Mapping[str, Any] | None]
 """Changes the config of a test, given as plain data, in place; or returns another one."""
@@ -35,11 +38,15 @@ Edit = Callable[[dict[str, Any]], Mapping[str, Any] | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weights:
-    """What is tested: the checkpoint in a folder, or a file of weights; `parent` is RUN@CHECKPOINT of a record."""
+    """Weights to test: the checkpoint in a folder, or a file of weights; `parent` is RUN@CHECKPOINT of a record.
+
+    `why` says, of those of a record, why it is these that are tested.
+    """
 
     path: Path
     parent: str = ""
     step: int = 0
+    why: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Those of `load_weights`."""
 
@@ -103,10 +110,17 @@ def weights_at(address: str) -> Weights:
     if (path / FILE_NAME).is_file():
         return Weights(path=path, step=read(path).step)
     view, name = find(address)
-    if not name:
-        name = "best" if view.best_checkpoint else "latest"
+    if name:
+        why = "as asked for"
+    elif view.best_checkpoint:
+        name, why = "best", f"the best by {view.best.metric}" if view.best is not None else "the best"
+    else:
+        name, why = "latest", "the newest that were kept"
     view, folder = find_checkpoint(f"{view.id}@{name}")
-    return Weights(path=folder, parent=f"{view.id}@{folder.name}", step=read(folder).step)
+    step = read(folder).step
+    if step < view.last_step and view.status_text != view.status:
+        why += f" (step {view.last_step} was the last; {view.status_text})"
+    return Weights(path=folder, parent=f"{view.id}@{folder.name}", step=step, why=why)
 
 
 def _weights_of(origin: Asked) -> Weights:
@@ -138,39 +152,46 @@ def test_config(
         pipes, metrics = evaluation_of(house)
         if infer and not pipes.pipes:
             pipes = Pipes([SaveOutputs()])
-        recorder = new_record(config, launch, None, kind="test", parent=weights.parent, device=house.device)
-        set_recorder(house, recorder)
-        keep_meta(house, recorder)
         step = weights.step
-        value: dict[str, float] = {}
-        try:
-            on = house.values("train").get("deterministic", False)
-            with entered(house.plugins), deterministic(process.model, enabled=on):
-                fire = _evaluation_events(house, step)
-                for split, loader in loaders.items():
-                    fire(Event.EVAL_BEGIN)
-                    results, samples = evaluate(
-                        process,
-                        loader,
-                        split=split,
-                        step=step,
-                        seed=house.seed,
-                        device=house.device,
-                        pipes=pipes,
-                        metrics=metrics,
-                        recorder=recorder,
-                        infer=infer,
-                        before=lambda: fire(Event.EVAL_STEP_BEGIN),
-                        after=lambda: fire(Event.EVAL_STEP_END),
-                    )
-                    if results:
-                        recorder.log(results, step)
-                    recorder.tell(Evaluated(split=split, step=step, metrics=results, samples=samples))
-                    value |= results
-                    fire(Event.EVAL_END)
-        except BaseException as error:
-            return failed(recorder, config, error, step=0)
-        return ended(recorder, config, "finished", "", value, step=step)
+        recorder: RunRecorder | NullRecorder = NullRecorder()
+        with obeying() as signals:
+            try:
+                with signals.held():
+                    recorder = new_record(config, launch, None, kind="test", parent=weights.parent, device=house.device)
+                set_recorder(house, recorder)
+                keep_meta(house, recorder)
+                value: dict[str, float] = {}
+                on = house.values("train").get("deterministic", False)
+                with entered(house.plugins), deterministic(process.model, enabled=on):
+                    fire = _evaluation_events(house, step)
+                    for split, loader in loaders.items():
+                        fire(Event.EVAL_BEGIN)
+                        results, samples = evaluate(
+                            process,
+                            loader,
+                            split=split,
+                            step=step,
+                            seed=house.seed,
+                            device=house.device,
+                            pipes=pipes,
+                            metrics=metrics,
+                            recorder=recorder,
+                            infer=infer,
+                            before=lambda: fire(Event.EVAL_STEP_BEGIN),
+                            after=lambda: fire(Event.EVAL_STEP_END),
+                        )
+                        if results:
+                            recorder.log(results, step)
+                        recorder.tell(Evaluated(split=split, step=step, metrics=results, samples=samples))
+                        value |= results
+                        fire(Event.EVAL_END)
+            except BaseException as error:
+                with signals.held():
+                    return failed(recorder, config, error, step=0)
+            with signals.held():
+                result = ended(recorder, config, "finished", "", value, step=step)
+    note = f"weights of {weights.parent}: {weights.why}" if weights.why else ""
+    return replace(result, note=note)
 
 
 def train_and_test(config: Config, launch: Launch, *, edit: Edit | str | None = None) -> RunResult:
@@ -183,7 +204,7 @@ def train_and_test(config: Config, launch: Launch, *, edit: Edit | str | None = 
     _wanted(config, (), infer=False)
     change = _edit(edit, config)
     result = train(config, launch)
-    if result.status != "finished":
+    if result.status != "finished" or result.signal:
         return result
     try:
         derived = recorded(result.id, trust=True)  # this process has just made it
@@ -228,7 +249,7 @@ def _wanted(config: Config, splits: Iterable[str], *, infer: bool) -> list[str]:
     wanted = list(splits) or [name for name in known if is_meant(name)] or ["infer" if infer else "test"]
     for split in wanted:
         if split not in known:
-            fix = did_you_mean(split, known) or f"It has: {', '.join(known) or 'none'}. --split names another."
+            fix = choose(split, known, "--split names one of")
             raise InputError(f"The config has no [data.{split}].", where=os.fspath(config.path or ""), fix=fix)
     return wanted
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import inspect
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
-from assay.core.ports import Recorder
 from assay.plugins.tensorboard import TensorBoard
 from assay.record.meter import AvgMeter
-from assay.record.start import Run, start
+from assay.record.start import Run
+from assay.script import start
 from assay.store.layout import make_project
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Recorded(_Engine):
         project = make_project(Path(folder))
         code = [Path(file).parent] if (file := _file_of(type(self))) else []
         self.run = start(tag=str(name), config=dict(self.params), project=project, code_dirs=code)
-        self.recorder = cast(Recorder, self.run)  # it never goes back to an earlier step
+        self.recorder = self.run
         self.initial()
         engine = self.make_engine()
         if self.run.folder is not None:

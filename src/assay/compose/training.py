@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from assay.compose.assembly import Assembled, assemble, listen
 from assay.compose.checks import passed, sound
-from assay.compose.house import open_house
+from assay.compose.house import House, open_house
 from assay.compose.launch import Launch, RunResult
 from assay.compose.origin import asked_for
+from assay.compose.rank_folder import Order
 from assay.compose.ranks import (
+    ECHO_S,
     cause_of,
     check_shared,
+    facts_of,
     is_ending,
     is_spread,
     spread_config,
@@ -38,21 +44,33 @@ from assay.compose.records import (
 )
 from assay.compose.tasks import keep_meta, make_task
 from assay.compose.trust import Tell, Trust, at_home, home_of
-from assay.compose.unfinished import cut_off, is_cut_off, refuse_other_data, told_differences, unfinished
+from assay.compose.unfinished import (
+    cut_off,
+    is_cut_off,
+    refuse_other_data,
+    refuse_without_checkpoints,
+    refuse_without_config,
+    told_differences,
+    unfinished,
+)
 from assay.config import config_hash, dump, load, open_config, seedless_hash
 from assay.config.loading import Config
 from assay.config.secret_keys import without_secrets
 from assay.config.tree import get_at
-from assay.core.errors import InputError
+from assay.core.errors import CheckpointError, InputError, RankError
 from assay.core.events import Handler
-from assay.core.facts import Warned
+from assay.core.facts import EndStatus, Warned
 from assay.core.ports import NullRecorder
+from assay.core.run_file import UNSAVED
+from assay.core.signals import heard_line, stopping
+from assay.core.terminal import for_terminal
 from assay.query.find import find, find_checkpoint
 from assay.query.run import RunView
 from assay.record.recorder import RunRecorder
 
 if TYPE_CHECKING:
     from assay.engine.process import Model
+    from assay.engine.state import State
 
 
 def train(config: Config, launch: Launch, *, parent: str = "") -> RunResult:
@@ -74,16 +92,93 @@ def train(config: Config, launch: Launch, *, parent: str = "") -> RunResult:
         assembled.notes += filter(None, [origin.fill(assembled.engine.process.model)])
         if not launch.no_file:
             check_shared(house, project_around(config.path).runs_dir)
-        recorder = new_record(config, launch, assembled, parent=origin.parent or parent)
-        tell_defaults(recorder, config, found, assembled)
-        return _train(assembled, recorder, config, launch)
+
+        def begin() -> RunRecorder | NullRecorder:
+            recorder = new_record(config, launch, assembled, parent=origin.parent or parent)
+            tell_defaults(recorder, config, found, assembled)
+            return recorder
+
+        return _train(assembled, begin, config, launch)
 
 
-def _train(assembled: Assembled, recorder: RunRecorder | NullRecorder, config: Config, launch: Launch) -> RunResult:
+def _train(
+    assembled: Assembled, begin: Callable[[], RunRecorder | NullRecorder], config: Config, launch: Launch
+) -> RunResult:
+    """Train what is assembled, with the record that `begin` opens; whatever happens, that record gets its end."""
+    engine, house = assembled.engine, assembled.house
+    stop = engine.state.stop
+
+    ranks = house.rank_folder
+    recorder: RunRecorder | NullRecorder = NullRecorder()
+
+    def say(line: str) -> None:
+        # Ranks that are left when one has failed are ended by a signal that nobody has asked for; and
+        # what the launcher heard is said from the thread that hears of it.
+        if not (ranks is not None and ranks.heard()) and not is_ending(ranks):
+            assembled.say(line)
+
+    def end(order: Order) -> None:
+        """End the run from another thread: the main one hangs."""
+        _end_by_order(order, recorder, config, launch, house, step=engine.state.step)
+
+    with ExitStack() as stack:
+        if ranks is not None:
+            stack.enter_context(ranks.under_orders(end, lambda number: assembled.say(heard_line(number))))
+        signals = stack.enter_context(stopping(stop, say=say, echo_s=ECHO_S if ranks is not None else 0.0))
+        try:
+            with signals.held():  # a record that is half begun could not be ended
+                recorder = begin()
+            state = _run(assembled, recorder, launch)
+        except BaseException as error:
+            with signals.held():
+                house.tell_ending()
+                cause = cause_of(error, ranks)
+                result = failed(recorder, config, cause, step=engine.state.step)
+        else:
+            status: EndStatus = "stopped" if stop.interrupts else "finished"
+            note = "" if stop.interrupts else _unsaved(assembled, state.step)
+            reason = "; ".join(filter(None, [note, stop.reason]))
+            with signals.held():
+                house.tell_ending()
+                result = ended(recorder, config, status, reason, state.metrics, step=state.step)
+            if stop.interrupts and stop.signal:
+                result = replace(result, exit_code=128 + stop.signal)
+            elif note:
+                result = replace(result, exit_code=CheckpointError.exit_code, note=note)
+            result = replace(result, is_first=house.is_first)
+    return replace(result, signal=signals.heard[0] if signals.heard else stop.signal)
+
+
+def _unsaved(assembled: Assembled, step: int) -> str:
+    """Return a note on the final weights, if they were to be kept and are not."""
+    if assembled.save is None or not assembled.house.is_first:
+        return ""
+    why = assembled.save.unsaved(step)
+    return f"{UNSAVED}: {why}" if why else ""
+
+
+def _end_by_order(
+    order: Order, recorder: RunRecorder | NullRecorder, config: Config, launch: Launch, house: House, *, step: int
+) -> None:
+    """End the record as an order says, tell it, and end the process."""
+    status: EndStatus = "stopped" if order.signal else "failed"
+    if isinstance(recorder, RunRecorder):
+        recorder.logger.info("%s", order.cause)
+    result = ended(recorder, config, status, order.reason, {}, step=step)
+    if not launch.ranks_folder and house.is_first:  # nobody else tells the person
+        print(for_terminal(f"error: {order.cause}", color=False), file=sys.stderr, flush=True)
+    if house.rank_folder is not None:
+        code = 128 + order.signal if order.signal else RankError.exit_code
+        facts = facts_of(replace(result, exit_code=code), house.rank)
+        house.rank_folder.tell(house.rank, {**facts, "error": "" if order.signal else order.cause})
+    os._exit(0 if order.signal else RankError.exit_code)  # nothing else ends a main thread that hangs
+
+
+def _run(assembled: Assembled, recorder: RunRecorder | NullRecorder, launch: Launch) -> State:
+    """Let the engine run, with all that listens to it."""
     from assay.build import entered
+    from assay.engine.checkpoint.engine_state import restore_listeners, unlike
     from assay.engine.deterministic import deterministic
-    from assay.engine.handlers.interrupt import stopping_on_signals
-    from assay.engine.handlers.save import restore_listeners, unlike
 
     engine, house = assembled.engine, assembled.house
     engine.recorder = recorder
@@ -91,34 +186,19 @@ def _train(assembled: Assembled, recorder: RunRecorder | NullRecorder, config: C
     keep_meta(house, recorder)
     if launch.ranks_folder:
         tell_folder(launch, house, recorder.folder.path if isinstance(recorder, RunRecorder) else None)
-
-    def say(line: str) -> None:
-        if not is_ending(launch):  # else who started this process ends it, and nobody has asked for that
-            assembled.say(line)
-
-    with stopping_on_signals(engine, say=say) as caught:
-        try:
-            listen(assembled, recorder, launch, saving=_is_saving(assembled, recorder))
-            on = house.values("train").get("deterministic", False)
-            with entered(house.plugins), deterministic(engine.process.model, enabled=on):
-                engine.bus.extend(handler for plugin in house.plugins for handler in plugin.handlers())
-                if assembled.loaded is not None:
-                    restore_listeners(engine, assembled.loaded)
-                    assembled.loaded = None
-                if assembled.expected is not None:
-                    for part in unlike(engine, assembled.expected):
-                        message = f"{part} took its state from the checkpoint and has another now: resume is not exact."
-                        recorder.tell(Warned(message=message, step=engine.state.step))
-                    assembled.expected = None
-                state = engine.run()
-        except BaseException as error:
-            return failed(recorder, config, cause_of(error, launch, house), step=engine.state.step)
-    if caught.signal is not None:
-        reason = state.stop_reason
-        result = ended(recorder, config, "stopped", reason, state.metrics, step=state.step)
-        return replace(result, exit_code=caught.exit_code, is_first=house.is_first)
-    result = ended(recorder, config, "finished", state.stop_reason, state.metrics, step=state.step)
-    return replace(result, is_first=house.is_first)
+    listen(assembled, recorder, launch, saving=_is_saving(assembled, recorder))
+    on = house.values("train").get("deterministic", False)
+    with entered(house.plugins), deterministic(engine.process.model, enabled=on):
+        engine.bus.extend(handler for plugin in house.plugins for handler in plugin.handlers())
+        if assembled.loaded is not None:
+            restore_listeners(engine, assembled.loaded)
+            assembled.loaded = None
+        if assembled.expected is not None:
+            for part in unlike(engine, assembled.expected):
+                message = f"{part} took its state from the checkpoint and has another now: resume is not exact."
+                recorder.tell(Warned(message=message, step=engine.state.step))
+            assembled.expected = None
+        return engine.run()
 
 
 def _is_saving(assembled: Assembled, recorder: RunRecorder | NullRecorder) -> bool:
@@ -152,8 +232,7 @@ def rerun(
         raise InputError(
             "A run is trained again from its beginning.", fix=f"assay resume {address}, or leave out @{name}"
         )
-    if not view.config_text:
-        raise InputError(f"The run {view.id} has no config.", where=str(view.path))
+    refuse_without_config(view, fix="run it again")
     config = open_config(view.saved_config, overrides, user_dir=None)
     config = at_home(config, view, use="train it again", trust=trust, tell=tell)
     return train(config, launch or Launch(), parent=view.id)
@@ -179,6 +258,7 @@ def resume(
     view, name = find(address)
     if view.kind != "train":
         raise InputError(f"The run {view.id} is a test: there is nothing to go on with.")
+    refuse_without_config(view, fix=f'run it again, with assay.start(..., resume="{view.id}")')
     saved = open_config(view.saved_config, overrides, user_dir=None)
     config = sound(at_home(saved, view, use="resume it", trust=trust, tell=tell))
     how = {"take_over": take_over or is_cut_off(view), "verify": verify, "force": force, "is_trusted": True}
@@ -216,7 +296,7 @@ def go_on(
     its checkpoints, which are data, without that.
     """
     from assay.config import changed_keys
-    from assay.engine.handlers.save import is_of_engine, restore
+    from assay.engine.checkpoint.engine_state import is_of_engine, restore
     from assay.engine.optim import put_settings, settings_of
     from assay.query.diff import written
 
@@ -226,6 +306,8 @@ def go_on(
     changed = [change.key for change in changes]
     if not force:
         refuse_other_data(view.id, old.root, config.root, changed)
+        if not name:
+            refuse_without_checkpoints(view)
     if is_spread(config, launch):
         how = {"take_over": take_over, "verify": verify, "force": force, "is_trusted": is_trusted}
         return spread_resume(config, launch, view.folder.path, name, **how)
@@ -266,39 +348,43 @@ def go_on(
         if house.ranks is not None:
             house.ranks.wait()  # all have read what the first one now moves
         if not house.is_first:
-            return _train(assembled, NullRecorder(), config, launch)
+            return _train(assembled, NullRecorder, config, launch)
         secrets = secrets_of(config)
         config_toml = dump(without_secrets(config.root, secrets))
-        recorder = RunRecorder.resume(
-            view.folder,
-            from_step=step,
-            project=project,
-            checkpoint=checkpoint,
-            changed=changed,
-            config_toml=config_toml if changed else None,
-            config_files=config.files,
-            config_hash=config_hash(config.named or config.root),
-            seedless_hash=seedless_hash(config.named or config.root),
-            launch={**launch.recorded(), **recorded_of(config), "fused": is_fused(assembled.engine)},
-            devices=[str(assembled.engine.device)],
-            seeds={"seed": assembled.engine.seed},
-            command=launch.command,
-            code_dirs=code_outside(config.user_dirs, project),
-            keep_output=True,
-            **log_formats(config),
-            exactness=assembled.engine.source.exactness,
-            take_over=take_over,
-            is_trusted=is_trusted,
-            secrets=secrets,
-        )
-        tell_info(recorder, config_toml)
-        if len(recorder.run.attempts) > 1:
-            assembled.notes += told_differences(*recorder.run.attempts[-2:])
-        for each in skipped:
-            message = f"{each.name} is no checkpoint: {each.why}. The run goes on from step {step}."
-            recorder.tell(Warned(message=message, step=step))
-        assembled.saver(attempt=recorder.run.newest.number).set_aside(step)
-        return _train(assembled, recorder, config, launch)
+
+        def begin() -> RunRecorder:
+            recorder = RunRecorder.resume(
+                view.folder,
+                from_step=step,
+                project=project,
+                checkpoint=checkpoint,
+                changed=changed,
+                config_toml=config_toml if changed else None,
+                config_files=config.files,
+                config_hash=config_hash(config.named or config.root),
+                seedless_hash=seedless_hash(config.named or config.root),
+                launch={**launch.recorded(), **recorded_of(config), "fused": is_fused(assembled.engine)},
+                devices=[str(assembled.engine.device)],
+                seeds={"seed": assembled.engine.seed},
+                command=launch.command,
+                code_dirs=code_outside(config.user_dirs, project),
+                keep_output=True,
+                **log_formats(config),
+                exactness=assembled.engine.source.exactness,
+                take_over=take_over,
+                is_trusted=is_trusted,
+                secrets=secrets,
+            )
+            tell_info(recorder, config_toml)
+            if len(recorder.run.attempts) > 1:
+                assembled.notes += told_differences(*recorder.run.attempts[-2:])
+            for each in skipped:
+                message = f"{each.name} is no checkpoint: {each.why}. The run goes on from step {step}."
+                recorder.tell(Warned(message=message, step=step))
+            assembled.saver(attempt=recorder.run.newest.number).set_aside(step)
+            return recorder
+
+        return _train(assembled, begin, config, launch)
 
 
 def _weights_from(view: RunView) -> str:
@@ -327,8 +413,8 @@ def load_model(address: str, checkpoint: str = "best", *, trust: bool = False) -
 
     A run that was not made here needs `trust`: its config says what is built, with the modules of the working tree.
     """
+    from assay.engine.checkpoint.weights import load_model_state
     from assay.engine.handlers.ema import evaluated_weights
-    from assay.engine.handlers.save import load_model_state
 
     view, folder = find_checkpoint(address if "@" in address else f"{address}@{checkpoint}")
     saved = load(view.saved_config)

@@ -10,6 +10,7 @@ from assay.config import canonical, config_hash, plain
 from assay.config.loading import Config
 from assay.config.tree import Table
 from assay.core.errors import AssayError, InputError
+from assay.core.facts import Saved
 from assay.core.lease import process_start
 from assay.core.run_file import Attempt
 from assay.query.diff import flat
@@ -73,6 +74,33 @@ def unfinished(config: Config, *, job: str = "") -> RunView | None:
             if view.status not in (("finished",) if job else ("finished", "running")):
                 found.append(view)
     return max(found, key=lambda view: view.file.created_ns, default=None)
+
+
+def refuse_without_config(view: RunView, *, fix: str = "") -> None:
+    """Raise InputError for a run without a config to train: a script recorded it, or another tracker."""
+    file = view.file
+    if file.attempts and "user_dirs" in file.attempts[0].launch and view.config_text:
+        return
+    if view.origin:
+        what = f"The run {view.id} was imported from {view.origin.get('from', 'another tracker')}"
+        raise InputError(f"{what}: there is no config to train.", where=str(view.path))
+    started = f" It was started by: {' '.join(file.newest.command)}" if file.attempts else ""
+    what = f"The run {view.id} was recorded by a script: there is no config to train.{started}"
+    raise InputError(what, where=str(view.path), fix=fix)
+
+
+def refuse_without_checkpoints(view: RunView) -> None:
+    """Raise InputError when a run that saved something, or finished, would begin anew: its checkpoints were deleted."""
+    if any(each.manifest is not None and each.manifest.kind != "model" for each in view.checkpoints):
+        return
+    if view.status != "finished" and not any(isinstance(timed.fact, Saved) for timed in view.events):
+        return  # it was ended before its first checkpoint
+    raise InputError(
+        f"The run {view.id} ({view.status_text}, step {view.last_step}) has no checkpoint any more: it would be"
+        " trained anew from its beginning.",
+        where=str(view.folder.checkpoints),
+        fix=f"assay rerun {view.id} trains it as a new run; assay resume {view.id} --force trains it over this one",
+    )
 
 
 def refuse_other_data(run_id: str, old: Table, new: Table, changed: Sequence[str]) -> None:

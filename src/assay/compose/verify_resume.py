@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,19 +39,31 @@ _SHOWN_LINES = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResumeCheck:
-    """What came out. `killed_at` are the steps that were completed at each kill.
+    """Outcome of a comparison.
 
+    `killed_at` are the steps that were completed at each kill, `resumed_from` those of the checkpoints.
     `kept` is the folder with both runs when they differ, else None: it is gone.
     """
 
     steps: int
     killed_at: tuple[int, ...]
     compared: tuple[Compared, ...]
+    resumed_from: tuple[int, ...] = ()
     kept: Path | None = None
 
     @property
     def equal(self) -> bool:
         return not any(each.differences for each in self.compared)
+
+    @property
+    def first_step(self) -> int | None:
+        """First step at which a curve differs; None where none does, and where only the end tells."""
+        return min((each.step for each in self.compared if each.step is not None), default=None)
+
+    @property
+    def blames_resume(self) -> bool:
+        """True if the runs were equal until one of them was resumed. Else two undisturbed runs would differ, too."""
+        return self.first_step is None or not self.resumed_from or self.first_step > self.resumed_from[0]
 
 
 def verify_resume(
@@ -90,9 +102,15 @@ def verify_resume(
         if not killed_at:
             raise InputError("The run is over too soon to be killed.", fix="train longer: train.epochs=...")
         found = compared(whole, killed)
-        check = ResumeCheck(steps=steps, killed_at=tuple(killed_at), compared=found, kept=folder)
+        check = ResumeCheck(
+            steps=steps,
+            killed_at=tuple(killed_at),
+            compared=found,
+            resumed_from=tuple(each.from_step for each in run_file.read(killed.path).attempts[1:]),
+            kept=folder,
+        )
         is_kept = not check.equal
-        return check if is_kept else ResumeCheck(steps=steps, killed_at=check.killed_at, compared=found)
+        return check if is_kept else replace(check, kept=None)
     finally:
         with contextlib.suppress(OSError):
             forget([folder])
@@ -269,9 +287,12 @@ def compared(whole: RunFolder, killed: RunFolder) -> tuple[Compared, ...]:
     names = [name for name in dict.fromkeys([*a, *b]) if not name.startswith(CLOCKED)]
     curves = {name: parting(a.get(name), b.get(name)) for name in names}
     order = curves.pop(ORDER)
-    found = tuple(f"{name} {where.how}" for name, where in curves.items() if where is not None)
-    out.append(Compared(name="metrics", differences=found))
-    out.append(Compared(name="sample order", differences=(order.how,) if order is not None else ()))
+    partings = {name: where for name, where in curves.items() if where is not None}
+    found = tuple(f"{name} {where.how}" for name, where in partings.items())
+    first = min((where.step for where in partings.values()), default=None)
+    out.append(Compared(name="metrics", differences=found, step=first))
+    parted = (order.how,) if order is not None else ()
+    out.append(Compared(name="sample order", differences=parted, step=order.step if order is not None else None))
     return tuple(out)
 
 

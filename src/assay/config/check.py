@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Any
 
+from assay.config.homes import meant_elsewhere
 from assay.config.loading import Config
 from assay.config.outside import with_outside
 from assay.config.overrides import CLI
@@ -146,7 +147,8 @@ def _top_level(config: Config, root: Table, *, is_whole: bool) -> Iterator[Probl
                 fix="remove it",
             )
         elif name not in used:
-            near = _meant(name, root, [*standard, *schema.MAKERS])
+            near = meant_elsewhere(name, root) if isinstance(node, Leaf) else ""
+            near = near or _meant(name, root, [*standard, *schema.MAKERS])
             if near or isinstance(node, Leaf):
                 fix = near or f"top-level keys are {', '.join(standard)}"
                 yield Problem(kind="unknown-key", message=f"unknown key `{name}`", origin=origin, key=name, fix=fix)

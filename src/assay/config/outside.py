@@ -69,7 +69,7 @@ class _Outside:
             return from_plain(_escaped_all(self.variables[name]), origin)
         text = self.environ[name]
         standard = schema.find(path)
-        is_text = standard is not None and standard.kind in ("text", "period", "duration", "choice")
+        is_text = standard is not None and standard.kind in ("text", "period", "steps", "duration", "choice")
         value = text if is_text else value_of(text)
         if not isinstance(value, bool | int | float | str | date | time | None):
             value = text

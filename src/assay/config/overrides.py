@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from assay.config.homes import meant_elsewhere
 from assay.config.tree import KeyPath, Leaf, List, Node, Table, delete_at, dotted, fitted, from_plain, get_at, set_at
 from assay.config.values import value_of
 from assay.core import schema
@@ -49,7 +50,7 @@ def value_for(path: KeyPath, text: str, origin: Origin | None = None) -> Node:
     if standard is None or not isinstance(value, Leaf) or value.value is None:
         return value
     match standard.kind:
-        case "text" | "period" | "duration" | "choice":
+        case "text" | "period" | "steps" | "duration" | "choice":
             return from_plain(text, value.origin)
         case "names" if isinstance(value.value, str) and text.strip():
             return from_plain([name.strip() for name in text.split(",")], value.origin)
@@ -200,6 +201,9 @@ def _not_there(root: Table, setting: Setting, path: KeyPath) -> RefusedError:
     if word in choices:  # known, and left out of this config
         fix = "" if setting.creates or setting.value is None else f"write {setting.to_create} to make it"
         return RefusedError("unknown-key", f"there is no `{key}` in the config", origin, key=key, fix=fix)
+    fix = "" if setting.creates else meant_elsewhere(word, root, above=above)
+    if fix:
+        return RefusedError("unknown-key", f"unknown key `{key}`", origin, key=key, fix=fix)
     fix = did_you_mean(word, choices)
     standard = schema.find(above)
     is_open = bool(above) and not _is_split(above) and (standard is None or standard.kind in ("call", "tables"))

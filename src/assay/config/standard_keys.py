@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import date, time
 
 from assay.config.aliases import with_alias
+from assay.config.homes import homes_of
 from assay.config.references import is_unresolved, reference_of
 from assay.config.tree import KeyPath, Leaf, List, Node, Table, dotted, get_at
 from assay.core import schema
 from assay.core.diagnostics import Origin, Problem
-from assay.core.errors import did_you_mean, nearest
+from assay.core.errors import did_you_mean, nearest, suggested
 from assay.core.schema import Key
 
 
@@ -80,7 +81,7 @@ def _table(key: Key, node: Node, key_origin: Origin, path: KeyPath, *, is_whole:
                 message=f"unknown key `{dotted((*path, name))}`",
                 origin=node.key_origin(name),
                 key=dotted((*path, name)),
-                fix=did_you_mean(name, known) or f"it takes: {', '.join(known)}",
+                fix=did_you_mean(name, known) or suggested(homes_of(name)) or f"it takes: {', '.join(known)}",
             )
         )
     if not is_whole:
@@ -173,19 +174,64 @@ def evaluation_problems(root: Table) -> Iterator[Problem]:
                 fix = did_you_mean(leaf.value, there) or f"there is {', '.join(there)}"
                 path: KeyPath = ("evaluate", "splits", i)
                 yield problem_at("unknown-split", f"[data] has no split `{leaf.value}`", leaf, path, fix)
-    metric = get_at(root, ("checkpoint", "best", "metric"))
-    if not isinstance(metric, Leaf) or not isinstance(metric.value, str) or is_unresolved(metric):
-        return
-    if _scalar_at(evaluate, "enabled") is False or _scalar_at(checkpoint, "enabled") is False:
+    if _scalar_at(evaluate, "enabled") is False:
         return  # switched off for once: the rest of the section may stay as it is
     measured = [] if _scalar_at(evaluate, "every") == "never" else splits
-    split, _, rest = metric.value.partition("/")
-    if split not in measured:
-        near = nearest(split, measured)
-        fix = f"splits that are evaluated: {', '.join(measured) or 'none'}"
-        fix = f"did you mean `{near[0]}/{rest}`?" if near else fix
-        message = f"`{metric.value}` is never measured, so nothing can be the best"
-        yield problem_at("never-measured", message, metric, ("checkpoint", "best", "metric"), fix)
+    names = _measured_names(root)
+    if _scalar_at(checkpoint, "enabled") is not False:
+        what = "nothing can be the best"
+        yield from _never_measured(root, ("checkpoint", "best", "metric"), measured, names, what)
+    for path in _plugins(root):
+        if _target_at(root, path) in _EARLY_STOP:
+            yield from _never_measured(root, (*path, "metric"), measured, names, "it never stops the run")
+
+
+def _never_measured(
+    root: Table, path: KeyPath, splits: list[str], names: list[str] | None, what: str
+) -> Iterator[Problem]:
+    """Find a metric of no split that is evaluated, or none of `names`, which are None where nobody knows them."""
+    leaf = get_at(root, path)
+    if not isinstance(leaf, Leaf) or not isinstance(leaf.value, str) or is_unresolved(leaf):
+        return
+    split, _, rest = leaf.value.partition("/")
+    message = f"`{leaf.value}` is never measured, so {what}"
+    if split not in splits:
+        near = nearest(split, splits)
+        fix = f"splits that are evaluated: {', '.join(splits)}" if splits else "give [data.valid], or another split"
+        yield problem_at("never-measured", message, leaf, path, f"did you mean `{near[0]}/{rest}`?" if near else fix)
+    elif names is not None and rest.partition("/")[0] not in names:
+        near = nearest(rest, names)
+        known = ", ".join(f"{split}/{name}" for name in names)
+        fix = f"did you mean `{split}/{near[0]}`?" if near else f"measured are {known}"
+        yield problem_at("never-measured", message, leaf, path, fix)
+
+
+_SUPERVISED = ("assay.engine.Supervised", "assay.engine.process.Supervised")
+_EARLY_STOP = ("assay.engine.EarlyStop", "assay.engine.handlers.early_stop.EarlyStop")
+
+
+def _measured_names(root: Table) -> list[str] | None:
+    """Name the metrics of each split; None where code of the user may measure more than the config names."""
+    metrics = get_at(root, ("process", "metrics"))
+    is_open = "task" in root.items or get_at(root, ("evaluate", "pipes")) is not None
+    is_open = is_open or any(not _target_at(root, path).startswith("assay.") for path in _plugins(root))
+    if is_open or _target_at(root, ("process",)) not in _SUPERVISED:
+        return None
+    if metrics is None:
+        return ["loss"]
+    return ["loss", *metrics.items] if isinstance(metrics, Table) and metrics.target is None else None
+
+
+def _plugins(root: Table) -> list[KeyPath]:
+    """Return the places of the plugins."""
+    node = root.items.get("plugins")
+    names = range(len(node.items)) if isinstance(node, List) else node.items if isinstance(node, Table) else ()
+    return [("plugins", name) for name in names]
+
+
+def _target_at(root: Table, path: KeyPath) -> str:
+    node = get_at(root, path)
+    return (node.target or "") if isinstance(node, Table) else ""
 
 
 def _scalar_at(table: Node | None, name: str) -> object:
@@ -214,16 +260,27 @@ def _scalar(key: Key, node: Node, path: KeyPath) -> Iterator[Problem]:
             yield from _bounds(key, value, node, path)
         case "float", int() | float() if not isinstance(value, bool):
             yield from _bounds(key, value, node, path)
-        case "period" | "duration", str():
-            parse = schema.parse_period if key.kind == "period" else schema.parse_duration_s
+        case "period" | "steps" | "duration", str():
             try:
-                parse(value)
+                _PARSERS[key.kind](value)
             except ValueError:
                 yield _unit(key, node, path)
-        case "period" | "duration", int() | float() if not isinstance(value, bool):
+        case "period" | "steps" | "duration", int() | float() if not isinstance(value, bool):
             yield _unit(key, node, path)
         case _:
             yield wrong_type(node, path, _wanted(key))
+
+
+_PARSERS: dict[str, Callable[[str], object]] = {
+    "period": schema.parse_period,
+    "steps": schema.parse_steps,
+    "duration": schema.parse_duration_s,
+}
+_FORMS = {
+    "period": ("period", schema.PERIOD_FORMS),
+    "steps": ("number of steps", schema.STEPS_FORMS),
+    "duration": ("duration", schema.DURATION_FORMS),
+}
 
 
 def _is_object(value: str) -> bool:
@@ -231,7 +288,7 @@ def _is_object(value: str) -> bool:
 
 
 def _unit(key: Key, node: Node, path: KeyPath) -> Problem:
-    what, forms = ("period", schema.PERIOD_FORMS) if key.kind == "period" else ("duration", schema.DURATION_FORMS)
+    what, forms = _FORMS[key.kind]
     return problem_at("wrong-unit", f"`{dotted(path)}` is no {what}: {shown(node)}", node, path, f"write one {forms}")
 
 
@@ -259,8 +316,8 @@ def _wanted(key: Key) -> str:
             return f"true, false, {_or(key.choices)}, or a list of names of modules"
         case "choice":
             return _or(key.choices)
-        case "period":
-            return f"a period {schema.PERIOD_FORMS}"
+        case "period" | "steps":
+            return "a {} {}".format(*_FORMS[key.kind])
         case "duration":
             return f"a duration {schema.DURATION_FORMS}"
         case _:

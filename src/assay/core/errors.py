@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     from assay.core.diagnostics import Problem
 
 
+_LISTED = 10
+"""So many names a message lists."""
+
+
 class AssayError(Exception):
     """Base of every error raised on purpose.
 
@@ -71,6 +75,14 @@ class CheckpointError(AssayError):
     """A checkpoint cannot be written or read."""
 
 
+class PeerError(AssayError):
+    """Loss of another process of this run, which ended or does not answer."""
+
+
+class RankError(AssayError):
+    """Failure of a process of the run, which raised, hung, or was killed."""
+
+
 class LeaseError(InputError):
     """Somebody else holds the right to write this record."""
 
@@ -125,6 +137,17 @@ def did_you_mean(word: str, choices: Iterable[str], n: int = 1, *, cutoff: float
     'did you mean `resnet101` or `resnet18`?'
     """
     return suggested(nearest(word, choices, n, cutoff=cutoff))
+
+
+def choose(word: str, choices: Iterable[str], there: str = "there are", *, n: int = 1) -> str:
+    """Return the fix for a `word` that is none of `choices`: the nearest ones, else the first ten; "" without any.
+
+    >>> choose("trian", ["train", "valid"]), choose("x", ["train", "valid"], "it has"), choose("x", [])
+    ('did you mean `train`?', 'it has train, valid', '')
+    """
+    known = list(dict.fromkeys(choices))
+    listed = f"{there} {', '.join(known[:_LISTED])}{', ...' if known[_LISTED:] else ''}" if known else ""
+    return did_you_mean(word, known, n) or listed
 
 
 def suggested(names: Sequence[str]) -> str:

@@ -17,6 +17,9 @@ MISSING = "run.json is missing: the run was stopped before it began, or it was d
 IMPORTED = "imported."
 """How the names of values begin that say where a run was imported from: `imported.from`, `imported.path`, ..."""
 
+UNSAVED = "final weights not kept"
+"""How the reason of an attempt begins that came to its own end, but could not write its final checkpoint."""
+
 Kind = Literal["train", "test"]
 WrittenStatus = Literal["running", "finished", "failed", "stopped"]
 Status = Literal["running", "finished", "failed", "stopped", "killed", "unknown", "damaged"]

@@ -14,6 +14,7 @@ Kind = Literal[
     "bool",
     "choice",  # one of `choices`
     "period",  # "1 epoch", "100 steps", "never"
+    "steps",  # the same without epochs
     "duration",  # "90 s", "5 min", "2 h"
     "names",  # a list of strings
     "switch",  # true, false, one of `choices`, or a list of patterns of names
@@ -53,6 +54,9 @@ class Key:
 MAX_SEED = 2**63 - 1
 """What fits into a signed 64-bit integer, which is what random numbers are keyed by."""
 
+PARALLEL_TIMEOUT = "10 min"
+"""As long as NCCL waits for a process that does not answer; gloo waits 30 minutes."""
+
 ENABLED = Key(name="enabled", kind="bool", doc="false switches the section off and leaves it in place.", default=True)
 """The one switch of every section that can be done without."""
 
@@ -70,7 +74,7 @@ SECTIONS: tuple[Key, ...] = (
     Key(
         name="threads",
         kind="int",
-        doc="CPU threads of one process; auto is chosen once and kept on resume.",
+        doc="CPU threads of one process; auto, its share of the cores, is chosen once and kept on resume.",
         default="auto",
         minimum=1,
         choices=("auto",),
@@ -335,6 +339,12 @@ SECTIONS: tuple[Key, ...] = (
                 doc="Which modules are divided along `tensor`, and how. Left out: as the model says, or by its layers.",
             ),
             Key(
+                name="timeout",
+                kind="duration",
+                doc="How long a process may get no further, from its first step on, before all are ended.",
+                default=PARALLEL_TIMEOUT,
+            ),
+            Key(
                 name="schedule",
                 kind="choice",
                 choices=("1f1b", "gpipe", "interleaved"),
@@ -382,6 +392,20 @@ SECTIONS: tuple[Key, ...] = (
                 doc="Gradients that are sent at once, in MiB, as bucket_cap_mb of torch's DDP; 0 is its default, 25.",
                 default=0,
                 minimum=0,
+            ),
+        ),
+    ),
+    Key(
+        name="log",
+        kind="table",
+        doc="What is recorded of the steps.",
+        weights=False,
+        keys=(
+            Key(
+                name="every",
+                kind="steps",
+                doc="How often loss, learning rate, gradient norm and what the process logs are recorded.",
+                default="1 step",
             ),
         ),
     ),
@@ -515,6 +539,21 @@ def parse_period(text: str) -> Period:
     if found is None:
         raise ValueError(f"{text!r} is no period, {PERIOD_FORMS}")
     return Period(count=int(found["count"]), unit="epoch" if found["unit"] == "epoch" else "step")
+
+
+STEPS_FORMS = 'such as "1 step", "100 steps" or "never"'
+
+
+def parse_steps(text: str) -> int:
+    """Return the number of steps in "100 steps", 0 for "never"; ValueError for anything else, epochs too.
+
+    >>> parse_steps("100 steps")
+    100
+    """
+    period = parse_period(text)
+    if period.unit != "step":
+        raise ValueError(f"{text!r} is no number of steps, {STEPS_FORMS}")
+    return period.count
 
 
 DURATION_FORMS = 'such as "90 s", "5 min", "2 h" or "1.5 d"'

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from assay.core.errors import InputError, did_you_mean
 from assay.core.events import NEVER, Event, Handler, When
@@ -72,6 +72,12 @@ class Point:
         self.due = due if self.listeners is listeners else 0  # 0: ask those that were just added
 
 
+class Listens(Protocol):
+    """Object with handlers, as those that come with assay are."""
+
+    def handlers(self) -> Iterable[Handler]: ...
+
+
 class Bus:
     """All points of one engine."""
 
@@ -82,9 +88,17 @@ class Bus:
     def add(self, handler: Handler) -> None:
         self.points[handler.event].add(handler, self._bind(handler.fn))
 
-    def extend(self, handlers: Iterable[Handler]) -> None:
-        for handler in handlers:
-            self.add(handler)
+    def extend(self, handlers: Iterable[Handler | Listens]) -> None:
+        """Add handlers, and those of objects that have several."""
+        each: Any
+        for each in handlers:
+            if isinstance(each, Handler):
+                self.add(each)
+            elif callable(getattr(each, "handlers", None)) and not isinstance(each, type):
+                self.extend(each.handlers())
+            else:
+                fix = "Give a Handler, or an object with a method `handlers()`, such as EarlyStop(...)."
+                raise InputError(f"{each!r} is no handler, and has none.", fix=fix)
 
     def remove(self, handler: Handler) -> None:
         """Call it no more, from the next time on."""

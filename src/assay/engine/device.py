@@ -60,17 +60,27 @@ def device_count() -> int:
     return max(1, torch.cuda.device_count())
 
 
-def pick_threads(wanted: int | str, model: nn.Module) -> int:
-    """CPU threads of one process; "auto": one for a small model, else all cores."""
+def pick_threads(wanted: int | str, model: nn.Module, *, ranks: int = 1) -> int:
+    """CPU threads of one of `ranks` processes of this machine; "auto": one for a small model, else its share of cores.
+
+    More threads than cores wait for each other: two ranks with two threads each take 1.5 times as long on two cores.
+    """
     if isinstance(wanted, int):
         return wanted
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    return 1 if parameters <= SMALL_MODEL else os.cpu_count() or 1
+    return 1 if parameters <= SMALL_MODEL else max(1, cores() // ranks)
 
 
-def use_threads(wanted: int | str, model: nn.Module) -> None:
+def cores() -> int:
+    """Return the number of CPU cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def use_threads(wanted: int | str, model: nn.Module, *, ranks: int = 1) -> None:
     """Give torch the threads of `pick_threads`."""
-    torch.set_num_threads(pick_threads(wanted, model))
+    torch.set_num_threads(pick_threads(wanted, model, ranks=ranks))
 
 
 def without_memory() -> AbstractContextManager[Any]:

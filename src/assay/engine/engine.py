@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -17,13 +17,17 @@ from assay.core.errors import InputError
 from assay.core.events import Event, Every, Handler
 from assay.core.facts import Warned
 from assay.core.ports import Bind, NullRecorder, Recorder
+from assay.core.signals import NO_SIGNALS, Signals, obeyed, stopping
+from assay.core.stop import Stop
 from assay.engine.ahead import ahead
 from assay.engine.backward_part import BackwardPart, NonFiniteError
 from assay.engine.batches import blame_device, to_device
 from assay.engine.buffers import Buffers
-from assay.engine.bus import Bus, bind_by_name, event_named
+from assay.engine.bus import Bus, Listens, bind_by_name, event_named
+from assay.engine.checkpoint.engine_state import restore
+from assay.engine.criterion_misfit import CriterionError, blame_dtype, samples_line
 from assay.engine.data.loader import Loader
-from assay.engine.data.source import Window, as_source
+from assay.engine.data.source import Window, as_source, seeded
 from assay.engine.dead_worker import died
 from assay.engine.exhausted import is_out_of_memory, out_of_memory
 from assay.engine.late import Late, Row, Waiting
@@ -38,6 +42,7 @@ from assay.engine.styles.adapt import as_process
 from assay.engine.styles.own_updates import OwnUpdates
 
 if TYPE_CHECKING:
+    from assay.engine.checkpoint.saver import Saver
     from assay.engine.parallel.pipeline import Pipeline
     from assay.engine.parallel.ranks import Ranks
 
@@ -52,12 +57,16 @@ class Engine:
     `process` may be written in any style that `as_process` knows. `train` is a `Loader` or any iterable of batches.
     Bounds: `epochs`, `steps` (optimizer updates), `samples`, `seconds`; without any, one epoch. Randomness of forward
     and backward is keyed by (seed, step, micro-step), so a run that goes on from a checkpoint draws what the
-    uninterrupted one would have drawn.
+    uninterrupted one would have drawn. The seed is given once, here or to the loader: each takes that of the other.
 
     `late`, the default on all devices but the CPU: no step waits for the device. Loss, norm and what is logged are
     fetched together after 64 steps or a second, and before anybody is called who is not called in every step. An
     update that is not finite is left out on the device, and is known when its numbers are fetched: the run then goes
     back to it. An optimizer without a fused form cannot leave out an update so, and is waited for.
+
+    `log_every`: of so many steps one is recorded, 0 for none; with its own numbers, no means over the others.
+
+    `stop`: the token that asks the run to end, of a caller who answers the signals of this OS process.
     """
 
     def __init__(
@@ -70,19 +79,24 @@ class Engine:
         samples: int | None = None,
         seconds: float | None = None,
         accumulate: int = 1,
-        seed: int = 0,
+        seed: int | None = None,
         device: str | torch.device = "cpu",
         recorder: Recorder | None = None,
-        handlers: Iterable[Handler] = (),
+        handlers: Iterable[Handler | Listens] = (),
         bind: Bind | None = None,
         late: bool | None = None,
+        stop: Stop | None = None,
+        log_every: int = 1,
     ) -> None:
         self.process: Process = as_process(process)
+        train, seed = seeded(train, seed)
         self.source = as_source(train, accumulate=accumulate, seed=seed)
         self.seed = checked_seed(seed)
         self.device = torch.device(device)
         self.recorder: Recorder = recorder if recorder is not None else NullRecorder()
-        self.state = State(dataloader=train)
+        self.state = State(dataloader=train, stop=stop if stop is not None else Stop())
+        self._owns_signals = stop is None
+        self.log_every = log_every
         self.logged = Logged()
         self.ranks: Ranks | None = None
         self.pipeline: Pipeline | None = None
@@ -117,8 +131,17 @@ class Engine:
     def run(self) -> State:
         """Train to the bound, or until something calls `stop`; returns the state.
 
-        Whatever is raised inside is raised here, after the handlers of `exception` were called.
+        Whatever is raised inside is raised here, after the handlers of `exception` were called. Without a `stop` of
+        the caller, SIGINT and SIGTERM end the run after its step and its handlers of `run_end`, and are raised then,
+        as KeyboardInterrupt and Terminated (a SystemExit). A second one is raised at once.
         """
+        with self._signals() as signals:
+            state = self._run()
+        if signals.heard:
+            raise obeyed(signals.heard[0])
+        return state
+
+    def _run(self) -> State:
         state = self.state
         self._can_repeat = True
         try:
@@ -126,6 +149,7 @@ class Engine:
             while not self._is_done():
                 for window in self._train_epoch():
                     self._train_window(window)
+            state.stop.settle()
             self.fire(Event.RUN_END)
         except BaseException as error:
             clear = died(error) or (lost(error) if self.ranks is not None else None)
@@ -143,11 +167,19 @@ class Engine:
 
         The body updates the weights with the optimizer of this engine, or calls `backward(loss)`: then the update is
         made here, at the end of the window. A loop that is left early ends the run as `stop` does: a step counts if its
-        update was made. What the body raises looks the same from here, so it is not told as an `exception`.
+        update was made. What the body raises looks the same from here, so it is not told as an `exception`. Signals
+        end it as they end `run`.
         """
-        state, is_left = self.state, False
         if self.ranks is not None:
             raise InputError("A loop by hand runs in one process.", fix="Write a Process, which `run` trains.")
+        with self._signals() as signals:
+            is_left = yield from self._by_hand()
+        if signals.heard and not is_left:
+            raise obeyed(signals.heard[0])
+
+    def _by_hand(self) -> Generator[Any, None, bool]:
+        """Give the batches, without answering signals; return whether the loop was left."""
+        state, is_left = self.state, False
         try:
             self._begin()
             updates = OwnUpdates(self.process.backward, "the loop")
@@ -164,13 +196,14 @@ class Engine:
                                 break
                         state.micro_step = before + len(window.batches)
                         if is_left:
-                            self.stop("the loop was left", hurry=True)
+                            self.stop("the loop was left", interrupts=True)
                             if not updates.made:
                                 state.micro_step = before
                                 break
                         self._end_by_hand(window, updates)
             finally:
                 updates.stop()
+            state.stop.settle()
             self.fire(Event.RUN_END)
         except BaseException as error:
             state.error = error
@@ -178,6 +211,37 @@ class Engine:
             raise
         finally:
             self._release()
+        return is_left
+
+    def resume(self, saver: Saver, name: str | int = "") -> int:
+        """Restore the newest checkpoint of `saver` that can be read, or the one of that name; return its step.
+
+        0 where `saver` has none: the run begins anew. Call it before `run`, and after everybody listens whose
+        state a checkpoint keeps. The curves of the recorder go back to that step, and later checkpoints are
+        set aside. CheckpointError for a name that is not there, or when none of those there can be read.
+        """
+        found, skipped = saver.complete()
+        step = 0
+        if name:
+            step, parts = saver.find(name).step, saver.load(name)
+            restore(self, parts)
+        elif found:
+            newest, parts, skipped = saver.newest()
+            step = newest.step
+            restore(self, parts)
+        self.recorder.rewind(step)
+        if saver.is_first:
+            saver.set_aside(step)
+        for each in skipped:
+            message = f"{each.name} is no checkpoint: {each.why}. The run resumes from step {step}."
+            self.recorder.tell(Warned(message=message, step=step))
+        return step
+
+    def _signals(self) -> AbstractContextManager[Signals]:
+        """Signals inside of which this run ends in order; those of somebody else where a `stop` was given."""
+        if not self._owns_signals:
+            return nullcontext(NO_SIGNALS)
+        return stopping(self.state.stop, say=_LOGGER.warning, polite=True)
 
     def backward(self, loss: Losses) -> None:
         """In a loop by hand: the gradients of one micro-batch, weighted as its window needs it."""
@@ -213,15 +277,23 @@ class Engine:
             if self._late is not None:
                 self._wait(self._late, window, computed)
             elif log is not None:
-                log(self._points(), state.step)
+                if self.log_every == 1 or self._is_logged(state.step):
+                    log(self._points(), state.step)
+                else:
+                    self._leave_out()
+            if self.ranks is not None:
+                self.ranks.beats.between()
             if step_end.due <= state.step:
                 step_end.fire(state.step)
             if self.ranks is not None:
                 self._agree(self.ranks)
+                self.ranks.beats.step(state.step)
             now = perf_counter()
             telling += now - computed
-            if state.stop_reason or state.step == state.max_steps:
+            if state.stop.reason or state.step == state.max_steps:
                 break
+        if self.ranks is not None:
+            self.ranks.beats.between()
         moved, differentiated = self._moving - moved, process.backward.seconds - differentiated
         self.add_seconds("data", waiting - moved)
         self.add_seconds("move", moved)
@@ -231,8 +303,8 @@ class Engine:
         self.add_seconds("telling", telling)
         if self._late is not None:
             self._fetch()
-        whole = state.epoch_step == state.epoch_length or not (state.stop_reason or state.step == state.max_steps)
-        if whole and not state.hurry:
+        whole = state.epoch_step == state.epoch_length or not (state.stop.reason or state.step == state.max_steps)
+        if whole and not state.stop.interrupts:
             self._end_epoch()
 
     def _train_window(self, window: Window) -> None:
@@ -243,7 +315,7 @@ class Engine:
             self._buffers.keep()
         try:
             if ranks is not None:
-                ranks.begin(window)
+                ranks.begin(window, state.step)
             process.backward.begin(window.sizes)
             if self.pipeline is None:
                 self._train_batches(window)
@@ -272,8 +344,10 @@ class Engine:
         for i, batch in enumerate(window.batches):
             self._randomness.begin(self._micro_key(i), state.step)
             state.batch = batch
-            if self.ranks is not None and window.sizes is not None:
-                self.logged.is_idle = self.ranks.is_idle = not window.sizes[i]
+            if self.ranks is not None:
+                self.ranks.beats.beat()
+                if window.sizes is not None:
+                    self.logged.is_idle = self.ranks.is_idle = not window.sizes[i]
             if begin.due <= state.micro_step:
                 begin.fire(state.micro_step)
             state.output = None  # what it holds is used again by the forward pass: a new place would cost more
@@ -394,7 +468,7 @@ class Engine:
             self._moving += seconds
 
         def is_last() -> bool:
-            return bool(state.stop_reason) or state.step + 1 == state.max_steps
+            return bool(state.stop.reason) or state.step + 1 == state.max_steps
 
         return ahead(windows, self.device, is_last=is_last, took=took)
 
@@ -440,7 +514,18 @@ class Engine:
                 where=str(error).partition(",")[0],
                 fix="Call the model (or a block of it): model(x), not a method of your own, nor its weights by name.",
             ) from error
+        if isinstance(error, CriterionError) and error.rows:
+            error.add_note(f"It is about {samples_line(error.rows, self._samples_now(window))}.")
+        blame_dtype(self.state.batch, error)
         blame_device(self.state.batch, self.device, error)
+
+    def _samples_now(self, window: Window) -> list[int]:
+        """Return which samples of the data set the newest micro-batch is made of; none where nobody knows."""
+        source, state = self.source, self.state
+        number = next((i for i, batch in enumerate(window.batches) if batch is state.batch), None)
+        if number is None or not isinstance(source, Loader) or getattr(self.process, "batch_hook", None) is not None:
+            return []
+        return source.indices(state.epoch, state.epoch_samples, number)
 
     def _origin(self, window: Window) -> str:
         """Where the first value of the step is that is not finite: it is done again, from the same batch and seed."""
@@ -546,7 +631,19 @@ class Engine:
         has = self._late is not None and self._is_deferred and self.process.backward.non_finite == "stop"
         return self._late.flag if has and self._late is not None else None
 
+    def _is_logged(self, step: int) -> bool:
+        """Return whether the numbers of a step are recorded."""
+        return self.log_every > 0 and not step % self.log_every
+
+    def _leave_out(self) -> None:
+        """Forget the numbers of a step that is not recorded. The first of an epoch says so all the same."""
+        self.logged.means.clear()
+        if self.state.epoch_step == 1:
+            self.recorder.log({"epoch": float(self.state.epoch)}, self.state.step)
+
     def _record(self, points: Mapping[str, float], step: int) -> None:
+        if not self._is_logged(step):
+            points = {name: value for name, value in points.items() if name == "epoch"}
         if points:
             self.recorder.log(points, step)
 
@@ -564,6 +661,7 @@ class Engine:
         self._check()
         self._begun = perf_counter()
         state, backward = self.state, self.process.backward
+        state.stop.is_settled = False  # an engine may be run again, after its bound was moved
         self._randomness.draws = state.draws
         self._count_on()
         self._late = Late(self.device) if self._is_late and self.ranks is None else None
@@ -622,32 +720,27 @@ class Engine:
     def _agree(self, ranks: Ranks) -> None:
         """Stop where one of the ranks was asked to, and at the least bound that one of them has reached."""
         state = self.state
-        reason, hurry, state.max_steps = ranks.agreed(state.max_steps)
-        state.stop_reason = state.stop_reason or reason
-        state.hurry = state.hurry or hurry
+        state.max_steps = ranks.agree(state.stop, state.max_steps)
 
     def _is_done(self) -> bool:
         state = self.state
         if self.ranks is not None:
             self._agree(self.ranks)
-        if state.epoch_step and state.epoch_step == state.epoch_length and not state.stop_reason:
+        if state.epoch_step and state.epoch_step == state.epoch_length and not state.stop.reason:
             return False  # it goes on from between the last step of an epoch and its end
         return bool(
-            state.stop_reason
+            state.stop.reason
             or (state.max_epochs is not None and state.epoch >= state.max_epochs)
             or (state.max_steps is not None and state.step >= state.max_steps)
         )
 
-    def stop(self, reason: str, *, hurry: bool = False) -> None:
+    def stop(self, reason: str, *, interrupts: bool = False) -> None:
         """End the run after the current step, as if its bound had been reached; handlers of `run_end` still run.
 
-        `hurry`: the process is about to be ended. What can be done when the run goes on is left until then.
+        `interrupts`: the run is to be resumed later. What can wait until then is left out: the end of the epoch, the
+        last evaluation, the final checkpoint. With several ranks all of them end after the same step.
         """
-        if self.ranks is not None:
-            self.ranks.ask_to_stop(reason, hurry=hurry)  # all do it after the same step
-            return
-        self.state.stop_reason = self.state.stop_reason or reason
-        self.state.hurry = self.state.hurry or hurry
+        self.state.stop.ask(reason, interrupts=interrupts)
 
     def on(
         self, event: str, *, every: int = 0, priority: int = 0

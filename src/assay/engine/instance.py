@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import default_collate
 
-from assay.core.errors import InputError, did_you_mean
+from assay.core.errors import InputError, choose
 from assay.engine.batches import mapped, size_of
 
 
@@ -152,8 +152,8 @@ class Instance:
         return made
 
     def _unknown(self, name: str) -> str:
-        fix = did_you_mean(name, self._fields) or f"there are: {', '.join(self._fields) or 'none'}"
-        return f"there is no field {name!r}; {fix}"
+        fix = choose(name, self._fields)
+        return f"there is no field {name!r}; {fix}" if fix else f"there is no field {name!r}"
 
 
 def _check_alike(name: str, first: Instance, sample: Instance, place: int) -> None:

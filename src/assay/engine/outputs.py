@@ -14,11 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from assay.core.errors import InputError, did_you_mean
+from assay.core.errors import InputError, choose, did_you_mean
 from assay.core.plain import dumps
 from assay.core.ports import NullRecorder, Recorder
 from assay.engine.handlers.artifact import keep_in
-from assay.engine.metrics.metric import numbers
+from assay.engine.metrics.metric import matrix_csv, parts_of
 
 _MISSING = object()
 
@@ -42,6 +42,14 @@ class Evaluation:
     samples: int = 0
     metrics: dict[str, float] = field(default_factory=dict)
     data: dict[str, Any] = field(default_factory=dict)
+
+    def add(self, name: str, value: Any) -> None:
+        """Take in what was measured under a name: numbers become metrics, matrices `valid/name_step100.csv`."""
+        for key, part in parts_of(f"{self.split}/{name}", value).items():
+            if isinstance(part, float):
+                self.metrics[key] = part
+            else:
+                keep_in(self.recorder, matrix_csv(part), f"{key}_step{self.step}.csv", step=self.step)
 
 
 class Pipe(Protocol):
@@ -90,7 +98,7 @@ class Pipes:
                 full = f"{evaluation.split}/{name}"
                 if full in evaluation.metrics:
                     raise InputError(f"The pipe {_name(pipe)} gives {full!r}, which is there already.")
-                evaluation.metrics |= numbers(full, value)
+                evaluation.add(name, value)
 
 
 class Collect:
@@ -123,7 +131,7 @@ class Collect:
     def __getitem__(self, name: str) -> Any:
         """A field of all samples, in order: a tensor; a list when what it holds differs in shape, or is no tensor."""
         if name not in self._parts:
-            fix = did_you_mean(name, self._parts) or f"There are: {', '.join(self._parts) or 'none'}."
+            fix = choose(name, self._parts)
             raise InputError(f"Collect has no field {name!r}.", fix=fix)
         parts = self._parts[name]
         if all(isinstance(part, Tensor) for part in parts) and len({part.shape[1:] for part in parts}) == 1:

@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from assay.core.errors import InputError
 from assay.engine.backward import Backward
 from assay.engine.backward_part import BackwardPart, NonFiniteError
+from assay.engine.criterion_misfit import misfit
 from assay.engine.divided import own
 from assay.engine.logged import Logged
 from assay.engine.losses import Losses
@@ -156,7 +157,7 @@ class Supervised(Process):
             if torch.is_grad_enabled():
                 raise InputError("There is no criterion, and nothing to train by.", fix="Give Supervised a criterion.")
             return None, {"pred": pred, "target": target}  # type: ignore[return-value]
-        loss = self.criterion(pred, target)
+        loss = self._loss(pred, target)
         told = loss.detach() if isinstance(loss, Tensor) else _detached(loss)
         return loss, {"pred": pred.detach(), "target": target, "loss": told}
 
@@ -167,6 +168,15 @@ class Supervised(Process):
         if not isinstance(pred, Tensor):
             raise self._no_tensor(pred)
         return {"pred": pred}
+
+    def _loss(self, pred: Tensor, target: Any) -> Any:
+        try:
+            return self.criterion(pred, target)
+        except Exception as error:
+            told = misfit(error, self.criterion, pred, target)
+            if told is None:
+                raise
+            raise told from error
 
     def _no_tensor(self, pred: object) -> InputError:
         return InputError(

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from assay.core.errors import InputError, did_you_mean
+from assay.core.errors import InputError, choose
 from assay.engine.checkpoint.saver import Saver
 from assay.engine.seed import get_state, seed_all, set_state
 
@@ -62,7 +62,7 @@ class RndManager:
         """What was kept under a name, as `get_state` gave it."""
         names = self.names()
         if name not in names:
-            fix = did_you_mean(name, names) or f"There are: {', '.join(names) or 'none'}."
+            fix = choose(name, names)
             raise InputError(f"No state of the generators is kept under {name!r}.", fix=fix)
         state: dict[str, Any] = self._saver.load(name)
         return state

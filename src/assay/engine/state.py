@@ -7,6 +7,8 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
+from assay.core.stop import Stop
+
 SAVED = (
     *("epoch", "epoch_step", "epoch_samples", "step", "micro_step", "samples", "draws"),
     *("loss", "metrics", "evaluated", "best"),
@@ -23,7 +25,8 @@ class State:
     numpy or `random`. `loss` is the mean loss of the newest step. `max_steps` is what the run will do in all, None when
     nobody can know. `batch` and `output` are those of the newest micro-batch. `dataloader` is what batches come from;
     while a split is evaluated, the loader of that. `metrics` holds the newest evaluation, by name (`valid/acc`), and
-    `evaluated` at which step it was, by split; `split` is the one that is being evaluated. `hurry`: see `Engine.stop`.
+    `evaluated` at which step it was, by split; `split` is the one that is being evaluated. `stop`
+    says whether somebody asked the run to end.
     """
 
     epoch: int = 0
@@ -45,8 +48,7 @@ class State:
     evaluated: dict[str, int] = field(default_factory=dict)
     split: str = ""
     best: dict[str, Any] | None = None
-    stop_reason: str = ""
-    hurry: bool = False
+    stop: Stop = field(default_factory=Stop)
     error: BaseException | None = None
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from assay.core.errors import InputError, did_you_mean
+from assay.core.errors import InputError, choose
 from assay.core.plain import dumps
 from assay.engine.metrics.metric import Metric
 from assay.engine.outputs import as_plain
@@ -36,7 +36,7 @@ class Task:
     def dataset(self, split: str) -> Any:
         """The data set, or the batches, of a split. InputError when there is none."""
         if split not in self.datasets:
-            fix = did_you_mean(split, self.datasets) or f"It has: {', '.join(self.datasets) or 'none'}."
+            fix = choose(split, self.datasets, "it has")
             raise InputError(f"{type(self).__name__} has no data for the split {split!r}.", fix=fix)
         found = self.datasets[split]
         is_data = hasattr(found, "__getitem__") or hasattr(found, "__iter__")

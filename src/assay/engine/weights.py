@@ -12,10 +12,9 @@ from safetensors.torch import load_file
 from assay.core import manifest as manifests
 from assay.core.errors import CheckpointError
 from assay.engine.checkpoint.folder import load
-from assay.engine.checkpoint.weights import fit_weights, load_weights
+from assay.engine.checkpoint.weights import fit_weights, load_model_state, load_weights
 from assay.engine.criterion import PART, load_criterion_state
 from assay.engine.handlers.ema import evaluated_weights
-from assay.engine.handlers.save import load_model_state
 from assay.engine.process import Process
 
 

@@ -17,13 +17,13 @@ from assay.core import lease as leases
 from assay.core import manifest as manifests
 from assay.core import run_file
 from assay.core.diagnostics import Origin
-from assay.core.errors import InputError, RecordError, did_you_mean
+from assay.core.errors import InputError, RecordError, choose
 from assay.core.facts import Edit, Timed, read_edits, read_events
 from assay.core.ids import id_of_folder
 from assay.core.manifest import Checkpoint
 from assay.core.plain import from_plain
 from assay.core.regular_file import read_bytes
-from assay.core.run_file import IMPORTED, Best, Code, Kind, RunFile, Status, Summary
+from assay.core.run_file import IMPORTED, UNSAVED, Best, Code, Kind, RunFile, Status, Summary
 from assay.core.verdict import Verdict
 from assay.query.status import State, seconds_of, state_of
 from assay.store.artifacts import Artifact, artifacts
@@ -139,9 +139,9 @@ class RunView:
             since = f"{datetime.fromtimestamp(heard / 1e9).astimezone():%Y-%m-%d %H:%M}" if heard else "its start"
             host = self.file.newest.host if self.file.attempts else ""
             return f"unknown since {since}" + (f" (it runs on {host})" if host else "")
-        if self.status in ("failed", "stopped") and self.file.attempts and self.file.newest.reason:
-            return f"{self.status}: {self.file.newest.reason}"
-        return self.status
+        reason = self.file.newest.reason if self.file.attempts else ""
+        is_telling = self.status in ("failed", "stopped") or (self.status == "finished" and reason.startswith(UNSAVED))
+        return f"{self.status}: {reason}" if is_telling and reason else self.status
 
     @property
     def duration_s(self) -> float:
@@ -186,6 +186,13 @@ class RunView:
             return {}
 
     @property
+    def last_step(self) -> int:
+        """Last step that has a point, or at which an attempt ended."""
+        steps = [each.step for each in self.summaries.values()]
+        attempts = self._file.attempts if self._file is not None else ()
+        return max([*steps, *(attempt.to_step for attempt in attempts[-1:])], default=0)
+
+    @property
     def metrics(self) -> list[str]:
         """Names of the metrics that have points."""
         return list(self.summaries)
@@ -198,8 +205,7 @@ class RunView:
         if name not in found and name in self.summaries:
             raise RecordError(f"The curve of `{name}` is lost: {' '.join(self.damages)}", where=str(self.path))
         if name not in found:
-            known = ", ".join(self.metrics[:10])
-            fix = did_you_mean(name, self.metrics) or (f"it has {known}" if known else "nothing was logged yet")
+            fix = choose(name, self.metrics, "it has")
             raise InputError(f"The run {self.id} has no metric `{name}`.", where=str(self.path), fix=fix)
         return found[name]
 

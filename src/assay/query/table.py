@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from assay.core.errors import InputError, did_you_mean
 from assay.core.facts import Edit
 from assay.core.plain import dumps
-from assay.core.run_file import Summary
+from assay.core.run_file import UNSAVED, Summary
 from assay.core.terminal import cell_count, elided, for_terminal, visible
 from assay.query.status import State, seconds_of, state_of
 from assay.query.words import age, duration, number
@@ -94,6 +94,11 @@ class RunRow:
             return "lost"
         written = self.written.status
         return self._open_state().status if written == "running" else written or "damaged"
+
+    @property
+    def is_unsaved(self) -> bool:
+        """Whether it came to its own end, but could not keep its final weights; `reason` says why."""
+        return self.written.status == "finished" and self.written.reason.startswith(UNSAVED)
 
     @property
     def duration_s(self) -> float | None:

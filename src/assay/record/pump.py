@@ -11,10 +11,10 @@ import errno
 import fcntl
 import os
 import select
-import signal
 import sys
 import termios
 
+from assay.core import signals
 from assay.core.directory import open_directory
 from assay.core.secret import Secrets
 from assay.record.screen import Screen
@@ -86,8 +86,7 @@ class Known:
 
 
 def main(output: str, *pairs: str) -> None:
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
-        signal.signal(number, signal.SIG_IGN)  # it ends with the program, not before
+    signals.ignore()  # it ends with the program, not before
     streams = {}
     for pair in pairs:
         source, console = map(int, pair.split(","))

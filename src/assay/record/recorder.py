@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import hashlib
 import logging
@@ -17,7 +16,7 @@ from dataclasses import fields, replace
 from datetime import datetime
 from importlib import import_module
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from assay.core import lease as leases
@@ -28,6 +27,7 @@ from assay.core.ids import is_plain_name, new_run_id
 from assay.core.plain import sync_file, write_atomic, write_json
 from assay.core.run_file import Attempt, Best, Code, Kind, RunFile
 from assay.core.secret import Secrets
+from assay.core.signals import Obeyed, number_of
 from assay.record import logfile, readme
 from assay.record.config_files import write_config
 from assay.record.edits import append_line
@@ -49,7 +49,7 @@ Listener = Callable[[Mapping[str, float], int], object]
 
 
 class RunRecorder:
-    """Writes one run. Made by `start` or `resume`; over when `finish` was called, at the latest when Python ends.
+    """Writes one run. Made by `start` or `resume`; over when `finish` was called.
 
     Config and environment are on disk before either of the two returns. A thread of its own says every ten seconds
     that the run is alive, and syncs the metrics about once a second.
@@ -98,7 +98,6 @@ class RunRecorder:
             import_module(name)
         self._thread = threading.Thread(target=self._beat, name=f"assay-{run.id}", daemon=True)
         self._pid = os.getpid()
-        _keep_open(self)
         self._thread.start()
 
     @classmethod
@@ -322,6 +321,9 @@ class RunRecorder:
     def rewind(self, step: int) -> None:
         """The run goes on from `step`: points logged at greater steps are no longer on the curve."""
         self._metrics.rewind(step)
+        newest = self.run.newest
+        if newest.from_step != step:
+            self._update(replace(self.run, attempts=(*self.run.attempts[:-1], replace(newest, from_step=step))))
 
     def set_best(self, best: Best | None) -> None:
         """Let `run.json` say what is best so far."""
@@ -587,9 +589,6 @@ class RunRecorder:
         if self.secrets.values != self._first_secrets:
             with contextlib.suppress(OSError):
                 self._clean_again()
-        _OPEN.discard(self)
-        if not _OPEN:
-            _default_again()
 
     def _clean_again(self) -> None:
         """Take out of what is written already the secrets that became known later."""
@@ -609,10 +608,8 @@ def ending(error: BaseException | None) -> tuple[EndStatus, str, str]:
     """Status, reason and traceback of a run that ended with `error`."""
     if error is None or (isinstance(error, SystemExit) and not error.code):
         return "finished", "", ""
-    if isinstance(error, KeyboardInterrupt):
-        return "stopped", "interrupted", ""
-    if isinstance(error, Terminated):
-        return "stopped", "SIGTERM", ""
+    if isinstance(error, Obeyed):
+        return "stopped", signal.Signals(number_of(error)).name, ""
     from assay.record.tracebacks import shortened
 
     shown = shortened(error)
@@ -716,48 +713,3 @@ def _undone(folder: RunFolder) -> Iterator[None]:
         if isinstance(error, OSError):
             raise refusal(error, folder.path, "The run cannot be recorded") from error
         raise
-
-
-class Terminated(SystemExit):
-    """The process was asked to end by SIGTERM; what is open ends as stopped."""
-
-    def __init__(self) -> None:
-        super().__init__(128 + signal.SIGTERM)
-
-
-TERMINATED: Terminated | None = None
-
-
-def end_on_sigterm() -> None:
-    """Let SIGTERM end this process as an exception does, where it would end it without a word."""
-    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-        signal.signal(signal.SIGTERM, _terminate)
-
-
-def _terminate(number: int, frame: FrameType | None) -> None:
-    global TERMINATED
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the second one ends it at once
-    TERMINATED = Terminated()
-    raise TERMINATED
-
-
-def _default_again() -> None:
-    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is _terminate:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-
-_OPEN: set[RunRecorder] = set()
-
-
-def _keep_open(recorder: RunRecorder) -> None:
-    if not _OPEN:
-        atexit.unregister(_finish_forgotten)
-        atexit.register(_finish_forgotten)
-    _OPEN.add(recorder)
-
-
-def _finish_forgotten() -> None:
-    """Python ends: so do the runs that nobody finished, as failed when it ends with an error."""
-    error = TERMINATED or (None if hasattr(sys, "ps1") else getattr(sys, "last_value", None))
-    for recorder in list(_OPEN):
-        recorder.finish(*ending(error))

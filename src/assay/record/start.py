@@ -1,7 +1,8 @@
-"""`assay.start`: a record from any script, in one line and without torch."""
+"""Handle of a run in any script: what `assay.start` gives."""
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -9,14 +10,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar, overload
 
-from assay.core.errors import InputError
+from assay.core import signals
 from assay.core.facts import EndStatus, RunFact
 from assay.core.run_file import RunFile
-from assay.core.secret import Secrets, secrets_under
-from assay.core.terminal import visible
-from assay.record.recordable import encoded, recordable, text_of
-from assay.record.recorder import RunRecorder, end_on_sigterm, ending
-from assay.store.layout import Project, open_project
+from assay.record.recordable import encoded, text_of
+from assay.record.recorder import RunRecorder, ending
 
 Thing = TypeVar("Thing")
 
@@ -28,7 +26,9 @@ class Attachable(Protocol):
 
 
 class Run:
-    """The handle of a run in any script, from `start`. As a context manager it ends with the block.
+    """The handle of a run in any script, from `assay.start`. As a context manager it ends with the block.
+
+    `step` is where it began: 0, or that from which a resumed run goes on.
 
     Under ASSAY=off nothing is recorded: `folder` is None and every call does nothing.
     """
@@ -37,6 +37,7 @@ class Run:
         self._recorder = recorder
         self.id = recorder.id if recorder else ""
         self.folder = recorder.folder if recorder else None
+        self.step = recorder.run.newest.from_step if recorder else 0
         if recorder is not None:
             self.log = recorder.log  # type: ignore[method-assign]  # straight to the writer: it is called every step
 
@@ -47,6 +48,12 @@ class Run:
     def recorded(self) -> RunFile | None:
         """What `run.json` holds."""
         return self._recorder.run if self._recorder is not None else None
+
+    def rewind(self, step: int) -> None:
+        """Go on from `step`, after which the curves begin anew: points of later steps stay as a branch of their own."""
+        if self._recorder is not None and step != self.step:
+            self._recorder.rewind(step)
+            self.step = step
 
     def tell(self, fact: RunFact) -> None:
         """Something happened: a line in `events.jsonl`."""
@@ -170,6 +177,10 @@ class Run:
         """End the run. The second time does nothing."""
         if self._recorder is not None:
             self._recorder.finish(status, reason, traceback)
+        if self in _OPEN:
+            _OPEN.remove(self)
+            if not _OPEN:
+                signals.restore_sigterm()
 
     def __enter__(self) -> Self:
         return self
@@ -180,59 +191,22 @@ class Run:
         self.finish(*ending(error))
 
 
-def start(
-    tag: str = "",
-    config: Any = None,
-    desc: str = "",
-    *,
-    project: Project | str | os.PathLike[str] | None = None,
-    code_dirs: Sequence[str | os.PathLike[str]] = (),
-    keep_output: bool = True,
-) -> Run:
-    """Begin to record a run, from any script: `with assay.start(tag="mnist", config={"lr": 1e-3}) as run: ...`.
+_OPEN: list[Run] = []
 
-    It belongs to the project around `project` (a folder; else the working directory), which becomes one when it is
-    none. What the process prints meanwhile is kept in `output.txt`, children and C code included, but not in notebooks.
-    The environment variable ASSAY=off switches recording off.
 
-    `config` is a mapping, or what can be one: an argparse.Namespace, a dataclass, a Params. What in it is no plain data
-    is recorded as `Run.value` does; InputError names what cannot be.
-    """
-    if is_off():
-        return Run(None)
-    settings = recordable({} if config is None else config, "config", dates=True)
-    if not isinstance(settings, dict):
-        fix = "config={...}, vars(args), or plain(load(PATH).root) of assay.config for a file"
-        raise InputError(f"A config is a mapping, not {type(config).__name__}.", fix=fix)
-    # Here: an import of what records does not pay for what reads configs.
-    from assay.config.freeze import dump, whole_hash
-    from assay.config.secret_keys import without_secrets
-    from assay.config.tree import Table, from_plain
-    from assay.core.diagnostics import Origin
+def finish_with_python(run: Run) -> Run:
+    """Let a run that nobody finishes end when Python does: as failed or stopped when an exception ends Python."""
+    if not _OPEN:
+        atexit.unregister(_finish_open)
+        atexit.register(_finish_open)
+    _OPEN.append(run)
+    return run
 
-    tree = from_plain(settings, Origin(source="<python>"))
-    assert isinstance(tree, Table)
-    secrets = Secrets.known(os.environ, sys.orig_argv)
-    secrets.add(secrets_under(settings))
-    config_toml = dump(
-        without_secrets(tree, secrets, has_references=False)
-    )  # what cannot be written down is refused before anything is made
-    home = project if isinstance(project, Project) else open_project(Path(project or Path.cwd()), create=True)
-    if home.is_new:
-        print(f"assay: {visible(str(home.root))} is a project now (it has a folder .assay/).", file=sys.stderr)
-    recorder = RunRecorder.start(
-        home,
-        tag=str(tag or ""),
-        desc=str(desc or ""),
-        config_toml=config_toml,
-        config_hash=whole_hash(tree),
-        seedless_hash=whole_hash(tree, seed=False),
-        code_dirs=[Path(folder) for folder in code_dirs],
-        keep_output=keep_output,
-        secrets=secrets,
-    )
-    end_on_sigterm()
-    return Run(recorder)
+
+def _finish_open() -> None:
+    error = signals.last_obeyed or (None if hasattr(sys, "ps1") else getattr(sys, "last_value", None))
+    for run in list(_OPEN):
+        run.finish(*ending(error))
 
 
 def is_off() -> bool:

@@ -11,7 +11,13 @@ from pathlib import Path
 TRACEBACK_VARIABLE = "ASSAY_TRACEBACK"
 """Set to anything: every frame is shown."""
 
+BUILDING = "while building "
+"""How the note begins that says which place of a config an error came from."""
+
 _HOUSE = str(Path(__file__).resolve().parents[1])
+_BUILDER = str(Path(__file__).resolve().parents[1] / "build" / "builder.py")
+"""Where a target is called: that of C code has no frame of its own."""
+
 _IN_WORKER = "in loader worker "
 _OTHERS = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 _ELSEWHERE = (_HOUSE, *_OTHERS, "<")
@@ -23,12 +29,15 @@ def shortened(error: BaseException) -> str:
 
 
 def users_part(error: BaseException) -> str | None:
-    """The traceback from the first line of the user's on; None if there is none, or all is to be seen."""
+    """The traceback from the first line of the user's on; None if there is none, or all is to be seen.
+
+    The user's line may also be one of the config, of which a library has refused what it says.
+    """
     shown = traceback.TracebackException.from_exception(error)
     link: traceback.TracebackException | None = shown
     is_theirs = False
     while link is not None:
-        theirs = (i for i, frame in enumerate(link.stack) if not frame.filename.startswith(_ELSEWHERE))
+        theirs = (i for i, frame in enumerate(link.stack) if is_of_user(frame.filename))
         # A worker that loads data fails in another process, and its error has the traceback of that one.
         in_worker = "\nOriginal Traceback" in str(link) or any(map(_is_of_worker, link.__notes__ or ()))
         first = len(link.stack) if in_worker else next(theirs, None)
@@ -37,7 +46,29 @@ def users_part(error: BaseException) -> str | None:
             del link.stack[:first]
             link.__notes__ = [_users_frames(note) if _is_of_worker(note) else note for note in link.__notes__ or ()]
         link = link.__cause__ or link.__context__
-    return "".join(shown.format()) if is_theirs and not os.environ.get(TRACEBACK_VARIABLE) else None
+    if os.environ.get(TRACEBACK_VARIABLE):
+        return None
+    return "".join(shown.format()) if is_theirs else _of_config(error)
+
+
+def _of_config(error: BaseException) -> str | None:
+    """Name the place in the config that a library refused, and its error: the frames of the library tell nothing."""
+    place = next((note for note in getattr(error, "__notes__", ()) if note.startswith(BUILDING)), None)
+    frames = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
+    if place is None or (frames and is_of_house(frames[-1]) and frames[-1] != _BUILDER):
+        return None  # raised by code of assay, the fault may be there
+    lines = "".join(traceback.format_exception_only(type(error), error)).splitlines()
+    return "\n".join([f"error {place}:", *(f"  {line}" for line in lines if line != place)]) + "\n"
+
+
+def is_of_user(file: str) -> bool:
+    """Return whether a file is neither assay's nor of an installed package."""
+    return not file.startswith(_ELSEWHERE)
+
+
+def is_of_house(file: str) -> bool:
+    """Return whether a file is assay's."""
+    return file.startswith(_HOUSE)
 
 
 def _is_of_worker(note: str) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from assay.core.errors import InputError, MissingExtraError, did_you_mean
+from assay.core.errors import InputError, MissingExtraError, choose, did_you_mean
 from assay.query.run import RunView
 
 if TYPE_CHECKING:
@@ -41,9 +41,8 @@ def named(run: RunView, name: str) -> list[str]:
         return [name]
     found = [each for each in run.metrics if each.rpartition("/")[2] == name]
     if not found:
-        known = ", ".join(run.metrics[:10])
-        short = {each.rpartition("/")[2] for each in run.metrics}
-        fix = did_you_mean(name, {*run.metrics, *short}) or (f"it has {known}" if known else "nothing was logged")
+        short = [each.rpartition("/")[2] for each in run.metrics]
+        fix = did_you_mean(name, [*run.metrics, *short]) or choose(name, run.metrics, "it has")
         raise InputError(f"The run {run.id} has no metric `{name}`.", where=str(run.path), fix=fix)
     return found
 

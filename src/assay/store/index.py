@@ -454,9 +454,12 @@ def _read(folder: RunFolder, mtime_ns: int, summarize: Callable[[RunFolder], str
         run = RunFile(id=id_of_folder(folder.path.name) or "", kind="train", created_ns=_created_ns(folder))
     values = {**run.values, **{edit.key: edit.new for edit in edits if edit.what == "value"}}
     tag = next((e.new for e in reversed(edits) if e.what == "tag" and isinstance(e.new, str)), run.tag)
-    row = _row(folder, run, error, mtime_ns)._replace(
+    summaries_json = dumps(run.summaries) if run.sealed else (summarize or _live_summaries)(folder)
+    row = _row(folder, run, error, mtime_ns)
+    row = row._replace(
         tag=tag[:_MOST_TAG],
-        summaries_json=dumps(run.summaries) if run.sealed else (summarize or _live_summaries)(folder),
+        step=_last_step(summaries_json) if run.status == "running" else row.step,
+        summaries_json=summaries_json,
         values_json=dumps(values),
         lease_json=dumps(lease) if lease else "",
         edits_json=dumps(edits) if edits else "",
@@ -511,6 +514,11 @@ def _edits(folder: RunFolder) -> list[Edit]:
         return list(read_edits(folder.edits))
     except OSError:  # it is no file, or one of gigabytes: the run is listed without
         return []
+
+
+def _last_step(summaries_json: str) -> int:
+    """Return the last step of which anything was logged: that of a run that has written no end."""
+    return max((int(each["step"]) for each in json.loads(summaries_json).values()), default=0)
 
 
 def _items(folder: RunFolder, values: Mapping[str, Any], edits: Sequence[Edit], page: str) -> Iterator[Item]:

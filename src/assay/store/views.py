@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from assay.core.errors import InputError, RecordError
+from assay.core.errors import InputError, RecordError, choose
 from assay.core.plain import from_plain, to_plain, write_atomic
 from assay.core.regular_file import read_bytes
 from assay.store.layout import Project, refusal, shared_folder
@@ -59,8 +59,7 @@ def read_view(project: Project, name: str) -> View:
     try:
         data = read_bytes(path, MAX_BYTES)
     except FileNotFoundError:
-        known = ", ".join(view_names(project))
-        raise InputError(f"There is no view {name}.", fix=f"there are {known}" if known else "none is saved") from None
+        raise InputError(f"There is no view {name}.", fix=choose(name, view_names(project))) from None
     except OSError as error:
         raise RecordError(f"The view cannot be read: {error.strerror or error}.", where=str(path)) from error
     try:

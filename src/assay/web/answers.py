@@ -94,5 +94,5 @@ def row_of(catalog: Catalog, run_id: str) -> RunRow:
         catalog.synchronize()
         found = catalog.rows([run_id])
     if run_id not in found:
-        raise MissingError(f"There is no run {run_id}.", fix="it may have been removed, or lie in another project")
+        raise MissingError(f"There is no run {run_id} here: it was removed, or lies in another project.")
     return found[run_id]

@@ -31,6 +31,7 @@ from assay.core.ports import MemoryRecorder
 from assay.engine import Accuracy, Backward, Engine, Evaluate, Loader, Mean, Process, Supervised
 from assay.engine.checkpoint import together
 from assay.engine.checkpoint.codec import digest
+from assay.engine.checkpoint.engine_state import capture, restore
 from assay.engine.checkpoint.folder import Where
 from assay.engine.checkpoint.saver import Saver
 from assay.engine.checkpoint.weights import save_weights
@@ -38,7 +39,7 @@ from assay.engine.divided import own, whole
 from assay.engine.handlers.change import SetRequiresGrad
 from assay.engine.handlers.ema import EMA
 from assay.engine.handlers.norms import Norms
-from assay.engine.handlers.save import Save, capture, restore
+from assay.engine.handlers.save import Save
 from assay.engine.outputs import Collect, SaveOutputs
 from assay.engine.parallel import data_parallel
 from assay.engine.parallel.data import join_data
@@ -187,7 +188,7 @@ def train(
         "weights": weights,
         "points": [[name, step, value] for name, step, value in recorder.points],
         "counts": [state.step, state.samples, state.epoch],
-        "stop": state.stop_reason,
+        "stop": state.stop.reason,
         "micro_steps": state.micro_step,
     }
 
@@ -305,7 +306,7 @@ def stopped(rank: int, ranks: int) -> Any:
 
     def ask(engine: Engine) -> None:
         if engine.state.step == 2 and rank == ranks - 1:
-            engine.stop("somebody asked", hurry=True)
+            engine.stop("somebody asked", interrupts=True)
 
     found = train(
         Means(net()),
@@ -530,7 +531,7 @@ def trained(
 
     def stop(engine: Engine) -> None:
         if engine.state.step == stop_at:
-            engine.stop("the step was drawn", hurry=True)
+            engine.stop("the step was drawn", interrupts=True)
 
     with closing(loader):
         engine = Engine(process, loader, epochs=2, seed=5, handlers=[Handler(event=Event.STEP_END, fn=stop)])

@@ -23,7 +23,7 @@ from assay.core.errors import AssayError
 from assay.core.facts import Warned
 from assay.core.ports import MemoryRecorder
 from assay.engine import EMA, Accuracy, Backward, Engine, Evaluate, Loader, Norms, Probe, Process
-from assay.engine.handlers.save import capture, restore
+from assay.engine.checkpoint.engine_state import capture, restore
 from assay.engine.instance import DistTensorData, Instance
 from assay.engine.outputs import Collect
 from assay.engine.parallel.data import join_data

@@ -8,7 +8,14 @@ from assay.core.errors import InputError
 from assay.engine.parallel.join import World, world
 from assay.engine.parallel.nodes import Nodes, nodes_of
 
-TORCHRUN = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "MASTER_ADDR": "here", "MASTER_PORT": "29500"}
+TORCHRUN = {
+    "RANK": "3",
+    "WORLD_SIZE": "4",
+    "LOCAL_RANK": "1",
+    "LOCAL_WORLD_SIZE": "2",
+    "MASTER_ADDR": "here",
+    "MASTER_PORT": "29500",
+}
 BATCH = {"SLURM_JOB_ID": "12", "SLURM_NTASKS": "4", "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0"}
 SRUN = {
     **BATCH,
@@ -17,14 +24,15 @@ SRUN = {
     "SLURM_NODEID": "1",
     "SLURM_STEP_ID": "0",
     "SLURM_STEP_NUM_TASKS": "4",
+    "SLURM_STEP_NUM_NODES": "2",
     "SLURM_STEP_NODELIST": "gpu[07-08]",
 }
 
 
 def test_torchrun_and_srun_tell_a_process_its_place() -> None:
-    assert world(TORCHRUN) == World(rank=3, count=4, local_rank=1)
+    assert world(TORCHRUN) == World(rank=3, count=4, local_rank=1, local_count=2)
     assert world({**TORCHRUN, "TORCHELASTIC_RESTART_COUNT": "2"}).restarts == 2
-    assert world(SRUN) == World(rank=3, count=4, local_rank=1, address="tcp://gpu07:10084")
+    assert world(SRUN) == World(rank=3, count=4, local_rank=1, local_count=2, address="tcp://gpu07:10084")
     assert world({**SRUN, **TORCHRUN}) == world(TORCHRUN)
 
 

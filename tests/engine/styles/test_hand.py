@@ -14,8 +14,8 @@ from torch.nn.functional import mse_loss
 from assay.core.errors import InputError
 from assay.core.ports import MemoryRecorder
 from assay.engine import Accuracy, Backward, Backwards, ByHand, Engine, Evaluate, Loader, NonFiniteError, Save, Saver
+from assay.engine.checkpoint.engine_state import restore
 from assay.engine.checkpoint.saver import load
-from assay.engine.handlers.save import restore
 from engine.toys import Noisy, engine, hard_net, heard, loader, net, same_bits, supervised, weights_of
 
 Body = Callable[[Engine, Any], None]
@@ -135,7 +135,7 @@ def test_leaving_the_loop_ends_the_run_and_counts_what_was_updated() -> None:
         if runs.state.step == 1:
             break
 
-    assert (runs.state.step, runs.state.micro_step, runs.state.stop_reason) == (2, 2, "the loop was left")
+    assert (runs.state.step, runs.state.micro_step, runs.state.stop.reason) == (2, 2, "the loop was left")
     assert events[-2:] == ["step_end", "run_end"] and "exception" not in events
 
 
@@ -158,7 +158,7 @@ def test_stop_ends_the_loop_after_the_step() -> None:
         if runs.state.step == 3:
             runs.stop("good enough")
 
-    assert (runs.state.step, runs.state.stop_reason) == (4, "good enough")
+    assert (runs.state.step, runs.state.stop.reason) == (4, "good enough")
 
 
 def test_what_the_body_raises_is_raised_and_the_last_whole_step_is_saved(tmp_path: Path) -> None:

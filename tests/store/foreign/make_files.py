@@ -4,7 +4,7 @@ They were made with tensorboard 2.21.0, torch 2.13.0, mlflow-skinny 3.17.2 and w
 by a user and on a host without a name:
 
     unshare --uts sh -c 'hostname host; exec env -i PATH=/usr/bin:/bin HOME=/nowhere USER=somebody LOGNAME=somebody \\
-        PYTHON make_files.py tensorboard|mlflow-files|mlflow-db|wandb'
+        PYTHON make_files.py tensorboard|mlflow-files|mlflow-db|wandb|wandb-resumed'
 """
 
 from __future__ import annotations
@@ -169,6 +169,26 @@ def wandb() -> None:
     os.truncate(path, path.stat().st_size - 100)
 
 
+def wandb_resumed() -> None:
+    import wandb
+
+    for attempt in (1, 2):
+        settings = _offline(console="wrap")
+        with wandb.init(
+            project="points",
+            name="again",
+            id="again001",
+            resume="allow",
+            config={"lr": 0.1 * attempt},
+            settings=settings,
+        ) as run:
+            print("attempt", attempt)
+            for step in range(5):
+                run.log({"loss": attempt + step / 10}, step=3 * (attempt - 1) + step)
+            run.finish(exit_code=2 - attempt)
+        time.sleep(1.5)  # a folder is named by the second
+
+
 def wandb_killed() -> None:
     import wandb
 
@@ -225,5 +245,8 @@ match sys.argv[1]:
     case "wandb":
         wandb()
         pack("wandb", ["wandb/offline-run-*/*.wandb", "wandb/offline-run-*/files/**/*"])
+    case "wandb-resumed":
+        wandb_resumed()
+        pack("wandb-resumed", ["wandb/offline-run-*/*.wandb", "wandb/offline-run-*/files/output.log"])
     case "wandb-killed":
         wandb_killed()

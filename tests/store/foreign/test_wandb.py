@@ -89,6 +89,23 @@ def test_a_run_that_was_killed_gives_all_rows_but_the_torn_one(runs: dict[str, F
     assert "run-killed01.wandb: it ends inside of a record at byte" in warning
 
 
+def test_the_attempts_of_a_resumed_run_are_one_run(tmp_path: Path) -> None:
+    (found,) = find(unpacked("wandb-resumed", tmp_path))
+
+    run = found.read()
+
+    (loss,) = run.blocks
+    assert list(loss.steps) == [0, 1, 2, 3, 4, 3, 4, 5, 6, 7]
+    assert list(loss.columns[0]) == [1.0, 1.1, 1.2, 1.3, 1.4, 2.0, 2.1, 2.2, 2.3, 2.4]
+    assert list(loss.branches) == [0, 0, 0, 2, 2, 0, 0, 0, 0, 0]
+    assert (run.status, run.config, run.about["id"]) == ("finished", {"lr": 0.2}, "again001")
+    assert run.created_ns < run.blocks[0].times_ns[5] - 1_000_000_000
+    assert run.output == b"attempt 1\nattempt 2\n"
+    first = min(tmp_path.glob("wandb/*"))
+    (alone,) = find(first)
+    assert alone.run_id == found.run_id  # imported again after it was resumed, it is the same run
+
+
 @pytest.mark.parametrize("at", [20_000, 40_000])
 def test_behind_damage_it_goes_on_at_the_next_block(folder: Path, tmp_path: Path, at: int) -> None:
     (whole,) = folder.glob("wandb/*killed01/*.wandb")

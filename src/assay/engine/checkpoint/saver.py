@@ -32,6 +32,7 @@ from assay.engine.checkpoint.together import Writers
 from assay.engine.checkpoint.weights import put
 
 Existing = Literal["keep", "replace", "refuse"]
+Name = str | int | Path | Checkpoint | Manifest
 WHOLE = "whole"
 """The one part of a state that is no table of parts."""
 
@@ -232,8 +233,8 @@ class Saver:
                 skipped.append(Skipped(each.name, each.why.removesuffix(".")))
         return found, skipped
 
-    def find(self, name: str | int | Path = "latest") -> Manifest:
-        """By "latest", "best", "final", a step, -1 for the newest, a folder's name, or a path.
+    def find(self, name: Name = "latest") -> Manifest:
+        """By "latest", "best", "final", a step, -1 for the newest, a folder's name, a path, or what `find_...` gives.
 
         CheckpointError lists what there is.
         """
@@ -241,7 +242,7 @@ class Saver:
 
     def load(
         self,
-        name: str | int | Path = "latest",
+        name: Name = "latest",
         *,
         parts: tuple[str, ...] | None = None,
         verify: bool = True,
@@ -280,7 +281,9 @@ class Saver:
     def _complete(self) -> list[Checkpoint]:
         return [each for each in manifests.checkpoints(self.folder) if not each.why]
 
-    def _found(self, name: str | int | Path) -> tuple[Path, Manifest]:
+    def _found(self, name: Name) -> tuple[Path, Manifest]:
+        if isinstance(name, Checkpoint | Manifest):
+            name = name.name
         if isinstance(name, Path) or (isinstance(name, str) and len(Path(name).parts) > 1 and Path(name).exists()):
             return Path(name), manifests.read(Path(name))
         complete, text = self._complete(), str(name)

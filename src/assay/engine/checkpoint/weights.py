@@ -167,7 +167,7 @@ def load_checkpoint(
     state = _weights_in(found, path)
     rest = {key: value for key, value in rest.items() if value is not state and key != "optimizer"}
     if optimizer is not None and "optimizer" not in found:
-        fix = f"It has: {', '.join(map(str, found))}." if len(found) < 2 * _SHOWN else "It has weights only."
+        fix = f"It has: {', '.join(map(str, found))}." if len(found) < 2 * _SHOWN else ""
         raise CheckpointError("The checkpoint holds nothing for the optimizer.", where=str(path), fix=fix)
     report = fit_weights(model, state, strict=strict, rename=rename)
     if optimizer is not None:

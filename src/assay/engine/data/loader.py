@@ -61,7 +61,7 @@ class Loader:
         dataset: MapDataset,
         *,
         batch_size: int | None = None,
-        seed: int = 0,
+        seed: int | None = None,
         split: str = "train",
         shuffle: bool | None = None,
         accumulate: int | None = None,
@@ -93,7 +93,8 @@ class Loader:
         self.dataset = dataset
         self.rank = rank
         self.ranks = ranks
-        self.seed = checked_seed(seed)
+        self.is_seeded = seed is not None
+        self.seed = seed = checked_seed(seed or 0)
         self.split = split
         self.drop_last = drop_last
         self.workers = workers
@@ -203,6 +204,10 @@ class Loader:
         """Another loader of the same data, which differs in these options."""
         return Loader(self.dataset, **(self._options | options))
 
+    def seeded(self, seed: int) -> Loader:
+        """Return another loader of the same data, under a seed."""
+        return self.changed(seed=seed)
+
     def close(self) -> None:
         """End the worker processes."""
         if self._pool is not None:
@@ -265,6 +270,7 @@ class Loader:
             return
         # Somebody may iterate twice at once: who comes second gets processes of its own.
         pool = self._new_pool() if self._pool.is_busy else self._pool
+        pool.start()  # here and not in the thread that pins: the processes end with the thread that has started them
         running = pool.run(tasks)
         batches = pinned_ahead(running) if self.pin_memory else running
         try:

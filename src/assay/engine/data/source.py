@@ -156,6 +156,27 @@ class StatefulData(Replayed):
         self._loaded = state["batches"]
 
 
+@runtime_checkable
+class Seedable(Protocol):
+    """Loader of ours, which may be made without a seed, and takes that of the engine."""
+
+    seed: int
+    is_seeded: bool
+
+    def seeded(self, seed: int) -> Iterable[Any]:
+        """Return the same loader under a seed."""
+        ...
+
+
+def seeded(data: Iterable[Any], seed: int | None) -> tuple[Iterable[Any], int]:
+    """Return the data and the seed of a run: who was given none takes that of the other; 0 if nobody was."""
+    if not isinstance(data, Seedable):
+        return data, seed or 0
+    if data.is_seeded:
+        return data, data.seed if seed is None else seed
+    return (data, 0) if seed is None else (data.seeded(seed), seed)
+
+
 def as_source(data: Iterable[Any] | Source, *, accumulate: int = 1, seed: int = 0) -> Source:
     """The source itself, or one that goes through the iterable anew for each epoch."""
     if isinstance(data, Source):

@@ -14,6 +14,7 @@ import traceback
 import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import chain, islice
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -24,12 +25,24 @@ import torch
 import torch.multiprocessing  # which teaches pickle to send tensors through shared memory
 from torch.utils.data._utils import worker as torch_worker  # private: `get_worker_info` reads what is set there
 
+from assay.core import signals
 from assay.core.errors import AssayError, InputError
+from assay.core.parent import end_with, main_pid
+from assay.core.signals import is_crash
 from assay.engine.data.randomness import Fetch
 
 StartMethod = Literal["fork", "spawn", "forkserver"]
 Task = tuple[int, int, Sequence[int]]
 """Epoch, position, indices."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parent:
+    """Process that a worker works for, 0 if it is no child of it. `ends_it`: the kernel may end it with the parent."""
+
+    pid: int
+    ends_it: bool
+
 
 WATCH_S = 2.0
 """How often an idle worker looks whether the process that it works for is still there."""
@@ -71,14 +84,18 @@ class Workers:
 
     def run(self, tasks: Iterable[Task]) -> Generator[Any]:
         """The batch of each task, in order. What loading one raises is raised here in its place."""
-        if not self._processes:
-            self._start()
+        self.start()
         self._forget()
         self.is_busy = True
         try:
             yield from self._in_order(iter(tasks))
         finally:
             self.is_busy = False
+
+    def start(self) -> None:
+        """Start the processes, unless they are there. Best from the main thread, with which they then end."""
+        if not self._processes:
+            self._start()
 
     def _in_order(self, tasks: Iterator[Task]) -> Iterator[Any]:
         first = next(tasks, None)
@@ -117,13 +134,16 @@ class Workers:
 
     def _start(self) -> None:
         context: Any = multiprocessing.get_context(self.start_method)
-        forked = context.get_start_method() == "fork"
+        method = context.get_start_method()
+        forked = method == "fork"
+        # A worker of a fork server is no child of this process; its pipe alone tells that the parent is gone.
+        parent = Parent(pid=os.getpid() if method != "forkserver" else 0, ends_it=bool(main_pid()))
         for number in range(self.workers):
             mine, theirs = context.Pipe()
             ours = [connection for _, connection in self._processes] + [mine]
             process = context.Process(
                 target=_work,
-                args=(self.fetch, theirs, ours if forked else [], self.init, number, self.workers, os.getpid()),
+                args=(self.fetch, theirs, ours if forked else [], self.init, number, self.workers, parent),
                 name=f"assay-{self.fetch.split}-{number}",
                 daemon=True,
             )
@@ -178,8 +198,10 @@ class Workers:
         fix = "What it printed above says why."
         how = f"ended with exit code {code}"
         if code is not None and code < 0:
-            how = f"was killed by {signal.Signals(-code).name}"
-            fix = "Something outside ended it." if -code != signal.SIGKILL else _OUT_OF_MEMORY
+            name = signal.Signals(-code).name
+            how = f"crashed ({name})" if is_crash(-code) else f"was killed by {name}"
+            fix = "Look at the C code that it calls." if is_crash(-code) else "Something outside ended it."
+            fix = _OUT_OF_MEMORY if -code == signal.SIGKILL else fix
         return WorkerError(f"The loader worker {number} of data.{self.fetch.split} (pid {pid}) {how}.", fix=fix)
 
 
@@ -205,14 +227,15 @@ def _work(
     init: Callable[[int], object] | None,
     number: int,
     workers: int,
-    parent: int,
+    parent: Parent,
 ) -> None:
     """The life of a worker process."""
+    if parent.pid and parent.ends_it:
+        end_with(parent.pid)
     for each in ours:  # of the parent: as long as a copy is open here, nobody learns that the parent is gone
         each.close()
     # A signal to all processes of a run means its first one, which finishes the step and needs batches for it.
-    for each_signal in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(each_signal, signal.SIG_IGN)
+    signals.ignore()
     torch.set_num_threads(1)
     dataset: Any = fetch.dataset
     torch_worker._worker_info = torch_worker.WorkerInfo(
@@ -229,7 +252,7 @@ def _work(
     with suppress(EOFError, OSError):  # the parent is gone
         while True:
             while not connection.poll(WATCH_S):
-                if os.getppid() != parent:
+                if parent.pid and os.getppid() != parent.pid:
                     return
             task = connection.recv()
             connection.send_bytes(_answer(fetch, task, broken, number))

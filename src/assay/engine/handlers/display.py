@@ -174,7 +174,7 @@ class Display:
     def _will_be_told(self, engine: Engine) -> bool:
         """Whether the line of this step, or the end of the run, says what was just measured."""
         state, period = engine.state, parse_period(self.every)
-        if not period.count or state.stop_reason or state.step == state.max_steps:
+        if not period.count or state.stop.reason or state.step == state.max_steps:
             return True
         if period.unit == "step":
             return state.step % period.count == 0

@@ -67,7 +67,7 @@ class EarlyStop:
         self._stop_if_over(engine)
 
     def end(self, engine: Engine) -> None:
-        if self.judged_at < 0 and not engine.state.hurry:
+        if self.judged_at < 0 and not engine.state.stop.interrupts:
             message = f"EarlyStop watches {self.metric!r}, and no split of that name was evaluated."
             engine.recorder.tell(Warned(message=message, step=engine.state.step))
 

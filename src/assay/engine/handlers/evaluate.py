@@ -19,10 +19,11 @@ from assay.core.facts import Evaluated
 from assay.core.ports import NullRecorder, Recorder
 from assay.engine.batches import blame_device, size_of, to_device
 from assay.engine.data.loader import Loader
+from assay.engine.data.source import seeded
 from assay.engine.engine import Engine
 from assay.engine.logged import Logged
 from assay.engine.metrics.means import Mean
-from assay.engine.metrics.metric import Metric, as_metric, numbers
+from assay.engine.metrics.metric import Metric, as_metric
 from assay.engine.outputs import Evaluation, Pipes
 from assay.engine.parallel.gathered import check_shared, gather
 from assay.engine.parallel.pipeline import Pipeline
@@ -36,7 +37,7 @@ class Evaluate:
     """Evaluates splits at a period and, if not just done, at the end; results go to `state.metrics` and the record.
 
     `limit`: at most that many batches of each; what comes of a part is recorded as such. `pipes` get the outputs, and
-    `metrics` measure them beside those of the process.
+    `metrics` measure them beside those of the process. Without a `seed` of its own it has that of the engine.
     """
 
     def __init__(
@@ -45,7 +46,7 @@ class Evaluate:
         *,
         every: str = "1 epoch",
         limit: int | None = None,
-        seed: int = 0,
+        seed: int | None = None,
         pipes: Pipes | Sequence[Any] = (),
         metrics: Mapping[str, Any] | None = None,
     ) -> None:
@@ -66,7 +67,7 @@ class Evaluate:
 
     def finish(self, engine: Engine) -> None:
         """The last evaluation, unless the run goes on later: then it is not the last."""
-        if not engine.state.hurry:
+        if not engine.state.stop.interrupts:
             self.run(engine)
 
     def run(self, engine: Engine) -> None:
@@ -78,6 +79,8 @@ class Evaluate:
         begun = perf_counter()
         with _modes_kept(engine.process):
             for split, batches in due.items():
+                batches, _ = seeded(batches, engine.seed)
+                self.splits[split] = batches
                 self._split(engine, split, batches)
         engine.add_seconds("evaluation", perf_counter() - begun)
 
@@ -90,7 +93,7 @@ class Evaluate:
             share_of(batches, self.limit, engine.ranks),
             split=split,
             step=state.step,
-            seed=self.seed,
+            seed=engine.seed if self.seed is None else self.seed,
             device=engine.device,
             pipes=self.pipes,
             metrics=self.metrics,
@@ -193,6 +196,8 @@ def evaluate(
         if ranks is not None:
             check_shared(pipes.pipes, used, is_staged=ranks.is_staged)
         for number, (batch, is_idle) in enumerate(_in_step(batches, ranks)):
+            if ranks is not None:
+                ranks.beats.beat()
             logged.is_idle = is_idle
             if before is not None and not is_idle:
                 before()
@@ -231,7 +236,7 @@ def evaluate(
             results[f"{split}/loss"] = loss.value()
         results |= logged.take(split, ranks)
         for name, metric in used.items():
-            results |= numbers(f"{split}/{name}", metric.value())
+            evaluation.add(name, metric.value())
         pipes.end(evaluation)
     return evaluation.metrics, evaluation.samples
 

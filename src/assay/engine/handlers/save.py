@@ -2,45 +2,43 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import math
-import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from time import perf_counter
 from typing import Any, Literal
 
 from torch import nn
-from torch.optim import Optimizer
 
 from assay.core.errors import CheckpointError, InputError, did_you_mean
 from assay.core.events import Event, Handler
 from assay.core.facts import Saved, Warned
-from assay.core.manifest import Kind, Manifest, folder_of_step
+from assay.core.manifest import Kind, Manifest, folder_of_step, pointed
 from assay.core.ports import NullRecorder, Recorder
-from assay.engine.backward_part import NonFiniteError, Stateful
+from assay.engine.backward_part import NonFiniteError
 from assay.engine.checkpoint.background import Background
-from assay.engine.checkpoint.codec import decode, digest, encode
+from assay.engine.checkpoint.codec import decode, encode
+from assay.engine.checkpoint.engine_state import capture
 from assay.engine.checkpoint.folder import Where
 from assay.engine.checkpoint.saver import Saver
 from assay.engine.checkpoint.tensor_file import Staging
-from assay.engine.checkpoint.weights import load_model_state as load_model_state
-from assay.engine.criterion import criterion_state, load_criterion_state
-from assay.engine.divided import as_held, own
+from assay.engine.divided import own
 from assay.engine.engine import Engine
 from assay.engine.sparse import entries
 from assay.engine.when import every as each
 
 Mode = Literal["min", "max"]
-PARTS = ("model", "optimizer", "scaler", "backward", "criterion", "state")
-"""What an engine itself consists of; of several optimizers each has a part of its own, as `optimizer.critic`."""
-
 _LAST = 1000
 _LOGGER = logging.getLogger("assay.checkpoint")
 
 
 class Save:
     """Writes checkpoints. A save that fails is reported and never ends the training.
+
+    `failure` is why the newest one was not written, None if it was. The same failure again is told once more only
+    for the final one.
 
     `best`: the metric and mode that decide which evaluation was best; `evaluate_every` is when it can change.
     `on_best` hears (metric, mode, value, step, checkpoint). In the `background` the training waits only until the
@@ -64,6 +62,7 @@ class Save:
         self.evaluate_every = evaluate_every
         self.on_best = on_best
         self.last_step: int | None = None
+        self.failure: CheckpointError | None = None
         self._improved = False
         self._failed_step: int | None = None
         self._background = Background("assay-save") if background else None
@@ -85,6 +84,12 @@ class Save:
             out.append(Handler(event=event, fn=self.wait, priority=_LAST, name="Save.wait"))
         return [handler for handler in out if handler is not None]
 
+    def unsaved(self, step: int) -> str:
+        """Return why there is no final checkpoint of this step, though there should be one; else ""."""
+        if self.every == "never" or pointed(self.saver.folder, "final") == folder_of_step(step):
+            return ""
+        return cause_of(self.failure) if self.failure is not None else "nothing was written"
+
     def rehearse(self, engine: Engine) -> None:
         """Encode and decode the whole state in memory, so that what cannot be kept is known before the first step."""
         for part, state in capture(engine).items():
@@ -97,7 +102,7 @@ class Save:
 
     def save_end(self, engine: Engine) -> None:
         """A checkpoint of the end, which is the final one unless the run was only interrupted."""
-        self._write(engine, "checkpoint", final=not engine.state.hurry)
+        self._write(engine, "checkpoint", final=not engine.state.stop.interrupts)
 
     def judge(self, engine: Engine) -> None:
         """Remember whether the newest evaluation is the best so far; nan never is."""
@@ -120,7 +125,8 @@ class Save:
         assert self.best is not None
         metric, metrics, best = self.best[0], engine.state.metrics, engine.state.best
         if metrics and metric not in metrics:
-            fix = " ".join(filter(None, [did_you_mean(metric, metrics), f"there are: {', '.join(metrics)}"]))
+            known = f"there are: {', '.join(metrics)}; say which by checkpoint.best.metric=NAME"
+            fix = " ".join(filter(None, [did_you_mean(metric, metrics), known]))
             raise InputError(f"[checkpoint] best names {metric!r}, which the evaluation does not give.", fix=fix)
         if not self._improved or best is None:
             return
@@ -169,7 +175,7 @@ class Save:
                     capture(engine), where, kind=kind, info=info, final=final, staging=self._staging
                 )
             except CheckpointError as error:
-                _tell_failure(recorder, str(error), step)
+                self._tell_failure(recorder, error, step, final=final)
                 return
             finally:
                 engine.fire(Event.CHECKPOINT_END)
@@ -179,13 +185,13 @@ class Save:
             if write is None and self._failed_step == step:
                 return  # it was said already
             self._failed_step = step
-            with _reported(recorder, step):
+            with self._reported(recorder, step, final=final):
                 if write is None:
                     if self.saver.is_first:
                         self.saver.promote(name, kind, final=final)
                 else:
                     _tell_saved(recorder, write(), seconds=perf_counter() - begun, is_best=is_best)
-                self._failed_step = None
+                self._failed_step = self.failure = None
                 if best is not None and self.saver.is_first:
                     self._mark(name, best)
 
@@ -194,6 +200,25 @@ class Save:
         else:
             job()
         engine.add_seconds("checkpoint", perf_counter() - begun)
+
+    @contextmanager
+    def _reported(self, recorder: Recorder, step: int, *, final: bool) -> Iterator[None]:
+        """Tell what goes wrong inside; it ends nothing."""
+        try:
+            yield
+        except CheckpointError as error:
+            self._tell_failure(recorder, error, step, final=final)
+        except Exception as error:  # a thread has nobody above it, and the training is worth more than one checkpoint
+            failure = CheckpointError(f"The checkpoint of step {step} was not written: {error!r}.")
+            self._tell_failure(recorder, failure, step, final=final)
+
+    def _tell_failure(self, recorder: Recorder, error: CheckpointError, step: int, *, final: bool) -> None:
+        before, self.failure = self.failure, error
+        if before is not None and cause_of(before) == cause_of(error) and not final:
+            return
+        if isinstance(recorder, NullRecorder):  # which tells nobody
+            _LOGGER.warning(str(error))
+        recorder.tell(Warned(message=str(error), step=step))
 
     def _mark(self, name: str, best: Mapping[str, Any]) -> None:
         try:
@@ -204,120 +229,23 @@ class Save:
             self.on_best(best["metric"], best["mode"], best["value"], best["step"], name)
 
 
-@contextmanager
-def _reported(recorder: Recorder, step: int) -> Iterator[None]:
-    """What goes wrong is told and ends nothing."""
-    try:
-        yield
-    except CheckpointError as error:
-        _tell_failure(recorder, str(error), step)
-    except Exception as error:  # a thread has nobody above it, and the training is worth more than one checkpoint
-        _tell_failure(recorder, f"The checkpoint of step {step} was not written: {error!r}.", step)
-
-
 def _tell_saved(recorder: Recorder, manifest: Manifest, *, seconds: float, is_best: bool) -> None:
     size = sum(file.size_bytes for file in manifest.files)
     name, kind, step = manifest.name, manifest.kind, manifest.step
     recorder.tell(Saved(name=name, kind=kind, step=step, size_bytes=size, seconds=seconds, best=is_best))
 
 
-def _tell_failure(recorder: Recorder, message: str, step: int) -> None:
-    if isinstance(recorder, NullRecorder):  # which tells nobody
-        _LOGGER.warning(message)
-    recorder.tell(Warned(message=message, step=step))
+def cause_of(failure: CheckpointError) -> str:
+    """Return in a few words why a checkpoint was not written."""
+    error: BaseException | None = failure
+    while error is not None and not isinstance(error, OSError):
+        error = error.__cause__
+    if error is None:
+        return failure.what.partition(" was not written: ")[2].rstrip(".") or failure.what
+    return "disk full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else (error.strerror or str(error)).lower()
 
 
 def _spoilt(model: nn.Module) -> list[str]:
     """Names of weights and running statistics from which training cannot go on; a buffer may well be infinite."""
     weights = [name for name, weight in model.named_parameters() if not entries(own(weight)).isfinite().all()]
     return weights + [name for name, buffer in model.named_buffers() if entries(buffer).isnan().any()]
-
-
-def capture(engine: Engine) -> dict[str, Any]:
-    """Everything a checkpoint keeps, by part; each listener with a state is a part of its own."""
-    parts = _own(engine)
-    return parts if engine.pipeline is None else engine.pipeline.whole(parts)
-
-
-def _own(engine: Engine) -> dict[str, Any]:
-    """The same of what this process has of the model."""
-    model, backward = engine.process.model, engine.process.backward
-    parts = {"model": model.state_dict(), "state": engine.state.state_dict()}
-    parts |= {name: part.state_dict() for name, part in backward.parts(model).items()}
-    parts |= criterion_state(engine.process)
-    return parts | {name: listener.state_dict() for name, listener in stateful(engine).items()}
-
-
-def restore(engine: Engine, parts: Mapping[str, Any]) -> None:
-    """Put a loaded checkpoint into an engine that has not run yet, and into those that listen to it by now."""
-    if engine.pipeline is not None:
-        parts = engine.pipeline.own(parts)
-    load_model_state(engine.process.model, parts["model"])
-    backward = engine.process.backward
-    holders = backward.parts(engine.process.model)
-    odd = {name for name in parts if _is_of_optimizer(name)} ^ {name for name in holders if _is_of_optimizer(name)}
-    if odd:
-        there = "is in the checkpoint, and not in this run" if odd <= parts.keys() else "is not in the checkpoint"
-        raise CheckpointError(f"{', '.join(sorted(odd))} {there}: it was made with other optimizers.")
-    for name, holder in holders.items():
-        if name in parts:
-            holder.load_state_dict(parts[name])
-    load_criterion_state(engine.process, parts)
-    engine.state.load_state_dict(parts["state"])
-    restore_listeners(engine, parts)
-
-
-def unlike(engine: Engine, parts: Mapping[str, Any]) -> list[str]:
-    """The parts of a loaded checkpoint that, asked for their state now, do not give what it holds of them."""
-    now = _own(engine)
-    if engine.pipeline is not None:
-        parts = engine.pipeline.own(parts)
-    return [
-        name for name, state in parts.items() if name in now and digest(now[name]) != digest(as_held(now[name], state))
-    ]
-
-
-def is_of_engine(part: str) -> bool:
-    """Whether a part of a checkpoint belongs to the engine itself, and not to somebody who listens."""
-    return part.partition(".")[0] in PARTS
-
-
-def _is_of_optimizer(part: str) -> bool:
-    return part.partition(".")[0] == "optimizer"
-
-
-def restore_listeners(engine: Engine, parts: Mapping[str, Any]) -> None:
-    """Give those that listen to an engine their states of a checkpoint. A state too many or too few is a warning."""
-    if engine.pipeline is not None:
-        parts = engine.pipeline.own(parts)
-    listeners = stateful(engine)
-    for name, listener in listeners.items():
-        if name in parts:
-            listener.load_state_dict(parts[name])
-        else:
-            message = f"The checkpoint holds no state of {name}, which begins anew."
-            engine.recorder.tell(Warned(message=message, step=engine.state.step))
-    others = {name for name in parts if is_of_engine(name)}
-    for name in parts.keys() - listeners.keys() - others:
-        message = f"The checkpoint holds a state of {name}, which listens no more: it is lost."
-        engine.recorder.tell(Warned(message=message, step=engine.state.step))
-
-
-def stateful(engine: Engine) -> dict[str, Stateful]:
-    """The data, if they have a state, and the listeners that have one, by the name of their part.
-
-    That of a listener is the name of its class, numbered from the second on.
-    """
-    found: dict[str, Stateful] = {}
-    data: Any = engine.source
-    if callable(getattr(data, "state_dict", None)) and callable(getattr(data, "load_state_dict", None)):
-        found["data"] = data
-    for handler in engine.bus.order():
-        owner: Any = getattr(handler.fn, "__self__", None)
-        if isinstance(owner, nn.Module | Optimizer) or any(owner is each for each in found.values()):
-            continue  # those of the first kinds are parts already
-        if callable(getattr(owner, "state_dict", None)) and callable(getattr(owner, "load_state_dict", None)):
-            kind = re.sub(r"[^A-Za-z0-9_]", "_", type(owner).__name__)
-            names = [kind, *(f"{kind}.{number}" for number in range(2, len(found) + 3))]
-            found[next(name for name in names if name not in found and not is_of_engine(name))] = owner
-    return found

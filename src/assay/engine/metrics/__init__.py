@@ -7,7 +7,7 @@
 
 from assay.engine.metrics.classes import F1, Accuracy, Confusion, Precision, Recall
 from assay.engine.metrics.means import Mean, Perplexity
-from assay.engine.metrics.metric import Adapted, Metric, as_metric, numbers
+from assay.engine.metrics.metric import Adapted, Metric, as_metric
 
 __all__ = [
     "F1",
@@ -20,5 +20,4 @@ __all__ = [
     "Precision",
     "Recall",
     "as_metric",
-    "numbers",
 ]

@@ -55,8 +55,9 @@ class Adapted:
             self.metric.to(device)
         self.metric.update(*given)
 
-    def value(self) -> float | Mapping[str, float]:
-        found = numbers("", self.metric.compute())
+    def value(self) -> float | Mapping[str, Any]:
+        """Return the numbers and matrices that the metric computes, by name where there are several."""
+        found = parts_of("", self.metric.compute())
         return found[""] if found.keys() == {""} else {name.lstrip("/"): value for name, value in found.items()}
 
 
@@ -72,22 +73,35 @@ def as_metric(name: str, metric: Any) -> Metric:
     )
 
 
-def numbers(name: str, value: Any) -> dict[str, float]:
-    """What a metric gave as numbers by name: `acc`, `acc/part` for what has parts, `acc/0` for a vector.
+def parts_of(name: str, value: Any) -> dict[str, Any]:
+    """Return what a metric gave by name: `acc`, `acc/part` for what has parts, `acc/0` for a vector.
 
-    >>> numbers("f1", {"cat": 0.5, "dog": torch.tensor([1.0, 2.0])})
+    Each part is a number, or an array of two or more dimensions: a matrix of k classes is no k^2 metrics.
+
+    >>> parts_of("f1", {"cat": 0.5, "dog": torch.tensor([1.0, 2.0])})
     {'f1/cat': 0.5, 'f1/dog/0': 1.0, 'f1/dog/1': 2.0}
+    >>> parts_of("confusion", torch.eye(2))["confusion"].shape
+    torch.Size([2, 2])
     """
     if isinstance(value, Mapping):
         parts = [(f"{name}/{part}", item) for part, item in value.items()]
     elif isinstance(value, list | tuple) or _dims(value):
-        items = value.tolist() if hasattr(value, "tolist") else value
+        if _dims(value) > 1 and value.shape.count(1) < _dims(value) - 1:
+            return {name: value}
+        items = value.reshape(-1).tolist() if _dims(value) else value
         if len(items) == 1:
-            return numbers(name, items[0])
+            return parts_of(name, items[0])
         parts = [(f"{name}/{place}", item) for place, item in enumerate(items)]
     else:
         return {name: float(value)}
-    return {key: number for part, item in parts for key, number in numbers(part, item).items()}
+    return {key: part for each, item in parts for key, part in parts_of(each, item).items()}
+
+
+def matrix_csv(matrix: Any) -> bytes:
+    """Return a matrix as a CSV file, its columns numbered. Of an array of more dimensions the last one is a row."""
+    rows = matrix.reshape(-1, matrix.shape[-1]).tolist()
+    lines = [range(matrix.shape[-1]), *rows]
+    return "".join(f"{','.join(map(str, line))}\n" for line in lines).encode()
 
 
 TUPLE = ("pred", "target", "loss")

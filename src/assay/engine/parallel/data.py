@@ -58,4 +58,5 @@ def join_data(engine: Engine, ranks: Ranks) -> Ranks:
     else:
         source.fills = True
     engine.ranks = ranks
+    engine.state.stop.is_shared = True
     return ranks

@@ -22,6 +22,8 @@ class World:
     rank: int = 0
     count: int = 1
     local_rank: int = 0
+    local_count: int = 1
+    """Number of processes on this machine."""
     restarts: int = 0
     """How often all of them were started again, after one failed."""
     address: str = ""
@@ -40,13 +42,15 @@ def world(variables: Mapping[str, str] | None = None) -> World:
             fix = "Start them by torchrun --standalone, or name a free port: --master-port 29500."
             raise InputError("The processes of this run cannot find each other: their port is 0.", fix=fix)
         restarts = int(variables.get("TORCHELASTIC_RESTART_COUNT", 0))
-        return World(rank=rank, count=count, local_rank=local, restarts=restarts)
+        here = int(variables.get("LOCAL_WORLD_SIZE", 1))
+        return World(rank=rank, count=count, local_rank=local, local_count=here, restarts=restarts)
     count = int(variables.get("SLURM_STEP_NUM_TASKS", 1))  # not SLURM_NTASKS, which the batch script has, too
     if count == 1:
         return World()
     address = f"tcp://{first_host(variables['SLURM_STEP_NODELIST'])}:{port_of(variables)}"
     rank, local = int(variables["SLURM_PROCID"]), int(variables["SLURM_LOCALID"])
-    return World(rank=rank, count=count, local_rank=local, address=address)
+    here = -(-count // int(variables.get("SLURM_STEP_NUM_NODES", 1)))
+    return World(rank=rank, count=count, local_rank=local, local_count=here, address=address)
 
 
 def own_device(name: str | None, here: World) -> str | None:

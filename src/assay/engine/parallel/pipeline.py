@@ -15,12 +15,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from assay.core.errors import InputError
+from assay.core.errors import InputError, PeerError
 from assay.engine.backward import Backward
 from assay.engine.batches import mapped
 from assay.engine.buffers import Buffers
 from assay.engine.instance import Instance
-from assay.engine.parallel.ranks import PeerError
 from assay.engine.parallel.staged import StagedRanks
 from assay.engine.parallel.stages import cut, keep
 from assay.engine.parallel.together import apart, on_host, together

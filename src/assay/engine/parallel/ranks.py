@@ -15,10 +15,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from assay.core.errors import AssayError, InputError
+from assay.core.errors import InputError, PeerError
+from assay.core.stop import Stop
 from assay.engine.clip import clip_norm_
 from assay.engine.data.source import Window
 from assay.engine.divided import clip_divided_norm_, is_divided, own
+from assay.engine.parallel.beats import Beats, NoBeats
 from assay.engine.sparse import components
 
 if TYPE_CHECKING:
@@ -29,10 +31,6 @@ BUCKET_BYTES = 25 * 2**20
 
 
 _LOST = re.compile(r"gloo/|Connection (?:closed|reset) by peer|NCCL")
-
-
-class PeerError(AssayError):
-    """Another process of this run ended, or does not answer."""
 
 
 class Ranks:
@@ -53,17 +51,17 @@ class Ranks:
         self.samples = 0
         self.micro_steps = 0
         self.sharding: Sharding | None = None  # of the model, where its weights are shared out
+        self.beats: Beats = NoBeats()
         self.is_idle = False  # this rank takes part in a pass only because others have a micro-batch left
-        self.asked = ""
-        self.is_hurried = False
         # Where what is agreed on is sent from: a number on the CPU makes no device wait.
         own = dist.get_process_group_ranks(group)
         self._everyone = dist.new_group(backend=host_backend())
         self._host = dist.new_group(own, backend=host_backend(), use_local_synchronization=True)
         self.is_first = dist.get_rank() == 0
 
-    def begin(self, window: Window) -> None:
-        """The step that comes: `samples` of all ranks, in at most `micro_steps` batches."""
+    def begin(self, window: Window, step: int) -> None:
+        """Begin the step after so many: `samples` of all ranks, in at most `micro_steps` batches."""
+        self.beats.step(step)
         self.samples = window.samples
         self.micro_steps = window.micro_steps
 
@@ -165,22 +163,19 @@ class Ranks:
         told = next((rank for rank, each in enumerate(words) if each and each != unless), None)
         return f"{words[told]} (rank {told})" if told is not None else word
 
-    def ask_to_stop(self, reason: str, *, hurry: bool) -> None:
-        """What one rank alone may know, as a signal: all of them do it at the end of the same step."""
-        self.asked = self.asked or reason
-        self.is_hurried = self.is_hurried or hurry
-
-    def agreed(self, max_steps: int | None) -> tuple[str, bool, int | None]:
-        """Whether somebody asked to stop (the reason, whether in a hurry), and the least bound of all."""
+    def agree(self, stop: Stop, max_steps: int | None) -> int | None:
+        """Put in force on all ranks what one of them was asked, as by a signal; return the least bound of all."""
+        self.beats.beat()
         bound = math.inf if max_steps is None else max_steps
-        tensor = torch.tensor([bool(self.asked), self.is_hurried, -bound], dtype=torch.float64)
+        asked = stop.asked  # a signal may change it at any line
+        tensor = torch.tensor([bool(asked.reason), -bound], dtype=torch.float64)
         with peers():
             dist.all_reduce(tensor, op=dist.ReduceOp.MAX, group=self._everyone)
-        asked, hurried, least = tensor.tolist()
-        reason = ""
-        if asked:
-            reason = next(each for each in self.gather_from_everyone(self.asked) if each)
-        return reason, bool(hurried), None if math.isinf(least) else int(-least)
+        is_asked, least = tensor.tolist()
+        if is_asked:
+            requests = [each for each in self.gather_from_everyone(asked) if each.reason]
+            stop.agree(next((each for each in requests if each.interrupts), requests[0]))
+        return None if math.isinf(least) else int(-least)
 
     def wait(self) -> None:
         """Return when all processes of the run have come here."""
@@ -231,11 +226,7 @@ def lost(error: BaseException) -> PeerError | None:
 
 def _peer_error(error: BaseException) -> PeerError:
     first = str(error).strip().splitlines()[0] if str(error).strip() else "no reason given"
-    return PeerError(
-        "Another process of this run ended, or does not answer.",
-        where=first[:200],
-        fix="What ended it is told by that process.",
-    )
+    return PeerError("Another process of this run ended, or does not answer; it tells why.", where=first[:200])
 
 
 def _buckets(tensors: Iterable[Tensor], size: int) -> Iterable[list[Tensor]]:

@@ -7,11 +7,14 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from assay.core.errors import InputError
+from assay.core.signals import is_crash
 from assay.engine.parallel.nodes import Nodes
 
 OWN_JOBS = "assay-ranks-"
@@ -41,10 +44,9 @@ def start(
 
     It returns who died here, the first one first. All are ended when one dies, and started again up to `max_restarts`
     times; then it is about the last of these times.
-    What ranks other than 0 print goes to files under `folder`.
+    What ranks other than 0 print goes to files under `folder`. Signals to this process stay with the caller.
     """
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
-    from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.elastic.rendezvous import RendezvousConnectionError, RendezvousTimeoutError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
@@ -67,12 +69,10 @@ def start(
     os.environ[STORE_VARIABLE] = "1" if max_restarts else "0"
     try:
         with _silent("torch.distributed.elastic"):  # what ended is told by who called this
-            elastic_launch(config, sys.executable)(*arguments)
+            _in_a_thread(partial(elastic_launch(config, sys.executable), *arguments))
     except ChildFailedError as error:
         failures = sorted(error.failures.items(), key=lambda item: item[1].timestamp)
-        return [Death(rank=rank, pid=each.pid, how=_how(each.exitcode)) for rank, each in failures]
-    except SignalException:
-        return []  # it was sent on to all of them, and they have ended
+        return [Death(rank=rank, pid=each.pid, how=how_ended(each.exitcode)) for rank, each in failures]
     except (RendezvousConnectionError, RendezvousTimeoutError) as error:
         raise InputError(
             f"The {nodes.count} machines have not met at {nodes.rendezvous}: {error}",
@@ -106,7 +106,26 @@ def output_of(folder: Path, rank: int) -> str:
     return "".join(file.read_text(encoding="utf-8", errors="replace") for file in files)
 
 
-def _how(code: int) -> str:
-    if code < 0:
-        return f"was killed by {signal.Signals(-code).name}"
-    return f"ended with exit code {code}"
+def how_ended(code: int) -> str:
+    """Say how a process ended that said nothing, from its exit code; a signal is a negative one."""
+    if code >= 0:
+        return f"ended with exit code {code}, without a word"
+    name = signal.Signals(-code).name
+    return f"crashed ({name})" if is_crash(-code) else f"was killed by {name}"
+
+
+def _in_a_thread(launch: Callable[[], object]) -> None:
+    """Call torch's launcher outside of the main thread, where it would take over the signals; raises what it raises."""
+    raised: list[BaseException] = []
+
+    def call() -> None:
+        try:
+            launch()
+        except BaseException as error:  # raised in the thread that waits
+            raised.append(error)
+
+    thread = threading.Thread(target=call, name="assay-launcher")
+    thread.start()
+    thread.join()
+    if raised:
+        raise raised[0]

@@ -1,4 +1,4 @@
-"""Processes of one machine that look after each other: one that is stopped answers nothing, and all wait for it."""
+"""Watchdog of the ranks of one machine: collectives wait without end for a rank that is suspended or hangs."""
 
 from __future__ import annotations
 
@@ -7,37 +7,42 @@ import os
 import signal
 import subprocess
 import threading
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
-CHECK_S = 0.5
-STOPPED_CHECKS = 10
-"""So many times in a row a process has to be found stopped. Times, not seconds: who watches may be stopped with it."""
+from assay.engine.parallel.beats import Beat, Phase, read_beat
+from assay.engine.parallel.stacks import Stack, ask_for_stack
+
+CHECK_S = 0.25
+STOPPED_CHECKS = 20
+"""Checks in a row that find a rank suspended before it is killed. Not seconds: the watchdog may be
+suspended with it."""
+
+STILL_S = 2.0
+"""How long after a signal a step may take at the least, if steps usually take less."""
+STILL_TIMES = 3.0
+"""Of the longest step of late, after which a step that does not end counts as one that never will."""
+AT_ONCE_S = 2.0
+"""How long the end may take after a second signal, while the rank does not write the end of its record."""
+WRITING_S = 20.0
+"""The same while it does."""
+GRACE_S = 3.0
+"""How long ranks have to obey an order to end, before they are killed."""
+
+Check = Callable[[], object]
 
 
-class Watch:
-    """Inside, a process that stays stopped (SIGSTOP) for five seconds is killed, which all others notice at once.
+class RankWatchdog:
+    """Thread that calls `checks` four times a second, from `__enter__` to `__exit__`."""
 
-    `pids` gives those to watch, by rank; `tell(rank, pid)` is called before one is killed. One that is held by a
-    debugger is left alone. With `parent`, this process gets SIGTERM when that one is no longer its parent.
-    """
-
-    def __init__(
-        self,
-        pids: Callable[[], Mapping[int, int]] = dict,
-        tell: Callable[[int, int], object] = lambda rank, pid: None,
-        *,
-        parent: int = 0,
-    ) -> None:
-        self.pids = pids
-        self.tell = tell
-        self.parent = parent
-        self.said = ""
-        self._checks: dict[int, int] = {}
+    def __init__(self, *checks: Check) -> None:
+        self._checks = checks
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._look, name="assay-watch", daemon=True)
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> RankWatchdog:
         self._thread.start()
         return self
 
@@ -47,23 +52,156 @@ class Watch:
 
     def _look(self) -> None:
         while not self._is_over.wait(CHECK_S):
-            if self.parent and os.getppid() != self.parent:
-                self.parent = 0
-                os.kill(os.getpid(), signal.SIGTERM)
-            for rank, pid in self.pids().items():
-                self._checks[pid] = self._checks.get(pid, 0) + 1 if _is_stopped(pid) else 0
-                if self._checks[pid] == STOPPED_CHECKS:
-                    self.said = was_stopped(rank, pid)
-                    self.tell(rank, pid)
-                    _kill(pid)
+            for check in self._checks:
+                check()
 
 
-def was_stopped(rank: int, pid: int) -> str:
-    """What became of it, as a person reads it."""
+class SuspendedRanks:
+    """Check that kills a rank that stays suspended (SIGSTOP) for five seconds, which all others notice at once.
+
+    `tell(rank, pid)` is called before. A rank that a debugger holds is left alone.
+    """
+
+    def __init__(self, pids: Callable[[], Mapping[int, int]], tell: Callable[[int, int], object]) -> None:
+        self.pids = pids
+        self.tell = tell
+        self._counts: dict[int, int] = {}
+
+    def __call__(self) -> None:
+        for rank, pid in self.pids().items():
+            self._counts[pid] = self._counts.get(pid, 0) + 1 if _is_suspended(pid) else 0
+            if self._counts[pid] == STOPPED_CHECKS:
+                self.tell(rank, pid)
+                kill(pid)
+
+
+class LostParent:
+    """Check that sends this process SIGTERM once `parent` is no longer its parent: nobody else would end it."""
+
+    def __init__(self, parent: int) -> None:
+        self.parent = parent
+
+    def __call__(self) -> None:
+        if self.parent and os.getppid() != self.parent:
+            self.parent = 0
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rank:
+    """Place of a rank on this machine, and the files in which it tells how far it is and where it stands."""
+
+    rank: int
+    pid: int
+    beat: Path
+    stack: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """Rank that gets no further: since when, how far it came, and where."""
+
+    rank: int
+    pid: int
+    silent_s: float
+    beat: Beat | None
+    stack: Stack
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standstill:
+    """All ranks of a machine as they are found when one of them gets no further.
+
+    `culprits` are the ranks that do not wait for others; where all wait, all of them. `signal` is that which made
+    somebody look, 0 where the timeout did; `is_hang` is False where only the second signal did.
+    """
+
+    ranks: tuple[Standing, ...]
+    signal: int = 0
+    is_hang: bool = True
+
+    @property
+    def culprits(self) -> tuple[Standing, ...]:
+        return tuple(each for each in self.ranks if not each.stack.is_waiting) or self.ranks
+
+
+class StillRanks:
+    """Check that ends all ranks of this machine once one of them gets no further.
+
+    A rank may be silent for `timeout_s`, from its first step on. After a signal (`heard`: number and time) a step may
+    take no more than a few times what steps take, after a second one next to nothing. `end` is told first, and has the
+    ranks end by themselves; those that are left after `GRACE_S` are killed.
+    """
+
+    def __init__(
+        self,
+        ranks: Callable[[], Iterable[Rank]],
+        end: Callable[[Standstill], object],
+        *,
+        timeout_s: float,
+        heard: list[tuple[int, float]] | None = None,
+    ) -> None:
+        self.ranks = ranks
+        self.end = end
+        self.timeout_s = timeout_s
+        self.heard = heard if heard is not None else []
+        self._doomed: dict[int, float] = {}
+
+    def __call__(self) -> None:
+        now, ranks = time.monotonic(), list(self.ranks())
+        for each in ranks:
+            if now > self._doomed.get(each.pid, now):
+                kill(each.pid)
+        alive = [each for each in ranks if each.pid not in self._doomed]
+        beats = {each.rank: read_beat(each.beat) for each in alive}
+        is_hang = any(self._hangs(beat, now) for beat in beats.values())
+        if not is_hang and not any(self._lingers(beat, now) for beat in beats.values()):
+            return
+        found = Standstill(
+            ranks=tuple(_standing(each, beats[each.rank], now) for each in alive),
+            signal=self.heard[0][0] if self.heard else 0,
+            is_hang=is_hang,
+        )
+        self.end(found)
+        self._doomed |= {each.pid: time.monotonic() + GRACE_S for each in alive}
+
+    def _hangs(self, beat: Beat | None, now: float) -> bool:
+        """Return whether a rank gets no further by itself."""
+        if beat is None or beat.phase is Phase.BUILDING:
+            return False
+        silent_s = now - beat.at_s
+        if self.heard and beat.phase is Phase.STEP:
+            limit_s = max(STILL_S, STILL_TIMES * beat.usual_s)
+            if now - self.heard[0][1] > STILL_S and silent_s > limit_s:
+                return True
+        return silent_s > self.timeout_s
+
+    def _lingers(self, beat: Beat | None, now: float) -> bool:
+        """Return whether a rank has had the time to obey a second signal."""
+        if len(self.heard) < 2:
+            return False
+        is_writing = beat is not None and beat.phase is Phase.ENDING
+        return now - self.heard[1][1] > (WRITING_S if is_writing else AT_ONCE_S)
+
+
+def _standing(rank: Rank, beat: Beat | None, now: float) -> Standing:
+    silent_s = now - beat.at_s if beat is not None else 0.0
+    stack = ask_for_stack(rank.pid, rank.stack)
+    return Standing(rank=rank.rank, pid=rank.pid, silent_s=silent_s, beat=beat, stack=stack)
+
+
+def was_suspended(rank: int, pid: int) -> str:
+    """Say what became of a rank that was killed for it."""
     return f"Rank {rank} (pid {pid}) was stopped for {CHECK_S * STOPPED_CHECKS:.0f} s (SIGSTOP), and was ended."
 
 
-def _is_stopped(pid: int) -> bool:
+def kill(pid: int) -> None:
+    """Kill a process that may be gone already."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def _is_suspended(pid: int) -> bool:
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:
@@ -72,8 +210,3 @@ def _is_stopped(pid: int) -> bool:
         shown = subprocess.run(["ps", "-o", "state=", "-p", str(pid)], capture_output=True, text=True, check=False)
         return shown.stdout.startswith("T")
     return stat[stat.rindex(b")") + 2 :][:1] == b"T"  # t, in small letters, is a debugger's
-
-
-def _kill(pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)

@@ -15,6 +15,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from assay.core.errors import AssayError, InputError
+from assay.core.parent import end_with, main_pid
 from assay.engine.batches import size_of
 from assay.engine.data.collate import collate as default
 from assay.engine.data.randomness import generators
@@ -51,7 +52,7 @@ class StreamLoader:
         self,
         stream: Stream,
         *,
-        seed: int = 0,
+        seed: int | None = None,
         split: str = "train",
         accumulate: int = 1,
         workers: int = 0,
@@ -69,7 +70,8 @@ class StreamLoader:
                 fix="Put itr.SplitByWorker into the chain, early, or load with workers = 0.",
             )
         self.stream = stream
-        self.seed = seed
+        self.is_seeded = seed is not None
+        self.seed = seed or 0
         self.split = split
         self.accumulate = accumulate
         self.workers = workers
@@ -95,6 +97,11 @@ class StreamLoader:
         if steps is None:
             raise TypeError(f"nobody knows the length of data.{self.split}")
         return steps
+
+    def seeded(self, seed: int) -> StreamLoader:
+        """Return this loader, from now on under a seed."""
+        self.seed, self.is_seeded = seed, True
+        return self
 
     def __iter__(self) -> Iterator[Any]:
         """The batches of epoch 0."""
@@ -165,7 +172,7 @@ class StreamLoader:
             warnings.filterwarnings("ignore", message="This DataLoader will create")  # workers that wait need no core
             batches = iter(
                 DataLoader(
-                    _Shards(self.stream, ways, at, self.collate),
+                    _Shards(self.stream, ways, at, self.collate, parent=main_pid()),
                     batch_size=None,
                     num_workers=self.workers,
                     collate_fn=_as_it_is,
@@ -241,10 +248,15 @@ class _Shards(IterableDataset[Any]):
     torch asks its workers in turn, from the first one on; so the first takes the shard whose turn it is.
     """
 
-    def __init__(self, stream: Stream, ways: Sequence[Pass], at: _Start, collate: Callable[[list[Any]], Any]) -> None:
+    def __init__(
+        self, stream: Stream, ways: Sequence[Pass], at: _Start, collate: Callable[[list[Any]], Any], *, parent: int
+    ) -> None:
         self.stream, self.ways, self.at, self.collate = stream, ways, at, collate
+        self.parent = parent
 
     def __iter__(self) -> Iterator[tuple[Any, int, Position, str]]:
+        if self.parent:
+            end_with(self.parent)
         worker = get_worker_info()
         assert worker is not None
         shard = (worker.id + self.at.turn) % len(self.ways)

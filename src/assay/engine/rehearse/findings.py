@@ -14,6 +14,7 @@ import torch
 
 from assay.core.errors import AssayError
 from assay.core.rehearsal import Finding, Kind
+from assay.engine.criterion_misfit import CriterionError
 from assay.engine.rehearse.fake import is_data_dependent, is_device_mismatch
 from assay.engine.rehearse.module_stack import Call
 
@@ -70,6 +71,8 @@ def why_not(error: BaseException) -> str:
 
 def kind_of(error: BaseException) -> Kind:
     """Return the kind of an error, by its class and its words."""
+    if isinstance(error, CriterionError) and error.__cause__ is not None:
+        error = error.__cause__
     said = str(error)
     if isinstance(error, AssayError):
         return "error"

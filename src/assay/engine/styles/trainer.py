@@ -96,7 +96,7 @@ class Trainer:
         assert self.engine is not None
         if split in self.loaders:
             if split not in self._evaluations:
-                self._evaluations[split] = Evaluate({split: self.loaders[split]}, seed=self.engine.seed)
+                self._evaluations[split] = Evaluate({split: self.loaders[split]})
             self._evaluations[split].run(self.engine)
         metrics = self.engine.state.metrics
         return {name: value for name, value in metrics.items() if name.startswith(f"{split}/")}
@@ -197,7 +197,7 @@ class EvalCallback(Callback):
 
     def on_train_end(self, trainer: Trainer) -> None:
         assert trainer.engine is not None
-        if not trainer.engine.state.hurry:
+        if not trainer.engine.state.stop.interrupts:
             for split in self.every:
                 trainer.evaluate(split)
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -47,36 +48,53 @@ def find(root: Path) -> list[Found]:
         raise InputError(
             what, where=str(root), fix="They are files wandb/offline-run-*/run-*.wandb or wandb/run-*/run-*.wandb"
         )
-    return [_found(path, root) for path in paths]
+    # Each attempt of a run that was resumed has a file of its own, under the one id.
+    runs: dict[tuple[str, ...], list[tuple[Path, _Log]]] = {}
+    for path in paths:
+        log = _beginning(path)
+        belongs = (log.about["entity"], log.about["project"], log.run_id) if log.run_id else (str(path),)
+        runs.setdefault(belongs, []).append((path, log))
+    return [_found(sorted(parts, key=lambda part: part[1].start_ns), root) for parts in runs.values()]
 
 
-def _found(path: Path, root: Path) -> Found:
-    run_id = path.stem.removeprefix("run-")
+def _beginning(path: Path) -> _Log:
+    """Read what a file says of its run, without its rows."""
     data = read_start(path, _BEGINNING_BYTES, follow=True)
-    # An id is given again when a run is resumed: it is known by its beginning, too.
     log = _Log()
     if data.startswith(_HEAD):
         for _, record in log_records(data, _HEAD_BYTES, Trouble(path)):
             log.add_or_pass(record)
             if log.run:
                 break
+    return log
+
+
+def _found(parts: list[tuple[Path, _Log]], root: Path) -> Found:
+    paths = [path for path, _ in parts]
+    path, log = parts[0]
+    run_id = path.stem.removeprefix("run-")
+    # An id may be given again to another run, once the first is deleted: a run is known by its beginning, too.
     key = f"{log.run_id or run_id} {log.start_ns}"
-    return Found(tool="wandb", key=key, name=log.name or run_id, path=path.parent, read=partial(_read, path, root))
+    return Found(tool="wandb", key=key, name=log.name or run_id, path=path.parent, read=partial(_read, paths, root))
 
 
-def _read(path: Path, root: Path) -> ForeignRun:
-    data = read_file(path)
-    if not data.startswith(_HEAD):
-        raise RecordError("This is no file of wandb: it begins otherwise.", where=str(path))
-    log, trouble = _Log(), Trouble(path)
-    for offset, record in log_records(data, _HEAD_BYTES, trouble):
-        try:
-            log.add(record)
-        except (MalformedError, ValueError, RecursionError):
-            trouble.add(offset, "a record is not one of wandb")
-    warnings = [str(trouble)] if trouble.lost else []
+def _read(paths: list[Path], root: Path) -> ForeignRun:
+    log, warnings = _Log(), []
+    for path in paths:
+        data = read_file(path)
+        if not data.startswith(_HEAD):
+            raise RecordError("This is no file of wandb: it begins otherwise.", where=str(path))
+        log.begin_attempt()
+        trouble = Trouble(path)
+        for offset, record in log_records(data, _HEAD_BYTES, trouble):
+            try:
+                log.add(record)
+            except (MalformedError, ValueError, RecursionError):
+                trouble.add(offset, "a record is not one of wandb")
+        warnings += [str(trouble)] if trouble.lost else []
+    path = paths[0]
     created_ns = log.start_ns or log.first_ns or path.stat().st_mtime_ns
-    files, output = _files(log, path.parent / "files", root, warnings)
+    files, output = _files(log, [each.parent / "files" for each in paths], root, warnings)
     if log.artifacts:
         named = ", ".join(sorted(log.artifacts))
         warnings.append(f"Artifacts that wandb keeps elsewhere were not copied: {named}")
@@ -116,6 +134,7 @@ class _Rows:
     steps: list[int] = field(default_factory=list)
     times_ns: list[int] = field(default_factory=list)
     values: list[list[float]] = field(default_factory=list)
+    branches: list[int] = field(default_factory=list)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -155,6 +174,15 @@ class _Log:
     last_ns: int = 0
     runtime_s: int = 0
     exit_code: int | None = None
+    attempt: int = 0
+    has_rows: bool = False
+    """Whether the attempt has logged something."""
+
+    def begin_attempt(self) -> None:
+        """Expect another file of the same run."""
+        self.attempt += 1
+        self.has_rows = False
+        self.exit_code = None
 
     def add_or_pass(self, record: bytes) -> None:
         try:
@@ -194,7 +222,12 @@ class _Log:
             for first in range(0, len(rows.names), _MAX_NAMES):
                 names = rows.names[first : first + _MAX_NAMES]
                 block = Block(KeySet(number, names, names.index(rows.axis) if rows.axis in names else None))
-                block.add(rows.steps, rows.times_ns, columns[first : first + _MAX_NAMES], 0, 0)
+                at = 0
+                for branch, those in groupby(rows.branches):
+                    end = at + sum(1 for _ in those)
+                    part = [column[at:end] for column in columns[first : first + _MAX_NAMES]]
+                    block.add(rows.steps[at:end], rows.times_ns[at:end], part, branch, at)
+                    at = end
                 number += 1
                 yield block
 
@@ -207,13 +240,13 @@ class _Log:
 
     def _run(self, about: dict[int, list[Field]]) -> None:
         self.run = True
-        self.run_id, self.name, self.notes = text(about[1]), text(about[8]), text(about[9])
-        self.host = text(about[13])
-        self.labels = [as_text(each) for each in about[10]]
+        self.run_id, self.name, self.notes = text(about[1]), text(about[8]) or self.name, text(about[9]) or self.notes
+        self.host = text(about[13]) or self.host
+        self.labels = list(dict.fromkeys([*self.labels, *map(as_text, about[10])]))
         names = {"entity": 2, "project": 3, "group": 6, "job_type": 7, "sweep": 12}
         self.about = {name: text(about[number]) for name, number in names.items()}
         start = part(about[17])
-        self.start_ns = max(0, whole(start[1]) * 1_000_000_000 + whole(start[2]))
+        self.start_ns = self.start_ns or max(0, whole(start[1]) * 1_000_000_000 + whole(start[2]))
         self.git_commit = text(part(about[21])[2])
         self.python = text(part(about[19])[4])
         _apply(self.config, part(about[4]))
@@ -256,7 +289,17 @@ class _Log:
                 self.media.append(_Medium(name=name, about=value, step=step, at_ns=at_ns))
             elif value is not None:
                 self.said[name] = value
+        if not self.has_rows:
+            self.has_rows = True
+            self._leave(step)
         self._keep(numbers, step, at_ns)
+
+    def _leave(self, step: int) -> None:
+        """Leave what earlier attempts logged at this step and behind it: the run went on from before it."""
+        for rows in self.rows.values():
+            for i, each in enumerate(rows.steps):
+                if each >= step and not rows.branches[i]:
+                    rows.branches[i] = self.attempt
 
     def _keep(self, numbers: dict[str, float], step: int, at_ns: int) -> None:
         """The numbers of one row, those with an x axis of their own together with it."""
@@ -276,6 +319,7 @@ class _Log:
                 rows.steps.append(step)
                 rows.times_ns.append(at_ns)
                 rows.values.append([numbers[name] for name in rows.names])
+                rows.branches.append(0)
 
     def _axis_of(self, name: str) -> str:
         if name not in self.axes:
@@ -339,11 +383,15 @@ def _float(value: int | float) -> float:
 # ----------------------------------------------------------------------------------------------------------- its files
 
 
-def _files(log: _Log, folder: Path, root: Path, warnings: list[str]) -> tuple[list[ForeignFile], bytes | Path]:
+def _files(log: _Log, folders: list[Path], root: Path, warnings: list[str]) -> tuple[list[ForeignFile], bytes | Path]:
     """What is to be kept, and what the run printed. Media have the name and step that they were logged under."""
     left_out: list[str] = []
-    there = dict(files_below(folder, root, left_out=left_out))
-    output: bytes | Path = there.pop(_OUTPUT, b"")
+    there: dict[str, Path] = {}
+    outputs: list[Path] = []
+    for folder in folders:  # of a name that several attempts have, that of the last one
+        there |= files_below(folder, root, left_out=left_out)
+        outputs += [there.pop(_OUTPUT)] if _OUTPUT in there else []
+    output = b"".join(map(read_file, outputs)) if len(outputs) != 1 else outputs[0]
     found: list[ForeignFile] = []
     missing = 0
     for medium in log.media:

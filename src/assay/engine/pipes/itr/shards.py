@@ -19,7 +19,7 @@ class SplitByWorker(Stage):
 class _Split(Derived):
     def __init__(self, source: Stream) -> None:
         if source.is_sharded:
-            raise ArgumentError("SplitByWorker splits what is split already", inside=(), fix="one is enough")
+            raise ArgumentError("SplitByWorker splits what is split already", inside=(), fix="leave one of the two out")
         super().__init__(source)
         self.is_sharded = True
 

@@ -1,0 +1,208 @@
+"""Folder in which the ranks of one machine tell how they are, and are told to end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from assay.core.lease import process_start
+
+if TYPE_CHECKING:
+    from assay.engine.parallel.watch import Rank
+
+_HEARD = "heard"
+LOOK_S = 0.25
+OWN_END_S = 0.5
+"""How long the main thread of a rank has to end by itself, after an order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """Order to end at once: `cause` is what a person is told, `signal` the one behind it, 0 for none."""
+
+    cause: str
+    signal: int = 0
+
+    @property
+    def reason(self) -> str:
+        """Reason for the record, in one line."""
+        first = self.cause.split("\n", 1)[0]
+        return f"{signal.Signals(self.signal).name}: {first}" if self.signal else f"RankError: {first}"
+
+
+class RankFolder:
+    """Files of the ranks that were started together on one machine; each is whole from the first moment.
+
+    A rank writes its process id when it begins, signs of life meanwhile, and a mapping of facts when it
+    has ended (`status`, `error`, `signal`, ...). `follows` among them says that the error came of the end of
+    another rank. Whoever watches writes that in the place of a rank that cannot. `launcher` is the folder of
+    the process that started them, if that is assay.
+    """
+
+    def __init__(self, path: Path, *, launcher: Path | None = None) -> None:
+        self.path = path
+        self.launcher = launcher
+
+    def begin(self, rank: int) -> None:
+        """Tell that the process that calls is this rank, and let it be asked for its stack from now on."""
+        from assay.engine.parallel.stacks import offer_stack
+
+        self.path.mkdir(exist_ok=True)
+        self._ended(rank).unlink(missing_ok=True)  # only one of several machines counts a restart
+        offer_stack(self.stack(rank))
+        (self.path / f"pid-{rank}").write_text(str(os.getpid()), encoding="utf-8")
+
+    def beat(self, rank: int) -> Path:
+        return self.path / f"beat-{rank}"
+
+    def stack(self, rank: int) -> Path:
+        return self.path / f"stack-{rank}"
+
+    def ranks(self) -> dict[int, int]:
+        """Process ids of the ranks that have begun; 0 for one that is just about to."""
+        return {int(file.name.partition("-")[2]): int(text(file) or 0) for file in self.path.glob("pid-*")}
+
+    def pids(self) -> dict[int, int]:
+        """Process ids of the ranks that have begun and have not told how they ended."""
+        return {rank: pid for rank, pid in self.ranks().items() if pid and not self._ended(rank).exists()}
+
+    def watched(self) -> list[Rank]:
+        """Return the same ranks, with the files of their signs of life."""
+        from assay.engine.parallel.watch import Rank
+
+        return [
+            Rank(rank=rank, pid=pid, beat=self.beat(rank), stack=self.stack(rank)) for rank, pid in self.pids().items()
+        ]
+
+    def tell(self, rank: int, told: Mapping[str, Any]) -> None:
+        """Tell how a rank has ended."""
+        _write(self._ended(rank), {**told, "time": time.time()})
+
+    def tell_failed(self, rank: int, error: str) -> None:
+        """Tell that a rank failed, in its place: it cannot do so any more."""
+        self.tell(rank, {"status": "failed", "error": error, "follows": False})
+
+    def told(self) -> dict[int, dict[str, Any]]:
+        """Return what ranks have told of their end, by rank."""
+        files = self.path.glob("ended-*.json")
+        return {int(file.stem.partition("-")[2]): json.loads(file.read_text(encoding="utf-8")) for file in files}
+
+    def error(self) -> str:
+        """Return the first error of a rank that did not follow from the end of another one, "" for none."""
+        own = [each for each in self.told().values() if each["error"] and not each["follows"]]
+        return str(min(own, key=lambda each: each["time"])["error"]) if own else ""
+
+    def ended_by(self) -> str:
+        """Say what ended ranks: the first error, or who is gone without a word; "" while all is well."""
+        if error := self.error():
+            return error
+        gone = {rank: pid for rank, pid in self.pids().items() if process_start(pid) is None}
+        return next((f"Rank {rank} (pid {pid}) ended without a word." for rank, pid in gone.items()), "")
+
+    def signal(self) -> int:
+        """Return the signal that ended ranks, 0 where none did."""
+        return max((int(each.get("signal", 0)) for each in self.told().values()), default=0)
+
+    def heard(self) -> int:
+        """Return the first signal that the launcher heard, 0 without one."""
+        return heard_in(self.launcher) if self.launcher is not None else 0
+
+    def order(self, order: Order) -> None:
+        """Order all ranks to end at once."""
+        _write(self.path / "order.json", asdict(order))
+
+    def ordered(self) -> Order | None:
+        """Return the order that was given, None without one."""
+        with suppress(FileNotFoundError):
+            return Order(**json.loads((self.path / "order.json").read_text(encoding="utf-8")))
+        return None
+
+    @contextmanager
+    def under_orders(self, end: Callable[[Order], object], hear: Callable[[int], object]) -> Iterator[None]:
+        """Inside, call `end` in a thread of its own once an order was given, unless the block is left soon after.
+
+        `hear` is called there with the first signal of the launcher: a main thread that waits in a
+        collective hears of none.
+        """
+        is_over = threading.Event()
+
+        def look() -> None:
+            number = 0
+            while not is_over.wait(LOOK_S):
+                if not number and (number := self.heard()):
+                    hear(number)
+                order = self.ordered()
+                if order is not None and not is_over.wait(OWN_END_S):
+                    end(order)
+                    return
+
+        thread = threading.Thread(target=look, name="assay-orders", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            is_over.set()
+            thread.join()
+
+    def _ended(self, rank: int) -> Path:
+        return self.path / f"ended-{rank}.json"
+
+
+def tell_heard(launcher: Path, number: int) -> None:
+    """Tell all ranks that `launcher` started that it heard a signal."""
+    (launcher / _HEARD).write_text(str(number), encoding="utf-8")
+
+
+def heard_in(launcher: Path) -> int:
+    """Return the first signal that a launcher heard, 0 without one."""
+    return int(text(launcher / _HEARD) or 0)
+
+
+class Deaths:
+    """Check of a launcher: tells how a rank has ended that said nothing, as soon as it is gone.
+
+    A thread waits for each rank, because torch's launcher, which waits too, tells only when all have ended.
+    """
+
+    def __init__(self, folder: Callable[[], RankFolder]) -> None:
+        self.folder = folder
+        self._known: set[int] = set()
+
+    def __call__(self) -> None:
+        folder = self.folder()
+        for rank, pid in folder.pids().items():
+            if pid not in self._known:
+                self._known.add(pid)
+                threading.Thread(target=_await, args=(folder, rank, pid), daemon=True).start()
+
+
+def _await(folder: RankFolder, rank: int, pid: int) -> None:
+    from assay.engine.parallel.start import how_ended
+
+    try:
+        found = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    except (AttributeError, ChildProcessError):  # no such call on macOS; or torch was quicker
+        return
+    if found is None or rank not in folder.pids():
+        return
+    code = found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
+    with suppress(OSError):  # all are over, and the folder is gone
+        folder.tell_failed(rank, f"Rank {rank} (pid {pid}) {how_ended(code)}.")
+
+
+def text(file: Path) -> str:
+    """Read a file, "" where there is none."""
+    return file.read_text(encoding="utf-8") if file.exists() else ""
+
+
+def _write(file: Path, data: Mapping[str, Any]) -> None:
+    file.with_suffix(".new").write_text(json.dumps(data), encoding="utf-8")
+    file.with_suffix(".new").replace(file)

@@ -1,0 +1,198 @@
+"""Owner of SIGINT and SIGTERM: no other module of assay sets what a signal does.
+
+Three things can become of a signal. Inside `stopping` the first one asks a run to end after its
+step, and the second is obeyed. Inside `obeying` the first one is obeyed: it becomes an exception,
+KeyboardInterrupt or `Terminated`, so that what is open can be closed. `answered` leaves the answer to
+its caller, for a launcher that passes signals on. While `Signals.held` is open nothing is obeyed,
+for an end that must be written whole.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import Any
+
+from assay.core.stop import Stop
+
+NUMBERS = (signal.SIGINT, signal.SIGTERM)
+_CRASHES = {getattr(signal, name, None) for name in ("SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT", "SIGTRAP")}
+HELD_LIMIT = 3
+"""So many signals in a row are held; the next one ends the process, whatever it is writing."""
+
+
+class Terminated(SystemExit):
+    """SIGTERM, obeyed; unlike a SystemExit of the user's code it is no end that the program chose."""
+
+    def __init__(self) -> None:
+        super().__init__(128 + signal.SIGTERM)
+
+
+Obeyed = KeyboardInterrupt | Terminated
+"""What a signal becomes. No class of ours for SIGINT: Python ends by that signal for its own class alone."""
+
+
+class Signals:
+    """Signals that this OS process has heard inside one of the blocks below, the oldest first."""
+
+    def __init__(self, answer: Callable[[Signals, int], object], *, echo_s: float = 0.0) -> None:
+        self.heard: list[int] = []
+        self._answer = answer
+        self._echo_s = echo_s
+        self._newest = (0, 0.0)
+        self._holders = 0
+        self._held = 0
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Let no signal be obeyed inside, so that what is written there becomes whole."""
+        self._holders += 1
+        try:
+            yield
+        finally:
+            self._holders -= 1
+
+    def hear(self, number: int, _frame: FrameType | None) -> None:
+        """Answer a signal; the handler that `signal.signal` is given."""
+        (newest, at_s), now = self._newest, time.monotonic()
+        self._newest = number, now
+        if number == newest and now - at_s < self._echo_s:
+            return
+        self.heard.append(number)
+        self._answer(self, number)
+
+    def obey(self, number: int) -> None:
+        """Raise what a signal means, unless it is held. What never ends is ended by the operating system."""
+        if not self._holders:
+            raise obeyed(number)
+        self._held += 1
+        if self._held > HELD_LIMIT:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+
+
+last_obeyed: Obeyed | None = None
+"""Newest exception that a signal became: of a program that SystemExit ends nothing else says why."""
+
+
+def obeyed(number: int) -> Obeyed:
+    """Return the exception to raise for a signal."""
+    global last_obeyed
+    last_obeyed = KeyboardInterrupt() if number == signal.SIGINT else Terminated()
+    return last_obeyed
+
+
+def number_of(error: Obeyed) -> int:
+    """Return the signal that became this exception."""
+    return signal.SIGTERM if isinstance(error, Terminated) else signal.SIGINT
+
+
+def heard_line(number: int) -> str:
+    """Say what becomes of the first signal of a run."""
+    return f"{signal.Signals(number).name}: stopping after this step, and saving; once more ends it at once"
+
+
+NO_SIGNALS = Signals(lambda signals, number: None)
+"""Of a block that answers no signals: it never hears one."""
+
+
+@contextmanager
+def stopping(
+    stop: Stop, *, say: Callable[[str], object] | None = None, polite: bool = False, echo_s: float = 0.0
+) -> Iterator[Signals]:
+    """Inside, the first signal asks `stop` to interrupt the run, and every further one is obeyed.
+
+    `say` tells the person that the signal was heard: a step may take minutes. `polite` leaves alone a signal that
+    somebody else handles or ignores. The same signal again within `echo_s` counts once: a scheduler that
+    signals all processes of a job reaches a rank itself and through its launcher. Outside of the main
+    thread all signals stay as they are.
+    """
+
+    def answer(signals: Signals, number: int) -> None:
+        if len(signals.heard) > 1:
+            signals.obey(number)
+            return
+        stop.ask(signal.Signals(number).name, interrupts=True, signal=number)
+        if say is not None:
+            with suppress(RuntimeError):  # it came while something was being written
+                say(heard_line(number))
+
+    with answered(answer, polite=polite, echo_s=echo_s) as signals:
+        yield signals
+
+
+@contextmanager
+def obeying(*, echo_s: float = 0.0) -> Iterator[Signals]:
+    """Inside, every signal is obeyed at once, as an exception."""
+    with answered(Signals.obey, echo_s=echo_s) as signals:
+        yield signals
+
+
+@contextmanager
+def answered(
+    answer: Callable[[Signals, int], object], *, polite: bool = False, echo_s: float = 0.0
+) -> Iterator[Signals]:
+    """Inside, call `answer` with the signals that were heard, and the number of the one that has just come."""
+    signals = Signals(answer, echo_s=echo_s)
+    if not _is_main_thread():
+        yield signals
+        return
+    before: dict[int, Any] = {}
+    for number in NUMBERS:
+        if not polite or _is_free(number):
+            before[number] = signal.signal(number, signals.hear)
+    try:
+        yield signals
+    finally:
+        for each, handler in before.items() if _is_main_thread() else ():  # a generator may end in any thread
+            signal.signal(each, signal.SIG_DFL if handler is None else handler)  # None: it was not set from Python
+
+
+def obey_sigterm() -> None:
+    """Let SIGTERM end this process by an exception from now on, unless somebody else handles or ignores it.
+
+    SIGINT does so anyway. The second SIGTERM ends the process at once.
+    """
+    if _is_main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, _obey_once)
+
+
+def restore_sigterm() -> None:
+    """Take back `obey_sigterm`."""
+    if _is_main_thread() and signal.getsignal(signal.SIGTERM) is _obey_once:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def is_crash(number: int) -> bool:
+    """Return whether a process gets this signal for a fault of its own, and nobody sends it."""
+    return number in _CRASHES
+
+
+def ignore() -> None:
+    """Leave all signals that a terminal or a scheduler sends to a whole group to the parent of this process.
+
+    For a helper that ends with its parent: the step, or the output, that the parent finishes may need it.
+    """
+    for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT"):
+        if hasattr(signal, name):  # Windows has the first two
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
+
+
+def _obey_once(number: int, _frame: FrameType | None) -> None:
+    signal.signal(number, signal.SIG_DFL)
+    raise obeyed(number)
+
+
+def _is_main_thread() -> bool:
+    """Return whether Python lets this thread say what a signal does."""
+    return threading.current_thread() is threading.main_thread()
+
+
+def _is_free(number: int) -> bool:
+    """Return whether a signal does what Python or `obey_sigterm` lets it do, and nobody else handles it."""
+    return signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler, _obey_once)

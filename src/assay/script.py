@@ -1,0 +1,146 @@
+"""`assay.start`: a record from any script, in one line and without torch; begun anew or resumed."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from assay.core.errors import AssayError, InputError
+from assay.core.secret import Secrets, secrets_under
+from assay.core.signals import obey_sigterm
+from assay.core.terminal import visible
+from assay.record.recordable import recordable
+from assay.record.recorder import RunRecorder
+from assay.record.start import Run, finish_with_python, is_off
+from assay.store.layout import Project, open_project, run_folders
+
+if TYPE_CHECKING:
+    from assay.config.tree import Table
+    from assay.query.run import RunView
+
+AUTO = "auto"
+
+
+def start(
+    tag: str = "",
+    config: Any = None,
+    desc: str = "",
+    *,
+    project: Project | str | os.PathLike[str] | None = None,
+    code_dirs: Sequence[str | os.PathLike[str]] = (),
+    keep_output: bool = True,
+    resume: str | None = None,
+) -> Run:
+    """Begin to record a run, from any script: `with assay.start(tag="mnist", config={"lr": 1e-3}) as run: ...`.
+
+    It belongs to the project around `project` (a folder; else the working directory), which becomes one when it is
+    none. What the process prints meanwhile is kept in `output.txt`, children and C code included, but not in notebooks.
+    The environment variable ASSAY=off switches recording off.
+
+    `config` is a mapping, or what can be one: an argparse.Namespace, a dataclass, a Params. What in it is no plain data
+    is recorded as `Run.value` does; InputError names what cannot be.
+
+    `resume` continues the record of a script as a further attempt. "auto" takes the newest one with this
+    tag and config that neither finished nor is being written, or begins a new one; else it is the id, tag
+    or path of a run. `run.step` is where the attempt begins: at the newest checkpoint in the folder of the
+    run, else after the last recorded step. InputError for a run that no script has recorded, LeaseError
+    for one that another process writes.
+    """
+    if is_off():
+        return Run(None)
+    settings = recordable({} if config is None else config, "config", dates=True)
+    if not isinstance(settings, dict):
+        fix = "config={...}, vars(args), or plain(load(PATH).root) of assay.config for a file"
+        raise InputError(f"A config is a mapping, not {type(config).__name__}.", fix=fix)
+    # Here: an import of what records does not pay for what reads configs.
+    from assay.config.freeze import dump, whole_hash
+    from assay.config.secret_keys import without_secrets
+    from assay.config.tree import Table, from_plain
+    from assay.core.diagnostics import Origin
+
+    tree = from_plain(settings, Origin(source="<python>"))
+    assert isinstance(tree, Table)
+    secrets = Secrets.known(os.environ, sys.orig_argv)
+    secrets.add(secrets_under(settings))
+    written = without_secrets(tree, secrets, has_references=False)
+    described: dict[str, Any] = {
+        "config_toml": dump(written),  # what cannot be written down is refused before anything is made
+        "config_hash": whole_hash(tree),
+        "seedless_hash": whole_hash(tree, seed=False),
+        "code_dirs": [Path(folder) for folder in code_dirs],
+        "keep_output": keep_output,
+        "secrets": secrets,
+    }
+    home = project if isinstance(project, Project) else open_project(Path(project or Path.cwd()), create=True)
+    if home.is_new:
+        print(f"assay: {visible(str(home.root))} is a project now (it has a folder .assay/).", file=sys.stderr)
+    tag = str(tag or "")
+    view = None
+    if resume == AUTO:
+        view = unfinished(home, tag, described["config_hash"])
+        if view is None:
+            print("assay: nothing to resume: a new run", file=sys.stderr)
+    elif resume is not None:
+        view = _recorded(resume, home)
+    if view is not None:
+        recorder = _resumed(view, home, written, described)
+    else:
+        recorder = RunRecorder.start(home, tag=tag, desc=str(desc or ""), **described)
+    obey_sigterm()
+    return finish_with_python(Run(recorder))
+
+
+def is_of_script(view: RunView) -> bool:
+    """Return whether a script recorded a run: then there is no config that could be trained."""
+    attempts = view.file.attempts
+    return not attempts or "user_dirs" not in attempts[0].launch
+
+
+def unfinished(project: Project, tag: str, config_hash: str) -> RunView | None:
+    """Return the newest run of a script with this tag and config that did not finish and that nobody writes."""
+    from assay.query.run import RunView
+
+    found = []
+    for folder in run_folders(project):
+        try:
+            view = RunView(folder)
+            file = view.file
+        except AssayError:  # a record that cannot be read is none to resume
+            continue
+        is_meant = file.kind == "train" and file.tag == tag and file.attempts
+        if is_meant and file.newest.config_hash == config_hash and is_of_script(view) and not view.origin:
+            found.append(view)
+    found = [view for view in found if view.status not in ("finished", "running")]
+    return max(found, key=lambda view: view.file.created_ns, default=None)
+
+
+def _recorded(address: str, project: Project) -> RunView:
+    """Find the run of an address, which a script has to have recorded."""
+    from assay.query.find import find_run
+
+    view = find_run(address, project)
+    if view.kind == "train" and is_of_script(view):
+        return view
+    fix = f"assay resume {view.id}" if view.kind == "train" else ""
+    raise InputError(f"The run {view.id} was not recorded by a script.", where=str(view.path), fix=fix)
+
+
+def _resumed(view: RunView, project: Project, tree: Table, described: Mapping[str, Any]) -> RunRecorder:
+    """Begin a further attempt of a run that a script has recorded."""
+    from assay.config import changed_keys, load
+
+    old = load(view.folder.config_toml).root
+    changed = [change.key for change in changed_keys(old, tree)]
+    steps = [each.step for each in view.checkpoints if each.step is not None]
+    step = max(steps, default=max((each.step for each in view.summaries.values()), default=0))
+    print(f"assay: resuming {view.id} ({visible(view.status_text)}) from step {step}", file=sys.stderr)
+    return RunRecorder.resume(
+        view.folder,
+        from_step=step,
+        project=Project(Path(view.file.project)) if view.file.project else project,
+        changed=changed,
+        **{**described, "config_toml": described["config_toml"] if changed else None},
+    )
