@@ -138,14 +138,6 @@ def _top_level(config: Config, root: Table, *, is_whole: bool) -> Iterator[Probl
                 key=name,
                 fix=f"give it on the command line: {schema.LAUNCH[name]}",
             )
-        elif name in schema.RESERVED:
-            yield Problem(
-                kind="not-supported",
-                message=f"`{name}` is a standard section that does nothing yet",
-                origin=origin,
-                key=name,
-                fix="remove it",
-            )
         elif name not in used:
             near = meant_elsewhere(name, root) if isinstance(node, Leaf) else ""
             near = near or _meant(name, root, [*standard, *schema.MAKERS])
@@ -171,7 +163,7 @@ def _unused_keys(config: Config) -> Iterator[Problem]:
         if get_at(config.written, path) is None:
             astray.append(str(path[-1]))
     above = {path[:length] for path in used for length in range(1, len(path))}
-    standard = {key.name for key in schema.SECTIONS} | schema.RESERVED | set(schema.LAUNCH) | set(schema.MAKERS)
+    standard = {key.name for key in schema.SECTIONS} | set(schema.LAUNCH) | set(schema.MAKERS)
     for name, node in config.written.items.items():
         if name in standard or (name,) not in above:
             continue

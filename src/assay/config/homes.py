@@ -9,7 +9,7 @@ from assay.core import schema
 from assay.core.errors import suggested
 
 _MOST = 3
-_NO_HOMES = {*schema.MAKERS, *schema.RESERVED}
+_NO_HOMES = {*schema.MAKERS}
 _USUAL = {
     "lr": "optimizer.lr",
     "learning_rate": "optimizer.lr",

@@ -162,7 +162,7 @@ SECTIONS: tuple[Key, ...] = (
             Key(
                 name="timeout",
                 kind="duration",
-                doc="How long a worker may take for a batch, as in 60 s; else for ever.",
+                doc="How long a worker may take for a batch, as in 60 s. Left out: learned from the batches before.",
                 weights=False,
             ),
             Key(
@@ -410,6 +410,23 @@ SECTIONS: tuple[Key, ...] = (
         ),
     ),
     Key(
+        name="trace",
+        kind="table",
+        doc="Fingerprints of batches, gradients and weights: they tell where two runs part.",
+        weights=False,
+        keys=(
+            Key(name="every", kind="period", doc="How often a step is traced.", default="100 steps"),
+            Key(
+                name="level",
+                kind="choice",
+                doc="full: every operation of these steps too; such a step takes a few times as long.",
+                default="default",
+                choices=("default", "full"),
+            ),
+            ENABLED,
+        ),
+    ),
+    Key(
         name="display",
         kind="table",
         doc="What a person sees while it runs.",
@@ -463,9 +480,6 @@ MAKERS: Mapping[str, str] = {
 
 PARALLEL_AXES = ("pipeline", "data", "shard", "tensor")
 """Keys of [parallel] that say how many processes there are, from the outside in: the last exchange most."""
-
-RESERVED: frozenset[str] = frozenset({"trace"})
-"""Sections whose names are taken and which do nothing yet: using one is an error, not a silent no-op."""
 
 
 def is_for_tests(split: str) -> bool:

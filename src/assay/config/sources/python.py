@@ -38,7 +38,7 @@ _OWN = str(DEFAULTS.parent)
 WHOLE = "config"
 """A name that is the whole config: a Params, a dataclass or a dictionary."""
 
-_SECTIONS = {*(key.name for key in schema.SECTIONS), *schema.RESERVED, *schema.MAKERS}
+_SECTIONS = {*(key.name for key in schema.SECTIONS), *schema.MAKERS}
 _PLAIN = {key.name for key in schema.SECTIONS if key.kind not in ("call", "table", "tables")}
 
 
