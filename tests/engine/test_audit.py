@@ -39,6 +39,11 @@ class ByProcess(Points):
         return os.getpid()
 
 
+class Wild(Points):
+    def __getitem__(self, index: int) -> Any:
+        return index, np.random.default_rng().random()
+
+
 class Private(Points):
     def __init__(self) -> None:
         super().__init__()
@@ -126,10 +131,11 @@ def test_data_that_differs_between_processes_is_found_with_the_first_difference(
     assert fact(result, "exactness") == "not exact" and fact(result, "workers") == ""
 
 
-def test_a_private_generator_is_found_by_its_draws_and_by_where_it_is() -> None:
-    result = found(Private())
+@pytest.mark.filterwarnings("ignore:data.train. a sample is another one")
+def test_a_private_generator_is_found_by_where_it_is_and_one_that_no_key_reaches_by_its_draws() -> None:
+    result, wild = found(Private()), found(Wild())
 
-    assert len(result.problems) == 2
+    assert result.problems == () and len(wild.problems) == 2
     assert fact(result, "generators") == "Private.rng, a _generator.Generator"
 
 
@@ -163,27 +169,41 @@ def test_shapes_that_differ_are_listed() -> None:
     assert fact(found(Ragged(8), shuffle=False), "batch") == "float32 Bx1; float32 Bx2"
 
 
-def test_batches_of_others_are_gone_through_twice_and_compared() -> None:
+def test_a_data_loader_of_torch_is_looked_at_as_one_of_ours() -> None:
     exact: Any = DataLoader(Points(), batch_size=4, shuffle=True)  # type: ignore[arg-type]
 
     result = audit(exact, split="train")
 
     assert result.problems == ()
-    assert fact(result, "exactness") == "replayed (skips batches)"
+    assert fact(result, "exactness") == "exact (plan)" and fact(result, "samples") == "each of 20 once"
+
+
+class OfOthers:
+    """A class that makes batches itself."""
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from DataLoader(Points(), batch_size=4, shuffle=True)  # type: ignore[arg-type]
+
+
+def test_batches_of_others_are_gone_through_twice_and_compared() -> None:
+    result = audit(OfOthers(), split="train")
+
+    assert result.problems == ()
+    assert fact(result, "exactness") == "exact (replayed)"
     assert fact(result, "resume") == "from batch 2 on it is the same"
     assert (result.samples, result.batches) == (20, 5)
 
 
 def test_batches_of_others_that_are_never_the_same_are_found() -> None:
     class Wild:
-        def __init__(self) -> None:
-            self.rng = np.random.default_rng(0)
-
         def __iter__(self) -> Iterator[Any]:
+            rng = np.random.default_rng()
             for _ in range(4):
-                yield torch.tensor(self.rng.random(3))
+                yield torch.tensor(rng.random(3))
 
-    (problem,) = audit(Wild(), split="valid").problems
+    result = audit(Wild(), split="valid")
+    (problem,) = result.problems
+    assert fact(result, "exactness").startswith("not exact: its first batches are others when they are loaded again")
 
     assert problem.startswith("data.valid is not the same when it is gone through again: the first difference is the")
 

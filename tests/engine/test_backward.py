@@ -136,10 +136,10 @@ def test_means_and_pairs_in_one_window_are_refused() -> None:
     inputs, targets = points(4).tensors
     backward.begin([2, 2])
     backward((model(inputs[:2]) - targets[:2]).square().mean())
-    backward(((model(inputs[2:]) - targets[2:]).square().sum(), 4.0))
 
-    with pytest.raises(InputError, match="two kinds"):
-        backward.update(0)
+    for weight in (4.0, None):
+        with pytest.raises(InputError, match="two kinds"):
+            backward(((model(inputs[2:]) - targets[2:]).square().sum(), weight))
 
 
 def test_batches_of_unknown_size_cannot_be_accumulated() -> None:
@@ -222,6 +222,14 @@ def test_an_error_of_the_backward_pass_itself_stays_what_it_is() -> None:
 
     with pytest.raises(RuntimeError, match="out of memory"):
         backward(pred.sum())
+
+
+def test_an_optimizer_that_computes_the_loss_again_is_refused_with_the_way_to_use_it() -> None:
+    model = net()
+
+    with pytest.raises(InputError, match="LBFGS computes the loss again within its step") as caught:
+        engine(supervised(model, optimizer=torch.optim.LBFGS(model.parameters()))).run()
+    assert "StepFunction" in caught.value.fix
 
 
 def test_an_optimizer_of_other_parameters_is_told_before_it_trains_nothing() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 from collections import namedtuple
+from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from assay.core.errors import InputError
-from assay.engine import Accuracy, Backward, Evaluate, Process, Supervised, evaluate
+from assay.engine import Accuracy, Backward, Evaluate, Instance, Process, Supervised, evaluate
 from assay.engine.checkpoint.engine_state import capture, restore
 from engine.toys import engine, hard_net, loader, net, points, same_bits, supervised, weights_of
 
@@ -186,25 +188,101 @@ def test_any_pair_of_input_and_target_will_do() -> None:
     assert all(same_bits(output, outputs[0]) for output in outputs)
 
 
+# --------------------------------------------------------------------------------------------- batches with named parts
+
+
+@dataclass
+class Pixels:
+    image: Any
+    label: Any
+    place: Any = 0
+
+
+Triple = namedtuple("Triple", "image label place")
+
+
+@pytest.mark.parametrize(
+    ("input", "target", "made"),
+    [
+        ("image", "label", lambda x, y: {"image": x, "label": y, "place": 0}),
+        ("image", "label", lambda x, y: Pixels(x, y)),
+        ("image", "label", lambda x, y: Triple(x, y, 0)),
+        ("image", "label", lambda x, y: SimpleNamespace(image=x, label=y)),
+        ("image", "label", lambda x, y: Instance(image=x, label=y)),
+        (1, 2, lambda x, y: (0, x, y)),
+        (1, 0, lambda x, y: [y, x]),
+    ],
+    ids=["mapping", "dataclass", "named tuple", "namespace", "instance", "tuple", "list"],
+)
+def test_the_parts_of_a_batch_may_be_named(input: Any, target: Any, made: Any) -> None:
+    model, given = net(), batch()
+    expected = Supervised(model, nn.MSELoss()).validation_step(given)
+    process = Supervised(model, nn.MSELoss(), input=input, target=target)
+
+    output = process.validation_step(made(*given))
+
+    assert same_bits(output, expected)
+    assert same_bits(process.inference_step(made(*given)), {"pred": expected["pred"]})
+    assert same_bits(process.inference_step(given[0]), {"pred": expected["pred"]})
+
+
+def test_several_inputs_and_targets_are_several_arguments() -> None:
+    class Two(nn.Module):
+        def forward(self, one: Tensor, other: Tensor) -> Tensor:
+            return one + other
+
+    given = {"a": torch.ones(3, 2), "b": torch.ones(3, 2), "near": torch.zeros(3, 2), "far": torch.ones(3, 2)}
+    process = Supervised(Two(), nn.TripletMarginLoss(), input=["a", "b"], target=["near", "far"])
+
+    output = process.validation_step(given)
+
+    expected = nn.functional.triplet_margin_loss(torch.full((3, 2), 2.0), given["near"], given["far"])
+    assert output["loss"] == expected
+    assert output["target"] == (given["near"], given["far"])
+
+
+@pytest.mark.parametrize(
+    ("given", "what", "fix"),
+    [
+        ({"image": 1, "lable": 2}, "has no 'label'; it is a mapping of image, lable", "did you mean `lable`?"),
+        ((1, 2), "has no 'label'; it is a tuple of 2", "Name a part that it has."),
+    ],
+)
+def test_a_part_that_a_batch_has_not_is_named(given: Any, what: str, fix: str) -> None:
+    process = Supervised(nn.Identity(), nn.MSELoss(), input="image", target="label")
+
+    with pytest.raises(InputError) as caught:
+        process.forward_step(given)
+
+    assert what in caught.value.what and fix in caught.value.fix
+
+
+def test_one_of_two_names_is_not_enough() -> None:
+    with pytest.raises(InputError, match="which part of a batch is the input only"):
+        Supervised(net(), nn.MSELoss(), input="image")
+
+
 # ------------------------------------------------------------------------------------------------------------- mistakes
 
 
 @pytest.mark.parametrize(
-    ("given", "shown"),
+    ("given", "shown", "fix"),
     [
-        (None, "a NoneType"),
-        (torch.zeros(2, 3), "a Tensor"),
-        ({"image": 1, "label": 2}, "a mapping of image, label"),
-        ((1, 2, 3), "a tuple of 3"),
-        ([1], "a list of 1"),
+        (None, "a NoneType", "Return such pairs"),
+        (torch.zeros(2, 3), "a Tensor", "Return such pairs"),
+        ({"image": 1, "label": 2}, "a mapping of image, label", 'input = "image", target = "label"'),
+        ((1, 2, 3), "a tuple of 3", "input = 0, target = 1"),
+        (Pixels(1, 2, 3), "a Pixels of image, label, place", 'input = "image", target = "label"'),
+        (Instance(x=torch.ones(2), y=torch.ones(2)), "a Instance of x, y", 'input = "x", target = "y"'),
+        ([1], "a list of 1", "Return such pairs"),
     ],
 )
-def test_a_batch_that_is_no_pair_is_told_by_what_it_is(given: Any, shown: str) -> None:
+def test_a_batch_that_is_no_pair_is_told_by_what_it_is(given: Any, shown: str, fix: str) -> None:
     with pytest.raises(InputError, match="batches of \\(input, target\\); this one is") as caught:
         supervised().forward_step(given)
 
     assert caught.value.what.endswith(f"{shown}.")
-    assert "Process" in caught.value.fix
+    assert fix in caught.value.fix and "Process" in caught.value.fix
 
 
 def test_a_model_that_gives_more_than_a_tensor_is_named() -> None:

@@ -28,6 +28,13 @@ class Numbers:
         return index
 
 
+class Wild(Numbers):
+    """Draws from where no key reaches."""
+
+    def __getitem__(self, index: int) -> Any:
+        return index, random.SystemRandom().random()
+
+
 class Private(Numbers):
     """Draws from a generator of its own."""
 
@@ -68,20 +75,44 @@ def told(dataset: Any, **options: Any) -> tuple[list[Any], list[str], str]:
     loader.warn = notes.append
     batches = [window.batches[0] for window in loader.windows(0, 0)]
     loader.close()
-    return batches, notes, loader.exactness
+    return batches, notes, loader.exactness()
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_private_generator_is_found_out_and_told_once(workers: int) -> None:
-    _, notes, exactness = told(Private(), workers=workers)
+def test_a_draw_that_no_key_reaches_is_found_out_and_told_once(workers: int) -> None:
+    _, notes, exactness = told(Wild(20), workers=workers)
 
-    assert notes == ["data.train draws from a private generator (Private.rng); resume will not be exact."]
-    assert exactness == "not exact (draws from a private generator)"
+    why = "a sample is another one when it is loaded again, from whatever it is drawn"
+    assert notes == [f"data.train: {why}. A run that goes on from a checkpoint sees other data."]
+    assert exactness == f"not exact: {why}"
 
 
 def test_without_a_listener_it_is_a_warning() -> None:
-    with pytest.warns(UserWarning, match="draws from a private generator"):
-        list(Loader(Private(), batch_size=4))
+    with pytest.warns(UserWarning, match="a sample is another one when it is loaded again"):
+        list(Loader(Wild(20), batch_size=4))
+
+
+@pytest.mark.parametrize("randomness", ["sample", "batch", "none"])
+def test_a_generator_of_the_data_set_is_keyed_where_it_was_seen_to_be_drawn_from(randomness: str) -> None:
+    whole, notes, exactness = told(Private(), shuffle=True, randomness=randomness)
+    by_workers, _, _ = told(Private(), shuffle=True, randomness=randomness, workers=2)
+    loader = Loader(Private(), batch_size=4, collate=list, shuffle=True, randomness=randomness)  # type: ignore[arg-type]
+    late = [window.batches[0] for window in loader.windows(0, 3)]
+
+    assert (notes, exactness) == ([], "exact (plan)")
+    assert by_workers == whole and late == whole[3:]
+
+
+def test_a_generator_that_loading_does_not_draw_from_is_left_alone() -> None:
+    class Unused(Private):
+        def __getitem__(self, index: int) -> Any:
+            return index
+
+    data = Unused()
+    before = data.rng.bit_generator.state
+    told(data)
+
+    assert data.rng.bit_generator.state == before
 
 
 @pytest.mark.parametrize("workers", [0, 2])

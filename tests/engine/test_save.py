@@ -19,6 +19,7 @@ from assay.engine import Backward, Engine, Evaluate, Loader, NonFiniteError, Sav
 from assay.engine.checkpoint.codec import digest
 from assay.engine.checkpoint.engine_state import capture, restore
 from assay.engine.checkpoint.folder import load
+from assay.engine.data.patience import WorkerError
 from engine.toys import Noisy, engine, hard_net, heard, loader, net, points, same_bits, supervised, weights_of
 
 
@@ -160,6 +161,65 @@ def test_a_resumed_run_begins_with_the_next_step(step: int, tmp_path: Path) -> N
 
     assert begun == list(range(step, 6))
     assert [at for at, _ in recorder.curve("train/loss")] == list(range(step + 1, 7))
+
+
+class Unsteady(Noisy):
+    """Samples that cannot be loaded any more once it `fails`."""
+
+    fails = False
+
+    def __getitem__(self, index: int) -> Any:
+        if self.fails:
+            raise OSError("no such image")
+        return super().__getitem__(index)
+
+
+class Unloadable:
+    """Batches whose worker has died."""
+
+    def __iter__(self) -> Any:
+        raise WorkerError("The loader worker 0 of data.valid has died.")
+
+
+def test_a_failure_to_load_leaves_a_checkpoint_of_the_last_step(tmp_path: Path) -> None:
+    whole = engine(train=Loader(Noisy(), batch_size=8), epochs=2)
+    whole.run()
+    data = Unsteady()
+    failed = engine(train=Loader(data, batch_size=8), epochs=2)
+    failed.bus.extend(Save(Saver(tmp_path)).handlers())
+    failed.on("step_end", every=4)(lambda: setattr(data, "fails", True))
+
+    with pytest.raises(OSError, match="no such image"):
+        failed.run()
+
+    assert steps_in(tmp_path) == [3, 4]
+    resumed = engine(train=Loader(Noisy(), batch_size=8), epochs=2)
+    restore(resumed, Saver(tmp_path).load(4))
+    resumed.run()
+    assert same_bits(capture(resumed), capture(whole))
+
+
+def test_a_worker_that_dies_in_an_evaluation_leaves_a_checkpoint_too(tmp_path: Path) -> None:
+    failed, _ = saving(tmp_path, every="100 steps")
+    failed.bus.extend(Evaluate({"valid": Unloadable()}).handlers())
+
+    with pytest.raises(WorkerError):
+        failed.run()
+
+    assert steps_in(tmp_path) == [3]
+
+
+def test_a_failure_in_a_step_leaves_none(tmp_path: Path) -> None:
+    failed, _ = saving(tmp_path, every="100 steps")
+
+    @failed.on("backward_begin", every=2)
+    def fail() -> None:
+        raise OSError("the disk of a hook")
+
+    with pytest.raises(OSError, match="of a hook"):
+        failed.run()
+
+    assert steps_in(tmp_path) == []
 
 
 def test_the_end_of_a_run_that_was_stopped_is_saved(tmp_path: Path) -> None:

@@ -14,8 +14,9 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from assay.core.errors import InputError
 from assay.engine import Engine
+from assay.engine.data.adopt import as_source
 from assay.engine.data.loader import Loader
-from assay.engine.data.source import Replayed, Source, Window, as_source
+from assay.engine.data.source import Replayed, Source, Window
 from engine.toys import supervised
 
 
@@ -105,8 +106,8 @@ def test_a_source_is_taken_as_it_is_and_says_how_exact_it_is() -> None:
 
     assert as_source(loader) is loader
     assert isinstance(loader, Source)
-    assert loader.exactness == "exact (plan)"
-    assert as_source([]).exactness == "replayed (skips batches)"
+    assert loader.exactness() == "exact (plan)"
+    assert as_source([]).exactness() == "exact (replayed)"
 
 
 def test_how_many_batches_make_a_window_is_said_in_one_place() -> None:
@@ -129,6 +130,8 @@ def test_what_is_gone_through_again_is_told_with_what_it_cost(caplog: pytest.Log
 
     runs = Engine(supervised(), Slow())
     runs.state.step = runs.state.epoch_step = 3
+    assert runs.source.exactness() == "exact (replayed)"
+    seen.clear()
 
     with caplog.at_level("WARNING", logger="assay"):
         runs.run()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from assay.core.errors import InputError
+from assay.engine.data.adopt import as_source
 from assay.engine.data.loader import Loader
-from assay.engine.data.source import as_source
 from assay.engine.totals import arithmetic, larger
 
 

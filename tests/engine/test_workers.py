@@ -6,6 +6,7 @@ import faulthandler
 import gc
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -17,11 +18,15 @@ import numpy as np
 import psutil
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch.utils.data import get_worker_info
 
 from assay.core.errors import InputError
+from assay.engine.data import patience
+from assay.engine.data import workers as workers_module
 from assay.engine.data.loader import Loader
-from assay.engine.data.workers import WorkerError
+from assay.engine.data.patience import WorkerError
 
 # Without another word Python forks here. The tests that spawn import torch once more in each process.
 
@@ -353,8 +358,129 @@ def test_workers_that_are_in_the_middle_of_a_sample_end_with_a_parent_that_is_ki
 def test_a_batch_that_takes_too_long_is_told() -> None:
     error = failing(Slow(), timeout_s=0.3)
 
-    assert isinstance(error, WorkerError) and "gave no batch in 0.3 s" in error.what
-    assert "data.train.timeout" in error.fix
+    assert isinstance(error, WorkerError)
+    assert re.fullmatch(r"The loader worker 1 of data\.train \(pid \d+\) has been at sample 7 for 0\.3 s\.", error.what)
+    assert re.match(r".*test_workers\.py:\d+ in __getitem__", error.where)
+    assert "data.train.timeout says how long" in error.fix
+
+
+def wait_for_ever() -> None:
+    """Blocks inside of the kernel, where no code of Python runs."""
+    reader, _writer = os.pipe()
+    os.read(reader, 1)
+
+
+class Hangs(Noisy):
+    """The seventh sample waits for what never comes; the worker may be stopped besides."""
+
+    def __init__(self, *, stops: bool = False) -> None:
+        super().__init__()
+        self.stops = stops
+
+    def __getitem__(self, index: int) -> Any:
+        if index == 7:
+            if self.stops:
+                os.kill(os.getpid(), signal.SIGSTOP)
+            wait_for_ever()
+        return super().__getitem__(index)
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seconds become tenths and less."""
+    for name, seconds in {"SAY_S": 0.2, "END_S": 0.6, "FIRST_S": 60.0}.items():
+        monkeypatch.setattr(patience, name, seconds)
+    monkeypatch.setattr(workers_module, "_SLICE_S", 0.1)
+
+
+@pytest.mark.parametrize("start_method", ["fork", "spawn"])
+def test_a_worker_that_hangs_is_told_with_its_sample_and_its_stack_then_it_ends_the_run(
+    impatient: None, start_method: Any
+) -> None:
+    loader = Loader(Hangs(), batch_size=2, workers=2, start_method=start_method)
+    told: list[str] = []
+    loader.warn = told.append
+    batches = iter(loader)
+
+    with pytest.raises(WorkerError) as caught:
+        list(batches)
+
+    said = told[-1]  # under load it may have been said before that a worker is being started
+    who = r"The loader worker 1 of data\.train \(pid \d+\) has been at sample 7 for"
+    learned = r"no batch so far took more than [\d.e-]+ s\."
+    assert re.match(rf"{who} [\d.]+ s; {learned} The run ends if that lasts \d+ s \(data\.train\.timeout\)\.", said)
+    assert re.match(rf"{who} [\d.]+ s; {learned}$", caught.value.what)
+    for text in (said, caught.value.where):
+        stack = [line.strip() for line in text.splitlines()][-2:]
+        assert re.search(r"test_workers\.py:\d+ in wait_for_ever$", stack[0]), text
+        assert re.search(r"test_workers\.py:\d+ in __getitem__$", stack[1]), text
+
+
+class Heavy(Noisy):
+    """Takes its time to be unpickled."""
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__ = state
+        time.sleep(4.0)
+
+
+def test_a_worker_that_is_slow_to_start_is_left_alive(impatient: None) -> None:
+    loader, told = Loader(Heavy(3), batch_size=3, workers=1, start_method="spawn"), []
+    loader.warn = told.append
+
+    batches = list(loader)
+    loader.close()
+
+    assert len(batches) == 1
+    assert "it is being started" in told[0] and "no batch has come yet" in told[0]
+
+
+def test_a_worker_that_was_stopped_is_told_as_such(impatient: None) -> None:
+    loader = Loader(Hangs(stops=True), batch_size=2, workers=2)
+    loader.warn = lambda message: None
+
+    with pytest.raises(WorkerError) as caught:
+        list(loader)
+
+    assert "has been at sample 7" in caught.value.what
+    assert "it is stopped: by SIGSTOP" in caught.value.where
+
+
+def test_a_batch_that_is_late_is_waited_for_and_nothing_is_lost(
+    impatient: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(patience, "SAY_TIMES", 0.0)  # on a busy machine the batches before are slow too
+    monkeypatch.setattr(patience, "END_S", 60.0)
+
+    class Late(Noisy):
+        def __getitem__(self, index: int) -> Any:
+            if index == 7:
+                time.sleep(1.0)
+            return super().__getitem__(index)
+
+    loader, told = Loader(Late(), batch_size=2, workers=2), []
+    loader.warn = told.append
+
+    found = list(loader)
+    loader.close()
+
+    assert any("has been at sample 7" in each for each in told)
+    assert [[x.tolist() for x in batch] for batch in found] == [
+        [x.tolist() for x in batch] for batch in Loader(Late(), batch_size=2)
+    ]
+
+
+@given(st.lists(st.floats(0, 1e4), max_size=5))
+def test_the_time_that_a_batch_may_take_follows_the_longest_so_far(seconds: list[float]) -> None:
+    learned = patience.Patience()
+    for each in seconds:
+        learned.took(each)
+
+    assert learned.say_s is not None and learned.end_s is not None
+    assert learned.say_s < learned.end_s
+    assert learned.say_s >= max([patience.SAY_S, *(patience.SAY_TIMES * each for each in seconds)])
+    assert learned.end_s >= max([patience.END_S, *(patience.END_TIMES * each for each in seconds)])
+    assert (patience.Patience(0).say_s, patience.Patience(7).end_s) == (None, 7)
 
 
 def test_a_worker_that_cannot_be_prepared_is_told() -> None:

@@ -27,8 +27,7 @@ class Stream:
             yield self.points.points[i : i + self.size], self.points.labels[i : i + self.size]
 
 class Flow(Stream, IterableDataset):
-    def __len__(self):
-        return 1
+    pass
 
 class Nothing:
     pass
@@ -138,8 +137,84 @@ def test_what_only_building_it_shows_is_told_with_its_place_too(
     assert result.exit_code == 2
 
 
-def test_an_iterable_data_set_of_torch_gives_batches_though_it_has_a_length(batches: Path) -> None:
-    batches.write_text(CONFIG.replace('"stream.Stream"', '"stream.Flow"').replace("epochs = 2", "steps = 3"))
+SAMPLES = """
+from torch.utils.data import IterableDataset, get_worker_info
+
+from points import Points
+
+class Rows(IterableDataset):
+    \"\"\"Samples, one after another; it has a length all the same.\"\"\"
+
+    def __init__(self, split):
+        self.points = Points(split, noisy=True)
+
+    def __len__(self):
+        return len(self.points)
+
+    def __iter__(self):
+        info = get_worker_info()
+        first, step = (0, 1) if info is None else (info.id, info.num_workers)
+        return (self.points[i] for i in range(first, len(self.points), step))
+
+def rows(split):
+    return Rows(split)
+"""
+ROWS = CONFIG.replace(f"{{ type = {TRAIN} }}", '{ type = "rows.Rows", split = 0 }\nbatch_size = 8').replace(
+    f"{{ type = {VALID} }}", '{ type = "rows.rows", split = 1 }\nbatch_size = 16'
+)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_samples_that_come_one_after_another_are_made_into_batches(batches: Path, workers: int) -> None:
+    (batches.parent / "rows.py").write_text(SAMPLES)
+    batches.write_text(ROWS.replace("batch_size = 8", f"batch_size = 8\nworkers = {workers}"))
+
+    assert main(["check", "stream.toml"]) == 0
+    (result,) = assay.run("stream.toml")
+
+    assert result.exception is None and result.record_dir is not None
+    assert result.step == 2 * 8  # 60 points, 8 to a step of two micro-batches
+    assert "valid/loss" in result.value
+    assert run_file.read(result.record_dir).newest.exactness == "exact (replayed)"
+    assert main(["resume", result.id, "train.epochs=3"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (
+            "\nbatch_size = 8",
+            "",
+            "[data.train] has no `batch_size`, and a `Rows` gives samples: it is an IterableDataset",
+        ),
+        ("\nbatch_size = 16", "", "data.valid: Rows is an IterableDataset, which gives samples, and there is no batch"),
+        ("\nbatch_size = 8", "\nbatch_size = 8\nshuffle = true", "`shuffle` is for items by index, but a `Rows` gives"),
+        (
+            "\nbatch_size = 16",
+            "\nbatch_size = 16\nshuffle = true",
+            "data.valid: `shuffle` is for items by index, but a",
+        ),
+    ],
+)
+def test_samples_that_nobody_makes_batches_of_are_refused_with_the_way_to_do_it(
+    batches: Path, old: str, new: str, message: str
+) -> None:
+    (batches.parent / "rows.py").write_text(SAMPLES)
+    batches.write_text(ROWS.replace(old, new))
+
+    (result,) = assay.run("stream.toml")
+
+    told = " ".join(str(result.exception).split())
+    assert result.exit_code == 2 and message in told
+    assert "has no" not in message or 'batch_size = "@none"' in told
+    assert not (batches.parent / "runs").exists()
+
+
+def test_whole_batches_of_an_iterable_data_set_are_taken_from_a_loader_without_a_batch_size(batches: Path) -> None:
+    loader = (
+        '"torch.utils.data.DataLoader", batch_size = "@none", dataset = { type = "stream.Flow", split = 0, size = 8 }'
+    )
+    batches.write_text(CONFIG.replace(TRAIN, loader).replace("epochs = 2", "steps = 3"))
 
     (result,) = assay.run("stream.toml", no_file=True)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -84,7 +85,7 @@ def killed_at(toy: Path, batches: int, passes: int, *arguments: str) -> int:
     children = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
     process.kill()
     code = process.wait()
-    _, alive = psutil.wait_procs(children, timeout=20)
+    _, alive = psutil.wait_procs(children, timeout=100)
     assert not alive, "workers outlive the run that they load for"
     return code
 
@@ -119,21 +120,30 @@ def test_a_run_killed_anywhere_goes_on_to_the_same_bits_with_any_workers(assay, 
         run.rename(toy.parent / f"after-{workers}")
 
 
-def test_a_killed_worker_ends_the_run_with_one_clear_error_from_which_it_goes_on(assay, toy: Path) -> None:
+def test_a_worker_that_dies_or_hangs_ends_the_run_with_one_clear_error_and_a_checkpoint(assay, toy: Path) -> None:
     assert assay("run", "toy.toml").returncode == 0
     run = only_run(toy)
     expected = last_digest(run)
     run.rename(toy.parent / "reference")
+    for by, told in {
+        "SIGKILL": "was killed by SIGKILL.",
+        "SIGSTOP": r"has been at sample \d+ for 1 s\.\n  at:  it is stopped: by SIGSTOP, or by a debugger\n",
+    }.items():
+        given = ["data.train.workers=2", "data.train.timeout=1 s", "checkpoint.every=11 steps"]
 
-    failed = assay("run", "toy.toml", "data.train.workers=2", DIE_AT="100")
+        failed = assay("run", "toy.toml", *given, DIE_AT="126", DIE_BY=by)
 
-    assert failed.returncode == 1
-    assert "of data.train (pid " in failed.stderr and "was killed by SIGKILL." in failed.stderr
-    assert "Traceback" not in failed.stderr
-    run = only_run(toy)
-    assert run_file.read(run).status == "failed"
-    assert assay("resume", "last").returncode == 0
-    assert last_digest(run) == expected
+        assert failed.returncode == 1
+        assert re.search(r"loader worker \d of data\.train \(pid \d+\) " + told, failed.stderr), failed.stderr
+        assert "Traceback" not in failed.stderr
+        run = only_run(toy)
+        assert run_file.read(run).status == "failed"
+        newest = max(int(folder.name.removeprefix("step-")) for folder in (run / "checkpoints").glob("step-*"))
+        assert newest % 11 and newest % 8, "neither of a period nor of an epoch: it is of the last step"
+        assert assay("resume", "last").returncode == 0
+        assert run_file.read(run).newest.from_step == newest
+        assert last_digest(run) == expected
+        run.rename(toy.parent / f"after-{by}")
 
 
 def test_a_signal_to_all_processes_of_a_run_stops_it_after_the_step(toy: Path) -> None:
@@ -157,17 +167,27 @@ def test_a_signal_to_all_processes_of_a_run_stops_it_after_the_step(toy: Path) -
     assert run_file.read(only_run(toy)).status == "stopped"
 
 
-def test_a_private_generator_is_told_and_recorded(here: Path, caplog: pytest.LogCaptureFixture) -> None:
+WHY = "not exact: a sample is another one when it is loaded again, from whatever it is drawn"
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_data_that_cannot_be_loaded_again_are_told_and_recorded_at_the_start_and_at_a_resume(
+    here: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str], workers: int
+) -> None:
     points = (here / "points.py").read_text()
-    points = points.replace("self.loaded = 0", "self.loaded = 0\n        self.rng = random.Random(1)")
-    (here / "points.py").write_text(points.replace("0.1 * random.random()", "0.1 * self.rng.random()"))
+    (here / "points.py").write_text(points.replace("0.1 * random.random()", "0.1 * random.SystemRandom().random()"))
+    told = f"data.train is {WHY}. A run that goes on from a checkpoint sees other data."
 
-    (result,) = api.run("toy.toml")
+    assert main(["run", "toy.toml", f"data.train.workers={workers}", "train.epochs=1"]) == 0
+    assert main(["resume", "last", "train.epochs=2"]) == 0
+    record = only_run(here)
 
-    told = "data.train draws from a private generator (Points.rng); resume will not be exact."
-    assert result.exception is None and result.record_dir is not None
-    assert [record.getMessage() for record in caplog.records].count(told) == 1
-    assert told in (result.record_dir / "events.jsonl").read_text()
+    assert [record.getMessage() for record in caplog.records].count(told) == 2
+    assert (record / "events.jsonl").read_text().count(WHY) == 2
+    assert [attempt.exactness for attempt in run_file.read(record).attempts] == [WHY, WHY]
+    capsys.readouterr()
+    assert main(["show", "last"]) == 0
+    assert "not exact: a sample is another one" in capsys.readouterr().out
 
 
 @pytest.mark.row("F10")
@@ -357,7 +377,9 @@ def test_how_exactly_a_run_could_go_on_is_said_at_its_start(here: Path, capsys: 
     (result,) = api.run("stream.toml")
 
     assert result.exception is None
-    assert "data.train: replayed (skips batches)\n" in capsys.readouterr().err
+    assert "data.train: exact (plan)\n" in capsys.readouterr().err
+    assert result.record_dir is not None
+    assert run_file.read(result.record_dir).newest.exactness == "exact (plan)"
 
 
 # ------------------------------------------------------------------------------------------------- looked at, measured
@@ -377,10 +399,10 @@ def test_the_check_loads_an_epoch_and_says_what_it_found(here: Path, capsys: pyt
 
 def test_the_check_fails_with_1_when_data_is_not_the_same_twice(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     points = (here / "points.py").read_text()
-    points = points.replace("self.loaded = 0", "self.loaded = 0\n        self.rng = random.Random(1)")
+    points = points.replace("self.loaded = 0", "self.loaded = 0\n        self.rng = random.SystemRandom(1)")
     (here / "points.py").write_text(points.replace("0.1 * random.random()", "0.1 * self.rng.random()"))
 
-    with pytest.warns(UserWarning, match="private generator"):
+    with pytest.warns(UserWarning, match="a sample is another one"):
         assert main(["check", "toy.toml", "--data", "--json"]) == 1
 
     train, *others = json.loads(capsys.readouterr().out)["data"]

@@ -116,6 +116,64 @@ def test_a_mistake_ends_with_code_2_and_names_the_module(
     assert (finding["kind"], finding["module"]) == (kind, module)
 
 
+STEPS = """\
+from torch import nn
+
+def weighted(model):
+    def step(batch):
+        inputs, labels, weights = batch
+        return (nn.functional.cross_entropy(model(inputs), labels, reduction="none") * weights).mean()
+
+    return step
+
+
+class Weighted:
+    def __init__(self, split):
+        from points import Points
+
+        self.points = Points(split)
+
+    def __len__(self):
+        return len(self.points)
+
+    def __getitem__(self, i):
+        return (*self.points[i], 1.0)
+"""
+
+
+STEPS_CONFIG = """\
+[model]
+type = "net.Net"
+width = 8
+[data.train]
+source = { type = "steps.Weighted", split = 0 }
+batch_size = 8
+[data.valid]
+source = { type = "steps.Weighted", split = 1 }
+batch_size = 16
+[process]
+type = "steps.weighted"
+[optimizer]
+type = "torch.optim.SGD"
+lr = 0.1
+[train]
+epochs = 1
+"""
+
+
+def test_a_step_function_whose_batches_nobody_can_evaluate_is_found_before_it_trains(assay, toy: Path) -> None:
+    (toy / "steps.py").write_text(STEPS)
+    (toy / "toy.toml").write_text(STEPS_CONFIG)
+
+    for command in (("check", "toy.toml", "--rehearse"), ("run", "toy.toml", "--rehearse")):
+        said = assay(*command)
+
+        assert said.returncode == 2, said.stderr
+        words = " ".join((said.stdout + said.stderr).split())
+        assert "How step evaluates a batch that is no pair (input, target) is unknown." in words
+    assert not (toy / "runs").exists()
+
+
 def test_a_run_is_rehearsed_first_and_leaves_no_record_when_it_would_fail(assay, net: Path) -> None:
     said = assay("run", "toy.toml", *SHIFTED_NET, "model.more=1", "--rehearse")
 

@@ -17,6 +17,8 @@ pytestmark = pytest.mark.slow
 STYLES = """\
 from torch import nn
 
+from assay.engine import Backward, Process
+
 class Processed:
     def __init__(self, model, metrics=None):
         self.model, self.metrics = model, metrics
@@ -25,6 +27,18 @@ class Processed:
         pred = self.model(batch[0])
         loss = nn.functional.cross_entropy(pred, batch[1])
         return loss, {"pred": pred.detach(), "target": batch[1], "loss": loss.detach()}
+
+class Updating(Process):
+    def __init__(self, model, optimizer, metrics=None):
+        self.model, self.metrics = model, metrics
+        self.backward = Backward(optimizer)  # which knows nothing of clip_norm and the schedule
+
+    forward_step = Processed.forward_step
+
+class Clipping(Updating):
+    def __init__(self, model, optimizer):
+        super().__init__(model, optimizer)
+        self.backward.clip_norm = 0.5
 
 class Task:
     def __init__(self, model, metrics=None):
@@ -78,6 +92,7 @@ class Fields(Points):
 METRICS = "metrics = { acc = { type = 'assay.engine.Accuracy' } }"
 PROCESSES = {
     "forward_step": f"type = 'styles.Processed'\n{METRICS}",
+    "own backward": f"type = 'styles.Updating'\n{METRICS}",
     "train_batch": f"type = 'styles.Task'\n{METRICS}",
     "flags": f"type = 'styles.Flags'\n{METRICS}",
     "wrapper": "type = 'assay.engine.ModelWrapper'\ncriterion = { type = 'torch.nn.CrossEntropyLoss' }\n" + METRICS,
@@ -134,6 +149,21 @@ def test_a_config_of_any_style_trains_the_same_bits(styled: Path, monkeypatch: p
         assert found.keys() == expected.keys()
         assert all(torch.equal(value, expected[name]) for name, value in found.items()), style
         assert style == "factory" or result.value["valid/acc"] == reference.value["valid/acc"], style
+
+
+def test_settings_that_a_process_would_lose_are_refused_before_there_is_a_record(
+    styled: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(styled)
+    text = (styled / "toy.toml").read_text()
+    begin, end = text.index("[process]"), text.index("[optimizer]")
+    (styled / "toy.toml").write_text(f"{text[:begin]}[process]\ntype = 'styles.Clipping'\n\n{text[end:]}")
+
+    (result,) = library.run("toy.toml")
+
+    assert result.exit_code == 2
+    assert "Clipping makes its own Backward, which knows nothing of clip_norm, [schedule]." in str(result.exception)
+    assert not (styled / "runs").exists()
 
 
 @pytest.mark.parametrize("style", ["flags", "train_batch"])

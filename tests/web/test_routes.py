@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
@@ -10,8 +11,11 @@ from urllib.parse import quote
 import pytest
 
 from assay.core.facts import Ended
+from assay.store.index import Synchronized
 from assay.store.layout import Project
 from assay.store.tables import read_history
+from assay.web.live import Watch, _Looked
+from assay.web.site import Home
 from run_folders import make_project, make_run, tell_now
 from web.serving import Server, serving
 
@@ -201,3 +205,44 @@ def test_what_a_metric_depends_on_and_the_values_of_columns(server: Server, runs
     assert sorted(zip(found["columns"]["lr"], found["columns"]["valid/acc"], strict=True)) == [(0.1, 0.9), (0.2, 0.8)]
     keys = server.get("/api/importance", metric="valid/acc")["keys"]
     assert [each["key"] for each in keys] == ["lr"]
+
+
+def test_every_request_waits_for_the_first_look_at_the_runs(tmp_path: Path) -> None:
+    """The index of a new project is not made yet when several requests of a page arrive at once."""
+    project = make_project(tmp_path / "project")
+    home = Home.of(project)
+    begun, go = threading.Event(), threading.Event()
+
+    def slow() -> Synchronized:
+        begun.set()
+        go.wait(30)
+        return Synchronized()
+
+    home.catalog.synchronize = slow  # type: ignore[method-assign]
+    first = threading.Thread(target=home.ready, args=(30,))
+    first.start()
+    begun.wait(30)
+    second = threading.Thread(target=home.ready, args=(30,))
+    second.start()
+    second.join(0.2)
+    assert second.is_alive()
+
+    go.set()
+    for thread in (first, second):
+        thread.join(30)
+        assert not thread.is_alive()
+
+
+def test_a_page_hears_of_runs_that_another_request_has_read(tmp_path: Path) -> None:
+    project = make_project(tmp_path / "project")
+    make_run(project)
+    home = Home.of(project)
+    watch, looked = Watch(home), _Looked()
+    watch._event(looked)
+    make_run(project)
+
+    home.catalog.synchronize()
+
+    assert watch._event(looked)["version"] == home.catalog.version
+    assert "version" not in watch._event(looked)
+    home.catalog.close()

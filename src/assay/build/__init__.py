@@ -5,6 +5,7 @@ from assay.build.context import ROLES, Context, ContextError, Promise, current
 from assay.build.graph import check_graph, planned, plugin_paths, promise_run, promised_types
 from assay.build.isolation import user_code
 from assay.build.marks import configurable, inject, provides
+from assay.build.materials import check_materials
 from assay.build.plugins import Plugin, as_plugin, entered
 from assay.build.registry import RegistryError, register
 from assay.build.signatures import Examined, check_signatures, examine
@@ -27,6 +28,7 @@ __all__ = [
     "as_plugin",
     "build",
     "check_graph",
+    "check_materials",
     "check_signatures",
     "check_sources",
     "configurable",

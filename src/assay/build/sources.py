@@ -11,6 +11,12 @@ from assay.config.tree import Leaf, Table
 from assay.core import schema
 from assay.core.diagnostics import Problem
 
+ORDER_KEYS = ("shuffle", "sampler", "batch_sampler", "randomness")
+"""Keys of a split that need items by index."""
+SHUFFLE_INSIDE = (
+    "leave it out, and shuffle inside of the data set; or make it a stream with itr.Shuffle (assay.engine.chain)"
+)
+
 
 def check_sources(root: Table, *, user_dirs: Sequence[Path], trusted: Collection[str] = ()) -> list[Problem]:
     """What is wrong with the splits whose source is of a known class. Call it inside `user_code(user_dirs)`."""
@@ -67,13 +73,40 @@ def _problems(split: str, table: Table, kind: type) -> Iterator[Problem]:
         message = f"a `{kind.__name__}` is no data: it can neither be iterated nor asked for an item"
         fix = "give a data set (__len__ and __getitem__), or an iterable of batches"
         yield Problem(kind="wrong-type", message=message, origin=origin, key=f"{key}.source", fix=fix)
+    elif _gives_samples(kind):
+        if "batch_size" not in table.items:
+            message = f"[{key}] has no `batch_size`, and a `{kind.__name__}` gives samples: it is an IterableDataset"
+            yield Problem(kind="missing-key", message=message, origin=origin, key=key, fix=batches_of(split))
+        for name in ORDER_KEYS:
+            if name in table.items:
+                message = f"`{name}` is for items by index, but a `{kind.__name__}` gives one sample after the other"
+                place = table.key_origin(name)
+                yield Problem(kind="unused-key", message=message, origin=place, key=f"{key}.{name}", fix=SHUFFLE_INSIDE)
     else:
         for name in loader_keys(table):
             message = f"`{name}` says how to make batches, but a `{kind.__name__}` gives batches itself"
-            fix = "leave it out, or give a data set (__len__ and __getitem__)"
+            fix = "leave it out; or, if it gives samples, derive it from torch.utils.data.IterableDataset"
             yield Problem(
                 kind="unused-key", message=message, origin=table.key_origin(name), key=f"{key}.{name}", fix=fix
             )
+
+
+def batches_of(split: str) -> str:
+    """Return how to say what the batches of an IterableDataset are."""
+    return (
+        f"write batch_size = 64 under [data.{split}]; or, if it gives whole batches,"
+        ' source = { type = "torch.utils.data.DataLoader", dataset = { ... }, batch_size = "@none" }'
+    )
+
+
+def _gives_samples(kind: type) -> bool:
+    """Return whether it is an IterableDataset that is no loader, which only what it holds would tell for sure.
+
+    Streams of assay make batches themselves.
+    """
+    stream = getattr(sys.modules.get("torch.utils.data"), "IterableDataset", ())
+    is_ours = any(each.__module__.startswith("assay.engine.") for each in kind.__mro__)
+    return issubclass(kind, stream) and not is_ours and not kind.__name__.endswith("Loader")
 
 
 def _is_dataset(kind: type) -> bool:

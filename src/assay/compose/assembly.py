@@ -56,8 +56,9 @@ class Assembled:
 
 
 def assemble(house: House, launch: Launch, *, saver_folder: Path | None = None, bind: Bind | None = None) -> Assembled:
-    from assay.engine import Engine
-    from assay.engine.data.source import Source, as_source
+    from assay.engine import Engine, Loader
+    from assay.engine.data.adopt import as_source
+    from assay.engine.data.source import Source
     from assay.engine.deterministic import limits
     from assay.engine.device import threads_in_use
     from assay.engine.totals import larger
@@ -93,6 +94,8 @@ def assemble(house: House, launch: Launch, *, saver_folder: Path | None = None, 
 
         join_data(engine, house.ranks)
     pipeline = _join_pipeline(house, engine)
+    if isinstance(engine.source, Loader):
+        house.closing.callback(engine.source.close)  # one that was made of a DataLoader
     house.context.set("state", engine.state)
     house.context.set("engine", engine)
     divided = ""
@@ -181,15 +184,22 @@ def listen(assembled: Assembled, recorder: RunRecorder | NullRecorder, launch: L
 
         engine.bus.add(Handler(event=Event.STEP_END, fn=leave, name="stop_at"))
 
-    def say_what_is_run() -> None:
-        is_evaluated = bool(loaders) or period == "never"
-        for line in [*assembled.notes, *_opening(engine, is_evaluated=is_evaluated)]:
-            display.say(line)
-
     def warn(message: str) -> None:
         if isinstance(recorder, NullRecorder):
             display.say(message)
         recorder.tell(Warned(message=message, step=engine.state.step))
+
+    def say_what_is_run() -> None:
+        is_evaluated = bool(loaders) or period == "never"
+        for line in [*assembled.notes, *_opening(engine, is_evaluated=is_evaluated)]:
+            display.say(line)
+        exactness = engine.source.exactness(engine.state.epoch)  # now: the record of the run has all that it prints
+        if not exactness.startswith("exact"):
+            warn(f"data.train is {exactness}. A run that goes on from a checkpoint sees other data.")
+        elif not isinstance(engine.source, Loader) or engine.source is not engine.state.dataloader:
+            display.say(f"data.train: {exactness}")
+        if isinstance(recorder, RunRecorder):
+            recorder.set_exactness(exactness)
 
     for loader in (engine.source, *loaders.values()):
         if isinstance(loader, Loader):
@@ -221,16 +231,13 @@ def evaluation_plan(house: House) -> tuple[str, list[str]]:
 
 
 def _opening(engine: Engine, *, is_evaluated: bool) -> list[str]:
-    """How long the run is and why; how exactly it could go on; what the optimizer trains how, if not all alike."""
+    """Return lines on how long the run is and why, and on what the optimizer trains how, if not all alike."""
     from assay.engine import Loader
     from assay.engine.groups import described
     from assay.engine.totals import arithmetic
 
     state, source = engine.state, engine.source
-    if isinstance(source, Loader):
-        lines = arithmetic(source, epochs=state.max_epochs, total=state.max_steps)
-    else:
-        lines = [f"data.train: {source.exactness}"]
+    lines = arithmetic(source, epochs=state.max_epochs, total=state.max_steps) if isinstance(source, Loader) else []
     if not is_evaluated:
         lines.append("nothing is evaluated: there is no data.valid")
     groups = described(engine.process.backward.optimizers, engine.process.model)

@@ -33,7 +33,16 @@ def examined(config: Config, *, strict: bool = False, training: bool = True) -> 
 
     What only `training` needs may be missing otherwise: the criterion.
     """
-    from assay.build import ROLES, check_graph, check_sources, examine, planned, promised_types, user_code
+    from assay.build import (
+        ROLES,
+        check_graph,
+        check_materials,
+        check_sources,
+        examine,
+        planned,
+        promised_types,
+        user_code,
+    )
 
     if importlib.util.find_spec("torch") is None:
         return _without_torch(config)
@@ -49,7 +58,11 @@ def examined(config: Config, *, strict: bool = False, training: bool = True) -> 
         found = examine(root, **where, **how, is_whole=not config.read_problems)
         if any(problem.severity == "error" for problem in found.problems):
             return found
-        further = (*check_sources(root, **where), *check_graph(root, planned(root, **where), **where))
+        further = (
+            *check_sources(root, **where),
+            *check_materials(root, **where),
+            *check_graph(root, planned(root, **where), **where),
+        )
         return replace(found, problems=(*found.problems, *further))
 
 

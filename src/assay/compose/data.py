@@ -76,7 +76,8 @@ def lengths_of(config: Config, splits: Sequence[str]) -> dict[str, int]:
 
 
 def _length(house: House, split: str) -> int | None:
-    from assay.engine.data.source import Source, as_source
+    from assay.engine.data.adopt import as_source
+    from assay.engine.data.source import Source
 
     data = make_loader(house, split)
     if isinstance(data, Source):

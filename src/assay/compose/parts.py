@@ -23,6 +23,7 @@ def make_process(house: House, *, training: bool) -> Process:
     """Task, model, optimizer, backward, criterion and process, in the order in which they need each other."""
     from assay.engine import as_process, seed_all
     from assay.engine.device import channels_last, move, place, use_threads
+    from assay.engine.lazy_modules import refuse_lazy
     from assay.engine.optim import idle_optimizer
     from assay.engine.parallel.divide import divide
     from assay.engine.precision import in_precision
@@ -33,6 +34,7 @@ def make_process(house: House, *, training: bool) -> Process:
     if make_task(house) is not None:
         seed_all(key(house.seed, INIT))  # whatever it drew, the model begins the same
     model = house.build("model")
+    refuse_lazy(model)
     use_threads(plain(house.root).get("threads", "auto"), model, ranks=house.ranks_here)
     move(model, house.device)
     if settings.get("channels_last"):
@@ -93,6 +95,7 @@ def promise_no_training(context: Context) -> None:
 def make_loader(house: House, split: str) -> Iterable[Any]:
     """The batches of a split: those of its source, or made of its samples."""
     from assay.engine import Loader
+    from assay.engine.data.adopt import gives_samples
     from assay.engine.data.loader import is_dataset
     from assay.engine.names import LOADERS
     from assay.engine.pipes import Stream
@@ -104,6 +107,8 @@ def make_loader(house: House, split: str) -> Iterable[Any]:
     if isinstance(source, Stream):
         others = {key: settings[key] for key in settings if key != "source"}
         return _stream_loader(house, split, source, others, collate)
+    if gives_samples(source):
+        return _batches_of_samples(house, split, source, settings, collate)
     if not is_dataset(source):
         if collate is not None:
             raise InputError(f"The task gave a collate with data.{split}, which gives whole batches.")
@@ -199,6 +204,36 @@ def _stream_loader(house: House, split: str, stream: Stream, settings: dict[str,
         raise InputError(what, where=str(table.key_origin(name)), fix=fix)
     accumulate = house.values("train").get("accumulate", 1) if split == "train" else 1
     loader = StreamLoader(stream, seed=house.seed, split=split, accumulate=accumulate, workers=workers, collate=collate)
+    house.context.set(f"{split}_loader", loader, type=LOADERS.get(split))
+    return loader
+
+
+def _batches_of_samples(
+    house: House, split: str, dataset: Any, settings: dict[str, Any], collate: Any
+) -> Iterable[Any]:
+    """Return batches of what an IterableDataset gives; InputError for keys of items by index."""
+    from assay.build.sources import ORDER_KEYS, SHUFFLE_INSIDE, batches_of
+    from assay.engine.batch_size import batch_size
+    from assay.engine.data.adopt import batched
+    from assay.engine.names import LOADERS
+
+    table = get_at(house.root, ("data", split))
+    assert isinstance(table, Table)
+    node, kind = table.items.get("source"), type(dataset).__name__
+    if "batch_size" not in settings:
+        what = f"data.{split}: {kind} is an IterableDataset, which gives samples, and there is no batch_size."
+        raise InputError(what, where=str(node.origin if node is not None else table.origin), fix=batches_of(split))
+    for name in ORDER_KEYS:
+        if name in settings:
+            what = f"data.{split}: `{name}` is for items by index, but a {kind} gives one sample after the other."
+            raise InputError(what, where=str(table.key_origin(name)), fix=SHUFFLE_INSIDE)
+    given = _loader_settings(house, split, settings)
+    sizes = batch_size(settings["batch_size"], accumulate=given.get("accumulate"), split=split)
+    for name in ("batch_size", "micro_batch_size", "accumulate", "shuffle", "rank", "ranks"):
+        given.pop(name, None)
+    if collate is not None:
+        given.setdefault("collate", collate)
+    loader = batched(dataset, batch_size=sizes.micro, **given)
     house.context.set(f"{split}_loader", loader, type=LOADERS.get(split))
     return loader
 

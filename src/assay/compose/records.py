@@ -76,7 +76,6 @@ def new_record(
         code_dirs=code_outside(config.user_dirs, project),
         keep_output=True,
         secrets=secrets,
-        exactness=assembled.engine.source.exactness if assembled is not None else "",
         **log_formats(config),
     )
     tell_info(recorder, config_toml)

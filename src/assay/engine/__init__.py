@@ -19,9 +19,9 @@ from assay.engine.checkpoint.folder import Where
 from assay.engine.checkpoint.saver import Saver
 from assay.engine.checkpoint.weights import load_checkpoint, load_weights, save_weights
 from assay.engine.data.loader import Loader
+from assay.engine.data.patience import WorkerError
 from assay.engine.data.plan import Plan
 from assay.engine.data.samplers import Balanced, ByLength, Subset, Weighted
-from assay.engine.data.workers import WorkerError
 from assay.engine.engine import Engine
 from assay.engine.groups import Groups
 from assay.engine.handlers.batch_digest import BatchDigest

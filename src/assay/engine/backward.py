@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.optim import SGD, Optimizer
 
+from assay.core.closure import needs_closure
 from assay.core.errors import InputError, did_you_mean
 from assay.engine import unprofiled
 from assay.engine.backward_part import BackwardPart, NonFinite, NonFiniteError
@@ -25,6 +26,7 @@ from assay.engine.losses import (
     Losses,
     Read,
     Term,
+    WeighedMean,
     added,
     blame_loss,
     check_loss,
@@ -118,6 +120,9 @@ class Backward(BackwardPart):
         self._shares: Sequence[float] | None = None
         self._micro = 0
         self._weight: Tensor | float | None = None
+        self._kind = ""  # of the losses without a name, where there are several micro-batches
+        self._sizes: Sequence[int] = ()
+        self._samples = 0
         self._scalars: list[tuple[Tensor, float]] = []
         self._terms: dict[str, Term] = {}
         self._one: Tensor | None = None
@@ -139,7 +144,9 @@ class Backward(BackwardPart):
             self._zero_grad()
         self._is_clean = False
         if self.peers is not None:
-            self._shares = [size / self.peers.samples for size in sizes or (self.peers.samples,)]
+            self._samples = self.peers.samples
+            self._sizes = sizes or (self._samples,)
+            self._shares = [size / self._samples for size in self._sizes]
         elif sizes is None or len(sizes) == 1:
             self._shares = None
         else:
@@ -149,9 +156,10 @@ class Backward(BackwardPart):
                     "Micro-batches are weighted by their samples, but how many these hold is unknown.",
                     fix="Give batches of tensors, or accumulate 1.",
                 )
+            self._sizes, self._samples = sizes, total
             self._shares = [size / total for size in sizes]
         self._micro = self._passes = 0
-        self._weight = None
+        self._weight, self._kind = None, ""
         self._scalars.clear()
         if self._terms:
             self._terms, self.losses = {}, {}
@@ -167,10 +175,13 @@ class Backward(BackwardPart):
                 self._backward_sum(*loss)
             elif not isinstance(loss, Tensor) and isinstance(loss, Mapping):
                 self._backward_named(loss)
+            elif isinstance(loss, WeighedMean):
+                self._backward_weighed(loss)
             elif self._shares is None:
                 self._differentiate(loss)
                 self._scalars.append((loss, 1.0))
             else:
+                self._be_alike("mean")
                 share = self._shares[self._micro]
                 self._micro += 1
                 self._differentiate(loss * share)
@@ -184,7 +195,7 @@ class Backward(BackwardPart):
         """What is to be differentiated of the loss of a micro-batch that may be there for the others' sake only."""
         self._passes += 1
         # Sums of several losses are divided by their weights one by one: none may wait for the next pass.
-        is_apart = isinstance(loss, Mapping) and any(isinstance(each, tuple) for each in loss.values())
+        is_apart = isinstance(loss, Mapping) and any(isinstance(each, tuple | WeighedMean) for each in loss.values())
         peers.begin_pass(is_last=is_apart or self._passes == len(self._shares or ()))
         return worth_nothing(loss) if peers.is_idle else loss
 
@@ -199,6 +210,8 @@ class Backward(BackwardPart):
             self._add_up(self.peers)
         elif self._terms:
             self._join()
+        elif self._kind == "weighed" and self._weight is not None:
+            self._weight = self._weight / self._samples
         if not self._is_known_to_reach:
             self._check_reach()  # in the first step, which is read at once: afterwards the optimizer has its state
         elif self.flag is not None and self._finder is not None:
@@ -267,6 +280,10 @@ class Backward(BackwardPart):
         return points
 
     @property
+    def needs_weights(self) -> bool:
+        return self._shares is not None
+
+    @property
     def told(self) -> tuple[float, dict[str, float], float | None, float]:
         """What is recorded of an update: the loss, those by name, the norm and the rate."""
         return self.loss, self.losses, self.grad_norm, self.lr
@@ -324,6 +341,11 @@ class Backward(BackwardPart):
                 "The loss gives no gradient to any parameter of the optimizer: nothing would be trained.",
                 fix="Make the optimizer from the parameters of the model that is trained; not all can be frozen.",
             )
+        if needs_closure(type(self.optimizer)):
+            raise InputError(
+                f"{type(self.optimizer).__name__} computes the loss again within its step: the step needs a closure.",
+                fix="Write the step yourself, as a StepFunction: it may call optimizer.step(closure).",
+            )
 
     def _are_weights_finite(self) -> bool:
         return self._do_all(all(bool(own(parameter).isfinite().all()) for parameter in self.parameters))
@@ -342,45 +364,59 @@ class Backward(BackwardPart):
             fix='The weights are still those of before. Lower the learning rate, or [train] non_finite="skip".',
         )
 
-    def _backward_sum(self, total: Tensor, weight: Tensor | float) -> None:
+    def _backward_sum(self, total: Tensor, weight: Tensor | float | None) -> None:
         if self._shares is None:
-            loss = total / weight
+            loss = total if weight is None else total / weight
             self._differentiate(loss)
             self._scalars.append((loss, 1.0))
             return
+        self._be_alike("sum" if weight is None else "pair")
         self._differentiate(total)
-        self._weight = weight if self._weight is None else self._weight + weight
+        if weight is not None:
+            self._weight = weight if self._weight is None else self._weight + weight
         self._scalars.append((total, 1.0))
+
+    def _backward_weighed(self, loss: WeighedMean) -> None:
+        if self._shares is None:
+            self._differentiate(loss.value)
+            self._scalars.append((loss.value, 1.0))
+            return
+        self._be_alike("weighed")
+        share, mean = self._shares[self._micro], loss.share(self._sizes[self._micro])
+        self._micro += 1
+        self._differentiate(mean * share)
+        self._scalars.append((mean, share))
+        self._weight = loss.weight if self._weight is None else self._weight + loss.weight
+
+    def _be_alike(self, kind: str) -> None:
+        """Raise InputError when the loss of this micro-batch is of another kind than those before."""
+        if self._kind not in ("", kind):
+            raise two_kinds()
+        self._kind = kind
 
     def _backward_named(self, losses: Mapping[str, Loss]) -> None:
         """All in one pass. Only sums of a window of several need passes of their own: what divides them comes later."""
-        share = 1.0 if self._shares is None else self._shares[self._micro]
-        self._micro += 1
+        micro, self._micro = self._micro, self._micro + 1
         self._check_names(losses)
         if torch.is_anomaly_enabled():
             self._look_at_each(losses)
-        if self.hand_on is not None and any(isinstance(loss, tuple) for loss in losses.values()):
+        divided = {name: self._divided(loss, micro) for name, loss in losses.items()}
+        if self.hand_on is not None and any(weight is not None for _, _, weight in divided.values()):
             what = "Losses by name are (sum, weight) pairs, which a pipeline cannot differentiate one after another."
             raise InputError(what, where="forward_step", fix="Return means by name, or one (sum, weight) pair.")
         means: Tensor | None = None
         sums: list[tuple[Term, Tensor]] = []
-        for name, loss in losses.items():
+        for name, (loss, share, weight) in divided.items():
             factor, term = self.weights.get(name, 1.0), self._terms.setdefault(name, Term())
-            if isinstance(loss, tuple) and self._shares is not None:
-                total, weight = loss
-                if term.scalars and term.weight is None:
-                    raise two_kinds()
-                term.weight = weight if term.weight is None else term.weight + weight
-                term.scalars.append((total.detach(), 1.0))
-                if factor:
-                    sums.append((term, total * factor))
-                continue
-            if term.weight is not None:
+            if term.scalars and (term.weight is None) != (weight is None):
                 raise two_kinds()
-            mean = loss[0] / loss[1] if isinstance(loss, tuple) else loss
-            term.scalars.append((mean.detach(), share))
-            if factor:
-                part = mean * (factor * share)
+            term.scalars.append((loss.detach(), share))
+            part = loss * (factor * share) if factor else None
+            if weight is not None:
+                term.weight = weight if term.weight is None else term.weight + weight
+                term.over = self._samples if isinstance(losses[name], WeighedMean) else 1
+                sums += [] if part is None else [(term, part)]
+            elif part is not None:
                 means = part if means is None else means + part
         try:
             for i, (term, total) in enumerate(sums):
@@ -391,6 +427,16 @@ class Backward(BackwardPart):
         except Exception as error:  # whatever it is goes up as it came, with a note
             error.add_note(f"in the backward pass of the losses {', '.join(losses)}; --debug says of which")
             raise
+
+    def _divided(self, loss: Loss, micro: int) -> tuple[Tensor, float, Tensor | float | None]:
+        """Return (loss, its share, its weight): what of a loss to differentiate now, and what divides it at the end."""
+        if isinstance(loss, tuple):
+            total, weight = loss
+            return (total / weight, 1.0, None) if weight is not None and self._shares is None else (total, 1.0, weight)
+        share = 1.0 if self._shares is None else self._shares[micro]
+        if not isinstance(loss, WeighedMean):
+            return loss, share, None
+        return (loss.value, 1.0, None) if self._shares is None else (loss.share(self._sizes[micro]), share, loss.weight)
 
     def _check_names(self, losses: Mapping[str, Loss]) -> None:
         """InputError for weights of losses that are not there, and for a loss that no gradient comes from."""
@@ -410,7 +456,7 @@ class Backward(BackwardPart):
             for name, loss in losses.items():
                 if self.weights.get(name, 1.0):
                     try:
-                        self._gradients(loss[0] if isinstance(loss, tuple) else loss, keep=True)
+                        self._gradients(self._divided(loss, 0)[0], keep=True)
                     except Exception as error:  # whatever it is goes up as it came, with a note
                         error.add_note(f"in the backward pass of the loss {name!r}")
                         raise
@@ -436,6 +482,7 @@ class Backward(BackwardPart):
     def _join(self) -> None:
         """Put the gradients of sums, divided by their weights, with those of means."""
         for term in self._terms.values():
+            term.settle()
             for parameter, grad in zip(self.parameters, term.grads or (), strict=False):
                 if grad is not None:
                     own = grad / (1.0 if term.weight is None else term.weight)
@@ -447,18 +494,20 @@ class Backward(BackwardPart):
 
         A share may be empty. Losses and weights are added up first: they say what the gradients are divided by.
         """
-        terms = self._terms or ({"": Term(self._scalars, self._weight)} if self._scalars else {})
-        own = [[name, term.weight is not None] for name, term in terms.items()]
+        over = self._samples if self._kind == "weighed" else 1
+        terms = self._terms or ({"": Term(self._scalars, self._weight, over=over)} if self._scalars else {})
+        own = [[name, term.kind] for name, term in terms.items()]
         flat = [number for term in terms.values() for number in (term.sum(read_now), float(term.weight or 0.0))]
-        kind, sums = peers.sum_losses(json.dumps([bool(self._terms), own]), flat, has_none=not terms)
-        is_named, names = json.loads(kind)
-        for (name, is_sum), value, weight in zip(names, sums[::2], sums[1::2], strict=True):
+        kind, sums = peers.sum_losses(json.dumps([bool(self._terms), own, self._kind]), flat, has_none=not terms)
+        is_named, names, _ = json.loads(kind)
+        for (name, how), value, weight in zip(names, sums[::2], sums[1::2], strict=True):
             whole = torch.tensor(value, dtype=torch.float64)
+            divisor = {"": None, "pair": weight, "weighed": weight / peers.samples}[how]
             if is_named:
                 term = self._terms.setdefault(name, Term())
-                term.scalars, term.weight = [(whole, 1.0)], weight if is_sum else None
+                term.scalars, term.weight, term.over = [(whole, 1.0)], divisor, 1
             else:
-                self._scalars, self._weight = [(whole / weight if is_sum else whole, 1.0)], weight if is_sum else None
+                self._scalars, self._weight = [(whole if divisor is None else whole / divisor, 1.0)], divisor
         if self._terms:
             self._join()
         if peers.sharding is not None:
@@ -476,8 +525,6 @@ class Backward(BackwardPart):
         peers.join_(self.parameters)
 
     def _divide(self, weight: Tensor | float) -> None:
-        if self._micro:
-            raise two_kinds()
         torch._foreach_div_([own(p.grad) for p in self.parameters if p.grad is not None], weight)
 
     def _differentiate(self, loss: Tensor) -> None:

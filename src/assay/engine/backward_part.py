@@ -43,6 +43,11 @@ class BackwardPart(ABC):
     row: Row | None = None
     """What the newest update has left on the device, where `defer` was asked for; None if all of it was read."""
 
+    @property
+    def needs_weights(self) -> bool:
+        """Whether the window has parts, here or on other ranks, so that a mean is to come with its denominator."""
+        return False
+
     @abstractmethod
     def begin(self, sizes: Sequence[int] | None) -> None:
         """A window begins. `sizes`: samples of each micro-batch; None for a window of one batch."""

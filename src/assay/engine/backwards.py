@@ -48,6 +48,10 @@ class Backwards(BackwardPart):
     def __iter__(self) -> Iterator[str]:
         return iter(self.by_name)
 
+    @property
+    def needs_weights(self) -> bool:
+        return any(part.needs_weights for part in self._due.values())
+
     def is_due(self, name: str) -> bool:
         """Whether this step updates the part, and so wants its loss."""
         return name in self._due

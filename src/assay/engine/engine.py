@@ -26,8 +26,9 @@ from assay.engine.buffers import Buffers
 from assay.engine.bus import Bus, Listens, bind_by_name, event_named
 from assay.engine.checkpoint.engine_state import restore
 from assay.engine.criterion_misfit import CriterionError, blame_dtype, samples_line
+from assay.engine.data.adopt import as_source
 from assay.engine.data.loader import Loader
-from assay.engine.data.source import Window, as_source, seeded
+from assay.engine.data.source import Window, seeded
 from assay.engine.dead_worker import died
 from assay.engine.exhausted import is_out_of_memory, out_of_memory
 from assay.engine.late import Late, Row, Waiting
@@ -89,12 +90,13 @@ class Engine:
         log_every: int = 1,
     ) -> None:
         self.process: Process = as_process(process)
-        train, seed = seeded(train, seed)
-        self.source = as_source(train, accumulate=accumulate, seed=seed)
+        data, seed = seeded(train, seed)
+        self.source = as_source(data, accumulate=accumulate, seed=seed)
+        self._owns_source = id(self.source) != id(train)  # then nobody else ends its worker processes
         self.seed = checked_seed(seed)
         self.device = torch.device(device)
         self.recorder: Recorder = recorder if recorder is not None else NullRecorder()
-        self.state = State(dataloader=train, stop=stop if stop is not None else Stop())
+        self.state = State(dataloader=data, stop=stop if stop is not None else Stop())
         self._owns_signals = stop is None
         self.log_every = log_every
         self.logged = Logged()
@@ -116,6 +118,8 @@ class Engine:
         self._backward_begin = self.bus.points[Event.BACKWARD_BEGIN]
         self._backward_end = self.bus.points[Event.BACKWARD_END]
         self._is_elsewhere = self.device.type != "cpu"
+        self.is_loading = False
+        """Set while the engine waits for a batch: no step is under way, and every handler has seen the last one."""
         self._randomness = StepRandomness()
         self._is_late = self._is_elsewhere if late is None else late
         self._late: Late | None = None
@@ -265,7 +269,9 @@ class Engine:
         windows = self._windows()
         self._fire_at(Event.EPOCH_BEGIN, state.epoch)
         now = perf_counter()
+        self.is_loading = True
         for window in windows:
+            self.is_loading = False
             loaded = perf_counter()
             waiting += loaded - now
             if step_begin.due <= state.step:
@@ -292,6 +298,8 @@ class Engine:
             telling += now - computed
             if state.stop.reason or state.step == state.max_steps:
                 break
+            self.is_loading = True
+        self.is_loading = False
         if self.ranks is not None:
             self.ranks.beats.between()
         moved, differentiated = self._moving - moved, process.backward.seconds - differentiated
@@ -457,7 +465,7 @@ class Engine:
             windows = source.windows_after(state.epoch, state.epoch_samples)
         else:
             windows = source.windows(state.epoch, state.epoch_step)
-        if state.epoch_step and source.exactness.startswith("replayed"):
+        if state.epoch_step and "(replayed" in source.exactness(state.epoch):
             windows = _replayed(windows, state.epoch_step)
         if self.pipeline is not None:
             windows = self.pipeline.placed_windows(windows)
@@ -615,12 +623,14 @@ class Engine:
             state.error.add_note(f"before that: {error}")
             return
         where = ""
-        if self._can_repeat and not self.source.exactness.startswith("not "):
+        if self._can_repeat and self.source.exactness(state.epoch).startswith("exact"):
             window = next(self._windows(), None)
             where = self._origin(window) if window is not None else ""
         raise self._told(error, where)
 
     def _release(self) -> None:
+        if isinstance(self.source, Loader) and self._owns_source:
+            self.source.close()
         if self._late is not None:
             self._late = None
             self.process.backward.defer(None)

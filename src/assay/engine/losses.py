@@ -6,13 +6,36 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from assay.core.errors import InputError
 from assay.engine.late import Numbers, Place
 
-Loss = Tensor | tuple[Tensor, Tensor | float]
-"""A mean over the batch, or (sum, weight): then the window's loss is the sum of sums over the sum of weights."""
+LOSS = "loss"
+"""The name of the loss in the output of a process; `loss_weight` beside it is what divided it, None for a sum."""
+
+
+@dataclass(frozen=True, slots=True)
+class WeighedMean:
+    """A mean with what it was divided by: targets that are not ignored, weights of classes, elements."""
+
+    value: Tensor
+    weight: Tensor | float
+
+    def share(self, samples: int) -> Tensor:
+        """Return what stands for the mean over so many samples; 0 for a mean over nothing, which is nan.
+
+        Where the weight is the number of samples it is the mean itself, bit for bit.
+        """
+        if isinstance(self.weight, Tensor):
+            return torch.where(self.weight != 0, self.value, 0.0) * (self.weight / max(samples, 1))
+        return self.value * (self.weight / max(samples, 1)) if self.weight else torch.zeros_like(self.value)
+
+
+Loss = Tensor | WeighedMean | tuple[Tensor, Tensor | float | None]
+"""A mean over the samples of the batch; one over something else; (sum, weight), so that the window's loss is the sum of
+sums over the sum of weights; or (sum, None), a sum that nothing divides."""
 Losses = Loss | Mapping[str, Any]
 """One loss, or several by their names."""
 Read = Callable[[Any], float]
@@ -26,6 +49,17 @@ class Term:
     scalars: list[tuple[Tensor, float]] = field(default_factory=list)
     weight: Tensor | float | None = None
     grads: list[Tensor | None] | None = None
+    over: int = 1
+    """By what the weight is to be divided: the samples of the window for weighed means, whose shares are of these."""
+
+    @property
+    def kind(self) -> str:
+        return "" if self.weight is None else "pair" if self.over == 1 else "weighed"
+
+    def settle(self) -> None:
+        """Let `weight` be what divides the sum, once all of it is known."""
+        if self.weight is not None and self.over != 1:
+            self.weight, self.over = self.weight / self.over, 1
 
     def sum(self, read: Read) -> float:
         return sum(read(scalar) * share for scalar, share in self.scalars)
@@ -59,13 +93,26 @@ def worth_nothing(loss: Any) -> Any:
     """A loss that adds nothing to any gradient, and whose backward pass is that of `loss`."""
     if isinstance(loss, Mapping):
         return {name: worth_nothing(each) for name, each in loss.items()}
-    return tuple(each * 0 for each in loss) if isinstance(loss, tuple) else loss * 0
+    if isinstance(loss, tuple):
+        return tuple(None if each is None else each * 0 for each in loss)
+    if isinstance(loss, WeighedMean):
+        return WeighedMean(loss.value * 0, loss.weight * 0)
+    return loss * 0
+
+
+def detached(loss: Any) -> Any:
+    """Return a loss without its graph; of a tuple, each part; of a weighed mean, the mean."""
+    if isinstance(loss, tuple):
+        return tuple(detached(part) for part in loss)
+    if isinstance(loss, WeighedMean):
+        return loss.value.detach()
+    return loss.detach() if isinstance(loss, Tensor) else loss
 
 
 def two_kinds() -> InputError:
     """For losses of one window that cannot be added up."""
     return InputError(
-        "The losses of one window are of two kinds: some are means, some (sum, weight) pairs.",
+        "The losses of one window are of two kinds: some are means, some (sum, weight) pairs or sums.",
         fix="Return the same kind for every batch.",
     )
 
@@ -88,6 +135,7 @@ def blame_loss(loss: object, error: Exception) -> None:
 def check_loss(loss: object, who: str) -> None:
     """InputError for a loss that nothing can be learned from."""
     total = loss[0] if isinstance(loss, tuple) and len(loss) == 2 else loss
+    total = total.value if isinstance(total, WeighedMean) else total
     if not isinstance(total, Tensor):
         kind = f"tuple of {len(total)}" if isinstance(total, tuple) else type(total).__name__
         what = f"is a {kind}; it must be a tensor, or a (sum, weight) pair."

@@ -18,12 +18,10 @@ from assay.core.errors import InputError, choose, did_you_mean
 from assay.core.plain import dumps
 from assay.core.ports import NullRecorder, Recorder
 from assay.engine.handlers.artifact import keep_in
+from assay.engine.losses import LOSS
 from assay.engine.metrics.metric import matrix_csv, parts_of
 
 _MISSING = object()
-
-LOSS = "loss"
-"""The part of an output that is about the batch, not about its samples: left out unless somebody asks for it."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from assay.core.errors import InputError
+from assay.core.errors import InputError, did_you_mean
 from assay.engine.backward import Backward
 from assay.engine.backward_part import BackwardPart, NonFiniteError
+from assay.engine.batches import size_of
 from assay.engine.criterion_misfit import misfit
+from assay.engine.data.collate import fields_of
 from assay.engine.divided import own
+from assay.engine.instance import Instance
 from assay.engine.logged import Logged
-from assay.engine.losses import Losses
+from assay.engine.losses import Losses, detached
 from assay.engine.metrics.metric import Metric
+from assay.engine.reductions import Reduction, Reductions
 from assay.engine.seed import HOOK, key, seed_all, undisturbed
 from assay.engine.sparse import entries
 from assay.engine.state import State
@@ -117,11 +121,23 @@ class Process(ABC):
         )
 
 
+Part = str | int
+"""The name of a field of a batch, or its place."""
+
+
 class Supervised(Process):
     """A model, a criterion and batches of (input, target).
 
+    `input` and `target` name the parts of other batches: keys of a mapping, fields of a dataclass, a namespace, a named
+    tuple or an `Instance`, places of a tuple. Several make several arguments: `model(*inputs)`, and
+    `criterion(pred, *targets)`.
+
     The output is a mapping of `pred`, `target` and `loss`, which `metrics` read in evaluation. Without a criterion
     (None) it can be evaluated, and the output has no loss. Inference takes inputs, with or without a target.
+
+    What a mean of torch was divided by is found out (see `Reductions`), so that micro-batches, ranks and batches of an
+    evaluation count as much as in one large batch; a sum stays a sum. `reduction` says what a criterion gives of which
+    that cannot be told: the "mean" over the samples of a batch, or a "sum".
     """
 
     def __init__(
@@ -133,50 +149,82 @@ class Supervised(Process):
         backward: BackwardPart | None = None,
         metrics: Mapping[str, Metric] | None = None,
         batch_hook: Callable[[Any], Any] | None = None,
+        input: Part | Sequence[Part] | None = None,
+        target: Part | Sequence[Part] | None = None,
+        reduction: Reduction | None = None,
     ) -> None:
         self.model = model
         self.criterion: Any = criterion
         self.metrics = dict(metrics or {})
         self.batch_hook = batch_hook
+        self.reduction = reduction
+        if (input is None) != (target is None) and criterion is not None:
+            raise InputError(
+                f"Supervised was told which part of a batch is the {'target' if input is None else 'input'} only.",
+                fix='Give both: Supervised(..., input="image", target="label").',
+            )
+        self._input = None if input is None else _several(input)
+        self._target = _several(target if target is not None else ())
+        self._has_one_target = target is None or isinstance(target, str | int)
         if backward is not None:
             self.backward = backward
         elif optimizer is not None:
             self.backward = Backward(optimizer)
 
     def forward_step(self, batch: Any) -> tuple[Losses, Any]:
-        if not isinstance(batch, (list, tuple)) or len(batch) != 2:  # a union would be made anew at each step
-            raise InputError(
-                f"Supervised takes batches of (input, target); this one is {_shape_of(batch)}.",
-                fix="Return such pairs from the data set, or write your own Process.",
-            )
-        inputs, target = batch
-        pred = self.model(inputs)
+        if self._input is None:
+            if not isinstance(batch, (list, tuple)) or len(batch) != 2:  # a union would be made anew at each step
+                raise _not_taken(batch)
+            inputs, target = batch
+            pred = self.model(inputs)
+        else:
+            inputs, target = self._parts(batch)
+            pred = self.model(*inputs)
         if not isinstance(pred, Tensor):
             raise self._no_tensor(pred)
+        is_training = torch.is_grad_enabled()
         if self.criterion is None:
-            if torch.is_grad_enabled():
+            if is_training:
                 raise InputError("There is no criterion, and nothing to train by.", fix="Give Supervised a criterion.")
             return None, {"pred": pred, "target": target}  # type: ignore[return-value]
-        loss = self._loss(pred, target)
-        told = loss.detach() if isinstance(loss, Tensor) else _detached(loss)
-        return loss, {"pred": pred.detach(), "target": target, "loss": told}
+        if is_training and not self.backward.needs_weights:
+            loss = self._loss(pred, target)
+            reported = {"loss": detached(loss)}
+        else:
+            with Reductions(size_of(batch)) as watch:
+                mean = self._loss(pred, target)
+            loss = watch.weighed(mean, self.criterion, self.reduction)
+            reported = watch.reported(mean, loss)
+        return loss, {"pred": pred.detach(), "target": target, **reported}
 
     def inference_step(self, batch: Any) -> Any:
-        inputs = batch[0] if isinstance(batch, list | tuple) and len(batch) in (1, 2) else batch
+        if self._input is not None:
+            inputs = [_part(batch, name) for name in self._input] if _has_parts(batch) else [batch]
+        else:
+            inputs = [batch[0] if isinstance(batch, list | tuple) and len(batch) in (1, 2) else batch]
         with torch.no_grad():
-            pred = self.model(inputs)
+            pred = self.model(*inputs)
         if not isinstance(pred, Tensor):
             raise self._no_tensor(pred)
         return {"pred": pred}
 
+    def _parts(self, batch: Any) -> tuple[list[Any], Any]:
+        """Return the inputs and the target, or the targets, of a batch whose parts have names."""
+        assert self._input is not None
+        targets = [_part(batch, name) for name in self._target]
+        inputs = [_part(batch, name) for name in self._input]
+        return inputs, targets[0] if targets and self._has_one_target else tuple(targets)
+
     def _loss(self, pred: Tensor, target: Any) -> Any:
+        targets = (target,) if self._has_one_target else tuple(target)
         try:
-            return self.criterion(pred, target)
+            found = self.criterion(pred, *targets)
         except Exception as error:
-            told = misfit(error, self.criterion, pred, target)
+            told = misfit(error, self.criterion, pred, targets[0]) if len(targets) == 1 else None
             if told is None:
                 raise
             raise told from error
+        return found if isinstance(found, Tensor) else getattr(found, "loss", found)  # AdaptiveLogSoftmaxWithLoss
 
     def _no_tensor(self, pred: object) -> InputError:
         return InputError(
@@ -185,10 +233,45 @@ class Supervised(Process):
         )
 
 
-def _detached(loss: Any) -> Any:
-    if isinstance(loss, tuple):
-        return tuple(_detached(part) for part in loss)
-    return loss.detach() if isinstance(loss, Tensor) else loss
+def _several(names: Part | Sequence[Part]) -> tuple[Part, ...]:
+    return (names,) if isinstance(names, str | int) else tuple(names)
+
+
+def _has_parts(batch: Any) -> bool:
+    return isinstance(batch, Mapping | list | tuple | Instance) or fields_of(batch) is not None
+
+
+def _part(batch: Any, name: Part) -> Any:
+    """Return a part of a batch; InputError names those that there are."""
+    try:
+        if isinstance(batch, Mapping | Instance) or (isinstance(name, int) and isinstance(batch, list | tuple)):
+            return batch[name]  # type: ignore[index]
+        return getattr(batch, str(name))
+    except (KeyError, IndexError, AttributeError):
+        raise InputError(
+            f"A batch has no {name!r}; it is {_shape_of(batch)}.",
+            where="[process] input, target",
+            fix=did_you_mean(str(name), _names_in(batch)) or "Name a part that it has.",
+        ) from None
+
+
+def _names_in(batch: Any) -> list[str]:
+    if isinstance(batch, Mapping | Instance):
+        return [str(name) for name in batch.keys()]  # noqa: SIM118 - an Instance cannot be iterated
+    return list(getattr(batch, "_fields", None) or fields_of(batch) or ())
+
+
+def _not_taken(batch: Any) -> InputError:
+    fix = "Return such pairs from the data set, or write your own Process."
+    names = [f'"{name}"' for name in _names_in(batch)]
+    if not names and isinstance(batch, list | tuple):
+        names = [str(place) for place in range(len(batch))]
+    if len(names) > 1:
+        fix = (
+            f"Say which part is which, as in input = {names[0]}, target = {names[1]}, under [process] or as arguments"
+            " of Supervised; or write your own Process."
+        )
+    return InputError(f"Supervised takes batches of (input, target); this one is {_shape_of(batch)}.", fix=fix)
 
 
 def _bad_gradients(model: nn.Module) -> str:
@@ -199,8 +282,9 @@ def _bad_gradients(model: nn.Module) -> str:
 
 
 def _shape_of(batch: Any) -> str:
+    names = _names_in(batch)
     if isinstance(batch, Mapping):
-        return f"a mapping of {', '.join(map(str, batch))}"
-    if isinstance(batch, list | tuple):
+        return f"a mapping of {', '.join(names)}" if names else "an empty mapping"
+    if isinstance(batch, list | tuple) and not names:
         return f"a {type(batch).__name__} of {len(batch)}"
-    return f"a {type(batch).__name__}"
+    return f"a {type(batch).__name__}" + (f" of {', '.join(names)}" if names else "")

@@ -94,15 +94,15 @@ class _Conditions:
 
     def _data(self) -> Iterator[Condition]:
         exactness = self.attempt.exactness if self.attempt is not None else ""
-        if exactness.startswith("exact"):
+        claim, _, reason = exactness.partition(": ")
+        if claim == "not exact":
+            remedy = "draw from torch, numpy or random only; or give the data set set_rng(key)"
+            yield Condition(name="data.train", value=claim, kind="trap", why=reason, remedy=remedy)
+        elif exactness in ("exact (plan)", "exact (position)"):
             why = "order and augmentation are keyed by seed, epoch and position; workers change nothing"
             yield Condition(name="data.train", value=exactness, kind="safe", why=why)
-        elif exactness.startswith("not exact"):
-            why = "the data set draws from a generator of its own, which nobody can key"
-            remedy = "draw from torch, numpy or random; or give it set_rng(key)"
-            yield Condition(name="data.train", value=exactness, kind="trap", why=why, remedy=remedy)
         elif exactness:
-            why = "the batches come from a loader of yours"
+            why = "the first batches came out equal when they were loaded again; of later ones nothing is known"
             remedy = "give a data set and batch_size; or draw from torch, numpy and random only"
             yield Condition(name="data.train", value=exactness, kind="code", why=why, remedy=remedy)
         if "time" in self.train:

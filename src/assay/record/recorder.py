@@ -144,7 +144,6 @@ class RunRecorder:
         secrets: Secrets | None = None,
         log_format: str = "",
         date_format: str = "",
-        exactness: str = "",
     ) -> Self:
         """A new run in a new folder. `code_dirs` are folders outside of the project whose code belongs to it.
 
@@ -182,7 +181,7 @@ class RunRecorder:
                 created_ns=created_ns,
                 project=str(project.root),
                 config_path=config_path,
-                attempts=(replace(attempt, code=code, environment=environment(), exactness=exactness),),
+                attempts=(replace(attempt, code=code, environment=environment()),),
             )
             run = authorship.signed(folder, run)
             readme.write_first(folder.readme, run, desc)
@@ -215,7 +214,6 @@ class RunRecorder:
         secrets: Secrets | None = None,
         log_format: str = "",
         date_format: str = "",
-        exactness: str = "",
         take_over: bool = False,
         is_trusted: bool = False,
     ) -> Self:
@@ -264,7 +262,6 @@ class RunRecorder:
                 to_step=from_step,
                 changed=tuple(changed),
                 changed_code=_changed_code(home, old.code if old else Code(), code),
-                exactness=exactness,
                 code=code,
                 environment=environment(),
             )
@@ -348,6 +345,11 @@ class RunRecorder:
     def set_best(self, best: Best | None) -> None:
         """Let `run.json` say what is best so far."""
         self._update(replace(self.run, best=best))
+
+    def set_exactness(self, exactness: str) -> None:
+        """Let `run.json` say how exactly this attempt could be gone on with."""
+        attempts = (*self.run.attempts[:-1], replace(self.run.newest, exactness=exactness))
+        self._update(replace(self.run, attempts=attempts))
 
     def set_value(self, name: str, value: Any) -> None:
         """Let `run.json` hold one more value by name: a result that is no curve."""

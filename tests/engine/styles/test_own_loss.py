@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict, namedtuple
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -221,3 +222,143 @@ def test_other_names_of_what_is_measured_are_said() -> None:
     results, samples = evaluate(process, data, split="valid")
 
     assert results.keys() == {"valid/acc"} and samples == 24
+
+
+# ---------------------------------------------------------------------------------------------------- tuples, and parts
+
+
+class TupleGPT(nn.Module):
+    """Returns (logits, loss), as nanoGPT and minGPT do."""
+
+    def __init__(self, order: Any = lambda logits, loss: (logits, loss)) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embedding, self.head = nn.Embedding(11, 6), nn.Linear(6, 11)
+        self.order = order
+
+    def forward(self, idx: Tensor, targets: Tensor | None = None) -> Any:
+        logits = self.head(self.embedding(idx))
+        loss = None if targets is None else cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-1)
+        return self.order(logits, loss)
+
+
+def characters(size: int = 8) -> list[tuple[Tensor, Tensor]]:
+    draw = torch.Generator().manual_seed(0)
+    ids = torch.randint(11, (16, 6), generator=draw)
+    targets = torch.where(torch.rand(16, 5, generator=draw) < torch.linspace(0, 1, 16)[:, None], -1, ids[:, 1:])
+    return [(ids[i : i + size, :-1], targets[i : i + size]) for i in range(0, 16, size)]
+
+
+Named = namedtuple("Named", "scores loss")
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        lambda logits, loss: (logits, loss),
+        lambda logits, loss: (loss, logits) if loss is not None else (logits,),
+        lambda logits, loss: [logits, None, loss],
+        lambda logits, loss: Named(logits, loss),
+    ],
+    ids=["(logits, loss)", "(loss, logits)", "a list", "a named tuple"],
+)
+def test_a_model_may_return_its_loss_in_a_tuple(order: Any) -> None:
+    expected, recorder = trained(Logits(), characters())
+    engine, found = trained(TupleGPT(order), characters())
+
+    assert found.curve("train/loss") == recorder.curve("train/loss")
+    assert same_bits(weights_of(engine.process.model), weights_of(expected.process.model))
+    output = engine.process.validation_step(characters()[0])
+    assert {"scores", "pred"} & output.keys() and "loss" in output
+    without = engine.process.validation_step((characters()[0][0],))
+    assert "loss" not in without
+
+
+class Logits(TupleGPT):
+    """The same by names."""
+
+    def forward(self, idx: Tensor, targets: Tensor | None = None) -> Any:
+        logits, loss = super().forward(idx, targets)
+        return {"loss": loss, "logits": logits}
+
+
+def test_two_numbers_in_a_tuple_are_one_too_many() -> None:
+    with pytest.raises(InputError, match="TupleGPT gave a tuple with 2 numbers in it") as caught:
+        trained(TupleGPT(lambda logits, loss: (loss, logits.mean(), logits)), characters())
+
+    assert '{"loss": loss' in caught.value.fix
+
+
+class Several(TupleGPT):
+    """Two losses with denominators of their own."""
+
+    def forward(self, idx: Tensor, targets: Tensor | None = None) -> Any:
+        logits, loss = super().forward(idx, targets)
+        return {"word_loss": loss, "size_loss": logits.square().mean()}
+
+
+@pytest.mark.parametrize("model", [TupleGPT, Logits, Several])
+def test_targets_that_are_ignored_count_for_nothing_in_micro_batches_and_in_evaluation(model: Any) -> None:
+    whole, expected = trained(model().double(), characters(16))
+    parts, found = trained(model().double(), characters(4), accumulate=4)
+    one, _ = evaluate(whole.process, characters(16), split="valid")
+    uneven, _ = evaluate(whole.process, characters(5), split="valid")
+
+    for name, weight in weights_of(whole.process.model).items():
+        torch.testing.assert_close(weights_of(parts.process.model)[name], weight, rtol=1e-10, atol=1e-12)
+    for name in {point for point, *_ in expected.points} - {"train/lr"}:
+        values = [[value for _, value in each.curve(name)] for each in (found, expected)]
+        assert values[0] == pytest.approx(values[1], rel=1e-10), name
+    if model is not Several:  # whose sum has no one denominator
+        assert uneven == pytest.approx(one, rel=1e-10)
+
+
+START = {"num_heads": 2, "decoder_start_token_id": 0}
+HEADS = {
+    "GPT2LMHeadModel": ("GPT2Config", {"n_embd": 8, "n_layer": 1, "n_head": 2, "n_positions": 16}),
+    "BertForMaskedLM": ("BertConfig", {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}),
+    "BertForTokenClassification": ("BertConfig", {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}),
+    "T5ForConditionalGeneration": (
+        "T5Config",
+        {"d_model": 8, "d_kv": 4, "d_ff": 8, "num_layers": 1, "num_heads": 2, **START},
+    ),
+    "LlamaForCausalLM": (
+        "LlamaConfig",
+        {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2},
+    ),
+}
+
+
+def sentences(size: int) -> list[dict[str, Tensor]]:
+    """Of 12 words at most, with labels of -100 for what is padded: unevenly many in each."""
+    draw = torch.Generator().manual_seed(0)
+    ids = torch.randint(1, 20, (12, 12), generator=draw)
+    labels = torch.where(torch.arange(12) < torch.arange(1, 13)[:, None], ids, -100)
+    return [{"input_ids": ids[i : i + size], "labels": labels[i : i + size]} for i in range(0, 12, size)]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+@pytest.mark.parametrize("head", HEADS)
+def test_labels_of_transformers_that_are_ignored_count_for_nothing(head: str) -> None:
+    transformers = pytest.importorskip("transformers")
+    kind, how = HEADS[head]
+    config = getattr(transformers, kind)(vocab_size=20, num_labels=20, **how)
+    for name in ("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout_rate", "resid_pdrop", "embd_pdrop"):
+        setattr(config, name, 0.0)
+    config.attn_pdrop = 0.0
+    torch.manual_seed(0)
+    start = getattr(transformers, head)(config).double()
+    models = [deepcopy(start), deepcopy(start)]
+
+    whole, expected = trained(models[0], sentences(12))
+    found = trained(models[1], sentences(4), accumulate=3)[1]
+    one, _ = evaluate(whole.process, sentences(12), split="valid")
+    uneven, _ = evaluate(whole.process, sentences(5), split="valid")
+
+    # In single precision: some of these models compute their loss in it, whatever their weights are.
+    losses = [[value for _, value in each.curve("train/loss")] for each in (found, expected)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-6)
+    for name, weight in weights_of(models[0]).items():
+        torch.testing.assert_close(weights_of(models[1])[name], weight, rtol=1e-5, atol=1e-7)
+    assert uneven["valid/loss"] == pytest.approx(one["valid/loss"], rel=1e-6)

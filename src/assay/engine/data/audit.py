@@ -15,10 +15,11 @@ import torch
 
 from assay.core.errors import InputError
 from assay.engine.batches import size_of
+from assay.engine.data.adopt import as_source
 from assay.engine.data.collate import fields_of
 from assay.engine.data.loader import Loader
 from assay.engine.data.randomness import Fetch, private_generators
-from assay.engine.data.source import Source, as_source
+from assay.engine.data.source import Source
 from assay.engine.data.workers import Task, Workers
 
 RANKS = 2
@@ -53,9 +54,10 @@ class _Seen:
 
 def audit(data: Iterable[Any], *, split: str, accumulate: int = 1, seed: int = 0) -> Audit:
     """Load one epoch of a split in several ways and compare. What loading raises is raised here."""
-    if isinstance(data, Loader):
-        return _of_loader(data)
-    return _of_batches(data, split, accumulate, seed)
+    source = data if isinstance(data, Source) else as_source(data, accumulate=accumulate, seed=seed)
+    if isinstance(source, Loader):
+        return _of_loader(source)
+    return _of_batches(source, split, accumulate, is_once=isinstance(data, Iterator))
 
 
 def speed(batches: Iterable[Any], *, seconds: float = 5.0) -> tuple[float, float]:
@@ -100,7 +102,7 @@ def _of_loader(loader: Loader) -> Audit:
     facts += [("processes", dealt)] if dealt else []
     problems += odd
     problems += [f"data.{split} asks for the sample {outside[0]}, of {size}"] if outside else []
-    facts.append(("exactness", loader.exactness if not problems else "not exact"))
+    facts.append(("exactness", loader.exactness() if not problems else "not exact"))
     facts += _shapes(whole)
     problems += _bad(split, whole)
     facts.append(("generators", ", ".join(private) or "none of its own"))
@@ -137,9 +139,7 @@ def _dealt(loader: Loader, whole: Mapping[int, Any]) -> tuple[str, list[str]]:
     return "", [f"{RANKS} processes do not load each sample of data.{loader.split} once: first at position {wrong[0]}"]
 
 
-def _of_batches(data: Iterable[Any], split: str, accumulate: int, seed: int) -> Audit:
-    source = data if isinstance(data, Source) else as_source(data, accumulate=accumulate, seed=seed)
-    once = isinstance(data, Iterator)
+def _of_batches(source: Source, split: str, accumulate: int, *, is_once: bool) -> Audit:
     seen = _Seen()
     samples = batches = windows = 0
     begun, first_s = perf_counter(), 0.0
@@ -152,8 +152,8 @@ def _of_batches(data: Iterable[Any], split: str, accumulate: int, seed: int) -> 
             _add(seen, {number * accumulate + i: (number, digest(batch))}, batch, number)
     seconds = perf_counter() - begun - first_s
     problems: list[str] = []
-    facts = [("exactness", source.exactness)]
-    if windows > 1 and not once:
+    facts = [("exactness", source.exactness())]
+    if windows > 1 and not is_once:
         middle = windows // 2
         rest: dict[int, tuple[Any, int]] = {}
         for number, window in enumerate(source.windows(0, middle), middle):

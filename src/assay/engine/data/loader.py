@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -49,8 +50,9 @@ class Loader:
 
     `sampler`: another order (`Weighted`, `Balanced`, `ByLength`, `Subset`, or one of torch). `batch_sampler`: gives the
     indices of each batch; then `accumulate` batches make an optimizer step. `workers` processes load `prefetch` batches
-    each ahead and stay for all epochs if `persistent_workers`; `timeout_s` is how long a batch may take, `worker_init`
-    is called in each with its number, `start_method` is how they are started. `pin_memory` counts where there is CUDA.
+    each ahead and stay for all epochs if `persistent_workers`; `timeout_s` is how long a batch may take (0 for ever,
+    None for a time learned from those before), `worker_init` is called in each with its number, `start_method` is how
+    they are started. `pin_memory` counts where there is CUDA.
 
     `rank` of `ranks` loads a share: micro-batches are dealt out in turn, so that N ranks load what one rank with N
     times as many micro-batches would, and no sample is left out, padded or given twice.
@@ -75,7 +77,7 @@ class Loader:
         prefetch: int = 2,
         persistent_workers: bool = True,
         pin_memory: bool = False,
-        timeout_s: float = 0.0,
+        timeout_s: float | None = None,
         worker_init: Callable[[int], object] | None = None,
         start_method: StartMethod | None = None,
         rank: int = 0,
@@ -104,6 +106,7 @@ class Loader:
         self.epoch = 0
         self.warn: Callable[[str], None] = _warn
         self._told = 0
+        self._is_tried = False
         self._lists: Listed | None = None
         self.fills = False  # a rank that has fewer micro-batches of a window than others repeats one, of size 0
         self._accumulate = accumulate or 1
@@ -132,15 +135,27 @@ class Loader:
             timeout_s=timeout_s,
             init=worker_init,
             start_method=start_method,
+            warn=_warner(weakref.ref(self)),
         )
         self._pool = new_pool() if workers else None
         self._new_pool = new_pool
         self._persistent = persistent_workers
 
-    @property
-    def exactness(self) -> str:
-        """What resuming in the middle of an epoch means here."""
-        return "not exact (draws from a private generator)" if self.fetch.notes else "exact (plan)"
+    def exactness(self, epoch: int = 0) -> str:
+        """Return what going on in the middle of an epoch means here. Loads a sample, if none was loaded yet."""
+        if not self._is_tried and self._load is self.fetch:
+            self._try(epoch)
+        return f"not exact: {', '.join(self.fetch.notes)}" if self.fetch.notes else "exact (plan)"
+
+    def _try(self, epoch: int) -> None:
+        """Have the first sample loaded, twice as always, by who will load the others: files are not opened here."""
+        for _, position, indices in islice(self.own_tasks(epoch), 1):
+            first = epoch, position, indices[:1]
+            if self._pool is None:
+                self.fetch(*first)
+            else:
+                list(self._pool.run([first]))
+        self._told, self._is_tried = len(self.fetch.notes), True
 
     @property
     def steps_per_epoch(self) -> int:
@@ -282,11 +297,12 @@ class Loader:
                 pool.close()
 
     def _told_of(self, batches: Iterator[Any]) -> Iterator[Any]:
+        self._is_tried = True  # whatever there is to find out comes with the first batch
         for batch in batches:
             if self._told < len(self.fetch.notes):
                 self._told, told = len(self.fetch.notes), self.fetch.notes[self._told :]
                 for note in told:
-                    self.warn(note)
+                    self.warn(f"data.{self.split}: {note}. A run that goes on from a checkpoint sees other data.")
             yield batch
 
 
@@ -305,6 +321,17 @@ def _rows(dataset: TensorDataset, epoch: int, position: int, indices: Sequence[i
 
 def _warn(message: str) -> None:
     warnings.warn(message, stacklevel=3)
+
+
+def _warner(loader: weakref.ref[Loader]) -> Callable[[str], None]:
+    """Return what calls `warn` of a loader, as it is then, and does not keep its worker processes alive."""
+
+    def warn(message: str) -> None:
+        found = loader()
+        if found is not None:
+            found.warn(message)
+
+    return warn
 
 
 def _check(

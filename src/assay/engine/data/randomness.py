@@ -30,11 +30,18 @@ class MapDataset(Protocol):
     def __getitem__(self, index: int) -> Any: ...
 
 
+class _Nowhere:
+    """A number that nobody looks at."""
+
+    value = -1
+
+
 class Fetch:
     """Makes the batch of a position from the samples of a data set, each drawn under its own key.
 
-    It is copied to worker processes, so that a batch is the same whoever loads it. The first sample is loaded twice:
-    one that comes out different draws from a generator that nobody keys, which is told in `notes`.
+    It is copied to worker processes, so that a batch is the same whoever loads it. The first sample is loaded twice. If
+    it comes out different, the generators that the data set has of its own are keyed too; if it still does, `notes` say
+    why loading is not exact.
     """
 
     def __init__(
@@ -52,16 +59,18 @@ class Fetch:
         self.seed = seed
         self.split = split
         self.alone = False  # in a worker process: there are no generators of training to leave alone
+        self.at: Any = _Nowhere()  # a number that others see there: the sample that is being loaded
         self.notes: list[str] = []
         self._split_key = crc32(split.encode("utf-8"))
         self._keyed = [thing for thing, _ in keyable(dataset)]
+        self._own: list[Any] = []  # generators of the data set itself, if it was seen to draw from one
         self._is_checked = False
 
     def __call__(self, epoch: int, position: int, indices: Sequence[int]) -> Any:
         """The batch of `indices`, which stand at `position` and after it."""
         if not self._is_checked:
             self._check(epoch, position, indices)
-        if self.randomness == "none" and not self._keyed:
+        if self.randomness == "none" and not self._keyed and not self._own:
             return self._fetch(indices)
         with nullcontext() if self.alone else undisturbed(keyed=self.randomness != "none"):
             if self.randomness != "sample":
@@ -71,14 +80,17 @@ class Fetch:
 
     def _keyed_items(self, epoch: int, position: int, indices: Sequence[int]) -> list[Any]:
         """Each sample under its own key. What is done here is done for every sample: it is written out flat."""
-        dataset, keyed, samples, index = self.dataset, self._keyed, [], -1
-        seed, split = self.seed, self._split_key
+        dataset, keyed, own, samples, index = self.dataset, self._keyed, self._own, [], -1
+        seed, split, now = self.seed, self._split_key, self.at
         try:
             for at, index in enumerate(indices, position):
                 value = key(seed, SAMPLE, split, epoch, at)
                 key_all(value)
                 for thing in keyed:
                     thing.set_rng(value)
+                for generator in own:
+                    key_generator(generator, value)
+                now.value = index
                 samples.append(dataset[index])
         except Exception as error:  # whatever it is goes up as it came, with a note
             error.add_note(f"while loading the sample {index} of data.{self.split}")
@@ -91,6 +103,8 @@ class Fetch:
             key_all(value)
         for thing in self._keyed:
             thing.set_rng(value)
+        for generator in self._own:
+            key_generator(generator, value)
 
     def _fetch(self, indices: Sequence[int]) -> Any:
         samples = self._items(indices)
@@ -113,6 +127,7 @@ class Fetch:
             raise
 
     def _item(self, index: int) -> Any:
+        self.at.value = index
         try:
             return self.dataset[index]
         except Exception as error:  # whatever it is goes up as it came, with a note
@@ -120,24 +135,28 @@ class Fetch:
             raise
 
     def _check(self, epoch: int, position: int, indices: Sequence[int]) -> None:
-        """Load the first sample twice under one key. InputError when it draws and should not."""
+        """Find out whether the first sample comes out the same twice. InputError when it draws and should not."""
         first = indices[:1]
         with undisturbed():
-            samples = []
-            for _ in range(2):
-                self._seed(epoch, position)
-                before = generators() if self.randomness == "none" else None
-                samples.append(self._items(first) if self.randomness == "batch" else [self._item(i) for i in first])
-                if before is not None and generators() != before:
-                    raise InputError(
-                        f'data.{self.split} says randomness = "none", but loading a sample draws random numbers.',
-                        fix='Set randomness = "sample", which makes the draws a function of seed and position.',
-                    )
-        if not same(*samples):
-            self.notes.append(
-                f"data.{self.split} draws from a private generator{_named(self.dataset)}; resume will not be exact."
-            )
+            if not self._is_same_twice(epoch, position, first):
+                self._own = [generator for generator, _ in generators_in(self.dataset)]
+                if not self._own or not self._is_same_twice(epoch, position, first):
+                    self._own = []
+                    self.notes.append("a sample is another one when it is loaded again, from whatever it is drawn")
         self._is_checked = True
+
+    def _is_same_twice(self, epoch: int, position: int, first: Sequence[int]) -> bool:
+        samples = []
+        for _ in range(2):
+            self._seed(epoch, position)
+            before = generators() if self.randomness == "none" else None
+            samples.append(self._items(first) if self.randomness == "batch" else [self._item(i) for i in first])
+            if before is not None and generators() != before:
+                raise InputError(
+                    f'data.{self.split} says randomness = "none", but loading a sample draws random numbers.',
+                    fix='Set randomness = "sample", which makes the draws a function of seed and position.',
+                )
+        return same(*samples)
 
 
 def keyable(thing: object) -> Iterator[tuple[Any, str]]:
@@ -150,19 +169,35 @@ def keyable(thing: object) -> Iterator[tuple[Any, str]]:
 def private_generators(thing: object) -> list[tuple[str, str]]:
     """(way, kind) of each generator that a data set has of its own, such as (".rng", "numpy.random.Generator")."""
     found = []
-    for inner, way in reach.inside(thing, limit=MAX_SEARCHED):
-        kind = next((each for each in _KINDS if isinstance(inner, each)), None)
-        if kind is not None:
-            found.append((way, f"{kind.__module__.removeprefix('numpy.random.').split('.')[0]}.{kind.__qualname__}"))
+    for generator, way in generators_in(thing):
+        kind = next(each for each in _KEYED if isinstance(generator, each))
+        found.append((way, f"{kind.__module__.removeprefix('numpy.random.').split('.')[0]}.{kind.__qualname__}"))
     return found
 
 
-_KINDS: tuple[type, ...] = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
+def generators_in(thing: object) -> Iterator[tuple[Any, str]]:
+    """Return each generator that a thing has of its own, with the way to it; the global ones are nobody's."""
+    for inner, way in reach.inside(thing, limit=MAX_SEARCHED):
+        if isinstance(inner, tuple(_KEYED)) and not any(inner is shared for shared in _GLOBAL):
+            yield inner, way
 
 
-def _named(dataset: object) -> str:
-    found = private_generators(dataset)
-    return f" ({', '.join(f'{type(dataset).__name__}{way}' for way, _ in found)})" if found else ""
+def key_generator(generator: Any, value: int) -> None:
+    """Key one generator as `key_all` keys the global ones."""
+    next(put for kind, put in _KEYED.items() if isinstance(generator, kind))(generator, value)
+
+
+def _key_numpy(generator: np.random.Generator, value: int) -> None:
+    generator.bit_generator.state = type(generator.bit_generator)(value).state
+
+
+_KEYED: dict[type, Callable[[Any, int], object]] = {
+    torch.Generator: torch.Generator.manual_seed,
+    np.random.Generator: _key_numpy,
+    np.random.RandomState: lambda generator, value: generator.seed(value & 0xFFFFFFFF),
+    random.Random: random.Random.seed,
+}
+_GLOBAL = (torch.default_generator, np.random.mtrand._rand, random._inst)
 
 
 def randomness_of(dataset: MapDataset) -> Randomness:

@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from copy import copy
 from itertools import islice
+from time import perf_counter
 from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import torch
+from torch.utils.data import DataLoader
 
 from assay.core.errors import InputError
 from assay.engine.batches import size_of
+from assay.engine.data.randomness import generators_in, key_generator, same
 from assay.engine.seed import BATCH, key, seed_all, undisturbed
+
+REPLAYED, STATEFUL = "exact (replayed)", "exact (state_dict)"
+TRIED = 3
+"""So many batches are loaded again, to see whether they come out equal."""
+OTHERS = "its first batches are others when they are loaded again"
+_LONG_S = 5.0
+_LOGGER = logging.getLogger("assay")
 
 
 class Window(NamedTuple):
@@ -28,9 +42,11 @@ class Window(NamedTuple):
 class Source(Protocol):
     """Where windows come from."""
 
-    @property
-    def exactness(self) -> str:
-        """What going on in the middle of an epoch means here, for the user."""
+    def exactness(self, epoch: int = 0) -> str:
+        """Return what going on in the middle of an epoch means here, for the user: "exact (HOW)" or "not exact: WHY".
+
+        It is found out by trying, with the data of `epoch`, when it is asked first.
+        """
         ...
 
     @property
@@ -46,8 +62,9 @@ class Source(Protocol):
 class Replayed:
     """Any iterable of batches. Going on in the middle of an epoch goes through what was seen and leaves it out.
 
-    Iterating is keyed: torch, numpy and `random` by (seed, epoch, batch), so that a DataLoader which shuffles and
-    augments by them gives the same again. An iterator that can be iterated only once is refused for a second epoch.
+    Iterating is keyed: torch, numpy and `random` by (seed, epoch, batch), and generators that the iterable has of its
+    own by (seed, epoch). Whether the same comes again then is found out by trying. An iterator that can be iterated
+    only once is refused for a second epoch.
     """
 
     def __init__(self, batches: Iterable[Any], *, accumulate: int = 1, seed: int = 0) -> None:
@@ -57,10 +74,8 @@ class Replayed:
         self.accumulate = accumulate
         self.seed = seed
         self._spent = False
-
-    @property
-    def exactness(self) -> str:
-        return "not resumable (an iterator)" if isinstance(self.batches, Iterator) else "replayed (skips batches)"
+        self._exactness = ""
+        self._generators: list[Any] | None = None
 
     @property
     def steps_per_epoch(self) -> int | None:
@@ -73,6 +88,31 @@ class Replayed:
     def windows(self, epoch: int, start: int) -> Iterator[Window]:
         batches = self._begun(epoch, 0)
         return self._cut(islice(batches, start * self.accumulate, None))
+
+    def exactness(self, epoch: int = 0) -> str:
+        """Return what going on means here, found out with the first batches of an epoch: on a copy, and once."""
+        if not self._exactness:
+            begun = perf_counter()
+            self._exactness = self._tried(epoch)
+            took = perf_counter() - begun
+            if took > _LONG_S:
+                _LOGGER.info("data.train: in %.0f s its first batches were loaded again to see if they are equal", took)
+        return self._exactness
+
+    def _tried(self, epoch: int) -> str:
+        if isinstance(self.batches, Iterator):
+            return "not exact: an iterator can be gone through once only"
+        if isinstance(self.batches, list | tuple):
+            return REPLAYED
+        twin = Replayed(_copied(self.batches), seed=self.seed)
+        first, again = (list(islice(twin._begun(epoch, 0), TRIED)) for _ in range(2))
+        return REPLAYED if same(first, again) else f"not exact: {self._why()}"
+
+    def _why(self) -> str:
+        """Why the first batches of an epoch come out different when they are loaded again."""
+        if getattr(self.batches, "persistent_workers", False):
+            return f"{OTHERS}: its workers keep the state of their generators (persistent_workers=False would help)"
+        return f"{OTHERS}, from whatever they are drawn (`random`, numpy and torch are keyed)"
 
     def _begun(self, epoch: int, done: int) -> Iterator[Any]:
         """The batches of an epoch; the first is number `done`."""
@@ -92,6 +132,7 @@ class Replayed:
 
     def _keyed(self, epoch: int, done: int) -> Iterator[Any]:
         number = done
+        self._key_own(epoch)
         with undisturbed(keyed=True):
             seed_all(key(self.seed, BATCH, epoch, -1))  # for what draws as it begins, as workers of torch do
             iterator = iter(self.batches)
@@ -105,6 +146,17 @@ class Replayed:
             number += 1
             yield batch
 
+    def _key_own(self, epoch: int) -> None:
+        """Key the generators that the iterable has of its own, as a DataLoader has the one it was given."""
+        if self._generators is None:
+            if isinstance(self.batches, DataLoader):
+                # Else the seed of the workers comes from the generator that shuffles, but in the first epoch only where
+                # they live on: the order of all others would depend on which epoch was the first of its process.
+                self.batches.generator = torch.Generator()
+            self._generators = [generator for generator, _ in generators_in(self.batches)]
+        for number, generator in enumerate(self._generators):
+            key_generator(generator, key(self.seed, BATCH, epoch, -2 - number))
+
     def _cut(self, iterator: Iterator[Any]) -> Iterator[Window]:
         if self.accumulate == 1:
             return (Window((batch,), size_of(batch)) for batch in iterator)
@@ -114,6 +166,14 @@ class Replayed:
         while batches := list(islice(iterator, self.accumulate)):
             sizes = [size_of(batch) for batch in batches]
             yield Window(batches, sum(sizes), sizes)
+
+
+def _copied(batches: Any) -> Any:
+    """A shallow copy, so that what is tried leaves no counter of the original elsewhere; else the original."""
+    try:
+        return copy(batches)
+    except Exception:  # whatever a class of the user does when it is copied
+        return batches
 
 
 class KeepsState(Protocol):
@@ -127,9 +187,11 @@ class KeepsState(Protocol):
 
 
 class StatefulData(Replayed):
-    """Batches with a state of their own: it is part of each checkpoint, and going on skips nothing."""
+    """Batches with a state of their own: it is part of each checkpoint, and going on skips nothing.
 
-    exactness = "exact (state_dict)"
+    That is tried too. Where other batches come after a state is loaded, as from workers that augment, whose generators
+    are no part of it, a run that goes on goes through what was seen instead.
+    """
 
     def __init__(self, batches: KeepsState, *, accumulate: int = 1, seed: int = 0) -> None:
         super().__init__(batches, accumulate=accumulate, seed=seed)
@@ -137,11 +199,30 @@ class StatefulData(Replayed):
         self._loaded: dict[str, Any] | None = None
 
     def windows(self, epoch: int, start: int) -> Iterator[Window]:
-        if not start or self._loaded is None:
+        loaded, self._loaded = self._loaded, None
+        if not start or loaded is None or self.exactness(epoch) != STATEFUL:
             return self._watched(super().windows(epoch, start))
-        self.batches.load_state_dict(self._loaded)  # type: ignore[attr-defined]
-        self._loaded = None
+        self.batches.load_state_dict(loaded)  # type: ignore[attr-defined]
         return self._watched(self._cut(self._begun(epoch, start * self.accumulate)))
+
+    def _tried(self, epoch: int) -> str:
+        goes_on = self._goes_on(epoch)
+        if goes_on:
+            return STATEFUL
+        found = super()._tried(epoch)
+        return f"{REPLAYED[:-1]}: its state_dict goes on otherwise)" if (found, goes_on) == (REPLAYED, False) else found
+
+    def _goes_on(self, epoch: int) -> bool | None:
+        """Return whether the batches after a state that is loaded are those that came after it; None without any."""
+        twin: Any = _copied(self.batches)
+        source, whole, states = Replayed(twin, seed=self.seed), [], []
+        for batch in islice(source._begun(epoch, 0), TRIED):
+            whole.append(batch)
+            states.append(twin.state_dict())
+        if not whole[1:]:
+            return None
+        twin.load_state_dict(states[0])
+        return same(whole[1:], list(islice(source._begun(epoch, 1), TRIED - 1)))
 
     def _watched(self, windows: Iterator[Window]) -> Iterator[Window]:
         for window in windows:
@@ -175,14 +256,3 @@ def seeded(data: Iterable[Any], seed: int | None) -> tuple[Iterable[Any], int]:
     if data.is_seeded:
         return data, data.seed if seed is None else seed
     return (data, 0) if seed is None else (data.seeded(seed), seed)
-
-
-def as_source(data: Iterable[Any] | Source, *, accumulate: int = 1, seed: int = 0) -> Source:
-    """The source itself, or one that goes through the iterable anew for each epoch."""
-    if isinstance(data, Source):
-        if accumulate != 1:
-            raise InputError("accumulate belongs to the Loader when there is one.", fix="Loader(..., accumulate=...)")
-        return data
-    if callable(getattr(data, "state_dict", None)) and callable(getattr(data, "load_state_dict", None)):
-        return StatefulData(data, accumulate=accumulate, seed=seed)  # type: ignore[arg-type]
-    return Replayed(data, accumulate=accumulate, seed=seed)

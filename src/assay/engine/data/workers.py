@@ -12,6 +12,7 @@ import pickle
 import signal
 import traceback
 import weakref
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,16 +20,19 @@ from itertools import chain, islice
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from multiprocessing.reduction import ForkingPickler
-from typing import Any, Literal
+from threading import Event, Thread
+from time import monotonic, perf_counter
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.multiprocessing  # which teaches pickle to send tensors through shared memory
 from torch.utils.data._utils import worker as torch_worker  # private: `get_worker_info` reads what is set there
 
 from assay.core import signals
-from assay.core.errors import AssayError, InputError
+from assay.core.errors import InputError
 from assay.core.parent import end_with, main_pid
 from assay.core.signals import is_crash
+from assay.engine.data.patience import NOTHING, STARTING, Patience, WorkerError, on_request, stack_of, standing_still
 from assay.engine.data.randomness import Fetch
 
 StartMethod = Literal["fork", "spawn", "forkserver"]
@@ -44,21 +48,22 @@ class Parent:
     ends_it: bool
 
 
+_GRACE_S = 2.0
+"""What is waited more, before a worker is said to stand still: the whole group of processes may have been stopped."""
+_SLICE_S = 5.0
 WATCH_S = 2.0
 """How often an idle worker looks whether the process that it works for is still there."""
 MAX_UNREAD_BYTES = 32_000
 """Tasks that wait in the pipe of a worker: more might not fit, and then each would wait for the other for ever."""
-
-
-class WorkerError(AssayError):
-    """A worker process ended, or was silent for too long."""
+_UNKILLABLE_S = 5.0
 
 
 class Workers:
     """`workers` processes that run `fetch`; they start at the first use and end with `close` or with this object.
 
-    `prefetch`: batches that each has ready or in the making. `timeout_s`: how long a batch may take, 0 for ever.
-    `init` is called in each process with its number.
+    `prefetch`: batches that each has ready or in the making. `timeout_s`: how long a batch may take, 0 for ever; None
+    for a time that is learned from those before. A worker that is silent for longer is told with its stack, first by
+    `warn`, then by the WorkerError that ends the run. `init` is called in each process with its number.
     """
 
     def __init__(
@@ -67,20 +72,26 @@ class Workers:
         workers: int,
         *,
         prefetch: int = 2,
-        timeout_s: float = 0.0,
+        timeout_s: float | None = None,
         init: Callable[[int], object] | None = None,
         start_method: StartMethod | None = None,
+        warn: Callable[[str], object] = lambda message: None,
     ) -> None:
         self.fetch = fetch
         self.workers = workers
         self.prefetch = prefetch
-        self.timeout_s = timeout_s
+        self.patience = Patience(timeout_s)
         self.init = init
         self.start_method = start_method
+        self.warn = warn
         self.is_busy = False
-        self._processes: list[tuple[BaseProcess, Connection]] = []
-        self._owed = [0] * workers
-        weakref.finalize(self, _end, self._processes, os.getpid())
+        self._processes: list[_Process] = []
+        self._owed: list[deque[Task]] = [deque() for _ in range(workers)]
+        self._receiving: tuple[int, float] | None = None
+        self._silent: WorkerError | None = None
+        self._guard: Thread | None = None
+        self._closed = Event()
+        weakref.finalize(self, _end, self._processes, os.getpid(), self._closed)
 
     def run(self, tasks: Iterable[Task]) -> Generator[Any]:
         """The batch of each task, in order. What loading one raises is raised here in its place."""
@@ -129,8 +140,11 @@ class Workers:
 
     def close(self) -> None:
         """End the processes; they start again at the next use."""
-        _end(self._processes, os.getpid())
-        self._owed = [0] * self.workers
+        _end(self._processes, os.getpid(), self._closed)
+        if self._guard is not None:
+            self._guard.join()
+        self._guard = self._silent = None
+        self._owed = [deque() for _ in range(self.workers)]
 
     def _start(self) -> None:
         context: Any = multiprocessing.get_context(self.start_method)
@@ -140,18 +154,30 @@ class Workers:
         parent = Parent(pid=os.getpid() if method != "forkserver" else 0, ends_it=bool(main_pid()))
         for number in range(self.workers):
             mine, theirs = context.Pipe()
-            ours = [connection for _, connection in self._processes] + [mine]
+            reader, writer = context.Pipe(duplex=False)
+            at = context.RawValue("q", STARTING)
+            ours = [end for each in self._processes for end in (each.connection, each.stack)] + [mine, reader]
             process = context.Process(
                 target=_work,
-                args=(self.fetch, theirs, ours if forked else [], self.init, number, self.workers, parent),
+                args=(
+                    self.fetch,
+                    theirs,
+                    writer,
+                    at,
+                    ours if forked else [],
+                    self.init,
+                    number,
+                    self.workers,
+                    parent,
+                ),
                 name=f"assay-{self.fetch.split}-{number}",
                 daemon=True,
             )
             try:
                 process.start()
             except (pickle.PicklingError, AttributeError, TypeError) as error:
-                mine.close()
-                theirs.close()
+                for end in (mine, theirs, reader, writer):
+                    end.close()
                 self.close()
                 raise InputError(
                     f"data.{self.fetch.split}: what worker processes need cannot be sent to them: {error}",
@@ -161,37 +187,98 @@ class Workers:
                 self.close()
                 raise
             theirs.close()
-            self._processes.append((process, mine))
+            writer.close()
+            self._processes.append(_Process(process, mine, reader, at))
+        self._closed.clear()
+        self._guard = Thread(target=_guard, args=(weakref.ref(self), self._closed), name="assay-guard", daemon=True)
+        self._guard.start()
 
     def _send(self, number: int, task: Task) -> None:
         try:
-            self._processes[number][1].send(task)
+            self._processes[number].connection.send(task)
         except OSError as error:
             raise self._ended(number) from error
-        self._owed[number] += 1
+        self._owed[number].append(task)
 
     def _receive(self, number: int) -> Any:
-        process, connection = self._processes[number]
-        if not wait([connection], self.timeout_s or None):
-            pid = process.pid
-            self.close()
-            raise WorkerError(
-                f"The loader worker {number} of data.{self.fetch.split} (pid {pid}) gave no batch in"
-                f" {self.timeout_s:g} s.",
-                fix=f"Look at what it waits for, or raise data.{self.fetch.split}.timeout.",
-            )
+        connection = self._processes[number].connection
+        if not wait([connection], self.patience.say_s):
+            self._wait(number)
+        self._receiving = number, monotonic()
         try:
-            notes, batch, error = connection.recv()
+            notes, seconds, batch, error = connection.recv()
         except (EOFError, OSError) as ended:
-            raise self._ended(number) from ended
-        self._owed[number] -= 1
+            error = self._silent or self._ended(number)
+            self.close()
+            raise error from ended
+        finally:
+            self._receiving = None
+        self.patience.took(seconds)
+        self._owed[number].popleft()
         self.fetch.notes += [note for note in notes if note not in self.fetch.notes]
         if error is not None:
             raise error
         return batch
 
+    def _wait(self, number: int) -> None:
+        """Return when a worker that is late has something to say; WorkerError when that takes too long."""
+        say_s, end_s = self.patience.say_s, self.patience.end_s
+        assert say_s is not None and end_s is not None
+        connection = self._processes[number].connection
+        if wait([connection], min(say_s, _GRACE_S)):
+            return
+        if end_s > say_s:
+            what, where = self._standing_still(number, say_s)
+            self.warn(f"{what} The run ends if that lasts {end_s:.0f} s ({self._timeout}).\n  at:  {where}")
+        # In slices: a clock that ran on while all processes were stopped together counts for one of them only.
+        for _ in range(round((end_s - say_s) / _SLICE_S)):
+            if wait([connection], _SLICE_S):
+                return
+        error = self._too_silent(number, end_s)
+        self.close()
+        raise error
+
+    def guard(self) -> None:
+        """Kill a worker that lets go of no batch, so that whoever receives it learns that.
+
+        The descriptors of shared tensors come from a thread of the worker. One that is stopped, or that holds the
+        interpreter lock, has sent the batch and yet does not answer, and `recv` has no time limit.
+        """
+        receiving, end_s = self._receiving, self.patience.end_s
+        if receiving is None or end_s is None or monotonic() - receiving[1] < end_s or self._silent is not None:
+            return
+        number, since = receiving
+        error = self._too_silent(number, end_s)
+        if self._receiving == (number, since):
+            self._silent = error
+            self._processes[number].process.kill()
+
+    @property
+    def _timeout(self) -> str:
+        return f"data.{self.fetch.split}.timeout"
+
+    def _too_silent(self, number: int, seconds: float) -> WorkerError:
+        what, where = self._standing_still(number, seconds)
+        fix = f"Look at what it waits for. {self._timeout} says how long a batch may take."
+        return WorkerError(what, where=where, fix=fix)
+
+    def _standing_still(self, number: int, seconds: float) -> tuple[str, str]:
+        process, _, stack, at = self._processes[number]
+        owed = list(self._owed[number])
+        if any(at.value in indices for _, _, indices in owed):
+            where = f"sample {at.value}"
+        else:
+            where = f"the samples {', '.join(map(str, owed[0][2]))}"
+        who = f"The loader worker {number} of data.{self.fetch.split}"
+        pid = process.pid or 0
+        if at.value == STARTING:
+            frames = ["it is being started: it imports modules and unpickles the data set"]
+        else:
+            frames = stack_of(pid, stack)
+        return standing_still(who, pid, where, seconds, frames, self.patience)
+
     def _ended(self, number: int) -> WorkerError:
-        process, _ = self._processes[number]
+        process = self._processes[number].process
         process.join(1.0)
         code, pid = process.exitcode, process.pid
         self.close()
@@ -208,21 +295,48 @@ class Workers:
 _OUT_OF_MEMORY = "Most likely the memory ran out (dmesg | tail): use fewer workers, smaller batches or less prefetch."
 
 
-def _end(processes: list[tuple[BaseProcess, Connection]], owner: int) -> None:
+class _Process(NamedTuple):
+    """A worker: its tasks and batches, what it writes its stack to, and the sample that it is at."""
+
+    process: BaseProcess
+    connection: Connection
+    stack: Connection
+    at: Any
+
+
+def _guard(workers: weakref.ref[Workers], closed: Event) -> None:
+    """Look after workers until they are closed, or nobody has them any more."""
+    while not closed.wait(_SLICE_S):
+        found = workers()
+        if found is not None:
+            found.guard()
+        del found  # it would live as long as this waits
+
+
+def _end(processes: list[_Process], owner: int, closed: Event) -> None:
     if os.getpid() != owner:
         return  # a copy in a forked process: they are not its own
-    for process, connection in processes:
+    closed.set()
+    for process, connection, stack, _ in processes:
         connection.close()
+        stack.close()
         process.kill()  # signals that ask politely are ignored there, and nothing there needs an ending
-    for process, _ in processes:
-        process.join()
-        process.close()
+    for process, *_ in processes:
+        process.join(_UNKILLABLE_S)
+        if process.is_alive():
+            # It waits inside of the kernel, for a disk that is gone: Python, as it exits, would wait for it too.
+            # `_children` is a private name of CPython 3.11 to 3.14; without it only that exit would hang.
+            getattr(multiprocessing.process, "_children", set()).discard(process)
+        else:
+            process.close()
     processes.clear()
 
 
 def _work(
     fetch: Fetch,
     connection: Connection,
+    stack: Connection,
+    at: Any,
     ours: Sequence[Connection],
     init: Callable[[int], object] | None,
     number: int,
@@ -242,6 +356,8 @@ def _work(
         id=number, num_workers=workers, seed=fetch.seed, dataset=dataset
     )
     fetch.alone = True
+    on_request(stack)
+    fetch.at, at.value = at, NOTHING
     broken: Exception | None = None
     try:
         if init is not None:
@@ -261,10 +377,12 @@ def _work(
 
 def _answer(fetch: Fetch, task: Task, broken: Exception | None, number: int) -> Any:
     """The message with the batch of a task, or with what went wrong."""
+    begun = perf_counter()
     try:
-        return ForkingPickler.dumps((fetch.notes, None if broken else fetch(*task), broken))
+        batch = None if broken else fetch(*task)
+        return ForkingPickler.dumps((fetch.notes, perf_counter() - begun, batch, broken))
     except Exception as error:  # of the user's data: the process that asked raises it
-        return ForkingPickler.dumps((fetch.notes, None, _sendable(error, number)))
+        return ForkingPickler.dumps((fetch.notes, perf_counter() - begun, None, _sendable(error, number)))
 
 
 def _sendable(error: Exception, number: int) -> Exception:

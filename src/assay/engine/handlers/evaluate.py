@@ -18,10 +18,12 @@ from assay.core.events import Event, Handler
 from assay.core.facts import Evaluated
 from assay.core.ports import NullRecorder, Recorder
 from assay.engine.batches import blame_device, size_of, to_device
+from assay.engine.data.adopt import refuse_samples
 from assay.engine.data.loader import Loader
 from assay.engine.data.source import seeded
 from assay.engine.engine import Engine
 from assay.engine.logged import Logged
+from assay.engine.losses import LOSS
 from assay.engine.metrics.means import Mean
 from assay.engine.metrics.metric import Metric, as_metric
 from assay.engine.outputs import Evaluation, Pipes
@@ -52,6 +54,8 @@ class Evaluate:
     ) -> None:
         if limit is not None and limit < 1:
             raise InputError(f"The limit of an evaluation is {limit} batches; it must be at least 1.")
+        for split, batches in splits.items():
+            refuse_samples(batches, f"The split {split}")
         self.splits = dict(splits)
         self.every = every
         self.limit = limit
@@ -217,8 +221,8 @@ def evaluate(
             evaluation.batch, evaluation.size = batch, _counted(batch, split)
             evaluation.samples += evaluation.size
             if pipeline is None or pipeline.is_last:
-                if isinstance(output, Mapping) and output.get("loss") is not None:
-                    _add_loss(loss, output["loss"], evaluation.size)
+                if isinstance(output, Mapping) and output.get(LOSS) is not None:
+                    _add_loss(loss, output, evaluation.size)
                 output = pipes(output)
                 for metric in used.values():
                     metric.update(output)
@@ -232,7 +236,7 @@ def evaluate(
             fix = f"Look at [data.{split}]."
             raise InputError(f"The split {split} is empty: there is nothing to evaluate.", fix=fix)
         results = evaluation.metrics
-        if loss.weight:
+        if not loss.is_empty:
             results[f"{split}/loss"] = loss.value()
         results |= logged.take(split, ranks)
         for name, metric in used.items():
@@ -299,8 +303,8 @@ def _logging_to(logged: Logged, process: Process) -> Iterator[None]:
         process.logged = before
 
 
-def _add_loss(mean: Mean, loss: Any, count: int) -> None:
-    if isinstance(loss, tuple):
-        mean.add_sum(*loss)
+def _add_loss(mean: Mean, output: Mapping[str, Any], count: int) -> None:
+    if isinstance(output[LOSS], tuple):
+        mean.add_sum(*output[LOSS])
     else:
-        mean.add(loss, count)
+        mean.add(output[LOSS], output.get(f"{LOSS}_weight", count))

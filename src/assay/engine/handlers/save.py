@@ -24,6 +24,7 @@ from assay.engine.checkpoint.engine_state import capture
 from assay.engine.checkpoint.folder import Where
 from assay.engine.checkpoint.saver import Saver
 from assay.engine.checkpoint.tensor_file import Staging
+from assay.engine.data.patience import WorkerError
 from assay.engine.divided import own
 from assay.engine.engine import Engine
 from assay.engine.sparse import entries
@@ -138,8 +139,18 @@ class Save:
         self._write(engine, "keypoint")
 
     def rescue(self, engine: Engine) -> None:
-        """After a step that was not finite, a keypoint of the state before it: there the run can go on."""
-        if not isinstance(engine.state.error, NonFiniteError):
+        """Write the state of the last step, if the failure has left it whole.
+
+        After a step that was not finite this is a keypoint. A failure to load, of training or of evaluation, leaves a
+        checkpoint, unless the ranks have to write it together: the others wait elsewhere.
+        """
+        error = engine.state.error
+        is_of_data = isinstance(error, WorkerError) or (engine.is_loading and isinstance(error, Exception))
+        if is_of_data and self.saver.writers is None:
+            if engine.state.step and engine.state.step != self.last_step:
+                self._write(engine, "checkpoint")
+            return
+        if not isinstance(error, NonFiniteError):
             return
         spoilt = _spoilt(engine.process.model)
         if self.saver.writers is not None and engine.ranks is not None and not engine.ranks.all_agree(not spoilt):

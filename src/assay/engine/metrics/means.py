@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from assay.core.errors import InputError
@@ -15,8 +17,8 @@ from assay.engine.metrics.metric import taken, wide
 class Mean:
     """Weighted mean of numbers: those given to `add`, or of the part `of` of what a process returns.
 
-    The part is a (sum, weight) pair, a value for each sample, or one value: then it counts as the mean over the
-    samples of the batch.
+    The part is a (sum, weight) pair, a value for each sample, or one value: the mean over the samples of the batch, or
+    over what `loss_weight` beside `loss` says. Where that weight is None the values are sums, and it is their sum.
     """
 
     def __init__(self, of: str = "loss") -> None:
@@ -26,19 +28,32 @@ class Mean:
     def reset(self) -> None:
         self.total: Tensor | float = 0.0
         self.weight: Tensor | float = 0.0
+        self.is_sum = False
 
-    def add(self, value: Tensor | float, weight: Tensor | float = 1.0) -> None:
-        self.add_sum(wide(value) * wide(weight), weight)
+    def add(self, value: Tensor | float, weight: Tensor | float | None = 1.0) -> None:
+        """Take in a mean and what it was divided by: 0 for a mean over nothing, whatever it is; None for a sum."""
+        total, divisor = wide(value), 1.0 if weight is None else wide(weight)
+        if isinstance(divisor, Tensor):
+            total = torch.where(divisor != 0, total, 0.0) * divisor
+        elif weight is not None:
+            total = total * divisor if divisor else 0.0
+        self.add_sum(total, weight)
 
-    def add_sum(self, total: Tensor | float, weight: Tensor | float) -> None:
-        """Take in what is a sum already."""
+    def add_sum(self, total: Tensor | float, weight: Tensor | float | None) -> None:
+        """Take in what is a sum already; with the weight None nothing divides it."""
         self.total = self.total + wide(total)
-        self.weight = self.weight + wide(weight)
+        if weight is None:
+            self.is_sum = True
+        else:
+            self.weight = self.weight + wide(weight)
 
     def update(self, output: Any) -> None:
         (part,) = taken(output, self.of, by="Mean")
+        divisor = f"{self.of}_weight"
         if isinstance(part, tuple):
             self.add_sum(*part)
+        elif isinstance(output, Mapping) and divisor in output:
+            self.add(part, output[divisor])
         elif getattr(part, "ndim", 0):
             self.add_sum(part.double().sum() if isinstance(part, Tensor) else part.sum(), math.prod(part.shape))
         else:
@@ -52,8 +67,16 @@ class Mean:
 
     def merge(self, other: Mean) -> None:
         self.add_sum(other.total, other.weight)
+        self.is_sum = self.is_sum or other.is_sum
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was given that counts."""
+        return not self.is_sum and not self.weight
 
     def value(self) -> float:
+        if self.is_sum:
+            return float(self.total)
         weight = float(self.weight)
         return float(self.total) / weight if weight else float("nan")
 

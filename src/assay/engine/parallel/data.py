@@ -30,9 +30,10 @@ def join_data(engine: Engine, ranks: Ranks) -> Ranks:
     """The same for ranks that are there already."""
     process: Any = engine.process
     source = engine.source
-    if not isinstance(source, Loader):
+    if not isinstance(source, Loader) or source is not engine.state.dataloader:
+        kind = type(engine.state.dataloader).__name__
         raise InputError(
-            f"data.train gives batches itself ({source.exactness}): they cannot be divided among {ranks.count} ranks.",
+            f"data.train is a {kind}, which gives batches itself: they cannot be divided among {ranks.count} ranks.",
             fix="Give a data set (__len__ and __getitem__) and batch_size, or train in one process.",
         )
     if (source.rank, source.ranks) != (ranks.rank, ranks.count):

@@ -6,6 +6,7 @@ import logging
 import warnings
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
+from copy import copy
 from dataclasses import dataclass
 from enum import Enum
 from itertools import islice
@@ -18,8 +19,8 @@ from assay.core.errors import AssayError, InputError
 from assay.core.parent import end_with, main_pid
 from assay.engine.batches import size_of
 from assay.engine.data.collate import collate as default
-from assay.engine.data.randomness import generators
-from assay.engine.data.source import Window
+from assay.engine.data.randomness import generators, same
+from assay.engine.data.source import OTHERS, TRIED, Window
 from assay.engine.pipes.stream import Cursor, Pass, Position, Stream
 from assay.engine.seed import undisturbed
 
@@ -80,11 +81,33 @@ class StreamLoader:
         self.ranks = ranks
         self._state: dict[str, Any] | None = None
         self._checked = 0
+        self._exactness = ""
 
-    @property
-    def exactness(self) -> str:
-        replayed = self.stream.replayed()
-        return f"replayed ({', '.join(replayed)} skips items)" if replayed else "exact (position)"
+    def exactness(self, epoch: int = 0) -> str:
+        if not self._exactness:
+            replayed = self.stream.replayed()
+            how = f"replayed: {', '.join(replayed)} skips items" if replayed else "position"
+            why = self._differs(epoch)
+            self._exactness = f"not exact: {why}" if why else f"exact ({how})"
+        return self._exactness
+
+    def _differs(self, epoch: int) -> str:
+        """Load the first batches again, whole and from the position after the first; return why they differ, or ""."""
+        twin = copy(self)
+        twin.accumulate = 1
+        first, positions = [], []
+        with undisturbed():
+            for window in islice(twin.windows(epoch, 0), TRIED):
+                first.append(window.batches)
+                positions.append(twin.state_dict())
+            again = [window.batches for window in islice(twin.windows(epoch, 0), TRIED)]
+            if not same(first, again):
+                return f"{OTHERS}, from whatever a stage draws them (each is keyed that says random=True)"
+            if not first[1:]:
+                return ""
+            twin.load_state_dict(positions[0])
+            rest = [window.batches for window in islice(twin.windows(epoch, 1), TRIED - 1)]
+        return "" if same(first[1:], rest) else "other batches come after a position than came there before"
 
     @property
     def steps_per_epoch(self) -> int | None:

@@ -15,7 +15,7 @@ from assay.core.errors import InputError
 from assay.engine.backward import Backward
 from assay.engine.backward_part import BackwardPart, NonFiniteError
 from assay.engine.backwards import Backwards
-from assay.engine.losses import Losses
+from assay.engine.losses import Losses, detached
 from assay.engine.metrics.metric import Metric
 from assay.engine.process import Process
 from assay.engine.scaler import ScaledBackward
@@ -176,13 +176,6 @@ class OwnProcess(Process):
         return returned, {"loss": detached(returned)}
 
 
-def detached(value: Any) -> Any:
-    """The same without its graph: tensors, and tuples of them."""
-    if isinstance(value, tuple):
-        return tuple(detached(part) for part in value)
-    return value.detach() if isinstance(value, Tensor) else value
-
-
 def pair_output(model: nn.Module, batch: Any, who: str) -> dict[str, Any]:
     """`pred` and `target` of a batch (input, target), which is what is measured where no code says what to do."""
     if not isinstance(batch, list | tuple) or len(batch) != 2:
@@ -203,7 +196,8 @@ def _number(loss: Any) -> float:
     if loss is None:
         return math.nan
     if isinstance(loss, tuple):
-        return float(detached(loss[0])) / float(detached(loss[1]))
+        total, weight = detached(loss)
+        return float(total) if weight is None else float(total) / float(weight)
     return float(detached(loss))
 
 

@@ -1,0 +1,63 @@
+"""Checks of models and optimizers whose class says that the engine cannot train with them as they are."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from assay.build.graph import expected
+from assay.config.tree import KeyPath, List, Node, Table, dotted
+from assay.core.closure import needs_closure
+from assay.core.diagnostics import Problem
+
+LAZY_FIX = "give the sizes: nn.Linear(128, 64) in place of nn.LazyLinear(64)"
+CLOSURE_FIX = (
+    "write the step yourself, as a function that makes `step(batch)`: it may call optimizer.step(closure)"
+    " (docs: reference/process); or take another optimizer"
+)
+
+
+def check_materials(root: Table, *, user_dirs: Sequence[Path], trusted: Collection[str] = ()) -> list[Problem]:
+    """Return a problem for each lazy module of the model, and for each optimizer whose step needs a closure.
+
+    Call it inside `user_code(user_dirs)`.
+    """
+
+    def kind(path: KeyPath) -> Any:
+        return expected(root, path, user_dirs=user_dirs, trusted=trusted)
+
+    problems: list[Problem] = []
+    lazy = getattr(sys.modules.get("torch.nn.modules.lazy"), "LazyModuleMixin", ())
+    for path, table in _calls(root.items.get("model"), ("model",)):
+        if isinstance(found := kind(path), type) and issubclass(found, lazy):
+            message = f"`{found.__name__}` has no weights before its first batch, and the optimizer is made before it"
+            origin, key = table.items["type"].origin, dotted(path)
+            problems.append(Problem(kind="lazy-module", message=message, origin=origin, key=key, fix=LAZY_FIX))
+    if not _is_updated_by_engine(kind(("process",))):
+        return problems
+    for path, table in _calls(root.items.get("optimizer"), ("optimizer",)):
+        if isinstance(found := kind(path), type) and needs_closure(found):
+            message = f"`{found.__name__}` computes the loss again within its step: the step needs a closure"
+            origin, key = table.items["type"].origin, dotted(path)
+            problems.append(Problem(kind="needs-closure", message=message, origin=origin, key=key, fix=CLOSURE_FIX))
+    return problems
+
+
+def _is_updated_by_engine(process: Any) -> bool:
+    """Return whether the update of a process is that of `assay.engine.Process`, which calls `optimizer.step()`."""
+    update = getattr(process, "update", None)
+    return isinstance(process, type) and getattr(update, "__module__", "") == "assay.engine.process"
+
+
+def _calls(node: Node | None, path: KeyPath) -> Iterator[tuple[KeyPath, Table]]:
+    """Yield each table with a `type` in a node, the node itself included, with the path to it."""
+    if isinstance(node, Table):
+        if node.target is not None:
+            yield path, node
+        for name, inner in node.items.items():
+            yield from _calls(inner, (*path, name))
+    elif isinstance(node, List):
+        for number, inner in enumerate(node.items):
+            yield from _calls(inner, (*path, number))

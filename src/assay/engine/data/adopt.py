@@ -1,0 +1,143 @@
+"""Windows of micro-batches from whatever a user has: a source as it is, a DataLoader of torch as a `Loader`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler, TensorDataset
+from torch.utils.data import default_collate as torch_collate
+
+from assay.core import reach
+from assay.core.errors import InputError
+from assay.engine.data.collate import collate as collate_samples
+from assay.engine.data.loader import Loader, is_dataset
+from assay.engine.data.source import Replayed, Source, StatefulData
+from assay.engine.data.workers import StartMethod
+
+_NEAR = 100
+"""Objects that an IterableDataset holds and that are looked at for a DataLoader, the nearest first."""
+
+
+def as_source(data: Iterable[Any] | Source, *, accumulate: int = 1, seed: int = 0) -> Source:
+    """Return the source itself, a `Loader` for a DataLoader of torch, else one that replays what it iterates.
+
+    InputError for samples that nobody makes batches of.
+    """
+    if isinstance(data, Source):
+        if accumulate != 1:
+            raise InputError("accumulate belongs to the Loader when there is one.", fix="Loader(..., accumulate=...)")
+        return data
+    refuse_samples(data, "The training data")
+    if isinstance(data, DataLoader):
+        loader = loader_of(data, accumulate=accumulate, seed=seed)
+        if loader is not None:
+            return loader
+    if callable(getattr(data, "state_dict", None)) and callable(getattr(data, "load_state_dict", None)):
+        return StatefulData(data, accumulate=accumulate, seed=seed)  # type: ignore[arg-type]
+    return Replayed(data, accumulate=accumulate, seed=seed)
+
+
+def refuse_samples(data: object, who: str) -> None:
+    """Raise InputError for samples that nobody makes batches of: each of them would be taken for a batch."""
+    if gives_samples(data):
+        raise InputError(
+            f"{who}: {type(data).__name__} is an IterableDataset, which gives samples; nobody makes batches of them.",
+            fix="Write batch_size = 64 in the config, or DataLoader(dataset, batch_size=64) in Python; batch_size=None"
+            " if it gives whole batches.",
+        )
+
+
+def gives_samples(data: object) -> bool:
+    """Return whether it is an IterableDataset, and no loader: `WebLoader` of webdataset is one around a DataLoader."""
+    if not isinstance(data, IterableDataset) or isinstance(data, Source):
+        return False
+    return not any(isinstance(inner, DataLoader) for inner, _ in reach.inside(data, limit=_NEAR))
+
+
+def batched(
+    dataset: IterableDataset[Any],
+    *,
+    batch_size: int,
+    drop_last: bool = False,
+    collate: Callable[[list[Any]], Any] | None = None,
+    pin_memory: bool = False,
+    workers: int = 0,
+    prefetch: int = 2,
+    persistent_workers: bool = False,
+    timeout_s: float = 0.0,
+    worker_init: Callable[[int], object] | None = None,
+    start_method: StartMethod | None = None,
+) -> DataLoader[Any]:
+    """Return batches of samples that come one after another, by torch: a data set shards itself by torch's workers."""
+    of_workers: dict[str, Any] = {
+        "prefetch_factor": prefetch,
+        "persistent_workers": persistent_workers,
+        "timeout": timeout_s,
+        "worker_init_fn": worker_init,
+        "multiprocessing_context": start_method,
+    }
+    return DataLoader(
+        dataset,
+        batch_size=batch_size,
+        drop_last=drop_last,
+        collate_fn=collate or getattr(dataset, "collate_fn", None) or collate_samples,
+        pin_memory=pin_memory and torch.cuda.is_available(),
+        num_workers=workers,
+        **(of_workers if workers else {}),
+    )
+
+
+def loader_of(data: DataLoader[Any], *, accumulate: int = 1, seed: int = 0, split: str = "train") -> Loader | None:
+    """Return a `Loader` of the same data set and settings: the same batches in every run and from any step on.
+
+    The order and the random numbers are then those of `seed`, whatever generator the DataLoader has. None for one that
+    iterates in a way of its own, or over what has no items by index.
+    """
+    dataset: Any = data.dataset
+    batches: Any = data.batch_sampler
+    if not _is_plain(data) or not is_dataset(dataset) or hasattr(dataset, "set_epoch"):
+        return None
+    if not hasattr(batches, "__len__"):  # none at all, or one that may never end
+        return None
+    context: Any = data.multiprocessing_context
+    settings: dict[str, Any] = {
+        "collate": None if type(dataset) is TensorDataset and data.collate_fn is torch_collate else data.collate_fn,
+        "workers": data.num_workers,
+        "prefetch": data.prefetch_factor or 2,
+        "persistent_workers": data.persistent_workers,
+        "pin_memory": data.pin_memory,
+        "timeout_s": data.timeout or None,  # 0 says nothing of its own: it is what torch takes
+        "worker_init": data.worker_init_fn,
+        "start_method": context.get_start_method() if context is not None else None,
+    }
+    order = _order(batches.sampler) if type(batches) is BatchSampler else None
+    # A Loader drops the last window where a DataLoader drops the last batch: the same if a window is a batch.
+    if order is not None and (not batches.drop_last or accumulate == 1):
+        settings |= {"micro_batch_size": batches.batch_size, "drop_last": batches.drop_last, **order}
+    else:
+        settings["batch_sampler"] = batches
+    try:
+        return Loader(dataset, seed=seed, split=split, accumulate=accumulate, **settings)
+    except (InputError, TypeError, ValueError):  # indices that are no numbers, another order each time it is asked
+        return None
+
+
+def _is_plain(data: DataLoader[Any]) -> bool:
+    """Return whether a class derived from DataLoader iterates as that does.
+
+    `_get_iterator` and `_index_sampler` are private names of torch 2.13. Were they gone, a derived class would be
+    replayed, as one that has another `__iter__`.
+    """
+    names = ("__iter__", "_get_iterator", "_index_sampler")
+    return all(getattr(type(data), name, name) is getattr(DataLoader, name, None) for name in names)
+
+
+def _order(sampler: object) -> dict[str, bool] | None:
+    """Return how a sampler of torch orders the samples, if that is all of them, in turn or shuffled."""
+    if type(sampler) is SequentialSampler:
+        return {"shuffle": False}
+    if type(sampler) is RandomSampler and not sampler.replacement and sampler.num_samples == len(sampler.data_source):
+        return {"shuffle": True}
+    return None
