@@ -51,8 +51,11 @@ class Key:
         return next((key for key in self.keys if key.name == name), None)
 
 
-MAX_SEED = 2**63 - 1
-"""What fits into a signed 64-bit integer, which is what random numbers are keyed by."""
+MAX_INT = 2**63 - 1
+"""What fits into a signed 64-bit integer: the largest whole number that a standard key takes."""
+
+MAX_WORKERS = MAX_THREADS = 4096
+"""Processes of a loader, threads of a process: a machine has a few hundred cores, and many more threads end it."""
 
 PARALLEL_TIMEOUT = "10 min"
 """As long as NCCL waits for a process that does not answer; gloo waits 30 minutes."""
@@ -69,7 +72,6 @@ SECTIONS: tuple[Key, ...] = (
         doc="Every random number of the run comes from it.",
         default=0,
         minimum=0,
-        maximum=MAX_SEED,
     ),
     Key(
         name="threads",
@@ -77,6 +79,7 @@ SECTIONS: tuple[Key, ...] = (
         doc="CPU threads of one process; auto, its share of the cores, is chosen once and kept on resume.",
         default="auto",
         minimum=1,
+        maximum=MAX_THREADS,
         choices=("auto",),
         weights=False,
     ),
@@ -136,6 +139,7 @@ SECTIONS: tuple[Key, ...] = (
                 doc="Processes that load batches ahead; they change nothing but the speed.",
                 default=0,
                 minimum=0,
+                maximum=MAX_WORKERS,
                 weights=False,
             ),
             Key(
