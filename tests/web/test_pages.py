@@ -170,6 +170,7 @@ def test_a_note_and_a_title_are_kept(someone: Visitor, project: Project) -> None
     someone.server.ask("POST", "/api/acts", {"act": "remove", "runs": [run]})
 
 
+@pytest.mark.row("A39")
 def test_a_table_is_made_of_selected_runs_filled_and_exported(
     someone: Visitor, project: Project, runs: dict[str, str]
 ) -> None:
