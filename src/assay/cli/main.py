@@ -48,6 +48,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "import": ("assay.cli.import", "Make records of runs of TensorBoard, MLflow or wandb."),
     "bench": ("assay.cli.bench", "Measure how fast the data of a config is loaded."),
     "replay": ("assay.cli.replay", "Train a recorded run again, and compare the bits."),
+    "diverge": ("assay.cli.diverge", "The first step, module and operation in which two runs differ."),
     "verify-resume": ("assay.cli.verify_resume", "Kill and resume a config's run, and compare the bits."),
     "summary": ("assay.cli.summary", "The layers of a model: shapes, parameters, operations."),
     "graph": ("assay.cli.graph", "How one batch goes through a step, stage by stage."),
