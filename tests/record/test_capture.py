@@ -80,7 +80,7 @@ def test_what_is_printed_after_the_folder_has_vanished_is_shown_all_the_same(pro
         """
 import shutil
 run = assay.start()
-shutil.rmtree(run.folder.path)
+shutil.rmtree(run.folder.path.parent)
 print("still here", flush=True)
 raise ValueError("and this")
 """,

@@ -145,7 +145,9 @@ def _train(
             if stop.interrupts and stop.signal:
                 result = replace(result, exit_code=128 + stop.signal)
             elif note:
-                result = replace(result, exit_code=CheckpointError.exit_code, note=note)
+                result = replace(
+                    result, exit_code=CheckpointError.exit_code, note="; ".join(filter(None, [note, result.note]))
+                )
             result = replace(result, is_first=house.is_first)
     return replace(result, signal=signals.heard[0] if signals.heard else stop.signal)
 
