@@ -167,9 +167,11 @@ def test_a_note_and_a_title_are_kept(someone: Visitor, project: Project) -> None
 
     page.get_by_role("heading", name="edited").wait_for()
     page.get_by_text("looks right").wait_for()
+    page.close()
     someone.server.ask("POST", "/api/acts", {"act": "remove", "runs": [run]})
 
 
+@pytest.mark.row("A39")
 def test_a_table_is_made_of_selected_runs_filled_and_exported(
     someone: Visitor, project: Project, runs: dict[str, str]
 ) -> None:
@@ -193,7 +195,7 @@ def test_a_table_is_made_of_selected_runs_filled_and_exported(
     someone.context.grant_permissions(["clipboard-read", "clipboard-write"])
     page.get_by_role("button", name="Export").focus()
     page.keyboard.press("Enter")
-    page.get_by_role("menu").wait_for()
+    page.wait_for_function("() => document.activeElement?.textContent === 'Markdown'")
     page.keyboard.press("ArrowDown")
     page.keyboard.press("Enter")
     page.get_by_text("Copied as LaTeX.").wait_for()

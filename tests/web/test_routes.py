@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -73,6 +75,23 @@ def test_a_run_that_is_not_there_is_a_404_that_says_so(server: Server, runs: dic
         answer = server.ask("GET", path, **({"runs": "zzzz,yyyy"} if "compare" in path else {}))
         assert answer.status == 404, (path, answer.body)
         assert answer.json["what"]
+
+
+def test_a_run_that_vanishes_while_it_is_shown_is_gone_and_no_error_of_the_server(
+    server: Server, project: Project
+) -> None:
+    folder = make_run(project, tag="vanishing", config="lr = 0.1\n")
+    run = id_of(folder)
+    assert server.ask("GET", f"/api/runs/{run}").status == 200
+    os.rename(folder, folder.with_name(".gone"))
+    try:
+        for path in ("/config", "/code", "/text?name=log", ""):
+            answer = server.ask("GET", f"/api/runs/{run}{path}")
+            assert answer.status < 500, (path, answer.body)
+        assert answer.status == 404
+        assert run in answer.json["what"]
+    finally:
+        shutil.rmtree(folder.with_name(".gone"))
 
 
 def test_a_text_of_a_run_is_read_by_its_name_and_never_by_a_path(server: Server, runs: dict[str, str]) -> None:
