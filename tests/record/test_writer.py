@@ -680,6 +680,20 @@ print(problems[0])
     assert steps == sorted(steps)
 
 
+def test_more_metrics_than_a_record_can_hold_are_refused_by_the_writer(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metrics_file, "MAX_COLUMNS", 3)
+    writer = MetricsWriter(path)
+    writer.log({"a": 0.5, "b": 0.5}, 1)
+    with pytest.raises(RecordError, match="more than 3 metrics in one record"):
+        writer.log({"c": 0.5, "d": 0.5}, 2)
+    writer.log({"c": 0.5}, 3)
+    writer.close()
+
+    assert {name: len(points) for name, points in curves(path).items()} == {"a": 1, "b": 1, "c": 1}
+
+
 def test_a_file_that_is_overwritten_with_something_else_is_set_aside(path: Path, preallocate: bool) -> None:
     lost: list[str] = []
     writer = MetricsWriter(path, on_lost=lost.append, preallocate=preallocate)
