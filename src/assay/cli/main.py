@@ -66,8 +66,8 @@ RUNS_CODE: dict[str, str] = {
     "test": _FOREIGN,
     "bench": f"{_MODULES}.",
     "replay": "the config and the code that were kept with the run. It asks first if the run was not made here.",
-    "diverge": "the config and the code that were kept with each run, to train steps again. It asks first if one was not"
-    " made here. With --no-rerun it runs nothing.",
+    "diverge": "the config and the code that were kept with each run, to train steps again. It asks first if one was"
+    " not made here. With --no-rerun it runs nothing.",
     "verify-resume": f"{_MODULES}.",
     "summary": f"{_MODULES}.",
     "graph": f"{_MODULES}.",
