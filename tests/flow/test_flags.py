@@ -61,6 +61,7 @@ checkpoints/step-000000003/manifest.json
 config.toml
 config/
 config/toy.toml
+defaults.json
 events.jsonl
 log.txt
 metrics.bin

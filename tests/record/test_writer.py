@@ -680,6 +680,20 @@ print(problems[0])
     assert steps == sorted(steps)
 
 
+def test_a_file_that_is_overwritten_with_something_else_is_set_aside(path: Path, preallocate: bool) -> None:
+    lost: list[str] = []
+    writer = MetricsWriter(path, on_lost=lost.append, preallocate=preallocate)
+    writer.log({"a": 0.5}, 1)
+    path.write_bytes(b"of somebody else")
+    writer.check()
+    writer.log({"a": 0.25}, 2)
+    writer.close()
+
+    assert curves(path) == {"a": [(2, 0.25)]}
+    assert path.with_name("metrics.damaged-1.bin").read_bytes() == b"of somebody else"
+    assert lost == ["points of metrics.bin, which was cut off"]
+
+
 @pytest.mark.parametrize("harm", ["deleted", "moved", "replaced", "linked"])
 def test_a_file_that_is_deleted_or_replaced_is_made_again_with_all_its_points(
     path: Path, harm: str, preallocate: bool

@@ -71,9 +71,9 @@ class UserModules:
                 found.setdefault(each.name, []).append(each)
         return found
 
-    def names(self) -> Sequence[str]:
+    def names(self) -> list[str]:
         """Modules and packages right below the folders."""
-        return self._names
+        return list(self._names)
 
     @cached_property
     def _names(self) -> tuple[str, ...]:

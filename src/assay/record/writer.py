@@ -407,7 +407,11 @@ class MetricsWriter:
             self._bring_back()
             self._keys.clear()
             self._columns = 0
-            self._end = self._repair()
+            try:
+                self._end = self._repair()
+            except RecordError:  # it is a file of another kind by now
+                self._keys.clear()
+                self._end = self._set_aside(_read(self._fd, size))
         self._is_spoilt = False
         told = "points of before are lost" if lost else "no point is lost"
         done = "cut off" if lost else "deleted or replaced"

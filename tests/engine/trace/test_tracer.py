@@ -85,6 +85,13 @@ def test_two_equal_runs_have_equal_traces(kind: Callable[[], nn.Module], accumul
     assert found.compared > 100
 
 
+def test_twenty_equal_pairs_are_never_told_as_different() -> None:
+    for seed in range(20):
+        level: Level = "default" if seed % 4 else "full"
+        first, second = (trained(steps=3, seed=seed, level=level, accumulate=1 + seed % 2) for _ in range(2))
+        assert parted(first, second).difference is None, seed
+
+
 class Recurrent(nn.Module):
     """An LSTM with noise in its backward pass from the fourth step on."""
 
@@ -122,6 +129,12 @@ def with_op(function: Callable[[Tensor], Tensor], *, since: int = 1) -> nn.Seque
     return model
 
 
+def with_rate(rate: float) -> nn.Module:
+    model = hard_net()
+    model[3] = nn.Dropout(rate)
+    return model
+
+
 def flipped() -> nn.Module:
     model = hard_net()
     with torch.no_grad():
@@ -148,8 +161,37 @@ def nondeterministic(x: Tensor) -> Tensor:
     return x * (1 + time.perf_counter_ns() % 1000003 * 1e-7)
 
 
+class Swapped(Noisy):
+    """The same data, but for two samples that are in each other's place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inputs[[3, 11]] = self.inputs[[11, 3]]
+
+
+class Brighter(Noisy):
+    """The same data with another augmentation."""
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        inputs, targets = super().__getitem__(index)
+        return inputs + 1e-6, targets
+
+
+def drawn_before(engine: Engine) -> None:
+    """Let a handler seed the generator again after the engine did."""
+
+    @engine.on("backward_begin")
+    def seed() -> None:
+        if engine.state.step == 2:
+            torch.manual_seed(99)
+
+
 FAULTS: dict[str, tuple[Callable[[], Made], tuple[Any, ...]]] = {
     "other order": (lambda: trained(seed=2), (1, "data", "", "sample indices")),
+    "two samples swapped": (lambda: trained(data=Swapped()), (2, "data", "", "batch.0")),
+    "augmentation": (lambda: trained(data=Brighter()), (1, "data", "", "batch.0")),
+    "another seed in a handler": (lambda: trained(change=drawn_before), (3, "randomness", "", "generator")),
+    "dropout": (lambda: trained(with_rate(0.31)), (1, "forward", "model.3", "aten.bernoulli_")),
     "one ulp at init": (lambda: trained(flipped()), (0, "init", "model.4", "weight")),
     "one ulp amid the run": (lambda: trained(change=flip_at(3)), (4, "forward", "model.0", "aten.addmm")),
     "op replaced": (lambda: trained(with_op(torch.sigmoid, since=3)), (3, "forward", "model.2", "aten.relu")),
