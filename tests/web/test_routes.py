@@ -5,8 +5,11 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import signal
+import socket
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from urllib.parse import quote
 
@@ -265,3 +268,14 @@ def test_a_page_hears_of_runs_that_another_request_has_read(tmp_path: Path) -> N
     assert watch._event(looked)["version"] == home.catalog.version
     assert "version" not in watch._event(looked)
     home.catalog.close()
+
+
+def test_a_server_ends_in_silence_while_a_page_is_open(tmp_path: Path) -> None:
+    project = make_project(tmp_path / "project")
+    with serving(project.root) as server, closing(socket.create_connection(("127.0.0.1", server.port))) as page:
+        head = f"GET /api/live HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\nCookie: {server.cookie}\r\n\r\n"
+        page.sendall(head.encode())
+        assert b"200" in page.recv(100)
+        server.process.send_signal(signal.SIGINT)
+        server.process.wait(30)
+    assert "Traceback" not in "".join(server.said)

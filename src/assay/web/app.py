@@ -34,9 +34,12 @@ ROUTERS = (
 )
 
 
-def make_app(project: Project, keys: Keys, rules: Rules, files: Files | None = None) -> ASGIApp:
+def make_app(
+    project: Project, keys: Keys, rules: Rules, files: Files | None = None, watches: Watches | None = None
+) -> ASGIApp:
     """Return the whole application for the projects of this user, `project` first."""
     api = make_api(project, keys, rules, files or Files.read())
+    api.state.watches = watches or Watches()
     return Guard(Compression(api), keys, rules, api.state.files.login_page)
 
 
