@@ -19,7 +19,8 @@ RESULTS = FOLDER / "RESULTS.md"
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
-    "name", ["steps", "gpt", "loader", "startup", "config", "context", "checkpoint", "records", "soak"]
+    "name",
+    ["steps", "gpt", "trace", "loader", "startup", "config", "context", "checkpoint", "records", "soak", "signals"],
 )
 def test_a_benchmark_prints_the_figures_that_the_results_name(name: str, tmp_path: Path) -> None:
     named = named_in_results(name)

@@ -25,6 +25,7 @@ def main() -> int:
     print("  ./dev assay show last")
     print(f"  ./dev assay run {here} optimizer.lr=0.01 train.epochs=1")
     print("  ./dev assay diff last last-1")
+    print("  ./dev assay ui")
     return 0
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,54 @@ class Base:
     def __init__(self, width: int, depth: int = 2, *, rate: float = 0.1) -> None: ...
 
 
+def taking_more(function: Callable[..., None]) -> Callable[..., None]:
+    """Wrap an `__init__` as transformers does: every keyword that it does not know becomes an attribute."""
+
+    @functools.wraps(function)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        known = {name: value for name, value in kwargs.items() if name in ("width", "depth", "rate")}
+        function(self, *args, **known)
+        vars(self).update({name: value for name, value in kwargs.items() if name not in known})
+
+    return init
+
+
+def handing_on(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def inner(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return inner
+
+
+def with_more(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def inner(*args: Any, times: int = 1, **kwargs: Any) -> Any:
+        name = kwargs.pop("name")
+        kwargs["width"] = len(name) * times
+        return function(*args, **kwargs)
+
+    return inner
+
+
+class Widened(Base):
+    __init__ = taking_more(Base.__init__)
+
+
+class UnderWidened(Widened):
+    def __init__(self, color: str = "red", **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+
+
+class HandedOn(Base):
+    __init__ = handing_on(Base.__init__)
+
+
+@contextlib.contextmanager
+def managed(width: int) -> Iterator[int]:
+    yield width
+
+
 def names(target: Any) -> list[str]:
     signature = signature_of(target)
     assert signature is not None
@@ -31,6 +81,33 @@ def names(target: Any) -> list[str]:
 def is_open(target: Any) -> bool:
     signature = signature_of(target)
     return signature is not None and signature.var_kwargs is not None
+
+
+def test_a_wrapper_that_takes_more_than_it_advertises_is_open() -> None:
+    assert names(Widened) == ["width!", "depth", "rate"]
+    assert is_open(Widened)
+    assert names(UnderWidened) == ["color", "width!", "depth", "rate"]
+    assert is_open(UnderWidened)
+
+
+def test_a_wrapper_that_hands_on_what_it_gets_takes_what_is_advertised() -> None:
+    assert names(HandedOn) == ["width!", "depth", "rate"]
+    assert not is_open(HandedOn)
+    assert not is_open(handing_on(Base))
+    assert names(managed) == ["width!"] and not is_open(managed)
+    assert not is_open(torch.no_grad()(lambda width: width))
+
+
+def test_what_a_wrapper_takes_out_and_puts_in_is_known() -> None:
+    assert names(with_more(Base)) == ["width", "depth", "rate", "times", "name!"]
+    assert not is_open(with_more(Base))
+
+
+def test_the_configs_of_transformers_are_open() -> None:
+    bert = pytest.importorskip("transformers").BertConfig
+
+    assert "hidden_size" in names(bert)
+    assert is_open(bert)
 
 
 class Plain(Base):

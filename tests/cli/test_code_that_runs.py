@@ -26,6 +26,8 @@ HARMLESS: dict[str, list[list[str]]] = {
     "log": [["RUN"], ["RUN", "--events"]],
     "live": [["RUN", "--help"]],
     "ui": [["--help"]],
+    "inbox": [["--keep"], ["--all", "--json"]],
+    "table": [["ls"], ["set", "results", "net", "seed", "seed", "--run", "RUN"], ["show", "results"]],
     "board": [["RUN", "--help"]],
     "plot": [["RUN", "--help"]],
     "diff": [["RUN", "RUN"], ["RUN", "RUN", "--code"], ["RUN", "RUN", "--config"]],
@@ -106,5 +108,5 @@ def test_commands_that_run_code_say_so_in_their_help(assay: Assay) -> None:
 
 
 def test_trust_in_a_record_is_an_option_of_all_that_run_one(assay: Assay) -> None:
-    for command in ("resume", "rerun", "test", "replay"):
+    for command in ("resume", "rerun", "test", "replay", "diverge"):
         assert "--trust" in assay(command, "--help").out

@@ -20,6 +20,7 @@ def own_marks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
 
 
+@pytest.mark.row("A40")
 def test_each_end_of_a_run_is_one_line_with_its_cause(project: Project, assay: Assay) -> None:
     ends = {
         "good": Ended(status="finished", step=3),

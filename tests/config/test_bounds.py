@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -9,11 +11,11 @@ from types import FrameType
 
 import pytest
 
-from assay.config import check_shape, open_text
-from assay.config.expansion import problems_of_sections, told_once, variations
+from assay.config import check_shape, open_config, open_text
+from assay.config.expansion import MAX_TOLD, problems_of_sections, told_once, variations
 from assay.config.variants import MAX_VARIANTS
-from assay.core.diagnostics import MAX_SHOWN, Origin, Problem, render, summary
-from assay.core.errors import MAX_WORD, ConfigError, few_suggestions, nearest
+from assay.core.diagnostics import MAX_FOUND, MAX_SHOWN, Origin, Problem, render, summary
+from assay.core.errors import MAX_WORD, ConfigError, InputError, few_suggestions, nearest
 
 BASE = """
 [model]
@@ -44,6 +46,8 @@ GROWING: dict[str, Callable[[int], str]] = {
         "[part]\nused = 1\n" + "".join(f"a{i} = 1\n" for i in range(n)) + "[use]\na = '${part.used}'\n"
     ),
     "unknown keys of a section": lambda n: "[data.train]\n" + "".join(f"shufle{i} = 1\n" for i in range(n)),
+    "keys at the top": lambda n: "".join(f"k{i} = 1\n" for i in range(n)),
+    "a long reference": lambda n: f'[use]\na = "${{{".".join("a" * 5 * n)}}}"\n',
     "unknown targets": lambda n: "".join(f'[m{i}]\ntype = "torch.nn.Lineer{i}"\n' for i in range(n)),
     "references to nothing": lambda n: "[use]\n" + "".join(f'a{i} = "${{modle.width{i}}}"\n' for i in range(n)),
     "objects that are not there": lambda n: "[use]\n" + "".join(f'a{i} = "@modle{i}"\n' for i in range(n)),
@@ -72,7 +76,7 @@ def test_twice_as_many_take_twice_as_long(name: str, tmp_path: Path, monkeypatch
     monkeypatch.chdir(tmp_path)
 
     def check(n: int) -> list[Problem]:
-        config = open_text(BASE + GROWING[name](n))
+        config = open_text(GROWING[name](n) + BASE)
         assert not any(problem.kind == "syntax" for problem in config.problems)
         return [*told_once(variations(config), check_shape), *problems_of_sections(config)]
 
@@ -107,6 +111,69 @@ def test_of_many_configs_that_are_large_the_first_are_checked_and_that_is_said(
     assert problem.message.startswith("of the 400 configs of this file the first 1")
     small = open_text(BASE + "".join(f"[variants.v{i}]\nseed = 1\n" for i in range(400)))
     assert problems_of_sections(small) == [] and len(list(variations(small))) == 401
+
+
+def test_of_many_configs_that_are_wrong_no_more_are_looked_at_and_that_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = open_text(BASE + "".join(f"[variants.v{i}]\n'optimzer.lr' = {i}\n" for i in range(1_000)))
+
+    found = told_once(variations(config), check_shape)
+
+    assert len(found) == MAX_TOLD + 2
+    assert found[-1].kind == "too-many"
+    assert found[-1].message == "more than 400 mistakes: configs of this file after v400 were not looked at"
+
+
+def test_after_two_thousand_wrong_targets_no_more_are_looked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = open_text(BASE + "[[plugins]]\ntype = 'modle.Net'\n" * 5_000)
+
+    found = check_shape(config)
+
+    assert len([problem for problem in found if problem.kind == "target-not-allowed"]) == MAX_FOUND
+    assert [problem.message for problem in found if problem.kind == "too-many"] == [
+        "more than 2,000 mistakes: what comes after this one was not looked at"
+    ]
+
+
+def test_no_number_is_larger_than_what_a_machine_can_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    texts = {"threads = 5000": "4096", f"seed = {2**63}": str(2**63 - 1), "data.train.workers = 99999": "4096"}
+
+    for text, limit in texts.items():
+        (problem,) = (each for each in check_shape(open_text(text + BASE)) if each.kind == "wrong-value")
+        assert f"must be at most {limit}, not " in problem.message
+
+
+@pytest.mark.parametrize("kind", ["a named pipe", "a folder", "a device", "a socket"])
+@pytest.mark.parametrize("suffix", [".toml", ".py"])
+def test_what_is_no_file_is_refused_before_it_is_read(kind: str, suffix: str, tmp_path: Path) -> None:
+    path = tmp_path / f"a{suffix}"
+    with socket.socket(socket.AF_UNIX) as made:
+        match kind:
+            case "a named pipe":
+                os.mkfifo(path)
+            case "a folder":
+                path.mkdir()
+            case "a device":
+                path.symlink_to("/dev/zero")
+            case _:
+                made.bind(str(path))
+        with pytest.raises(InputError, match=f"a{suffix} is {kind}, not a config file"):
+            open_config(path)
+
+
+def test_a_pipe_among_the_modules_is_passed_over(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "nets.py")
+    (tmp_path / "a.toml").write_text('[model]\ntype = "nets.Net"\n[process]\ntype = "short"\n[train]\nsteps = 1\n')
+
+    kinds = {problem.key: problem.kind for problem in check_shape(open_config(tmp_path / "a.toml"))}
+
+    assert kinds["process.type"] == "unknown-target"
 
 
 def problems(count: int, *, severity: str = "error") -> list[Problem]:

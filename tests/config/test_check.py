@@ -290,7 +290,7 @@ def test_what_is_allowed_is_fine(project: Path, text: str) -> None:
         ("[trian]\nsteps = 1", "unknown-key", "unknown key `trian`", "did you mean `train`?"),
         ("zzz = 1", "unknown-key", "unknown key `zzz`", "top-level keys are tag, desc"),
         ("[zzz]\nx = 1", "unused-section", "nothing uses the section `zzz`", 'refer to it as "@zzz", or remove it'),
-        ("[trace]\nx = 1", "not-supported", "`trace` is a standard section that does nothing yet", "remove it"),
+        ("[trace]\nx = 1", "unknown-key", "unknown key `trace.x`", "it takes: every, level"),
         ("debug = true", "launch-setting", "`debug` is a setting of one launch, not of the config", "--debug"),
         ("[model]\ntype = 3", "wrong-type", "`model.type` must be a target, not 3", 'write "package.module.Name"'),
         ("[model]\ntype = 'a..B'", "unknown-target", "`a..B` is no target", "write"),

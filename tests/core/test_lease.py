@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -173,6 +174,16 @@ def test_the_silence_of_another_host_is_unknown_and_never_death(tmp_path: Path) 
         return lease.liveness(other, now_ns=other.beat_ns + int(seconds * 1e9))
 
     assert [after(s) for s in (0, 59.9, 60, 1e6)] == ["alive", "alive", "unknown", "unknown"]
+
+
+def test_a_beat_in_the_future_keeps_nobody_alive_whose_file_is_old(tmp_path: Path) -> None:
+    other = elsewhere(tmp_path, silent_s=-1e9)
+    now_ns = time.time_ns()
+
+    def written(seconds_ago: float) -> str:
+        return lease.liveness(other, written_ns=now_ns - int(seconds_ago * 1e9), now_ns=now_ns)
+
+    assert [written(s) for s in (0, 59, 61, -61)] == ["alive", "alive", "unknown", "unknown"]
 
 
 def test_another_host_that_beats_is_refused_and_one_silent_for_long_is_replaced(tmp_path: Path) -> None:

@@ -43,7 +43,6 @@ def test_names_that_must_not_stand_in_a_file_are_no_sections() -> None:
     sections = {key.name for key in schema.SECTIONS}
 
     assert not sections & schema.LAUNCH.keys()
-    assert not sections & schema.RESERVED
 
 
 def test_what_does_not_change_the_weights_is_marked() -> None:
@@ -56,6 +55,7 @@ def test_what_does_not_change_the_weights_is_marked() -> None:
         "parallel",
         "log",
         "display",
+        "trace",
     }
 
 

@@ -85,7 +85,7 @@ def killed_at(toy: Path, batches: int, passes: int, *arguments: str) -> int:
     children = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
     process.kill()
     code = process.wait()
-    _, alive = psutil.wait_procs(children, timeout=20)
+    _, alive = psutil.wait_procs(children, timeout=100)
     assert not alive, "workers outlive the run that they load for"
     return code
 

@@ -28,7 +28,9 @@ run_begin        Save.rehearse
 run_begin        Throughput.begin
 run_begin        Display
 run_begin        Display.opening
+run_begin        Tracer.begin
 run_end          Throughput.look
+run_end          Tracer.leave
 run_end          Evaluate
 run_end          Save
 run_end          Throughput.record
@@ -41,7 +43,10 @@ epoch_end        Save
 epoch_end        Memory
 epoch_end        Throughput.record
 epoch_end        Display
+step_begin       Tracer.open_step
 eval_end         Display
+checkpoint_begin Tracer.checkpoint
+exception        Tracer.leave
 exception        Display
 exception        Save.rescue
 exception        Save.wait
@@ -56,10 +61,13 @@ checkpoints/step-000000003/manifest.json
 config.toml
 config/
 config/toy.toml
+defaults.json
 events.jsonl
 log.txt
 metrics.bin
 run.json
+trace/
+trace/1-0.bin
 """
 
 NEIGHBOURS = """

@@ -44,7 +44,7 @@ def test_two_processes_train_what_one_does_with_one_record_and_one_log(assay, to
     for name in ("train/loss", "train/grad_norm", "valid/loss", "valid/acc"):
         assert list(curves[1][name].steps) == list(curves[0][name].steps)
         assert list(curves[1][name].values) == pytest.approx(list(curves[0][name].values), abs=1e-5)
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, pytest.warns(UserWarning, match="was made elsewhere"):
         patch.chdir(toy)
         models = [assay_package.load_model(str(run), "latest") for run in (toy.parent / "one", two)]
     for mine, theirs in zip(models[0].parameters(), models[1].parameters(), strict=True):

@@ -95,7 +95,7 @@ def same(one: Path, two: Path) -> None:
     for name in ("train/loss", "train/grad_norm", "valid/loss", "valid/acc", *norms):
         mine, theirs = (dict(zip(curve[name].steps, curve[name].values, strict=True)) for curve in curves)
         assert theirs == pytest.approx(mine, rel=1e-4, abs=1e-5), name
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, pytest.warns(UserWarning, match="was made elsewhere"):
         patch.chdir(one.parent / "toy project")
         models = [assay_package.load_model(str(run), "latest") for run in (one, two)]
     for mine, theirs in zip(models[0].parameters(), models[1].parameters(), strict=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -503,7 +504,7 @@ def test_the_run_is_said_to_be_alive_while_it_is_open_and_its_thread_ends_with_i
     with begin(project) as run:
         first = leases.read(run.folder.path)
         assert first is not None
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 100
         while (now := leases.read(run.folder.path)) is None or now.beat_ns <= first.beat_ns:
             assert time.monotonic() < deadline
             time.sleep(0.01)
@@ -520,7 +521,7 @@ def test_a_lease_that_cannot_be_read_for_a_while_ends_no_recording(
     monkeypatch.setattr(leases, "BEAT_S", 0.0)
     with begin(project) as run:
         run.folder.lease.write_bytes(b"{ torn")
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 100
         while leases.read(run.folder.path) is None:
             assert time.monotonic() < deadline
             time.sleep(0.01)
@@ -579,11 +580,73 @@ def test_a_run_that_cannot_begin_leaves_no_folder_behind(project: Project, monke
     assert run_folders(project) == []
 
 
+@pytest.mark.parametrize("harm", ["deleted", "moved", "emptied"])
+@pytest.mark.parametrize("noticed", [True, False])
+def test_the_folder_of_a_run_that_is_deleted_or_moved_is_made_again_and_the_end_tells(
+    project: Project, monkeypatch: pytest.MonkeyPatch, harm: str, noticed: bool
+) -> None:
+    monkeypatch.setattr(recorder_module, "SYNC_S", 0.01 if noticed else 1000.0)
+    run = begin(project, config_toml="lr = 0.1\n")
+    run.log({"loss": 0.5}, 1)
+    path = run.folder.path
+    match harm:
+        case "deleted":
+            shutil.rmtree(path)
+        case "moved":
+            path.rename(project.root / "elsewhere")
+        case "emptied":
+            for each in path.iterdir():
+                each.unlink()
+    for _ in range(1000 if noticed else 0):
+        if run.lacks:
+            break
+        time.sleep(0.01)
+    run.log({"loss": 0.25}, 2)
+    run.finish()
+
+    ended = run_file.read(path)
+    assert (ended.status, ended.newest.reason) == (
+        "finished",
+        "not kept: what was in its folder before that was deleted or moved",
+    )
+    assert read_series(run.folder.metrics)["loss"].values.tolist() == [0.5, 0.25]
+    assert run.folder.config_toml.read_text() == "lr = 0.1\n"
+    assert leases.read(path) is None
+    assert stat.S_IMODE(path.stat().st_mode) == 0o700
+    assert "was made again" in run.folder.log.read_text()
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="mounting a disk takes root")
+def test_a_run_whose_disk_is_full_has_room_for_its_end(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "none", str(disk)], check=False).returncode:
+        pytest.skip("mounting is not allowed here")
+    try:
+        run = begin(open_project(disk, create=True))
+        run.log({"loss": 0.5}, 1)
+        with contextlib.suppress(OSError), open(disk / "filler", "wb") as filler:
+            while True:
+                filler.write(bytes(4096))
+                filler.flush()
+        for step in range(2, 60_000):
+            run.log({"loss": 0.5}, step)
+        run.finish()
+
+        ended = run_file.read(run.folder.path)
+        assert (ended.status, ended.newest.status) == ("finished", "finished")
+        assert ended.newest.reason.startswith("not kept: ")
+        assert re.search(r"\d+ points, of steps \d+ to 59999$", ended.newest.reason)
+        assert [path.name for path in run.folder.path.glob(".*")] == []
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
 def test_a_folder_that_vanishes_is_told_in_one_line_when_the_run_ends(
     project: Project, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = begin(project)
-    shutil.rmtree(run.folder.path)
+    shutil.rmtree(project.runs_dir)
     run.tell(Evaluated(split="valid", step=1, metrics={"acc": 1.0}))  # stops no training
     caplog.clear()
 
@@ -690,7 +753,7 @@ def test_whoever_is_taken_over_lets_go_before_a_point_of_the_other_is_written(pr
     with RunRecorder.resume(folder, from_step=500, keep_code=False, take_over=True) as run:
         for step in range(501, 60_501):
             run.log({"a": 3.0, "b": step / 2}, step)
-    said, _ = living.communicate(timeout=20)
+    said, _ = living.communicate(timeout=100)
 
     assert said == "The lease of this run was taken over by another process.\n"
     found = read_series(folder.metrics)

@@ -42,7 +42,7 @@ def folder_of(run: Run) -> RunFolder:
 
 def seen(run: Run, path: str, event: str) -> FileChange:
     """The change, as soon as the watcher has seen it."""
-    until = time.monotonic() + 20
+    until = time.monotonic() + 100
     while time.monotonic() < until:
         for change in file_changes(folder_of(run)):
             if (change.path, change.event) == (path, event):

@@ -646,6 +646,101 @@ def test_a_disk_that_is_really_full_ends_no_training(tmp_path: Path, preallocate
         subprocess.run(["umount", str(disk)], check=True)
 
 
+# --------------------------------------------------------------------------------------------- what others do to it
+
+
+@pytest.mark.parametrize("size", [0, 8, 5_000, 200_000])
+@pytest.mark.parametrize("looked", [False, True])
+def test_a_file_that_is_cut_off_costs_points_and_not_the_process(path: Path, size: int, looked: bool) -> None:
+    """In an OS process of its own: without the guard of the map it ends by SIGBUS."""
+    script = f"""
+import os
+from pathlib import Path
+from assay.record.writer import MetricsWriter
+problems, lost = [], []
+writer = MetricsWriter(Path({str(path)!r}), on_problem=problems.append, on_lost=lost.append, preallocate=True)
+for step in range(9_000):
+    writer.log({{"a": 0.5}}, step)
+os.truncate({str(path)!r}, {size})
+if {looked}:
+    writer.check()
+for step in range(9_000, 40_000):
+    writer.log({{"a": 0.5}}, step)
+writer.check()
+writer.close()
+assert len(problems) == len(lost) == 1, problems
+print(problems[0])
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "metrics.bin was cut off by somebody else" in done.stdout
+    steps = [step for step, _ in curves(path)["a"]]
+    assert steps[-20_000:] == list(range(20_000, 40_000))
+    assert steps == sorted(steps)
+
+
+def test_more_metrics_than_a_record_can_hold_are_refused_by_the_writer(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metrics_file, "MAX_COLUMNS", 3)
+    writer = MetricsWriter(path)
+    writer.log({"a": 0.5, "b": 0.5}, 1)
+    with pytest.raises(RecordError, match="more than 3 metrics in one record"):
+        writer.log({"c": 0.5, "d": 0.5}, 2)
+    writer.log({"c": 0.5}, 3)
+    writer.close()
+
+    assert {name: len(points) for name, points in curves(path).items()} == {"a": 1, "b": 1, "c": 1}
+
+
+def test_a_file_that_is_overwritten_with_something_else_is_set_aside(path: Path, preallocate: bool) -> None:
+    lost: list[str] = []
+    writer = MetricsWriter(path, on_lost=lost.append, preallocate=preallocate)
+    writer.log({"a": 0.5}, 1)
+    path.write_bytes(b"of somebody else")
+    writer.check()
+    writer.log({"a": 0.25}, 2)
+    writer.close()
+
+    assert curves(path) == {"a": [(2, 0.25)]}
+    assert path.with_name("metrics.damaged-1.bin").read_bytes() == b"of somebody else"
+    assert lost == ["points of metrics.bin, which was cut off"]
+
+
+@pytest.mark.parametrize("harm", ["deleted", "moved", "replaced", "linked"])
+def test_a_file_that_is_deleted_or_replaced_is_made_again_with_all_its_points(
+    path: Path, harm: str, preallocate: bool
+) -> None:
+    problems: list[str] = []
+    writer = MetricsWriter(path, on_problem=problems.append, preallocate=preallocate)
+    other = path.with_name("other")
+    for step in range(20_000):
+        writer.log({"a": 0.5}, step)
+        if step == 15_000:
+            match harm:
+                case "deleted":
+                    path.unlink()
+                case "moved":
+                    path.rename(other)
+                case "replaced":
+                    other.write_bytes(b"of somebody else")
+                    other.replace(path)
+                case "linked":
+                    path.rename(other)
+                    path.symlink_to(other)
+        if step == 16_000:
+            writer.check()
+            writer.check()
+    writer.close()
+
+    assert curves(path)["a"] == [(step, 0.5) for step in range(20_000)]
+    assert not path.is_symlink()
+    assert problems == [
+        "metrics.bin was deleted or replaced by somebody else while the run wrote it: no point is lost."
+    ]
+
+
 # ------------------------------------------------------------------------------------------------- who may not write
 
 

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import shutil
+import signal
+import socket
+import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 
 from assay.core.facts import Ended
+from assay.store.index import Synchronized
 from assay.store.layout import Project
 from assay.store.tables import read_history
+from assay.web.live import Watch, _Looked
+from assay.web.site import Home
 from run_folders import make_project, make_run, tell_now
 from web.serving import Server, serving
 
@@ -69,6 +78,23 @@ def test_a_run_that_is_not_there_is_a_404_that_says_so(server: Server, runs: dic
         answer = server.ask("GET", path, **({"runs": "zzzz,yyyy"} if "compare" in path else {}))
         assert answer.status == 404, (path, answer.body)
         assert answer.json["what"]
+
+
+def test_a_run_that_vanishes_while_it_is_shown_is_gone_and_no_error_of_the_server(
+    server: Server, project: Project
+) -> None:
+    folder = make_run(project, tag="vanishing", config="lr = 0.1\n")
+    run = id_of(folder)
+    assert server.ask("GET", f"/api/runs/{run}").status == 200
+    os.rename(folder, folder.with_name(".gone"))
+    try:
+        for path in ("/config", "/code", "/text?name=log", ""):
+            answer = server.ask("GET", f"/api/runs/{run}{path}")
+            assert answer.status < 500, (path, answer.body)
+        assert answer.status == 404
+        assert run in answer.json["what"]
+    finally:
+        shutil.rmtree(folder.with_name(".gone"))
 
 
 def test_a_text_of_a_run_is_read_by_its_name_and_never_by_a_path(server: Server, runs: dict[str, str]) -> None:
@@ -201,3 +227,55 @@ def test_what_a_metric_depends_on_and_the_values_of_columns(server: Server, runs
     assert sorted(zip(found["columns"]["lr"], found["columns"]["valid/acc"], strict=True)) == [(0.1, 0.9), (0.2, 0.8)]
     keys = server.get("/api/importance", metric="valid/acc")["keys"]
     assert [each["key"] for each in keys] == ["lr"]
+
+
+def test_every_request_waits_for_the_first_look_at_the_runs(tmp_path: Path) -> None:
+    """The index of a new project is not made yet when several requests of a page arrive at once."""
+    project = make_project(tmp_path / "project")
+    home = Home.of(project)
+    begun, go = threading.Event(), threading.Event()
+
+    def slow() -> Synchronized:
+        begun.set()
+        go.wait(30)
+        return Synchronized()
+
+    home.catalog.synchronize = slow  # type: ignore[method-assign]
+    first = threading.Thread(target=home.ready, args=(30,))
+    first.start()
+    begun.wait(30)
+    second = threading.Thread(target=home.ready, args=(30,))
+    second.start()
+    second.join(0.2)
+    assert second.is_alive()
+
+    go.set()
+    for thread in (first, second):
+        thread.join(30)
+        assert not thread.is_alive()
+
+
+def test_a_page_hears_of_runs_that_another_request_has_read(tmp_path: Path) -> None:
+    project = make_project(tmp_path / "project")
+    make_run(project)
+    home = Home.of(project)
+    watch, looked = Watch(home), _Looked()
+    watch._event(looked)
+    make_run(project)
+
+    home.catalog.synchronize()
+
+    assert watch._event(looked)["version"] == home.catalog.version
+    assert "version" not in watch._event(looked)
+    home.catalog.close()
+
+
+def test_a_server_ends_in_silence_while_a_page_is_open(tmp_path: Path) -> None:
+    project = make_project(tmp_path / "project")
+    with serving(project.root) as server, closing(socket.create_connection(("127.0.0.1", server.port))) as page:
+        head = f"GET /api/live HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\nCookie: {server.cookie}\r\n\r\n"
+        page.sendall(head.encode())
+        assert b"200" in page.recv(100)
+        server.process.send_signal(signal.SIGINT)
+        server.process.wait(30)
+    assert "Traceback" not in "".join(server.said)

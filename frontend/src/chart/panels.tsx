@@ -119,8 +119,10 @@ function useColumns(): [React.RefObject<HTMLDivElement | null>, number] {
   const grid = useRef<HTMLDivElement>(null);
   const [columns, setColumns] = useState(1);
   useEffect(() => {
-    const observer = new ResizeObserver(() => setColumns(Math.max(1, Math.floor((grid.current!.clientWidth + GAP) / (COLUMN + GAP)))));
-    observer.observe(grid.current!);
+    // The observer may call once more after the grid has left the document: the element is kept, the reference is not.
+    const element = grid.current!;
+    const observer = new ResizeObserver(() => setColumns(Math.max(1, Math.floor((element.clientWidth + GAP) / (COLUMN + GAP)))));
+    observer.observe(element);
     return () => observer.disconnect();
   }, []);
   return [grid, columns];

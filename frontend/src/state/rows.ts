@@ -22,6 +22,8 @@ export class Rows {
   /** Grows whenever there is something new to show. */
   snapshotVersion = 0;
   total: number | null = null;
+  /** The version of the list of runs that the last rows are of. */
+  version = -1;
   runs = 0;
   columns: RunsPage["columns"] = [];
   reading: [number, number] | null = null;
@@ -122,6 +124,7 @@ export class Rows {
         : found.rows.map((run) => ({ kind: "run", run }));
       this.pages.set(page, lines);
       this.total = found.total;
+      this.version = found.version;
       this.runs = found.runs;
       this.columns = found.columns;
       this.reading = found.reading as [number, number] | null;

@@ -147,7 +147,7 @@ function Spread({ value, isTime }: { value: Schema["SpreadCell"]; isTime: boolea
   return (
     <span title={`mean ${mean}, sample deviation ${std ?? "unknown"}, n = ${value.count}`}>
       {shown}
-      {std !== null && <span className="quiet"> ± {digits === null ? number(std) : std.toFixed(digits)}</span>}
+      {std !== null && std > 0 && <span className="quiet"> ± {digits === null ? number(std) : std.toFixed(digits)}</span>}
     </span>
   );
 }

@@ -7,7 +7,7 @@ export const FACTS = ["status", "tag", "best", "duration", "age", "created", "st
 export type Fact = (typeof FACTS)[number];
 
 const WIDTHS: Record<Fact, number> = {
-  status: 92,
+  status: 108,
   tag: 136,
   best: 168,
   duration: 84,

@@ -33,7 +33,8 @@ class Handover:
 def handover(function: types.FunctionType) -> Handover | None:
     """Who takes the `**kwargs` of `function`; None when its source is not there or does not make it plain."""
     try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+        # Of the code: of a function that wraps another one, inspect reads the other one.
+        tree = ast.parse(textwrap.dedent(inspect.getsource(function.__code__)))
     except (OSError, TypeError, SyntaxError, ValueError, RecursionError):
         return None
     made = tree.body[0] if len(tree.body) == 1 else None

@@ -116,6 +116,11 @@ def from_assay(hint: Any) -> bool:
 
 
 def _read(target: Callable[..., Any], seen: tuple[Any, ...] = ()) -> Signature | None:
+    advertised = _advertised(target, seen)
+    return None if advertised is None else _with_wrappers(advertised, _outermost(target))
+
+
+def _advertised(target: Callable[..., Any], seen: tuple[Any, ...]) -> Signature | None:
     own = _own(target, _namespaces(target))
     if own is None or own.var_kwargs is None or target in seen:
         return own
@@ -138,6 +143,10 @@ def _own(target: Any, spaces: Sequence[_Space]) -> Signature | None:
         signature = inspect.signature(target)
     except (ValueError, TypeError, NameError):  # written in C, or an annotation that names nothing
         return None
+    return _parameters(signature, spaces)
+
+
+def _parameters(signature: inspect.Signature, spaces: Sequence[_Space]) -> Signature:
     read = [
         Parameter(
             name=parameter.name,
@@ -227,9 +236,49 @@ def _init(cls: type, defining: type, init: Any, seen: tuple[Any, ...]) -> Signat
     if own is None or not own.named or not own.named[0].by_position or init in seen:
         return None
     own = replace(own, named=own.named[1:])
-    if own.var_kwargs is None:
-        return own
-    return _followed(own, defining, inspect.unwrap(init), cls=cls, seen=(*seen, init))
+    if own.var_kwargs is not None:
+        own = _followed(own, defining, inspect.unwrap(init), cls=cls, seen=(*seen, init))
+    return _with_wrappers(own, init)
+
+
+def _outermost(target: Any) -> Any:
+    """Return the function that a call reaches first."""
+    if isinstance(target, type):
+        maker = _maker(target)
+        return vars(maker[0])["__init__"] if maker is not None else None
+    return target.__func__ if isinstance(target, types.MethodType) else target
+
+
+def _with_wrappers(advertised: Signature, function: Any) -> Signature:
+    """Add what wrappers take beyond the signature of the function they wrap, which is the one that Python tells.
+
+    A wrapper that hands its `**kwargs` on to one call takes what that takes. Of one that does more with them, as the
+    configs of transformers do, nobody can tell which names it takes.
+    """
+    while isinstance(function, types.FunctionType) and hasattr(function, "__wrapped__"):
+        own = _parameters(inspect.signature(function, follow_wrapped=False), _namespaces(function))
+        names = {parameter.name for parameter in advertised.named}
+        hand = handover(function) if own.var_kwargs is not None else None
+        more = [each for each in own.named if not each.by_position and each.name not in names]
+        if hand is not None:
+            more += [_keyword(name, required) for name, required in hand.popped.items() if name not in names]
+        given = {*hand.put, *hand.keywords} if hand is not None else set()
+        named = [replace(each, required=False) if each.name in given else each for each in advertised.named]
+        advertised = replace(advertised, named=(*named, *more))
+        if own.var_kwargs is not None and hand is None and not _is_faithful(function):
+            return replace(advertised, var_kwargs=advertised.var_kwargs or own.var_kwargs)
+        function = function.__wrapped__
+    return advertised
+
+
+def _is_faithful(function: types.FunctionType) -> bool:
+    """Return whether a wrapper takes what it advertises: those of Python (`contextmanager`) and of assay do."""
+    top = str(function.__globals__.get("__name__", "")).partition(".")[0]
+    return top == "assay" or top in sys.stdlib_module_names
+
+
+def _keyword(name: str, required: bool) -> Parameter:
+    return Parameter(name=name, kind=inspect.Parameter.KEYWORD_ONLY, required=required, hint=UNKNOWN)
 
 
 def _takes_nothing(cls: type, defining: type) -> bool:
@@ -251,8 +300,7 @@ def _joined(own: Signature, hand: Handover, inner: Signature, positional: int) -
             required = parameter.required and parameter.name not in hand.put
             named.setdefault(parameter.name, replace(parameter, kind=kind, required=required))
     for name, required in hand.popped.items():
-        alone = Parameter(name=name, kind=inspect.Parameter.KEYWORD_ONLY, required=required, hint=UNKNOWN)
-        named.setdefault(name, alone)
+        named.setdefault(name, _keyword(name, required))
     return Signature(
         named=tuple(named.values()),
         var_args=inner.var_args if hand.with_args else own.var_args,

@@ -30,7 +30,7 @@ from assay.config.tree import (
     walk,
 )
 from assay.core import schema
-from assay.core.diagnostics import Origin, Problem, Severity
+from assay.core.diagnostics import Origin, Problem, Severity, at_most
 from assay.core.errors import did_you_mean, nearest
 
 FACTORY = "_partial_"
@@ -122,7 +122,7 @@ def examine(
     """
     check = _Check(user_dirs, roles, types, given or {}, trusted, strict, is_whole)
     with user_code(user_dirs):
-        problems = tuple(problem for path, table in calls(root) for problem in check.call(path, table))
+        problems = tuple(at_most(problem for path, table in calls(root) for problem in check.call(path, table)))
     return Examined(
         problems=problems,
         defaults=tuple(check.defaults),

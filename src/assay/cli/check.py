@@ -102,7 +102,7 @@ def command(
         _show(problems)  # at once: the signatures take an import of torch
     found = None
     examiner = Examiner(strict=strict)
-    if not shape:
+    if not shape and not any(problem.kind == "too-many" for problem in problems):
         further = _not_told(problems, examiner.problems(configs))
         found = examiner.examined(config)
         if not as_json:

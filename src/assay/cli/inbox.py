@@ -33,7 +33,7 @@ _DETAIL_LINES = 12
     metavar="N",
     type=click.FloatRange(min=0.0),
     default=14.0,
-    help="Show runs that finished, failed, resumed or stalled, with the cause. They are read then, unless --keep.",
+    help="Messages of the last N days (14).",
 )
 @click.option("--keep", is_flag=True, help="Leave the messages unread.")
 @click.option("--all-projects", is_flag=True, help="Messages of all your projects.")

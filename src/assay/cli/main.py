@@ -48,6 +48,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "import": ("assay.cli.import", "Make records of runs of TensorBoard, MLflow or wandb."),
     "bench": ("assay.cli.bench", "Measure how fast the data of a config is loaded."),
     "replay": ("assay.cli.replay", "Train a recorded run again, and compare the bits."),
+    "diverge": ("assay.cli.diverge", "First step, module and operation in which two runs differ."),
     "verify-resume": ("assay.cli.verify_resume", "Kill and resume a config's run, and compare the bits."),
     "summary": ("assay.cli.summary", "The layers of a model: shapes, parameters, operations."),
     "graph": ("assay.cli.graph", "How one batch goes through a step, stage by stage."),
@@ -65,6 +66,8 @@ RUNS_CODE: dict[str, str] = {
     "test": _FOREIGN,
     "bench": f"{_MODULES}.",
     "replay": "the config and the code that were kept with the run. It asks first if the run was not made here.",
+    "diverge": "the config and the code that were kept with each run, to train steps again. It asks first if one was"
+    " not made here. With --no-rerun it runs nothing.",
     "verify-resume": f"{_MODULES}.",
     "summary": f"{_MODULES}.",
     "graph": f"{_MODULES}.",

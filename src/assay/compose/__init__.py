@@ -9,6 +9,8 @@ from assay.compose.checks import problems_of_shape as problems_of_shape
 from assay.compose.checks import sound as sound
 from assay.compose.data import audit_data as audit_data
 from assay.compose.data import bench_data as bench_data
+from assay.compose.diverge import Diverged as Diverged
+from assay.compose.diverge import diverge as diverge
 from assay.compose.house import check_device as check_device
 from assay.compose.launch import Launch as Launch
 from assay.compose.launch import RunResult as RunResult

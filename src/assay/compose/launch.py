@@ -20,6 +20,7 @@ class Launch:
 
     `device`: one, or a list such as `cuda:0,1` that several runs take in turn; None: the accelerator if there is one.
     `stop_at`: the step at which the run is left although it is planned longer, as by a signal if `is_interrupted`.
+    `traced_from`: the step from which every step is traced at the full level, whatever the config says.
     """
 
     device: str | None = None
@@ -38,6 +39,7 @@ class Launch:
     after: str = ""  # why this process was started again, which nobody typed
     stop_at: int | None = None
     is_interrupted: bool = False
+    traced_from: int | None = None
     command: tuple[str, ...] = ()
 
     def devices(self) -> tuple[str, ...]:

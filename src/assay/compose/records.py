@@ -195,11 +195,20 @@ def ended(
     *,
     step: int,
 ) -> RunResult:
-    folder, run_id = None, ""
+    folder, run_id, lacking = None, "", ""
     if isinstance(recorder, RunRecorder):
         recorder.finish(status, reason, step=step)
-        folder, run_id = recorder.folder.path, recorder.id
-    return RunResult(record_dir=folder, config=config, status=status, value=dict(value), id=run_id, step=step)
+        folder, run_id, lacking = recorder.folder.path, recorder.id, recorder.lacking
+    return RunResult(
+        record_dir=folder,
+        config=config,
+        status=status,
+        value=dict(value),
+        id=run_id,
+        step=step,
+        exit_code=1 if lacking else 0,
+        note=lacking,
+    )
 
 
 def failed(

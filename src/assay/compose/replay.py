@@ -101,10 +101,7 @@ def replay(
         raise InputError(what, where=str(view.path), fix=fix)
     stretch = stretch_of(view, name, steps)
     attempt = stretch.attempts[-1]
-    saved = open_config(config_of(view, attempt), [], user_dir=None)
-    code = f"the {attempt.code.files} files that were kept with it"
-    permit(view, saved.root, use="replay it", code=code, trust=trust)
-    refuse_redacted(saved, view.id)
+    permit_again(view, stretch, use="replay it", trust=trust)
     changed = _changed_inputs(view, stretch)
     if changed and not force:
         first, (was, now) = next(iter(changed.items()))
@@ -114,35 +111,58 @@ def replay(
     folder = Path(tempfile.mkdtemp(prefix="assay-replay-")).resolve()
     is_kept = False
     try:
-        scratch = lay_out(view, attempt, folder / "project")
-        task = _Task(
-            config=str(_write_config(view, attempt, folder)),
-            user_dirs=[str(path) for path in scratch.user_dirs],
-            settings=str(scratch.project.root),
-            threads=attempt.environment.get("torch", {}).get("threads"),
-            launch=_launch(view, stretch),
-            resumed=str(_begun(view, stretch, scratch.project.root, scratch.user_dirs)) if stretch.checkpoint else "",
-            checkpoint=stretch.checkpoint,
-            parent=view.id,
-        )
-        (folder / _TASK).write_text(json.dumps(asdict(task)), encoding="utf-8")
         begun = time.monotonic()
-        said = _train(folder, scratch.cwd, scratch.environment)
-        again = _only_run(scratch.project.runs_dir)
-        if said is not None:
-            raise InputError(f"The replay failed, where the run did not, and said:\n{said}", where=str(view.path))
-        assert again is not None
+        again = train_again(view, stretch, folder)
         tell(f"replayed: {stretch.said}, {time.monotonic() - begun:.0f} s")
         changed |= unlike(attempt.environment, again.environment)  # a process that has computed knows more
         verdict, compared = judge(view, again, stretch, changed)
         is_kept = not verdict.equal
-        _keep(view, verdict, tell)
+        keep_verdict(view, verdict, tell)
         return Replayed(verdict=verdict, compared=compared, kept=again.path if is_kept else None)
     finally:
         with contextlib.suppress(OSError):
             forget([folder / "project"])
         if not is_kept:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def permit_again(view: RunView, stretch: Stretch, *, use: str, trust: Trust) -> None:
+    """Raise InputError for a run that was not made here, unless `trust` allows its code, and for one without secrets.
+
+    Call it before `train_again`.
+    """
+    attempt = stretch.attempts[-1]
+    saved = open_config(config_of(view, attempt), [], user_dir=None)
+    code = f"the {attempt.code.files} files that were kept with it"
+    permit(view, saved.root, use=use, code=code, trust=trust)
+    refuse_redacted(saved, view.id)
+
+
+def train_again(view: RunView, stretch: Stretch, folder: Path, *, traced_from: int | None = None) -> RunView:
+    """Train these steps of a run again from its own code and config, in a project in `folder` and its own OS process.
+
+    With `traced_from` every step from there on is traced with all its operations. InputError with
+    what the process said when it fails, and for code that is not here.
+    """
+    attempt = stretch.attempts[-1]
+    scratch = lay_out(view, attempt, folder / "project")
+    task = _Task(
+        config=str(_write_config(view, attempt, folder)),
+        user_dirs=[str(path) for path in scratch.user_dirs],
+        settings=str(scratch.project.root),
+        threads=attempt.environment.get("torch", {}).get("threads"),
+        launch={**_launch(view, stretch), "traced_from": traced_from},
+        resumed=str(_begun(view, stretch, scratch.project.root, scratch.user_dirs)) if stretch.checkpoint else "",
+        checkpoint=stretch.checkpoint,
+        parent=view.id,
+    )
+    (folder / _TASK).write_text(json.dumps(asdict(task)), encoding="utf-8")
+    said = _train(folder, scratch.cwd, scratch.environment)
+    again = _only_run(scratch.project.runs_dir)
+    if said is not None:
+        raise InputError(f"The replay failed, where the run did not, and said:\n{said}", where=str(view.path))
+    assert again is not None
+    return again
 
 
 def _write_config(view: RunView, attempt: Attempt, folder: Path) -> Path:
@@ -290,8 +310,9 @@ def _is_here(device: str) -> bool:
     return True
 
 
-def _keep(view: RunView, verdict: Verdict, tell: Callable[[str], None]) -> None:
+def keep_verdict(view: RunView, verdict: Verdict, tell: Callable[[str], None]) -> None:
+    """Append the verdict to the edits of a run; a record that may only be read stays as it is, and that is told."""
     try:
-        append(view.folder, Edit(what="verdict", key="replay", new=to_plain(verdict)))
+        append(view.folder, Edit(what="verdict", key=verdict.question, new=to_plain(verdict)))
     except AssayError as error:  # a record that may only be read is proven all the same
         tell(f"The verdict is not kept with the run: {error.what}")

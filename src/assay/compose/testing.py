@@ -191,7 +191,7 @@ def test_config(
             with signals.held():
                 result = ended(recorder, config, "finished", "", value, step=step)
     note = f"weights of {weights.parent}: {weights.why}" if weights.why else ""
-    return replace(result, note=note)
+    return replace(result, note="; ".join(filter(None, [note, result.note])))
 
 
 def train_and_test(config: Config, launch: Launch, *, edit: Edit | str | None = None) -> RunResult:

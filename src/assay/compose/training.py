@@ -43,6 +43,7 @@ from assay.compose.records import (
     tell_info,
 )
 from assay.compose.tasks import keep_meta, make_task
+from assay.compose.tracing import traced, tracing_handlers
 from assay.compose.trust import Tell, Trust, at_home, home_of
 from assay.compose.unfinished import (
     cut_off,
@@ -144,7 +145,9 @@ def _train(
             if stop.interrupts and stop.signal:
                 result = replace(result, exit_code=128 + stop.signal)
             elif note:
-                result = replace(result, exit_code=CheckpointError.exit_code, note=note)
+                result = replace(
+                    result, exit_code=CheckpointError.exit_code, note="; ".join(filter(None, [note, result.note]))
+                )
             result = replace(result, is_first=house.is_first)
     return replace(result, signal=signals.heard[0] if signals.heard else stop.signal)
 
@@ -188,7 +191,8 @@ def _run(assembled: Assembled, recorder: RunRecorder | NullRecorder, launch: Lau
         tell_folder(launch, house, recorder.folder.path if isinstance(recorder, RunRecorder) else None)
     listen(assembled, recorder, launch, saving=_is_saving(assembled, recorder))
     on = house.values("train").get("deterministic", False)
-    with entered(house.plugins), deterministic(engine.process.model, enabled=on):
+    model = engine.process.model
+    with traced(assembled, recorder, launch), entered(house.plugins), deterministic(model, enabled=on):
         engine.bus.extend(handler for plugin in house.plugins for handler in plugin.handlers())
         if assembled.loaded is not None:
             restore_listeners(engine, assembled.loaded)
@@ -403,6 +407,7 @@ def listeners(config: Config) -> list[Handler]:
         # Not bound: what a handler asks for may be there only once the plugins are entered.
         assembled = assemble(house, Launch(), saver_folder=Path("checkpoints"), bind=lambda handler: handler)
         listen(assembled, NullRecorder(), Launch(), saving=True)
+        assembled.engine.bus.extend(tracing_handlers(assembled, Launch(), lambda data: None))
         assembled.engine.bus.extend(handler for plugin in house.plugins for handler in plugin.handlers())
         return assembled.engine.bus.order()
 

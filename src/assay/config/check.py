@@ -15,10 +15,10 @@ from assay.config.outside import with_outside
 from assay.config.overrides import CLI
 from assay.config.standard_keys import evaluation_problems, key_problems, source_problems
 from assay.config.targets import target_problems
-from assay.config.tree import KeyPath, Leaf, Node, Table, dotted, get_at
+from assay.config.tree import MAX_DEPTH, KeyPath, Leaf, Node, Table, dotted, get_at
 from assay.config.user_modules import UserModules
 from assay.core import schema
-from assay.core.diagnostics import Origin, Problem
+from assay.core.diagnostics import Origin, Problem, at_most
 from assay.core.errors import did_you_mean, few_suggestions, nearest
 from assay.core.schema import Key
 
@@ -62,7 +62,7 @@ def _problems(
     if is_whole:
         problems += source_problems(root)
         problems += evaluation_problems(root)
-    problems += target_problems(root, UserModules(config.user_dirs), trusted)
+    problems += at_most(target_problems(root, UserModules(config.user_dirs), trusted))
     return _in_order(config, problems)
 
 
@@ -138,14 +138,6 @@ def _top_level(config: Config, root: Table, *, is_whole: bool) -> Iterator[Probl
                 key=name,
                 fix=f"give it on the command line: {schema.LAUNCH[name]}",
             )
-        elif name in schema.RESERVED:
-            yield Problem(
-                kind="not-supported",
-                message=f"`{name}` is a standard section that does nothing yet",
-                origin=origin,
-                key=name,
-                fix="remove it",
-            )
         elif name not in used:
             near = meant_elsewhere(name, root) if isinstance(node, Leaf) else ""
             near = near or _meant(name, root, [*standard, *schema.MAKERS])
@@ -170,8 +162,8 @@ def _unused_keys(config: Config) -> Iterator[Problem]:
         near.append(str(path[-1]))
         if get_at(config.written, path) is None:
             astray.append(str(path[-1]))
-    above = {path[:length] for path in used for length in range(1, len(path))}
-    standard = {key.name for key in schema.SECTIONS} | schema.RESERVED | set(schema.LAUNCH) | set(schema.MAKERS)
+    above = {path[:length] for path in used for length in range(1, min(len(path), MAX_DEPTH))}  # no table is deeper
+    standard = {key.name for key in schema.SECTIONS} | set(schema.LAUNCH) | set(schema.MAKERS)
     for name, node in config.written.items.items():
         if name in standard or (name,) not in above:
             continue

@@ -37,6 +37,9 @@ def expand(config: Config, variants: Sequence[str] = (), *, sweep: bool = True) 
 MAX_VALUES_CHECKED = 200_000
 """Values, of all configs of a file together, that are checked at once: a few seconds' work."""
 
+MAX_TOLD = 400
+"""Mistakes after which no further config of a file is looked at."""
+
 
 def variations(config: Config) -> Iterator[Config]:
     """The base, every variant, and every value of the sweep by itself: what has to make sense for all to do so.
@@ -130,7 +133,12 @@ def told_once(configs: Iterable[Config], stage: Callable[[Config], Iterable[Prob
         for config in configs:
             for problem in stage(config):
                 problems.setdefault((problem.message, problem.origin), _said_of(problem, config))
-    return list(problems.values())
+            if config.name and len(problems) > MAX_TOLD:
+                break
+        else:
+            return list(problems.values())
+    message = f"more than {MAX_TOLD} mistakes: configs of this file after {config.name} were not looked at"
+    return [*problems.values(), Problem(kind="too-many", message=message, origin=config.root.origin)]
 
 
 def _said_of(problem: Problem, config: Config) -> Problem:

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from assay.config.tree import KeyPath, List, Node, Table, dotted
 from assay.core import schema
-from assay.core.errors import suggested
+from assay.core.errors import can_suggest, suggested
 
 _MOST = 3
-_NO_HOMES = {*schema.MAKERS, *schema.RESERVED}
+_NO_HOMES = {*schema.MAKERS}
 _USUAL = {
     "lr": "optimizer.lr",
     "learning_rate": "optimizer.lr",
@@ -29,7 +29,9 @@ def homes_of(word: str, root: Table | None = None) -> list[str]:
     found = [f"{section.name}.{key.name}" for section in sections for key in section.keys if key.name == word]
     splits = next(section for section in schema.SECTIONS if section.name == "data")
     found += [f"data.train.{word}" for key in splits.keys if key.name == word]
-    written = [] if root is None else [path for path in _paths(root, ()) if path[-1] == word and len(path) > 1]
+    paths = list(_paths(root, ())) if root is not None and can_suggest() else []
+    can_suggest(len(paths))  # of ten thousand unknown keys each would walk through all of them
+    written = [path for path in paths if path[-1] == word and len(path) > 1]
     usual = [_USUAL[word]] if word in _USUAL else []
     return list(dict.fromkeys([*found, *map(dotted, written), *usual]))
 

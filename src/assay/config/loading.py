@@ -19,6 +19,7 @@ from assay.config.sources.places import MAX_BYTES
 from assay.config.tree import Node, Table
 from assay.core.diagnostics import Origin, Problem
 from assay.core.errors import ConfigError, InputError
+from assay.core.regular_file import NotRegularFileError, read_start
 
 READERS: Mapping[str, Callable[..., tuple[Table, list[Problem]]]] = MappingProxyType(
     {
@@ -197,12 +198,12 @@ def _user_dirs(
 
 def _text_of(file: Path) -> tuple[str, list[Problem]]:
     try:
-        with file.open("rb") as stream:
-            raw = stream.read(MAX_BYTES + 1)
+        raw = read_start(file, MAX_BYTES + 1, follow=True)
     except FileNotFoundError:
         raise InputError(f"There is no config file {file}.", fix=_near_files(file)) from None
-    except IsADirectoryError:
-        raise InputError(f"{file} is a folder, not a config file.", fix=_near_files(file / "config.toml")) from None
+    except NotRegularFileError as error:
+        fix = _near_files(file / "config.toml" if error.kind == "a folder" else file)
+        raise InputError(f"{file} is {error.kind}, not a config file.", fix=fix) from None
     except (OSError, ValueError) as error:
         raise InputError(f"The config file {file} cannot be read: {error}") from error
     try:

@@ -22,6 +22,7 @@ from assay.core.diagnostics import Origin, Problem
 from assay.core.errors import ConfigError, InputError, did_you_mean
 from assay.core.plain import write_atomic
 from assay.core.project import FOLDER_MODES, SETTINGS_NAME, project_root, settings_file
+from assay.core.regular_file import read_start
 
 Scope = Literal["local", "global"]
 SCOPES: tuple[Scope, ...] = ("local", "global")
@@ -241,8 +242,7 @@ def _read(file: Path, scope: Scope) -> Table:
 
 def _text(file: Path) -> str:
     try:
-        with file.open("rb") as stream:
-            raw = stream.read(_MAX_BYTES + 1)
+        raw = read_start(file, _MAX_BYTES + 1, follow=True)
         if len(raw) > _MAX_BYTES:
             raise InputError("The settings are too large to be settings.", where=str(file))
         return raw.decode("utf-8")

@@ -300,6 +300,8 @@ def _bounds(key: Key, value: int | float, node: Node, path: KeyPath) -> Iterator
         limit = f"more than {key.above:g}"
     elif key.maximum is not None and not value <= key.maximum:
         limit = f"at most {key.maximum}"
+    elif isinstance(value, int) and not value <= schema.MAX_INT:
+        limit = f"at most {schema.MAX_INT}"
     else:
         return
     yield problem_at("wrong-value", f"`{dotted(path)}` must be {limit}, not {shown(node)}", node, path)

@@ -10,6 +10,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 
 from assay.core.diagnostics import Origin
+from assay.core.regular_file import read_bytes
 
 MAX_BYTES = 8 * 1024 * 1024
 MAX_FILES = 20_000  # looked at for registered names
@@ -72,7 +73,11 @@ class UserModules:
 
     def names(self) -> list[str]:
         """Modules and packages right below the folders."""
-        return sorted({name for folder in self.folders for name in modules_in(folder)})
+        return list(self._names)
+
+    @cached_property
+    def _names(self) -> tuple[str, ...]:
+        return tuple(sorted({name for folder in self.folders for name in modules_in(folder)}))
 
     def find(self, target: str) -> Found | None:
         """What `package.module.Name` or `package.module:Name` leads to; None when the first part is no user module."""
@@ -135,9 +140,7 @@ def _is_package(folder: Path) -> bool:
 
 def _parse(path: Path) -> UserModule:
     try:
-        if path.stat().st_size > MAX_BYTES:
-            return UserModule(path=path, names=None)
-        tree = ast.parse(path.read_bytes())
+        tree = ast.parse(read_bytes(path, MAX_BYTES, follow=True))
     except SyntaxError as error:
         return UserModule(
             path=path, names=None, syntax_error=error.msg, line=error.lineno or 1, column=max(1, error.offset or 1)
@@ -231,7 +234,7 @@ def _registered_in(file: Path, module: str) -> tuple[Registered, ...]:
         state = file.stat()
     except OSError:
         return ()
-    return () if state.st_size > MAX_BYTES else _registered_as_of(file, module, state.st_mtime_ns, state.st_size)
+    return _registered_as_of(file, module, state.st_mtime_ns, state.st_size)
 
 
 @lru_cache(maxsize=2000)
@@ -241,7 +244,7 @@ def _registered_as_of(file: Path, module: str, _mtime_ns: int, _size: int) -> tu
 
 def _read_registered(file: Path, module: str) -> Iterator[Registered]:
     try:
-        raw = file.read_bytes()
+        raw = read_bytes(file, MAX_BYTES, follow=True)
         if b"register" not in raw:
             return
         tree = ast.parse(raw)

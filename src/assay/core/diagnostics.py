@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
+from assay.core.regular_file import read_start
 from assay.core.terminal import cell_count, style, visible
 
 Severity = Literal["error", "warning", "note"]
@@ -64,7 +64,10 @@ _BLUE, _BOLD = "1;34", "1"
 
 MAX_SHOWN = 50
 """Problems that are shown; more nobody reads at once, and the others are counted."""
+MAX_FOUND = 2_000
+"""Problems after which a stage of a check that looks at files or modules for each of them looks no further."""
 _MAX_LINE = 2_000  # characters of a line around what is marked
+_MAX_SOURCE_BYTES = 1 << 26
 _MAX_TEXT = 2_000  # characters of a message
 
 
@@ -81,6 +84,16 @@ def render(problems: Sequence[Problem], *, color: bool, width: int = 80, limit: 
     parts = ["\n".join(_lines(problem, sources, color, width)) for problem in shown]
     left = len(problems) - len(shown)
     return "\n\n".join([*parts, f"... and {left:,} more"] if left else parts)
+
+
+def at_most(problems: Iterable[Problem], limit: int = MAX_FOUND) -> Iterator[Problem]:
+    """Yield the first problems, and after `limit` of them one that says so: what comes then is not looked for."""
+    for count, problem in enumerate(problems):
+        if count == limit:
+            message = f"more than {limit:,} mistakes: what comes after this one was not looked at"
+            yield Problem(kind="too-many", message=message, origin=problem.origin)
+            return
+        yield problem
 
 
 def summary(problems: Sequence[Problem]) -> str:
@@ -117,8 +130,7 @@ def _lines(problem: Problem, sources: dict[str, list[str]], color: bool, width: 
     def paint(codes: str, text: str) -> str:
         return style(text, codes) if color else text
 
-    message = problem.message if len(problem.message) <= _MAX_TEXT else f"{problem.message[:_MAX_TEXT]}..."
-    head = _wrapped(f"{problem.severity}: {visible(message)}", width, indent=len(problem.severity) + 2)
+    head = _wrapped(f"{problem.severity}: {_cut(problem.message)}", width, indent=len(problem.severity) + 2)
     label = f"[{problem.kind}]"
     room = width - cell_count(head[-1]) - len(label)
     if room < 2:
@@ -129,7 +141,7 @@ def _lines(problem: Problem, sources: dict[str, list[str]], color: bool, width: 
     out[0] = paint(_COLORS[problem.severity], problem.severity) + paint(_BOLD, head[0][start:])
     out[-1] += f"{' ' * room}{label}"
     gutter = len(str(problem.origin.line or 0))
-    out.append(f"{' ' * gutter}{paint(_BLUE, '-->')} {visible(str(problem.origin))}")
+    out.append(f"{' ' * gutter}{paint(_BLUE, '-->')} {_cut(str(problem.origin))}")
     excerpt = _excerpt(problem.origin, sources)
     if excerpt is not None:
         text, start, length = _window(excerpt, problem.origin, width - gutter - 3)
@@ -138,14 +150,19 @@ def _lines(problem: Problem, sources: dict[str, list[str]], color: bool, width: 
         out.append(f"{paint(_BLUE, str(problem.origin.line))} {bar} {text}".rstrip())
         carets = paint(_COLORS[problem.severity], "^" * length)
         out.append(f"{' ' * gutter} {bar} {' ' * start}{carets}")
-    said = [f"replaces the value from {visible(str(link))}" for link in problem.origin.chain()[1:]]
-    for text in [*said, visible(problem.fix)] if problem.fix else said:
+    said = [f"replaces the value from {_cut(str(link))}" for link in problem.origin.chain()[1:]]
+    for text in [*said, _cut(problem.fix)] if problem.fix else said:
         first, *rest = _wrapped(text, width - gutter - 3, indent=0)
         out.append(f"{' ' * gutter} {paint(_BLUE, '=')} {first}")
         out.extend(f"{' ' * gutter}   {line}" for line in rest)
     for other in problem.related:
         out.extend(_lines(other, sources, color, width))
     return out
+
+
+def _cut(text: str) -> str:
+    """Return a text as a terminal may show it, the end of a very long one left out."""
+    return visible(text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}...")
 
 
 def _wrapped(text: str, width: int, *, indent: int) -> list[str]:
@@ -173,7 +190,7 @@ def _excerpt(origin: Origin, sources: dict[str, list[str]]) -> str | None:
         lines = sources[origin.source]
     else:
         try:
-            lines = _split(Path(origin.source).read_bytes().decode("utf-8-sig"))
+            lines = _split(read_start(origin.source, _MAX_SOURCE_BYTES, follow=True).decode("utf-8-sig"))
         except (OSError, ValueError):
             lines = []
         sources[origin.source] = lines

@@ -109,6 +109,16 @@ def few_suggestions(comparisons: int = 20_000) -> Iterator[None]:
         _comparisons_left.reset(token)
 
 
+def can_suggest(comparisons: int = 0) -> bool:
+    """Count comparisons towards the bound of `few_suggestions` around this; return whether any were left before."""
+    left = _comparisons_left.get()
+    if left is None:
+        return True
+    had_some = left[0] > 0
+    left[0] -= comparisons
+    return had_some
+
+
 def nearest(word: str, choices: Iterable[str], n: int = 1, *, cutoff: float = 0.6) -> list[str]:
     """The up to `n` choices a person who typed `word` most likely meant, best first; `cutoff` 1 is the same word.
 
@@ -117,12 +127,10 @@ def nearest(word: str, choices: Iterable[str], n: int = 1, *, cutoff: float = 0.
     >>> nearest("zzz", ["train"])
     []
     """
-    left = _comparisons_left.get()
-    if len(word) > MAX_WORD or (left is not None and left[0] <= 0):
+    if len(word) > MAX_WORD or not can_suggest():
         return []
     by_lower = {choice.lower(): choice for choice in choices if len(choice) <= MAX_WORD}
-    if left is not None:
-        left[0] -= len(by_lower)
+    can_suggest(len(by_lower))
     import difflib  # only where something is wrong
 
     return [by_lower[near] for near in difflib.get_close_matches(word.lower(), by_lower, n=n, cutoff=cutoff)]

@@ -32,6 +32,7 @@ class NotRegularFileError(OSError):
 
     def __init__(self, kind: str, path: Place) -> None:
         super().__init__(errno.EINVAL, f"it is {kind}, not a file", os.fspath(path))
+        self.kind = kind
 
 
 class FileTooLargeError(OSError):

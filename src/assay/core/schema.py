@@ -51,8 +51,11 @@ class Key:
         return next((key for key in self.keys if key.name == name), None)
 
 
-MAX_SEED = 2**63 - 1
-"""What fits into a signed 64-bit integer, which is what random numbers are keyed by."""
+MAX_INT = 2**63 - 1
+"""What fits into a signed 64-bit integer: the largest whole number that a standard key takes."""
+
+MAX_WORKERS = MAX_THREADS = 4096
+"""Processes of a loader, threads of a process: a machine has a few hundred cores, and many more threads end it."""
 
 PARALLEL_TIMEOUT = "10 min"
 """As long as NCCL waits for a process that does not answer; gloo waits 30 minutes."""
@@ -69,7 +72,6 @@ SECTIONS: tuple[Key, ...] = (
         doc="Every random number of the run comes from it.",
         default=0,
         minimum=0,
-        maximum=MAX_SEED,
     ),
     Key(
         name="threads",
@@ -77,6 +79,7 @@ SECTIONS: tuple[Key, ...] = (
         doc="CPU threads of one process; auto, its share of the cores, is chosen once and kept on resume.",
         default="auto",
         minimum=1,
+        maximum=MAX_THREADS,
         choices=("auto",),
         weights=False,
     ),
@@ -136,6 +139,7 @@ SECTIONS: tuple[Key, ...] = (
                 doc="Processes that load batches ahead; they change nothing but the speed.",
                 default=0,
                 minimum=0,
+                maximum=MAX_WORKERS,
                 weights=False,
             ),
             Key(
@@ -410,6 +414,23 @@ SECTIONS: tuple[Key, ...] = (
         ),
     ),
     Key(
+        name="trace",
+        kind="table",
+        doc="Fingerprints of batches, gradients and weights: they tell where two runs part.",
+        weights=False,
+        keys=(
+            Key(name="every", kind="period", doc="How often a step is traced.", default="100 steps"),
+            Key(
+                name="level",
+                kind="choice",
+                doc="full: every operation of these steps too; such a step takes a few times as long.",
+                default="default",
+                choices=("default", "full"),
+            ),
+            ENABLED,
+        ),
+    ),
+    Key(
         name="display",
         kind="table",
         doc="What a person sees while it runs.",
@@ -463,9 +484,6 @@ MAKERS: Mapping[str, str] = {
 
 PARALLEL_AXES = ("pipeline", "data", "shard", "tensor")
 """Keys of [parallel] that say how many processes there are, from the outside in: the last exchange most."""
-
-RESERVED: frozenset[str] = frozenset({"trace"})
-"""Sections whose names are taken and which do nothing yet: using one is an error, not a silent no-op."""
 
 
 def is_for_tests(split: str) -> bool:

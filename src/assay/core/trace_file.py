@@ -4,7 +4,7 @@ One file an attempt and rank: `trace/<attempt>-<rank>.bin`. The grammar of frame
 
     tag             a        b        payload
     1       DIGESTS step     entries  entries of: u32 site, u32 occurrence, u64 fingerprint, in the order they happened
-    0xFFFE  SITE    site id  0        u32 length, UTF-8 JSON: phase, module, name, dtype, shape
+    0xFFFE  SITE    site id  0        u32 length, UTF-8 JSON: phase, module, name, dtype, shape, kind
     0xFFFD  HEAD    0        0        u32 length, UTF-8 JSON: algorithm, level, every, rank
 
 A site is a place in the program at which a tensor is fingerprinted; it is defined before its first use. `occurrence`
@@ -32,9 +32,14 @@ SITE = 0xFFFE
 HEAD = 0xFFFD
 MAX_ENTRIES = frames.MAX_PAYLOAD_BYTES // 16
 
-Phase = Literal["init", "data", "forward", "loss", "backward", "optimizer", "state"]
+Phase = Literal["init", "data", "randomness", "forward", "loss", "backward", "optimizer", "state"]
 PHASES: tuple[Phase, ...] = get_args(Phase)
-"""In the order in which they happen within a step; `init` before step 1."""
+"""In the order in which one can change the next within a step; `init` before step 1, or before an attempt goes on."""
+
+Level = Literal["default", "full"]
+"""`full` adds every operation of the steps that are traced, with the module that it belongs to."""
+
+SiteKind = Literal["tensor", "operation", "random operation"]
 
 _ENTRY = struct.Struct("<IIQ")
 _LENGTH = struct.Struct("<I")
@@ -45,14 +50,17 @@ class Head:
     """How the fingerprints of this file were made; two files compare only where this is equal."""
 
     algorithm: str
-    level: Literal["default", "full"]
+    level: Level
     every: int
     rank: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """A place at which a tensor is fingerprinted. `module` is the dotted path in the model, `name` what of it."""
+    """A place at which a tensor is fingerprinted. `module` is a dotted path as `model.blocks.0`, `name` what of it.
+
+    That of an operation is its name as torch has it; a random one draws from a generator.
+    """
 
     id: int
     phase: Phase
@@ -60,6 +68,7 @@ class Site:
     name: str
     dtype: str
     shape: tuple[int, ...]
+    kind: SiteKind = "tensor"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +89,7 @@ def pack_head(head: Head) -> bytes:
 
 def pack_site(site: Site) -> bytes:
     """Return the frame that defines a site, twice: the fingerprints of the site depend on it."""
-    data = {"phase": site.phase, "module": site.module, "name": site.name, "dtype": site.dtype, "shape": site.shape}
+    data = {name: getattr(site, name) for name in ("phase", "module", "name", "dtype", "shape", "kind")}
     return 2 * frames.pack(SITE, site.id, 0, _text(data))
 
 

@@ -78,6 +78,15 @@ class RunLog(logging.FileHandler):
         return hasattr(record, RUN_KEY) or ours[:1] == [self]
 
 
+def reopen(log: RunLog) -> None:
+    """Let the next line open the file anew: the one before was deleted."""
+    with log.lock or contextlib.nullcontext():
+        stream, log.stream = log.stream, None
+    if stream is not None:
+        with contextlib.suppress(OSError):
+            stream.close()
+
+
 class RunLogs(logging.Handler):
     """Passes records on to the logs of the runs that are open: for a logger that does not hang below ours."""
 

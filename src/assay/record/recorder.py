@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import logging
 import os
 import platform
 import signal
+import stat
 import sys
 import threading
 import time
@@ -21,15 +23,17 @@ from typing import TYPE_CHECKING, Any, Self
 
 from assay.core import lease as leases
 from assay.core import metrics_file, run_file
+from assay.core.directory import create_file, open_directory
 from assay.core.errors import AssayError, InputError, LeaseError, RecordError
 from assay.core.facts import Ended, EndStatus, RunFact, Started, Warned, event_line
 from assay.core.ids import is_plain_name, new_run_id
 from assay.core.plain import sync_file, write_atomic, write_json
+from assay.core.regular_file import read_bytes
 from assay.core.run_file import Attempt, Best, Code, Kind, RunFile
 from assay.core.secret import Secrets
 from assay.core.signals import Obeyed, number_of
 from assay.record import logfile, readme
-from assay.record.config_files import write_config
+from assay.record.config_files import MAX_BYTES, write_config
 from assay.record.edits import append_line
 from assay.record.environment import environment
 from assay.record.later import Later
@@ -44,6 +48,9 @@ if TYPE_CHECKING:
     from assay.record.watch import Watcher
 
 SYNC_S = leases.CHECK_S
+RESERVE_NAME = ".reserve.tmp"
+RESERVE_BYTES = 1 << 16
+"""Room on the disk that is kept for the end of the run, which is written when the disk is full as well."""
 
 Listener = Callable[[Mapping[str, float], int], object]
 
@@ -78,6 +85,14 @@ class RunRecorder:
         self._capture: Capture | None = None
         self._watcher: Watcher | None = None
         self._listeners: tuple[Listener, ...] = ()
+        self.lacks: tuple[str, ...] = ()
+        """Sentences about what the record should have and lost."""
+
+        with contextlib.suppress(OSError):
+            self._reserve()
+        self._home = open_directory(folder.path, follow=True)  # held: its number is given to no other folder
+        self._folder_mode = stat.S_IMODE(self._home.mode)
+        self._config_toml = read_bytes(folder.config_toml, MAX_BYTES) if folder.config_toml.exists() else b""
         self._later = Later(lambda values, step: self.log(values, step))
         self._chores: tuple[Callable[[], object], ...] = (self._later.flush_old,)
         self._at_end: tuple[Callable[[], object], ...] = ()
@@ -85,9 +100,14 @@ class RunRecorder:
         self._log_file = logfile.open_log(folder.log, run.id, form, clean=self.secrets.clean)
         try:
             self._metrics = MetricsWriter(
-                folder.metrics, run.newest.number, on_problem=self._trouble, on_grown=self._wake.set
+                folder.metrics,
+                run.newest.number,
+                on_problem=self._trouble,
+                on_lost=self._lack,
+                on_grown=self._wake.set,
             )
         except BaseException:
+            self._home.close()
             logfile.close_log(self._log_file)
             raise
         # The writer's own method: a wrapper would cost a tenth of a log call.
@@ -432,9 +452,14 @@ class RunRecorder:
             self._finish(status, self.secrets.clean(" ".join(reason.split())), traceback, step)
 
     def _finish(self, status: EndStatus, reason: str, traceback: str, step: int | None) -> None:
+        if not self._is_here():
+            with contextlib.suppress(OSError):
+                self._make_again()
         if not self.folder.path.is_dir():
             self._give_up("The folder of this run is gone.")
+            self.lacks += ("all of it: its folder is gone",)
             return
+        self._metrics.check()
         with contextlib.suppress(Exception):  # the device may be what has failed
             self._later.flush()
         self._do_chores()
@@ -456,6 +481,7 @@ class RunRecorder:
             self.logger.warning("The metrics cannot be read back: %s", error)
             found = {}
         last = max((each.step for each in found.values()), default=self.run.newest.from_step)
+        self._use_reserve()
         if self._ended is None:
             self.tell(Ended(status=status, step=last if step is None else step, reason=reason, traceback=traceback))
         ended = self._ended
@@ -464,7 +490,7 @@ class RunRecorder:
             self.run.newest,
             ended_ns=time.time_ns(),
             status=status,
-            reason=reason or self.secrets.clean(ended.reason),
+            reason="; ".join(filter(None, [reason or self.secrets.clean(ended.reason), self.lacking])),
             to_step=ended.step,
         )
         self.run = replace(
@@ -523,6 +549,66 @@ class RunRecorder:
             warned = self._without_secrets(Warned(message=message))
             append_line(self.folder.events, event_line(warned, time.time_ns()))
 
+    def _reserve(self) -> None:
+        """Take room on the disk for the end of the run."""
+        descriptor = create_file(self.folder.path / RESERVE_NAME, exclusive=False)
+        try:
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(descriptor, 0, RESERVE_BYTES)
+            else:
+                os.write(descriptor, bytes(RESERVE_BYTES))
+        finally:
+            os.close(descriptor)
+
+    def _use_reserve(self) -> None:
+        """Give the room back that was taken for the end."""
+        with contextlib.suppress(OSError):
+            (self.folder.path / RESERVE_NAME).unlink()
+
+    def _lack(self, what: str) -> None:
+        """Remember something that the record should have and lost, and that the user was told of."""
+        self.lacks += (what,)
+
+    @property
+    def lacking(self) -> str:
+        """What the record should have and lost, in one line; empty when it is whole."""
+        return f"not kept: {'; '.join(self.lacks)}" if self.lacks else ""
+
+    def _is_here(self) -> bool:
+        """Whether the record is where it was begun. Another folder there is one that a checkpoint was written to."""
+        try:
+            held = self._home.descriptor
+            is_same = held is None or os.path.samestat(os.fstat(held), os.stat(self.folder.path))
+            return is_same and os.path.lexists(self.folder.run_json)
+        except OSError:
+            return False
+
+    def _make_again(self) -> None:
+        """Make the folder of the run again, with all that is known of it. OSError when that cannot be done.
+
+        Where the folder of runs is gone as well, as that of a test that has ended, it stays gone.
+        """
+        path = self.folder.path
+        if not path.parent.is_dir():
+            raise FileNotFoundError(errno.ENOENT, "the folder of runs is gone", str(path.parent))
+        with contextlib.suppress(FileExistsError):
+            path.mkdir(self._folder_mode)
+        with contextlib.suppress(FileNotFoundError):  # only where the folder was emptied but for it
+            (path / leases.FILE_NAME).unlink()
+        self._home.close()
+        self._home = open_directory(path, follow=True)
+        self._lease = leases.acquire(path, self.run.newest.number)
+        write_atomic(self.folder.config_toml, self._config_toml, durable=False)
+        readme.write_first(self.folder.readme, self.run, "")
+        run_file.write(path, self.run)
+        logfile.reopen(self._log_file)
+        self._metrics.check()
+        self._lack("what was in its folder before that was deleted or moved")
+        self._trouble(
+            "The folder of this run was deleted or moved while it ran, and was made again. Its curves are there; "
+            "checkpoints, artifacts and events of before are not."
+        )
+
     def _without_secrets(self, fact: Any) -> Any:
         values = {each.name: getattr(fact, each.name) for each in fields(fact)}
         return replace(fact, **{name: self.secrets.clean(it) for name, it in values.items() if isinstance(it, str)})
@@ -549,6 +635,10 @@ class RunRecorder:
             self._learn_secrets()
             self._do_chores()
             with contextlib.suppress(OSError):  # no descriptor left: the next time may do
+                if not self._is_here():
+                    self._make_again()
+                    continue
+                self._metrics.check()
                 self._metrics.sync()
                 if not is_synced:
                     sync_file(self.folder.run_json)
@@ -560,6 +650,8 @@ class RunRecorder:
                 else:
                     leases.check(self.folder.path, self._lease)
             except LeaseError as error:
+                if not self._is_here():
+                    continue  # nobody has taken the run over: somebody has deleted it
                 self._give_up(str(error.what))
                 return
             except OSError:
@@ -585,6 +677,7 @@ class RunRecorder:
         self._wake.set()
         with contextlib.suppress(OSError):
             leases.release(self.folder.path, self._lease)
+        self._home.close()
         logfile.close_log(self._log_file)
         if self._capture is not None:
             self._capture.stop()

@@ -3,6 +3,9 @@
 On a local disk a frame is one copy into a memory map over an extent whose blocks are allocated beforehand, so that a
 full disk is an error when the file grows and never a SIGBUS. Elsewhere it is one write call. The extent that comes next
 is made while the present one fills, by whoever calls `prepare`: growing then costs a log call next to nothing.
+
+Somebody else may cut off, replace or delete the file meanwhile. The writer goes on in what is left of it, or makes it
+again out of what it holds open.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ from assay.core.errors import RecordError
 from assay.core.frames import TICK_NS, Damage, Extent
 from assay.core.metrics_file import KeySet
 from assay.core.plain import write_atomic
+from assay.record.bus_error import guard
 from assay.record.recordable import numbers_of, whole_step
 from assay.store.layout import refusal
 from assay.store.mounts import is_network
@@ -56,7 +60,8 @@ class MetricsWriter:
     """Appends rows to one `metrics.bin`. Any thread may log; a process forked from this one may not.
 
     When there is no room, points are dropped and counted, growing is tried again at most once a second, and
-    `on_problem` is told twice: when it begins, and what was lost when it is over.
+    `on_problem` is told twice: when it begins, and what was lost when it is over. `on_lost` is told in a few words what
+    the file lacks for good.
     """
 
     def __init__(
@@ -65,6 +70,7 @@ class MetricsWriter:
         attempt: int = 1,
         *,
         on_problem: Callable[[str], None] = lambda message: None,
+        on_lost: Callable[[str], None] = lambda what: None,
         on_grown: Callable[[], None] = lambda: None,
         preallocate: bool | None = None,
     ) -> None:
@@ -72,6 +78,7 @@ class MetricsWriter:
         self.attempt = attempt
         self.lost_points = 0
         self._on_problem = on_problem
+        self._on_lost = on_lost
         self._on_grown = on_grown
         self._lock = threading.RLock()
         self._growing = threading.Lock()  # held after `_lock`, never before it
@@ -92,6 +99,7 @@ class MetricsWriter:
         self._zero_ns = self._base_ns = 0
         self._room_again_ns = 0
         self._gap: tuple[int, int, int] | None = None
+        self._is_spoilt = False
         if preallocate is None:
             preallocate = hasattr(os, "posix_fallocate") and not is_network(path)
         self._preallocate = preallocate
@@ -153,6 +161,17 @@ class MetricsWriter:
                 return
             if self._extent_bytes > EXTENT_BYTES or 2 * self._map.tell() > len(self._map):
                 self._spare = _mapped(self._fd, self._end, self._extent_bytes, need=0)
+
+    def check(self) -> None:
+        """Notice that somebody else has cut off, replaced or deleted the file, and mend it. For another thread."""
+        with self._lock:
+            if self._closed or self._is_whole():
+                return
+            self._on_spoilt()
+            try:
+                self._grow(0)
+            except OSError as error:
+                self._run_out(error)
 
     def sync(self) -> None:
         """Bring what was written to the disk, if there is something new. Power loss takes only what came after."""
@@ -293,6 +312,8 @@ class MetricsWriter:
         now = monotonic_ns()
         if now < self._room_again_ns:
             raise BlockingIOError
+        if self._is_spoilt:
+            self._mend()
         # Never before what was said already, though the clock on the wall be set back: times order the rows.
         passed = self._base_ns + (now - self._zero_ns if self._zero_ns else TICK_NS)
         base_ns = max(time.time_ns(), passed) // TICK_NS * TICK_NS
@@ -317,11 +338,12 @@ class MetricsWriter:
                 if fresh is not None:
                     fresh.map.close()
                 fresh = _mapped(self._fd, self._end, EXTENT_BYTES, need)
+            guard(fresh.map, self._on_spoilt)
             fresh.map.write(self._extent(base_ns, end=fresh.end))
             # The old map is not closed: another thread may be about to write into what is left of it, and it may.
             self._sets, self._slow_sets = {}, {}
             self._map, self._end = fresh.map, fresh.end
-        self._out = (fresh.map.write, zero_ns)
+        self._out = (fresh.map.write, zero_ns) if not self._is_spoilt else (_no_room, zero_ns)
 
     def _extent(self, base_ns: int, *, end: int) -> bytes:
         return frames.pack_extent(
@@ -357,9 +379,67 @@ class MetricsWriter:
         where = f"step {first}" if first == last else f"steps {first} to {last}"
         again = "" if self._closed else "Metrics are written again. "
         if lost:
-            self._on_problem(f"{again}{lost} {'point was' if lost == 1 else 'points were'} lost, of {where}.")
+            points = "point was" if lost == 1 else "points were"
+            self._on_problem(f"{again}{lost} {points} lost, of {where}.")
+            self._on_lost(f"{lost} {points.split()[0]}, of {where}")
 
     # ------------------------------------------------------------------------------------------------------- repair
+
+    def _is_whole(self) -> bool:
+        """Whether the file is still the one that is written, and as long as it was made."""
+        mine = os.fstat(self._fd)
+        with contextlib.suppress(OSError):
+            return os.path.samestat(os.lstat(self.path), mine) and mine.st_size >= self._end
+        return False
+
+    def _on_spoilt(self) -> None:
+        """Let every call come to `_grow`, which mends. Called from a signal, too: in the midst of a write."""
+        self._is_spoilt = True
+        self._out = (_no_room, self._zero_ns)
+        self._on_grown()
+
+    def _mend(self) -> None:
+        """Go on in what somebody else has left of the file. OSError when nothing can be written there."""
+        size = os.fstat(self._fd).st_size
+        lost = self._end - size if size < self._end else 0
+        with self._growing:
+            self._spare = self._map = None  # not closed: another thread may be about to write
+            self._bring_back()
+            self._keys.clear()
+            self._columns = 0
+            try:
+                self._end = self._repair()
+            except RecordError:  # it is a file of another kind by now
+                self._keys.clear()
+                self._end = self._set_aside(_read(self._fd, size))
+        self._is_spoilt = False
+        told = "points of before are lost" if lost else "no point is lost"
+        done = "cut off" if lost else "deleted or replaced"
+        if lost:
+            self._on_lost(f"points of {self.path.name}, which was cut off")
+        self._on_problem(f"{self.path.name} was {done} by somebody else while the run wrote it: {told}.")
+
+    def _bring_back(self) -> None:
+        """Where the file is gone, or another one is in its place, make it again out of the one that is open."""
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.lstat(self.path), os.fstat(self._fd)):
+                return
+        temporary = f".{self.path.name}.{os.urandom(6).hex()}.tmp"
+        with open_directory(self.path.parent, follow=True) as folder:
+            descriptor = folder.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+            try:
+                offset = 0
+                while part := os.pread(self._fd, EXTENT_BYTES, offset):
+                    offset += os.pwrite(descriptor, part, offset)
+                folder.move(temporary, folder, self.path.name)
+                os.dup2(descriptor, self._fd, inheritable=False)
+            except OSError:
+                with contextlib.suppress(OSError):
+                    folder.remove(temporary)
+                raise
+            finally:
+                os.close(descriptor)
+        self._hold()
 
     def _hold(self) -> None:
         """Be the only one who writes the file. Who wrote it before may need a moment to notice that it is over."""

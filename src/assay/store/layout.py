@@ -111,6 +111,10 @@ class RunFolder:
     def trace(self) -> Path:
         return self.path / "trace"
 
+    def trace_file(self, attempt: int, rank: int = 0) -> Path:
+        """Fingerprints that one rank took in an attempt."""
+        return self.trace / f"{attempt}-{rank}.bin"
+
 
 @dataclass(frozen=True, slots=True)
 class Project:

@@ -34,9 +34,12 @@ ROUTERS = (
 )
 
 
-def make_app(project: Project, keys: Keys, rules: Rules, files: Files | None = None) -> ASGIApp:
+def make_app(
+    project: Project, keys: Keys, rules: Rules, files: Files | None = None, watches: Watches | None = None
+) -> ASGIApp:
     """Return the whole application for the projects of this user, `project` first."""
     api = make_api(project, keys, rules, files or Files.read())
+    api.state.watches = watches or Watches()
     return Guard(Compression(api), keys, rules, api.state.files.login_page)
 
 
@@ -58,6 +61,7 @@ def make_api(project: Project, keys: Keys, rules: Rules, files: Files) -> FastAP
     for router in ROUTERS:
         api.include_router(router)
     api.add_exception_handler(AssayError, _assay_error)
+    api.add_exception_handler(OSError, _os_error)
     api.add_exception_handler(RequestValidationError, _wrong_form)
     api.add_exception_handler(HTTPException, _http_error)
     for path in PAGES:
@@ -98,7 +102,32 @@ def _file(request: Request) -> Response:
 def _assay_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, AssayError)
     status, problem = problem_of(error)
+    if status == 500 and _is_gone(request):
+        return _gone(request)
     return as_json(problem, status)
+
+
+def _os_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, OSError)
+    if _is_gone(request):
+        return _gone(request)
+    what = f"A file cannot be read: {error.strerror or error}."
+    return as_json(Problem(what=what, where=str(error.filename or "")), 500)
+
+
+def _is_gone(request: Request) -> bool:
+    """Return whether the run of a request was removed while it was read: no damage, whatever the reader met."""
+    run_id = request.path_params.get("run_id")
+    if run_id is None:
+        return False
+    home = request.app.state.site.home(request.query_params.get("project", ""))
+    row = home.catalog.rows([run_id]).get(run_id)
+    return row is None or not row.path.is_dir()
+
+
+def _gone(request: Request) -> Response:
+    what = f"The run {request.path_params['run_id']} is gone."
+    return as_json(Problem(what=what, fix="it was removed while it was read"), 404)
 
 
 def _wrong_form(request: Request, error: Exception) -> Response:

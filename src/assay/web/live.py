@@ -141,6 +141,10 @@ class Watch:
             if found:
                 self._tell(event, found)
             looked.open = {row.written.folder: row for row in home.catalog.open_rows()}
+        if looked.version != home.catalog.version:
+            # Read by somebody else of this server: the first look of a request, or a change by way of a page.
+            event["version"] = home.catalog.version
+        looked.version = home.catalog.version
         rows, files = {}, {}
         for row in looked.open.values():
             folder = home.folder(row.written.folder)
@@ -183,6 +187,7 @@ class _Looked:
     """What the last look found."""
 
     stamp: int = -1
+    version: int = -1
     all_at: float = 0.0
     all_every: float = ALL_S
     index_at: float = 0.0

@@ -13,6 +13,7 @@ from assay.core.errors import InputError
 from assay.store.layout import Project
 from assay.web.access import LOGIN, LOOPBACK, Keys, Rules, allowed_hosts, kept_secret
 from assay.web.app import make_app
+from assay.web.live import Watches
 from assay.web.pages import Files
 
 DEFAULT_PORT = 7341
@@ -52,7 +53,8 @@ def serve(project: Project, wanted: Wanted, say: Callable[[str, str], object]) -
     names = allowed_hosts([*wanted.names, *([] if is_local else [shown])])
     rules = Rules(f"assay-{port}", names, wanted.prefix, is_read_only=wanted.is_read_only)
     files = Files.read()
-    app = make_app(project, keys, rules, files)
+    watches = Watches()
+    app = make_app(project, keys, rules, files, watches)
     if not files.is_built:
         say("unbuilt", "")
     config = uvicorn.Config(
@@ -70,7 +72,19 @@ def serve(project: Project, wanted: Wanted, say: Callable[[str, str], object]) -
     )
     say("ready", f"{root}{LOGIN}#{keys.new_link_code()}")
     with listener:
-        uvicorn.Server(config).run(sockets=[listener])
+        _Server(config, watches).run(sockets=[listener])
+
+
+class _Server(uvicorn.Server):
+    """Server that ends the streams of open pages first: uvicorn waits for them, then cancels them with a traceback."""
+
+    def __init__(self, config: uvicorn.Config, watches: Watches) -> None:
+        super().__init__(config)
+        self._watches = watches
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._watches.close()
+        await super().shutdown(sockets)
 
 
 def listen(host: str, port: int | None) -> socket.socket:

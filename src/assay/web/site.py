@@ -25,7 +25,7 @@ class Home:
     curves: CurveReader
     catalog: Catalog
     inbox: Inbox
-    _is_read: bool = False
+    _first_look: threading.Thread | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @classmethod
@@ -35,14 +35,17 @@ class Home:
         return cls(project, key_of(project), curves, catalog, Inbox(catalog))
 
     def ready(self, wait_s: float) -> None:
-        """Read the runs if nobody has asked before; what takes longer than `wait_s` goes on behind."""
+        """Wait up to `wait_s` until the runs were read once, which goes on behind; whoever asks first begins it.
+
+        Every request waits, not the first one alone: the others would answer that there are no runs.
+        """
         with self._lock:
-            if self._is_read:
-                return
-            self._is_read = True
-            thread = threading.Thread(target=self.catalog.synchronize, name="assay-first-look", daemon=True)
-            thread.start()
-        thread.join(wait_s)
+            if self._first_look is None:
+                self._first_look = threading.Thread(
+                    target=self.catalog.synchronize, name="assay-first-look", daemon=True
+                )
+                self._first_look.start()
+        self._first_look.join(wait_s)
 
     def folder(self, name: str) -> RunFolder:
         return RunFolder(self.project.runs_dir / name)

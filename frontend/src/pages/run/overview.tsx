@@ -286,6 +286,7 @@ function Memory({ run }: { run: RunFacts }) {
 
 function mib(value: number, name: string): string {
   if (!name.endsWith("_mib")) return number(value);
+  if (value < 1) return `${number(Number((value * 1024).toPrecision(3)))} KiB`;
   return value >= 1024 ? `${number(value / 1024)} GiB` : `${number(value)} MiB`;
 }
 

@@ -32,13 +32,14 @@ from assay.config.user_modules import UserModules
 from assay.core import schema
 from assay.core.diagnostics import Origin, Problem
 from assay.core.errors import AssayError, ConfigError, InputError, did_you_mean
+from assay.core.regular_file import read_bytes, read_start
 
 DEFAULTS = Path(__file__).resolve().parents[1] / "defaults"
 _OWN = str(DEFAULTS.parent)
 WHOLE = "config"
 """A name that is the whole config: a Params, a dataclass or a dictionary."""
 
-_SECTIONS = {*(key.name for key in schema.SECTIONS), *schema.RESERVED, *schema.MAKERS}
+_SECTIONS = {*(key.name for key in schema.SECTIONS), *schema.MAKERS}
 _PLAIN = {key.name for key in schema.SECTIONS if key.kind not in ("call", "table", "tables")}
 
 
@@ -187,8 +188,7 @@ class _Loading:
             chain = " -> ".join(str(each) for each in [*self.running[self.running.index(path) :], path])
             raise ImportError(f"configs import each other: {chain}")
         if path not in self.modules:
-            with path.open("rb") as stream:
-                raw = stream.read(MAX_BYTES + 1)
+            raw = read_start(path, MAX_BYTES + 1, follow=True)
             try:
                 text = raw.decode("utf-8-sig")
             except UnicodeDecodeError as error:
@@ -316,9 +316,7 @@ def _is_data(value: Any) -> bool:
 def _is_config(file: Path) -> bool:
     """Whether a file of the user's holds settings: a module that defines classes is code, and imported as such."""
     try:
-        if file.stat().st_size > MAX_BYTES:
-            return False
-        tree = ast.parse(file.read_bytes())
+        tree = ast.parse(read_bytes(file, MAX_BYTES, follow=True))
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return False
     return not any(isinstance(statement, ast.ClassDef) for statement in tree.body)

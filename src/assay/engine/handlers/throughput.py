@@ -34,11 +34,11 @@ class Throughput:
 
     `speed/eta_s` is what is left until the last step, at this speed, where that step is known.
 
-    `time/data_s`: waiting for batches; `time/move_s`: of batches to the device; `time/forward_s`, `time/backward_s`,
-    `time/optimizer_s`; `time/evaluation_s`; `time/checkpoint_s`; `time/logging_s`: the recorder and what else listens
-    to steps; `time/other_s`: the rest. They sum up to the time since the epoch before. What is left of a run that ends
-    within an epoch counts as one. It is the time of the host: a GPU works on behind it, and is waited for where a
-    number is read.
+    `time/data_s`: waiting for batches; `time/move_s`: of batches to the device; `time/forward_s`,
+    `time/backward_s`, `time/optimizer_s`; `time/evaluation_s`; `time/checkpoint_s`; `time/trace_s`: the
+    fingerprints of [trace]; `time/logging_s`: the recorder and what else listens to steps; `time/other_s`: the
+    rest. They sum up to the time since the epoch before. What is left of a run that ends within an epoch counts as
+    one. It is the time of the host: a GPU works on behind it, and is waited for where a number is read.
 
     `flops`: the operations of the first step are counted, which takes it a little longer and changes nothing, and
     `speed/tflops` is recorded; None: on a GPU only. `speed/mfu` is their share of what the GPU could do, where that is
@@ -114,7 +114,10 @@ class Throughput:
             return
         wall = max(now - self._since, 1e-9)
         spent = {name: self._spent(engine, name) for name in (*_STEP, *_OUTSIDE)}
-        spent["logging"] = max(0.0, self._spent(engine, "telling") - self._inside)
+        within, after = self._spent(engine, "trace.within"), self._spent(engine, "trace.after")
+        spent["trace"] = within + after
+        spent["forward"] = max(0.0, spent["forward"] - within)
+        spent["logging"] = max(0.0, self._spent(engine, "telling") - self._inside - after)
         spent["other"] = max(0.0, wall - sum(spent.values()))
         values = {"speed/steps_per_s": steps / wall, **{f"time/{name}_s": value for name, value in spent.items()}}
         if state.max_steps is not None:

@@ -1,0 +1,51 @@
+/** Logic of the page that needs no browser: addresses, numbers, colours of a terminal, smoothing. */
+import { describe, expect, it } from "vitest";
+import { smoothed } from "../chart/smooth";
+import { parseColumn, parseSearch, parseZoom, showColumn, showZoom, stringifySearch, workspaceSearch } from "./address";
+import { age, bytes, count, duration, number } from "./format";
+
+describe("the address", () => {
+  it("comes back as it was written", () => {
+    const search = workspaceSearch(parseSearch("?w=valid/acc+%3E+0.9&s=-loss&s=tag&sel=abc,def&smooth=0.6&z=10:20&hide=runs"));
+    expect(workspaceSearch(parseSearch(stringifySearch({ ...search })))).toEqual(search);
+    expect(search.w).toBe("valid/acc > 0.9");
+    expect(search.s).toEqual(["-loss", "tag"]);
+  });
+
+  it("holds nothing that is as it would be without it", () => {
+    expect(stringifySearch({ ...workspaceSearch(parseSearch("?w=&smooth=0&archived=0&hide=nonsense&z=5:1")) })).toBe("");
+  });
+
+  it("keeps width and pin of a column, and names with the same marks in them", () => {
+    for (const text of ["valid/acc@120!", "lr@80", "tag!", "a@b", "loss"]) expect(showColumn(parseColumn(text))).toBe(text);
+  });
+
+  it("refuses a zoom that is none", () => {
+    expect(parseZoom("3:1")).toBeNull();
+    expect(parseZoom("a:b")).toBeNull();
+    expect(showZoom(parseZoom("1000:2000"))).toBe("1000:2000");
+  });
+});
+
+describe("numbers", () => {
+  it("have four digits that count", () => {
+    expect([0.123456, 1234567, 0.00012341, 100000, 0, -0.5].map(number)).toEqual(["0.1235", "1.235e6", "1.234e-4", "100000", "0", "-0.5"]);
+    expect([Number.NaN, Infinity, -Infinity, null].map(number)).toEqual(["nan", "inf", "-inf", ""]);
+    expect(count(10000)).toBe("10,000");
+  });
+
+  it("have units", () => {
+    expect([0.5, 33, 75, 3700, 90000].map(duration)).toEqual(["0.5 s", "33 s", "1 min 15 s", "1 h 1 min", "1 d 1 h"]);
+    expect([12, 1500, 2.5e9].map(bytes)).toEqual(["12 B", "1.5 kB", "2.5 GB"]);
+    expect(age(0, 90)).toBe("1 min ago");
+  });
+});
+
+describe("smoothing", () => {
+  it("begins at the first value, and leaves a constant as it is", () => {
+    const curve = (...values: number[]) => ({ means: Float64Array.from(values), counts: new Float64Array(values.length).fill(1) });
+    expect(Array.from(smoothed(curve(2, 2, 2), 0.9))).toEqual([2, 2, 2]);
+    expect(Array.from(smoothed(curve(4, 0), 0.5))).toEqual([4, 4 / 3]);
+    expect(smoothed(curve(NaN, 1), 0.5)[0]).toBeNaN();
+  });
+});

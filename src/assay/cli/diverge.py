@@ -1,0 +1,70 @@
+"""`assay diverge`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+import click
+
+from assay.cli.permission import permission, trust_option
+from assay.cli.terminal import echo, echo_json, paint, use_color, width
+from assay.core.plain import to_plain
+from assay.core.terminal import folded
+from assay.core.verdict import Difference, Verdict
+
+
+@click.command(
+    name="diverge",
+    help="Name the first step, phase, module and operation in which two recorded runs differ, from their traces and"
+    " curves. Where these are too coarse the suspicious steps of both are trained again, from their code and config of"
+    " then. Exit code 0 for equal, 1 for different, 2 for runs that do not compare.",
+)
+@click.argument("left", metavar="A")
+@click.argument("right", metavar="B")
+@click.option("--no-rerun", is_flag=True, help="Compare the records alone: train nothing again.")
+@trust_option
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def command(left: str, right: str, no_rerun: bool, trust: bool, as_json: bool) -> int:
+    from assay.compose import diverge
+
+    done = diverge(
+        left,
+        right,
+        reruns=not no_rerun,
+        trust=permission(trust),
+        tell=lambda line: echo(line, err=True),
+    )
+    verdict = done.verdict
+    if as_json:
+        echo_json({**to_plain(verdict), "notes": list(done.notes)})
+        return 0 if verdict.equal else 1
+    for line in _lines(verdict, done.notes, color=use_color(sys.stdout)):
+        for part in folded(line, width(sys.stdout)):
+            echo(part)
+    return 0 if verdict.equal else 1
+
+
+def _lines(verdict: Verdict, notes: tuple[str, ...], *, color: bool) -> Iterator[str]:
+    """Yield the verdict as text: where the runs part, how, why, and what differs between them."""
+    first = verdict.difference
+    steps = f"steps {verdict.first_step} to {verdict.last_step}"
+    if first is None:
+        yield f"{paint('equal', 'green bold', on=color)}: {steps}, {verdict.compared:,} values compared"
+    else:
+        yield f"{paint('different', 'red bold', on=color)}: first at step {first.step}, {_place(first)}"
+        yield f"  {verdict.runs[0]}  {first.left}"
+        yield f"  {verdict.runs[1]}  {first.right}"
+        yield f"cause: {verdict.cause}"
+    for name, (was, now) in verdict.changed_inputs.items():
+        yield f"differs: {name}  {f'{was} -> {now}' if was else now}"
+    if first is not None and not verdict.changed_inputs:
+        yield "differs: nothing in code, config and environment"
+    yield from notes
+
+
+def _place(first: Difference) -> str:
+    """Return phase, module and operation: `forward, model.layers.3: aten.native_dropout`."""
+    what = first.op or first.name
+    again = f" (call {first.occurrence + 1} of the step)" if first.occurrence and first.op else ""
+    return f"{first.phase}, {first.module}: {what}{again}" if first.module else f"{first.phase}: {what}{again}"

@@ -1,0 +1,81 @@
+"""Trace of a run: who takes fingerprints, and into which file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from assay.compose.assembly import Assembled
+from assay.compose.house import House
+from assay.compose.launch import Launch
+from assay.core.events import Handler
+from assay.core.facts import Warned
+from assay.core.ports import NullRecorder
+from assay.core.schema import parse_period
+from assay.core.trace_file import Level
+from assay.record.recorder import RunRecorder
+from assay.record.trace_writer import TraceWriter
+from assay.store.layout import RunFolder
+
+
+@contextmanager
+def traced(assembled: Assembled, recorder: RunRecorder | NullRecorder, launch: Launch) -> Iterator[None]:
+    """Trace the run within, if it is recorded: each rank writes a file of its own. Collective."""
+    from assay.engine.parallel.join import world
+
+    engine, place = assembled.engine, _folder(assembled.house, recorder)
+    if place is None or not _how_often(assembled, launch)[0]:
+        yield
+        return
+    folder, attempt = place
+    rank = world().rank
+
+    def warn(message: str) -> None:
+        recorder.tell(Warned(message=message, step=engine.state.step))
+
+    writer = TraceWriter(folder.trace_file(attempt, rank), attempt, on_problem=warn)
+    engine.bus.extend(tracing_handlers(assembled, launch, writer.write, rank=rank))
+    try:
+        yield
+    finally:
+        writer.close()
+
+
+def tracing_handlers(
+    assembled: Assembled, launch: Launch, write: Callable[[bytes], None], *, rank: int = 0
+) -> list[Handler]:
+    """Return what listens to a run to trace it as its config says; none when it is off."""
+    from assay.engine.trace.tracer import Tracer
+
+    every, level = _how_often(assembled, launch)
+    if not every:
+        return []
+    return Tracer(write, every=every, level=level, first=launch.traced_from or 0, rank=rank).handlers()
+
+
+def _how_often(assembled: Assembled, launch: Launch) -> tuple[int, Level]:
+    """Return the steps between two that are traced, 0 for none, and the level."""
+    if launch.traced_from is not None:
+        return 1, "full"
+    settings = assembled.house.values("trace")
+    if not assembled.house.is_on("trace"):
+        return 0, "default"
+    period = parse_period(settings.get("every", "100 steps"))
+    length = 1 if period.unit == "step" else assembled.engine.state.epoch_length or 0
+    return period.count * length, settings.get("level", "default")
+
+
+def _folder(house: House, recorder: RunRecorder | NullRecorder) -> tuple[RunFolder, int] | None:
+    """Return the folder of the record and the number of its attempt, the same on all ranks."""
+    place = ["", 0]
+    if isinstance(recorder, RunRecorder):
+        place = [str(recorder.folder.path), recorder.run.newest.number]
+    text = json.dumps(place)
+    if house.mesh is not None and house.mesh.writers is not None:
+        text = house.mesh.writers.gather(text)[0]
+    elif house.ranks is not None:
+        text = house.ranks.gather_from_everyone(text)[0]
+    path, attempt = json.loads(text)
+    return (RunFolder(Path(path)), attempt) if path else None

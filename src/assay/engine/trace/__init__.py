@@ -1,0 +1,1 @@
+"""Fingerprints of a run, step by step, from which another run is told apart."""

@@ -1,0 +1,88 @@
+"""Operations of a step, as they happen: each with its module, its phase and its result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from assay.core.trace_file import Phase, SiteKind
+from assay.engine.rehearse.fake import DispatchMode, is_foreign
+from assay.engine.rehearse.module_stack import ModuleStack
+from assay.engine.rehearse.shapes import tensors_in
+
+See = Callable[[Phase, str, str, Tensor, SiteKind], None]
+"""Hears phase, module, operation, result and kind."""
+
+_UNFILLED = frozenset({"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "resize_"})
+"""Operations whose result is whatever lay in memory."""
+
+_SCRATCH: Mapping[str, int] = {"mkldnn_rnn_layer": 3, "_cudnn_rnn": 3, "_thnn_fused_lstm_cell": 2}
+"""Results of an operation that count; those behind them are working memory for its backward pass."""
+
+# Private: the number of the backward pass that runs on this thread, -1 outside of one (torch 2.13).
+# Without it operations of the backward pass are told as forward.
+_current_backward: Callable[[], int] = getattr(torch._C, "_current_graph_task_id", lambda: -1)
+
+
+class Operations(DispatchMode):  # type: ignore[no-untyped-call]
+    """Tells `see` of every operation that computes something, while it is `watched`."""
+
+    def __init__(self, roots: Mapping[str, nn.Module], see: See) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.is_updating = False
+        """Whether the gradients are complete, and what comes belongs to the update."""
+        self.is_paused = False
+        self._see = see
+        self._module = ""
+        self._stack = ModuleStack(roots, flops=lambda: 0, at=self._enter)
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Watch modules and operations within."""
+        with self._stack.watched(), self:
+            yield
+
+    def _enter(self, place: str) -> None:
+        module, _, _ = place.rpartition(", ")
+        self._module = module.partition(" ")[0]
+
+    def __torch_dispatch__(self, func: Any, types: Sequence[type], args: Any = (), kwargs: Any = None) -> Any:
+        if is_foreign(types):  # a DTensor first becomes operations on its local tensors
+            return NotImplemented
+        out = func(*args, **(kwargs or {}))
+        kind, count = _traits(func)
+        if kind is None or self.is_paused:
+            return out
+        phase: Phase = "forward"
+        if self.is_updating:
+            phase, self._module = "optimizer", ""
+        elif _current_backward() != -1:
+            phase = "backward"
+        found = list(tensors_in(out)) or [each for i in _written(func) for each in tensors_in(args[i : i + 1])]
+        for tensor in found[:count]:
+            self._see(phase, self._module, str(func._overloadpacket), tensor, kind)
+        return out
+
+
+@cache
+def _traits(func: Any) -> tuple[SiteKind | None, int | None]:
+    """Return the kind of an operation, None for one without a result of its own, and how many results count."""
+    name = func._overloadpacket.__name__
+    returned = [each.alias_info for each in func._schema.returns]
+    is_view = bool(returned) and all(each is not None and not each.is_write for each in returned)
+    if name in _UNFILLED or is_view:
+        return None, None
+    is_random = torch.Tag.nondeterministic_seeded in func.tags
+    return "random operation" if is_random else "operation", _SCRATCH.get(name)
+
+
+@cache
+def _written(func: Any) -> tuple[int, ...]:
+    """Return the places of the arguments that an operation writes into."""
+    arguments = enumerate(func._schema.arguments)
+    return tuple(i for i, each in arguments if each.alias_info is not None and each.alias_info.is_write)

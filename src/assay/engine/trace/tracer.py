@@ -1,0 +1,268 @@
+"""Tracer of a run: fingerprints of what goes into a step and of what comes out of it."""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import partial
+from hashlib import blake2b
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from assay.core.errors import CheckpointError
+from assay.core.events import ALWAYS, Event, Every, Handler, When
+from assay.core.trace_file import PHASES, Head, Level, Phase, Site, SiteKind, pack_digests, pack_head, pack_site
+from assay.engine.checkpoint.codec import digest
+from assay.engine.data.loader import Loader
+from assay.engine.data.plan import Plan
+from assay.engine.engine import Engine
+from assay.engine.trace.fingerprint import algorithm_of, fingerprint, read
+
+if TYPE_CHECKING:
+    from assay.engine.trace.operations import Operations
+
+_NUMBER = struct.Struct("<d")
+_FIRST = -1000
+"""Priority of a handler that sees a step before any other handler may change something."""
+
+
+class Tracer:
+    """Writes fingerprints of every step that is divisible by `every`: they tell where another run parts from this one.
+
+    Of such a step: the indices of the samples and the tensors of each batch, the state of the generator, the loss, the
+    norm and each gradient, each parameter and buffer after the update. Parameters are there also when the run begins
+    and at every checkpoint. The `full` level adds each operation, forward, backward and in the optimizer, from
+    the step `first` on; a step takes a few times as long.
+
+    `write` gets the frames of a step at once. Nothing is drawn from a generator, and no bit of the run changes.
+    """
+
+    def __init__(
+        self,
+        write: Callable[[bytes], object],
+        *,
+        every: int = 100,
+        level: Level = "default",
+        first: int = 0,
+        rank: int = 0,
+    ) -> None:
+        self.write = write
+        self.every = every
+        self.level: Level = level
+        self.first = first
+        self.rank = rank
+        self._sites: dict[tuple[str, str, str, str, tuple[int, ...]], Site] = {}
+        self._new: list[Site] = []
+        self._seen: Counter[tuple[str, str, str]] = Counter()
+        self._entries: list[tuple[Site, int, int | Tensor]] = []
+        self._within: list[tuple[Handler, Callable[[], None]]] = []
+        self._is_within = False
+        self._micro = 0
+        self._parameters_of = -1
+        self._operations: Operations | None = None
+        self._opened = ExitStack()
+
+    def handlers(self) -> list[Handler]:
+        each: When = Every(self.every, start=self.every - 1) if self.every > 1 else ALWAYS
+        return [
+            Handler(event=Event.RUN_BEGIN, fn=self.begin, priority=-_FIRST),
+            Handler(event=Event.STEP_BEGIN, fn=self.open_step, when=each, priority=-_FIRST),
+            Handler(event=Event.CHECKPOINT_BEGIN, fn=self.checkpoint, priority=_FIRST),
+            Handler(event=Event.EXCEPTION, fn=self.leave, priority=_FIRST + 1),
+            Handler(event=Event.RUN_END, fn=self.leave, priority=_FIRST + 1),
+        ]
+
+    def begin(self, engine: Engine) -> None:
+        """Write how this trace is made, and the weights that the run begins with."""
+        within = {
+            Event.BACKWARD_BEGIN: (self.see_batch, -_FIRST),
+            Event.BACKWARD_END: (self.see_gradients, _FIRST),
+            Event.STEP_END: (self.close_step, _FIRST),
+        }
+        self._within = [
+            (Handler(event=event, fn=fn, priority=priority), partial(fn, engine))
+            for event, (fn, priority) in within.items()
+        ]
+        algorithm = algorithm_of(engine.device)
+        self.write(pack_head(Head(algorithm=algorithm, level=self.level, every=self.every, rank=self.rank)))
+        self._see_weights(engine, "init", "init")
+        self._flush(engine.state.step)
+
+    def open_step(self, engine: Engine) -> None:
+        """Listen to the step that begins."""
+        begun = perf_counter()
+        if engine.state.step + 1 < self.first:
+            return
+        self.leave(engine)
+        self._micro = 0
+        for handler, call in self._within:  # bound once: to look at a signature takes longer than a fingerprint
+            engine.bus.points[handler.event].add(handler, call)
+        self._is_within = True
+        if self.level == "full":
+            self._watch_operations(engine)
+        engine.add_seconds("trace.within", perf_counter() - begun)
+
+    def see_batch(self, engine: Engine) -> None:
+        """Take the samples of a micro-batch, and the state of the generator that its step draws from."""
+        begun = perf_counter()
+        self._pause(is_paused=True)
+        state, source = engine.state, engine.source
+        if isinstance(source, Loader) and isinstance(source.order, Plan):  # to ask a sampler may change its state
+            indices = source.indices(state.epoch, state.epoch_samples, self._micro)
+            self._see("data", "", "sample indices", torch.tensor(indices, dtype=torch.int64))
+        self._micro += 1
+        if engine.pipeline is None:  # a pipeline takes its micro-batches up later
+            self._see_tensors(state.batch)
+        self._see("randomness", "", "generator", _generator_state(engine.device))
+        self._pause(is_paused=False)
+        engine.add_seconds("trace.within", perf_counter() - begun)
+
+    def _see_tensors(self, batch: Any) -> None:
+        tensors = list(_named_tensors(batch, "batch"))
+        for name, tensor in tensors:
+            self._see("data", "", name, tensor)
+        if not tensors:
+            self._add("data", "", "batch", "", (), _digest(batch))
+
+    def see_gradients(self, engine: Engine) -> None:
+        """Take the gradients as they are after a micro-batch, before they are averaged, clipped and used."""
+        begun = perf_counter()
+        self._pause(is_paused=True)
+        for module, name, parameter in _weights(engine, parameters=True):
+            if parameter.grad is not None:
+                self._see("backward", module, f"{name}.grad", parameter.grad)
+        self._pause(is_paused=False, is_updating=True)
+        engine.add_seconds("trace.within", perf_counter() - begun)
+
+    def close_step(self, engine: Engine) -> None:
+        """Write what was seen of the step, and the weights that came of it."""
+        begun = perf_counter()
+        step, loss = engine.state.step, engine.state.loss
+        self.leave(engine)
+        self._add("loss", "", "loss", "float64", (), _bits(loss))
+        norm = getattr(engine.process.backward, "grad_norm", None)  # a part of the user's need not have one
+        if norm is not None:
+            self._add("backward", "", "gradient norm", "float64", (), _bits(norm))
+        self._see_weights(engine, "optimizer", "state")
+        self._flush(step)
+        engine.add_seconds("trace.after", perf_counter() - begun)
+
+    def checkpoint(self, engine: Engine) -> None:
+        """Write the weights that a checkpoint keeps, unless those of this step are there already."""
+        if self._parameters_of != engine.state.step:
+            self._see_weights(engine, "optimizer", "state")
+            self._flush(engine.state.step)
+
+    def leave(self, engine: Engine) -> None:
+        """Listen to the step no longer."""
+        if self._is_within:
+            for handler, _ in self._within:
+                engine.bus.remove(handler)
+        self._is_within = False
+        self._operations = None
+        self._opened.close()
+
+    def _pause(self, *, is_paused: bool, is_updating: bool = False) -> None:
+        """Let operations pass unseen while the tracer takes fingerprints itself."""
+        if self._operations is not None:
+            self._operations.is_paused, self._operations.is_updating = is_paused, is_updating
+
+    def _watch_operations(self, engine: Engine) -> None:
+        from assay.engine.trace.operations import Operations
+
+        model = engine.process.model
+        if any(module._compiled_call_impl is not None for module in model.modules()):
+            return  # a compiled kernel is one operation of its own; gradients and weights are there all the same
+        parts = vars(engine.process).items()
+        roots = {f"process.{name}": part for name, part in parts if isinstance(part, nn.Module) and name != "model"}
+        self._operations = Operations({"model": model, **roots}, self._see)
+        self._opened.enter_context(self._operations.watched())
+
+    def _see_weights(self, engine: Engine, phase: Phase, of_buffers: Phase) -> None:
+        for module, name, parameter in _weights(engine, parameters=True):
+            self._see(phase, module, name, parameter)
+        for module, name, buffer in _weights(engine, parameters=False):
+            self._see(of_buffers, module, name, buffer)
+        self._parameters_of = engine.state.step
+
+    def _see(self, phase: Phase, module: str, name: str, tensor: Tensor, kind: SiteKind = "tensor") -> None:
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        self._add(phase, module, name, dtype, tuple(tensor.shape), fingerprint(tensor), kind)
+
+    def _add(
+        self,
+        phase: Phase,
+        module: str,
+        name: str,
+        dtype: str,
+        shape: tuple[int, ...],
+        mark: int | Tensor,
+        kind: SiteKind = "tensor",
+    ) -> None:
+        key = (phase, module, name, dtype, shape)
+        site = self._sites.get(key)
+        if site is None:
+            number = len(self._sites)
+            site = Site(id=number, phase=phase, module=module, name=name, dtype=dtype, shape=shape, kind=kind)
+            self._sites[key] = site
+            self._new.append(site)
+        self._entries.append((site, self._seen[phase, module, name], mark))
+        self._seen[phase, module, name] += 1
+
+    def _flush(self, step: int) -> None:
+        """Write what was seen, phase by phase: no micro-batch changes what an earlier phase of a later one does."""
+        self._entries.sort(key=lambda entry: PHASES.index(entry[0].phase))
+        marks = read([mark for _, _, mark in self._entries])
+        entries = [
+            (site.id, occurrence, mark) for (site, occurrence, _), mark in zip(self._entries, marks, strict=True)
+        ]
+        self.write(b"".join(map(pack_site, self._new)) + pack_digests(step, entries))
+        self._new.clear()
+        self._entries.clear()
+        self._seen.clear()
+
+
+def _weights(engine: Engine, *, parameters: bool) -> Iterator[tuple[str, str, Tensor]]:
+    """Yield the path of the module, the name in it and the tensor of every parameter, or else of every buffer."""
+    model: object = getattr(engine.process, "model", None)
+    if not isinstance(model, nn.Module):
+        return
+    for path, tensor in model.named_parameters() if parameters else model.named_buffers():
+        module, _, name = f"model.{path}".rpartition(".")
+        yield module, name, tensor
+
+
+def _named_tensors(batch: Any, name: str) -> Iterator[tuple[str, Tensor]]:
+    """Yield the tensors of a batch with their place in it."""
+    if isinstance(batch, Tensor):
+        yield name, batch
+    elif isinstance(batch, dict):
+        for key, each in batch.items():
+            yield from _named_tensors(each, f"{name}.{key}")
+    elif isinstance(batch, list | tuple):
+        for i, each in enumerate(batch):
+            yield from _named_tensors(each, f"{name}.{i}")
+    elif hasattr(batch, "__dict__"):
+        yield from _named_tensors(vars(batch), name)
+
+
+def _digest(batch: Any) -> int:
+    """Return 64 bits of what a batch without tensors holds; 0 for what cannot be told."""
+    try:
+        found = digest(batch)
+    except CheckpointError:
+        return 0
+    return int.from_bytes(blake2b(found.encode(), digest_size=8).digest(), "little")
+
+
+def _generator_state(device: torch.device) -> Tensor:
+    return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
+
+
+def _bits(number: float) -> int:
+    return int.from_bytes(_NUMBER.pack(number), "little")

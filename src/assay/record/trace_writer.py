@@ -1,0 +1,52 @@
+"""Writer of a trace: what was written survives the death of the process."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from assay.core import frames
+from assay.core.trace_file import FORM
+from assay.store.layout import refusal
+
+
+class TraceWriter:
+    """Appends frames to one trace file, a write call each. A full disk ends the trace, not the run."""
+
+    def __init__(self, path: Path, attempt: int, *, on_problem: Callable[[str], None]) -> None:
+        self.path = path
+        self._on_problem = on_problem
+        self._fd: int | None = None
+        head = frames.file_head(FORM)
+        head += frames.pack_extent(FORM, sequence=1, attempt=attempt, base_ns=time.time_ns(), end=0)
+        try:
+            path.parent.mkdir(exist_ok=True)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | getattr(os, "O_CLOEXEC", 0)
+            self._fd = os.open(path, flags | getattr(os, "O_BINARY", 0), 0o644)
+        except OSError as error:
+            self._give_up(error)
+            return
+        self.write(head)
+
+    def write(self, data: bytes) -> None:
+        """Append frames; after a write that failed, nothing more."""
+        if self._fd is None:
+            return
+        try:
+            written = os.write(self._fd, data)
+            if written < len(data):
+                raise OSError(f"{len(data) - written} of {len(data)} bytes were not written")
+        except OSError as error:
+            self.close()
+            self._give_up(error)
+
+    def close(self) -> None:
+        """Close the file; what was written stays."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+    def _give_up(self, error: OSError) -> None:
+        self._on_problem(f"{refusal(error, self.path, 'The trace cannot be written')} The run goes on without it.")

@@ -1,0 +1,289 @@
+"""The pages in a real browser, over a store of runs: each opens, does what it is for, and can be used by everybody."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from assay.core.facts import Ended
+from assay.record import edits
+from assay.store.layout import Project, RunFolder
+from run_folders import make_project, make_run, tell_now
+from web.conftest import Visitor
+from web.serving import Server, serving
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+pytestmark = pytest.mark.slow
+
+AXE = Path(__file__).resolve().parents[2] / "frontend" / "node_modules" / "axe-core" / "axe.min.js"
+HOSTILE = '"><img src=http://evil.test/x onerror=alert(1)><script>alert(2)</script>'
+TRACEBACK = 'Traceback (most recent call last):\n  File "train.py", line 3\nValueError: no such column\n'
+
+
+def id_of(folder: Path) -> str:
+    return folder.name.split("-")[2]
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    return make_project(tmp_path_factory.mktemp("pages") / "project")
+
+
+@pytest.fixture(scope="module")
+def runs(project: Project) -> dict[str, str]:
+    """Runs by tag: two that differ, one that failed, one whose every text is hostile."""
+    folders = {
+        "small": make_run(
+            project,
+            tag="small",
+            age_s=300,
+            points={"train/loss": [1.0, 0.5, 0.2], "valid/acc": [0.5, 0.7, 0.9]},
+            config="seed = 0\nlr = 0.1\n[model]\nwidth = 32\n",
+        ),
+        "wide": make_run(
+            project,
+            tag="wide",
+            age_s=200,
+            points={"train/loss": [1.0, 0.6, 0.1], "valid/acc": [0.5, 0.8, 0.95]},
+            config="seed = 0\nlr = 0.1\n[model]\nwidth = 64\n",
+        ),
+        "broken": make_run(project, tag="broken", age_s=100, ran_s=50, status="failed"),
+        "hostile": make_run(project, tag=HOSTILE, age_s=400, points={HOSTILE: [1.0]}, config=f"x = '''{HOSTILE}'''\n"),
+    }
+    ended = Ended(status="failed", step=2, reason="ValueError: no such column", traceback=TRACEBACK)
+    tell_now(folders["broken"], ended)
+    RunFolder(folders["small"]).log.write_text("hello from the log\n", encoding="utf-8")
+    folder = RunFolder(folders["hostile"])
+    edits.note(folder, HOSTILE)
+    edits.describe(folder, f"{HOSTILE}\n\n[link](javascript:alert(3)) ![image](http://evil.test/y.png)", title=HOSTILE)
+    return {tag: id_of(path) for tag, path in folders.items()}
+
+
+@pytest.fixture(scope="module")
+def server(project: Project, runs: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with serving(project.root, variables={"XDG_DATA_HOME": str(tmp_path_factory.mktemp("data"))}) as server:
+        yield server
+
+
+@pytest.fixture
+def someone(server: Server, visit: Callable[..., Visitor]) -> Visitor:
+    return visit(server)
+
+
+def shown(page: Page) -> list[str]:
+    """Return the ids of the runs in the table, top down."""
+    return [each.get_attribute("data-run") or "" for each in page.locator("[role=row][data-run]").all()]
+
+
+def test_a_filter_a_sort_and_a_selection_are_in_the_address_and_come_back(
+    someone: Visitor, runs: dict[str, str]
+) -> None:
+    page = someone.open()
+    page.locator(f'[data-run="{runs["wide"]}"]').wait_for()
+    assert shown(page) == [runs[tag] for tag in ("broken", "wide", "small", "hostile")]
+
+    page.keyboard.press("/")
+    page.keyboard.type("model.width >= 32")
+    page.keyboard.press("Enter")
+    page.get_by_text("2 runs").wait_for()
+    page.locator(f'[data-run="{runs["small"]}"]').click()
+    page.wait_for_url(re.compile(rf"sel={runs['small']}"))
+    page.reload()
+    row = page.locator(f'[data-run="{runs["small"]}"]')
+    row.wait_for()
+    assert row.get_attribute("aria-selected") == "true"
+    assert shown(page) == [runs["wide"], runs["small"]]
+    page.go_back()
+    page.wait_for_url(re.compile(r"^(?!.*sel=)"))
+    page.go_back()
+    page.get_by_text("4 runs").wait_for()
+
+
+def test_a_mistake_in_a_filter_is_shown_at_its_place_and_the_rows_stay(someone: Visitor, runs: dict[str, str]) -> None:
+    page = someone.open()
+    page.locator(f'[data-run="{runs["wide"]}"]').wait_for()
+    someone.expected.append("400")
+
+    page.keyboard.press("/")
+    page.keyboard.type("model.widht = 64")
+    page.keyboard.press("Enter")
+
+    page.get_by_text("did you mean").wait_for()
+    assert len(shown(page)) == 4
+
+
+def test_two_runs_are_compared_by_keyboard_alone(someone: Visitor, runs: dict[str, str]) -> None:
+    page = someone.open("/?w=lr+%3D+0.1")
+    page.locator(f'[data-run="{runs["wide"]}"]').wait_for()
+
+    for key in ("j", "j", "x", "c"):
+        page.keyboard.press(key)
+
+    page.get_by_text("differ in model.width", exact=False).wait_for()
+    assert page.get_by_role("row", name=re.compile("^model.width")).inner_text().split() == ["model.width", "64", "32"]
+    assert page.get_by_text("first different step 2", exact=False).is_visible()
+
+
+@pytest.mark.parametrize(
+    ("tab", "text"),
+    [
+        ("curves", "train"),
+        ("config", "width"),
+        ("code", "No code"),
+        ("log", "hello from the log"),
+        ("attempts", "finished"),
+    ],
+)
+def test_each_tab_of_a_run_opens_at_its_own_address(
+    someone: Visitor, runs: dict[str, str], tab: str, text: str
+) -> None:
+    page = someone.open(f"/runs/{runs['small']}")
+    page.get_by_role("heading", name="small").wait_for()
+
+    page.get_by_role("tab", name=re.compile(tab, re.IGNORECASE)).first.click()
+
+    page.wait_for_url(re.compile(f"tab={tab}"))
+    page.get_by_role("tabpanel").get_by_text(re.compile(text)).first.wait_for()
+
+
+def test_a_note_and_a_title_are_kept(someone: Visitor, project: Project) -> None:
+    run = id_of(make_run(project, tag="to-edit", age_s=9_000))
+    page = someone.open(f"/runs/{run}")
+    page.get_by_placeholder("add a note").fill("looks right")
+    page.keyboard.press("Enter")
+    page.get_by_text("looks right").wait_for()
+    page.get_by_role("button", name="to-edit", exact=True).click()
+    page.get_by_label("Title").fill("edited")
+    page.keyboard.press("Enter")
+    page.get_by_text("Called edited now.").wait_for()
+
+    page.reload()
+
+    page.get_by_role("heading", name="edited").wait_for()
+    page.get_by_text("looks right").wait_for()
+    page.close()
+    someone.server.ask("POST", "/api/acts", {"act": "remove", "runs": [run]})
+
+
+@pytest.mark.row("A39")
+def test_a_table_is_made_of_selected_runs_filled_and_exported(
+    someone: Visitor, project: Project, runs: dict[str, str]
+) -> None:
+    page = someone.open(f"/tables?from={runs['small']},{runs['wide']}")
+    page.get_by_label("Title").fill("My results")
+    page.get_by_role("button", name="Make the table").click()
+    page.wait_for_url(re.compile("/tables/my-results"))
+    page.get_by_role("link", name="0.95").wait_for()
+    assert (project.assay_dir / "tables" / "my-results.toml").is_file()
+
+    page.get_by_role("button", name="Add a column").click()
+    page.get_by_role("columnheader", name="column 3").wait_for()
+    page.locator('[data-place="0:2"]').focus()
+    page.keyboard.press("Enter")
+    page.keyboard.type("remark by hand")
+    page.keyboard.press("Enter")
+    page.keyboard.press("ArrowDown")
+    page.reload()
+
+    page.get_by_text("remark by hand").wait_for()
+    someone.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.get_by_role("button", name="Export").focus()
+    page.keyboard.press("Enter")
+    page.wait_for_function("() => document.activeElement?.textContent === 'Markdown'")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    page.get_by_text("Copied as LaTeX.").wait_for()
+    assert r"\toprule" in page.evaluate("() => navigator.clipboard.readText()")
+
+
+def test_the_inbox_says_why_a_run_died_and_forgets_it_once_read(someone: Visitor) -> None:
+    page = someone.open("/inbox")
+    line = page.get_by_role("button", name=re.compile("broken"))
+    line.wait_for()
+    assert "no such column" in line.inner_text()
+
+    line.click()
+
+    page.get_by_text('File "train.py", line 3').wait_for()
+    page.get_by_text("all read", exact=True).wait_for()
+    page.reload()
+    page.get_by_text("all read", exact=True).wait_for()
+
+
+def test_a_run_that_is_not_there_has_its_own_words(someone: Visitor) -> None:
+    someone.expected.append("404")
+    page = someone.open("/runs/zzzzzzzz")
+    page.get_by_text("There is no run zzzzzzzz.").wait_for()
+
+
+def test_hostile_texts_are_shown_as_texts(someone: Visitor, runs: dict[str, str]) -> None:
+    """No dialog, no request to another host: the visitor looks for both at the end."""
+    pages = ["/?sel=*", f"/compare?runs={runs['hostile']},{runs['small']}", "/inbox", "/projects"]
+    pages += [f"/runs/{runs['hostile']}?tab={tab}" for tab in ("", "curves", "config", "artifacts", "environment")]
+    for path in pages:
+        page = someone.open(path)
+        page.locator("#main").get_by_text(re.compile("onerror|runs|project|Inbox|artifact|No ")).first.wait_for()
+        assert page.locator('img[src^="http://evil"], a[href^="javascript"], #main script').count() == 0, path
+        page.close()
+
+
+PAGES = (
+    "/",
+    "/runs/{small}",
+    "/runs/{small}?tab=config",
+    "/compare?runs={small},{wide}",
+    "/tables",
+    "/inbox",
+    "/projects",
+)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_pages_can_be_used_by_everybody(
+    server: Server, visit: Callable[..., Visitor], runs: dict[str, str], theme: str
+) -> None:
+    someone = visit(server, color_scheme=theme)
+    for path in PAGES:
+        page = someone.open(path.format(**runs))
+        page.locator("#main").wait_for()
+        page.wait_for_load_state("load")
+        page.wait_for_timeout(300)
+        page.evaluate(AXE.read_text(encoding="utf-8"))
+        found = page.evaluate(
+            "async () => (await axe.run({runOnly: ['wcag2a', 'wcag2aa', 'wcag21aa', 'wcag22aa']})).violations"
+        )
+        said = [(each["id"], each["nodes"][0]["html"][:160], len(each["nodes"])) for each in found]
+        assert said == [], (path, theme)
+        page.close()
+
+
+def test_a_narrow_screen_shows_everything_without_scrolling_sideways(
+    server: Server, visit: Callable[..., Visitor], runs: dict[str, str]
+) -> None:
+    someone = visit(server, viewport={"width": 390, "height": 844})
+    for path in PAGES:
+        page = someone.open(path.format(**runs))
+        page.locator("#main").wait_for()
+        page.wait_for_timeout(200)
+        assert page.evaluate("() => document.documentElement.scrollWidth") <= 390, path
+        page.close()
+
+
+def test_a_read_only_page_offers_nothing_that_it_would_refuse(
+    project: Project, runs: dict[str, str], visit: Callable[..., Visitor]
+) -> None:
+    with serving(project.root, "--read-only") as server:
+        someone = visit(server)
+        page = someone.open(f"/runs/{runs['small']}")
+        page.get_by_role("heading", name="small").wait_for()
+        assert page.get_by_placeholder("add a note").count() == 0
+        page.goto(server.root + "tables")
+        page.get_by_role("heading", name="Tables").wait_for()
+        assert page.get_by_role("button", name="New table").count() == 0
+        page.close()
