@@ -255,7 +255,7 @@ def test_each_setting_reaches_the_loader(here: Path) -> None:
         assert (loader.batch_size, loader.micro_batch_size, loader.drop_last) == (8, 4, True)
         assert (loader.randomness, loader.workers, loader.order.n) == ("batch", 2, 20)
         pool = loader._pool
-        assert (pool.prefetch, pool.timeout_s, pool.start_method) == (3, 30.0, "fork")
+        assert (pool.prefetch, pool.patience.timeout_s, pool.start_method) == (3, 30.0, "fork")
         assert pool.init.func.__name__ == "prepare"
         windows = list(loader.windows(0, 0))
         assert [window.samples for window in windows] == [8, 8]
