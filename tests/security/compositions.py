@@ -65,6 +65,8 @@ NEVER = (
     *("pickle.find_class", "builtins.input", "cpython.run"),
 )
 CHANGES = ("os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.link", "os.symlink", "os.chmod", "os.truncate")
+ASKED_BY_TORCH = ("triton",)
+"""Packages that torch imports where they are, whatever a config says: its counter of operations does."""
 LIMIT_S = 10
 
 
@@ -102,7 +104,8 @@ class Watch:
             return not self._is_inside(arguments[0])
         if event == "import":
             top = str(arguments[0]).partition(".")[0]
-            return top not in sys.modules and top not in sys.stdlib_module_names and top not in self.installed
+            is_known = top in sys.modules or top in sys.stdlib_module_names or top in self.installed
+            return not is_known and top not in ASKED_BY_TORCH
         if event == "exec":
             file = getattr(arguments[0], "co_filename", "")
             return not file.startswith(self.trusted_code) and not self._is_made_by_trusted_code(file)
