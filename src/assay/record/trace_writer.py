@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from assay.core import frames
+from assay.core.directory import create_file, make_directory
 from assay.core.trace_file import FORM
 from assay.store.layout import refusal
 
@@ -22,9 +23,8 @@ class TraceWriter:
         head = frames.file_head(FORM)
         head += frames.pack_extent(FORM, sequence=1, attempt=attempt, base_ns=time.time_ns(), end=0)
         try:
-            path.parent.mkdir(exist_ok=True)
-            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | getattr(os, "O_CLOEXEC", 0)
-            self._fd = os.open(path, flags | getattr(os, "O_BINARY", 0), 0o644)
+            make_directory(path.parent)
+            self._fd = create_file(path, exclusive=False)
         except OSError as error:
             self._give_up(error)
             return
