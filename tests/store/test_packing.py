@@ -157,6 +157,54 @@ def test_a_pack_that_somebody_changed_is_refused_and_leaves_nothing(
     assert not other.runs_dir.exists() or list(other.runs_dir.iterdir()) == []
 
 
+def listing(run: RunFolder, **files: dict[str, object]) -> bytes:
+    """The list of a pack that says it holds these files."""
+    return json.dumps({"format": 1, "id": run.id, "folder": run.path.name, "files": files}).encode()
+
+
+def a_file_of(size_bytes: int) -> dict[str, object]:
+    return {"size_bytes": size_bytes, "sha256": "0" * 64}
+
+
+@pytest.mark.parametrize(
+    ("name", "size_bytes", "said"),
+    [
+        ("run/" + "a/" * 50 + "b", 1, "longer or deeper"),
+        ("run/" + "a" * 1200, 1, "longer or deeper"),
+        ("run/config.toml", -1, "less than nothing"),
+        ("code/" + "0" * 64, 1 << 30, "a file of code of more than"),
+        ("run/metrics.bin", 1 << 50, "larger inside than a run can be"),
+    ],
+)
+def test_a_pack_that_lists_more_than_a_run_can_be_is_refused_before_any_of_it_is_read(
+    run: RunFolder, tmp_path: Path, name: str, size_bytes: int, said: str
+) -> None:
+    file = tmp_path / "bomb.tar.gz"
+    with tarfile.open(file, "w:gz") as tar:
+        data = listing(run, **{name: a_file_of(size_bytes)})
+        entry = tarfile.TarInfo(LIST_NAME)
+        entry.size = len(data)
+        tar.addfile(entry, io.BytesIO(data))
+
+    with pytest.raises(RecordError, match=said):
+        check(file)
+
+
+def test_a_header_that_does_not_end_is_not_read_to_its_end(run: RunFolder, tmp_path: Path) -> None:
+    file = tmp_path / "header.tar.gz"
+    with tarfile.open(file, "w:gz", format=tarfile.PAX_FORMAT) as tar:
+        data = listing(run)
+        entry = tarfile.TarInfo(LIST_NAME)
+        entry.size = len(data)
+        tar.addfile(entry, io.BytesIO(data))
+        endless = tarfile.TarInfo("run/config.toml")
+        endless.pax_headers = {"comment": "x" * 4_000_000}
+        tar.addfile(endless)
+
+    with pytest.raises(RecordError, match="longer than it may be"):
+        check(file)
+
+
 def test_links_and_devices_in_a_pack_are_refused(run: RunFolder, tmp_path: Path) -> None:
     with tarfile.open(packed(run, tmp_path / "run.tar.gz")) as tar:
         listed = tar.extractfile(LIST_NAME).read()  # type: ignore[union-attr]
