@@ -50,6 +50,7 @@ def test_a_bad_shape_is_named_with_module_inputs_and_line() -> None:
     (finding,) = report.failures
     assert (finding.kind, finding.module) == ("shape", "model.head (Linear)")
     assert finding.given == "float32 [4, 8]"
+    assert finding.message == "mat1 and mat2 shapes cannot be multiplied (4x8 and 9x3)"  # of real tensors, as in a run
     assert finding.source == __file__ and finding.code.startswith("return self.head(x)")
 
 

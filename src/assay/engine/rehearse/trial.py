@@ -222,7 +222,8 @@ class Trial:
             return StepFailedError(finding, error, certainty="likely")
         if failed.size_bytes > _CONFIRM_BYTES:
             return StepFailedError(finding, error, certainty="likely")
-        real = failed.on_real()
+        with self.observer.values.fakes.real():  # the trial is still open here, and its tensors fake
+            real = failed.on_real()
         if real is None:
             return StepFailedError(finding, error, certainty="none")
         if error is cause:
