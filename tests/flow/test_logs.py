@@ -141,7 +141,7 @@ def test_the_folder_of_a_run_has_the_layout_that_is_documented(toy: Path, assay:
     documented = set(re.findall(r"^\| `([^`]+)` \|", page, re.MULTILINE))
     there = {path.name + ("/" if path.is_dir() else "") for path in folder.iterdir()}
     always = {"README.md", "config.toml", "config/", "run.json", "metrics.bin", "events.jsonl", "log.txt"}
-    assert always | {"output.txt", "checkpoints/"} == there
+    assert always | {"defaults.json", "trace/", "output.txt", "checkpoints/"} == there
     assert there < documented
     assert (folder / "README.md").read_text().startswith("# toy\n\nA first try.\n\nOf two.\n")
 

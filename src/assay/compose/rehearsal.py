@@ -226,7 +226,7 @@ def _windows(house: House, train: Iterable[Any], process: Process) -> Iterator[W
 
 def _begun(ranks: Any, windows: Iterable[Window]) -> Iterator[Window]:
     for window in windows:
-        ranks.begin(window)
+        ranks.begin(window, 0)
         yield window
 
 
