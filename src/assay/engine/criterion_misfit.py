@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from assay.core.errors import InputError
 from assay.engine.exhausted import is_out_of_memory
+from assay.engine.reductions import Reductions
 from assay.engine.rehearse.shapes import shape_of, tensors_in
 
 _BY_CLASS = (nn.CrossEntropyLoss, nn.NLLLoss, nn.MultiMarginLoss)
@@ -20,6 +21,8 @@ _BY_PROBABILITY = (nn.BCELoss, nn.BCEWithLogitsLoss)
 _DTYPE = re.compile(r"Found dtype (\w+) but expected (\w+)|must have the same dtype, but got (\w+) and (\w+)")
 _DTYPES = {"Double": torch.float64, "Long": torch.int64, "Int": torch.int32, "Byte": torch.uint8, "Half": torch.float16}
 _SHOWN = 5
+_WATCH = Reductions.__module__
+"""It notes what torch computes, so it is between a criterion and torch."""
 
 
 class CriterionError(InputError):
@@ -37,7 +40,7 @@ def misfit(error: Exception, criterion: Any, pred: Tensor, target: Any) -> Crite
     with, have errors of their own.
     """
     frames = [frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.__traceback__)][1:]
-    is_of_torch = all(name.partition(".")[0] == "torch" for name in frames)
+    is_of_torch = all(name.partition(".")[0] == "torch" or name == _WATCH for name in frames)
     if not is_of_torch or is_out_of_memory(error) or type(pred).__name__ == "FakeTensor":
         return None
     name = type(criterion).__name__

@@ -181,7 +181,7 @@ def test_every_style_trains_the_same_bits(style: Callable[[int], Trained], accum
 
 def test_the_reference_is_a_loop_without_assay() -> None:
     model, optimizer = parts()
-    train = Loader(points(32), batch_size=12, shuffle=True)
+    train = Loader(points(32), batch_size=12, shuffle=True, seed=5)
     for step in range(9):
         (window, *_) = train.windows(*divmod(step, 3))
         seed_torch(key(5, STEP, step, 0))

@@ -255,4 +255,6 @@ def seeded(data: Iterable[Any], seed: int | None) -> tuple[Iterable[Any], int]:
         return data, seed or 0
     if data.is_seeded:
         return data, data.seed if seed is None else seed
-    return (data, 0) if seed is None else (data.seeded(seed), seed)
+    if seed is None or seed == data.seed:  # then it stays the one that was given
+        return data, data.seed
+    return data.seeded(seed), seed

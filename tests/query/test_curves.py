@@ -1,0 +1,118 @@
+"""Curves as a screen shows them: every spike is there, and every point is counted."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from assay.query.curves import CurveReader, View, draw
+from assay.store.layout import Project, RunFolder
+from assay.store.series import Series
+from run_folders import make_run
+
+SECOND = 10**9
+
+
+def series(
+    name: str, values: list[float], *, steps: list[int] | None = None, branches: list[int] | None = None
+) -> Series:
+    """One point a second, at the steps 1, 2, ... unless others are given."""
+    steps = steps if steps is not None else list(range(1, len(values) + 1))
+    return Series(
+        name=name,
+        steps=np.array(steps, np.int64),
+        times_ns=np.arange(len(values), dtype=np.int64) * SECOND + 100 * SECOND,
+        values=np.array(values, np.float64),
+        branches=np.array(branches if branches is not None else [0] * len(values), np.int64),
+    )
+
+
+def of_one_run(view: View, *of: Series) -> list[list[float]]:
+    """Where the points of the first metric are drawn on the x axis, a list for each branch."""
+    runs = {"r": {each.name: each for each in of}}
+    return [curve.xs.tolist() for curve in draw(runs, [of[0].name], view, widths={})]
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(st.one_of(st.floats(-1e9, 1e9), st.just(math.nan), st.just(math.inf)), min_size=1, max_size=300),
+    st.integers(1, 40),
+    st.booleans(),
+)
+def test_a_reduced_curve_has_every_spike_and_counts_every_point(values: list[float], points: int, log: bool) -> None:
+    (curve,) = draw({"r": {"loss": series("loss", values)}}, ["loss"], View(points=points, log=log), widths={})
+
+    finite = [each for each in values if math.isfinite(each)]
+    assert curve.total == len(values) and curve.non_finite == len(values) - len(finite)
+    assert curve.counts.sum() == len(finite)
+    if finite:
+        assert np.nanmin(curve.lows) == min(finite) and np.nanmax(curve.highs) == max(finite)
+    if curve.non_finite:
+        assert curve.non_finite_x == 1 + next(i for i, each in enumerate(values) if not math.isfinite(each))
+    assert (curve.first_x, curve.last_x) == (1, len(values))
+    assert curve.is_raw or len(curve) <= 2 * points + 1
+
+
+@pytest.mark.parametrize(
+    ("view", "at"),
+    [
+        (View(), [1, 2, 3]),
+        (View(x="step"), [1, 2, 3]),
+        (View(x="time"), [100, 101, 102]),
+        (View(x="elapsed"), [0, 1, 2]),
+        (View(x="epoch"), [5, 6]),  # before its first value there is no place
+        (View(x="absent"), []),
+        (View(low=2, high=2), [1, 2, 3]),  # with a point on each side, so that the line leaves the picture
+    ],
+)
+def test_a_curve_lies_on_the_axis_that_is_asked_for(view: View, at: list[float]) -> None:
+    epoch = series("epoch", [5, 6], steps=[2, 3])
+
+    (drawn,) = of_one_run(view, series("loss", [3, 2, 1]), epoch) or [[]]
+
+    assert drawn == at
+
+
+def test_each_branch_of_a_resumed_run_is_a_curve_of_its_own_where_branches_are_asked_for() -> None:
+    loss = series("loss", [4, 3, 9, 2], steps=[1, 2, 3, 3], branches=[0, 0, 2, 0])
+
+    assert of_one_run(View(branches=True), loss) == [[1, 2, 3], [3]]
+
+
+def test_an_axis_that_runs_back_is_drawn_in_the_order_of_logging() -> None:
+    values = [float(i % 10) for i in range(200)]
+    axis = series("epoch", [float(200 - i) for i in range(200)])
+
+    (curve,) = draw(
+        {"r": {"loss": series("loss", values), "epoch": axis}}, ["loss"], View(x="epoch", points=20), widths={}
+    )
+
+    assert not curve.is_raw and curve.counts.sum() == 200 and (curve.first_x, curve.last_x) == (1, 200)
+
+
+def test_a_run_that_is_written_is_followed_and_one_that_has_ended_is_read_again_only_when_it_changed(
+    project: Project,
+) -> None:
+    folder = RunFolder(make_run(project, points={"loss": [3.0, 2.0, 1.0]}))
+    reader = CurveReader()
+
+    assert list(reader.series(folder, ["loss"], is_open=True)["loss"].values) == [3, 2, 1]
+    assert reader.revision(folder, update=True) == 3
+    assert '"loss"' in reader.summaries_json(folder)
+    reader.forget(folder)
+    assert reader.revision(folder) == 0
+    assert list(reader.series(folder, None, is_open=False)["loss"].values) == [3, 2, 1]
+
+
+def test_a_large_file_is_kept_until_it_changes(project: Project) -> None:
+    folder = RunFolder(make_run(project, points={"loss": [1.0] * 40_000}))
+    reader = CurveReader()
+    first = reader.series(folder, None, is_open=False)
+
+    assert reader.series(folder, None, is_open=False) is first
+    folder.metrics.write_bytes(folder.metrics.read_bytes() + b"\0" * 8)
+    assert reader.series(folder, None, is_open=False) is not first
