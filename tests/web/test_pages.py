@@ -197,6 +197,7 @@ def test_a_table_is_made_of_selected_runs_filled_and_exported(
     page.keyboard.press("Enter")
     page.wait_for_function("() => document.activeElement?.textContent === 'Markdown'")
     page.keyboard.press("ArrowDown")
+    page.wait_for_function("() => document.activeElement?.textContent === 'LaTeX (booktabs)'")  # moved by a timer
     page.keyboard.press("Enter")
     page.get_by_text("Copied as LaTeX.").wait_for()
     assert r"\toprule" in page.evaluate("() => navigator.clipboard.readText()")
