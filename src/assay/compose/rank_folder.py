@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _HEARD = "heard"
 LOOK_S = 0.25
 OWN_END_S = 0.5
-"""How long the main thread of a rank has to end by itself, after an order."""
+"""Seconds that the main thread of a rank has to end by itself, after an order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

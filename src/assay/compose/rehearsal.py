@@ -54,7 +54,7 @@ class Wanted:
     memory_bytes: int | None = None
     batch: str = ""
     processes: int = 1
-    """How many share the data where [parallel] names no axis."""
+    """Return how many ranks share the data where [parallel] names no axis."""
 
 
 def rehearse(config: Config, wanted: Wanted | None = None) -> Rehearsal:

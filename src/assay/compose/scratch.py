@@ -27,7 +27,7 @@ _OF_THE_PLACE = frozenset(
 """Variables that say where a process runs, not how it computes."""
 
 _STEERING = ("DYLD_", "LD_", "PYTHON")
-"""How variables begin that say which code a process loads."""
+"""Prefixes of variables that say which code a process loads."""
 
 _NEVER_LINKED = frozenset({".assay", ".git", "__pycache__"})
 

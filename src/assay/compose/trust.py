@@ -1,4 +1,4 @@
-"""Which code a recorded run may use: that of this user's working tree, and none of a foreign record unasked.
+"""Code that a recorded run may use: that of this user's working tree, and none of a foreign record unasked.
 
 All that a record says is data. Where its user folders, its project and its config lead is followed at once only if this
 user made it; else somebody has to say so, and then the modules come from the working tree all the same.
@@ -52,7 +52,7 @@ class Foreign:
 
 
 Trust = bool | Callable[[Foreign], bool]
-"""Whether a foreign record may run: an answer, or whom to ask."""
+"""Permission for a foreign record to run: an answer, or a function that asks."""
 
 Tell = Callable[[str], None]
 

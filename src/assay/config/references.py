@@ -238,7 +238,7 @@ def _insides(text: str) -> list[str]:
 
 
 class Uses:
-    """What the sections of a tree name of each other. Each section is read once, however many trees share it."""
+    """References between the sections of a tree. Each section is read once, however many trees share it."""
 
     def __init__(self) -> None:
         # By identity: trees that differ in one key share all other nodes, which are kept here so that none is reused.

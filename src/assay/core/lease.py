@@ -133,7 +133,7 @@ def written_ns(folder: Path) -> int:
 
 
 def liveness(lease: Lease, *, written_ns: int = 0, now_ns: int | None = None) -> Liveness:
-    """Whether the holder lives. From another place: alive while it beats, afterwards unknown, never dead.
+    """Say whether the holder lives. From another place: alive while it beats, afterwards unknown, never dead.
 
     A beat in the future is that of a clock ahead of ours, or made up: then `written_ns` decides, the time at which the
     disk says that the record was last written.

@@ -133,7 +133,7 @@ def _finite(value: Any) -> Any:
 
 
 def _opens(text: bytes | str) -> int:
-    """How many tables and lists begin in a text, at least: most are so few that nothing can be deep."""
+    """Count at least the tables and lists that begin in a text: most have so few that nothing can be deep."""
     return text.count("[") + text.count("{") if isinstance(text, str) else text.count(b"[") + text.count(b"{")
 
 

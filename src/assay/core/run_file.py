@@ -18,12 +18,12 @@ IMPORTED = "imported."
 """How the names of values begin that say where a run was imported from: `imported.from`, `imported.path`, ..."""
 
 UNSAVED = "final weights not kept"
-"""How the reason of an attempt begins that came to its own end, but could not write its final checkpoint."""
+"""Prefix of the reason of an attempt that came to its own end, but could not write its final checkpoint."""
 
 Kind = Literal["train", "test"]
 WrittenStatus = Literal["running", "finished", "failed", "stopped"]
 Status = Literal["running", "finished", "failed", "stopped", "killed", "unknown", "damaged"]
-"""What is written, what is derived (killed, unknown), and that `run.json` cannot be read."""
+"""Statuses that are written, those that are derived (killed, unknown), and that of an unreadable `run.json`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -52,7 +52,7 @@ class Key:
 
 
 MAX_INT = 2**63 - 1
-"""What fits into a signed 64-bit integer: the largest whole number that a standard key takes."""
+"""Largest signed 64-bit integer, and so the largest whole number that a standard key takes."""
 
 MAX_WORKERS = MAX_THREADS = 4096
 """Processes of a loader, threads of a process: a machine has a few hundred cores, and many more threads end it."""

@@ -16,7 +16,7 @@ _OPTIONS = frozenset({"token", "auth", "pass", "pw", "cookie", "bearer", "creden
 
 
 _DEEPEST = 200
-"""What is nested deeper is refused by all that writes data."""
+"""Levels to which data are searched: everything that writes data refuses deeper ones."""
 
 
 class Secrets:

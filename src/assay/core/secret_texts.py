@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from assay.core.secret_rules import Rule
 
 Kind = Literal["text", "data", "code"]
-"""What a text is: prose or output; a file of values as YAML; a program, in which only what is quoted is a value."""
+"""Kind of a text: prose or output; a file of values as YAML; a program, in which only what is quoted is a value."""
 
 Span = tuple[int, int]
 

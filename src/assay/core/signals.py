@@ -34,7 +34,7 @@ class Terminated(SystemExit):
 
 
 Obeyed = KeyboardInterrupt | Terminated
-"""What a signal becomes. No class of ours for SIGINT: Python ends by that signal for its own class alone."""
+"""Exception that a signal becomes. No class of ours for SIGINT: Python ends by that signal for its own class alone."""
 
 
 class Signals:

@@ -45,7 +45,7 @@ class BackwardPart(ABC):
 
     @property
     def needs_weights(self) -> bool:
-        """Whether the window has parts, here or on other ranks, so that a mean is to come with its denominator."""
+        """True when the window has parts, here or on other ranks, so that a mean is to come with its denominator."""
         return False
 
     @abstractmethod

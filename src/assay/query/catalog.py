@@ -42,7 +42,7 @@ BY_CONFIG = "config"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What a page shows: an expression, words, keys to sort by (- for the largest first), columns, and which part.
+    """Request for a page: an expression, words, keys to sort by (- for the largest first), columns, and which part.
 
     With `group` each row stands for the runs that have these columns alike; `config` is all of the config but the seed.
     """
@@ -101,7 +101,7 @@ class Page:
 
 @dataclass(slots=True)
 class Reading:
-    """How far an index has come that is being made: `done` of `total` folders; nothing to do when they are equal."""
+    """Progress of an index that is being made: `done` of `total` folders; nothing to do when they are equal."""
 
     done: int = 0
     total: int = 0
@@ -109,7 +109,7 @@ class Reading:
 
 @dataclass(slots=True)
 class _Known:
-    """What was found out about the runs at one version of the index."""
+    """Facts about the runs at one version of the index."""
 
     names: Names | None = None
     varying: list[str] | None = None

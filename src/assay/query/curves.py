@@ -26,7 +26,7 @@ _KEPT_BYTES = 48 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """What of a curve is looked at.
+    """Part of a curve that is looked at.
 
     `x` is "" for the axis that the run gave the metric, "step", "time" (unix seconds), "elapsed"
     (seconds since the first point of the run), "epoch", or a metric. `low` and `high` bound the x

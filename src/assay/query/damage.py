@@ -1,4 +1,4 @@
-"""What of one record is damaged: what cannot be read any more, and what is lost with it."""
+"""Damage of one record: the parts that cannot be read any more, and what is lost with them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which keys of the configs a metric depends on: a rank correlation for each, and a small forest over all of them."""
+"""Keys of the configs that a metric depends on: a rank correlation for each, and a small forest over all of them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LEAST_LEAF = 3
 
 @dataclass(frozen=True, slots=True)
 class Importance:
-    """How much one key has to do with a metric.
+    """Influence of one key on a metric.
 
     `correlation` is Spearman's, from -1 to 1; nan for a key that is no number. `forest` is the share of the variance
     that a forest explains by this key, over all keys 1 at most; nan where there are too few runs.

@@ -1,4 +1,4 @@
-"""How the bytes of an artifact may be shown: by what they are, never by what their name says."""
+"""Kinds of media that may be shown, told by the bytes themselves, never by what their name says."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MAX_PIXELS = 40_000_000
 
 @dataclass(frozen=True, slots=True)
 class Media:
-    """What bytes are. `content_type` is one that a browser may show, or that of plain bytes; sizes of pictures."""
+    """Kind of a file. `content_type` is one that a browser may show, or that of plain bytes; sizes of pictures."""
 
     content_type: str = "application/octet-stream"
     width: int = 0

@@ -74,7 +74,7 @@ class ShownTable:
 
     @property
     def stale(self) -> int:
-        """How many cells are no longer what somebody saw."""
+        """Count of the cells that are no longer what somebody saw."""
         return sum(cell.state in ("stale", "gone") for row in self.rows for cell in row.cells)
 
     def to_json(self) -> str:

@@ -65,7 +65,7 @@ class RunView:
 
     @property
     def file(self) -> RunFile:
-        """What `run.json` says. RecordError when it cannot be read."""
+        """Content of `run.json`. RecordError when it cannot be read."""
         if self._file is None:
             fix = f"`assay show {self.id}` tells what is left of it, `assay rm {self.id}` takes it away"
             raise RecordError(f"The run {self.id} is damaged: {self.error}", where=str(self.path), fix=fix)
@@ -73,7 +73,7 @@ class RunView:
 
     @cached_property
     def damages(self) -> tuple[str, ...]:
-        """What of the record is damaged, one sentence each; none for a run that is as it was written."""
+        """Damages of the record, one sentence each; none for a run that is as it was written."""
         from assay.query.damage import damages
 
         return damages(self)
@@ -87,7 +87,7 @@ class RunView:
 
     @property
     def saved_config(self) -> Path:
-        """Where the config of the newest attempt lies, to train or test from. RecordError when the run is damaged."""
+        """Path of the config of the newest attempt, to train or test from. RecordError when the run is damaged."""
         assert self.file is not None  # what raises
         return self.folder.config_toml
 

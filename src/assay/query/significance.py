@@ -1,4 +1,4 @@
-"""Whether two means differ by more than luck: Welch's test, for the few repeats that experiments have."""
+"""Test of whether two means differ by more than luck: Welch's, for the few repeats that experiments have."""
 
 from __future__ import annotations
 

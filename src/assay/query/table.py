@@ -97,7 +97,7 @@ class RunRow:
 
     @property
     def is_unsaved(self) -> bool:
-        """Whether it came to its own end, but could not keep its final weights; `reason` says why."""
+        """True when the run came to its own end, but could not keep its final weights; `reason` says why."""
         return self.written.status == "finished" and self.written.reason.startswith(UNSAVED)
 
     @property

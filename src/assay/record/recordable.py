@@ -232,7 +232,7 @@ def _is_scalar(value: Any) -> bool:
 
 
 def _better_place(value: Any) -> str:
-    """What to call instead for a thing that a record keeps in another way."""
+    """Return what to call instead for a thing that a record keeps in another way."""
     if hasattr(value, "itertuples") or hasattr(value, "iter_rows") or hasattr(value, "to_pylist"):
         return "run.table(name, value)"
     if hasattr(value, "savefig") or hasattr(value, "get_figure"):

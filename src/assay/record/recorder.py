@@ -571,11 +571,11 @@ class RunRecorder:
 
     @property
     def lacking(self) -> str:
-        """What the record should have and lost, in one line; empty when it is whole."""
+        """Parts that the record should have and lost, in one line; empty when it is whole."""
         return f"not kept: {'; '.join(self.lacks)}" if self.lacks else ""
 
     def _is_here(self) -> bool:
-        """Whether the record is where it was begun. Another folder there is one that a checkpoint was written to."""
+        """Return whether the record is where it was begun. Another folder there was made by a checkpoint."""
         try:
             held = self._home.descriptor
             is_same = held is None or os.path.samestat(os.fstat(held), os.stat(self.folder.path))

@@ -1,4 +1,4 @@
-"""What people change in result tables. The only writer of a table and of its history; anyone may call it."""
+"""Changes that people make in result tables. The only writer of a table and of its history; anyone may call it."""
 
 from __future__ import annotations
 

@@ -12,11 +12,11 @@ TRACEBACK_VARIABLE = "ASSAY_TRACEBACK"
 """Set to anything: every frame is shown."""
 
 BUILDING = "while building "
-"""How the note begins that says which place of a config an error came from."""
+"""Prefix of the note that says which place of a config an error came from."""
 
 _HOUSE = str(Path(__file__).resolve().parents[1])
 _BUILDER = str(Path(__file__).resolve().parents[1] / "build" / "builder.py")
-"""Where a target is called: that of C code has no frame of its own."""
+"""Path of the module that calls targets: a target in C has no frame of its own."""
 
 _IN_WORKER = "in loader worker "
 _OTHERS = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})

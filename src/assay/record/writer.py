@@ -386,7 +386,7 @@ class MetricsWriter:
     # ------------------------------------------------------------------------------------------------------- repair
 
     def _is_whole(self) -> bool:
-        """Whether the file is still the one that is written, and as long as it was made."""
+        """Return whether the file is still the one that is written, and as long as it was made."""
         mine = os.fstat(self._fd)
         with contextlib.suppress(OSError):
             return os.path.samestat(os.lstat(self.path), mine) and mine.st_size >= self._end
@@ -420,7 +420,7 @@ class MetricsWriter:
         self._on_problem(f"{self.path.name} was {done} by somebody else while the run wrote it: {told}.")
 
     def _bring_back(self) -> None:
-        """Where the file is gone, or another one is in its place, make it again out of the one that is open."""
+        """Make the file again out of the one that is open, when it is gone or another one is in its place."""
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(os.lstat(self.path), os.fstat(self._fd)):
                 return

@@ -1,4 +1,4 @@
-"""Which records were made here: a keyed digest over all in a record that chooses code, with a key of this user.
+"""Proof that a record was made here: a keyed digest over all in a record that chooses code, with a key of this user.
 
 Whoever resumes, replays or tests a run executes what its record says: the config, the folders of modules, the code that
 was kept. Nothing that a record says about itself can tell that it was made here; only a key that it does not hold can.

@@ -16,7 +16,7 @@ from assay.core.regular_file import open_regular, read_bytes
 from assay.store.layout import refusal
 
 MAX_BYTES = 1 << 30
-"""What is read whole, as code, pictures and tables are, is not larger."""
+"""Largest blob that is read whole, as code, pictures and tables are."""
 
 _BLOCK_BYTES = 1 << 20
 _DIGEST = re.compile(r"[0-9a-f]{64}")

@@ -1,4 +1,4 @@
-"""What of a run's curves cannot be read any more, in words."""
+"""Damage of a run's curves, in words."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _where(places: list[Damage]) -> str:
 
 
 def _lost(data: bytes, expected: Mapping[str, Summary], *, is_damaged: bool) -> str:
-    """How many points of which metrics are missing. Of a file that is whole only what can be counted quickly."""
+    """Count the points that are missing, by metric. Of a file that is whole only what can be counted quickly."""
     counts = metrics_file.points_on_curve(data)
     if counts is None:
         if not is_damaged:

@@ -474,7 +474,7 @@ def _read(folder: RunFolder, mtime_ns: int, summarize: Callable[[RunFolder], str
 
 
 def _row(folder: RunFolder, run: RunFile, error: str, mtime_ns: int) -> IndexRow:
-    """What `run.json` says, without what lies beside it."""
+    """Return the row of `run.json`, without what lies beside it."""
     best = run.best
     newest = run.attempts[-1] if run.attempts else None
     return IndexRow(

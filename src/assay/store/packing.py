@@ -182,7 +182,7 @@ class _Packed:
         self._tar.close()
 
     def listed(self) -> Pack:
-        """What the pack says that it holds. InputError when it is none, RecordError when that cannot be."""
+        """Return what the pack says that it holds. InputError when it is none, RecordError when that cannot be."""
         try:
             entry = next(self._entries(), None)
         except RecordError as error:

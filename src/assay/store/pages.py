@@ -34,7 +34,7 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Selected:
-    """Which runs, in which order: all that fulfil `condition`; test runs and those labelled `hidden` on request."""
+    """Selection of runs, in order: all that fulfil `condition`; test runs and those labelled `hidden` on request."""
 
     condition: Condition | None = None
     orders: Sequence[Order] = ()

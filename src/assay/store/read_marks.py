@@ -1,4 +1,4 @@
-"""Which messages a user has read: one small file per user, beside the list of projects; no record knows of it."""
+"""Marks of the messages that a user has read: one small file per user, beside the list of projects, in no record."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FORMAT = 1
 MAX_BYTES = 16 << 20
 FILE_NAME = "inbox.json"
 NEW_DAYS = 14
-"""What is older than this when a project is looked at for the first time counts as read."""
+"""Days after which messages count as read when a project is looked at for the first time."""
 
 _DAY_NS = 86_400 * 10**9
 _MOST = 5_000

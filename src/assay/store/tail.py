@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _CANCELS = 1000
-"""How many times as large the absolute numbers may be, summed, as their sum, for the sum of floats to be taken."""
+"""Largest ratio of the summed absolute numbers to their sum at which the sum of floats is taken."""
 
 
 class Tail:
@@ -45,7 +45,7 @@ class Tail:
 
     @property
     def rows(self) -> int:
-        """How many log calls were read so far; it never goes back but for a file that was replaced."""
+        """Count of the log calls that were read so far; it never goes back but for a file that was replaced."""
         return self._rows
 
     def update(self) -> bool:

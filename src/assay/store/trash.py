@@ -142,7 +142,7 @@ def _discard_code(project: Project, digests: list[str], *, dry_run: bool) -> int
 
 
 def _unused_code(project: Project) -> tuple[list[str], str]:
-    """What of the code store no run needs. What is young may belong to a run that begins at this moment."""
+    """Return what of the code store no run needs. What is young may belong to a run that begins at this moment."""
     blobs = code_blobs(project)
     needed: set[str] = set()
     for run in run_folders(project):

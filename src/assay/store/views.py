@@ -30,7 +30,7 @@ class ViewColumn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """What of the runs is shown. `panels` is the layout of the page's panels, which only the page understands."""
+    """Saved view of the runs. `panels` is the layout of the page's panels, which only the page understands."""
 
     name: str
     where: str = ""

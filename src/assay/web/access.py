@@ -30,7 +30,7 @@ MAX_BODY_BYTES = 8 << 20
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 LOGIN = "/login"
 PUBLIC = frozenset({LOGIN, "/login.js", "/login.css"})
-"""What is served without a session: the page that makes one, and its two files."""
+"""Paths that are served without a session: the page that makes one, and its two files."""
 
 _YEAR_S = 365 * 86_400
 _HEADERS: dict[str, str] = {

@@ -1,4 +1,4 @@
-"""What changes in a project while somebody looks: one thread that watches, one stream of events for each page."""
+"""Changes of a project while somebody looks: one thread that watches, one stream of events for each page."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from assay.store.index import Synchronized
 from assay.web.site import Home
 
 LOOK_S = 0.2
-"""How often open runs are looked at. From a log call to the page it takes at most this and the page's own time."""
+"""Seconds between two looks at open runs. From a log call to the page it takes at most this and the page's own time."""
 INDEX_S = 1.0
 ALL_S = 5.0
 BEAT_S = 15.0
@@ -184,7 +184,7 @@ class Watch:
 
 @dataclass(slots=True)
 class _Looked:
-    """What the last look found."""
+    """Findings of the last look."""
 
     stamp: int = -1
     version: int = -1

@@ -337,7 +337,7 @@ def _is_call(value: Any) -> bool:
 
 
 def _fields_of(value: Any) -> dict[str, Any] | None:
-    """What a dataclass or named tuple was made with, without defaults; None for what no config can call so."""
+    """Return the arguments of a dataclass or named tuple without defaults; None for what no config can call so."""
     kind: Any = type(value)
     given: dict[str, Any]
     if kind.__module__ == "__main__" or "<" in kind.__qualname__:

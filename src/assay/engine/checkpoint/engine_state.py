@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from assay.engine.engine import Engine
 
 PARTS = ("model", "optimizer", "scaler", "backward", "criterion", "state")
-"""What an engine itself consists of; of several optimizers each has a part of its own, as `optimizer.critic`."""
+"""Parts of an engine's own state; of several optimizers each has a part of its own, as `optimizer.critic`."""
 
 
 def capture(engine: Engine) -> dict[str, Any]:
@@ -69,7 +69,7 @@ def unlike(engine: Engine, parts: Mapping[str, Any]) -> list[str]:
 
 
 def is_of_engine(part: str) -> bool:
-    """Whether a part of a checkpoint belongs to the engine itself, and not to somebody who listens."""
+    """Return whether a part of a checkpoint belongs to the engine itself, and not to somebody who listens."""
     return part.partition(".")[0] in PARTS
 
 

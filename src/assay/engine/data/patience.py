@@ -33,7 +33,7 @@ class WorkerError(AssayError):
 
 
 class Patience:
-    """How long a batch may take: `timeout_s` if it is given, 0 for ever; else learned from the longest so far."""
+    """Seconds that a batch may take: `timeout_s` if it is given, 0 for ever; else learned from the longest so far."""
 
     def __init__(self, timeout_s: float | None = None) -> None:
         self.timeout_s = timeout_s

@@ -49,7 +49,7 @@ class Parent:
 
 
 _GRACE_S = 2.0
-"""What is waited more, before a worker is said to stand still: the whole group of processes may have been stopped."""
+"""Seconds waited in addition, before a worker is said to hang: the whole group of processes may have been stopped."""
 _SLICE_S = 5.0
 WATCH_S = 2.0
 """How often an idle worker looks whether the process that it works for is still there."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _ROOM = 4
 """Columns for ^C, twice."""
 _NARROW = 60
-"""Where a bar needs all columns."""
+"""Columns of a terminal below which a bar takes all of them."""
 
 _REFRESH_S = 0.1
 _SHARE = 0.004

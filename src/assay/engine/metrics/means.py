@@ -71,7 +71,7 @@ class Mean:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was given that counts."""
+        """True while nothing was given that counts."""
         return not self.is_sum and not self.weight
 
     def value(self) -> float:

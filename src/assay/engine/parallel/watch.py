@@ -21,15 +21,15 @@ STOPPED_CHECKS = 20
 suspended with it."""
 
 STILL_S = 2.0
-"""How long after a signal a step may take at the least, if steps usually take less."""
+"""Seconds that a step may take after a signal at the least, if steps usually take less."""
 STILL_TIMES = 3.0
 """Of the longest step of late, after which a step that does not end counts as one that never will."""
 AT_ONCE_S = 2.0
-"""How long the end may take after a second signal, while the rank does not write the end of its record."""
+"""Seconds that the end may take after a second signal, while the rank does not write the end of its record."""
 WRITING_S = 20.0
 """The same while it does."""
 GRACE_S = 3.0
-"""How long ranks have to obey an order to end, before they are killed."""
+"""Seconds that ranks have to obey an order to end, before they are killed."""
 
 Check = Callable[[], object]
 

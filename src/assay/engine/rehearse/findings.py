@@ -1,4 +1,4 @@
-"""What an error of a step means: its kind, the module, and the line of the user's code."""
+"""Meaning of an error of a step: its kind, the module, and the line of the user's code."""
 
 from __future__ import annotations
 

@@ -29,10 +29,10 @@ from assay.engine.rehearse.stages import step_stages
 from assay.engine.rehearse.trial import StepFailedError, Trial
 
 REAL_SECONDS = 30.0
-"""How long a step that is tried for real may take."""
+"""Seconds that a step that is tried for real may take."""
 
 REAL_SHARE = 0.5
-"""How much of the memory that is free now it may take."""
+"""Share of the memory that is free now that it may take."""
 
 _LOOKED_AT_BATCHES = 8
 _LOOKED_AT_SECONDS = 2.0
@@ -66,7 +66,7 @@ class Parts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """Where one attempt computes: what its tensors are, and who observes them."""
+    """Place where one attempt computes: the kind of its tensors, and who observes them."""
 
     rung: Rung
     fakes: Fakes | None

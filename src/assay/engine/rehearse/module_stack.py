@@ -44,7 +44,7 @@ class ModuleStack:
                 self.names.setdefault(module, f"{root}.{name}".rstrip("."))
         self.calls: dict[str, Call] = {}
         self.open: list[Call] = []
-        """Those that have not returned; after an error the last is the module that failed."""
+        """Modules that have not returned; after an error the last is the module that failed."""
         self.behind = ""
         """The module whose gradient was computed last."""
         self._flops = flops

@@ -97,7 +97,7 @@ class Observer(DispatchMode):  # type: ignore[no-untyped-call]
         self.failed: Failed | None = None
         self.limit_bytes = limit_bytes
         self.is_divided = False
-        """Whether tensors may be parts of larger ones."""
+        """True when tensors may be parts of larger ones."""
         self._until = time.monotonic() + limit_s
 
     def __torch_dispatch__(self, func: Any, types: Sequence[type], args: Any = (), kwargs: Any = None) -> Any:

@@ -35,7 +35,7 @@ class Operations(DispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, roots: Mapping[str, nn.Module], see: See) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.is_updating = False
-        """Whether the gradients are complete, and what comes belongs to the update."""
+        """True once the gradients are complete: what comes then belongs to the update."""
         self.is_paused = False
         self._see = see
         self._module = ""

@@ -489,7 +489,7 @@ def _first(values: dict[str, str], what: str, warnings: list[str]) -> dict[str, 
 
 
 def _told_of_datasets(datasets: list[_Dataset]) -> dict[str, Any]:
-    """What is known of the data, by `dataset/<what for>/<name>`; of two of one name with the digest."""
+    """Return what is known of the data, by `dataset/<what for>/<name>`; of two of one name with the digest."""
     told: dict[str, Any] = {}
     for data in datasets:
         use = data.tags.get(_CONTEXT, "input")
@@ -501,7 +501,7 @@ def _told_of_datasets(datasets: list[_Dataset]) -> dict[str, Any]:
 
 
 def _told_of_models(models: list[_Model]) -> dict[str, Any]:
-    """What is known of the models, by `model/<name>`; of two of one name with the id."""
+    """Return what is known of the models, by `model/<name>`; of two of one name with the id."""
     told: dict[str, Any] = {}
     for model, name in _named(models):
         about: dict[str, Any] = {

@@ -189,5 +189,5 @@ def walk(folder: Path, left_out: list[str]) -> Iterator[Path]:
 
 
 def is_inside(real_root: str, path: Path) -> bool:
-    """Whether a path, its links followed, lies in a folder that is given without links."""
+    """Return whether a path, its links followed, lies in a folder that is given without links."""
     return os.path.commonpath([real_root, os.path.realpath(path)]) == real_root

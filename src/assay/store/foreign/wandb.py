@@ -176,7 +176,7 @@ class _Log:
     exit_code: int | None = None
     attempt: int = 0
     has_rows: bool = False
-    """Whether the attempt has logged something."""
+    """True when the attempt has logged something."""
 
     def begin_attempt(self) -> None:
         """Expect another file of the same run."""
