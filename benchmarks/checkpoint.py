@@ -1,10 +1,12 @@
-"""What saving costs the training: how long it waits, and how much slower it is while the checkpoint is written.
+"""What saving costs the training: how long it waits, and how much slower it is while the checkpoint
+is written.
 
-`blocked` is how long the loop stands still, against one copy of the same tensors to host memory that is there already.
-`speed` is that of a loop of small steps while checkpoints are written all the time, against its speed without; the two
-take turns. `process` writes the same bytes with the same digests from shared memory in a process of its own. `resume`
-is one step of the first example that goes on from a checkpoint, with its record, evaluation and save; `fresh` is one
-from the beginning.
+`blocked` is how long the loop stands still, against one copy of the same tensors to host memory
+that is there already. `speed` is that of a loop of small steps while checkpoints are written all
+the time, against its speed without; the two take turns. `process` writes the same bytes with the
+same digests from shared memory in a process of its own. `resume` is one step of the first example
+that goes on from a checkpoint, with its record, evaluation and save; `fresh` is one from the
+beginning.
 """
 
 from __future__ import annotations
@@ -64,7 +66,10 @@ def seconds(call: Callable[[], object]) -> float:
 def state_of(megabytes: int) -> dict[str, torch.Tensor]:
     """Tensors of 20 MB, the last one smaller."""
     size = megabytes * 1_000_000 // 4
-    return {f"w{i}": torch.randn(min(5_000_000, size - at)) for i, at in enumerate(range(0, size, 5_000_000))}
+    return {
+        f"w{i}": torch.randn(min(5_000_000, size - at))
+        for i, at in enumerate(range(0, size, 5_000_000))
+    }
 
 
 class Loop:
@@ -90,7 +95,9 @@ class Process:
         self.memory.write_bytes(b"\0" * size)
         self.buffer = torch.from_file(str(self.memory), shared=True, size=size, dtype=torch.uint8)
         command = [sys.executable, "-c", WRITER, str(self.memory)]
-        self.writer = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.writer = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
         self.folder = folder
         self.answer()
 
@@ -115,7 +122,9 @@ class Process:
         self.memory.unlink()
 
 
-def steps_in(loop: Loop, window_s: float, begin: Callable[[], object], is_busy: Callable[[], bool]) -> int:
+def steps_in(
+    loop: Loop, window_s: float, begin: Callable[[], object], is_busy: Callable[[], bool]
+) -> int:
     """Steps done while one save after another is written."""
     steps, end = 0, perf_counter() + window_s
     while perf_counter() < end:
@@ -127,7 +136,8 @@ def steps_in(loop: Loop, window_s: float, begin: Callable[[], object], is_busy: 
 
 
 def blocked(megabytes: int, rounds: int, folder: Path) -> dict[str, float]:
-    """Seconds that the training stands still for one save, the median; and those until it is on disk."""
+    """Seconds that the training stands still for one save, the median; and those until it is on
+    disk."""
     tensors = state_of(megabytes)
     saver, background, staging = Saver(folder / "blocked", keep=1), Background("save"), Staging()
     copies = {name: tensor.clone() for name, tensor in tensors.items()}
@@ -152,8 +162,12 @@ def blocked(megabytes: int, rounds: int, folder: Path) -> dict[str, float]:
         waited = seconds(background.wait)
         found.setdefault("background.durable", []).append(found["background.blocked"][-1] + waited)
         found.setdefault("at_once.blocked", []).append(seconds(lambda: prepared()()))
-        found.setdefault("torch_save.blocked", []).append(seconds(lambda: torch.save(tensors, other)))
-    return {name: statistics.median(values) for name, values in found.items()} | {"background.first": first}
+        found.setdefault("torch_save.blocked", []).append(
+            seconds(lambda: torch.save(tensors, other))
+        )
+    return {name: statistics.median(values) for name, values in found.items()} | {
+        "background.first": first
+    }
 
 
 def speeds(megabytes: int, rounds: int, window_s: float, folder: Path) -> dict[str, float]:
@@ -174,7 +188,10 @@ def speeds(megabytes: int, rounds: int, window_s: float, folder: Path) -> dict[s
 
     done = {"quiet": 0, "thread": 0, "process": 0}
     for _ in range(rounds):
-        for name, begin, work in (("thread", by_thread, background), ("process", by_process, asked)):
+        for name, begin, work in (
+            ("thread", by_thread, background),
+            ("process", by_process, asked),
+        ):
             done["quiet"] += steps_in(loop, window_s / 2, lambda: None, lambda: True)
             done[name] += steps_in(loop, window_s, begin, lambda work=work: work.is_busy)  # type: ignore[misc]
             work.wait()
@@ -183,7 +200,8 @@ def speeds(megabytes: int, rounds: int, window_s: float, folder: Path) -> dict[s
 
 
 def going_on(rounds: int, folder: Path) -> dict[str, float]:
-    """Seconds for one step of the first example where all is imported: of a new run, and of one that goes on."""
+    """Seconds for one step of the first example where all is imported: of a new run, and of one
+    that goes on."""
     project = make_project(Path(shutil.copytree(EXAMPLE, folder / "digits")))
     found: dict[str, list[float]] = {"fresh": [], "resume": []}
     for _ in range(rounds + 1):
@@ -210,12 +228,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         went_on = going_on(1 if given.quick else 5, folder)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    figures = [Figure(name=f"checkpoint.{name}_ms", value=1000 * value, unit="ms") for name, value in found.items()]
+    figures = [
+        Figure(name=f"checkpoint.{name}_ms", value=1000 * value, unit="ms")
+        for name, value in found.items()
+    ]
     ratio = found["background.blocked"] / found["copy"]
     figures.append(Figure(name="checkpoint.blocked_to_copy", value=ratio, at_most=1.2))
     torch_ratio = found["torch_save.blocked"] / found["background.blocked"]
     figures.append(Figure(name="checkpoint.torch_save_to_blocked", value=torch_ratio))
-    figures += [Figure(name=f"checkpoint.speed_by_{name}", value=value) for name, value in speed.items()]
+    figures += [
+        Figure(name=f"checkpoint.speed_by_{name}", value=value) for name, value in speed.items()
+    ]
     figures.append(Figure(name="checkpoint.fresh_s", value=went_on["fresh"], unit="s"))
     figures.append(Figure(name="checkpoint.resume_s", value=went_on["resume"], unit="s"))
     over = went_on["resume"] - went_on["fresh"]

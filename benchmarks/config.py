@@ -1,11 +1,14 @@
-"""What a config costs: `assay check` of 500 keys in a process of its own, and loading up to 100,000 keys in this one.
+"""What a config costs: `assay check` of 500 keys in a process of its own, and loading up to 100,000
+keys in this one.
 
-The checked config has 500 keys: a model of many parts in user code, and calls of torch. `shape` is the shape stage
-alone, `whole` both stages, each beside `import torch`; CPU time is user and system time as the kernel counts it. Told
-are medians. `check.over_torch_s` is what checking costs beyond importing torch.
+The checked config has 500 keys: a model of many parts in user code, and calls of torch. `shape` is
+the shape stage alone, `whole` both stages, each beside `import torch`; CPU time is user and system
+time as the kernel counts it. Told are medians. `check.over_torch_s` is what checking costs beyond
+importing torch.
 
-`load.N` is reading a file of N keys into a tree with the place of every one, `shape.N` the shape stage over it,
-`hash.N` its canonical form and hash; `growth` is time per key of the largest over that of the smallest: 1 is linear.
+`load.N` is reading a file of N keys into a tree with the place of every one, `shape.N` the shape
+stage over it, `hash.N` its canonical form and hash; `growth` is time per key of the largest over
+that of the smallest: 1 is linear.
 """
 
 from __future__ import annotations
@@ -79,9 +82,14 @@ class Process:
 
     def run(self) -> None:
         """Once, timed."""
-        environ = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+        environ = {
+            name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"
+        }
         process = subprocess.Popen(
-            [sys.executable, *self.arguments], cwd=self.folder, env=environ, stdout=subprocess.DEVNULL
+            [sys.executable, *self.arguments],
+            cwd=self.folder,
+            env=environ,
+            stdout=subprocess.DEVNULL,
         )
         _, status, used = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
@@ -110,7 +118,9 @@ def cold(folder: Path, rounds: int) -> Iterator[Figure]:
         "shape": Process(folder=folder, arguments=["-m", "assay", "check", "--shape", file.name]),
         "whole": Process(folder=folder, arguments=["-m", "assay", "check", file.name]),
     }
-    for process in processes.values():  # nobody compiles assay twice: the bytecode is there from now on
+    for (
+        process
+    ) in processes.values():  # nobody compiles assay twice: the bytecode is there from now on
         process.run()
         process.cpu_s.clear()
     for _ in range(rounds):
@@ -121,7 +131,12 @@ def cold(folder: Path, rounds: int) -> Iterator[Figure]:
     yield Figure(name="config.torch.cpu_s", value=cpu_s["torch"], unit="s")
     yield Figure(name="config.check_500.shape.cpu_s", value=cpu_s["shape"], unit="s", at_most=0.5)
     yield Figure(name="config.check_500.whole.cpu_s", value=cpu_s["whole"], unit="s")
-    yield Figure(name="config.check_500.over_torch_s", value=cpu_s["whole"] - cpu_s["torch"], unit="s", at_most=0.3)
+    yield Figure(
+        name="config.check_500.over_torch_s",
+        value=cpu_s["whole"] - cpu_s["torch"],
+        unit="s",
+        at_most=0.3,
+    )
 
 
 def warm(folder: Path, sizes: Sequence[int], rounds: int) -> Iterator[Figure]:

@@ -1,7 +1,9 @@
-"""What the context of a run costs: a lookup once resolved, and a handler whose parameters were filled in.
+"""What the context of a run costs: a lookup once resolved, and a handler whose parameters were
+filled in.
 
-A lookup is the best of several rounds, without the empty loop around it. `event_injected` fires an event whose handler
-asked for two objects by type, `event_plain` one that asked for nothing: what was filled in costs nothing per call.
+A lookup is the best of several rounds, without the empty loop around it. `event_injected` fires an
+event whose handler asked for two objects by type, `event_plain` one that asked for nothing: what
+was filled in costs nothing per call.
 """
 
 from __future__ import annotations
@@ -88,7 +90,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = options("what the context of a run costs", argv)
     found = measured(*((2_000, 2) if given.quick else (200_000, 7)))
     figures = [
-        Figure(name=f"context.{name}_us", value=value / 1000, unit="us", at_most=1.0 if name in LOOKUPS else None)
+        Figure(
+            name=f"context.{name}_us",
+            value=value / 1000,
+            unit="us",
+            at_most=1.0 if name in LOOKUPS else None,
+        )
         for name, value in found.items()
     ]
     ratio = found["event_injected"] / found["event_plain"]

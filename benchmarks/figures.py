@@ -16,7 +16,8 @@ from assay.core.version import version
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """One measured number. `at_most` is what it is to stay under; None for a number that is told for information."""
+    """One measured number. `at_most` is what it is to stay under; None for a number that is told
+    for information."""
 
     name: str
     value: float
@@ -45,8 +46,12 @@ def _middle(samples: Sequence[Figure]) -> Figure:
 def options(about: str, argv: Sequence[str] | None = None) -> argparse.Namespace:
     """`quick` and `as_json`, from the command line."""
     parser = argparse.ArgumentParser(description=about)
-    parser.add_argument("--quick", action="store_true", help="a few seconds: whether it works, not how fast it is")
-    parser.add_argument("--json", dest="as_json", action="store_true", help="print the figures as JSON")
+    parser.add_argument(
+        "--quick", action="store_true", help="a few seconds: whether it works, not how fast it is"
+    )
+    parser.add_argument(
+        "--json", dest="as_json", action="store_true", help="print the figures as JSON"
+    )
     return parser.parse_args(argv)
 
 
@@ -57,18 +62,27 @@ def machine() -> dict[str, str | int]:
         "python": platform.python_version(),
         "torch": importlib.metadata.version("torch"),
         "system": f"{platform.system()} {platform.machine()}",
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        "cores": len(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else os.cpu_count() or 1,
     }
 
 
-def show(title: str, figures: Iterable[Figure], where: dict[str, str | int], *, as_json: bool) -> None:
+def show(
+    title: str, figures: Iterable[Figure], where: dict[str, str | int], *, as_json: bool
+) -> None:
     """Print everything that was measured."""
     figures = list(figures)
     if as_json:
         measured = {figure.name: figure.value for figure in figures}
         targets = {figure.name: figure.at_most for figure in figures if figure.at_most is not None}
         notes = {figure.name: figure.note for figure in figures if figure.note}
-        print(json.dumps({"machine": where, "measured": measured, "targets": targets, "notes": notes}, indent=1))
+        print(
+            json.dumps(
+                {"machine": where, "measured": measured, "targets": targets, "notes": notes},
+                indent=1,
+            )
+        )
         return
     width = max(len(figure.name) for figure in figures)
     print(f"{title}\n{', '.join(f'{name} {value}' for name, value in where.items())}\n")

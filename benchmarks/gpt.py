@@ -1,9 +1,10 @@
-"""The GPT of the examples, trained by the engine and by hand: what a real model leaves of the engine's cost.
+"""The GPT of the examples, trained by the engine and by hand: what a real model leaves of the
+engine's cost.
 
-By hand: AdamW in its fused form, a warm-up and cosine by `LambdaLR`, `clip_grad_norm_`, `loss.item()` kept in a list.
-The engine: the same, with loss, norm and learning rate on disk at every step, and a bar. Both train on the same list of
-batches, in turn, on one thread; the figures are medians over rounds and processes, in CPU time. Both must end with
-equal bits.
+By hand: AdamW in its fused form, a warm-up and cosine by `LambdaLR`, `clip_grad_norm_`,
+`loss.item()` kept in a list. The engine: the same, with loss, norm and learning rate on disk at
+every step, and a bar. Both train on the same list of batches, in turn, on one thread; the figures
+are medians over rounds and processes, in CPU time. Both must end with equal bits.
 """
 
 from __future__ import annotations
@@ -90,7 +91,9 @@ def by_engine(batches: Batches, recorder: Recorder) -> Side:
 
     def ready() -> Loop:
         schedule = WarmupCosine(warmup_ratio=WARMUP, start=0.001)
-        process = Supervised(model, criterion, backward=Backward(optimizer, schedule=schedule, clip_norm=NORM))
+        process = Supervised(
+            model, criterion, backward=Backward(optimizer, schedule=schedule, clip_norm=NORM)
+        )
         display = Display(logger=logging.getLogger("benchmark"), stream=Terminal())
         return Engine(process, batches, recorder=recorder, handlers=display.handlers()).run
 

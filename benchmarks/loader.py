@@ -1,9 +1,11 @@
-"""What keyed randomness costs: a `Loader` beside torch's `DataLoader`, over the same data, in the same process.
+"""What keyed randomness costs: a `Loader` beside torch's `DataLoader`, over the same data, in the
+same process.
 
-`images` are uint8 of 3x256x256 of which each sample is a crop of 3x224x224, mirrored or not, normalised; the draws come
-from `random`. `tiny` samples cost next to nothing, so that what a loader adds stands out: it is told in microseconds.
-The loaders take turns, a few batches each. Told are the best round of each and the median of the ratios of neighbours;
-in CPU time where there are no workers, which depends less on what else runs, else in wall time.
+`images` are uint8 of 3x256x256 of which each sample is a crop of 3x224x224, mirrored or not,
+normalised; the draws come from `random`. `tiny` samples cost next to nothing, so that what a loader
+adds stands out: it is told in microseconds. The loaders take turns, a few batches each. Told are
+the best round of each and the median of the ratios of neighbours; in CPU time where there are no
+workers, which depends less on what else runs, else in wall time.
 """
 
 from __future__ import annotations
@@ -74,19 +76,28 @@ def forever(one_epoch: Callable[[int], Iterator[Any]]) -> Iterator[Any]:
 
 
 def plain(dataset: Any, workers: int = 0) -> Iterator[Any]:
-    loader = DataLoader(dataset, BATCH, shuffle=True, num_workers=workers, persistent_workers=workers > 0)
+    loader = DataLoader(
+        dataset, BATCH, shuffle=True, num_workers=workers, persistent_workers=workers > 0
+    )
     return forever(lambda epoch: iter(loader))
 
 
 def keyed(dataset: Any, randomness: Any, workers: int = 0) -> Iterator[Any]:
-    loader = Loader(dataset, batch_size=BATCH, shuffle=True, seed=1, randomness=randomness, workers=workers)
+    loader = Loader(
+        dataset, batch_size=BATCH, shuffle=True, seed=1, randomness=randomness, workers=workers
+    )
     return forever(lambda epoch: loader.windows(epoch, 0))
 
 
 def compared(
-    one: Iterator[Any], other: Iterator[Any], rounds: int, batches: int, clock: Callable[[], float] = process_time
+    one: Iterator[Any],
+    other: Iterator[Any],
+    rounds: int,
+    batches: int,
+    clock: Callable[[], float] = process_time,
 ) -> tuple[float, float, float]:
-    """Microseconds a batch of both in their best round, and the median of the ratios of neighbours, other to one."""
+    """Microseconds a batch of both in their best round, and the median of the ratios of neighbours,
+    other to one."""
     for each in (one, other):  # what is paid once: workers are started, memory is touched
         for _ in islice(each, 2 * batches):
             pass
@@ -112,7 +123,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     for workers in (0, 2):
         name, count = f"loader.images.w{workers}", 2 if given.quick else 8
         clock = perf_counter if workers else process_time
-        one, other, ratio = compared(plain(images, workers), keyed(images, "sample", workers), rounds, count, clock)
+        one, other, ratio = compared(
+            plain(images, workers), keyed(images, "sample", workers), rounds, count, clock
+        )
         figures += [
             Figure(name=f"{name}.plain_us", value=one, unit="us"),
             Figure(name=f"{name}.keyed_us", value=other, unit="us"),
@@ -130,7 +143,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         one, other, _ = compared(plain(data), keyed(data, randomness), rounds, count)
         figures += [
             Figure(name=f"loader.tiny.{name}.plain_us", value=one, unit="us"),
-            Figure(name=f"loader.tiny.{name}.{what}", value=(other - one) / divisor, unit="us", at_most=most),
+            Figure(
+                name=f"loader.tiny.{name}.{what}",
+                value=(other - one) / divisor,
+                unit="us",
+                at_most=most,
+            ),
         ]
     figures.append(Figure(name="loader.seek_ms", value=seek_ms(rounds), unit="ms", at_most=10.0))
     show("loader", figures, machine(), as_json=given.as_json)
@@ -138,7 +156,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def seek_ms(rounds: int) -> float:
-    """CPU time of the first batch from position 1e7 of a shuffled epoch of 1e9 samples on; the longest."""
+    """CPU time of the first batch from position 1e7 of a shuffled epoch of 1e9 samples on; the
+    longest."""
     longest = 0.0
     for epoch in range(rounds):
         begun = process_time()

@@ -1,4 +1,5 @@
-"""What benchmarks of training loops share: the small network, a loop written twice, and how it is timed and checked.
+"""What benchmarks of training loops share: the small network, a loop written twice, and how it is
+timed and checked.
 
 A script that uses this sets `OMP_NUM_THREADS` before: torch is imported here.
 """
@@ -81,7 +82,8 @@ def batches_of(steps: int) -> Batches:
 
 
 def warmup_cosine(steps: int) -> Callable[[int], float]:
-    """The factor of the learning rate at a step, as `WarmupCosine(warmup_ratio=WARMUP, start=0.001)` has it."""
+    """The factor of the learning rate at a step, as `WarmupCosine(warmup_ratio=WARMUP,
+    start=0.001)` has it."""
     warmup = math.ceil(WARMUP * steps)
 
     def factor(step: int) -> float:
@@ -103,7 +105,8 @@ def settle() -> None:
 
 
 def time_in_turn(pairs: Collection[Pair], rounds: int) -> None:
-    """The CPU time of both sides of each pair, round after round, after one that warms up; who is first changes."""
+    """The CPU time of both sides of each pair, round after round, after one that warms up; who is
+    first changes."""
     for i in range(-1, rounds):
         for pair in pairs:
             both = (pair.hand, pair.hand_s), (pair.engine, pair.engine_s)
@@ -116,8 +119,11 @@ def time_in_turn(pairs: Collection[Pair], rounds: int) -> None:
                     seconds.append(took)
 
 
-def over_processes(count: int, measured: Callable[..., Sequence[Figure]], *arguments: Any) -> list[Figure]:
-    """The figures of so many fresh processes, one after another: where one lies in memory moves them."""
+def over_processes(
+    count: int, measured: Callable[..., Sequence[Figure]], *arguments: Any
+) -> list[Figure]:
+    """The figures of so many fresh processes, one after another: where one lies in memory moves
+    them."""
     fresh = ProcessPoolExecutor(1, mp_context=get_context("spawn"), max_tasks_per_child=1)
     with fresh:
         return middle([fresh.submit(measured, *arguments).result() for _ in range(count)])
@@ -126,7 +132,9 @@ def over_processes(count: int, measured: Callable[..., Sequence[Figure]], *argum
 def check_equal(name: str, pair: Pair) -> None:
     both = zip(pair.hand.model.parameters(), pair.engine.model.parameters(), strict=True)
     if not all(torch.equal(mine, theirs) for mine, theirs in both):
-        raise SystemExit(f"error: the two sides of {name!r} did not train to the same weights: nothing was compared")
+        raise SystemExit(
+            f"error: the two sides of {name!r} did not train to the same weights: nothing was compared"
+        )
 
 
 @contextmanager

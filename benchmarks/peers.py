@@ -1,14 +1,18 @@
-"""What a training step costs in other frameworks, beside the same loop by hand and assay's, in one process.
+"""What a training step costs in other frameworks, beside the same loop by hand and assay's, in one
+process.
 
-Each trains the same small network (32-64-10, batches of 32, SGD) on the same list of batches, on one thread:
+Each trains the same small network (32-64-10, batches of 32, SGD) on the same list of batches, on
+one thread:
 
-    bare       nothing but training: no log, no bar, no checkpoint, no clipping, each framework told so
-    working    each framework's own way to clip the gradient at every step, to keep the loss of every step (a CSV file,
+    bare       nothing but training: no log, no bar, no checkpoint, no clipping, each framework told
+    so working    each framework's own way to clip the gradient at every step, to keep the loss of
+    every step (a CSV file,
                its history, or a list), and to show a bar on a terminal that swallows it
 
-They take turns, round after round. Counted is what a thousand more steps cost, so that starting and ending does not:
-the CPU time of the thread for a long run less that of a short one. Told is the median over the rounds of the ratio to
-the bare loop by hand in the same round. All must end with the weights of the hand loop, else nothing is compared.
+They take turns, round after round. Counted is what a thousand more steps cost, so that starting and
+ending does not: the CPU time of the thread for a long run less that of a short one. Told is the
+median over the rounds of the ratio to the bare loop by hand in the same round. All must end with
+the weights of the hand loop, else nothing is compared.
 
 Made for an environment of its own, which `./dev bench --peers` makes.
 """
@@ -156,10 +160,17 @@ def hf_trainer(model: nn.Module, optimizer: SGD, batches: Batches, **more: Any) 
     settings = {"max_grad_norm": 0.0, "logging_strategy": "no", "disable_tqdm": True} | more
     with tempfile.TemporaryDirectory() as folder:
         arguments = TrainingArguments(
-            output_dir=folder, max_steps=len(batches), save_strategy="no", report_to="none", use_cpu=True, **settings
+            output_dir=folder,
+            max_steps=len(batches),
+            save_strategy="no",
+            report_to="none",
+            use_cpu=True,
+            **settings,
         )
         constant = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)
-        Given(Net(), arguments, train_dataset=[0] * len(batches), optimizers=(optimizer, constant)).train()
+        Given(
+            Net(), arguments, train_dataset=[0] * len(batches), optimizers=(optimizer, constant)
+        ).train()
 
 
 # -------------------------------------------------------------------------------------------------------------- working
@@ -178,8 +189,12 @@ def hand_working(model: nn.Module, optimizer: SGD, batches: Batches) -> None:
         losses.append(loss.item())
 
 
-def assay_working(model: nn.Module, optimizer: SGD, batches: Batches, recorder: RunRecorder) -> None:
-    process = Supervised(model, nn.CrossEntropyLoss(), backward=Backward(optimizer, clip_norm=BITES))
+def assay_working(
+    model: nn.Module, optimizer: SGD, batches: Batches, recorder: RunRecorder
+) -> None:
+    process = Supervised(
+        model, nn.CrossEntropyLoss(), backward=Backward(optimizer, clip_norm=BITES)
+    )
     display = Display(logger=logging.getLogger("benchmark"), stream=Terminal())
     Engine(process, batches, recorder=recorder, handlers=display.handlers()).run()
 
@@ -234,7 +249,9 @@ def ignite_working(model: nn.Module, optimizer: SGD, batches: Batches) -> None:
         return float(loss.item())
 
     trainer = Ignite(update)
-    trainer.add_event_handler(Events.ITERATION_COMPLETED, lambda engine: losses.append(engine.state.output))
+    trainer.add_event_handler(
+        Events.ITERATION_COMPLETED, lambda engine: losses.append(engine.state.output)
+    )
     ProgressBar(file=Terminal()).attach(trainer)
     trainer.run(batches, max_epochs=1)
 
@@ -254,7 +271,12 @@ def lightning_working(model: nn.Module, optimizer: SGD, batches: Batches) -> Non
 
 
 def hf_trainer_working(model: nn.Module, optimizer: SGD, batches: Batches) -> None:
-    settings = {"max_grad_norm": BITES, "logging_strategy": "steps", "logging_steps": 1, "disable_tqdm": False}
+    settings = {
+        "max_grad_norm": BITES,
+        "logging_strategy": "steps",
+        "logging_steps": 1,
+        "disable_tqdm": False,
+    }
     hf_trainer(model, optimizer, batches, **settings)
 
 
@@ -312,13 +334,21 @@ def measured(short: Batches, long: Batches, rounds: int, recorder: RunRecorder) 
 def check(weights: dict[str, list[Tensor]]) -> None:
     for name, mine in weights.items():
         hands = weights[f"{name.partition('.')[0]}.hand"]
-        if not all(torch.allclose(a, b, rtol=1e-4, atol=1e-6) for a, b in zip(mine, hands, strict=True)):
-            raise SystemExit(f"error: {name} did not train to the weights of the hand loop: nothing was compared")
+        if not all(
+            torch.allclose(a, b, rtol=1e-4, atol=1e-6) for a, b in zip(mine, hands, strict=True)
+        ):
+            raise SystemExit(
+                f"error: {name} did not train to the weights of the hand loop: nothing was compared"
+            )
 
 
 @contextlib.contextmanager
 def silence() -> Iterator[None]:
-    with warnings.catch_warnings(), contextlib.redirect_stdout(Terminal()), contextlib.redirect_stderr(Terminal()):
+    with (
+        warnings.catch_warnings(),
+        contextlib.redirect_stdout(Terminal()),
+        contextlib.redirect_stderr(Terminal()),
+    ):
         warnings.simplefilter("ignore")
         yield
 

@@ -1,11 +1,15 @@
 """What many runs, many points and many files cost the record. CPU time, unless it says wall.
 
-    eight      eight processes log twenty metrics at once, each into a run of its own: from the first call to the end of
-               the last one, by the clock, over all points. 5 us a point are 200,000 points a second together.
-    snapshot   begin and end of a run in a project of 5,000 files that were kept before; git's own time counts
-    points     a finished curve of 1,000,000 points: read, and reduced to 2,000 ranges; `open` is one that goes on
-    filter     of 10,000 runs those with a metric below a value and a parameter above another: what the question takes
-               once the runs are there, and with finding out what has changed (`whole`); no run is opened
+    eight      eight processes log twenty metrics at once, each into a run of its own: from the
+    first call to the end of
+               the last one, by the clock, over all points. 5 us a point are 200,000 points a second
+               together.
+    snapshot   begin and end of a run in a project of 5,000 files that were kept before; git's own
+    time counts points     a finished curve of 1,000,000 points: read, and reduced to 2,000 ranges;
+    `open` is one that goes on filter     of 10,000 runs those with a metric below a value and a
+    parameter above another: what the question takes
+               once the runs are there, and with finding out what has changed (`whole`); no run is
+               opened
     reindex    the index of 10,000 runs, made anew
 
 Told are medians; of `eight` and `reindex`, which take long, one time.
@@ -72,7 +76,8 @@ def eight(folder: Path, calls: int) -> Iterator[Figure]:
     context = get_context("spawn")
     ready, done = context.Barrier(PROCESSES + 1), context.Barrier(PROCESSES + 1)
     several = [
-        context.Process(target=log_many, args=(str(folder), calls, ready, done), daemon=True) for _ in range(PROCESSES)
+        context.Process(target=log_many, args=(str(folder), calls, ready, done), daemon=True)
+        for _ in range(PROCESSES)
     ]
     for each in several:
         each.start()
@@ -108,7 +113,9 @@ def snapshot(folder: Path, files: int, rounds: int) -> Iterator[Figure]:
         once()
         wall.append(time.perf_counter() - begun)
 
-    yield Figure(name="records.snapshot.cpu_ms", value=middle(timed, rounds) * 1e3, unit="ms", at_most=150)
+    yield Figure(
+        name="records.snapshot.cpu_ms", value=middle(timed, rounds) * 1e3, unit="ms", at_most=150
+    )
     yield Figure(name="records.snapshot.wall_ms", value=median(wall[1:]) * 1e3, unit="ms")
 
 
@@ -119,7 +126,11 @@ def points(folder: Path, count: int, rounds: int) -> Iterator[Figure]:
     for step in range(count):
         writer.log({"train/loss": 1.0 / (step + 1)}, step)
     writer.close()
-    yield Figure(name="records.points.read_open_ms", value=middle(lambda: read_series(file), 3) * 1e3, unit="ms")
+    yield Figure(
+        name="records.points.read_open_ms",
+        value=middle(lambda: read_series(file), 3) * 1e3,
+        unit="ms",
+    )
     compact(file)
     read_ms = middle(lambda: read_series(file), rounds) * 1e3
     yield Figure(name="records.points.read_ms", value=read_ms, unit="ms", at_most=30)
@@ -137,7 +148,9 @@ def many_runs(project: Project, rounds: int) -> Iterator[Figure]:
     def ask() -> None:
         assert len(found.matching(parse(ASKED, found.names())).rows) == len(found.rows)
 
-    yield Figure(name="records.filter.cpu_ms", value=middle(ask, rounds) * 1e3, unit="ms", at_most=50)
+    yield Figure(
+        name="records.filter.cpu_ms", value=middle(ask, rounds) * 1e3, unit="ms", at_most=50
+    )
     whole = middle(lambda: find_runs(project, where=ASKED), rounds)
     yield Figure(name="records.filter.whole_cpu_ms", value=whole * 1e3, unit="ms")
 
@@ -151,7 +164,9 @@ def main() -> None:
         folder = Path(name).resolve()
         for variable in ("HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"):
             os.environ[variable] = str(folder)
-        for variable in [each for each in os.environ if each == "ASSAY" or each.startswith("ASSAY_")]:
+        for variable in [
+            each for each in os.environ if each == "ASSAY" or each.startswith("ASSAY_")
+        ]:
             del os.environ[variable]
         figures = [
             *eight(folder / "eight", calls),

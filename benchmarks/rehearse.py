@@ -1,10 +1,11 @@
 """How far a rehearsal is from the run: peak memory, and how long it takes to know it.
 
-`memory` is the difference between the peak that a rehearsal tells and the one that training reaches, in percent; each
-model with two batch sizes. Both are taken in OS processes of their own. On a CPU the measured peak is that of the
-anonymous resident memory over what the process had before, with `malloc` told to give back what is freed; on a CUDA
-device it is `torch.cuda.max_memory_allocated`. `seconds` begin when torch is imported; `rss` is what the process of a
-rehearsal takes itself.
+`memory` is the difference between the peak that a rehearsal tells and the one that training
+reaches, in percent; each model with two batch sizes. Both are taken in OS processes of their own.
+On a CPU the measured peak is that of the anonymous resident memory over what the process had
+before, with `malloc` told to give back what is freed; on a CUDA device it is
+`torch.cuda.max_memory_allocated`. `seconds` begin when torch is imported; `rss` is what the process
+of a rehearsal takes itself.
 """
 
 from __future__ import annotations
@@ -221,8 +222,18 @@ def time_figures(folder: Path, *, quick: bool) -> list[Figure]:
         if quick and case is LLAMA_7B:
             continue
         told = child("--estimate", written(case, case.batches[-1], folder))
-        note = f"{told['cpu_seconds']:.1f} s of CPU, {told['rung']}, {told['peak'] / MIB:.0f} MiB told"
-        found.append(Figure(name=f"{case.name}.seconds", value=told["seconds"], unit="s", at_most=most, note=note))
+        note = (
+            f"{told['cpu_seconds']:.1f} s of CPU, {told['rung']}, {told['peak'] / MIB:.0f} MiB told"
+        )
+        found.append(
+            Figure(
+                name=f"{case.name}.seconds",
+                value=told["seconds"],
+                unit="s",
+                at_most=most,
+                note=note,
+            )
+        )
         found.append(Figure(name=f"{case.name}.rss", value=told["rss"] / MIB, unit="MiB"))
     return found
 

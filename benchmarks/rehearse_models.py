@@ -26,9 +26,12 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """GPT-2: 124 M parameters unless given otherwise; gives scores of shape (batch, vocabulary, length)."""
+    """GPT-2: 124 M parameters unless given otherwise; gives scores of shape (batch, vocabulary,
+    length)."""
 
-    def __init__(self, vocabulary: int = 50257, width: int = 768, depth: int = 12, heads: int = 12) -> None:
+    def __init__(
+        self, vocabulary: int = 50257, width: int = 768, depth: int = 12, heads: int = 12
+    ) -> None:
         super().__init__()
         self.tokens, self.places = nn.Embedding(vocabulary, width), nn.Embedding(1024, width)
         self.blocks = nn.ModuleList(Block(width, heads) for _ in range(depth))
@@ -53,7 +56,9 @@ class Residual(nn.Module):
         self.norm1, self.norm2 = nn.BatchNorm2d(after), nn.BatchNorm2d(after)
         self.short: nn.Module = nn.Identity()
         if stride != 1 or before != after:
-            self.short = nn.Sequential(nn.Conv2d(before, after, 1, stride, bias=False), nn.BatchNorm2d(after))
+            self.short = nn.Sequential(
+                nn.Conv2d(before, after, 1, stride, bias=False), nn.BatchNorm2d(after)
+            )
 
     def forward(self, x: Tensor) -> Tensor:
         inner = F.relu(self.norm1(self.conv1(x)))
@@ -65,7 +70,12 @@ class ResNet(nn.Module):
 
     def __init__(self, width: int = 64, classes: int = 1000) -> None:
         super().__init__()
-        stem = [nn.Conv2d(3, width, 7, 2, 3, bias=False), nn.BatchNorm2d(width), nn.ReLU(), nn.MaxPool2d(3, 2, 1)]
+        stem = [
+            nn.Conv2d(3, width, 7, 2, 3, bias=False),
+            nn.BatchNorm2d(width),
+            nn.ReLU(),
+            nn.MaxPool2d(3, 2, 1),
+        ]
         blocks: list[nn.Module] = []
         before = width
         for level, after in enumerate((width, 2 * width, 4 * width, 8 * width)):
@@ -81,7 +91,9 @@ class ResNet(nn.Module):
 class Llama(nn.Module):
     """Llama of transformers; gives scores of shape (batch, vocabulary, length)."""
 
-    def __init__(self, vocabulary: int, hidden: int, inner: int, depth: int, heads: int, shared: int) -> None:
+    def __init__(
+        self, vocabulary: int, hidden: int, inner: int, depth: int, heads: int, shared: int
+    ) -> None:
         super().__init__()
         from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -107,7 +119,12 @@ class Perceptron(nn.Module):
     def __init__(self, width: int = 4096) -> None:
         super().__init__()
         self.layers = nn.Sequential(
-            nn.Linear(784, width), nn.ReLU(), nn.Dropout(0.2), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 10)
+            nn.Linear(784, width),
+            nn.ReLU(),
+            nn.Dropout(0.2),
+            nn.Linear(width, width),
+            nn.ReLU(),
+            nn.Linear(width, 10),
         )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -129,7 +146,8 @@ class Encoder(nn.Module):
 
 
 class Random:
-    """Samples of one shape, made as they are asked for: `kind` is tokens, images, vectors or sequences."""
+    """Samples of one shape, made as they are asked for: `kind` is tokens, images, vectors or
+    sequences."""
 
     def __init__(self, kind: str, size: int, count: int = 10_000, length: int = 1024) -> None:
         self.kind, self.size, self.count, self.length = kind, size, count, length

@@ -1,13 +1,14 @@
-"""Two hundred double signals, on one rank and on two: the record has to tell truly how the run ended.
+"""Two hundred double signals, on one rank and on two: the record has to tell truly how the run
+ended.
 
-Each trial is one run that hears SIGINT or SIGTERM twice. The first comes at any moment from the start
-of the process to some time after its end, the second between a millisecond and two seconds later. With
-two ranks each of them goes to the launcher or to one of the ranks. What is left must be true: `finished`
-only with the final checkpoint of the last step, `stopped` with the exit code of a signal, never a run
-that seems to go on, was killed or has failed; and no process.
+Each trial is one run that hears SIGINT or SIGTERM twice. The first comes at any moment from the
+start of the process to some time after its end, the second between a millisecond and two seconds
+later. With two ranks each of them goes to the launcher or to one of the ranks. What is left must be
+true: `finished` only with the final checkpoint of the last step, `stopped` with the exit code of a
+signal, never a run that seems to go on, was killed or has failed; and no process.
 
-The processes are forked from this one, which has imported all that they need. Torch's launcher starts
-the ranks.
+The processes are forked from this one, which has imported all that they need. Torch's launcher
+starts the ranks.
 """
 
 from __future__ import annotations
@@ -53,7 +54,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     figures, is_true = [], True
     with tempfile.TemporaryDirectory(prefix="assay-signals-") as folder:
         make_project(Path(folder))
-        texts = {"soak.toml": CONFIG.replace("accumulate = 2", ""), "net.py": NET, "points.py": POINTS}
+        texts = {
+            "soak.toml": CONFIG.replace("accumulate = 2", ""),
+            "net.py": NET,
+            "points.py": POINTS,
+        }
         for name, text in texts.items():
             (Path(folder) / name).write_text(text)
         for ranks, count in trials.items():
@@ -79,7 +84,11 @@ def signalled(folder: Path, ranks: int, count: int, draw: random.Random) -> Coun
     whole.wait()
     whole_s = time.monotonic() - begun - start_s
     steps = whole.view().file.newest.to_step
-    print(f"{ranks}: {steps} steps, begun after {start_s:.1f} s, {whole_s:.1f} s long", file=sys.stderr, flush=True)
+    print(
+        f"{ranks}: {steps} steps, begun after {start_s:.1f} s, {whole_s:.1f} s long",
+        file=sys.stderr,
+        flush=True,
+    )
     counted: Counter[str] = Counter()
     for number in range(count):
         is_early = draw.random() < EARLY
@@ -104,7 +113,8 @@ def signalled(folder: Path, ranks: int, count: int, draw: random.Random) -> Coun
 
 @dataclass(frozen=True)
 class Plan:
-    """When which signal comes: the first after the start or the first step, the second after the first.
+    """When which signal comes: the first after the start or the first step, the second after the
+    first.
 
     Target 0 is the process that was started, others are ranks.
     """
@@ -139,7 +149,13 @@ class Trial:
                 for stream, number in ((nothing, 0), (said, 1), (said, 2)):
                     os.dup2(stream.fileno(), number)
             os.chdir(self.folder)
-            os.environ.update({RUNS_DIR_VARIABLE: str(self.runs), "XDG_DATA_HOME": str(self.folder), "NO_COLOR": "1"})
+            os.environ.update(
+                {
+                    RUNS_DIR_VARIABLE: str(self.runs),
+                    "XDG_DATA_HOME": str(self.folder),
+                    "NO_COLOR": "1",
+                }
+            )
             arguments = ["run", "soak.toml", "--device", "cpu", "--nproc", str(self.ranks)]
             sys.argv = ["assay", *arguments]
             code = assay(arguments)
@@ -209,9 +225,16 @@ class Trial:
         match view.status:
             case "finished":
                 is_true = bool(final) and view.file.newest.to_step == steps
-                return "finished", "" if is_true else f"final {final!r}, step {view.file.newest.to_step}"
+                return (
+                    "finished",
+                    "" if is_true else f"final {final!r}, step {view.file.newest.to_step}",
+                )
             case "stopped":
-                codes = [sign * each for number in SIGNALS for sign, each in ((1, 128 + number), (-1, number))]
+                codes = [
+                    sign * each
+                    for number in SIGNALS
+                    for sign, each in ((1, 128 + number), (-1, number))
+                ]
                 return "stopped", "" if self.code in codes else f"exit code {self.code}"
             case status:
                 return status, f"{view.status_text}, exit code {self.code}"

@@ -1,12 +1,15 @@
-"""Two hundred kills: runs are killed at random moments, and each has to end with the bits of one that nobody disturbed.
+"""Two hundred kills: runs are killed at random moments, and each has to end with the bits of one
+that nobody disturbed.
 
-The model has dropout and batch norm, the data are augmented by all three random generators, two micro-batches make one
-step, the weights are averaged, and every fourth step is saved, most of them within an epoch. Each trial is one run: it
-is started again after every kill with the same command (`assay run --resume auto`) but another number of workers, and
-after the last kill left to end. A kill comes at any time from the start of a process on: while the config is read, a
-checkpoint loaded, a step made, a checkpoint written, an epoch evaluated, the record closed.
+The model has dropout and batch norm, the data are augmented by all three random generators, two
+micro-batches make one step, the weights are averaged, and every fourth step is saved, most of them
+within an epoch. Each trial is one run: it is started again after every kill with the same command
+(`assay run --resume auto`) but another number of workers, and after the last kill left to end. A
+kill comes at any time from the start of a process on: while the config is read, a checkpoint
+loaded, a step made, a checkpoint written, an epoch evaluated, the record closed.
 
-The processes are forked from this one, which has imported all that they need but done nothing with it.
+The processes are forked from this one, which has imported all that they need but done nothing with
+it.
 """
 
 from __future__ import annotations
@@ -110,7 +113,13 @@ best = { metric = "valid/acc", mode = "max" }
 """
 
 USED = (
-    *("torch._dynamo", "pydantic.type_adapter", "assay.compose.training", "assay.cli.run", "assay.build"),
+    *(
+        "torch._dynamo",
+        "pydantic.type_adapter",
+        "assay.compose.training",
+        "assay.cli.run",
+        "assay.build",
+    ),
     *("assay.engine.compiling", "assay.engine.handlers.display", "assay.engine.parallel.divide"),
 )
 WORKERS = (0, 2, 4)
@@ -134,7 +143,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def soak(folder: Path, kills: int, draw: random.Random) -> tuple[list[Figure], bool]:
-    """Trials until there were so many kills; what came of them, and whether all ended with the same bits."""
+    """Trials until there were so many kills; what came of them, and whether all ended with the same
+    bits."""
     make_project(folder)
     for name, text in {"soak.toml": CONFIG, "net.py": NET, "points.py": POINTS}.items():
         (folder / name).write_text(text)
@@ -152,7 +162,9 @@ def soak(folder: Path, kills: int, draw: random.Random) -> tuple[list[Figure], b
         moments = trial.killed(min(KILLS_A_TRIAL, kills - caught.total()), whole_s, draw)
         caught.update(moments)
         parts = compared(whole.record, trial.record)
-        different = [f"{each.name} ({', '.join(each.differences)})" for each in parts if each.differences]
+        different = [
+            f"{each.name} ({', '.join(each.differences)})" for each in parts if each.differences
+        ]
         differing += bool(different)
         said = f"differs: {'; '.join(different)}" if different else "equal"
         told = f"trial {trials}, {caught.total()} kills: {', '.join(moments)}: {said}"
@@ -195,19 +207,33 @@ class Trial:
         return record
 
     def records(self) -> list[RunFolder]:
-        """Without those of which nothing was written yet when they were killed: nobody can go on with them."""
+        """Without those of which nothing was written yet when they were killed: nobody can go on
+        with them."""
         found = [Path(entry.path) for entry in scan_runs(self.runs)]
         return [RunFolder(path) for path in found if (path / run_file.FILE_NAME).exists()]
 
     def launched(self, kill: Kill | None = None) -> bool:
-        """Train, or go on, to the end or the kill; whether it was killed. RuntimeError when it fails by itself."""
+        """Train, or go on, to the end or the kill; whether it was killed. RuntimeError when it
+        fails by itself."""
         workers = WORKERS[self.attempts % len(WORKERS)]
         self.attempts += 1
         before = self.started()
-        pid = self.forked(["run", "soak.toml", "--resume", "auto", "--device", "cpu", f"data.train.workers={workers}"])
+        pid = self.forked(
+            [
+                "run",
+                "soak.toml",
+                "--resume",
+                "auto",
+                "--device",
+                "cpu",
+                f"data.train.workers={workers}",
+            ]
+        )
         if kill is not None:
             begun = time.monotonic()
-            while os.waitid(os.P_PID, pid, _PEEK) is None and time.monotonic() - begun < kill.after_s:
+            while (
+                os.waitid(os.P_PID, pid, _PEEK) is None and time.monotonic() - begun < kill.after_s
+            ):
                 time.sleep(0.002)
                 if kill.from_first_step and not (self.started() > before and self.has_stepped()):
                     begun = time.monotonic()
@@ -218,7 +244,8 @@ class Trial:
         return code != 0
 
     def killed(self, kills: int, whole_s: float, draw: random.Random) -> list[str]:
-        """Kill the run so many times, if it lives so long, and then let it end; in which moments the kills came."""
+        """Kill the run so many times, if it lives so long, and then let it end; in which moments
+        the kills came."""
         moments: list[str] = []
         while len(moments) < kills:
             is_early = draw.random() < EARLY
@@ -236,7 +263,9 @@ class Trial:
         if not self.started():
             return "unrecorded"
         checkpoints = self.record.checkpoints
-        if checkpoints.is_dir() and any(path.name.endswith(".tmp") for path in checkpoints.iterdir()):
+        if checkpoints.is_dir() and any(
+            path.name.endswith(".tmp") for path in checkpoints.iterdir()
+        ):
             return "saving"
         if not self.has_stepped():
             return "starting"
@@ -250,7 +279,11 @@ class Trial:
         """The step at which each attempt began."""
         if not self.records():
             return []
-        return [timed.fact.step for timed in read_events(self.record.events) if isinstance(timed.fact, Started)]
+        return [
+            timed.fact.step
+            for timed in read_events(self.record.events)
+            if isinstance(timed.fact, Started)
+        ]
 
     def has_stepped(self) -> bool:
         """Whether the newest attempt has made a step."""
@@ -277,7 +310,13 @@ class Trial:
                 for stream, number in ((nothing, 0), (said, 1), (said, 2)):
                     os.dup2(stream.fileno(), number)
             os.chdir(self.folder)
-            os.environ.update({RUNS_DIR_VARIABLE: str(self.runs), "XDG_DATA_HOME": str(self.folder), "NO_COLOR": "1"})
+            os.environ.update(
+                {
+                    RUNS_DIR_VARIABLE: str(self.runs),
+                    "XDG_DATA_HOME": str(self.folder),
+                    "NO_COLOR": "1",
+                }
+            )
             sys.argv = ["assay", *arguments]
             random.seed()
             code = assay(arguments)

@@ -1,16 +1,18 @@
 """What starting costs: commands and imports, each in a process of its own.
 
-Every command is run in turn with the others, round after round, beside `python -c pass` (the floor) and `import torch`
-(the ceiling). CPU time is user and system time of the process as the kernel counts it, in seconds; wall time is what
-somebody waits. Told are medians. `start` imports what records; `over_python` is what that adds to `python -c pass`, in
-time and in memory: the median over the rounds of the difference within one. `record` starts a run, logs once and ends
-it. `ls` lists real run folders, copies of one run, with the index that earlier calls have made; `first_cpu_s` is the
-call that makes it. `run_misspelt` is refused for a wrong section name, with exit code 2. `warm` is what begin and end
-of a run cost in a process that has had some: without the output of the program, which a process of its own keeps, and
-with it (`output`, most of which is waiting); `in_memory` is the first on a disk in memory, for which nobody waits.
+Every command is run in turn with the others, round after round, beside `python -c pass` (the floor)
+and `import torch` (the ceiling). CPU time is user and system time of the process as the kernel
+counts it, in seconds; wall time is what somebody waits. Told are medians. `start` imports what
+records; `over_python` is what that adds to `python -c pass`, in time and in memory: the median over
+the rounds of the difference within one. `record` starts a run, logs once and ends it. `ls` lists
+real run folders, copies of one run, with the index that earlier calls have made; `first_cpu_s` is
+the call that makes it. `run_misspelt` is refused for a wrong section name, with exit code 2. `warm`
+is what begin and end of a run cost in a process that has had some: without the output of the
+program, which a process of its own keeps, and with it (`output`, most of which is waiting);
+`in_memory` is the first on a disk in memory, for which nobody waits.
 
-Afterwards each command runs once more in an interpreter that tells which of the packages that take long were loaded;
-`startup.NAME.heavy` is how many, and none may be where only text goes in and out.
+Afterwards each command runs once more in an interpreter that tells which of the packages that take
+long were loaded; `startup.NAME.heavy` is how many, and none may be where only text goes in and out.
 """
 
 from __future__ import annotations
@@ -69,7 +71,8 @@ atexit.register(lambda: print(json.dumps([name for name in {heavy} if name in sy
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """One thing to start, in `folder`: `code` for `python -c`, or `arguments` of assay; and how long it took."""
+    """One thing to start, in `folder`: `code` for `python -c`, or `arguments` of assay; and how
+    long it took."""
 
     folder: Path
     code: str = ""
@@ -85,19 +88,31 @@ class Start:
         command = ["-c", self.code] if self.code else ["-m", "assay", *self.arguments]
         begun = perf_counter()
         process = subprocess.Popen(
-            [sys.executable, *command], cwd=self.folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            [sys.executable, *command],
+            cwd=self.folder,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
         )
         _, status, used = os.wait4(process.pid, 0)
         self.wall_s.append(perf_counter() - begun)
         self.cpu_s.append(used.ru_utime + used.ru_stime)
         process.returncode = os.waitstatus_to_exitcode(status)
         if process.returncode != self.exit_code:
-            raise SystemExit(f"error: {' '.join(command)} ended with {process.returncode}, not {self.exit_code}")
+            raise SystemExit(
+                f"error: {' '.join(command)} ended with {process.returncode}, not {self.exit_code}"
+            )
 
     def most_mb(self) -> float:
-        """The most memory that it had at once, as it says itself: what `wait4` tells begins with that of the parent."""
+        """The most memory that it had at once, as it says itself: what `wait4` tells begins with
+        that of the parent."""
         code = f"{self.code}\nprint(open('/proc/self/status').read())"
-        told = subprocess.run([sys.executable, "-c", code], cwd=self.folder, capture_output=True, text=True, check=True)
+        told = subprocess.run(
+            [sys.executable, "-c", code],
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
         return int(told.stdout.partition("VmHWM:")[2].split()[0]) * 1024 / 1e6
 
     def heavy(self) -> list[str]:
@@ -105,7 +120,11 @@ class Start:
         call = f"sys.argv = {['assay', *self.arguments]!r}\nfrom assay.__main__ import main\nsys.exit(main())"
         code = TELL.format(heavy=HEAVY) + (self.code or call)
         done = subprocess.run(
-            [sys.executable, "-c", code], cwd=self.folder, capture_output=True, text=True, check=False
+            [sys.executable, "-c", code],
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         loaded: list[str] = json.loads(done.stderr.splitlines()[-1])
         return loaded
@@ -131,7 +150,9 @@ def starts(folder: Path, projects: dict[int, Path]) -> dict[str, Start]:
         "help": Start(folder=folder, arguments=["--help"], at_most_s=0.10),
         "run_misspelt": Start(folder=folder, arguments=["run", str(config)], exit_code=2),
         **{
-            f"ls_{count}": Start(folder=project, arguments=["ls"], at_most_s=ls_at_most_s.get(count))
+            f"ls_{count}": Start(
+                folder=project, arguments=["ls"], at_most_s=ls_at_most_s.get(count)
+            )
             for count, project in projects.items()
         },
     }
@@ -143,14 +164,18 @@ def project_with(count: int, folder: Path) -> Path:
     project = open_project(folder, create=True)
     if not count:
         return folder
-    recorder = RunRecorder.start(project, tag="digits", config_toml="[optimizer]\nlr = 0.1\n", keep_code=False)
+    recorder = RunRecorder.start(
+        project, tag="digits", config_toml="[optimizer]\nlr = 0.1\n", keep_code=False
+    )
     for step in range(50):
         recorder.log({"train/loss": 1 / (step + 1), "train/lr": 0.1}, step)
     recorder.finish()
     one, text = recorder.run, recorder.folder.run_json.read_text(encoding="utf-8")
     for i in range(1, count):
         run_id, created_ns = new_run_id(), one.created_ns - i * MINUTE_NS
-        copy = project.runs_dir / folder_name(datetime.fromtimestamp(created_ns / 1e9), run_id, one.tag)
+        copy = project.runs_dir / folder_name(
+            datetime.fromtimestamp(created_ns / 1e9), run_id, one.tag
+        )
         copy.mkdir()
         run_json = text.replace(one.id, run_id).replace(str(one.created_ns), str(created_ns))
         (copy / recorder.folder.run_json.name).write_text(run_json, encoding="utf-8")
@@ -177,13 +202,20 @@ def warm(folder: Path, rounds: int) -> dict[str, list[float]]:
     folder.mkdir()
     code = WARM.format(rounds=rounds)
     subprocess.run([sys.executable, "-c", code], cwd=folder, check=True, stderr=subprocess.DEVNULL)
-    measured: dict[str, list[float]] = json.loads((folder / "warm.json").read_text(encoding="utf-8"))
+    measured: dict[str, list[float]] = json.loads(
+        (folder / "warm.json").read_text(encoding="utf-8")
+    )
     return measured
 
 
 def figures_of(all_starts: dict[str, Start], first_s: dict[str, float]) -> Iterator[Figure]:
     for name, start in all_starts.items():
-        yield Figure(name=f"startup.{name}.cpu_s", value=median(start.cpu_s), unit="s", at_most=start.at_most_s)
+        yield Figure(
+            name=f"startup.{name}.cpu_s",
+            value=median(start.cpu_s),
+            unit="s",
+            at_most=start.at_most_s,
+        )
         yield Figure(name=f"startup.{name}.wall_s", value=median(start.wall_s), unit="s")
         if name in first_s:
             yield Figure(name=f"startup.{name}.first_cpu_s", value=first_s[name], unit="s")
@@ -200,7 +232,9 @@ def figures_of(all_starts: dict[str, Start], first_s: dict[str, float]) -> Itera
     for name, start in all_starts.items():
         if start.is_light:
             loaded = start.heavy()
-            yield Figure(name=f"startup.{name}.heavy", value=len(loaded), at_most=0, note=", ".join(loaded))
+            yield Figure(
+                name=f"startup.{name}.heavy", value=len(loaded), at_most=0, note=", ".join(loaded)
+            )
 
 
 def main() -> None:
@@ -211,7 +245,9 @@ def main() -> None:
             os.environ[variable] = str(folder)
         # Else every start compiles what was changed since the last one that was allowed to keep it.
         os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-        for variable in [each for each in os.environ if each == "ASSAY" or each.startswith("ASSAY_")]:
+        for variable in [
+            each for each in os.environ if each == "ASSAY" or each.startswith("ASSAY_")
+        ]:
             del os.environ[variable]
         counts = (0, 1_000) if asked.quick else (0, 1_000, 10_000)
         projects = {count: project_with(count, folder / f"with-{count}-runs") for count in counts}
@@ -228,7 +264,10 @@ def main() -> None:
         for _ in range(1 if asked.quick else 15):
             for start in all_starts.values():
                 start.run()
-        figures = [*figures_of(all_starts, first_s), *warm_figures(folder / "warm", 5 if asked.quick else 40)]
+        figures = [
+            *figures_of(all_starts, first_s),
+            *warm_figures(folder / "warm", 5 if asked.quick else 40),
+        ]
     show("startup: commands and imports", figures, machine(), as_json=asked.as_json)
 
 

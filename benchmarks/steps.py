@@ -1,35 +1,44 @@
 """What a training step and a log call cost.
 
-Every loop runs twice: written by hand in plain PyTorch, and by the engine. Both train the same small network (32-64-10,
-batches of 32, SGD) on the same list of batches, in one process, in turn, round after round; a round is one whole run of
-the loop. Counted is the median over the rounds: of the ratio engine to hand of one round, and of the difference for
-each step. Where a process happens to lie in memory moves both by a few per cent, so that several processes count in
-this way, one after another, and what is told is their median (and the range). Time is the CPU time of the training
-thread, in which nobody else on the machine has a share. At the end both sides must have trained to equal bits, else the
-comparison is void.
+Every loop runs twice: written by hand in plain PyTorch, and by the engine. Both train the same
+small network (32-64-10, batches of 32, SGD) on the same list of batches, in one process, in turn,
+round after round; a round is one whole run of the loop. Counted is the median over the rounds: of
+the ratio engine to hand of one round, and of the difference for each step. Where a process happens
+to lie in memory moves both by a few per cent, so that several processes count in this way, one
+after another, and what is told is their median (and the range). Time is the CPU time of the
+training thread, in which nobody else on the machine has a share. At the end both sides must have
+trained to equal bits, else the comparison is void.
 
-    bare       Hand: forward, backward, step, zero. Engine: its defaults, which key the randomness of each step, read
+    bare       Hand: forward, backward, step, zero. Engine: its defaults, which key the randomness
+    of each step, read
                the loss, check that it is finite and split the time; nothing is recorded.
-    idle       Hand: `clip_grad_norm_` with a limit that never bites, and `loss.item()` kept in a list.
-               Engine: clipping to the same bits, loss, norm and learning rate recorded on disk at each step, bar on.
+    idle       Hand: `clip_grad_norm_` with a limit that never bites, and `loss.item()` kept in a
+    list.
+               Engine: clipping to the same bits, loss, norm and learning rate recorded on disk at
+               each step, bar on.
     working    The same with a limit that bites at every step.
-    careful    Hand: also a warm-up and cosine by `LambdaLR`, and a line of text for each step, flushed.
+    careful    Hand: also a warm-up and cosine by `LambdaLR`, and a line of text for each step,
+    flushed.
                Engine: also `WarmupCosine`.
 
-The bar draws to a terminal that swallows everything; its start and end lie inside the round. No evaluation, no
-checkpoint. `steps.working.to_bare` compares the engine's working loop with the bare one written by hand.
+The bar draws to a terminal that swallows everything; its start and end lie inside the round. No
+evaluation, no checkpoint. `steps.working.to_bare` compares the engine's working loop with the bare
+one written by hand.
 
-`log.*` is one call of `RunRecorder.log`, over and over, by the clock on the wall: the mean (of the median block of
-many calls) holds everything, growing the file included; percentiles are of calls timed one by one, less what the clock
-takes; the median of several folders. `log.in_loop_us` is what recording loss and learning rate adds to a step of the
-engine, where torch has used the caches in between.
+`log.*` is one call of `RunRecorder.log`, over and over, by the clock on the wall: the mean (of the
+median block of many calls) holds everything, growing the file included; percentiles are of calls
+timed one by one, less what the clock takes; the median of several folders. `log.in_loop_us` is what
+recording loss and learning rate adds to a step of the engine, where torch has used the caches in
+between.
 """
 
 from __future__ import annotations
 
 import os
 
-os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported: several threads only make so small a network slower
+os.environ["OMP_NUM_THREADS"] = (
+    "1"  # before torch is imported: several threads only make so small a network slower
+)
 os.environ["TERM"] = "xterm-256color"  # else there is no bar
 
 import logging
@@ -148,9 +157,13 @@ def by_engine(
     criterion = nn.CrossEntropyLoss()
 
     def ready() -> Loop:
-        process = Supervised(model, criterion, backward=Backward(optimizer, schedule=schedule, clip_norm=max_norm))
+        process = Supervised(
+            model, criterion, backward=Backward(optimizer, schedule=schedule, clip_norm=max_norm)
+        )
         display = Display(logger=logging.getLogger("benchmark"), stream=Terminal())
-        return Engine(process, batches, recorder=recorder, handlers=display.handlers() if bar else ()).run
+        return Engine(
+            process, batches, recorder=recorder, handlers=display.handlers() if bar else ()
+        ).run
 
     return Side(model, ready)
 
@@ -164,15 +177,20 @@ def loops(steps: int, rounds: int, recorder: Recorder, log: TextIO) -> Iterator[
     pairs = {
         "bare": Pair(bare_by_hand(batches), by_engine(batches)),
         "idle": Pair(
-            working_by_hand(batches, max_norm=NEVER_BITES), by_engine(batches, max_norm=NEVER_BITES, **working)
+            working_by_hand(batches, max_norm=NEVER_BITES),
+            by_engine(batches, max_norm=NEVER_BITES, **working),
         ),
         "working": Pair(
-            working_by_hand(batches, max_norm=ALWAYS_BITES), by_engine(batches, max_norm=ALWAYS_BITES, **working)
+            working_by_hand(batches, max_norm=ALWAYS_BITES),
+            by_engine(batches, max_norm=ALWAYS_BITES, **working),
         ),
         "careful": Pair(
             careful_by_hand(batches, log, max_norm=ALWAYS_BITES),
             by_engine(
-                batches, max_norm=ALWAYS_BITES, schedule=WarmupCosine(warmup_ratio=WARMUP, start=0.001), **working
+                batches,
+                max_norm=ALWAYS_BITES,
+                schedule=WarmupCosine(warmup_ratio=WARMUP, start=0.001),
+                **working,
             ),
         ),
         "recorded": Pair(by_engine(batches), by_engine(batches, recorder=recorder)),
@@ -182,11 +200,22 @@ def loops(steps: int, rounds: int, recorder: Recorder, log: TextIO) -> Iterator[
         check_equal(name, pair)
     recorded = pairs.pop("recorded")
     for name, pair in pairs.items():
-        yield Figure(name=f"steps.{name}.hand_us", value=median(pair.hand_s) / steps * 1e6, unit="us")
+        yield Figure(
+            name=f"steps.{name}.hand_us", value=median(pair.hand_s) / steps * 1e6, unit="us"
+        )
         at_most = 8.0 if name == "bare" else None
-        yield Figure(name=f"steps.{name}.over_us", value=pair.over_s() / steps * 1e6, unit="us", at_most=at_most)
-        yield Figure(name=f"steps.{name}.ratio", value=pair.ratio(), at_most=1.08 if name == "bare" else 1.0)
-    to_bare = median(w / b for w, b in zip(pairs["working"].engine_s, pairs["bare"].hand_s, strict=True))
+        yield Figure(
+            name=f"steps.{name}.over_us",
+            value=pair.over_s() / steps * 1e6,
+            unit="us",
+            at_most=at_most,
+        )
+        yield Figure(
+            name=f"steps.{name}.ratio", value=pair.ratio(), at_most=1.08 if name == "bare" else 1.0
+        )
+    to_bare = median(
+        w / b for w, b in zip(pairs["working"].engine_s, pairs["bare"].hand_s, strict=True)
+    )
     yield Figure(name="steps.working.to_bare", value=to_bare)
     yield Figure(name="log.in_loop_us", value=recorded.over_s() / steps * 1e6, unit="us")
 
@@ -216,7 +245,9 @@ def log_calls(recorder: RunRecorder, metrics: int, calls: int) -> Iterator[Figur
     took.sort()
     clock = median(empty)
     few = metrics == 1
-    yield Figure(name=f"log.{metrics}.mean_us", value=median(blocks), unit="us", at_most=1.0 if few else 2.5)
+    yield Figure(
+        name=f"log.{metrics}.mean_us", value=median(blocks), unit="us", at_most=1.0 if few else 2.5
+    )
     for name, share, at_most in (("p50", 0.5, None), ("p99", 0.99, None), ("p999", 0.999, 10.0)):
         value = (took[min(calls - 1, int(share * calls))] - clock) / 1e3
         yield Figure(name=f"log.{metrics}.{name}_us", value=value, unit="us", at_most=at_most)
@@ -238,7 +269,10 @@ def in_a_process_of_its_own(steps: int, rounds: int) -> list[Figure]:
     settle()
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
-        with recorded_in(home) as recorder, open(home / "by-hand.csv", "w", encoding="utf-8") as log:
+        with (
+            recorded_in(home) as recorder,
+            open(home / "by-hand.csv", "w", encoding="utf-8") as log,
+        ):
             return [*loops(steps, rounds, recorder, log)]
 
 

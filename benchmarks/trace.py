@@ -1,7 +1,8 @@
 """What a trace costs: the same training with and without it, in turn, in one process, in CPU time.
 
-`tiny` is a layer of 64 numbers, where a step is next to nothing; `gpt` is the GPT of the examples. `default` traces
-every hundredth step, `full` every step with all its operations. Both sides must end with equal bits.
+`tiny` is a layer of 64 numbers, where a step is next to nothing; `gpt` is the GPT of the examples.
+`default` traces every hundredth step, `full` every step with all its operations. Both sides must
+end with equal bits.
 """
 
 from __future__ import annotations
@@ -36,7 +37,10 @@ def tiny() -> tuple[nn.Module, AdamW]:
 
 def tiny_batches(steps: int) -> Batches:
     draw = torch.Generator().manual_seed(0)
-    return [(torch.randn(32, 64, generator=draw), torch.randint(10, (32,), generator=draw)) for _ in range(steps)]
+    return [
+        (torch.randn(32, 64, generator=draw), torch.randint(10, (32,), generator=draw))
+        for _ in range(steps)
+    ]
 
 
 def side(name: str, batches: Batches, level: Level | None, folder: Path) -> Side:
@@ -60,14 +64,25 @@ def measured(name: str, level: Level, steps: int, rounds: int, folder: Path) -> 
     pair = Pair(side(name, batches, None, folder), side(name, batches, level, folder))
     time_in_turn([pair], rounds)
     check_equal(f"{name}.{level}", pair)
-    yield Figure(name=f"trace.{name}.{level}.ratio", value=pair.ratio(), at_most=1.05 if level == "default" else None)
+    yield Figure(
+        name=f"trace.{name}.{level}.ratio",
+        value=pair.ratio(),
+        at_most=1.05 if level == "default" else None,
+    )
     if level == "default":
-        yield Figure(name=f"trace.{name}.step_us", value=median(pair.hand_s) / steps * 1e6, unit="us")
+        yield Figure(
+            name=f"trace.{name}.step_us", value=median(pair.hand_s) / steps * 1e6, unit="us"
+        )
 
 
 def in_a_process_of_its_own(scale: int, rounds: int) -> list[Figure]:
     settle()
-    steps = {("tiny", "default"): 1000, ("tiny", "full"): 100, ("gpt", "default"): 100, ("gpt", "full"): 20}
+    steps = {
+        ("tiny", "default"): 1000,
+        ("tiny", "full"): 100,
+        ("gpt", "default"): 100,
+        ("gpt", "full"): 20,
+    }
     figures: list[Figure] = []
     with tempfile.TemporaryDirectory() as folder:
         for name in ("tiny", "gpt"):

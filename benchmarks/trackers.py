@@ -1,19 +1,21 @@
 """What a log call and a run cost with other trackers, beside assay's, in one process.
 
-Each records the same numbers offline into a folder of its own, in the way its documentation shows first, with what
-watches the machine and the console switched off:
+Each records the same numbers offline into a folder of its own, in the way its documentation shows
+first, with what watches the machine and the console switched off:
 
     one        a call with one scalar at each step
-    twenty     a call with twenty (TensorBoard and others that take one name at a time: twenty calls)
-    run        begin, one call, end, in a process that has had some
+    twenty     a call with twenty (TensorBoard and others that take one name at a time: twenty
+    calls) run        begin, one call, end, in a process that has had some
 
-They take turns, round after round; a slow one logs fewer steps. `us` is what a step waits for it, by the clock;
-`cpu_us` is the CPU time of the thread that logs. Not counted is what goes on beside that thread: wandb writes in a
-process of its own, trackio and TensorBoard in a thread. `ms` is by the clock, too. Told are medians over the rounds;
-`ratio` is the median of the ratio to assay in the same round: of `cpu_us`, as a busy machine spoils the clock, and of
-`ms`. `bytes_a_point` is what the folder grew by, all told.
+They take turns, round after round; a slow one logs fewer steps. `us` is what a step waits for it,
+by the clock; `cpu_us` is the CPU time of the thread that logs. Not counted is what goes on beside
+that thread: wandb writes in a process of its own, trackio and TensorBoard in a thread. `ms` is by
+the clock, too. Told are medians over the rounds; `ratio` is the median of the ratio to assay in the
+same round: of `cpu_us`, as a busy machine spoils the clock, and of `ms`. `bytes_a_point` is what
+the folder grew by, all told.
 
-Made for an environment of its own, which `./dev bench --peers` makes. A tracker that is not installed is left out.
+Made for an environment of its own, which `./dev bench --peers` makes. A tracker that is not
+installed is left out.
 """
 
 from __future__ import annotations
@@ -119,7 +121,11 @@ def offline(home: Path) -> None:
 
 
 def measured(home: Path, rounds: int, *, share: float) -> Iterator[Figure]:
-    here = {name: each for name, each in TRACKERS.items() if name == "assay" or importlib.util.find_spec(name)}
+    here = {
+        name: each
+        for name, each in TRACKERS.items()
+        if name == "assay" or importlib.util.find_spec(name)
+    }
     clock: dict[tuple[str, str], list[float]] = {}
     cpu: dict[tuple[str, str], list[float]] = {}
     points, sizes = dict.fromkeys(here, 0), dict.fromkeys(here, 0)
@@ -156,14 +162,21 @@ def measured(home: Path, rounds: int, *, share: float) -> Iterator[Figure]:
             unit = "ms" if case == "run" else "us"
             yield Figure(name=f"trackers.{case}.{name}.{unit}", value=median(took), unit=unit)
             if case != "run":
-                yield Figure(name=f"trackers.{case}.{name}.cpu_us", value=median(cpu[case, name]), unit="us")
+                yield Figure(
+                    name=f"trackers.{case}.{name}.cpu_us", value=median(cpu[case, name]), unit="us"
+                )
             compared = clock if case == "run" else cpu
             pairs = zip(compared[case, name], compared[case, "assay"], strict=True)
-            yield Figure(name=f"trackers.{case}.{name}.ratio", value=median(theirs / ours for theirs, ours in pairs))
+            yield Figure(
+                name=f"trackers.{case}.{name}.ratio",
+                value=median(theirs / ours for theirs, ours in pairs),
+            )
     for name in here:
         if not sizes[name]:
             raise SystemExit(f"error: {name} kept nothing in its folder: nothing was compared")
-        yield Figure(name=f"trackers.{name}.bytes_a_point", value=sizes[name] / points[name], unit="B")
+        yield Figure(
+            name=f"trackers.{name}.bytes_a_point", value=sizes[name] / points[name], unit="B"
+        )
 
 
 def size_of(folder: Path) -> int:

@@ -1,11 +1,12 @@
 """How fast the page is with 10,000 runs of 200 config keys, in Chromium over a real server.
 
-`ready` is from the start of `assay ui` to its link. `first_ever` is from opening the page to the first row of a store
-whose index is not made yet, `first` the same of a cold server with the index; `filter` and `sort` are from the key or
-click to the changed rows. `blank` is the share of animation frames with a row that is not filled while the table is
-scrolled from end to end in 300 steps; `frame` is the 95th percentile of the time between two of them. `points` is from
-opening a run to its drawn curve of 1,000,000 points. `memory` and `idle` are those of the server: RSS after all of it,
-CPU over five seconds without a request.
+`ready` is from the start of `assay ui` to its link. `first_ever` is from opening the page to the
+first row of a store whose index is not made yet, `first` the same of a cold server with the index;
+`filter` and `sort` are from the key or click to the changed rows. `blank` is the share of animation
+frames with a row that is not filled while the table is scrolled from end to end in 300 steps;
+`frame` is the 95th percentile of the time between two of them. `points` is from opening a run to
+its drawn curve of 1,000,000 points. `memory` and `idle` are those of the server: RSS after all of
+it, CPU over five seconds without a request.
 """
 
 from __future__ import annotations
@@ -73,21 +74,31 @@ def main() -> int:
 
 
 def make_store(project: Project, count: int, points: int) -> str:
-    """Fill a store with copies of one recorded run that differ in a key and a value; return the id of a long run."""
+    """Fill a store with copies of one recorded run that differ in a key and a value; return the id
+    of a long run."""
     keys = "\n".join(f"key_{i} = {i}" for i in range(KEYS - 1))
-    recorder = RunRecorder.start(project, tag="many", keep_code=False, config_toml=f"lr = 0.125\n{keys}\n")
+    recorder = RunRecorder.start(
+        project, tag="many", keep_code=False, config_toml=f"lr = 0.125\n{keys}\n"
+    )
     for step in range(20):
         recorder.log({"train/loss": 0.0625, "valid/acc": 0.03125}, step=step)
     recorder.finish()
     first = recorder.folder.path
-    texts = {path: path.read_text(encoding="utf-8") for path in (first / "run.json", first / "config.toml")}
+    texts = {
+        path: path.read_text(encoding="utf-8")
+        for path in (first / "run.json", first / "config.toml")
+    }
     own = recorder.folder.id
     for i in range(count):
         run_id = new_run_id()
         folder = project.runs_dir / first.name.replace(own, run_id)
         folder.mkdir()
         for path, text in texts.items():
-            changed = text.replace(own, run_id).replace("0.125", str(i / count)).replace("0.03125", str(i / count / 2))
+            changed = (
+                text.replace(own, run_id)
+                .replace("0.125", str(i / count))
+                .replace("0.03125", str(i / count / 2))
+            )
             (folder / path.name).write_text(changed, encoding="utf-8")
         shutil.copyfile(first / "metrics.bin", folder / "metrics.bin")
     shutil.rmtree(first)
@@ -97,7 +108,9 @@ def make_store(project: Project, count: int, points: int) -> str:
     data = frames.file_head(metrics_file.FORM)
     data += frames.pack_extent(metrics_file.FORM, sequence=0, attempt=1, base_ns=0, end=0)
     data += metrics_file.pack_keys(metrics_file.KeySet(0, ("train/loss",)))
-    parts = (metrics_file.pack_wide(0, step, step, [1 / (1 + step % 997)]) for step in range(points))
+    parts = (
+        metrics_file.pack_wide(0, step, step, [1 / (1 + step % 997)]) for step in range(points)
+    )
     (long.folder.path / "metrics.bin").write_bytes(data + b"".join(parts))
     return long.folder.id
 
@@ -106,7 +119,9 @@ def measured(project: Project, long_run: str, count: int, *, rounds: int) -> lis
     found: dict[str, list[float]] = {}
     with sync_playwright() as driver:
         path = os.environ.get("DEV_BROWSER") or shutil.which("chromium")
-        browser = driver.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
+        browser = driver.chromium.launch(
+            executable_path=path, args=["--no-sandbox", "--disable-gpu"]
+        )
         with server(project) as (link, _, _):
             page = browser.new_page(viewport=WINDOW)
             found["first_ever"] = [timed(opened, page, link)]
@@ -118,7 +133,12 @@ def measured(project: Project, long_run: str, count: int, *, rounds: int) -> lis
             for name, value in one.items():
                 found.setdefault(name, []).append(value)
         browser.close()
-    units = {"blank": ("%", 0.0), "frame": ("ms", 17.0), "memory": ("MiB", 150.0), "idle": ("% CPU", 0.5)}
+    units = {
+        "blank": ("%", 0.0),
+        "frame": ("ms", 17.0),
+        "memory": ("MiB", 150.0),
+        "idle": ("% CPU", 0.5),
+    }
     limits = {"ready": 1.0, "first": 1.0, "filter": 0.3, "sort": 0.3, "points": 0.3}
     figures = []
     for name, values in found.items():
@@ -160,7 +180,9 @@ def opened(page: Page, link: str) -> None:
 
 def drawn(page: Page, address: str) -> None:
     page.goto(address)
-    page.wait_for_function("() => Number(document.querySelector('[data-last]')?.dataset.last) > 1000")
+    page.wait_for_function(
+        "() => Number(document.querySelector('[data-last]')?.dataset.last) > 1000"
+    )
 
 
 def filtered(page: Page, count: int) -> None:

@@ -3,7 +3,9 @@
 import tomllib
 from pathlib import Path
 
-_project = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+_project = tomllib.loads(
+    (Path(__file__).parent.parent / "pyproject.toml").read_text(encoding="utf-8")
+)["project"]
 
 project = "assay"
 author = "The assay authors"

@@ -1,4 +1,5 @@
-"""Builds the page for a wheel, where it is not built yet and npm is there; without it `assay ui` says how to get it."""
+"""Builds the page for a wheel, where it is not built yet and npm is there; without it `assay ui`
+says how to get it."""
 
 from __future__ import annotations
 
@@ -22,7 +23,9 @@ class PageHook(BuildHookInterface):  # type: ignore[type-arg]
         if version == "editable" or is_built:
             return
         if npm is None:
-            self.app.display_warning("There is no npm: this wheel is without the page of `assay ui`.")
+            self.app.display_warning(
+                "There is no npm: this wheel is without the page of `assay ui`."
+            )
             return
         for arguments in (["ci", "--no-audit", "--no-fund"], ["run", "build"]):
             subprocess.run([npm, *arguments], cwd=root / "frontend", check=True)

@@ -1,8 +1,9 @@
-"""Bill of materials of a release, in the form of CycloneDX: `python requirements/bom.py WHEEL SDIST > assay.cdx.json`.
+"""Bill of materials of a release, in the form of CycloneDX: `python requirements/bom.py WHEEL SDIST
+> assay.cdx.json`.
 
-It lists what the lock of a bare install has (requirements/core.txt), what is built into the page (package-lock.json of
-the front end), and data of others in the package, each with version, licence and digests. The same files give the same
-bytes.
+It lists what the lock of a bare install has (requirements/core.txt), what is built into the page
+(package-lock.json of the front end), and data of others in the package, each with version, licence
+and digests. The same files give the same bytes.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ def bill(files: list[Path]) -> dict[str, Any]:
                 "purl": reference,
                 "licenses": [{"license": {"id": project["license"]}}],
                 "components": [
-                    {"type": "file", "name": path.name, "hashes": [_sha256(path.read_bytes())]} for path in files
+                    {"type": "file", "name": path.name, "hashes": [_sha256(path.read_bytes())]}
+                    for path in files
                 ],
             },
         },
@@ -59,9 +61,14 @@ def bill(files: list[Path]) -> dict[str, Any]:
         "dependencies": [
             {
                 "ref": reference,
-                "dependsOn": sorted(each["bom-ref"] for each in components if _is_direct(each, project)),
+                "dependsOn": sorted(
+                    each["bom-ref"] for each in components if _is_direct(each, project)
+                ),
             },
-            *({"ref": _pypi(name), "dependsOn": sorted(map(_pypi, needed[name]))} for name in sorted(needed)),
+            *(
+                {"ref": _pypi(name), "dependsOn": sorted(map(_pypi, needed[name]))}
+                for name in sorted(needed)
+            ),
         ],
     }
 
@@ -70,13 +77,16 @@ def _locked() -> dict[str, tuple[str, list[str]]]:
     """Return version and digests of each package in the lock."""
     text = (ROOT / "requirements" / "core.txt").read_text(encoding="utf-8")
     found = {}
-    for match in re.finditer(r"^([\w.-]+)==([^ ;\\]+)(.*?)(?=^\S|\Z)", text, re.MULTILINE | re.DOTALL):
+    for match in re.finditer(
+        r"^([\w.-]+)==([^ ;\\]+)(.*?)(?=^\S|\Z)", text, re.MULTILINE | re.DOTALL
+    ):
         found[_name(match[1])] = match[2], re.findall(r"sha256:([0-9a-f]{64})", match[3])
     return found
 
 
 def _needed(requirements: list[str], locked: Container[str]) -> Iterator[tuple[str, set[str]]]:
-    """Yield each package that these need, and what it needs itself, on any system that the lock is for."""
+    """Yield each package that these need, and what it needs itself, on any system that the lock is
+    for."""
     todo, seen = [Requirement(each) for each in requirements], set()
     while todo:
         name = _name(todo.pop().name)
@@ -84,7 +94,9 @@ def _needed(requirements: list[str], locked: Container[str]) -> Iterator[tuple[s
             continue
         seen.add(name)
         found = [Requirement(each) for each in _metadata(name).get_all("Requires-Dist", [])]
-        own = [each for each in found if "extra" not in str(each.marker) and _name(each.name) in locked]
+        own = [
+            each for each in found if "extra" not in str(each.marker) and _name(each.name) in locked
+        ]
         todo += own
         yield name, {_name(each.name) for each in own}
 
@@ -107,7 +119,9 @@ def _of_pypi(name: str, hashes: dict[str, tuple[str, list[str]]]) -> dict[str, A
 
 def _of_page() -> Iterator[dict[str, Any]]:
     """Yield the packages of npm that the built page holds."""
-    packages = json.loads((ROOT / "frontend" / "package-lock.json").read_text(encoding="utf-8"))["packages"]
+    packages = json.loads((ROOT / "frontend" / "package-lock.json").read_text(encoding="utf-8"))[
+        "packages"
+    ]
     for path, about in sorted(packages.items()):
         if not path or about.get("dev"):
             continue
@@ -121,7 +135,12 @@ def _of_page() -> Iterator[dict[str, Any]]:
             "version": about["version"],
             "purl": reference,
             "licenses": [{"license": {"name": about["license"]}}],
-            "hashes": [{"alg": f"SHA-{kind.removeprefix('sha')}", "content": base64.b64decode(digest).hex()}],
+            "hashes": [
+                {
+                    "alg": f"SHA-{kind.removeprefix('sha')}",
+                    "content": base64.b64decode(digest).hex(),
+                }
+            ],
         }
 
 

@@ -1,4 +1,5 @@
-"""Targets that try to reach what a config may not call, and a folder of user code that helps them."""
+"""Targets that try to reach what a config may not call, and a folder of user code that helps
+them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""`docs/reference/commands.md`, made of what the commands themselves say: `python tests/commands.py` writes it."""
+"""`docs/reference/commands.md`, made of what the commands themselves say: `python
+tests/commands.py` writes it."""
 
 from __future__ import annotations
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 
-# Before torch or numpy is imported anywhere: two threads on two busy cores are many times slower than one.
+# Before torch or numpy is imported anywhere: two threads on two busy cores are many times slower
+# than one.
 os.environ["OMP_NUM_THREADS"] = "1"
 
 import gc
@@ -39,7 +40,8 @@ LASTING = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", war
 FILES_OF_OTHERS = (".coverage", ".hypothesis", "mpl-data")
 THREAD_GRACE_S = 2.0
 
-# A shell that starts a command in the background has it ignore Ctrl-C, and all that the command starts inherits that.
+# A shell that starts a command in the background has it ignore Ctrl-C, and all that the command
+# starts inherits that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -57,14 +59,17 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_report_to_serializable() -> Generator[None, object, object]:
-    """A report that holds half a character cannot be sent between pytest's workers: spell it out."""
+    """A report that holds half a character cannot be sent between pytest's workers: spell it
+    out."""
     return spelled_out((yield))
 
 
 def spelled_out(data: object) -> object:
     match data:
         case str():
-            return data if data.isascii() else data.encode("utf-8", "backslashreplace").decode("utf-8")
+            return (
+                data if data.isascii() else data.encode("utf-8", "backslashreplace").decode("utf-8")
+            )
         case dict():
             return {spelled_out(key): spelled_out(value) for key, value in data.items()}
         case list() | tuple():
@@ -82,7 +87,8 @@ def without_the_monitor_of_tqdm() -> None:
 
 @pytest.fixture(autouse=True)
 def nothing_is_left_behind() -> Iterator[None]:
-    """Fail a test that leaves variables, threads, files, processes, a process group, a path or a folder behind.
+    """Fail a test that leaves variables, threads, files, processes, a process group, a path or a
+    folder behind.
 
     What it finds it also puts right, so that one leak fails one test.
     """
@@ -99,7 +105,9 @@ def nothing_is_left_behind() -> Iterator[None]:
 
     yield
 
-    if sys.gettrace() is not tracer:  # a recursion that is too deep turns off what measures coverage
+    if (
+        sys.gettrace() is not tracer
+    ):  # a recursion that is too deep turns off what measures coverage
         sys.settrace(tracer)
 
     leaks = [
@@ -123,10 +131,13 @@ def nothing_is_left_behind() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def home(nothing_is_left_behind: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A home folder of the test's own; nothing that the person at this machine has set reaches the test."""
+    """A home folder of the test's own; nothing that the person at this machine has set reaches the
+    test."""
     folder = tmp_path_factory.mktemp("home", numbered=True)
     with pytest.MonkeyPatch.context() as patch:
-        for name in [name for name in os.environ if name == "ASSAY" or name.startswith(("ASSAY_", "XDG_"))]:
+        for name in [
+            name for name in os.environ if name == "ASSAY" or name.startswith(("ASSAY_", "XDG_"))
+        ]:
             patch.delenv(name)
         patch.setenv("HOME", str(folder))
         patch.setenv("USERPROFILE", str(folder))
@@ -152,7 +163,8 @@ def signals_as_they_were() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def warm() -> Iterator[warm_python.Run]:
-    """Runs Python as a process of its own that need not import torch: once for all tests of this process."""
+    """Runs Python as a process of its own that need not import torch: once for all tests of this
+    process."""
     source = Path(__file__).resolve().parent.parent / "src"
     with warm_python.forked({**os.environ, "PYTHONPATH": str(source)}) as run:
         yield run
@@ -190,7 +202,9 @@ def child_pids() -> set[int]:
 def registered_names() -> dict[tuple[str, str], Registered]:
     """What has a short name in this process."""
     module = sys.modules.get("assay.build.registry")
-    return {} if module is None else {(each.name, each.kind): each for each in module.registry.all()}
+    return (
+        {} if module is None else {(each.name, each.kind): each for each in module.registry.all()}
+    )
 
 
 def leaked_names(before: dict[tuple[str, str], Registered]) -> Iterator[str]:

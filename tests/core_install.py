@@ -1,4 +1,5 @@
-"""Run by CI in an environment that holds the core install alone: assay imports and keeps a record without torch."""
+"""Run by CI in an environment that holds the core install alone: assay imports and keeps a record
+without torch."""
 
 import importlib.util
 from pathlib import Path

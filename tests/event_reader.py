@@ -1,4 +1,5 @@
-"""What a TensorBoard event file says, read without anything of ours: TFRecord and protocol buffers by hand."""
+"""What a TensorBoard event file says, read without anything of ours: TFRecord and protocol buffers
+by hand."""
 
 from __future__ import annotations
 
@@ -13,8 +14,12 @@ from typing import Any
 @dataclass
 class Events:
     scalars: dict[str, list[tuple[int, float]]] = field(default_factory=lambda: defaultdict(list))
-    images: dict[str, list[tuple[int, int, int, bytes]]] = field(default_factory=lambda: defaultdict(list))
-    histograms: dict[str, list[tuple[int, dict[str, Any]]]] = field(default_factory=lambda: defaultdict(list))
+    images: dict[str, list[tuple[int, int, int, bytes]]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
+    histograms: dict[str, list[tuple[int, dict[str, Any]]]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
     texts: dict[str, list[tuple[int, str]]] = field(default_factory=lambda: defaultdict(list))
 
 
@@ -96,7 +101,12 @@ def read(folder: Path) -> Events:
             elif 5 in one:
                 histogram = fields(one[5][0])
                 counts = struct.unpack(f"<{len(histogram[7][0]) // 8}d", histogram[7][0])
-                found = {"min": histogram[1][0], "max": histogram[2][0], "num": histogram[3][0], "counts": counts}
+                found = {
+                    "min": histogram[1][0],
+                    "max": histogram[2][0],
+                    "num": histogram[3][0],
+                    "counts": counts,
+                }
                 events.histograms[tag].append((step, found))
             elif 8 in one:
                 assert fields(fields(one[9][0])[1][0])[1] == [b"text"]

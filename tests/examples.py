@@ -1,4 +1,5 @@
-"""The examples, in a copy of their own: where somebody has trained in the checkout they belong to the project there."""
+"""The examples, in a copy of their own: where somebody has trained in the checkout they belong to
+the project there."""
 
 import atexit
 import os

@@ -1,8 +1,9 @@
 """Run in an interpreter of its own by `test_house.py`: what does importing a module do?
 
-It reads `{"modules": [...], "before": [...]}` from standard input, imports the modules of `before` for good, and forks
-once for each module: every one is imported into an interpreter that has seen nothing else. It prints one JSON object
-for each: what is loaded afterwards, and what was done on the way.
+It reads `{"modules": [...], "before": [...]}` from standard input, imports the modules of `before`
+for good, and forks once for each module: every one is imported into an interpreter that has seen
+nothing else. It prints one JSON object for each: what is loaded afterwards, and what was done on
+the way.
 """
 
 import gc
@@ -36,7 +37,11 @@ def look(module: str) -> dict[str, object]:
     def listen(event: str, arguments: tuple[Any, ...]) -> None:
         if event in DOINGS:
             done.append(f"{event}{arguments[:1]}")
-        elif event == "open" and set(arguments[1] or "") & set("wax+") and not str(arguments[0]).startswith("/dev/"):
+        elif (
+            event == "open"
+            and set(arguments[1] or "") & set("wax+")
+            and not str(arguments[0]).startswith("/dev/")
+        ):
             done.append(f"open for writing: {arguments[0]}")
 
     def start(thread: threading.Thread) -> None:
@@ -48,7 +53,12 @@ def look(module: str) -> dict[str, object]:
     try:
         importlib.import_module(module)
     except BaseException as error:
-        return {"module": module, "error": f"{type(error).__name__}: {error}", "loaded": [], "done": []}
+        return {
+            "module": module,
+            "error": f"{type(error).__name__}: {error}",
+            "loaded": [],
+            "done": [],
+        }
     happened = list(done)  # what follows is our own doing
     if sys.path != path:
         happened.append(f"sys.path changed by {set(sys.path) ^ set(path)}")

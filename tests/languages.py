@@ -22,7 +22,13 @@ def to_toml(content: Mapping[str, Any]) -> str:
 def to_json(value: Any) -> str:
     match value:
         case dict():
-            return "{" + ", // a comment\n".join(f"{json.dumps(k)}: {to_json(v)}" for k, v in value.items()) + "}"
+            return (
+                "{"
+                + ", // a comment\n".join(
+                    f"{json.dumps(k)}: {to_json(v)}" for k, v in value.items()
+                )
+                + "}"
+            )
         case list():
             return "[" + ", ".join(map(to_json, value)) + ("," if value else "") + " /* end */]"
         case date() | time():
@@ -32,7 +38,9 @@ def to_json(value: Any) -> str:
 
 
 def to_yaml(content: Mapping[str, Any]) -> str:
-    return "".join(f"{quoted(key)}:\n  {_yaml(value)}  # a comment\n" for key, value in content.items())
+    return "".join(
+        f"{quoted(key)}:\n  {_yaml(value)}  # a comment\n" for key, value in content.items()
+    )
 
 
 def to_ini(content: Mapping[str, Any]) -> str:
@@ -80,7 +88,11 @@ def _yaml(value: Any) -> str:
         case str():
             return quoted(value)
         case _:
-            return {None: "~", True: "true", False: "false"}.get(value, repr(value)) if _is_word(value) else repr(value)
+            return (
+                {None: "~", True: "true", False: "false"}.get(value, repr(value))
+                if _is_word(value)
+                else repr(value)
+            )
 
 
 def _is_word(value: Any) -> bool:

@@ -8,13 +8,19 @@ import random
 import string
 from dataclasses import dataclass
 
-_LOWER, _UPPER, _DIGITS, _HEX = string.ascii_lowercase, string.ascii_uppercase, string.digits, "0123456789abcdef"
+_LOWER, _UPPER, _DIGITS, _HEX = (
+    string.ascii_lowercase,
+    string.ascii_uppercase,
+    string.digits,
+    "0123456789abcdef",
+)
 _ALNUM = string.ascii_letters + _DIGITS
 
 
 @dataclass(frozen=True)
 class Planted:
-    """A secret as somebody has it: `text` is what is given, under `name`; `found` must be nowhere afterwards."""
+    """A secret as somebody has it: `text` is what is given, under `name`; `found` must be nowhere
+    afterwards."""
 
     kind: str
     name: str
@@ -47,7 +53,11 @@ def planted() -> list[Planted]:
     for name in ("OPENAI_API_KEY", "openai_key"):
         add("openai", name, f"sk-proj-{some(_ALNUM, 74)}T3BlbkFJ{some(_ALNUM, 74)}")
         add("openai-old", name, f"sk-{some(_ALNUM, 20)}T3BlbkFJ{some(_ALNUM, 20)}")
-        add("anthropic", name.replace("OPENAI", "ANTHROPIC"), f"sk-ant-api03-{some(_ALNUM + '-_', 93)}AA")
+        add(
+            "anthropic",
+            name.replace("OPENAI", "ANTHROPIC"),
+            f"sk-ant-api03-{some(_ALNUM + '-_', 93)}AA",
+        )
     for name in ("HF_TOKEN", "hub_token"):
         add("huggingface", name, f"hf_{some(_ALNUM, 34)}")
         add("github", "GITHUB_TOKEN", f"gh{draw.choice('pousr')}_{some(_ALNUM, 36)}")
@@ -60,7 +70,11 @@ def planted() -> list[Planted]:
         add("gcp-oauth", "access_token", f"ya29.{some(_ALNUM + '-_', 120)}")
         add("azure-storage", "AccountKey", f"{some(_ALNUM + '+/', 86)}==")
         add("azure-sas", "sas_token", f"sv=2022-11-02&ss=b&sig={(it := some(_ALNUM, 43))}%3D", it)
-        add("slack", "SLACK_BOT_TOKEN", f"xoxb-{some(_DIGITS, 12)}-{some(_DIGITS, 12)}-{some(_ALNUM, 24)}")
+        add(
+            "slack",
+            "SLACK_BOT_TOKEN",
+            f"xoxb-{some(_DIGITS, 12)}-{some(_DIGITS, 12)}-{some(_ALNUM, 24)}",
+        )
         add(
             "slack-webhook",
             "SLACK_WEBHOOK",
@@ -86,7 +100,11 @@ def planted() -> list[Planted]:
     add("databricks", "DATABRICKS_TOKEN", f"dapi{some(_HEX, 32)}")
     add("vault", "VAULT_TOKEN", f"hvs.{some(_ALNUM, 95)}")
     add("heroku", "HEROKU_API_KEY", uuid())
-    add("neptune", "NEPTUNE_API_TOKEN", token({"api_address": "https://app.neptune.ai", "api_key": some(_HEX, 36)}))
+    add(
+        "neptune",
+        "NEPTUNE_API_TOKEN",
+        token({"api_address": "https://app.neptune.ai", "api_key": some(_HEX, 36)}),
+    )
     add("replicate", "REPLICATE_API_TOKEN", f"r8_{some(_ALNUM, 37)}")
     add("nvidia", "NVIDIA_API_KEY", f"nvapi-{some(_ALNUM + '-_', 64)}")
     add(
@@ -106,6 +124,11 @@ def planted() -> list[Planted]:
     add("password", "smtp_password", "Tr0ub4dor&3")
     add("password", "password", some(_ALNUM + "!#%^_+", 16))
     add("bearer", "Authorization", f"Bearer {(it := some(_ALNUM + '-_', 48))}", it)
-    add("basic", "Authorization", f"Basic {(it := base64.b64encode(b'me:' + some(_ALNUM, 16).encode()).decode())}", it)
+    add(
+        "basic",
+        "Authorization",
+        f"Basic {(it := base64.b64encode(b'me:' + some(_ALNUM, 16).encode()).decode())}",
+        it,
+    )
     add("cookie", "Cookie", f"session={(it := some(_ALNUM, 32))}", it)
     return found

@@ -1,7 +1,9 @@
-"""Hooks that make a run of the tests repeatable: fixed examples, a random order by a seed, and the order as it was.
+"""Hooks that make a run of the tests repeatable: fixed examples, a random order by a seed, and the
+order as it was.
 
-`./dev test --random-order SEED` finds a test that fails only behind certain others. Every run leaves the list of tests
-that each worker ran, in order, in `.pytest_cache/d/order`; pytest repeats such a list: `./dev test -n0 @FILE`.
+`./dev test --random-order SEED` finds a test that fails only behind certain others. Every run
+leaves the list of tests that each worker ran, in order, in `.pytest_cache/d/order`; pytest repeats
+such a list: `./dev test -n0 @FILE`.
 """
 
 from __future__ import annotations
@@ -24,23 +26,30 @@ settings.load_profile("fixed")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--random-order", type=int, metavar="SEED", help="run the tests in an order drawn from SEED")
+    parser.addoption(
+        "--random-order", type=int, metavar="SEED", help="run the tests in an order drawn from SEED"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if settings().derandomize:
         draw_no_constants_of_modules()
     if config.getoption("random_order") is not None:
-        config.option.loadscopereorder = False  # xdist would begin with the largest modules whatever the order
-    if config.pluginmanager.hasplugin("cacheprovider"):  # `-p no:cacheprovider` leaves no folder to write into
+        config.option.loadscopereorder = (
+            False  # xdist would begin with the largest modules whatever the order
+        )
+    if config.pluginmanager.hasplugin(
+        "cacheprovider"
+    ):  # `-p no:cacheprovider` leaves no folder to write into
         config.pluginmanager.register(KeptOrder(config), "kept-order")
 
 
 def draw_no_constants_of_modules() -> None:
     """Let examples depend on the test alone.
 
-    Hypothesis also draws constants out of the source of all local modules that are imported by then: the same test
-    would see other examples behind other tests, or after an edit elsewhere. It has no setting for that (6.170).
+    Hypothesis also draws constants out of the source of all local modules that are imported by
+    then: the same test would see other examples behind other tests, or after an edit elsewhere. It
+    has no setting for that (6.170).
     """
     providers._get_local_constants = lambda: providers._local_constants
 
@@ -58,7 +67,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def shuffled(items: list[pytest.Item], seed: int) -> list[pytest.Item]:
-    """Return modules in random order, and the tests of each in random order: fixtures of a module are made once."""
+    """Return modules in random order, and the tests of each in random order: fixtures of a module
+    are made once."""
     draw = random.Random(seed)
     modules = [list(each) for _, each in groupby(items, key=lambda item: item.path)]
     draw.shuffle(modules)
@@ -68,7 +78,8 @@ def shuffled(items: list[pytest.Item], seed: int) -> list[pytest.Item]:
 
 
 class KeptOrder:
-    """Plugin that lists the tests of each worker in the order in which they ran, and names the lists at a failure."""
+    """Plugin that lists the tests of each worker in the order in which they ran, and names the
+    lists at a failure."""
 
     def __init__(self, config: pytest.Config) -> None:
         self.folder = config.cache.mkdir("order")
@@ -81,14 +92,18 @@ class KeptOrder:
         with (self.folder / f"{worker()}.txt").open("a", encoding="utf-8") as file:
             file.write(f"{item.nodeid}\n")
 
-    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    def pytest_terminal_summary(
+        self, terminalreporter: pytest.TerminalReporter, config: pytest.Config
+    ) -> None:
         if not terminalreporter.stats.get("failed") and not terminalreporter.stats.get("error"):
             return
         for line in pytest_report_header(config):  # -q shows no header
             terminalreporter.write_line(line)
         for path in self.files():
             shown = path.relative_to(config.rootpath)
-            terminalreporter.write_line(f"order of {path.stem}, to be repeated: ./dev test -n0 @{shown}")
+            terminalreporter.write_line(
+                f"order of {path.stem}, to be repeated: ./dev test -n0 @{shown}"
+            )
 
     def files(self) -> list[Path]:
         return sorted(self.folder.glob("*.txt"))

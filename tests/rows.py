@@ -1,7 +1,9 @@
-"""Which row of `rows.toml` each test proves: the marks read from the source, what `./dev rows` prints, the pytest hook.
+"""Which row of `rows.toml` each test proves: the marks read from the source, what `./dev rows`
+prints, the pytest hook.
 
-The marks are read from the syntax tree, so that a count imports no test: write them as decorators of the test (or of
-its class, or as the module's `pytestmark`) with literal ids. A test that is skipped or expected to fail proves nothing.
+The marks are read from the syntax tree, so that a count imports no test: write them as decorators
+of the test (or of its class, or as the module's `pytestmark`) with literal ids. A test that is
+skipped or expected to fail proves nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ SKIPPING_CALLS = {"skip", "importorskip", "xfail"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One thing to do. `partial`: what no test proves yet; `instead`: the command that stands for one in `check`."""
+    """One thing to do. `partial`: what no test proves yet; `instead`: the command that stands for
+    one in `check`."""
 
     id: str
     title: str
@@ -47,7 +50,8 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Marked:
-    """A test and the rows it proves. `idle`: why it proves nothing here; `wrong`: what is wrong with its mark."""
+    """A test and the rows it proves. `idle`: why it proves nothing here; `wrong`: what is wrong
+    with its mark."""
 
     path: Path
     name: str
@@ -99,31 +103,49 @@ def proofs(marks: Iterable[Marked]) -> dict[str, list[Marked]]:
     return found
 
 
-def _tests(body: Iterable[ast.stmt], path: Path, *, prefix: str, outer: Sequence[ast.expr]) -> Iterator[Marked]:
+def _tests(
+    body: Iterable[ast.stmt], path: Path, *, prefix: str, outer: Sequence[ast.expr]
+) -> Iterator[Marked]:
     for node in body:
         if isinstance(node, ast.ClassDef) and node.name.startswith("Test"):
             inner = [*outer, *node.decorator_list, *_pytestmark(node.body)]
             yield from _tests(node.body, path, prefix=f"{prefix}{node.name}::", outer=inner)
-        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test"):
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith(
+            "test"
+        ):
             marks = [mark for mark in map(_mark, [*outer, *node.decorator_list]) if mark]
-            rows = [argument for name, arguments in marks if name == "row" for argument in arguments]
+            rows = [
+                argument for name, arguments in marks if name == "row" for argument in arguments
+            ]
             if not any(name == "row" for name, _ in marks):
                 continue
-            literal = [row.value for row in rows if isinstance(row, ast.Constant) and isinstance(row.value, str)]
+            literal = [
+                row.value
+                for row in rows
+                if isinstance(row, ast.Constant) and isinstance(row.value, str)
+            ]
             yield Marked(
                 path=path,
                 name=prefix + node.name,
                 line=node.lineno,
                 rows=tuple(dict.fromkeys(literal)),
                 idle=_idle([name for name, _ in marks], node),
-                wrong="" if len(literal) == len(rows) else "the ids of a row mark must be literal text",
+                wrong=""
+                if len(literal) == len(rows)
+                else "the ids of a row mark must be literal text",
             )
 
 
 def _pytestmark(body: Iterable[ast.stmt]) -> list[ast.expr]:
     for node in body:
-        if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == "pytestmark" for t in node.targets):
-            return list(node.value.elts) if isinstance(node.value, ast.List | ast.Tuple) else [node.value]
+        if isinstance(node, ast.Assign) and any(
+            isinstance(t, ast.Name) and t.id == "pytestmark" for t in node.targets
+        ):
+            return (
+                list(node.value.elts)
+                if isinstance(node.value, ast.List | ast.Tuple)
+                else [node.value]
+            )
     return []
 
 
@@ -132,7 +154,11 @@ def _mark(node: ast.expr) -> tuple[str, list[ast.expr]] | None:
     arguments: list[ast.expr] = []
     if isinstance(node, ast.Call):
         arguments, node = node.args, node.func
-    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Attribute) and node.value.attr == "mark":
+    if (
+        isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Attribute)
+        and node.value.attr == "mark"
+    ):
         return node.attr, arguments
     return None
 
@@ -180,7 +206,9 @@ def check_item(item: pytest.Item) -> str:
         return wrong
     name = "::".join([part.partition("[")[0] for part in item.nodeid.split("::")[1:]])
     if name not in _names_in(item.path):
-        return "the row mark cannot be read from the source: write it as a decorator with literal ids"
+        return (
+            "the row mark cannot be read from the source: write it as a decorator with literal ids"
+        )
     return ""
 
 
@@ -196,12 +224,22 @@ def fail_on_a_wrong_mark(item: pytest.Item) -> None:
 # -------------------------------------------------------------------------------------------------------- `./dev rows`
 
 
-def main(argv: Sequence[str] | None = None, *, table_path: Path = TABLE, folder: Path = TESTS) -> int:
+def main(
+    argv: Sequence[str] | None = None, *, table_path: Path = TABLE, folder: Path = TESTS
+) -> int:
     """Print what is proven; 1 when a mark is wrong."""
-    parser = argparse.ArgumentParser(prog="./dev rows", description="Which rows of tests/rows.toml the tests prove.")
-    parser.add_argument("ids", nargs="*", metavar="ID", help="only these rows, or all whose id starts so: A04 C D0")
-    parser.add_argument("--list", action="store_true", help="each proven row: its check beside its tests")
-    parser.add_argument("--missing", action="store_true", help="the rows that no test proves yet, or only in part")
+    parser = argparse.ArgumentParser(
+        prog="./dev rows", description="Which rows of tests/rows.toml the tests prove."
+    )
+    parser.add_argument(
+        "ids", nargs="*", metavar="ID", help="only these rows, or all whose id starts so: A04 C D0"
+    )
+    parser.add_argument(
+        "--list", action="store_true", help="each proven row: its check beside its tests"
+    )
+    parser.add_argument(
+        "--missing", action="store_true", help="the rows that no test proves yet, or only in part"
+    )
     options = parser.parse_args(argv)
     table = read_table(table_path)
     marks = read_marks(folder)
@@ -210,7 +248,9 @@ def main(argv: Sequence[str] | None = None, *, table_path: Path = TABLE, folder:
         print(f"error: no row {', '.join(unknown)} in {table_path.name}", file=sys.stderr)
         return 2
     chosen = {
-        id: row for id, row in table.items() if not options.ids or any(id.startswith(i.upper()) for i in options.ids)
+        id: row
+        for id, row in table.items()
+        if not options.ids or any(id.startswith(i.upper()) for i in options.ids)
     }
     proven = proofs(marks)
     if options.list:
@@ -227,7 +267,9 @@ def main(argv: Sequence[str] | None = None, *, table_path: Path = TABLE, folder:
 
 
 def _count(table: Mapping[str, Row], proven: Mapping[str, object], marks: Sequence[Marked]) -> str:
-    columns: list[tuple[str, Any]] = [(mark, lambda row, mark=mark: row.mark == mark) for mark in MARKS]
+    columns: list[tuple[str, Any]] = [
+        (mark, lambda row, mark=mark: row.mark == mark) for mark in MARKS
+    ]
     columns.append(("snippets", lambda row: row.mark == "snippet"))
     lines = [f"{'':6}" + "".join(f"{name:>14}" for name, _ in columns) + f"{'partial':>12}"]
     groups = sorted({row.group for row in table.values()})
@@ -244,7 +286,8 @@ def _count(table: Mapping[str, Row], proven: Mapping[str, object], marks: Sequen
     idle = sum(bool(marked.idle) for marked in marks)
     lines += [
         "",
-        f"{len(marks) - idle} marked tests" + (f", {idle} more that may not run here and do not count" * (idle > 0)),
+        f"{len(marks) - idle} marked tests"
+        + (f", {idle} more that may not run here and do not count" * (idle > 0)),
     ]
     lines.append(
         "partial: proven but for what the row names. More: ./dev rows --list, ./dev rows --missing C, ./dev rows A04"
@@ -269,7 +312,11 @@ def _listing(rows: Mapping[str, Row], proven: Mapping[str, Sequence[Marked]], ro
 
 
 def _missing(
-    rows: Mapping[str, Row], proven: Mapping[str, Sequence[Marked]], marks: Sequence[Marked], *, only_open: bool
+    rows: Mapping[str, Row],
+    proven: Mapping[str, Sequence[Marked]],
+    marks: Sequence[Marked],
+    *,
+    only_open: bool,
 ) -> str:
     lines: list[str] = []
     for id, row in rows.items():
@@ -282,7 +329,11 @@ def _missing(
             lines += _wrapped("instead", row.instead)
         if row.partial and id in proven:
             lines += _wrapped("partial", row.partial)
-        lines += [f"  idle:    {marked.name} ({marked.idle})" for marked in marks if marked.idle and id in marked.rows]
+        lines += [
+            f"  idle:    {marked.name} ({marked.idle})"
+            for marked in marks
+            if marked.idle and id in marked.rows
+        ]
     return "\n".join(lines) or "nothing is missing"
 
 

@@ -1,4 +1,5 @@
-"""Run folders for tests that look at runs: written with the functions of core, as any recorder would."""
+"""Run folders for tests that look at runs: written with the functions of core, as any recorder
+would."""
 
 from __future__ import annotations
 
@@ -41,14 +42,23 @@ def make_run(
     attempt: Mapping[str, Any] | None = None,
     **fields: Any,
 ) -> Path:
-    """A run that began `age_s` ago and ended after `ran_s` (None: it wrote no end); its curves begin at step 1."""
+    """A run that began `age_s` ago and ended after `ran_s` (None: it wrote no end); its curves
+    begin at step 1."""
     created_ns = time.time_ns() - int(age_s * SECOND)
     run_id = fields.pop("id", None) or new_run_id()
-    folder = project.runs_dir / folder_name(datetime.fromtimestamp(created_ns / SECOND), run_id, tag)
+    folder = project.runs_dir / folder_name(
+        datetime.fromtimestamp(created_ns / SECOND), run_id, tag
+    )
     folder.mkdir(parents=True)
     status = fields.pop("status", "running" if ran_s is None else "finished")
     one = Attempt(
-        **{"number": 1, "started_ns": created_ns, "status": status, "host": lease.mine(1).host, **(attempt or {})}
+        **{
+            "number": 1,
+            "started_ns": created_ns,
+            "status": status,
+            "host": lease.mine(1).host,
+            **(attempt or {}),
+        }
     )
     if ran_s is not None:
         one = replace(one, ended_ns=created_ns + int(ran_s * SECOND))
@@ -78,12 +88,16 @@ def metrics(points: Points) -> bytes:
     data += frames.pack_extent(metrics_file.FORM, sequence=0, attempt=1, base_ns=SECOND, end=0)
     for i, (name, values) in enumerate(points.items()):
         data += metrics_file.pack_keys(KeySet(i, (name,)))
-        data += b"".join(metrics_file.pack_wide(i, step, step, [value]) for step, value in enumerate(values, 1))
+        data += b"".join(
+            metrics_file.pack_wide(i, step, step, [value]) for step, value in enumerate(values, 1)
+        )
     return data
 
 
 def summary(value: float) -> Summary:
-    return Summary(last=value, step=3, count=3, min=value / 2, at_min=1, max=value * 2, at_max=2, mean=value)
+    return Summary(
+        last=value, step=3, count=3, min=value / 2, at_min=1, max=value * 2, at_max=2, mean=value
+    )
 
 
 def hold_lease(folder: Path, **changes: Any) -> None:
@@ -106,7 +120,9 @@ def edit(folder: Path, edits: Iterable[Edit]) -> None:
         file.writelines(edit_line(each) + "\n" for each in edits)
 
 
-def make_checkpoint(folder: Path, step: int, *, name: str = "", kind: manifest.Kind = "checkpoint") -> Path:
+def make_checkpoint(
+    folder: Path, step: int, *, name: str = "", kind: manifest.Kind = "checkpoint"
+) -> Path:
     path = folder / "checkpoints" / (name or manifest.folder_of_step(step))
     path.mkdir(parents=True)
     (path / "model.json").write_bytes(b"{}")
@@ -127,7 +143,8 @@ def make_checkpoint(folder: Path, step: int, *, name: str = "", kind: manifest.K
 
 
 def make_many(project: Project, count: int, config: str) -> None:
-    """`count` ended runs that differ in `{i}` of their config and in their loss, i; quickly, and as if long ago."""
+    """`count` ended runs that differ in `{i}` of their config and in their loss, i; quickly, and as
+    if long ago."""
     first = make_run(project, tag="many", summaries={"loss": summary(0.125)})
     told = (first / run_file.FILE_NAME).read_text(encoding="utf-8")
     own_id = run_file.read(first).id

@@ -2,9 +2,10 @@
 
 `python tests/secret_rules.py GITLEAKS_TOML LICENSE COMMIT` writes it.
 
-Gitleaks matches with Go's RE2, which never backtracks. Here each pattern begins at its keyword, and no part of it may
-repeat without a limit: the time to match grows with the length of the text and no faster. Rules that would replace what
-is no secret in the code of experiments are left out, each with its reason.
+Gitleaks matches with Go's RE2, which never backtracks. Here each pattern begins at its keyword, and
+no part of it may repeat without a limit: the time to match grows with the length of the text and no
+faster. Rules that would replace what is no secret in the code of experiments are left out, each
+with its reason.
 """
 
 from __future__ import annotations
@@ -22,24 +23,42 @@ MOST = 1_000
 
 LEFT_OUT = {
     "`assay.core.secret_texts` finds these by its own rules, also where no quotes are": (
-        *("generic-api-key", "hashicorp-tf-password", "curl-auth-header", "curl-auth-user", "private-key"),
+        *(
+            "generic-api-key",
+            "hashicorp-tf-password",
+            "curl-auth-header",
+            "curl-auth-user",
+            "private-key",
+        ),
     ),
     "searches several lines of one kind of file": (
         *("kubernetes-secret-yaml", "nuget-config-password", "freemius-secret-key"),
     ),
     "is the name of a file": ("pkcs12-file",),
     "its keyword is a word of models and data (`linear`: the checksum of a layer)": (
-        *("linear-client-secret", "looker-client-secret", "sumologic-access-token", "plaid-client-id"),
+        *(
+            "linear-client-secret",
+            "looker-client-secret",
+            "sumologic-access-token",
+            "plaid-client-id",
+        ),
         "lob-pub-api-key",
     ),
     "is public": (
-        *("asana-client-id", "adobe-client-id", "bitbucket-client-id", "discord-client-id", "linkedin-client-id"),
+        *(
+            "asana-client-id",
+            "adobe-client-id",
+            "bitbucket-client-id",
+            "discord-client-id",
+            "linkedin-client-id",
+        ),
         *("looker-client-id", "messagebird-client-id", "mailgun-pub-key", "flutterwave-public-key"),
         *("new-relic-user-api-id", "sendbird-access-id", "sumologic-access-id"),
     ),
 }
 CUT = {
-    # Any commit of git in a file that mentions the service, and any long attribute of an object called `s`.
+    # Any commit of git in a file that mentions the service, and any long attribute of an object
+    # called `s`.
     "sourcegraph-access-token": ("|[a-fA-F0-9]{40}", ""),
     "vault-service-token": (r"(?:hvs\.[\w-]{90,120}|s\.(?i:[a-z0-9]{24}))", r"hvs\.[\w-]{90,120}"),
     "facebook-access-token": (r"(\||%)", r"(?:\||%)"),
@@ -97,11 +116,19 @@ def rules(text: str) -> Iterator[tuple[str, tuple[str, ...], str, int, float, bo
         group = rule.get("secretGroup") or min(re.compile(pattern).groups, 1)
         words = tuple(KEYWORDS.get(rule["id"], rule["keywords"]))
         is_alone = re.match(r"(?:\(\?i\))?\\b", rule["regex"]) is not None
-        yield rule["id"], words, pattern, 0 if rule["id"] in WHOLE else group, rule.get("entropy", 0.0), is_alone
+        yield (
+            rule["id"],
+            words,
+            pattern,
+            0 if rule["id"] in WHOLE else group,
+            rule.get("entropy", 0.0),
+            is_alone,
+        )
 
 
 def translated(rule: dict[str, Any]) -> str:
-    """The pattern of a rule in Python's syntax, from its keyword on, with a limit to all that repeats."""
+    """The pattern of a rule in Python's syntax, from its keyword on, with a limit to all that
+    repeats."""
     pattern = rule["regex"]
     if rule["id"] in CUT:
         pattern = pattern.replace(*CUT[rule["id"]])
@@ -116,7 +143,8 @@ def translated(rule: dict[str, Any]) -> str:
 
 
 def python_syntax(pattern: str) -> str:
-    """Go's syntax as Python's: flags that hold from the middle on, classes by name, the end of the text."""
+    """Go's syntax as Python's: flags that hold from the middle on, classes by name, the end of the
+    text."""
     out: list[str] = []
     opened = [0]  # for each group that is open, how many groups of flags are to be closed with it
     for token in _TOKEN.findall(pattern):

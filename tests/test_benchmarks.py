@@ -1,4 +1,5 @@
-"""The benchmarks run, and print every figure that their results name. How long anything takes is not tested."""
+"""The benchmarks run, and print every figure that their results name. How long anything takes is
+not tested."""
 
 from __future__ import annotations
 
@@ -21,12 +22,25 @@ RESULTS = FOLDER / "RESULTS.md"
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "name",
-    ["steps", "gpt", "trace", "loader", "startup", "config", "context", "checkpoint", "records", "soak", "signals"],
+    [
+        "steps",
+        "gpt",
+        "trace",
+        "loader",
+        "startup",
+        "config",
+        "context",
+        "checkpoint",
+        "records",
+        "soak",
+        "signals",
+    ],
 )
 def test_a_benchmark_prints_the_figures_that_the_results_name(name: str) -> None:
     named = named_in_results(name)
 
-    # Not below the folder of pytest: the path of a socket there may be longer than the 107 bytes that there are for it.
+    # Not below the folder of pytest: the path of a socket there may be longer than the 107 bytes
+    # that there are for it.
     with tempfile.TemporaryDirectory() as folder:
         printed = figures_of(name, Path(folder))
 
@@ -60,5 +74,7 @@ def named_in_results(name: str) -> set[str]:
 
 def results_by_benchmark() -> dict[str, str]:
     """The sections of the results whose heading names a benchmark."""
-    _, *parts = re.split(r"^## (\w+)\.py.*$", RESULTS.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    _, *parts = re.split(
+        r"^## (\w+)\.py.*$", RESULTS.read_text(encoding="utf-8"), flags=re.MULTILINE
+    )
     return dict(zip(parts[::2], parts[1::2], strict=True))

@@ -24,11 +24,17 @@ FAKES = {
 
 @pytest.mark.parametrize("code", [0, 1, 143])
 @pytest.mark.parametrize("name", ["slurm.sbatch", "slurm-restarts.sbatch"])
-def test_a_job_of_slurm_is_put_back_when_the_run_was_saved_and_stopped(name: str, code: int, tmp_path: Path) -> None:
+def test_a_job_of_slurm_is_put_back_when_the_run_was_saved_and_stopped(
+    name: str, code: int, tmp_path: Path
+) -> None:
     for fake, text in FAKES.items():
         (tmp_path / fake).write_text(f"#!/bin/sh\n{text}")
         (tmp_path / fake).chmod(0o755)
-    variables = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "12", "SLURM_NNODES": "2"}
+    variables = {
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+        "SLURM_JOB_ID": "12",
+        "SLURM_NNODES": "2",
+    }
 
     done = subprocess.run(
         ["bash", str(CLUSTER / name), "gpt.toml", "model.width=8"],
@@ -44,7 +50,9 @@ def test_a_job_of_slurm_is_put_back_when_the_run_was_saved_and_stopped(name: str
 
 
 def test_what_the_recipes_type_are_options_of_assay() -> None:
-    launcher = re.search(r"assay run .*", (CLUSTER / "slurm-restarts.sbatch").read_text(encoding="utf-8"))
+    launcher = re.search(
+        r"assay run .*", (CLUSTER / "slurm-restarts.sbatch").read_text(encoding="utf-8")
+    )
     documents = yaml.safe_load_all((CLUSTER / "kubernetes.yaml").read_text(encoding="utf-8"))
     job = next(each for each in documents if each["kind"] == "Job")
     container = job["spec"]["template"]["spec"]["containers"][0]
@@ -54,4 +62,11 @@ def test_what_the_recipes_type_are_options_of_assay() -> None:
     used = {option for text in typed for option in re.findall(r"(?<=\s)--[a-z-]+", text)}
 
     assert used <= OPTIONS
-    assert {"--nnodes", "--nproc", "--max-restarts", "--node-rank", "--rendezvous", "--resume"} <= used
+    assert {
+        "--nnodes",
+        "--nproc",
+        "--max-restarts",
+        "--node-rank",
+        "--rendezvous",
+        "--resume",
+    } <= used

@@ -87,7 +87,9 @@ def fakes(dev: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Fakes:
     return Fakes(dev, monkeypatch)
 
 
-def test_an_environment_is_made_once(dev: ModuleType, fakes: Fakes, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_environment_is_made_once(
+    dev: ModuleType, fakes: Fakes, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert dev.make_environment() is True
     assert fakes.taken() == ALL_STEPS
     capsys.readouterr()
@@ -99,7 +101,9 @@ def test_an_environment_is_made_once(dev: ModuleType, fakes: Fakes, capsys: pyte
 
 
 @pytest.mark.parametrize("where", ALL_STEPS)
-def test_a_half_made_environment_is_made_again_from_nothing(dev: ModuleType, fakes: Fakes, where: str) -> None:
+def test_a_half_made_environment_is_made_again_from_nothing(
+    dev: ModuleType, fakes: Fakes, where: str
+) -> None:
     fakes.fail_at = where
     with pytest.raises(dev.Trouble):
         dev.make_environment()
@@ -123,7 +127,9 @@ def test_a_failed_renewal_leaves_no_stamp(dev: ModuleType, fakes: Fakes) -> None
     assert not dev.is_ready(dev.recipe())
 
 
-def test_a_new_lock_is_installed_into_the_environment_that_is_there(dev: ModuleType, fakes: Fakes) -> None:
+def test_a_new_lock_is_installed_into_the_environment_that_is_there(
+    dev: ModuleType, fakes: Fakes
+) -> None:
     dev.make_environment()
     fakes.taken()
     dev.LOCK.write_text(dev.LOCK.read_text(encoding="utf-8") + "# newer\n", encoding="utf-8")
@@ -150,7 +156,9 @@ def test_a_damaged_environment_is_made_again(dev: ModuleType, fakes: Fakes, loss
     assert fakes.taken() == ALL_STEPS
 
 
-def test_an_environment_that_was_moved_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_environment_that_was_moved_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     house = copied_house(tmp_path)
     first = load(house / "dev")
     Fakes(first, monkeypatch)
@@ -188,7 +196,9 @@ def test_an_environment_that_somebody_else_made_is_put_aside(
     assert ".venv-old-1" in capsys.readouterr().out
 
 
-def test_a_python_without_venv_is_told_which_package_it_lacks(dev: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_python_without_venv_is_told_which_package_it_lacks(
+    dev: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(dev.shutil, "which", lambda name: None)
     monkeypatch.setitem(sys.modules, "ensurepip", None)
     dev.clear_the_place()
@@ -228,8 +238,14 @@ def test_torch_comes_from_the_folder_of_wheels_that_fits(
         ("... Temporary failure in name resolution ...", "cannot be reached"),
         ("ERROR: No matching distribution found for x (from versions: none)", "cannot be reached"),
         ("OSError: [Errno 28] No space left on device", "the disk is full"),
-        ("ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM THE REQUIREMENTS FILE.", "not the one"),
-        ("noise\nERROR: Cannot install a and b\nERROR: ResolutionImpossible\n", "ResolutionImpossible"),
+        (
+            "ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM THE REQUIREMENTS FILE.",
+            "not the one",
+        ),
+        (
+            "noise\nERROR: Cannot install a and b\nERROR: ResolutionImpossible\n",
+            "ResolutionImpossible",
+        ),
     ],
 )
 def test_a_failed_install_is_explained_in_one_line(dev: ModuleType, output: str, said: str) -> None:
@@ -244,7 +260,11 @@ def test_a_failed_install_is_explained_in_one_line(dev: ModuleType, output: str,
 def test_an_unreachable_registry_is_one_line_and_the_next_call_begins_again(tmp_path: Path) -> None:
     house = copied_house(tmp_path)
     variables = {
-        **{name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "UV_"))},
+        **{
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("PIP_", "UV_"))
+        },
         "PATH": "/nowhere",
         "PIP_CONFIG_FILE": os.devnull,
         "PIP_INDEX_URL": "http://127.0.0.1:9/simple",
@@ -253,7 +273,11 @@ def test_an_unreachable_registry_is_one_line_and_the_next_call_begins_again(tmp_
 
     for _ in range(2):
         done = subprocess.run(
-            [sys.executable, str(house / "dev"), "setup"], env=variables, capture_output=True, text=True, check=False
+            [sys.executable, str(house / "dev"), "setup"],
+            env=variables,
+            capture_output=True,
+            text=True,
+            check=False,
         )
 
         assert done.returncode == 1
@@ -271,10 +295,15 @@ def test_an_old_python_is_refused_in_one_line() -> None:
         "runpy.run_path(sys.argv[1], run_name='__main__')\n"
     )
 
-    done = subprocess.run([sys.executable, "-c", script, str(DEV)], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(DEV)], capture_output=True, text=True, check=False
+    )
 
     assert done.returncode == 1
-    assert done.stderr == f"error: assay needs Python 3.11 or newer; this is 3.9.2 ({sys.executable})\n"
+    assert (
+        done.stderr
+        == f"error: assay needs Python 3.11 or newer; this is 3.9.2 ({sys.executable})\n"
+    )
 
 
 def test_an_old_python_can_read_the_file_as_far_as_that_line() -> None:
@@ -321,7 +350,10 @@ def test_ctrl_c_reaches_the_command_and_dev_waits_for_its_ending(tmp_path: Path)
     )
 
     with subprocess.Popen(
-        [sys.executable, "-c", script, str(house / "dev")], stdout=subprocess.PIPE, text=True, start_new_session=True
+        [sys.executable, "-c", script, str(house / "dev")],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "up\n"
@@ -330,7 +362,9 @@ def test_ctrl_c_reaches_the_command_and_dev_waits_for_its_ending(tmp_path: Path)
         assert process.wait() == 7
 
 
-def test_steps_all_run_and_the_failed_ones_are_named(dev: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+def test_steps_all_run_and_the_failed_ones_are_named(
+    dev: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert dev.in_turn([("one", lambda: 1), ("two", lambda: 0), ("three", lambda: 2)]) == 1
 
     text = capsys.readouterr().out
@@ -357,7 +391,12 @@ def test_coverage_is_counted_by_room_with_branches(dev: ModuleType) -> None:
 @pytest.mark.row("C80")
 @pytest.mark.parametrize(("percent", "code"), [(95, 0), (85, 1)])
 def test_the_gate_closes_below_its_percentage(dev: ModuleType, percent: int, code: int) -> None:
-    summary = {"covered_lines": percent, "num_statements": 100, "covered_branches": 0, "num_branches": 0}
+    summary = {
+        "covered_lines": percent,
+        "num_statements": 100,
+        "covered_branches": 0,
+        "num_branches": 0,
+    }
     files = {f"src/assay/{room}/a.py": {"summary": summary} for room in dev.GATED}
     dev.COVERAGE.mkdir()
     (dev.COVERAGE / "report.json").write_text(dev.json.dumps({"files": files}), encoding="utf-8")
@@ -401,12 +440,16 @@ def test_fuzz_goes_from_seed_to_seed_until_it_is_stopped_and_names_those_with_fi
 ) -> None:
     commands: list[list[str]] = []
     monkeypatch.setattr(dev, "make_environment", lambda: False)
-    monkeypatch.setattr(dev, "call", lambda command: commands.append(command) or codes[len(commands) - 1])
+    monkeypatch.setattr(
+        dev, "call", lambda command: commands.append(command) or codes[len(commands) - 1]
+    )
 
     assert dev.fuzz(["--seed", "7", "tests/query"]) == code
 
     last = 6 + len(codes)
-    assert [c[-2:] for c in commands] == [[f"--hypothesis-seed={i}", "tests/query"] for i in range(7, last + 1)]
+    assert [c[-2:] for c in commands] == [
+        [f"--hypothesis-seed={i}", "tests/query"] for i in range(7, last + 1)
+    ]
     assert f"seeds 7 to {last}; finds with: {with_finds}\n" in capsys.readouterr().out
 
 
@@ -424,7 +467,10 @@ def test_fuzz_ends_after_its_minutes(dev: ModuleType, monkeypatch: pytest.Monkey
 def test_the_locks_hold_every_dependency_with_hashes_and_no_host() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     tools = (ROOT / "requirements" / "dev.in").read_text(encoding="utf-8")
-    asked = {"core.txt": project["dependencies"], "dev.txt": [*project["dependencies"], *without_comments(tools)]}
+    asked = {
+        "core.txt": project["dependencies"],
+        "dev.txt": [*project["dependencies"], *without_comments(tools)],
+    }
 
     for name, requirements in asked.items():
         text = (ROOT / "requirements" / name).read_text(encoding="utf-8")
@@ -432,7 +478,11 @@ def test_the_locks_hold_every_dependency_with_hashes_and_no_host() -> None:
         named = {re.match(r"[\w-]+", requirement)[0].lower() for requirement in requirements}  # type: ignore[index]
         assert named <= pinned
         assert "://" not in text
-        assert not {package for package in pinned - named if package.startswith(("torch", "nvidia", "triton"))}
+        assert not {
+            package
+            for package in pinned - named
+            if package.startswith(("torch", "nvidia", "triton"))
+        }
         assert "torch" not in pinned
         assert text.count("==") <= text.count("--hash=sha256:")
 
@@ -459,9 +509,13 @@ def releasing(dev: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Callable[...,
         monkeypatch.setattr(dev, "output", lambda *command: changed)
         monkeypatch.setattr(dev, "built", built)
         monkeypatch.setattr(dev, "python", lambda *arguments: [sys.executable, *arguments])
-        shutil.copytree(ROOT / "frontend", dev.FRONTEND, ignore=shutil.ignore_patterns("node_modules"))
+        shutil.copytree(
+            ROOT / "frontend", dev.FRONTEND, ignore=shutil.ignore_patterns("node_modules")
+        )
         (dev.ROOT / "src" / "assay" / "core").mkdir(parents=True)
-        shutil.copy(ROOT / "src/assay/core/secret_rules.py", dev.ROOT / "src/assay/core/secret_rules.py")
+        shutil.copy(
+            ROOT / "src/assay/core/secret_rules.py", dev.ROOT / "src/assay/core/secret_rules.py"
+        )
         return int(dev.release([]))
 
     return release
@@ -472,23 +526,42 @@ def test_a_release_has_the_digest_of_each_file_and_a_bill_of_all_that_is_in_it(
 ) -> None:
     assert releasing(b"wheel", b"wheel") == 0
 
-    sums = dict(reversed(line.split("  ")) for line in (dev.DIST / "SHA256SUMS").read_text().splitlines())
+    sums = dict(
+        reversed(line.split("  ")) for line in (dev.DIST / "SHA256SUMS").read_text().splitlines()
+    )
     assert set(sums) == {"assay-1.whl", "assay-1.tar.gz", "assay.cdx.json"}
-    assert all(hashlib.sha256((dev.DIST / name).read_bytes()).hexdigest() == digest for name, digest in sums.items())
+    assert all(
+        hashlib.sha256((dev.DIST / name).read_bytes()).hexdigest() == digest
+        for name, digest in sums.items()
+    )
     bill = json.loads((dev.DIST / "assay.cdx.json").read_text(encoding="utf-8"))
     assert (bill["bomFormat"], bill["specVersion"]) == ("CycloneDX", "1.6")
-    assert [each["name"] for each in bill["metadata"]["component"]["components"]] == ["assay-1.tar.gz", "assay-1.whl"]
+    assert [each["name"] for each in bill["metadata"]["component"]["components"]] == [
+        "assay-1.tar.gz",
+        "assay-1.whl",
+    ]
     by_name = {each["name"]: each for each in bill["components"]}
-    asked = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["dependencies"]
+    asked = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"][
+        "dependencies"
+    ]
     assert {re.split(r"[>=<]", each)[0].strip() for each in asked} <= by_name.keys()
-    assert {"pydantic-core", "react", "uplot", "gitleaks rules"} <= by_name.keys() and "hatchling" not in by_name
+    assert {
+        "pydantic-core",
+        "react",
+        "uplot",
+        "gitleaks rules",
+    } <= by_name.keys() and "hatchling" not in by_name
     assert all(each.get("hashes") or each["properties"] for each in bill["components"])
     references = {each["bom-ref"] for each in bill["components"]}
     assert all(set(each["dependsOn"]) <= references for each in bill["dependencies"])
 
 
-def test_a_release_that_comes_out_as_two_is_none(dev: ModuleType, releasing: Callable[..., int]) -> None:
-    with pytest.raises(dev.Trouble, match=r"built twice, assay-1\.whl came out as two different files"):
+def test_a_release_that_comes_out_as_two_is_none(
+    dev: ModuleType, releasing: Callable[..., int]
+) -> None:
+    with pytest.raises(
+        dev.Trouble, match=r"built twice, assay-1\.whl came out as two different files"
+    ):
         releasing(b"wheel", b"another")
     assert not dev.DIST.exists()
 

@@ -1,7 +1,9 @@
-"""The examples in the documentation and the README are run, each page in a folder of its own, from top to bottom.
+"""The examples in the documentation and the README are run, each page in a folder of its own, from
+top to bottom.
 
-A code block with a caption is a file of that name. Python blocks of a page share their names. What stands after `$` in
-a console block is typed and has to answer as shown, where `...` stands for anything.
+A code block with a caption is a file of that name. Python blocks of a page share their names. What
+stands after `$` in a console block is typed and has to answer as shown, where `...` stands for
+anything.
 """
 
 from __future__ import annotations
@@ -28,7 +30,10 @@ ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 PAGES = sorted(page for page in DOCS.rglob("*.md") if "_build" not in page.parts)
 
-FILE = re.compile(r"^```\{code-block\} \S+\n:caption: (?P<name>\S+)\n\n?(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
+FILE = re.compile(
+    r"^```\{code-block\} \S+\n:caption: (?P<name>\S+)\n\n?(?P<text>.*?)^```$",
+    re.MULTILINE | re.DOTALL,
+)
 CONSOLE = re.compile(r"^```console\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 PROMPT = "$ "
 PYTHON = "what runs python"  # a name that no page can give to something of its own
@@ -51,14 +56,17 @@ def pages() -> list[Any]:
 
 @pytest.fixture
 def python(request: pytest.FixtureRequest) -> Run:
-    """What runs the commands of a page: with torch at hand where it is about torch, else at once."""
+    """What runs the commands of a page: with torch at hand where it is about torch, else at
+    once."""
     run: Run = request.getfixturevalue("warm") if request.node.get_closest_marker("slow") else cold
     return run
 
 
 @pytest.mark.timeout(300)  # a page may run a dozen commands
 @pytest.mark.parametrize("page", pages())
-def test_the_examples_of_a_page_run(python: Run, page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_examples_of_a_page_run(
+    python: Run, page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
 
     assert run(page, python) > 0
@@ -92,7 +100,11 @@ def test_every_page_is_in_the_table_of_contents() -> None:
         for table in re.findall(r"^```\{toctree\}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
         for line in table.splitlines()
         if line and not line.startswith(":")
-        for entry in ([found.name for found in index.parent.glob(f"{line}.md")] if "*" in line else [f"{line}.md"])
+        for entry in (
+            [found.name for found in index.parent.glob(f"{line}.md")]
+            if "*" in line
+            else [f"{line}.md"]
+        )
     }
 
     assert sorted(listed) == [page for page in PAGES if page != DOCS / "index.md"]
@@ -100,7 +112,9 @@ def test_every_page_is_in_the_table_of_contents() -> None:
 
 def test_the_mistake_in_the_readme_is_answered_as_shown_there() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    (shown,) = re.findall(r"^\$ assay (run \S+ trian\S+)\n(error: .*?)```", readme, re.MULTILINE | re.DOTALL)
+    (shown,) = re.findall(
+        r"^\$ assay (run \S+ trian\S+)\n(error: .*?)```", readme, re.MULTILINE | re.DOTALL
+    )
     command, answer = shown
 
     code, said = typed(f"assay {command}", ROOT, cold)
@@ -125,7 +139,10 @@ def test_the_tree_in_the_readme_has_every_folder_and_nothing_else() -> None:
 def test_a_broken_example_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     page = tmp_path / "page.md"
-    page.write_text("Try:\n\n```python\nx = 1\n```\n\nThen:\n\n```python\nassert x == 2\n```\n", encoding="utf-8")
+    page.write_text(
+        "Try:\n\n```python\nx = 1\n```\n\nThen:\n\n```python\nassert x == 2\n```\n",
+        encoding="utf-8",
+    )
 
     with pytest.raises(AssertionError):
         run(page, cold)
@@ -170,7 +187,12 @@ def test_every_decision_is_numbered_once_and_says_what_was_turned_down() -> None
     for page in pages:
         text = page.read_text(encoding="utf-8")
         assert text.startswith(f"# {page.name[:4]}: "), page.name
-        for part in ("**Context.**", "**Choice.**", "**Turned down.**", "**Look at it again when**"):
+        for part in (
+            "**Context.**",
+            "**Choice.**",
+            "**Turned down.**",
+            "**Look at it again when**",
+        ):
             assert part in text, f"{page.name} lacks {part}"
 
 
@@ -190,7 +212,8 @@ def run(page: Path, python: Run) -> int:
 
 
 def files_of(document: Document) -> Iterator[Region]:
-    """Blocks with a caption: files of the page. Python ones say `py`, as those that say `python` are run."""
+    """Blocks with a caption: files of the page. Python ones say `py`, as those that say `python`
+    are run."""
     for found in FILE.finditer(document.text):
         yield Region(found.start(), found.end(), (found["name"], found["text"]), write)
 
@@ -220,7 +243,9 @@ def converse(example: Example) -> None:
         else:
             code, answer = typed(command, Path.cwd(), example.namespace[PYTHON])
         if not is_like(answer, expected):
-            raise AssertionError(f"{PROMPT}{command}\nsays:\n{answer.rstrip()}\ninstead of:\n{expected.rstrip()}")
+            raise AssertionError(
+                f"{PROMPT}{command}\nsays:\n{answer.rstrip()}\ninstead of:\n{expected.rstrip()}"
+            )
 
 
 def typed(command: str, folder: Path, python: Run) -> tuple[int, str]:
@@ -245,7 +270,8 @@ def is_like(answer: str, expected: str) -> bool:
     (True, False)
     """
     answer, expected = (
-        "\n".join(line.rstrip() for line in text.strip("\n").split("\n")) for text in (answer, expected)
+        "\n".join(line.rstrip() for line in text.strip("\n").split("\n"))
+        for text in (answer, expected)
     )
     pattern = ".*".join(map(re.escape, expected.split("...")))
     return re.fullmatch(pattern, answer, re.DOTALL) is not None

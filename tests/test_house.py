@@ -1,4 +1,5 @@
-"""The rules of the house: what each room may load, what importing it may do, and the floors and walls between rooms."""
+"""The rules of the house: what each room may load, what importing it may do, and the floors and
+walls between rooms."""
 
 from __future__ import annotations
 
@@ -63,8 +64,13 @@ def forbidden_to(module: str) -> set[str]:
 
 
 def imported_fresh(names: list[str], before: list[str]) -> dict[str, dict[str, list[str]]]:
-    """What importing each module does, each in an interpreter that has seen nothing but `before`."""
-    variables = {name: value for name, value in os.environ.items() if not name.startswith(("COV_", "COVERAGE"))}
+    """What importing each module does, each in an interpreter that has seen nothing but
+    `before`."""
+    variables = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("COV_", "COVERAGE"))
+    }
     done = subprocess.run(
         [sys.executable, str(ROOT / "tests" / "fresh.py")],
         input=json.dumps({"modules": names, "before": before}),
@@ -79,7 +85,8 @@ def imported_fresh(names: list[str], before: list[str]) -> dict[str, dict[str, l
 
 @pytest.fixture(scope="module")
 def fresh() -> dict[str, dict[str, list[str]]]:
-    """Every module imported alone; those of the engine where torch is loaded, those of the page where fastapi is."""
+    """Every module imported alone; those of the engine where torch is loaded, those of the page
+    where fastapi is."""
     rooms = {"assay.engine": ["torch", "numpy"], "assay.web": ["fastapi", "uvicorn"]}
     found = {}
     for room, before in rooms.items():
@@ -89,7 +96,8 @@ def fresh() -> dict[str, dict[str, list[str]]]:
 
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="fresh interpreters are forked")
-# Several hundred interpreters are forked for the first three tests: 40 s of CPU, minutes on a busy machine.
+# Several hundred interpreters are forked for the first three tests: 40 s of CPU, minutes on a busy
+# machine.
 patient = pytest.mark.timeout(600)
 
 
@@ -140,7 +148,9 @@ def test_the_fresh_interpreter_notices_what_an_import_does(tmp_path: Path) -> No
     assert "ModuleNotFoundError" in found["absent"]["error"]
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["ls"], ["ls", "--help"], ["show", "--help"]])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["--version"], ["ls"], ["ls", "--help"], ["show", "--help"]]
+)
 def test_a_light_command_loads_nothing_heavy(arguments: list[str], tmp_path: Path) -> None:
     script = (
         "import sys\n"
@@ -171,7 +181,8 @@ def test_core_imports_the_standard_library_alone() -> None:
         for name, path in MODULES.items()
         if is_under(name, "assay.core")
         for imported in imports_of(path)
-        if not is_under(imported, "assay.core") and imported.partition(".")[0] not in sys.stdlib_module_names
+        if not is_under(imported, "assay.core")
+        and imported.partition(".")[0] not in sys.stdlib_module_names
     ]
     assert foreign == []
 
@@ -200,7 +211,9 @@ def test_no_fix_says_only_that_there_is_none() -> None:
         if isinstance(node, ast.keyword | ast.Assign)
         and (node.arg if isinstance(node, ast.keyword) else ast.unparse(node.targets[0])) == "fix"
         for word in ast.walk(node.value)
-        if isinstance(word, ast.Constant) and isinstance(word.value, str) and empty.match(word.value)
+        if isinstance(word, ast.Constant)
+        and isinstance(word.value, str)
+        and empty.match(word.value)
     ]
 
     assert places == []
@@ -214,7 +227,11 @@ def test_a_face_shows_its_public_names_alone(face: str) -> None:
 
 
 def test_every_module_has_a_docstring() -> None:
-    silent = [name for name, path in MODULES.items() if not ast.get_docstring(ast.parse(path.read_bytes()))]
+    silent = [
+        name
+        for name, path in MODULES.items()
+        if not ast.get_docstring(ast.parse(path.read_bytes()))
+    ]
     assert silent == []
 
 
@@ -225,7 +242,9 @@ def test_every_module_is_named_after_a_thing_of_the_domain() -> None:
 def test_nothing_is_imported_from_the_face_inside_the_house() -> None:
     """`import assay` inside the house would go round every floor."""
     inside = [
-        name for name, path in MODULES.items() if name not in FACE and "assay" in set(imports_of(path, names=False))
+        name
+        for name, path in MODULES.items()
+        if name not in FACE and "assay" in set(imports_of(path, names=False))
     ]
     assert inside == []
 
@@ -251,7 +270,9 @@ def test_the_layer_contract_is_kept() -> None:
         ("attic/__init__.py", "", "floors"),
     ],
 )
-def test_a_planted_violation_breaks_the_layer_contract(tmp_path: Path, file: str, line: str, broken: str) -> None:
+def test_a_planted_violation_breaks_the_layer_contract(
+    tmp_path: Path, file: str, line: str, broken: str
+) -> None:
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     shutil.copytree(SRC, tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__"))
     planted = tmp_path / "src" / "assay" / file
@@ -262,11 +283,13 @@ def test_a_planted_violation_breaks_the_layer_contract(tmp_path: Path, file: str
     done = lint_imports(tmp_path)
 
     assert done.returncode != 0
-    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"][
-        "contracts"
-    ]
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"][
+        "importlinter"
+    ]["contracts"]
     (name,) = [contract["name"] for contract in contracts if contract["id"] == broken]
-    assert re.search(re.escape(name).replace(r"\ ", r"\s+") + r"\s+BROKEN", done.stdout), done.stdout
+    assert re.search(re.escape(name).replace(r"\ ", r"\s+") + r"\s+BROKEN", done.stdout), (
+        done.stdout
+    )
 
 
 def lint_imports(folder: Path) -> subprocess.CompletedProcess[str]:
@@ -287,7 +310,8 @@ def lint_imports(folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 def imports_of(path: Path, *, names: bool = True) -> Iterator[str]:
-    """Every module that a file imports at any depth, with the names taken from it unless `names` is false."""
+    """Every module that a file imports at any depth, with the names taken from it unless `names` is
+    false."""
     for node in ast.walk(ast.parse(path.read_bytes())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -301,7 +325,11 @@ def test_no_folder_of_tests_is_passed_over(pytestconfig: pytest.Config) -> None:
     folders = {file.parent.relative_to(ROOT) for file in (ROOT / "tests").rglob("test_*.py")}
 
     assert folders
-    left_out = [folder for folder in folders if any(fnmatch(part, p) for part in folder.parts for p in passed_over)]
+    left_out = [
+        folder
+        for folder in folders
+        if any(fnmatch(part, p) for part in folder.parts for p in passed_over)
+    ]
     assert left_out == []
 
 

@@ -1,4 +1,5 @@
-"""The guards around every test: each kind of thing left behind fails the test that left it, and no other."""
+"""The guards around every test: each kind of thing left behind fails the test that left it, and no
+other."""
 
 from __future__ import annotations
 
@@ -84,7 +85,9 @@ def test_torch_has_one_thread_in_every_test(pytester: pytest.Pytester) -> None:
 
 
 @pytest.mark.slow
-def test_a_failure_with_half_a_character_in_it_reaches_the_report_of_parallel_tests(pytester: pytest.Pytester) -> None:
+def test_a_failure_with_half_a_character_in_it_reaches_the_report_of_parallel_tests(
+    pytester: pytest.Pytester,
+) -> None:
     house(pytester, "def test_half():\n    print('said \\ud800')\n    assert 'got \\ud800' == ''\n")
 
     result = pytester.runpytest_subprocess("-n", "1")
@@ -95,7 +98,9 @@ def test_a_failure_with_half_a_character_in_it_reaches_the_report_of_parallel_te
 
 def house(pytester: pytest.Pytester, source: str) -> None:
     """A folder with our conftest and one file of tests."""
-    pytester.makeini("[pytest]\nmarkers =\n    row(*ids): rows\npythonpath = .\naddopts = --import-mode=importlib")
+    pytester.makeini(
+        "[pytest]\nmarkers =\n    row(*ids): rows\npythonpath = .\naddopts = --import-mode=importlib"
+    )
     for name in ("conftest.py", "repeatable.py", "rows.py", "rows.toml", "warm_python.py"):
         shutil.copy(TESTS / name, pytester.path / name)
     pytester.makepyfile(source)

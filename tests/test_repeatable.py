@@ -1,4 +1,5 @@
-"""A run of the tests can be repeated: its examples, its order, and the order that a failed run had."""
+"""A run of the tests can be repeated: its examples, its order, and the order that a failed run
+had."""
 
 from __future__ import annotations
 
@@ -28,7 +29,9 @@ def test_shown():
 def house(tmp_path: Path) -> Path:
     """A folder of tests that pass only in the order in which they stand."""
     (tmp_path / "conftest.py").write_text('pytest_plugins = ["repeatable"]\n', encoding="utf-8")
-    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = -p no:cov -p no:timeout\n", encoding="utf-8")
+    (tmp_path / "pytest.ini").write_text(
+        "[pytest]\naddopts = -p no:cov -p no:timeout\n", encoding="utf-8"
+    )
     for name in "abc":
         tests = "".join(f"def test_{i}():\n    pass\n" for i in range(6))
         (tmp_path / f"test_{name}.py").write_text(tests, encoding="utf-8")
@@ -36,7 +39,9 @@ def house(tmp_path: Path) -> Path:
 
 
 def pytest_in(folder: Path, *arguments: str) -> tuple[int, str]:
-    variables = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    variables = {
+        name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")
+    }
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *arguments],
         cwd=folder,
@@ -87,7 +92,9 @@ def test_a_failed_run_names_the_file_that_repeats_its_order(house: Path) -> None
 def test_the_examples_of_a_property_are_the_same_behind_any_other_module(house: Path) -> None:
     (house / "test_property.py").write_text(PROPERTY, encoding="utf-8")
     numbers = ", ".join(map(str, range(10**6, 10**6 + 500)))
-    (house / "constants.py").write_text(f"NUMBERS = [{numbers}]\nWORDS = ['unheard of']\n", encoding="utf-8")
+    (house / "constants.py").write_text(
+        f"NUMBERS = [{numbers}]\nWORDS = ['unheard of']\n", encoding="utf-8"
+    )
     (house / "test_a.py").write_text("import constants\n", encoding="utf-8")
 
     pytest_in(house, "test_property.py")

@@ -45,7 +45,10 @@ def dev_rows(folder: Path, *arguments: str) -> int:
 def test_the_table_holds_every_row_and_snippet_once_and_in_full() -> None:
     table = rows.read_table()
 
-    counts = {group: sum(row.group == group and row.mark != "snippet" for row in table.values()) for group in "ABCDEF"}
+    counts = {
+        group: sum(row.group == group and row.mark != "snippet" for row in table.values())
+        for group in "ABCDEF"
+    }
     assert counts == {"A": 89, "B": 38, "C": 81, "D": 28, "E": 58, "F": 14}
     assert sum(row.mark == "snippet" for row in table.values()) == 27
     for row in table.values():
@@ -64,7 +67,9 @@ def test_every_mark_in_the_tests_names_a_row_that_exists() -> None:
 def test_a_partial_row_has_a_test_that_proves_the_rest() -> None:
     proven = rows.proofs(rows.read_marks())
 
-    assert [row.id for row in rows.read_table().values() if row.partial and row.id not in proven] == []
+    assert [
+        row.id for row in rows.read_table().values() if row.partial and row.id not in proven
+    ] == []
 
 
 def test_rows_are_counted_by_group_and_mark_and_partial_ones_apart(
@@ -101,7 +106,9 @@ def test_rows_are_counted_by_group_and_mark_and_partial_ones_apart(
         "@pytest.mark.row('A01')\ndef test_a():\n    pytest.importorskip('torch')",
     ],
 )
-def test_a_test_that_may_not_run_proves_nothing(folder: Path, source: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_test_that_may_not_run_proves_nothing(
+    folder: Path, source: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     (folder / "test_a.py").write_text(f"import pytest\n{source}\n", encoding="utf-8")
 
     assert dev_rows(folder) == 0
@@ -109,7 +116,9 @@ def test_a_test_that_may_not_run_proves_nothing(folder: Path, source: str, capsy
     assert "0 of 2" in capsys.readouterr().out.splitlines()[3]
 
 
-def test_the_list_shows_the_check_the_test_and_its_place(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_list_shows_the_check_the_test_and_its_place(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (folder / "test_a.py").write_text(
         "import pytest\n\n@pytest.mark.row('A02')\ndef test_it_stops(): ...\n", encoding="utf-8"
     )
@@ -124,7 +133,9 @@ def test_the_list_shows_the_check_the_test_and_its_place(folder: Path, capsys: p
     assert "A01" not in text
 
 
-def test_the_missing_rows_are_those_without_a_full_proof(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_missing_rows_are_those_without_a_full_proof(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (folder / "test_a.py").write_text(
         "import pytest\n\n@pytest.mark.row('A01', 'A02')\ndef test_it(): ...\n", encoding="utf-8"
     )
@@ -148,7 +159,9 @@ def test_the_missing_rows_are_those_without_a_full_proof(folder: Path, capsys: p
 def test_a_wrong_mark_is_an_error_of_the_count(
     folder: Path, mark: str, what: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (folder / "test_a.py").write_text(f"import pytest\n{mark}\ndef test_a(): ...\n", encoding="utf-8")
+    (folder / "test_a.py").write_text(
+        f"import pytest\n{mark}\ndef test_a(): ...\n", encoding="utf-8"
+    )
 
     assert dev_rows(folder) == 1
 
@@ -156,7 +169,9 @@ def test_a_wrong_mark_is_an_error_of_the_count(
     assert what in error and "test_a.py:3" in error
 
 
-def test_a_row_that_does_not_exist_is_refused_by_name(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_row_that_does_not_exist_is_refused_by_name(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert dev_rows(folder, "Q01") == 2
 
     assert "no row Q01" in capsys.readouterr().err
@@ -167,7 +182,10 @@ def test_a_row_that_does_not_exist_is_refused_by_name(folder: Path, capsys: pyte
     [
         ("@pytest.mark.row('Z99')", "no row Z99"),
         ("@pytest.mark.row('A01', 'A02', 'A03', 'A04')", "4 rows in one test"),
-        ("@pytest.mark.parametrize('x', [pytest.param(1, marks=pytest.mark.row('A01'))])", "cannot be read"),
+        (
+            "@pytest.mark.parametrize('x', [pytest.param(1, marks=pytest.mark.row('A01'))])",
+            "cannot be read",
+        ),
     ],
 )
 def test_a_test_with_a_wrong_mark_fails(pytester: pytest.Pytester, mark: str, what: str) -> None:

@@ -1,4 +1,5 @@
-"""A command that is run by forking a warm Python does what it does in an interpreter that starts from nothing."""
+"""A command that is run by forking a warm Python does what it does in an interpreter that starts
+from nothing."""
 
 from __future__ import annotations
 
@@ -43,7 +44,9 @@ def variables(**more: str) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(source), **more}
 
 
-def test_it_has_the_arguments_folder_variables_streams_and_end_of_any_other(warm: Run, script: Path) -> None:
+def test_it_has_the_arguments_folder_variables_streams_and_end_of_any_other(
+    warm: Run, script: Path
+) -> None:
     given = variables(A="b c", PYTHONDONTWRITEBYTECODE="1")
     told = []
 
@@ -54,13 +57,20 @@ def test_it_has_the_arguments_folder_variables_streams_and_end_of_any_other(warm
         told.append(json.loads(first))
 
     (cold_said, cold_own), (warm_said, warm_own) = told
-    assert warm_said == cold_said and warm_said["variable"] == "b c" and warm_said["folder"] == str(script)
+    assert (
+        warm_said == cold_said
+        and warm_said["variable"] == "b c"
+        and warm_said["folder"] == str(script)
+    )
     assert cold_own["loaded"] == [False, False] and warm_own["loaded"] == [True, False]
 
 
 def test_each_is_a_process_that_draws_numbers_of_its_own(warm: Run, script: Path) -> None:
     first, second = (
-        json.loads(warm(["script.py"], folder=script, variables=variables()).stdout.splitlines()[0])[1] for _ in "ab"
+        json.loads(
+            warm(["script.py"], folder=script, variables=variables()).stdout.splitlines()[0]
+        )[1]
+        for _ in "ab"
     )
 
     assert all(first[name] != second[name] for name in ("pid", "drawn", "too", "hash"))
@@ -73,14 +83,18 @@ def test_one_that_is_killed_says_so_and_what_it_had_said(warm: Run, script: Path
     assert done.stdout.endswith("oh\n") and "the end" not in done.stdout
 
 
-def test_a_variable_that_is_read_at_the_start_gets_an_interpreter_of_its_own(warm: Run, script: Path) -> None:
+def test_a_variable_that_is_read_at_the_start_gets_an_interpreter_of_its_own(
+    warm: Run, script: Path
+) -> None:
     done = warm(["script.py"], folder=script, variables=variables(OMP_NUM_THREADS="2"))
 
     assert json.loads(done.stdout.splitlines()[0])[1]["loaded"] == [False, False]
 
 
 def test_a_text_is_run_as_python_does_it(warm: Run, script: Path) -> None:
-    told = [way(["-c", SCRIPT, "x"], folder=script, variables=variables()).stdout for way in (run, warm)]
+    told = [
+        way(["-c", SCRIPT, "x"], folder=script, variables=variables()).stdout for way in (run, warm)
+    ]
 
     cold_said, warm_said = (json.loads(each.splitlines()[0])[0] for each in told)
     assert warm_said == cold_said and warm_said["arguments"] == ["-c", "x"]

@@ -1,6 +1,8 @@
-"""Public names of the installed torch that a config might use, and those that no table of the allow-list decides about.
+"""Public names of the installed torch that a config might use, and those that no table of the
+allow-list decides about.
 
-`./dev targets` prints the latter: each belongs into ALLOWED, ON_TRUST or NEVER of `assay.config.torch_targets`.
+`./dev targets` prints the latter: each belongs into ALLOWED, ON_TRUST or NEVER of
+`assay.config.torch_targets`.
 """
 
 from __future__ import annotations
@@ -22,21 +24,46 @@ from assay.config.torch_targets import ALLOWED, PLACES, REVIEWED
 
 SPECIAL = frozenset(
     {
-        *("open", "exec", "eval", "compile", "__import__", "import_module", "getattr", "setattr", "globals", "vars"),
-        *("load", "loads", "find_class", "system", "popen", "Popen", "run", "check_call", "urlopen", "connect"),
+        *(
+            "open",
+            "exec",
+            "eval",
+            "compile",
+            "__import__",
+            "import_module",
+            "getattr",
+            "setattr",
+            "globals",
+            "vars",
+        ),
+        *(
+            "load",
+            "loads",
+            "find_class",
+            "system",
+            "popen",
+            "Popen",
+            "run",
+            "check_call",
+            "urlopen",
+            "connect",
+        ),
     }
 )
 """Calls that may do more than compute. `getattr` and `setattr` of a constant name are none."""
 
 
 def public_names() -> dict[int, list[str]]:
-    """Return the public names of each class and function that torch defines below PLACES, by identity."""
+    """Return the public names of each class and function that torch defines below PLACES, by
+    identity."""
     found: dict[int, list[str]] = {}
     for module in _public_modules():
         for name, thing in vars(module).items():
             if not name.startswith("_") and _is_of_torch(thing):
                 found.setdefault(id(thing), []).append(f"{module.__name__}.{name}")
-    return {key: sorted(names, key=lambda name: (name.count("."), name)) for key, names in found.items()}
+    return {
+        key: sorted(names, key=lambda name: (name.count("."), name)) for key, names in found.items()
+    }
 
 
 def new_names() -> list[str]:
@@ -55,15 +82,24 @@ def missing_names() -> list[str]:
 
 
 def special_calls() -> set[str]:
-    """Return what the source of the allowed classes and functions does besides computing, as `Name: call`."""
+    """Return what the source of the allowed classes and functions does besides computing, as `Name:
+    call`."""
     things = (
-        getattr(importlib.import_module(module), name, None) for module, names in ALLOWED.items() for name in names
+        getattr(importlib.import_module(module), name, None)
+        for module, names in ALLOWED.items()
+        for name in names
     )
-    return {f"{one.__name__}: {said}" for thing in things for one in _sources(thing) for said in _special(one)}
+    return {
+        f"{one.__name__}: {said}"
+        for thing in things
+        for one in _sources(thing)
+        for said in _special(one)
+    }
 
 
 def _sources(thing: Any) -> Iterable[Any]:
-    """Yield a function, or a class with its bases below PLACES: what `nn.Module` does is part of every training."""
+    """Yield a function, or a class with its bases below PLACES: what `nn.Module` does is part of
+    every training."""
     if not isinstance(thing, type):
         return [thing] if isinstance(thing, types.FunctionType) else []
     bases = (torch.nn.Module, torch.optim.Optimizer)
@@ -87,7 +123,11 @@ def _syntax(thing: Any) -> ast.AST:
         return ast.parse(textwrap.dedent(inspect.getsource(thing)))
     except OSError:  # a class whose __module__ was set to a package: look where its __init__ is
         tree = ast.parse(inspect.getsource(inspect.getmodule(thing.__init__.__code__) or thing))
-        return next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == thing.__name__)
+        return next(
+            node
+            for node in tree.body
+            if isinstance(node, ast.ClassDef) and node.name == thing.__name__
+        )
 
 
 def _public_modules() -> Iterator[types.ModuleType]:
@@ -96,7 +136,9 @@ def _public_modules() -> Iterator[types.ModuleType]:
         for place in PLACES:
             package = importlib.import_module(place)
             yield package
-            for found in pkgutil.walk_packages(package.__path__, f"{place}.", onerror=lambda _: None):
+            for found in pkgutil.walk_packages(
+                package.__path__, f"{place}.", onerror=lambda _: None
+            ):
                 if not any(part.startswith("_") for part in found.name.split(".")):
                     yield importlib.import_module(found.name)
 

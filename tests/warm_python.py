@@ -1,11 +1,13 @@
-"""A Python that has torch loaded already: each command is a process forked from it, without the seconds of importing.
+"""A Python that has torch loaded already: each command is a process forked from it, without the
+seconds of importing.
 
-What is forked is a process like any other: an id, a folder, variables, streams, an end by exit code or signal. Two
-things are not as in an interpreter that starts from nothing, and a test that is about them takes one of its own: the
-packages of `LOADED` are there before anything imports them, and what `READ_AT_START` begins with is read once. (A
-command with other variables of that kind, or with other options of Python, gets its own by itself.) The seed of
-Python's hashes comes from what was forked: there are two, which take turns, so that two runs with equal bits owe that
-to no order of hashes that they share.
+What is forked is a process like any other: an id, a folder, variables, streams, an end by exit code
+or signal. Two things are not as in an interpreter that starts from nothing, and a test that is
+about them takes one of its own: the packages of `LOADED` are there before anything imports them,
+and what `READ_AT_START` begins with is read once. (A command with other variables of that kind, or
+with other options of Python, gets its own by itself.) The seed of Python's hashes comes from what
+was forked: there are two, which take turns, so that two runs with equal bits owe that to no order
+of hashes that they share.
 """
 
 from __future__ import annotations
@@ -28,8 +30,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-# Never a module of assay: a command imports all of them itself. Making an optimizer is what imports torch._dynamo.
-LOADED = ("torch", "torch._dynamo", "numpy", "safetensors.torch", "pydantic.type_adapter", "rich.console")
+# Never a module of assay: a command imports all of them itself. Making an optimizer is what imports
+# torch._dynamo.
+LOADED = (
+    "torch",
+    "torch._dynamo",
+    "numpy",
+    "safetensors.torch",
+    "pydantic.type_adapter",
+    "rich.console",
+)
 READ_AT_START = ("PYTHON", "OMP_", "MKL_", "OPENBLAS_", "LD_", "TORCH_")
 APPLIED_LATER = {"PYTHONDONTWRITEBYTECODE"}
 STREAMS = 3
@@ -39,7 +49,8 @@ TIMEOUT_S = 120
 class WarmPython:
     """The process that is forked from; it ends when this side of the channel is closed.
 
-    RuntimeError where it cannot be forked from: a thread that is lost in a fork may hold a lock for ever.
+    RuntimeError where it cannot be forked from: a thread that is lost in a fork may hold a lock for
+    ever.
     """
 
     def __init__(self, variables: Mapping[str, str]) -> None:
@@ -58,14 +69,22 @@ class WarmPython:
             raise RuntimeError(trouble or "python could not be started")
 
     def run(
-        self, arguments: Sequence[str], *, folder: Path, variables: Mapping[str, str], joined: bool = False
+        self,
+        arguments: Sequence[str],
+        *,
+        folder: Path,
+        variables: Mapping[str, str],
+        joined: bool = False,
     ) -> subprocess.CompletedProcess[str]:
-        """What `python -m MODULE`, `python -c TEXT` or `python SCRIPT` does and says; `joined`: in one stream."""
+        """What `python -m MODULE`, `python -c TEXT` or `python SCRIPT` does and says; `joined`: in
+        one stream."""
         reads, writes = zip(*(os.pipe() for _ in range(1 if joined else 2)), strict=True)
         pid = 0
         try:
             try:
-                asked = json.dumps({"arguments": arguments, "folder": str(folder), "variables": dict(variables)})
+                asked = json.dumps(
+                    {"arguments": arguments, "folder": str(folder), "variables": dict(variables)}
+                )
                 with open(os.devnull, "rb") as nothing:
                     streams = [nothing.fileno(), writes[0], writes[-1]]
                     socket.send_fds(self.channel, [len(asked).to_bytes(8, "big")], streams)
@@ -84,7 +103,9 @@ class WarmPython:
             for read in reads:
                 os.close(read)
         code = os.waitstatus_to_exitcode(int(self.answers.readline()))
-        return subprocess.CompletedProcess([sys.executable, *arguments], code, said[0], "" if joined else said[1])
+        return subprocess.CompletedProcess(
+            [sys.executable, *arguments], code, said[0], "" if joined else said[1]
+        )
 
     def close(self) -> None:
         self.answers.close()
@@ -93,7 +114,8 @@ class WarmPython:
 
 
 def all_of(reads: Sequence[int], until: float) -> list[str]:
-    """What comes out of pipes until the last process that could write to them is gone; TimeoutError."""
+    """What comes out of pipes until the last process that could write to them is gone;
+    TimeoutError."""
     parts: dict[int, list[bytes]] = {read: [] for read in reads}
     with selectors.DefaultSelector() as waiting:
         for read in reads:
@@ -132,7 +154,8 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @contextlib.contextmanager
 def forked(variables: Mapping[str, str]) -> Iterator[Run]:
-    """`run`, but warm where that can be; not on macOS, where a process that has imported much cannot be forked.
+    """`run`, but warm where that can be; not on macOS, where a process that has imported much
+    cannot be forked.
 
     Commands are forked from two in turn, each of which is started when it is first needed.
     """
@@ -155,8 +178,11 @@ def forked(variables: Mapping[str, str]) -> Iterator[Run]:
         yield run_warm
 
 
-def can_be_forked(arguments: Sequence[str], variables: Mapping[str, str], like: Mapping[str, str]) -> bool:
-    """Whether they have no other option of Python, and what is read once is what it was `like` at the start."""
+def can_be_forked(
+    arguments: Sequence[str], variables: Mapping[str, str], like: Mapping[str, str]
+) -> bool:
+    """Whether they have no other option of Python, and what is read once is what it was `like` at
+    the start."""
     is_known = arguments[0] in ("-m", "-c") or not arguments[0].startswith("-")
     return is_known and all(
         like.get(name) == variables.get(name)
@@ -169,7 +195,8 @@ def can_be_forked(arguments: Sequence[str], variables: Mapping[str, str], like: 
 
 
 def serve(channel: socket.socket) -> dict[str, Any]:
-    """Fork for each command that is asked for. It comes back in the forked process alone, with what that has to do."""
+    """Fork for each command that is asked for. It comes back in the forked process alone, with what
+    that has to do."""
     requests = channel.makefile("rb", buffering=0)
     while True:
         head, streams, _, _ = socket.recv_fds(channel, 8, STREAMS)
@@ -189,7 +216,9 @@ def serve(channel: socket.socket) -> dict[str, Any]:
         channel.sendall(b"%d\n" % os.waitpid(pid, 0)[1])
 
 
-def become(arguments: list[str], folder: str, variables: dict[str, str], streams: list[int]) -> None:
+def become(
+    arguments: list[str], folder: str, variables: dict[str, str], streams: list[int]
+) -> None:
     """Be the process that `python ARGUMENTS` starts, to its end."""
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
@@ -198,7 +227,9 @@ def become(arguments: list[str], folder: str, variables: dict[str, str], streams
     os.environ.clear()
     os.environ.update(variables)
     sys.dont_write_bytecode = bool(variables.get("PYTHONDONTWRITEBYTECODE"))
-    sys.modules["numpy"].random.seed()  # as random does by itself: each process draws numbers of its own
+    sys.modules[
+        "numpy"
+    ].random.seed()  # as random does by itself: each process draws numbers of its own
     sys.orig_argv = [sys.executable, *arguments]
     if arguments[0] == "-m":
         sys.path[0], sys.argv = folder, arguments[1:]
@@ -217,7 +248,10 @@ if __name__ == "__main__":
         for name in LOADED:
             importlib.import_module(name)
         threads = len(os.listdir("/proc/self/task"))
-        CHANNEL.sendall(b"ready\n" if threads == 1 else b"importing torch started %d threads\n" % (threads - 1))
-        gc.freeze()  # so that the collector of a forked process does not touch, and copy, all that is shared
+        CHANNEL.sendall(
+            b"ready\n" if threads == 1 else b"importing torch started %d threads\n" % (threads - 1)
+        )
+        # so that the collector of a forked process does not touch, and copy, all that is shared
+        gc.freeze()
         WORK = serve(CHANNEL)
     become(**WORK)  # the last line: what follows is the end of an interpreter, as of any other

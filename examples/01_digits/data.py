@@ -1,4 +1,5 @@
-"""5,000 digits of MNIST (28x28, balanced), split 4,000 / 500 / 500 once and for all; or all of MNIST, where it lies."""
+"""5,000 digits of MNIST (28x28, balanced), split 4,000 / 500 / 500 once and for all; or all of
+MNIST, where it lies."""
 
 import gzip
 from pathlib import Path
@@ -11,9 +12,11 @@ _BOUNDS = {"train": (0, 4000), "valid": (4000, 4500), "test": (4500, 5000)}
 
 
 class Digits:
-    """Images of shape (1, 28, 28) in [0, 1] and their class. `shift`: moved by up to that many pixels at random.
+    """Images of shape (1, 28, 28) in [0, 1] and their class. `shift`: moved by up to that many
+    pixels at random.
 
-    `folder`: where the four files of MNIST lie (`train-images-idx3-ubyte.gz`, ...). Else the digits beside this file.
+    `folder`: where the four files of MNIST lie (`train-images-idx3-ubyte.gz`, ...). Else the digits
+    beside this file.
     """
 
     def __init__(self, split: str, shift: int = 0, folder: str | None = None) -> None:
@@ -44,13 +47,17 @@ def _shipped(split: str) -> tuple[np.ndarray, np.ndarray]:
 def _mnist(folder: Path, split: str) -> tuple[np.ndarray, np.ndarray]:
     """All of MNIST; the last 5,000 of its training images are the valid split."""
     prefix = "t10k" if split == "test" else "train"
-    images, labels = _idx(folder / f"{prefix}-images-idx3-ubyte"), _idx(folder / f"{prefix}-labels-idx1-ubyte")
+    images, labels = (
+        _idx(folder / f"{prefix}-images-idx3-ubyte"),
+        _idx(folder / f"{prefix}-labels-idx1-ubyte"),
+    )
     part = {"train": slice(None, -5000), "valid": slice(-5000, None), "test": slice(None)}[split]
     return images[part], labels[part]
 
 
 def _idx(path: Path) -> np.ndarray:
-    """An IDX file of bytes, compressed or not: two zeros, type, number of dimensions, each of them, the data."""
+    """An IDX file of bytes, compressed or not: two zeros, type, number of dimensions, each of them,
+    the data."""
     packed = path.with_name(path.name + ".gz")
     data = gzip.decompress(packed.read_bytes()) if packed.exists() else path.read_bytes()
     shape = np.frombuffer(data, ">u4", count=data[3], offset=4)

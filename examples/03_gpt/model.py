@@ -28,7 +28,8 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """(batch, length) letters to (batch, letters, length) scores, as `CrossEntropyLoss` wants them."""
+    """(batch, length) letters to (batch, letters, length) scores, as `CrossEntropyLoss` wants
+    them."""
 
     def __init__(self, letters: int, context: int, width: int, layers: int, heads: int) -> None:
         super().__init__()
@@ -44,17 +45,21 @@ class GPT(nn.Module):
         return self.scores(self.blocks(self.embedded(letters)))
 
     def embedded(self, letters: Tensor) -> Tensor:
-        return self.letter(letters) + self.place(torch.arange(letters.shape[1], device=letters.device))
+        return self.letter(letters) + self.place(
+            torch.arange(letters.shape[1], device=letters.device)
+        )
 
     def scores(self, x: Tensor) -> Tensor:
         return (self.norm(x) @ self.letter.weight.T).transpose(1, 2)
 
     def pipeline_split(self) -> list:
-        """What stages of a pipeline can be made of: blocks, between two functions that share the weights of letters."""
+        """What stages of a pipeline can be made of: blocks, between two functions that share the
+        weights of letters."""
         return [(self.embedded, "letter", "place"), *self.blocks, (self.scores, "norm", "letter")]
 
     def tensor_plan(self) -> dict[str, str]:
-        """Of each block a process has some of the heads, and some of the features between `up` and `down`."""
+        """Of each block a process has some of the heads, and some of the features between `up` and
+        `down`."""
         return {
             "blocks.*.qkv": "colwise",
             "blocks.*.out": "rowwise",

@@ -23,18 +23,29 @@ FILES = {
     "valid": ("configparser", "dataclasses", "textwrap"),
     "test": ("functools", "optparse", "statistics"),
 }
-_SPACE = (tokenize.NL, tokenize.INDENT, tokenize.DEDENT, tokenize.COMMENT, tokenize.ENCODING, tokenize.ENDMARKER)
+_SPACE = (
+    tokenize.NL,
+    tokenize.INDENT,
+    tokenize.DEDENT,
+    tokenize.COMMENT,
+    tokenize.ENCODING,
+    tokenize.ENDMARKER,
+)
 
 
 class Lines:
-    """(numbers of its words, tags) of each logical line with a name in it. Lines differ in length."""
+    """(numbers of its words, tags) of each logical line with a name in it. Lines differ in
+    length."""
 
     randomness = "none"
 
     def __init__(self, split: str, words: int = 4096) -> None:
         folder = Path(sysconfig.get_path("stdlib"))
         self.lines = [
-            (torch.tensor([1 + crc32(word.encode()) % (words - 1) for word, _ in line]), torch.tensor(tags))
+            (
+                torch.tensor([1 + crc32(word.encode()) % (words - 1) for word, _ in line]),
+                torch.tensor(tags),
+            )
             for name in FILES[split]
             for line in tagged((folder / f"{name}.py").read_text(encoding="utf-8"))
             if any(tags := [tag for _, tag in line])
@@ -64,7 +75,9 @@ def tagged(source: str) -> Iterator[list[tuple[str, int]]]:
             yield line
             line = []
         elif token.type not in _SPACE:
-            tag = {"def": "function", "class": "class"}.get(before) or tag_at.get(token.start, "other")
+            tag = {"def": "function", "class": "class"}.get(before) or tag_at.get(
+                token.start, "other"
+            )
             # Ends are kept too: an attribute is known by where it ends.
             tag = tag_at.get(("end", *token.end), tag) if token.type == tokenize.NAME else "other"
             line.append((token.string[:40], TAGS.index(tag)))

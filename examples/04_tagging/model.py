@@ -8,7 +8,8 @@ from torch import Tensor, nn
 class Tagger(nn.Module):
     """(batch, length) words, 0 where a line has ended, to (batch, tags, length) scores.
 
-    What is behind the end of a line is set to 0 in every layer: the scores do not depend on how long the others are.
+    What is behind the end of a line is set to 0 in every layer: the scores do not depend on how
+    long the others are.
     """
 
     def __init__(self, words: int, width: int, tags: int) -> None:

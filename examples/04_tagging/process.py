@@ -12,16 +12,25 @@ from assay.engine import Backward, Process
 
 
 class Tagging(Process):
-    """The loss is a pair: its sum over the words, and their number. Weighted so, no word counts more than another."""
+    """The loss is a pair: its sum over the words, and their number. Weighted so, no word counts
+    more than another."""
 
-    def __init__(self, model: nn.Module, backward: Backward | None = None, *, metrics: Mapping[str, Any]) -> None:
+    def __init__(
+        self, model: nn.Module, backward: Backward | None = None, *, metrics: Mapping[str, Any]
+    ) -> None:
         self.model = model
         self.metrics = metrics
         if backward is not None:
             self.backward = backward
 
-    def forward_step(self, batch: tuple[Tensor, Tensor]) -> tuple[tuple[Tensor, Tensor], dict[str, Any]]:
+    def forward_step(
+        self, batch: tuple[Tensor, Tensor]
+    ) -> tuple[tuple[Tensor, Tensor], dict[str, Any]]:
         words, tags = batch
         pred = self.model(words)
         total, weight = cross_entropy(pred, tags, reduction="sum"), (tags >= 0).sum()
-        return (total, weight), {"pred": pred.detach(), "target": tags, "loss": (total.detach(), weight)}
+        return (total, weight), {
+            "pred": pred.detach(),
+            "target": tags,
+            "loss": (total.detach(), weight),
+        }

@@ -22,20 +22,27 @@ def spiral(seed, size=600):
 def main(folder="checkpoints"):
     torch.set_num_threads(1)  # for a model as small as this one more would wait for each other
     seed_all(0)
-    model = nn.Sequential(nn.Linear(2, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 2))
+    model = nn.Sequential(
+        nn.Linear(2, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 2)
+    )
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     saver = Saver(folder)
 
     with assay.start(tag="hand-loop", config={"lr": 0.01}) as run:
         process = ByHand(model, optimizer, metrics={"acc": Accuracy()})
-        engine = Engine(process, Loader(spiral(1), batch_size=50, shuffle=True), epochs=20, recorder=run)
-        engine.bus.extend(Evaluate({"valid": Loader(spiral(2), batch_size=600)}, every="5 epochs").handlers())
+        engine = Engine(
+            process, Loader(spiral(1), batch_size=50, shuffle=True), epochs=20, recorder=run
+        )
+        engine.bus.extend(
+            Evaluate({"valid": Loader(spiral(2), batch_size=600)}, every="5 epochs").handlers()
+        )
         engine.bus.extend(Save(saver, every="5 epochs").handlers())
         if engine.resume(saver):
             print("resumed from step", engine.state.step)
 
         for xy, arm in engine:
-            # Points near the middle are hard to tell apart, and count less: whatever the loss, it is written here.
+            # Points near the middle are hard to tell apart, and count less: whatever the loss, it
+            # is written here.
             weight = xy.norm(dim=1)
             losses = nn.functional.cross_entropy(model(xy), arm, reduction="none")
             loss = (weight * losses).sum() / weight.sum()

@@ -36,15 +36,20 @@ class Pair(nn.Module):
 
     def forward(self, count):
         """So many made points."""
-        return self.generator(torch.randn(count, self.noise, device=self.generator[1].weight.device))
+        return self.generator(
+            torch.randn(count, self.noise, device=self.generator[1].weight.device)
+        )
 
 
 def net(inputs, width):
-    return nn.Sequential(nn.Linear(inputs, width), nn.LeakyReLU(0.2), nn.Linear(width, width), nn.LeakyReLU(0.2))
+    return nn.Sequential(
+        nn.Linear(inputs, width), nn.LeakyReLU(0.2), nn.Linear(width, width), nn.LeakyReLU(0.2)
+    )
 
 
 class Game(Process):
-    """The critic is to tell real points from made ones, the generator to make points that it takes for real."""
+    """The critic is to tell real points from made ones, the generator to make points that it takes
+    for real."""
 
     def __init__(self, model: Pair, backward: Backwards | None = None):
         self.model = model
@@ -58,7 +63,8 @@ class Game(Process):
         on_real, on_made = critic(real), critic(made.detach())
         losses = {
             "critic": told(on_real, True) + told(on_made, False),
-            # A loss of the generator changes the generator alone, though it runs through the critic.
+            # A loss of the generator changes the generator alone, though it runs through the
+            # critic.
             "generator": {"fool": told(critic(made), True), "spread": made.mean(0).square().sum()},
         }
         return losses, {"off": (made.detach().norm(dim=1) - 1).abs()}

@@ -1,9 +1,10 @@
-"""Four families of image models, as small as their idea allows. All take (batch, 1, 14, 14) and give (batch, 10).
+"""Four families of image models, as small as their idea allows. All take (batch, 1, 14, 14) and
+give (batch, 10).
 
 MLP     the universal approximator
-LeNet   LeCun, Bottou, Bengio and Haffner, "Gradient-Based Learning Applied to Document Recognition", 1998
-ResNet  He, Zhang, Ren and Sun, "Deep Residual Learning for Image Recognition", 2015
-Mixer   Tolstikhin et al., "MLP-Mixer: An all-MLP Architecture for Vision", 2021
+LeNet   LeCun, Bottou, Bengio and Haffner, "Gradient-Based Learning Applied to Document
+Recognition", 1998 ResNet  He, Zhang, Ren and Sun, "Deep Residual Learning for Image Recognition",
+2015 Mixer   Tolstikhin et al., "MLP-Mixer: An all-MLP Architecture for Vision", 2021
 """
 
 import torch
@@ -54,7 +55,9 @@ class Block(nn.Module):
             nn.Conv2d(outer, outer, 3, padding=1, bias=False),
             nn.BatchNorm2d(outer),
         )
-        around = nn.Sequential(nn.Conv2d(inner, outer, 1, stride, bias=False), nn.BatchNorm2d(outer))
+        around = nn.Sequential(
+            nn.Conv2d(inner, outer, 1, stride, bias=False), nn.BatchNorm2d(outer)
+        )
         self.around = nn.Identity() if (inner, stride) == (outer, 1) else around
 
     def forward(self, images: Tensor) -> Tensor:

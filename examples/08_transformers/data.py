@@ -4,7 +4,8 @@ import torch
 
 
 class Words:
-    """Lines of letters 1 to 7, of several lengths, filled with 0. The class: is there more of 1 than of 2?"""
+    """Lines of letters 1 to 7, of several lengths, filled with 0. The class: is there more of 1
+    than of 2?"""
 
     def __init__(self, count: int, seed: int = 0, length: int = 12) -> None:
         draw = torch.Generator().manual_seed(seed)
@@ -18,4 +19,8 @@ class Words:
         return len(self.labels)
 
     def __getitem__(self, i: int) -> dict[str, torch.Tensor]:
-        return {"input_ids": self.letters[i], "attention_mask": self.mask[i], "labels": self.labels[i]}
+        return {
+            "input_ids": self.letters[i],
+            "attention_mask": self.mask[i],
+            "labels": self.labels[i],
+        }

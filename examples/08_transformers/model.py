@@ -1,9 +1,12 @@
-"""A model of transformers, made of a configuration: nothing is fetched, and its weights are random."""
+"""A model of transformers, made of a configuration: nothing is fetched, and its weights are
+random."""
 
 from transformers import BertConfig, BertForSequenceClassification
 
 
-def bert(width: int, layers: int, heads: int, vocab_size: int = 8, length: int = 12) -> BertForSequenceClassification:
+def bert(
+    width: int, layers: int, heads: int, vocab_size: int = 8, length: int = 12
+) -> BertForSequenceClassification:
     """A small BERT that says which of two classes a line is of."""
     config = BertConfig(
         vocab_size=vocab_size,

@@ -1,7 +1,8 @@
 """Curves, images and histograms for TensorBoard while a loop trains, as the text of 2021 shows it.
 
-Other than there: the imports, a run with a board in place of a writer of tensorboardX, a small net and data of noise;
-`Tensor.eq` counts what `accuracy_score` does; lines are drawn after every 10th step, so that it is over at once.
+Other than there: the imports, a run with a board in place of a writer of tensorboardX, a small net
+and data of noise; `Tensor.eq` counts what `accuracy_score` does; lines are drawn after every 10th
+step, so that it is over at once.
 """
 
 import torch

@@ -1,7 +1,7 @@
 """What the README of flame shows of dependency injection.
 
-Other than there: the names come from assay. `provides` stands for `@singleton @provider`, a module needs no base class,
-and `Context` is what is called `Injector` there.
+Other than there: the names come from assay. `provides` stands for `@singleton @provider`, a module
+needs no base class, and `Context` is what is called `Injector` there.
 """
 
 from typing import NewType

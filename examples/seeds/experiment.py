@@ -1,6 +1,7 @@
 """A run around any script, as the README of thexp shows it.
 
-Other than there: the imports, a run in place of an experiment, checkpoints that are folders, and no waiting.
+Other than there: the imports, a run in place of an experiment, checkpoints that are folders, and no
+waiting.
 """
 
 import assay

@@ -1,6 +1,7 @@
 """Features of a text, made by the first of two processes and read by the other.
 
-Other than in the text of 2021: no barrier and no rank decides who builds; the lines stand in a function.
+Other than in the text of 2021: no barrier and no rank decides who builds; the lines stand in a
+function.
 """
 
 import multiprocessing
@@ -27,8 +28,13 @@ def train(rank: int) -> None:
 
 
 if __name__ == "__main__":
-    Path("text.txt").write_text("one two three\nfour\nfive six seven eight nine\n", encoding="utf-8")
-    both = [multiprocessing.get_context("spawn").Process(target=train, args=(rank,)) for rank in range(2)]
+    Path("text.txt").write_text(
+        "one two three\nfour\nfive six seven eight nine\n", encoding="utf-8"
+    )
+    both = [
+        multiprocessing.get_context("spawn").Process(target=train, args=(rank,))
+        for rank in range(2)
+    ]
     for process in both:
         process.start()
     for process in both:

@@ -1,7 +1,9 @@
-"""Curves and a weight that are seen while a loop trains, as the text of 2021 shows it with HiddenLayer.
+"""Curves and a weight that are seen while a loop trains, as the text of 2021 shows it with
+HiddenLayer.
 
-Other than there: the imports, a run in place of a history and a canvas; `assay live last --image hidden_weight`, in
-another terminal, draws. A small net, data of noise, and lines after every 10th step, so that it is over at once.
+Other than there: the imports, a run in place of a history and a canvas; `assay live last --image
+hidden_weight`, in another terminal, draws. A small net, data of noise, and lines after every 10th
+step, so that it is over at once.
 """
 
 import torch
@@ -10,7 +12,9 @@ from torch import nn
 import assay
 
 torch.manual_seed(0)
-MyConvNet = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 26 * 26, 16), nn.Linear(16, 10))
+MyConvNet = nn.Sequential(
+    nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 26 * 26, 16), nn.Linear(16, 10)
+)
 test_data_x, test_data_y = torch.rand(100, 1, 28, 28), torch.randint(10, (100,))
 train_loader = [(torch.rand(128, 1, 28, 28), torch.randint(10, (128,))) for _ in range(8)]
 

@@ -6,7 +6,9 @@ Other than there: one script for all, with a logger of its own for each.
 import logging
 
 # 1. the global configuration of logging
-logging.basicConfig(level=logging.INFO, format="%(asctime)s - %(name)s - %(levelname)s - %(message)s")
+logging.basicConfig(
+    level=logging.INFO, format="%(asctime)s - %(name)s - %(levelname)s - %(message)s"
+)
 logger = logging.getLogger("one")
 logger.info("to the console")
 
@@ -23,7 +25,9 @@ logger.info("to the file")
 logger = logging.getLogger("three")
 logger.propagate = False
 logger.setLevel(level=logging.WARN)
-formatter = logging.Formatter(fmt="%(asctime)s - %(name)s - %(levelname)s - %(message)s", datefmt="%Y/%m/%d %H:%M:%S")
+formatter = logging.Formatter(
+    fmt="%(asctime)s - %(name)s - %(levelname)s - %(message)s", datefmt="%Y/%m/%d %H:%M:%S"
+)
 handler = logging.StreamHandler()
 handler.setFormatter(formatter)
 logger.addHandler(handler)

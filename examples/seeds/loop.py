@@ -1,7 +1,7 @@
 """The training that the text of 2021 shows, and its four schedules, beside the same by an engine.
 
-Other than there: the device is "cpu", which stands as "cude" there; model, data and criterion are small ones; the
-learning rates that it lists in comments are each tried.
+Other than there: the device is "cpu", which stands as "cude" there; model, data and criterion are
+small ones; the learning rates that it lists in comments are each tried.
 """
 
 import torch
@@ -14,7 +14,9 @@ device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 epoch = 3
 criterion = nn.CrossEntropyLoss()
 draw = torch.Generator().manual_seed(0)
-train_loader = [(torch.rand(8, 4, generator=draw), torch.randint(2, (8,), generator=draw)) for _ in range(5)]
+train_loader = [
+    (torch.rand(8, 4, generator=draw), torch.randint(2, (8,), generator=draw)) for _ in range(5)
+]
 
 
 def made():
@@ -62,9 +64,13 @@ def by_engine():
 
 SCHEDULES = {
     "StepLR": lambda optimizer: lr_scheduler.StepLR(optimizer, step_size=30, gamma=0.1),
-    "MultiStepLR": lambda optimizer: lr_scheduler.MultiStepLR(optimizer, milestones=[10, 30, 80], gamma=0.1),
+    "MultiStepLR": lambda optimizer: lr_scheduler.MultiStepLR(
+        optimizer, milestones=[10, 30, 80], gamma=0.1
+    ),
     "ExponentialLR": lambda optimizer: lr_scheduler.ExponentialLR(optimizer, gamma=0.9),
-    "CosineAnnealingLR": lambda optimizer: lr_scheduler.CosineAnnealingLR(optimizer, T_max=100, eta_min=0),
+    "CosineAnnealingLR": lambda optimizer: lr_scheduler.CosineAnnealingLR(
+        optimizer, T_max=100, eta_min=0
+    ),
 }
 
 
@@ -81,7 +87,9 @@ def of_torch(schedule, epochs=100):
 
 def of_engine(schedule, epochs=100):
     model, optimizer = made()
-    process = Supervised(model, criterion, backward=Backward(optimizer, schedule=schedule(optimizer)))
+    process = Supervised(
+        model, criterion, backward=Backward(optimizer, schedule=schedule(optimizer))
+    )
     engine, rates = Engine(process, train_loader[:1], epochs=epochs, device=device), []
     engine.on("step_begin")(lambda: rates.append(optimizer.param_groups[0]["lr"]))
     engine.run()

@@ -1,7 +1,7 @@
 """Means over what was measured, as the README of thexp shows them.
 
-Other than there: the imports, which it leaves out, and a seed. The means run over all five epochs, as they do there;
-call `am.reset()` at the begin of an epoch for the means of each.
+Other than there: the imports, which it leaves out, and a seed. The means run over all five epochs,
+as they do there; call `am.reset()` at the begin of an epoch for the means of each.
 """
 
 import torch

@@ -1,7 +1,8 @@
 """Training on several processes: the ten steps of the text are one option.
 
-Other than in the text of 2021: no process group, no sampler, no `set_epoch`, no batch size divided by hand, and no
-model wrapped: `make_data_parallel` there forgets to give its model back. `python parallel.py 1` trains on one process.
+Other than in the text of 2021: no process group, no sampler, no `set_epoch`, no batch size divided
+by hand, and no model wrapped: `make_data_parallel` there forgets to give its model back. `python
+parallel.py 1` trains on one process.
 """
 
 import sys

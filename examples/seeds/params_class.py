@@ -1,4 +1,5 @@
-"""Parameters with defaults in a class of their own, as the README of thexp shows them, in both its forms.
+"""Parameters with defaults in a class of their own, as the README of thexp shows them, in both its
+forms.
 
 Other than there: the import, and the second class for the form that stands in a comment there.
 """

@@ -1,7 +1,9 @@
-"""What the README of flame shows of a process, trained by an engine and by the two loops that stand below it there.
+"""What the README of flame shows of a process, trained by an engine and by the two loops that stand
+below it there.
 
-Other than there: `criterion` is `self.criterion` and asked for by its name, since it is a module as the model is;
-tensors are moved by the engine and not by `.cuda`; `eval` is there, which the second loop calls. The calls are noted.
+Other than there: `criterion` is `self.criterion` and asked for by its name, since it is a module as
+the model is; tensors are moved by the engine and not by `.cuda`; `eval` is there, which the second
+loop calls. The calls are noted.
 """
 
 import torch
@@ -81,7 +83,10 @@ def made():
 
 def images(count):
     draw = torch.Generator().manual_seed(0)
-    return [(torch.rand(8, 4, 4, generator=draw), torch.randint(3, (8,), generator=draw)) for _ in range(count)]
+    return [
+        (torch.rand(8, 4, 4, generator=draw), torch.randint(3, (8,), generator=draw))
+        for _ in range(count)
+    ]
 
 
 def by_hand(supervised_process, dataloader):
@@ -101,7 +106,9 @@ def main():
     print(*CALLS)
     print("the calls are those of the loop:", listed == CALLS)
     pairs = zip(by_engine.model.parameters(), by_loop.model.parameters(), strict=True)
-    print("the weights are those of the loop:", all(torch.equal(one, other) for one, other in pairs))
+    print(
+        "the weights are those of the loop:", all(torch.equal(one, other) for one, other in pairs)
+    )
 
     CALLS.clear()
     by_loop.eval()

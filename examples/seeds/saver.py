@@ -1,6 +1,7 @@
 """Keypoints, checkpoints and models, each with its info beside it.
 
-From thexp, "模型保存". Changed: the import; a checkpoint is a folder, and what is printed are the names.
+From thexp, "模型保存". Changed: the import; a checkpoint is a folder, and what is printed are the
+names.
 """
 
 from assay.engine import Saver

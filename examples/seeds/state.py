@@ -1,4 +1,5 @@
-"""What the README of flame shows of a state: its fields, their defaults, and what is saved of it."""
+"""What the README of flame shows of a state: its fields, their defaults, and what is saved of
+it."""
 
 from assay.engine import State
 
@@ -23,4 +24,11 @@ state.epoch, state.step, state.metrics = 2, 7, {"valid": {"acc": 0.5, "loss": [1
 state.batch = state.output = state.dataloader = "not kept"
 loaded = State()
 loaded.load_state_dict(state.state_dict())
-print(loaded.epoch, loaded.global_iteration, loaded.metrics, loaded.batch, loaded.output, loaded.dataloader)
+print(
+    loaded.epoch,
+    loaded.global_iteration,
+    loaded.metrics,
+    loaded.batch,
+    loaded.output,
+    loaded.dataloader,
+)

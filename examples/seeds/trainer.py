@@ -1,6 +1,7 @@
 """The quick start of thexp: a model, a trainer, and its parameters.
 
-Other than there: the names come from assay and torch, and noise made here stands for `torchvision.datasets.FakeData`.
+Other than there: the names come from assay and torch, and noise made here stands for
+`torchvision.datasets.FakeData`.
 """
 
 import torch
@@ -39,7 +40,9 @@ class MyTrainer(Trainer):
         self.model = MyModel()
         self.optim = SGD(self.model.parameters(), lr=params.lr)
         dataset = FakeData()
-        train_loader = eval_loader = test_loader = DataLoader(dataset, shuffle=True, batch_size=32, drop_last=True)
+        train_loader = eval_loader = test_loader = DataLoader(
+            dataset, shuffle=True, batch_size=32, drop_last=True
+        )
 
         self.regist_databundler(
             train=train_loader,

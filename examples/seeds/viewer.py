@@ -1,7 +1,7 @@
 """Looking at what was recorded, and at variables of this machine, as the README of thexp shows it.
 
-It looks at what `experiment.py` has left in the folder where it is run. Other than there: the imports, functions in
-place of one viewer, and ids as they come; `globs[nddatasets]` has its quotes.
+It looks at what `experiment.py` has left in the folder where it is run. Other than there: the
+imports, functions in place of one viewer, and ids as they come; `globs[nddatasets]` has its quotes.
 """
 
 import pprint as pp

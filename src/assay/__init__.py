@@ -1,7 +1,7 @@
 """Train PyTorch models from one config file, and keep a record of every run.
 
-This is the face of assay: names that are looked up when they are first used, so that `import assay` costs nothing and
-needs no torch.
+This is the face of assay: names that are looked up when they are first used, so that `import assay`
+costs nothing and needs no torch.
 """
 
 from __future__ import annotations

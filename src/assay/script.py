@@ -34,20 +34,21 @@ def start(
     keep_output: bool = True,
     resume: str | None = None,
 ) -> Run:
-    """Begin to record a run, from any script: `with assay.start(tag="mnist", config={"lr": 1e-3}) as run: ...`.
+    """Begin to record a run, from any script: `with assay.start(tag="mnist", config={"lr": 1e-3})
+    as run: ...`.
 
-    It belongs to the project around `project` (a folder; else the working directory), which becomes one when it is
-    none. What the process prints meanwhile is kept in `output.txt`, children and C code included, but not in notebooks.
-    The environment variable ASSAY=off switches recording off.
+    It belongs to the project around `project` (a folder; else the working directory), which becomes
+    one when it is none. What the process prints meanwhile is kept in `output.txt`, children and C
+    code included, but not in notebooks. The environment variable ASSAY=off switches recording off.
 
-    `config` is a mapping, or what can be one: an argparse.Namespace, a dataclass, a Params. What in it is no plain data
-    is recorded as `Run.value` does; InputError names what cannot be.
+    `config` is a mapping, or what can be one: an argparse.Namespace, a dataclass, a Params. What in
+    it is no plain data is recorded as `Run.value` does; InputError names what cannot be.
 
-    `resume` continues the record of a script as a further attempt. "auto" takes the newest one with this
-    tag and config that neither finished nor is being written, or begins a new one; else it is the id, tag
-    or path of a run. `run.step` is where the attempt begins: at the newest checkpoint in the folder of the
-    run, else after the last recorded step. InputError for a run that no script has recorded, LeaseError
-    for one that another process writes.
+    `resume` continues the record of a script as a further attempt. "auto" takes the newest one with
+    this tag and config that neither finished nor is being written, or begins a new one; else it is
+    the id, tag or path of a run. `run.step` is where the attempt begins: at the newest checkpoint
+    in the folder of the run, else after the last recorded step. InputError for a run that no script
+    has recorded, LeaseError for one that another process writes.
     """
     if is_off():
         return Run(None)
@@ -67,16 +68,25 @@ def start(
     secrets.add(secrets_under(settings))
     written = without_secrets(tree, secrets, has_references=False)
     described: dict[str, Any] = {
-        "config_toml": dump(written),  # what cannot be written down is refused before anything is made
+        "config_toml": dump(
+            written
+        ),  # what cannot be written down is refused before anything is made
         "config_hash": whole_hash(tree),
         "seedless_hash": whole_hash(tree, seed=False),
         "code_dirs": [Path(folder) for folder in code_dirs],
         "keep_output": keep_output,
         "secrets": secrets,
     }
-    home = project if isinstance(project, Project) else open_project(Path(project or Path.cwd()), create=True)
+    home = (
+        project
+        if isinstance(project, Project)
+        else open_project(Path(project or Path.cwd()), create=True)
+    )
     if home.is_new:
-        print(f"assay: {visible(str(home.root))} is a project now (it has a folder .assay/).", file=sys.stderr)
+        print(
+            f"assay: {visible(str(home.root))} is a project now (it has a folder .assay/).",
+            file=sys.stderr,
+        )
     tag = str(tag or "")
     view = None
     if resume == AUTO:
@@ -100,7 +110,8 @@ def is_of_script(view: RunView) -> bool:
 
 
 def unfinished(project: Project, tag: str, config_hash: str) -> RunView | None:
-    """Return the newest run of a script with this tag and config that did not finish and that nobody writes."""
+    """Return the newest run of a script with this tag and config that did not finish and that
+    nobody writes."""
     from assay.query.run import RunView
 
     found = []
@@ -111,7 +122,12 @@ def unfinished(project: Project, tag: str, config_hash: str) -> RunView | None:
         except AssayError:  # a record that cannot be read is none to resume
             continue
         is_meant = file.kind == "train" and file.tag == tag and file.attempts
-        if is_meant and file.newest.config_hash == config_hash and is_of_script(view) and not view.origin:
+        if (
+            is_meant
+            and file.newest.config_hash == config_hash
+            and is_of_script(view)
+            and not view.origin
+        ):
             found.append(view)
     found = [view for view in found if view.status not in ("finished", "running")]
     return max(found, key=lambda view: view.file.created_ns, default=None)
@@ -125,10 +141,14 @@ def _recorded(address: str, project: Project) -> RunView:
     if view.kind == "train" and is_of_script(view):
         return view
     fix = f"assay resume {view.id}" if view.kind == "train" else ""
-    raise InputError(f"The run {view.id} was not recorded by a script.", where=str(view.path), fix=fix)
+    raise InputError(
+        f"The run {view.id} was not recorded by a script.", where=str(view.path), fix=fix
+    )
 
 
-def _resumed(view: RunView, project: Project, tree: Table, described: Mapping[str, Any]) -> RunRecorder:
+def _resumed(
+    view: RunView, project: Project, tree: Table, described: Mapping[str, Any]
+) -> RunRecorder:
     """Begin a further attempt of a run that a script has recorded."""
     from assay.config import changed_keys, load
 
@@ -136,7 +156,9 @@ def _resumed(view: RunView, project: Project, tree: Table, described: Mapping[st
     changed = [change.key for change in changed_keys(old, tree)]
     steps = [each.step for each in view.checkpoints if each.step is not None]
     step = max(steps, default=max((each.step for each in view.summaries.values()), default=0))
-    print(f"assay: resuming {view.id} ({visible(view.status_text)}) from step {step}", file=sys.stderr)
+    print(
+        f"assay: resuming {view.id} ({visible(view.status_text)}) from step {step}", file=sys.stderr
+    )
     return RunRecorder.resume(
         view.folder,
         from_step=step,

@@ -94,7 +94,9 @@ def typed(argument: str) -> Judged:
         ("bare", "3", "3"),
     ],
 )
-def test_a_value_that_fits_becomes_what_the_type_asks_for(name: str, value: object, becomes: object) -> None:
+def test_a_value_that_fits_becomes_what_the_type_asks_for(
+    name: str, value: object, becomes: object
+) -> None:
     found = judge(name, value)
 
     assert found.misfits == ()
@@ -137,7 +139,9 @@ def test_what_does_not_fit_is_said_in_our_words_with_the_way_to_mend_it(
 
 def test_the_part_that_does_not_fit_is_named() -> None:
     assert [misfit.inside for misfit in judge("betas", [0.9, "x"]).misfits] == [(1,)]
-    assert [misfit.inside for misfit in judge("heads", [{"size": 1}, {"size": "x"}]).misfits] == [(1, "size")]
+    assert [misfit.inside for misfit in judge("heads", [{"size": 1}, {"size": "x"}]).misfits] == [
+        (1, "size")
+    ]
 
 
 @pytest.mark.parametrize(

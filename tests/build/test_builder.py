@@ -72,7 +72,9 @@ def project(write: Write) -> Iterator[Path]:
         yield place
 
 
-def make(root: Table, path: str, context: Context | None = None, *user_dirs: Path, **how: Any) -> Any:
+def make(
+    root: Table, path: str, context: Context | None = None, *user_dirs: Path, **how: Any
+) -> Any:
     where = parse_dotted(path)
     node = get_at(root, where)
     assert node is not None
@@ -132,7 +134,10 @@ def test_objects_that_need_each_other_are_a_clear_error(project: Path, tree: Tre
         """
     )
 
-    for path, chain in (("a", "`a` -> `a.dataset` -> `b` -> `a`"), ("chase", "`caught` -> `chase` -> `caught`")):
+    for path, chain in (
+        ("a", "`a` -> `a.dataset` -> `b` -> `a`"),
+        ("chase", "`caught` -> `chase` -> `caught`"),
+    ):
         with pytest.raises(ConfigError) as caught:
             make(root, path, None, project)
         (problem,) = caught.value.problems
@@ -157,7 +162,9 @@ def test_lists_tables_and_references_to_data_become_plain_values(project: Path, 
 
 
 def test_a_list_that_is_referred_to_stays_one_object(tree: Tree) -> None:
-    root = tree('pair = ["@sizes", "@sizes"]\nsizes = [[1], { type = "torch.nn.ReLU" }]\nitem = "@sizes.1"\n')
+    root = tree(
+        'pair = ["@sizes", "@sizes"]\nsizes = [[1], { type = "torch.nn.ReLU" }]\nitem = "@sizes.1"\n'
+    )
     context = Context()
 
     first, second = make(root, "pair", context)
@@ -203,11 +210,19 @@ def test_what_does_not_fit_is_a_problem_at_its_place(project: Path, tree: Tree) 
         make(root, "typed", None, project)
 
     (problem,) = caught.value.problems
-    assert (problem.kind, problem.key, str(problem.origin)) == ("wrong-type", "typed.pair", "digits.toml:3:12")
+    assert (problem.kind, problem.key, str(problem.origin)) == (
+        "wrong-type",
+        "typed.pair",
+        "digits.toml:3:12",
+    )
 
 
-def test_unknown_targets_and_references_are_problems_at_their_place(project: Path, tree: Tree) -> None:
-    root = tree('[dataset]\ntype = "parts.Datset"\n[loader]\ntype = "parts.Loader"\ndataset = "@datset"\nx = "@[["\n')
+def test_unknown_targets_and_references_are_problems_at_their_place(
+    project: Path, tree: Tree
+) -> None:
+    root = tree(
+        '[dataset]\ntype = "parts.Datset"\n[loader]\ntype = "parts.Loader"\ndataset = "@datset"\nx = "@[["\n'
+    )
 
     with pytest.raises(ConfigError) as caught:
         make(root, "dataset", None, project)
@@ -226,8 +241,12 @@ def test_unknown_targets_and_references_are_problems_at_their_place(project: Pat
         make(root, "loader.x", None, project)
 
 
-def test_required_parameters_come_from_the_context_and_defaults_stay(project: Path, tree: Tree) -> None:
-    root = tree('[dataset]\ntype = "parts.Dataset"\n[process]\ntype = "parts.Process"\noptimizer = "@none"\n')
+def test_required_parameters_come_from_the_context_and_defaults_stay(
+    project: Path, tree: Tree
+) -> None:
+    root = tree(
+        '[dataset]\ntype = "parts.Dataset"\n[process]\ntype = "parts.Process"\noptimizer = "@none"\n'
+    )
     context, model = Context(), torch.nn.Linear(1, 1)
     context.set("model", model)
     context.set("seed", 7)
@@ -270,7 +289,9 @@ def test_under_inject_a_default_is_filled_by_a_role(project: Path, tree: Tree) -
 def test_device_goes_by_name_into_the_users_code_only(
     project: Path, write: Write, tree: Tree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.syspath_prepend(write("lib", foreign_devices="def device_of(device): return device\n"))
+    monkeypatch.syspath_prepend(
+        write("lib", foreign_devices="def device_of(device): return device\n")
+    )
     root = tree('[mine]\ntype = "parts.device_of"\n[foreign]\ntype = "foreign_devices.device_of"\n')
     context = Context()
     context.set("device", "cpu")
@@ -290,7 +311,9 @@ def test_everything_missing_is_told_at_once(project: Path, tree: Tree) -> None:
 
 
 def test_two_candidates_say_for_what_they_were_asked(project: Path, tree: Tree) -> None:
-    root = tree('a = { type = "parts.Dataset" }\nb = { type = "parts.Dataset" }\n[process]\ntype = "parts.Process"\n')
+    root = tree(
+        'a = { type = "parts.Dataset" }\nb = { type = "parts.Dataset" }\n[process]\ntype = "parts.Process"\n'
+    )
     context = Context()
     for name in "ab":
         context.set(name, make(root, name, context, project))
@@ -304,7 +327,9 @@ def test_two_candidates_say_for_what_they_were_asked(project: Path, tree: Tree) 
 def test_an_error_of_the_called_code_keeps_its_type_and_place_and_says_where_it_was_asked_for(
     project: Path, tree: Tree
 ) -> None:
-    root = tree('x = 1\n\n[outer]\ntype = "parts.Loader"\n[outer.dataset]\ntype = "parts.boom"\nwhy = "because"\n')
+    root = tree(
+        'x = 1\n\n[outer]\ntype = "parts.Loader"\n[outer.dataset]\ntype = "parts.boom"\nwhy = "because"\n'
+    )
 
     with pytest.raises(KeyError, match="because") as caught:
         make(root, "outer", None, project)
@@ -329,12 +354,16 @@ def test_a_node_that_was_replaced_is_built_anew(project: Path, tree: Tree) -> No
     assert make(large, "dataset", context, project).size == 2
 
 
-def test_instantiate_builds_from_python(project: Path, tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_instantiate_builds_from_python(
+    project: Path, tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(project)
     node = tree('[m]\ntype = "torch.nn.Linear"\nargs = [2, 3]\n').items["m"]
 
     assert instantiate("torch.nn.Linear", 2, out_features=3).out_features == 3
-    assert instantiate({"type": "torch.nn.Linear", "in_features": 2}, out_features=3).in_features == 2
+    assert (
+        instantiate({"type": "torch.nn.Linear", "in_features": 2}, out_features=3).in_features == 2
+    )
     assert instantiate(node, bias=False).bias is None
     assert instantiate("parts.Dataset", size=5).size == 5
     assert instantiate(lambda x: x + 1, 2) == 3
@@ -349,7 +378,10 @@ def test_instantiate_builds_lists_and_what_looks_like_one() -> None:
     plain = [linear, {"type": "torch.nn.ReLU"}]
     config = OmegaConf.create(flags={"allow_objects": True})
     config.test = plain
-    config.both = {"parts": [{"type": "torch.nn.Sequential", "args": plain}], "name": "torch.nn.ReLU"}
+    config.both = {
+        "parts": [{"type": "torch.nn.Sequential", "args": plain}],
+        "name": "torch.nn.ReLU",
+    }
 
     for given in (plain, tuple(plain), config.test):
         first, second = instantiate(given)
@@ -407,10 +439,24 @@ def from_here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("from_here")
-def test_instantiate_follows_value_references_in_what_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_instantiate_follows_value_references_in_what_it_is_given(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("WIDTH", "7")
-    inner = {"type": "test_builder.Holder", "a": "${..width}", "b": "${.c}", "c": 2, "d": "${width}"}
-    tree = {"type": "test_builder.Holder", "width": 5, "inner": inner, "env": "${env:WIDTH}", "text": "$${x}"}
+    inner = {
+        "type": "test_builder.Holder",
+        "a": "${..width}",
+        "b": "${.c}",
+        "c": 2,
+        "d": "${width}",
+    }
+    tree = {
+        "type": "test_builder.Holder",
+        "width": 5,
+        "inner": inner,
+        "env": "${env:WIDTH}",
+        "text": "$${x}",
+    }
 
     built = instantiate(tree)
 
@@ -438,7 +484,9 @@ def test_instantiate_tells_a_reference_that_it_cannot_follow(tree: Any, message:
 
 @pytest.mark.usefixtures("from_here")
 def test_a_dataclass_and_a_named_tuple_reach_the_call_as_what_they_are() -> None:
-    built = instantiate(L("test_builder.Holder")(spec=Spec(3), shapes=[Shape(1, width=2), Shape(2)]))
+    built = instantiate(
+        L("test_builder.Holder")(spec=Spec(3), shapes=[Shape(1, width=2), Shape(2)])
+    )
 
     assert built.named == {"spec": Spec(3), "shapes": [Shape(1, 2), Shape(2)]}
     assert isinstance(built.named["spec"], Spec)
@@ -446,7 +494,11 @@ def test_a_dataclass_and_a_named_tuple_reach_the_call_as_what_they_are() -> None
 
 @pytest.mark.usefixtures("from_here")
 def test_calls_of_hydra_and_lazy_config_are_taken_with_a_note() -> None:
-    tree = {"_target_": "test_builder.Holder", "_args_": [1, {"_target_": Spec, "channels": 2}], "_partial_": False}
+    tree = {
+        "_target_": "test_builder.Holder",
+        "_args_": [1, {"_target_": Spec, "channels": 2}],
+        "_partial_": False,
+    }
 
     with pytest.warns(UserWarning, match=r"`_target_` is `type` here, 2 times in this config"):
         built = instantiate(tree)

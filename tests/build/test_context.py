@@ -154,7 +154,9 @@ def test_a_newtype_alias_finds_what_was_declared_with_it() -> None:
     assert context.get(Args) == {"lr": 2}
 
 
-@pytest.mark.parametrize("kind", [int, str, dict, list, object, bool, list[int], Iterable, int | str, Any])
+@pytest.mark.parametrize(
+    "kind", [int, str, dict, list, object, bool, list[int], Iterable, int | str, Any]
+)
 def test_builtin_types_are_never_looked_up(kind: Any) -> None:
     context = Context()
     context.set("count", 3)
@@ -424,7 +426,10 @@ def test_a_role_never_fills_the_parameter_of_another_role() -> None:
     def process(model: Base, criterion: Base, module: Base) -> None: ...
 
     assert context.source(parameter(process, "criterion")) is None
-    model, module = context.source(parameter(process, "model")), context.source(parameter(process, "module"))
+    model, module = (
+        context.source(parameter(process, "model")),
+        context.source(parameter(process, "module")),
+    )
     assert model is not None and model.value is net
     assert module is not None and module.value is net
 
@@ -602,7 +607,9 @@ def test_inject_on_a_class_and_on_its_init_give_the_same_and_nothing_needs_to_be
         @provides
         def configure_config(self, args: Args) -> Config:
             calls.append("config")
-            return Config({"train_batch_size": args["batch_size"], "val_batch_size": args["batch_size"]})
+            return Config(
+                {"train_batch_size": args["batch_size"], "val_batch_size": args["batch_size"]}
+            )
 
     @inject
     class OnClass:
@@ -616,7 +623,11 @@ def test_inject_on_a_class_and_on_its_init_give_the_same_and_nothing_needs_to_be
 
     container = Context(Module)
 
-    assert container.get(OnClass).cfg == container.get(OnInit).cfg == {"train_batch_size": 16, "val_batch_size": 16}
+    assert (
+        container.get(OnClass).cfg
+        == container.get(OnInit).cfg
+        == {"train_batch_size": 16, "val_batch_size": 16}
+    )
     assert container.get(OnClass) is container.get(OnClass)
     assert container.get(Config) is container.get(OnClass).cfg
     assert calls == ["args", "config"]
@@ -626,9 +637,14 @@ def test_inject_on_a_class_and_on_its_init_give_the_same_and_nothing_needs_to_be
 def test_the_snippet_on_dependency_injection_prints_what_it_should() -> None:
     script = EXAMPLES / "seeds" / "dependency_injection.py"
 
-    ran = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, env=ENVIRONMENT, check=False)
+    ran = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, env=ENVIRONMENT, check=False
+    )
 
-    assert (ran.returncode, ran.stdout) == (0, "{'train_batch_size': 16, 'val_batch_size': 16}\n"), ran.stderr
+    assert (ran.returncode, ran.stdout) == (
+        0,
+        "{'train_batch_size': 16, 'val_batch_size': 16}\n",
+    ), ran.stderr
 
 
 @pytest.mark.row("D10")
@@ -647,7 +663,8 @@ def test_an_event_with_an_injected_handler_calls_what_one_with_a_plain_function_
     injected.__annotations__ = {"state": Optimizer, "model": Net}
 
     def calls(function: Callable[..., None], events: int) -> dict[str, int]:
-        """How often each function written in Python is called while an event happens `events` times."""
+        """How often each function written in Python is called while an event happens `events`
+        times."""
         bus = Bus(context.bind)
         bus.add(Handler(event=Event.STEP_END, fn=function))
         point = bus.points[Event.STEP_END]
@@ -733,14 +750,22 @@ def test_one_name_provided_by_two_is_told_with_both() -> None:
 
 def test_what_is_promised_is_known_but_cannot_be_had_yet() -> None:
     context = Context()
-    context.promise("optimizer", Promise(type=Optimizer, paths=(("optimizer",),), names=("params",)))
+    context.promise(
+        "optimizer", Promise(type=Optimizer, paths=(("optimizer",),), names=("params",))
+    )
     context.provide(lambda optimizer: optimizer, name="writer", type=Writer)
 
     def hook(optimizer: Optimizer) -> None: ...
 
     hook.__annotations__ = {"optimizer": Optimizer}
-    for ask in (lambda: context.get("optimizer"), lambda: context.get(Optimizer), lambda: context.bind(hook)):
-        with pytest.raises(ContextError, match="not there yet: it is made from `params` and `optimizer`"):
+    for ask in (
+        lambda: context.get("optimizer"),
+        lambda: context.get(Optimizer),
+        lambda: context.bind(hook),
+    ):
+        with pytest.raises(
+            ContextError, match="not there yet: it is made from `params` and `optimizer`"
+        ):
             ask()
     assert "optimizer" not in context and context.try_get("optimizer", 3) == 3
     assert context.promised() == ["optimizer"]
@@ -804,7 +829,8 @@ def test_a_pipe_that_holds_the_context_is_stopped_before_it_reaches_worker_proce
         iter(loader)
     assert caught.value.where.endswith(".stage.ctx")
 
-    # A forked process copies nothing by name, so it must be asked before; the model would be sent without a word.
+    # A forked process copies nothing by name, so it must be asked before; the model would be sent
+    # without a word.
     for name, held in {"ctx": context, "task": SimpleNamespace(net=model)}.items():
         with pytest.raises(InputError) as told:
             context.check_for_workers(Pipe(**{name: held}), "data.train.source")

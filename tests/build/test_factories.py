@@ -68,7 +68,9 @@ def test_a_partial_node_is_a_factory_and_every_other_an_object(project: Path, tr
     assert type(made("data")).made == 1
 
 
-def test_what_a_factory_is_given_is_checked_and_what_it_lacks_is_not(project: Path, tree: Tree) -> None:
+def test_what_a_factory_is_given_is_checked_and_what_it_lacks_is_not(
+    project: Path, tree: Tree
+) -> None:
     wrong = tree(CONFIG.replace("size = 2", 'sise = 2, batch_size = "x"').replace("= false", "= 1"))
 
     problems = check_signatures(wrong, user_dirs=[project])
@@ -120,7 +122,9 @@ def test_a_mapping_for_a_configurable_class_is_checked_and_built_like_keyword_ar
 
 
 def test_late_arguments_win_over_what_is_written() -> None:
-    layer = instantiate({"type": "torch.nn.Linear", "in_features": 2, "out_features": 3}, out_features=4)
+    layer = instantiate(
+        {"type": "torch.nn.Linear", "in_features": 2, "out_features": 3}, out_features=4
+    )
     assert layer.weight.shape == (4, 2)
 
     sgd = instantiate({"type": "torch.optim.SGD", "lr": 0.1, "_partial_": True})
@@ -135,7 +139,9 @@ def test_late_arguments_win_over_what_is_written() -> None:
 def test_what_gives_a_tree_is_built_as_that_tree() -> None:
     class Params:
         def tree(self) -> Any:
-            return from_plain({"type": "torch.nn.Linear", "in_features": 2}, Origin(source="<python>"))
+            return from_plain(
+                {"type": "torch.nn.Linear", "in_features": 2}, Origin(source="<python>")
+            )
 
     assert instantiate(Params(), out_features=3).weight.shape == (3, 2)
     assert instantiate(torch.nn.Linear, 2, out_features=3).weight.shape == (3, 2)

@@ -25,11 +25,14 @@ class Base:
 
 
 def taking_more(function: Callable[..., None]) -> Callable[..., None]:
-    """Wrap an `__init__` as transformers does: every keyword that it does not know becomes an attribute."""
+    """Wrap an `__init__` as transformers does: every keyword that it does not know becomes an
+    attribute."""
 
     @functools.wraps(function)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        known = {name: value for name, value in kwargs.items() if name in ("width", "depth", "rate")}
+        known = {
+            name: value for name, value in kwargs.items() if name in ("width", "depth", "rate")
+        }
         function(self, *args, **known)
         vars(self).update({name: value for name, value in kwargs.items() if name not in known})
 
@@ -215,7 +218,9 @@ def around_b(**kwargs: Any) -> Any:
         (Factory.small, ["depth", "rate"]),
     ],
 )
-def test_what_a_parent_takes_belongs_to_what_a_child_takes(target: Any, expected: list[str]) -> None:
+def test_what_a_parent_takes_belongs_to_what_a_child_takes(
+    target: Any, expected: list[str]
+) -> None:
     assert names(target) == expected
     assert not is_open(target)
 
@@ -240,7 +245,10 @@ def test_arguments_by_position_go_where_the_star_goes() -> None:
     assert with_args is not None
     assert plain is not None
 
-    assert [parameter.name for i in range(2) if (parameter := with_args.at(i))] == ["width", "depth"]
+    assert [parameter.name for i in range(2) if (parameter := with_args.at(i))] == [
+        "width",
+        "depth",
+    ]
     assert plain.at(0) is None
 
 
@@ -305,7 +313,9 @@ def test_a_key_that_no_parent_takes_is_an_error_and_no_note(write: Write, tree: 
     ]
 
 
-def test_what_goes_through_kwargs_is_injected_where_it_is_required(write: Write, tree: Tree) -> None:
+def test_what_goes_through_kwargs_is_injected_where_it_is_required(
+    write: Write, tree: Tree
+) -> None:
     project = write(
         model="""
         import torch

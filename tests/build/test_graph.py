@@ -84,7 +84,9 @@ def test_a_sound_graph_has_no_problems_and_nothing_of_it_is_built(check: Check) 
     )
 
 
-def test_a_missing_provider_is_told_with_the_whole_path_and_where_the_config_asks_for_it(check: Check) -> None:
+def test_a_missing_provider_is_told_with_the_whole_path_and_where_the_config_asks_for_it(
+    check: Check,
+) -> None:
     (problem,) = check(
         """
         plugins = [{ type = "parts.Toks" }]
@@ -98,7 +100,11 @@ def test_a_missing_provider_is_told_with_the_whole_path_and_where_the_config_ask
 
     assert problem.kind == "missing-provider"
     assert problem.message == "nothing provides `vocab` (Vocab), needed by `process` -> `tok`"
-    assert (problem.origin.source, problem.origin.line, problem.key) == ("digits.toml", 3, "process")
+    assert (problem.origin.source, problem.origin.line, problem.key) == (
+        "digits.toml",
+        3,
+        "process",
+    )
 
 
 def test_a_cycle_of_providers_is_told_as_a_chain(check: Check) -> None:
@@ -132,7 +138,10 @@ def test_a_part_that_needs_the_whole_is_a_cycle(check: Check) -> None:
         """
     )
 
-    assert problem.message == "these need each other to be built: `process` -> `process.net` -> `state` -> `process`"
+    assert (
+        problem.message
+        == "these need each other to be built: `process` -> `process.net` -> `state` -> `process`"
+    )
 
 
 def test_a_plugin_that_asks_for_what_is_made_later_is_told_so(check: Check) -> None:
@@ -171,7 +180,9 @@ def test_two_that_fit_are_both_named(check: Check) -> None:
 
 
 @pytest.mark.parametrize("model", ["parts.make", "parts.base"])
-def test_what_may_turn_out_to_fit_is_not_missing(check: Check, tree: Tree, write: Write, model: str) -> None:
+def test_what_may_turn_out_to_fit_is_not_missing(
+    check: Check, tree: Tree, write: Write, model: str
+) -> None:
     text = f"""
         plugins = [{{ type = "parts.Wants" }}]
         model = {{ type = "{model}" }}
@@ -186,7 +197,9 @@ def test_what_may_turn_out_to_fit_is_not_missing(check: Check, tree: Tree, write
         assert check_graph(root, planned(root, user_dirs=[project]), user_dirs=[project]) == []
 
 
-def test_the_types_of_what_is_promised_say_where_too_little_is_known(tree: Tree, write: Write) -> None:
+def test_the_types_of_what_is_promised_say_where_too_little_is_known(
+    tree: Tree, write: Write
+) -> None:
     project = write(parts=PARTS)
 
     def names(text: str) -> set[str]:
@@ -194,7 +207,9 @@ def test_the_types_of_what_is_promised_say_where_too_little_is_known(tree: Tree,
             kinds = promised_types(planned(tree(text), user_dirs=[project]))
         return {getattr(kind, "__name__", str(kind)) for kind in kinds}
 
-    assert {"Net", "Tok"} <= names('plugins = [{ type = "parts.Toks" }]\nmodel = { type = "parts.typed" }')
+    assert {"Net", "Tok"} <= names(
+        'plugins = [{ type = "parts.Toks" }]\nmodel = { type = "parts.typed" }'
+    )
     assert "Any" not in names('model = { type = "parts.typed" }')
     assert "Any" in names('model = { type = "parts.make" }')
     assert "Any" not in names("")

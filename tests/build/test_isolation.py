@@ -47,7 +47,9 @@ def test_packages_and_folders_without_init_leave_too(write: Write) -> None:
     assert not {"nets", "nets.big", "loose", "loose.part"} & sys.modules.keys()
 
 
-def test_a_user_module_named_like_a_loaded_package_wins_and_the_package_comes_back(write: Write) -> None:
+def test_a_user_module_named_like_a_loaded_package_wins_and_the_package_comes_back(
+    write: Write,
+) -> None:
     installed = ModuleType("taken_name")
     sys.modules["taken_name"] = installed
     sys.modules["taken_name.part"] = ModuleType("taken_name.part")
@@ -63,7 +65,9 @@ def test_a_user_module_named_like_a_loaded_package_wins_and_the_package_comes_ba
         del sys.modules["taken_name"], sys.modules["taken_name.part"]
 
 
-def test_what_the_script_had_imported_is_as_it_was_afterwards(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_script_had_imported_is_as_it_was_afterwards(
+    write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
     project = write(scripted="class Net: pass")
     monkeypatch.syspath_prepend(project)
     before = importlib.import_module("scripted")
@@ -140,7 +144,9 @@ def test_a_venv_inside_the_users_folder_is_not_the_users_code(tmp_path: Path) ->
 
     assert lies_under(str(tmp_path / "model.py"), roots)
     assert lies_under(str(tmp_path / "src" / "model.py"), roots)
-    assert not lies_under(str(tmp_path / ".venv" / "lib" / "python3.11" / "site-packages" / "evil.py"), roots)
+    assert not lies_under(
+        str(tmp_path / ".venv" / "lib" / "python3.11" / "site-packages" / "evil.py"), roots
+    )
     assert not lies_under(str(tmp_path) + "-other/model.py", roots)
 
 
@@ -177,12 +183,16 @@ def test_odd_things_among_the_modules_are_not_asked_anything() -> None:
 def test_importing_the_room_loads_neither_torch_nor_pydantic() -> None:
     script = "import sys, assay.build; print(sorted({'torch', 'pydantic', 'numpy'} & sys.modules.keys()))"
 
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
 
     assert done.stdout.strip() == "[]"
 
 
-def test_a_user_module_named_like_one_of_pythons_that_nobody_loaded_leaves_too(write: Write) -> None:
+def test_a_user_module_named_like_one_of_pythons_that_nobody_loaded_leaves_too(
+    write: Write,
+) -> None:
     sys.modules.pop("this", None)
     project = write(this="class Net: pass")
 
@@ -217,12 +227,18 @@ def test_an_extension_module_in_the_users_folder_is_loaded_once_only(write: Writ
 
 
 def test_nothing_keeps_the_users_classes_when_the_run_is_over(write: Write) -> None:
-    project = write(model="class Node:\n    def __init__(self, parent: 'Node | None' = None, size: int = 1): ...\n")
+    project = write(
+        model="class Node:\n    def __init__(self, parent: 'Node | None' = None, size: int = 1): ...\n"
+    )
     origin = Origin(source="x.toml")
-    root = Table({"model": from_plain({"type": "model.Node", "size": 2, "parent": 3}, origin)}, origin)
+    root = Table(
+        {"model": from_plain({"type": "model.Node", "size": 2, "parent": 3}, origin)}, origin
+    )
 
     with user_code([project]):
-        assert [problem.kind for problem in check_signatures(root, user_dirs=[project])] == ["wrong-type"]
+        assert [problem.kind for problem in check_signatures(root, user_dirs=[project])] == [
+            "wrong-type"
+        ]
         node = weakref.ref(importlib.import_module("model").Node)
         assert node() is not None
     gc.collect()

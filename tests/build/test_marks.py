@@ -26,7 +26,11 @@ class FromConfig:
 
 def test_a_mapping_stands_for_keyword_arguments_and_those_beside_it_win() -> None:
     assert Net({"num_classes": 3}).all == Net(num_classes=3).all == Net(3).all == (3, 8)
-    assert Net(UserDict(num_classes=3), width=4).all == Net(cfg={"num_classes": 3}, width=4).all == (3, 4)
+    assert (
+        Net(UserDict(num_classes=3), width=4).all
+        == Net(cfg={"num_classes": 3}, width=4).all
+        == (3, 4)
+    )
     assert Net().all == (10, 8)
 
 

@@ -1,4 +1,5 @@
-"""Models and optimizers that the engine cannot train with are found by the check, before anything is built."""
+"""Models and optimizers that the engine cannot train with are found by the check, before anything
+is built."""
 
 from __future__ import annotations
 
@@ -42,7 +43,9 @@ def check(write: Write, tree: Tree) -> Check:
     return judge
 
 
-@pytest.mark.parametrize("process", ["assay.engine.Supervised", "assay.engine.OwnLoss", "parts.Mine"])
+@pytest.mark.parametrize(
+    "process", ["assay.engine.Supervised", "assay.engine.OwnLoss", "parts.Mine"]
+)
 def test_an_optimizer_whose_step_needs_a_closure_is_refused_where_the_engine_makes_the_update(
     check: Check, process: str
 ) -> None:
@@ -54,7 +57,9 @@ def test_an_optimizer_whose_step_needs_a_closure_is_refused_where_the_engine_mak
     assert named.key == "optimizer.one"
 
 
-@pytest.mark.parametrize("process", ["assay.engine.StepFunction", "parts.OwnUpdate", "parts.make_step"])
+@pytest.mark.parametrize(
+    "process", ["assay.engine.StepFunction", "parts.OwnUpdate", "parts.make_step"]
+)
 def test_it_is_fine_where_the_code_of_the_user_makes_the_update(check: Check, process: str) -> None:
     assert check(f'{LBFGS}[process]\ntype = "{process}"') == []
 
@@ -67,7 +72,9 @@ def test_of_the_optimizers_of_torch_only_lbfgs_needs_a_closure() -> None:
 
 
 def test_a_lazy_module_anywhere_in_the_model_is_refused_with_its_place(check: Check) -> None:
-    (problem,) = check('[model]\ntype = "parts.Net"\nbody = [{ type = "torch.nn.LazyConv2d", out_channels = 3 }]')
+    (problem,) = check(
+        '[model]\ntype = "parts.Net"\nbody = [{ type = "torch.nn.LazyConv2d", out_channels = 3 }]'
+    )
 
     assert (problem.kind, problem.key, problem.origin.line) == ("lazy-module", "model.body.0", 3)
     assert check('[model]\ntype = "parts.Net"\nbody = [{ type = "torch.nn.Linear" }]') == []

@@ -50,7 +50,9 @@ def test_plugins_are_entered_in_order_and_left_in_reverse_also_after_an_error() 
 
 
 @pytest.mark.row("A28")
-def test_a_plugin_that_fails_on_leaving_hides_neither_the_error_of_the_run_nor_other_plugins() -> None:
+def test_a_plugin_that_fails_on_leaving_hides_neither_the_error_of_the_run_nor_other_plugins() -> (
+    None
+):
     log: list[str] = []
     plugins = (Noted(log, "a", "exit"), Noted(log, "b"), Noted(log, "c", "exit"))
 
@@ -116,7 +118,12 @@ def test_the_handlers_of_a_plugin_are_called_with_its_object() -> None:
 
     first, second = as_plugin("plugins.0", thing).handlers()
 
-    assert (first.event, first.when, first.priority, first.name) == (Event.EPOCH_END, Every(2), 3, "Listens.epoch")
+    assert (first.event, first.when, first.priority, first.name) == (
+        Event.EPOCH_END,
+        Every(2),
+        3,
+        "Listens.epoch",
+    )
     assert second.event == Event.RUN_END
     first.fn(1)
     assert thing.heard == ["epoch 1"]

@@ -89,7 +89,9 @@ def test_an_unknown_name_is_told_with_the_three_nearest() -> None:
 
 def test_names_given_in_the_users_folders_are_forgotten_with_their_run(write: Write) -> None:
     project = write(nets="from assay.build import register\n@register('small')\nclass Small: ...\n")
-    other = write("other", nets="from assay.build import register\n@register('small')\nclass Small: ...\n")
+    other = write(
+        "other", nets="from assay.build import register\n@register('small')\nclass Small: ...\n"
+    )
     register("mine")(EvalPipe)
 
     for folder in (project, other):

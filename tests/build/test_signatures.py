@@ -185,9 +185,13 @@ def test_a_reference_where_a_target_belongs_is_left_to_the_builder(tree: Tree) -
 
 def test_escapes_and_none_are_judged_as_what_they_mean(write: Write, tree: Tree) -> None:
     project = write(model=MODEL)
-    root = tree('[model]\ntype = "model.Net"\nwidth = 1\nact = "@@relu"\nhead = "@none"\nnames = ["@@x"]\n')
+    root = tree(
+        '[model]\ntype = "model.Net"\nwidth = 1\nact = "@@relu"\nhead = "@none"\nnames = ["@@x"]\n'
+    )
 
-    assert [p.message for p in check(root, project)] == ['`act` of `model.Net` must be "relu" or "gelu", not "@relu"']
+    assert [p.message for p in check(root, project)] == [
+        '`act` of `model.Net` must be "relu" or "gelu", not "@relu"'
+    ]
 
 
 def test_what_injection_fills_is_not_missing(write: Write, tree: Tree) -> None:
@@ -206,13 +210,32 @@ def test_what_injection_fills_is_not_missing(write: Write, tree: Tree) -> None:
     def missing(**how: Any) -> list[str]:
         return [p.message.split("`")[3] for p in check(root, project, **how)]
 
-    assert missing(roles=()) == ["model", "optimizer", "device", "dtype", "other", "writer", "anything"]
-    assert missing(roles=("model", "device", "dtype")) == ["optimizer", "other", "writer", "anything"]
-    assert missing(given={"process": ["other", "device", "dtype"], "hook": ["writer"]}) == ["anything"]
+    assert missing(roles=()) == [
+        "model",
+        "optimizer",
+        "device",
+        "dtype",
+        "other",
+        "writer",
+        "anything",
+    ]
+    assert missing(roles=("model", "device", "dtype")) == [
+        "optimizer",
+        "other",
+        "writer",
+        "anything",
+    ]
+    assert missing(given={"process": ["other", "device", "dtype"], "hook": ["writer"]}) == [
+        "anything"
+    ]
 
 
-def test_a_type_that_will_be_there_fills_what_asks_for_it_or_its_base(tree: Tree, write: Write) -> None:
-    project = write(parts="import torch\ndef hook(net: torch.nn.Module, criterion: torch.nn.Module): pass\n")
+def test_a_type_that_will_be_there_fills_what_asks_for_it_or_its_base(
+    tree: Tree, write: Write
+) -> None:
+    project = write(
+        parts="import torch\ndef hook(net: torch.nn.Module, criterion: torch.nn.Module): pass\n"
+    )
     root = tree('[hook]\ntype = "parts.hook"\n')
 
     problems = check(root, project, types=[torch.nn.Linear], roles=())
@@ -245,16 +268,23 @@ def test_keys_swallowed_by_kwargs_are_notes_with_the_nearest_name(write: Write, 
 def test_all_other_keys_that_kwargs_take_are_one_note(write: Write, tree: Tree) -> None:
     project = write(model=MODEL)
     keys = ["bold", "crisp", "drab", "eerie", "fuzzy"]
-    root = tree('[model]\ntype = "model.Open"\nwidth = 1\nwidht = 2\n' + "".join(f"{key} = 1\n" for key in keys))
+    root = tree(
+        '[model]\ntype = "model.Open"\nwidth = 1\nwidht = 2\n'
+        + "".join(f"{key} = 1\n" for key in keys)
+    )
 
     mistyped, others = check(root, project)
 
     assert (mistyped.key, mistyped.fix) == ("model.widht", "did you mean `width`?")
-    assert others.message.startswith("`bold`, `crisp`, `drab` and 2 more go into `**kwargs` of `model.Open`")
+    assert others.message.startswith(
+        "`bold`, `crisp`, `drab` and 2 more go into `**kwargs` of `model.Open`"
+    )
     assert (others.kind, others.severity, others.key) == ("unchecked", "note", "model.bold")
 
 
-def test_positional_arguments_are_counted_typed_and_not_given_twice(write: Write, tree: Tree) -> None:
+def test_positional_arguments_are_counted_typed_and_not_given_twice(
+    write: Write, tree: Tree
+) -> None:
     project = write(model=MODEL)
     root = tree(
         """
@@ -352,7 +382,19 @@ PUBLIC = sorted(
     for name in names
     if isinstance(getattr(importlib.import_module(module), name, None), type)
 )
-VALUES: list[Any] = [None, True, 3, 0.5, float("inf"), "text", "", [1, 2], [], {"a": [1, {"b": None}]}, "@@x"]
+VALUES: list[Any] = [
+    None,
+    True,
+    3,
+    0.5,
+    float("inf"),
+    "text",
+    "",
+    [1, 2],
+    [],
+    {"a": [1, {"b": None}]},
+    "@@x",
+]
 
 
 def test_no_public_class_of_torch_makes_the_check_crash() -> None:
@@ -365,7 +407,9 @@ def test_no_public_class_of_torch_makes_the_check_crash() -> None:
         module, _, name = target.rpartition(".")
         thing = vars(__import__("sys").modules[module])[name]
         try:
-            known = [p.name for p in inspect.signature(thing).parameters.values() if p.kind in (1, 3)]
+            known = [
+                p.name for p in inspect.signature(thing).parameters.values() if p.kind in (1, 3)
+            ]
         except ValueError:
             known = []
         for j, value in enumerate(VALUES):
@@ -378,7 +422,9 @@ def test_no_public_class_of_torch_makes_the_check_crash() -> None:
         warnings.simplefilter("error")
         problems = check_signatures(root, user_dirs=[], strict=True)
 
-    assert {"unknown-target", "target-not-allowed", "import-failed"}.isdisjoint(p.kind for p in problems)
+    assert {"unknown-target", "target-not-allowed", "import-failed"}.isdisjoint(
+        p.kind for p in problems
+    )
     assert any(p.kind == "wrong-type" for p in problems)
     assert [p.message for p in problems if p.kind == "unchecked"] == []
     assert not any("pydantic" in p.message or "http" in p.message for p in problems)

@@ -6,7 +6,16 @@ from typing import Any
 
 import pytest
 
-from assay.build import AbsentError, Context, ContextError, NoFrameError, Promise, SymbolTable, register, sym_tbl
+from assay.build import (
+    AbsentError,
+    Context,
+    ContextError,
+    NoFrameError,
+    Promise,
+    SymbolTable,
+    register,
+    sym_tbl,
+)
 from assay.build.registry import registry
 
 
@@ -19,7 +28,9 @@ def table() -> Iterator[SymbolTable]:
 
 
 @pytest.mark.row("A19")
-def test_set_try_set_and_force_set_where_nothing_is_and_where_something_is(table: SymbolTable) -> None:
+def test_set_try_set_and_force_set_where_nothing_is_and_where_something_is(
+    table: SymbolTable,
+) -> None:
     table.set("a", 1)
     assert table.try_set("b", 2) is True
     table.force_set("c", 3)
@@ -33,7 +44,9 @@ def test_set_try_set_and_force_set_where_nothing_is_and_where_something_is(table
 
 
 @pytest.mark.row("A20")
-def test_get_raises_with_the_nearest_names_and_what_is_set_and_try_get_gives_the_default(table: SymbolTable) -> None:
+def test_get_raises_with_the_nearest_names_and_what_is_set_and_try_get_gives_the_default(
+    table: SymbolTable,
+) -> None:
     with pytest.raises(ContextError, match="Nothing is set as `writer`"):
         table.get("writer")
     table.set("writer", None)
@@ -74,7 +87,9 @@ def test_two_threads_that_try_to_set_at_once_do_not_both_succeed(table: SymbolTa
 
 
 @pytest.mark.row("A23")
-def test_only_the_top_frame_is_local_and_it_goes_with_its_block_also_after_an_error(table: SymbolTable) -> None:
+def test_only_the_top_frame_is_local_and_it_goes_with_its_block_also_after_an_error(
+    table: SymbolTable,
+) -> None:
     with table.frame():
         table.set_local("x", 1)
         with pytest.raises(KeyError), table.frame():
@@ -159,7 +174,9 @@ def test_a_member_that_is_not_there_says_why(table: SymbolTable) -> None:
     with context.use():
         with pytest.raises(AbsentError, match="`model` is not there yet: it is made from `model`"):
             _ = sym_tbl().model
-        with pytest.raises(AbsentError, match="no `state` here: this is a test, which does not train"):
+        with pytest.raises(
+            AbsentError, match="no `state` here: this is a test, which does not train"
+        ):
             _ = sym_tbl().train_sched
         with pytest.raises(ContextError, match="which does not train"):
             sym_tbl().get("state")

@@ -85,7 +85,17 @@ def test_every_way_around_the_allow_list_is_refused(opened: Path) -> None:
 
 
 def test_trusting_torch_or_python_changes_nothing(opened: Path) -> None:
-    everything = {"torch", "os", "builtins", "functools", "assay", "posix", "subprocess", "pickle", "__main__"}
+    everything = {
+        "torch",
+        "os",
+        "builtins",
+        "functools",
+        "assay",
+        "posix",
+        "subprocess",
+        "pickle",
+        "__main__",
+    }
     for target in bypass.REFUSED:
         with pytest.raises(TargetError):
             find(target, user_dirs=[opened], trusted=everything)
@@ -98,9 +108,18 @@ def test_the_command_that_would_allow_a_target_is_shown_only_where_it_helps(proj
         return caught.value.fix
 
     assert fix("hypothesis.given") == "assay config trust hypothesis"
-    for target in ("os.system", "torch.hub.load", "torch.load", "model.sh", "model.Popen", "functools.partial"):
+    for target in (
+        "os.system",
+        "torch.hub.load",
+        "torch.load",
+        "model.sh",
+        "model.Popen",
+        "functools.partial",
+    ):
         assert "trust" not in fix(target)
-    assert can_trust("timm") and not can_trust("torch") and not can_trust("os") and not can_trust("")
+    assert (
+        can_trust("timm") and not can_trust("torch") and not can_trust("os") and not can_trust("")
+    )
 
 
 def test_a_module_that_is_not_allowed_is_not_even_imported(project: Path) -> None:
@@ -129,8 +148,15 @@ def test_a_trusted_package_gives_what_it_defines_and_nothing_it_imports(
     project = write("project", own="X = 1")
 
     assert resolve("trustme.nets.Net", user_dirs=[project], trusted=["trustme"]).__name__ == "Net"
-    assert resolve("trustme.nets.Net", user_dirs=[project], trusted=["trustme.nets"]).__name__ == "Net"
-    for target in ("trustme.nets.system", "trustme.nets.os.system", "trustme.nets.partial", "trustme.nets._P"):
+    assert (
+        resolve("trustme.nets.Net", user_dirs=[project], trusted=["trustme.nets"]).__name__ == "Net"
+    )
+    for target in (
+        "trustme.nets.system",
+        "trustme.nets.os.system",
+        "trustme.nets.partial",
+        "trustme.nets._P",
+    ):
         with pytest.raises(TargetError) as caught:
             resolve(target, user_dirs=[project], trusted=["trustme"])
         assert caught.value.kind == "target-not-allowed"
@@ -140,14 +166,18 @@ def test_a_trusted_package_gives_what_it_defines_and_nothing_it_imports(
         sys.modules.pop(name)
 
 
-def test_everything_that_assay_offers_is_either_listed_or_refused_with_a_reason(write: Write) -> None:
+def test_everything_that_assay_offers_is_either_listed_or_refused_with_a_reason(
+    write: Write,
+) -> None:
     project = write(own="X = 1")
     offered = {
         f"{package}.{name}": getattr(importlib.import_module(package), name)
         for package in own_targets.ALLOWED
         for name in getattr(importlib.import_module(package), "__all__", ())
     }
-    listed = {f"{package}.{name}" for package, names in own_targets.ALLOWED.items() for name in names}
+    listed = {
+        f"{package}.{name}" for package, names in own_targets.ALLOWED.items() for name in names
+    }
 
     for target in listed:
         assert owner_of(resolve(target, user_dirs=[project]), user_dirs=[]) == "assay"
@@ -201,7 +231,9 @@ def test_a_misspelt_name_module_or_submodule_gets_its_neighbour(write: Write) ->
     assert fix("nets.resnet") == "there are: ResNet"
 
 
-def test_a_misspelt_name_of_torch_or_assay_gets_its_neighbour_without_an_import(project: Path) -> None:
+def test_a_misspelt_name_of_torch_or_assay_gets_its_neighbour_without_an_import(
+    project: Path,
+) -> None:
     for target, meant in {
         "torch.optim.AdmaW": "AdamW",
         "torch.nn.CrossEntropy": "CrossEntropyLoss",
@@ -217,13 +249,17 @@ def test_a_misspelt_name_of_torch_or_assay_gets_its_neighbour_without_an_import(
         assert caught.value.fix == refusal.fix
 
 
-def test_a_torch_that_is_newer_than_the_list_may_have_the_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_torch_that_is_newer_than_the_list_may_have_the_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(torch_targets, "REVIEWED", ())
 
     refusal = refused_by_name("torch.optim.AdmaW")
 
     assert refusal is not None
-    assert refusal.message == "`torch.optim.AdmaW` is no class or function of torch that assay knows"
+    assert (
+        refusal.message == "`torch.optim.AdmaW` is no class or function of torch that assay knows"
+    )
     assert refusal.fix == "did you mean `AdamW`? Else: assay config trust torch.optim.AdmaW"
 
 
@@ -252,7 +288,9 @@ def test_the_users_error_comes_with_the_users_lines_only(write: Write) -> None:
     assert isinstance(error.__cause__, ValueError)
 
 
-def test_a_missing_import_inside_the_users_module_is_not_taken_for_a_missing_module(write: Write) -> None:
+def test_a_missing_import_inside_the_users_module_is_not_taken_for_a_missing_module(
+    write: Write,
+) -> None:
     project = write(model="import helpr", helper="", other="import surely_not_installed.deep")
 
     with pytest.raises(TargetError) as caught:
@@ -265,8 +303,12 @@ def test_a_missing_import_inside_the_users_module_is_not_taken_for_a_missing_mod
     assert "install `surely_not_installed`" in caught.value.fix
 
 
-def test_a_syntax_error_and_an_exit_in_the_users_module_are_problems_not_crashes(write: Write) -> None:
-    project = write(broken="x = 1\ndef f(:\n", leaves="import sys\nsys.exit(3)\n", empty="raise KeyError\n")
+def test_a_syntax_error_and_an_exit_in_the_users_module_are_problems_not_crashes(
+    write: Write,
+) -> None:
+    project = write(
+        broken="x = 1\ndef f(:\n", leaves="import sys\nsys.exit(3)\n", empty="raise KeyError\n"
+    )
 
     for target, said, line in (
         ("broken.f", "SyntaxError", 2),

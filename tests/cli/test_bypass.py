@@ -1,4 +1,5 @@
-"""A config is data: whatever it names, only what it may call is called, and all the rest is refused at its place."""
+"""A config is data: whatever it names, only what it may call is called, and all the rest is refused
+at its place."""
 
 from __future__ import annotations
 
@@ -37,7 +38,10 @@ def test_every_bypass_is_refused_at_its_place_and_nothing_is_executed(tmp_path: 
     bypass.write(tmp_path)
     marker = tmp_path / "executed"
     calls = [{"type": target, "args": [f"touch {marker}"]} for target in bypass.REFUSED]
-    lines = [f'  {{ type = {json.dumps(call["type"])}, args = ["{call["args"][0]}"] }},' for call in calls]
+    lines = [
+        f'  {{ type = {json.dumps(call["type"])}, args = ["{call["args"][0]}"] }},'
+        for call in calls
+    ]
     text = "\n".join(['[process]\ntype = "model.make"\nargs = [{ many = [', *lines, "]}]\n"])
     (tmp_path / "a.toml").write_text(text)
 
@@ -51,7 +55,11 @@ def test_every_bypass_is_refused_at_its_place_and_nothing_is_executed(tmp_path: 
     )
 
     problems = json.loads(ended.stdout)
-    refused = {each["line"]: each for each in problems if each["kind"] in ("unknown-target", "target-not-allowed")}
+    refused = {
+        each["line"]: each
+        for each in problems
+        if each["kind"] in ("unknown-target", "target-not-allowed")
+    }
     missed = [target for line, target in enumerate(bypass.REFUSED, 4) if line not in refused]
     assert missed == []
     assert {each["column"] for each in refused.values()} == {12}

@@ -164,12 +164,15 @@ def places(problems: Sequence[dict[str, object]]) -> list[tuple[object, object, 
 
 
 def process(*arguments: str, before: str = "", **environ: str) -> subprocess.CompletedProcess[str]:
-    """`assay ARGUMENTS...` in a process of its own, which says at its end whether torch is there."""
+    """`assay ARGUMENTS...` in a process of its own, which says at its end whether torch is
+    there."""
     script = (
         f"import sys; {before}\nfrom assay.cli.main import main\ncode = main({list(arguments)!r})\n"
         "print('torch' in sys.modules, file=sys.stderr)\nsys.exit(code)"
     )
-    env = {key: value for key, value in os.environ.items() if not key.startswith(("ASSAY", "NO_COLOR"))}
+    env = {
+        key: value for key, value in os.environ.items() if not key.startswith(("ASSAY", "NO_COLOR"))
+    }
     return subprocess.run(
         [sys.executable, "-c", script],
         env={**env, "PYTHONPATH": str(ROOT / "src"), **environ},
@@ -192,7 +195,9 @@ def test_twelve_shape_mistakes_are_told_each_at_its_place_without_torch(place: P
 
 @pytest.mark.row("A10")
 def test_a_run_stops_at_a_wrong_shape_before_torch_and_before_data(place: Path) -> None:
-    Path("a.toml").write_text('[model]\ntype = "model.Net"\n[data.train]\nsource = { type = "model.Loud" }\n')
+    Path("a.toml").write_text(
+        '[model]\ntype = "model.Net"\n[data.train]\nsource = { type = "model.Loud" }\n'
+    )
     (place / "model.py").write_text(MODEL + "print('user code')\n")
 
     ended = process("run", "a.toml", "optm.lr=1")
@@ -254,7 +259,13 @@ def test_what_is_wrong_is_in_colour_on_a_terminal_and_fits_it(place: Path) -> No
         main, other = pty.openpty()
         subprocess.run(
             [sys.executable, "-m", "assay", "check", "a.toml", "--shape"],
-            env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "TERM": "xterm", "COLUMNS": str(columns), **environ},
+            env={
+                **os.environ,
+                "PYTHONPATH": str(ROOT / "src"),
+                "TERM": "xterm",
+                "COLUMNS": str(columns),
+                **environ,
+            },
             stdout=other,
             check=False,
         )
@@ -298,7 +309,11 @@ def test_a_key_that_vanishes_in_kwargs_is_a_note_and_strictly_an_error(assay: As
     (note,) = told(assay, text, code=0)
     (error,) = told(assay, text, "--strict")
 
-    assert (note["kind"], note["severity"], note["fix"]) == ("unchecked", "note", "did you mean `width`?")
+    assert (note["kind"], note["severity"], note["fix"]) == (
+        "unchecked",
+        "note",
+        "did you mean `width`?",
+    )
     assert (error["kind"], error["severity"], error["line"]) == ("unchecked", "error", 3)
 
 
@@ -307,7 +322,10 @@ def test_a_type_that_cannot_be_resolved_is_told_strictly_and_refuses_nothing(ass
 
     assert told(assay, text, code=0) == []
     (note,) = told(assay, text, "--strict", code=0)
-    assert note["message"] == "`ghost` of `model.make` is unchecked: its type `Nobody` cannot be resolved"
+    assert (
+        note["message"]
+        == "`ghost` of `model.make` is unchecked: its type `Nobody` cannot be resolved"
+    )
 
 
 # --- what is not given -----------------------------------------------------------------------------------------------
@@ -335,7 +353,9 @@ def test_every_default_and_everything_injected_is_listed(assay: Assay) -> None:
     said = assay("check", "a.toml", "--defaults")
     taken = json.loads(assay("check", "a.toml", "--defaults", "--json").out)
 
-    defaults = {each["key"]: (each["value"], each["of"], each["line"]) for each in taken["defaults"]}
+    defaults = {
+        each["key"]: (each["value"], each["of"], each["line"]) for each in taken["defaults"]
+    }
     assert defaults["optimizer.eps"] == ("1e-08", "torch.optim.AdamW", 8)
     assert defaults["process.criterion.reduction"] == ('"mean"', "torch.nn.MSELoss", 6)
     assert defaults["model.bias"] == ("true", "torch.nn.Linear", 2)
@@ -343,7 +363,9 @@ def test_every_default_and_everything_injected_is_listed(assay: Assay) -> None:
     assert defaults["process.criterion.reduce"] == ("none", "torch.nn.MSELoss", 6)
     assert defaults["train.accumulate"] == ("1", "[train]", 10)
     assert defaults["checkpoint.every"] == ('"1 epoch"', "[checkpoint]", 0)
-    assert not {"optimizer.lr", "model.in_features", "optimizer.params", "train.epochs"} & set(defaults)
+    assert not {"optimizer.lr", "model.in_features", "optimizer.params", "train.epochs"} & set(
+        defaults
+    )
     assert {each["key"]: each["by"] for each in taken["injected"]} == {
         "optimizer.params": "the role `params`",
         "process.model": "the role `model`",
@@ -361,7 +383,10 @@ def test_a_check_of_one_variant_is_told_that_all_are_looked_at(assay: Assay) -> 
     for given in (["--variant", "big"], ["--variant=big"]):
         said = assay("check", "a.toml", *given)
         assert said.code == 2
-        assert "`assay check` looks at every variant of the file" in said.err and "leave it out" in said.err
+        assert (
+            "`assay check` looks at every variant of the file" in said.err
+            and "leave it out" in said.err
+        )
 
 
 def test_defaults_need_the_signatures(assay: Assay) -> None:
@@ -380,14 +405,23 @@ def test_the_type_of_a_parameter_decides_what_was_typed(assay: Assay) -> None:
     text = '[model]\ntype = "model.make"\n'
 
     assert told(assay, text, "model.name=123", "model.scales=0.5,1", code=0) == []
-    assert [each["kind"] for each in told(assay, text, "model.name=[1]", "model.scales=0.5,x")] == ["wrong-type"]
+    assert [each["kind"] for each in told(assay, text, "model.name=[1]", "model.scales=0.5,x")] == [
+        "wrong-type"
+    ]
     assert [each["line"] for each in told(assay, text + "name = 123\n")] == [3]
 
 
 def test_any_parameter_of_a_target_may_be_overridden_and_no_other(assay: Assay) -> None:
-    assert told(assay, CONFIG, "optimizer.weight_decay=0.1", "process.criterion.reduction=sum", code=0) == []
+    assert (
+        told(assay, CONFIG, "optimizer.weight_decay=0.1", "process.criterion.reduction=sum", code=0)
+        == []
+    )
     (problem,) = told(assay, CONFIG, "optimizer.weight_deacy=0.1")
-    assert (problem["source"], problem["column"], problem["fix"]) == ("<cli>", 1, "did you mean `weight_decay`?")
+    assert (problem["source"], problem["column"], problem["fix"]) == (
+        "<cli>",
+        1,
+        "did you mean `weight_decay`?",
+    )
 
 
 def test_one_content_has_one_hash_however_targets_and_numbers_are_written(assay: Assay) -> None:

@@ -1,4 +1,5 @@
-"""Commands say whether they run code of the config or of the project, and those that say nothing do not."""
+"""Commands say whether they run code of the config or of the project, and those that say nothing do
+not."""
 
 from __future__ import annotations
 
@@ -27,7 +28,11 @@ HARMLESS: dict[str, list[list[str]]] = {
     "live": [["RUN", "--help"]],
     "ui": [["--help"]],
     "inbox": [["--keep"], ["--all", "--json"]],
-    "table": [["ls"], ["set", "results", "net", "seed", "seed", "--run", "RUN"], ["show", "results"]],
+    "table": [
+        ["ls"],
+        ["set", "results", "net", "seed", "seed", "--run", "RUN"],
+        ["show", "results"],
+    ],
     "board": [["RUN", "--help"]],
     "plot": [["RUN", "--help"]],
     "diff": [["RUN", "RUN"], ["RUN", "RUN", "--code"], ["RUN", "RUN", "--config"]],
@@ -48,13 +53,16 @@ HARMLESS: dict[str, list[list[str]]] = {
 
 @pytest.fixture
 def hostile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A clone with modules and configs that leave a mark when they run; the folder of a record that names them."""
+    """A clone with modules and configs that leave a mark when they run; the folder of a record that
+    names them."""
     from assay.store.layout import open_project
 
     root = tmp_path / "clone"
     root.mkdir()
     mark = f"open({str(tmp_path / 'PWNED')!r}, 'w').close()\n"
-    (root / "net.py").write_text(f"from assay.build import register\n{mark}@register('net')\nclass Net: pass\n")
+    (root / "net.py").write_text(
+        f"from assay.build import register\n{mark}@register('net')\nclass Net: pass\n"
+    )
     (root / "conftest.py").write_text(mark)
     (root / "sitecustomize.py").write_text(mark)
     (root / "program.py").write_text(f"{mark}model = dict(type='net.Net')\n")
@@ -63,7 +71,9 @@ def hostile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     project = open_project(root, create=True)
     launch = {"user_dirs": [str(root)]}
     monkeypatch.chdir(root)
-    return make_run(project, id="abcdefgh", config=BY_FRONT_END["a.toml"], attempt={"launch": launch})
+    return make_run(
+        project, id="abcdefgh", config=BY_FRONT_END["a.toml"], attempt={"launch": launch}
+    )
 
 
 def is_pwned(tmp_path: Path) -> bool:
@@ -83,7 +93,9 @@ def test_what_does_not_say_so_runs_no_code(hostile: Path, assay: Assay, tmp_path
             assert not is_pwned(tmp_path), (command, arguments)
 
 
-def test_the_shape_of_a_config_is_told_without_running_anything(hostile: Path, assay: Assay, tmp_path: Path) -> None:
+def test_the_shape_of_a_config_is_told_without_running_anything(
+    hostile: Path, assay: Assay, tmp_path: Path
+) -> None:
     Path("short.toml").write_text('[model]\ntype = "net"\n[train]\nsteps = 1\n')
     for name in (*BY_FRONT_END, "short.toml"):
         for more in ([], ["--list"], ["--json"]):
@@ -91,7 +103,9 @@ def test_the_shape_of_a_config_is_told_without_running_anything(hostile: Path, a
             assert not is_pwned(tmp_path), name
 
 
-def test_a_python_config_has_no_shape_that_could_be_told(hostile: Path, assay: Assay, tmp_path: Path) -> None:
+def test_a_python_config_has_no_shape_that_could_be_told(
+    hostile: Path, assay: Assay, tmp_path: Path
+) -> None:
     for name in ("program.py", "PROGRAM.PY"):
         said = assay("check", "--shape", name)
 

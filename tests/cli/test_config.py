@@ -70,7 +70,9 @@ def test_settings_of_the_project_go_into_its_file(assay, project: Project) -> No
     assert assay("config", "get", "--local", "--global", "x").code == 2
 
 
-def test_the_first_setting_makes_a_project_and_says_so(assay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_setting_makes_a_project_and_says_so(
+    assay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
 
     said = assay("config", "set", "a", "1")
@@ -157,13 +159,17 @@ def test_a_value_from_outside_is_told_with_its_place_and_a_secret_is_not_shown(
     assert key["value"] == "<redacted>" and "sesame" not in json.dumps(key)
 
 
-def test_the_listing_names_every_variant_with_its_hash_and_what_it_changes(assay, config: Path) -> None:
+def test_the_listing_names_every_variant_with_its_hash_and_what_it_changes(
+    assay, config: Path
+) -> None:
     said = assay("check", "a.toml", "--list")
 
     assert said.code == 0, said.err
     base, wide, _, end = said.lines
     assert base.split()[0] == "base" and len(base.split()[1]) == 16
-    assert wide.startswith("wide  ") and wide.endswith("  model.in_features = 512  model.out_features = 512")
+    assert wide.startswith("wide  ") and wide.endswith(
+        "  model.in_features = 512  model.out_features = 512"
+    )
     assert end == "1 variant: assay run a.toml --variant all"
 
 
@@ -204,7 +210,11 @@ def test_a_mistake_in_a_variant_is_told_by_the_check_of_the_file(assay, config: 
     said = assay("check", "a.toml")
 
     assert said.code == 2
-    assert "2 errors" in said.out and "(variant wide)" in said.out and "did you mean `in_features`?" in said.out
+    assert (
+        "2 errors" in said.out
+        and "(variant wide)" in said.out
+        and "did you mean `in_features`?" in said.out
+    )
     assert assay("check", "a.toml", "--list").code == 2
 
 

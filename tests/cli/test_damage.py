@@ -1,4 +1,5 @@
-"""Damage to a record is told where the record is looked at, harms no other one, and takes nothing that can be read."""
+"""Damage to a record is told where the record is looked at, harms no other one, and takes nothing
+that can be read."""
 
 from __future__ import annotations
 
@@ -55,7 +56,9 @@ def test_a_run_that_is_as_it_was_written_has_no_damage(project: Project) -> None
     assert RunView(make_run(project, points=POINTS)).damages == ()
 
 
-def test_one_flipped_bit_costs_a_few_points_and_each_command_says_which(project: Project, assay: Assay) -> None:
+def test_one_flipped_bit_costs_a_few_points_and_each_command_says_which(
+    project: Project, assay: Assay
+) -> None:
     folder = recorded(project)
     flip_in_a_chunk(folder)
     view = RunView(folder)
@@ -66,7 +69,9 @@ def test_one_flipped_bit_costs_a_few_points_and_each_command_says_which(project:
     assert len(view.metric("train/loss")) == 43
     assert view.metric("valid/acc").values.tolist() == [0.75]
     shown = assay("show", "last")
-    assert shown.out.count("Damaged") == 1 and "8 of 51 points of train/loss" in " ".join(shown.out.split())
+    assert shown.out.count("Damaged") == 1 and "8 of 51 points of train/loss" in " ".join(
+        shown.out.split()
+    )
     logged = assay("log", "last", "--csv")
     assert len(logged.lines) == 1 + 43 + 1
     assert f"warning: {told}" in logged.err
@@ -79,7 +84,9 @@ def test_a_curve_that_is_lost_is_not_called_unknown_and_not_suggested(project: P
     data[-1] ^= 1  # the only point of the last metric
     (folder / "metrics.bin").write_bytes(data)
 
-    with pytest.raises(RecordError, match=r"The curve of `valid/acc` is lost: metrics.bin is damaged") as caught:
+    with pytest.raises(
+        RecordError, match=r"The curve of `valid/acc` is lost: metrics.bin is damaged"
+    ) as caught:
         RunView(folder).metric("valid/acc")
 
     assert "did you mean" not in str(caught.value)
@@ -87,14 +94,21 @@ def test_a_curve_that_is_lost_is_not_called_unknown_and_not_suggested(project: P
 
 def test_damage_that_costs_no_point_says_so(project: Project) -> None:
     folder = recorded(project)
-    flip(folder / "metrics.bin", frames.FILE_HEAD_BYTES + 20)  # one of the two copies of the extent's head
+    flip(
+        folder / "metrics.bin", frames.FILE_HEAD_BYTES + 20
+    )  # one of the two copies of the extent's head
 
     (told,) = RunView(folder).damages
 
-    assert told == f"metrics.bin is damaged at byte 8 ({frames.EXTENT_HEAD_BYTES // 2} bytes). No point is lost."
+    assert (
+        told
+        == f"metrics.bin is damaged at byte 8 ({frames.EXTENT_HEAD_BYTES // 2} bytes). No point is lost."
+    )
 
 
-def test_a_row_that_was_cut_off_by_a_kill_is_no_damage_and_a_file_cut_off_later_is(project: Project) -> None:
+def test_a_row_that_was_cut_off_by_a_kill_is_no_damage_and_a_file_cut_off_later_is(
+    project: Project,
+) -> None:
     killed, ended = make_run(project, ran_s=None, points=POINTS), make_run(project, points=POINTS)
     hold_lease(killed, process_start="1")
     for folder in (killed, ended):
@@ -106,16 +120,40 @@ def test_a_row_that_was_cut_off_by_a_kill_is_no_damage_and_a_file_cut_off_later_
 
 Harm = Callable[[Path], object]
 HARMS: dict[str, tuple[Harm, str]] = {
-    "a flipped bit in run.json": (lambda folder: flip(folder / "run.json", 0), "run.json cannot be read"),
-    "an empty run.json": (lambda folder: (folder / "run.json").write_text(""), "run.json cannot be read"),
+    "a flipped bit in run.json": (
+        lambda folder: flip(folder / "run.json", 0),
+        "run.json cannot be read",
+    ),
+    "an empty run.json": (
+        lambda folder: (folder / "run.json").write_text(""),
+        "run.json cannot be read",
+    ),
     "a husk": (lambda folder: (folder / "run.json").unlink(), "run.json is missing"),
-    "no folder but a link to itself": (lambda folder: as_link(folder, folder.name), "it is a link, not a folder"),
+    "no folder but a link to itself": (
+        lambda folder: as_link(folder, folder.name),
+        "it is a link, not a folder",
+    ),
     "a link to a run": (lambda folder: as_link(folder, "elsewhere"), "it is a link, not a folder"),
-    "a link to nothing": (lambda folder: as_link(folder, "/nowhere/at/all"), "it is a link, not a folder"),
-    "a pipe": (lambda folder: instead(folder / "run.json", os.mkfifo), "it is a named pipe, not a file"),
-    "a folder for a file": (lambda folder: instead(folder / "run.json", os.mkdir), "it is a folder, not a file"),
-    "a time beyond 64 bits": (lambda folder: put(folder, "created_ns", 1 << 70), "created_ns is a number of 22 digits"),
-    "a number of 1,000 digits": (lambda folder: put(folder, "created_ns", 10**1000), "created_ns is a number of"),
+    "a link to nothing": (
+        lambda folder: as_link(folder, "/nowhere/at/all"),
+        "it is a link, not a folder",
+    ),
+    "a pipe": (
+        lambda folder: instead(folder / "run.json", os.mkfifo),
+        "it is a named pipe, not a file",
+    ),
+    "a folder for a file": (
+        lambda folder: instead(folder / "run.json", os.mkdir),
+        "it is a folder, not a file",
+    ),
+    "a time beyond 64 bits": (
+        lambda folder: put(folder, "created_ns", 1 << 70),
+        "created_ns is a number of 22 digits",
+    ),
+    "a number of 1,000 digits": (
+        lambda folder: put(folder, "created_ns", 10**1000),
+        "created_ns is a number of",
+    ),
     "a format of the future": (lambda folder: put(folder, "format", 99), "has format 99"),
 }
 
@@ -165,7 +203,9 @@ def test_a_run_that_cannot_be_read_is_named_and_the_others_are_not_harmed(
     for command in (["log", "kq3f"], ["live", "kq3f", "--once"], ["log", "kq3f", "--csv"]):
         done = assay(*command)
         assert done.code == 0 or "kq3fabcd" in done.err, done.err
-    for command in ("resume", "rerun", "test", "replay") if harm in ("a husk", "a link to a run") else ():
+    for command in (
+        ("resume", "rerun", "test", "replay") if harm in ("a husk", "a link to a run") else ()
+    ):
         done = assay(command, "kq3f")
         assert done.code in (1, 2) and "kq3fabcd" in done.err, done.err
 
@@ -177,7 +217,9 @@ def test_a_run_that_cannot_be_read_is_named_and_the_others_are_not_harmed(
     assert RunView(sound).damages == ()
 
 
-@pytest.mark.parametrize("name", ["metrics.bin", "events.jsonl", "edits.jsonl", "config.toml", "artifacts/index.json"])
+@pytest.mark.parametrize(
+    "name", ["metrics.bin", "events.jsonl", "edits.jsonl", "config.toml", "artifacts/index.json"]
+)
 @pytest.mark.parametrize("kind", ["pipe", "garbage", "link"])
 def test_a_file_that_cannot_be_read_is_told_and_the_rest_is_shown(
     project: Project, assay: Assay, name: str, kind: str
@@ -200,7 +242,11 @@ def test_a_file_that_cannot_be_read_is_told_and_the_rest_is_shown(
     assert "Damaged" in shown.out or (name == "config.toml" and kind != "garbage")
     assert "root:" not in shown.out
     assert assay("ls").out.count("kq3fabcd") == 1
-    for command in (["log", "kq3f", "--events"], ["log", "kq3f", "--json"], ["live", "kq3f", "--once"]):
+    for command in (
+        ["log", "kq3f", "--events"],
+        ["log", "kq3f", "--json"],
+        ["live", "kq3f", "--once"],
+    ):
         assert assay(*command).code in (0, 1, 2)
     with pytest.raises(InputError, match="has no metric `loss`"):
         RunView(folder).metric("loss") if name != "metrics.bin" else no_metric()

@@ -89,7 +89,9 @@ def test_a_condition_is_of_the_right_kind(
     assert kinds_of(project, config, {**CPU, **attempt})[name] == kind
 
 
-def test_the_page_fits_into_eighty_columns_and_has_everything_as_data(project: Project, assay: Assay) -> None:
+def test_the_page_fits_into_eighty_columns_and_has_everything_as_data(
+    project: Project, assay: Assay
+) -> None:
     folder = make_run(project, id="kq3f7abc", config="[train]\nepochs = 2\n", attempt=GPU)
 
     page = assay("show", "kq3f7abc", "--determinism")
@@ -102,7 +104,9 @@ def test_the_page_fits_into_eighty_columns_and_has_everything_as_data(project: P
     assert page.out.rstrip().endswith("never tried: assay replay kq3f7abc")
     assert data[0]["name"] == "train.deterministic" and data[0]["kind"] == "trap"
     assert {each["kind"] for each in data} <= KINDS.keys()
-    verdict = Verdict(question="replay", runs=("a", "b"), equal=True, first_step=1, last_step=9, compared=9)
+    verdict = Verdict(
+        question="replay", runs=("a", "b"), equal=True, first_step=1, last_step=9, compared=9
+    )
     edit(folder, [Edit(what="verdict", key="replay", new=to_plain(verdict))])
     assert "Replay  replay: equal, steps 1 to 9" in assay("show", "kq3f7abc", "--determinism").out
 

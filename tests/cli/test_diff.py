@@ -36,7 +36,10 @@ def test_two_runs_are_compared_in_config_code_and_metrics(project: Project, assa
     assert "Config\n  optimizer.lr  0.1 -> 0.01\n" in said.out
     assert "  train/loss  last           0.5          0.25         -0.25\n" in said.out
     assert "  changed     model.py\n" in said.out
-    assert "--- a/model.py\n+++ b/model.py\n@@ -1,2 +1,2 @@\n-width = 3\n+width = 4\n depth = 1\n" in said.out
+    assert (
+        "--- a/model.py\n+++ b/model.py\n@@ -1,2 +1,2 @@\n-width = 3\n+width = 4\n depth = 1\n"
+        in said.out
+    )
     assert "No difference in environment." in said.out
 
 
@@ -61,8 +64,12 @@ def test_only_the_parts_asked_for_count(project: Project, assay: Assay) -> None:
 
 def test_what_is_long_or_not_there_gets_lines_of_its_own(project: Project, assay: Assay) -> None:
     long = "x" * 60
-    left = make_run(project, config=f'a = "{long}"\nb = 1\nc = ""\n', points={"loss": [math.nan], "m": [1.0]})
-    right = make_run(project, config=f'a = "{long}y"\nc = "\\u001b"\n', points={"loss": [1.0], "n": [2.0]})
+    left = make_run(
+        project, config=f'a = "{long}"\nb = 1\nc = ""\n', points={"loss": [math.nan], "m": [1.0]}
+    )
+    right = make_run(
+        project, config=f'a = "{long}y"\nc = "\\u001b"\n', points={"loss": [1.0], "n": [2.0]}
+    )
 
     said = assay("diff", str(left), str(right), "--config", "--metrics")
 

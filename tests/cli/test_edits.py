@@ -55,7 +55,9 @@ def test_an_archived_run_is_listed_on_request(assay: Assay, run: str) -> None:
 
 
 @pytest.mark.row("C55")
-def test_a_removed_run_comes_back_until_it_is_cleaned_away(assay: Assay, project: Project, run: str) -> None:
+def test_a_removed_run_comes_back_until_it_is_cleaned_away(
+    assay: Assay, project: Project, run: str
+) -> None:
     assert assay("rm", "last", "last").out.startswith("removed: bbbbbbbb second")
     assert "second" not in assay("ls").out
     assert assay("rm", "--undo", "bbb").out == "brought back: bbbbbbbb\n"
@@ -66,7 +68,11 @@ def test_a_removed_run_comes_back_until_it_is_cleaned_away(assay: Assay, project
     assert "deleted: " in assay("gc").out
     assert assay("gc").out == "There is nothing to clean away.\n"
     wrong = assay("rm", "--undo", "first")
-    assert wrong.code == 2 and "No removed run is called `first`." in wrong.err and "fix:" not in wrong.err
+    assert (
+        wrong.code == 2
+        and "No removed run is called `first`." in wrong.err
+        and "fix:" not in wrong.err
+    )
 
 
 def test_a_run_that_trains_is_not_removed(assay: Assay, project: Project) -> None:

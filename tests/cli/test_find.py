@@ -18,13 +18,17 @@ from .conftest import Assay
 @pytest.fixture
 def run(project: Project) -> RunRecorder:
     (project.root / "model.py").write_text("x = 1\n")
-    with RunRecorder.start(project, tag="first", config_toml="lr = 0.1\n", command=["python", "train.py"]) as recorder:
+    with RunRecorder.start(
+        project, tag="first", config_toml="lr = 0.1\n", command=["python", "train.py"]
+    ) as recorder:
         recorder.artifact(b"a picture", "plots/a.png")
     return recorder
 
 
 @pytest.mark.row("C47")
-def test_the_run_that_made_a_copied_file_is_named(assay: Assay, run: RunRecorder, tmp_path: Path) -> None:
+def test_the_run_that_made_a_copied_file_is_named(
+    assay: Assay, run: RunRecorder, tmp_path: Path
+) -> None:
     copy = tmp_path / "copy.bin"
     copy.write_bytes(b"a picture")
 
@@ -59,7 +63,9 @@ def test_a_run_goes_into_a_file_and_into_another_project(
 
 
 @pytest.mark.row("C48", "D27")
-def test_code_and_command_of_a_run_come_back(assay: Assay, project: Project, run: RunRecorder) -> None:
+def test_code_and_command_of_a_run_come_back(
+    assay: Assay, project: Project, run: RunRecorder
+) -> None:
     (project.root / "model.py").write_text("x = 2\n")
 
     said = assay("restore", "first", "--to", "again")
@@ -76,7 +82,9 @@ def test_code_and_command_of_a_run_come_back(assay: Assay, project: Project, run
 
 
 @pytest.mark.row("C48")
-def test_a_checkpoint_is_restored_beside_the_code(assay: Assay, project: Project, run: RunRecorder) -> None:
+def test_a_checkpoint_is_restored_beside_the_code(
+    assay: Assay, project: Project, run: RunRecorder
+) -> None:
     make_checkpoint(run.folder.path, 100)
 
     said = assay("restore", "first@100", "--to", "again")

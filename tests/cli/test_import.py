@@ -41,7 +41,9 @@ def listed(assay: Assay, *arguments: str) -> list[dict[str, object]]:
 
 
 @pytest.mark.parametrize("archive", TAGS)
-def test_each_run_becomes_a_record_once(assay: Assay, project: Project, tmp_path: Path, archive: str) -> None:
+def test_each_run_becomes_a_record_once(
+    assay: Assay, project: Project, tmp_path: Path, archive: str
+) -> None:
     tool = archive.partition("-")[0]
     folder = str(unpacked(archive, tmp_path / "theirs") / FOLDERS[archive])
     theirs = sorted(tmp_path.joinpath("theirs").rglob("*"))
@@ -59,14 +61,20 @@ def test_each_run_becomes_a_record_once(assay: Assay, project: Project, tmp_path
     assert {row["imported.from"] for row in listed(assay, "--columns", "imported.from")} == {tool}
     assert {each.path.parent for each in run_folders(project)} == {project.runs_dir}
     assert sorted(tmp_path.joinpath("theirs").rglob("*")) == theirs
-    assert [path.name for path in project.runs_dir.iterdir() if path.name.startswith(".import")] == []
+    assert [
+        path.name for path in project.runs_dir.iterdir() if path.name.startswith(".import")
+    ] == []
 
 
-def test_an_imported_run_is_one_like_all_others(assay: Assay, project: Project, tmp_path: Path) -> None:
+def test_an_imported_run_is_one_like_all_others(
+    assay: Assay, project: Project, tmp_path: Path
+) -> None:
     theirs = unpacked("wandb", tmp_path / "theirs")
     assert assay("import", "wandb", os.path.relpath(theirs)).code == 0
 
-    (row,) = listed(assay, "label = try and lr < 0.01 and train/loss.last = 0.25 and said = 'a word'")
+    (row,) = listed(
+        assay, "label = try and lr < 0.01 and train/loss.last = 0.25 and said = 'a word'"
+    )
     view = find_run(str(row["id"]))
     assert (view.tag, view.status, view.desc, view.labels) == (
         "first",
@@ -79,7 +87,10 @@ def test_an_imported_run_is_one_like_all_others(assay: Assay, project: Project, 
     loss = view.metric("train/loss")
     np.testing.assert_array_equal(loss.values, [2.0, np.nan, 0.5, np.inf, -np.inf, 0.25])
     assert loss.steps.tolist() == [0, 1, 2, 3, 4, 5]
-    assert (view.metric("valid/loss").axis, view.metric("valid/loss").xs.tolist()) == ("tokens", [8192.0])
+    assert (view.metric("valid/loss").axis, view.metric("valid/loss").xs.tolist()) == (
+        "tokens",
+        [8192.0],
+    )
     image = next(each for each in view.artifacts if each.name == "dots")
     assert FileBlobs(view.folder.artifacts).get(image.digest).startswith(b"\x89PNG")
     assert view.folder.output.read_text() == "a line that it printed\n"
@@ -92,26 +103,39 @@ def test_an_imported_run_is_one_like_all_others(assay: Assay, project: Project, 
     assert "lr" in assay("diff", view.id, "../../killed", "--config").out
 
 
-def test_a_run_inside_of_another_is_its_child(assay: Assay, project: Project, tmp_path: Path) -> None:
+def test_a_run_inside_of_another_is_its_child(
+    assay: Assay, project: Project, tmp_path: Path
+) -> None:
     assay("import", "mlflow", str(unpacked("mlflow-files", tmp_path / "theirs")))
 
     (child,) = listed(assay, "status = failed", "--columns", "id,parent")
     assert find_run(str(child["parent"])).tag.startswith("first: a run")
 
 
-def test_only_runs_that_differ_in_nothing_but_their_seed_are_one_group(assay: Assay, project: Project) -> None:
+def test_only_runs_that_differ_in_nothing_but_their_seed_are_one_group(
+    assay: Assay, project: Project
+) -> None:
     for seed, lr in [(0, 0.1), (1, 0.1), (0, 0.2)]:
         config = {"lr": lr, "seed": seed}
         run = ForeignRun(
-            tag=f"{lr}", config=config, created_ns=1 + seed, ended_ns=2, blocks=[curve(0, "a", [1], [1], [lr])]
+            tag=f"{lr}",
+            config=config,
+            created_ns=1 + seed,
+            ended_ns=2,
+            blocks=[curve(0, "a", [1], [1], [lr])],
         )
-        found = Found(tool="wandb", key=f"{lr} {seed}", name="", path=project.root, read=lambda run=run: run)
+        found = Found(
+            tool="wandb", key=f"{lr} {seed}", name="", path=project.root, read=lambda run=run: run
+        )
         write_run(project, found, run)
         assay_start(tag=f"own {lr}", config=config, project=project).finish()
 
     groups = json.loads(assay("ls", "--group", "--json").out)
 
-    assert sorted((group["tag"], len(group["runs"])) for group in groups) == [("own 0.1", 4), ("own 0.2", 2)]
+    assert sorted((group["tag"], len(group["runs"])) for group in groups) == [
+        ("own 0.1", 4),
+        ("own 0.2", 2),
+    ]
 
 
 def test_what_was_left_behind_is_a_branch_and_damage_is_told_once(
@@ -192,7 +216,9 @@ def test_a_run_of_our_own_is_never_replaced(assay: Assay, project: Project, tmp_
     assert path.exists()
 
 
-def test_a_run_that_was_removed_can_be_imported_again(assay: Assay, project: Project, tmp_path: Path) -> None:
+def test_a_run_that_was_removed_can_be_imported_again(
+    assay: Assay, project: Project, tmp_path: Path
+) -> None:
     logs = str(unpacked("tensorboard", tmp_path / "theirs") / "logs" / "killed")
     assay("import", "tensorboard", logs)
     assay("rm", "last")
@@ -221,10 +247,14 @@ def test_hostile_names_are_data(assay: Assay, project: Project, tmp_path: Path) 
     assert sorted(view.metrics) == sorted(HOSTILE)
     assert sorted(each.name for each in view.artifacts) == sorted(HOSTILE)
     after = {path for path in tmp_path.rglob("*") if project.runs_dir not in path.parents}
-    assert {path for path in after - before if project.assay_dir not in path.parents} <= {project.runs_dir}
+    assert {path for path in after - before if project.assay_dir not in path.parents} <= {
+        project.runs_dir
+    }
 
 
-def test_a_run_that_cannot_be_read_keeps_no_other_from_it(assay: Assay, project: Project, tmp_path: Path) -> None:
+def test_a_run_that_cannot_be_read_keeps_no_other_from_it(
+    assay: Assay, project: Project, tmp_path: Path
+) -> None:
     theirs = unpacked("wandb", tmp_path / "theirs")
     (broken,) = theirs.glob("wandb/*failed01/*.wandb")
     broken.write_bytes(b"nothing of wandb")
@@ -255,7 +285,10 @@ def test_what_no_file_of_ours_can_hold_is_kept_as_text(assay: Assay, project: Pr
             curve(1, "x" * 70_000, [1], [1], [0.5]),
             curve(2, "ok", [1], [1], [0.5]),
         ],
-        files=[ForeignFile(name=half, source=b"data", at_ns=1), ForeignFile(name="gone", source=Path("gone"), at_ns=1)],
+        files=[
+            ForeignFile(name=half, source=b"data", at_ns=1),
+            ForeignFile(name="gone", source=Path("gone"), at_ns=1),
+        ],
     )
 
     found = Found(tool="wandb", key="k", name="k", path=project.root, read=lambda: run)

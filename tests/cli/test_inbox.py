@@ -24,7 +24,9 @@ def own_marks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_each_end_of_a_run_is_one_line_with_its_cause(project: Project, assay: Assay) -> None:
     ends = {
         "good": Ended(status="finished", step=3),
-        "bad": Ended(status="failed", step=3, reason="ValueError: no such column", traceback=TRACEBACK),
+        "bad": Ended(
+            status="failed", step=3, reason="ValueError: no such column", traceback=TRACEBACK
+        ),
         "wild": Ended(status="failed", step=3, reason="The loss is not finite (nan) at step 3."),
     }
     for tag, end in ends.items():
@@ -33,7 +35,11 @@ def test_each_end_of_a_run_is_one_line_with_its_cause(project: Project, assay: A
     said = assay("inbox")
 
     assert said.code == 0
-    for words in (["finished", "good"], ["failed", "bad", "no such column"], ["nan", "wild", "step 3"]):
+    for words in (
+        ["finished", "good"],
+        ["failed", "bad", "no such column"],
+        ["nan", "wild", "step 3"],
+    ):
         assert any(all(word in line for word in words) for line in said.lines), (words, said.out)
     assert 'File "train.py", line 3' in said.out
 
@@ -56,20 +62,27 @@ def test_a_run_that_was_killed_or_resumed_says_so(project: Project, assay: Assay
         Ended(status="finished", step=9),
     )
 
-    found = {(each["kind"], each["tag"]) for each in json.loads(assay("inbox", "--json", "--keep").out)}
+    found = {
+        (each["kind"], each["tag"]) for each in json.loads(assay("inbox", "--json", "--keep").out)
+    }
 
     assert {("killed", "dead"), ("resumed", "back"), ("finished", "back")} <= found
 
 
 def test_a_disk_that_is_full_is_its_own_kind(project: Project, assay: Assay) -> None:
-    tell_now(make_run(project, tag="full"), Warned(message="The disk is full: metrics are kept in memory.", step=3))
+    tell_now(
+        make_run(project, tag="full"),
+        Warned(message="The disk is full: metrics are kept in memory.", step=3),
+    )
 
     kinds = [each["kind"] for each in json.loads(assay("inbox", "--json", "--keep").out)]
 
     assert kinds == ["disk full"]
 
 
-def test_what_was_read_is_kept_for_the_user_and_in_no_record(project: Project, assay: Assay, tmp_path: Path) -> None:
+def test_what_was_read_is_kept_for_the_user_and_in_no_record(
+    project: Project, assay: Assay, tmp_path: Path
+) -> None:
     folder = make_run(project, tag="good")
     tell_now(folder, Ended(status="finished", step=3))
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}

@@ -37,7 +37,11 @@ with assay.start("slow") as run:
 
 
 def test_a_curve_is_drawn_within_eighty_columns(project: Project, assay: Assay) -> None:
-    make_run(project, tag="exp", points={"train/loss": [1 / (i + 1) for i in range(500)], "valid/acc": [0.5, 0.75]})
+    make_run(
+        project,
+        tag="exp",
+        points={"train/loss": [1 / (i + 1) for i in range(500)], "valid/acc": [0.5, 0.75]},
+    )
 
     said = assay("live", "last")
 
@@ -45,7 +49,9 @@ def test_a_curve_is_drawn_within_eighty_columns(project: Project, assay: Assay) 
     assert all(len(line) <= 80 for line in said.lines)
     assert said.lines[0].startswith("exp  ") and "finished" in said.lines[0]
     assert said.lines[2] == "train/loss"
-    assert any(line.startswith("valid/acc") and "0.75" in line and "▁█" in line for line in said.lines)
+    assert any(
+        line.startswith("valid/acc") and "0.75" in line and "▁█" in line for line in said.lines
+    )
     assert "valid/acc" in assay("live", "last", "-m", "valid/acc").lines[2]
     wrong = assay("live", "last", "-m", "valid/ac")
     assert wrong.code == 2 and "did you mean `valid/acc`?" in wrong.err
@@ -59,7 +65,9 @@ def test_epochs_stand_below_steps_and_the_newest_image_of_a_weight_below_the_cur
         for step in range(1, 31):
             run.log({"loss": 1 / step, "epoch": (step - 1) // 10}, step)
         for step, shade in ((10, 0), (20, 255)):
-            run.artifact(png(np.full((4, 6, 3), shade, np.uint8)), "weight", kind="image", step=step)
+            run.artifact(
+                png(np.full((4, 6, 3), shade, np.uint8)), "weight", kind="image", step=step
+            )
 
     said = assay("live", "last", "--image", "weight")
 
@@ -81,13 +89,24 @@ def test_a_run_without_points_is_told_so(project: Project, assay: Assay) -> None
 
 @pytest.mark.row("B33")
 def test_a_run_of_another_process_is_drawn_again_until_it_ends(project: Project) -> None:
-    variables = {**os.environ, "PYTHONPATH": str(SRC), "TERM": "xterm", "COLUMNS": "80", "LINES": "24"}
-    trainer = subprocess.Popen([sys.executable, "-c", TRAINS], env=variables, stdout=subprocess.PIPE, text=True)
+    variables = {
+        **os.environ,
+        "PYTHONPATH": str(SRC),
+        "TERM": "xterm",
+        "COLUMNS": "80",
+        "LINES": "24",
+    }
+    trainer = subprocess.Popen(
+        [sys.executable, "-c", TRAINS], env=variables, stdout=subprocess.PIPE, text=True
+    )
     assert trainer.stdout is not None
     assert trainer.stdout.readline() == "going\n"
     ours, theirs = pty.openpty()
     live = subprocess.Popen(
-        [sys.executable, "-m", "assay", "live", "last", "--every", "0.1"], env=variables, stdout=theirs, stderr=theirs
+        [sys.executable, "-m", "assay", "live", "last", "--every", "0.1"],
+        env=variables,
+        stdout=theirs,
+        stderr=theirs,
     )
     os.close(theirs)
     shown = b""
@@ -171,7 +190,17 @@ def test_the_viewer_is_started_on_this_machine_only_with_the_curves_of_the_runs(
         file.write_text(text)
 
     done = subprocess.run(
-        [sys.executable, "-m", "assay", "board", "aaaaaaaa", "bbbbbbbb", "aaaaaaaa", "--port", "7007"],
+        [
+            sys.executable,
+            "-m",
+            "assay",
+            "board",
+            "aaaaaaaa",
+            "bbbbbbbb",
+            "aaaaaaaa",
+            "--port",
+            "7007",
+        ],
         env={**os.environ, "PYTHONPATH": f"{SRC}:{tmp_path / 'site'}"},
         capture_output=True,
         text=True,

@@ -50,8 +50,20 @@ def test_events_are_said_in_words(project: Project, assay: Assay) -> None:
         Started(attempt=1),
         Started(attempt=2, step=30),
         Started(attempt=3, step=30, checkpoint="step-000000030"),
-        Evaluated(split="valid", step=40, metrics={"acc": 0.98765, "loss": 0.1}, partial="10 of 20 batches"),
-        Saved(name="step-000000040", kind="keypoint", step=40, size_bytes=1_500_000, seconds=0.25, best=True),
+        Evaluated(
+            split="valid",
+            step=40,
+            metrics={"acc": 0.98765, "loss": 0.1},
+            partial="10 of 20 batches",
+        ),
+        Saved(
+            name="step-000000040",
+            kind="keypoint",
+            step=40,
+            size_bytes=1_500_000,
+            seconds=0.25,
+            best=True,
+        ),
         Saved(name="step-000000050", kind="checkpoint", step=50),
         Warned(message="hot \x1b[31m"),
         Warned(message="hotter", step=41),
@@ -84,7 +96,8 @@ def test_a_line_of_the_log_cannot_paint_the_terminal(project: Project, assay: As
 
 
 def finish(folder: Path) -> None:
-    """End a run as its recorder does it: whoever looks meanwhile finds the old file or the new one, not half of it."""
+    """End a run as its recorder does it: whoever looks meanwhile finds the old file or the new one,
+    not half of it."""
     text = (folder / "run.json").read_text().replace('"running"', '"finished"')
     (folder / "new.json").write_text(text)
     (folder / "new.json").replace(folder / "run.json")

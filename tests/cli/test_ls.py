@@ -21,7 +21,10 @@ def test_where_nothing_is_the_way_to_begin_is_said(
     tmp_path: Path, assay: Assay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert assay("ls").out == "There is no project here, so there are no runs. `assay init` makes one.\n"
+    assert (
+        assay("ls").out
+        == "There is no project here, so there are no runs. `assay init` makes one.\n"
+    )
 
     make_project(tmp_path)
     said = assay("ls")
@@ -34,13 +37,19 @@ def test_where_nothing_is_the_way_to_begin_is_said(
 
 
 def test_runs_are_listed_the_newest_first(project: Project, assay: Assay) -> None:
-    make_run(project, tag="older", age_s=7300, best=Best(metric="acc", mode="max", value=0.5, step=1))
+    make_run(
+        project, tag="older", age_s=7300, best=Best(metric="acc", mode="max", value=0.5, step=1)
+    )
     hold_lease(make_run(project, tag="newer", age_s=100, ran_s=None))
 
     said = assay("ls")
 
     assert said.code == 0
-    assert [line.split()[:2] for line in said.lines] == [["status", "tag"], ["running", "newer"], ["finished", "older"]]
+    assert [line.split()[:2] for line in said.lines] == [
+        ["status", "tag"],
+        ["running", "newer"],
+        ["finished", "older"],
+    ]
     assert said.lines[2].endswith("acc 0.5  1 min 12 s    2 h ago")
 
 
@@ -66,7 +75,9 @@ def test_tests_are_listed_on_request_with_their_kind(project: Project, assay: As
     assert "tested" in "".join(lines)
 
 
-def test_all_projects_are_listed_with_where_they_are(project: Project, assay: Assay, tmp_path: Path) -> None:
+def test_all_projects_are_listed_with_where_they_are(
+    project: Project, assay: Assay, tmp_path: Path
+) -> None:
     with start("far", project=tmp_path / "elsewhere"):
         pass
     make_run(project, tag="near")
@@ -83,7 +94,12 @@ def test_programs_get_json_and_csv(project: Project, assay: Assay) -> None:
     (row,) = json.loads(assay("ls", "--json").out)
     _, cells = csv.reader(io.StringIO(assay("ls", "--csv").out))
 
-    assert (row["id"], row["tag"], row["duration_s"], row["best"]) == ("aaaaaaaa", "=1+1", 72.0, None)
+    assert (row["id"], row["tag"], row["duration_s"], row["best"]) == (
+        "aaaaaaaa",
+        "=1+1",
+        72.0,
+        None,
+    )
     assert cells[1:3] == ["'=1+1", "aaaaaaaa"]
 
 
@@ -100,7 +116,9 @@ def test_an_expression_chooses_the_runs(project: Project, assay: Assay) -> None:
     make_run(project, tag="good", points={"loss": [0.25]}, config="lr = 0.1\n")
     make_run(project, tag="bad", points={"loss": [4.0]}, config="lr = 0.2\n")
 
-    assert [line.split()[0] for line in assay("ls", "loss < 1", "--columns", "tag,loss,lr").lines] == ["tag", "good"]
+    assert [
+        line.split()[0] for line in assay("ls", "loss < 1", "--columns", "tag,loss,lr").lines
+    ] == ["tag", "good"]
     wrong = assay("ls", "los < 1")
     assert wrong.code == 2
     assert wrong.err == (
@@ -109,7 +127,9 @@ def test_an_expression_chooses_the_runs(project: Project, assay: Assay) -> None:
 
 
 @pytest.mark.row("A16")
-def test_tag_and_description_are_the_readme_and_are_found_by_their_words(project: Project, assay: Assay) -> None:
+def test_tag_and_description_are_the_readme_and_are_found_by_their_words(
+    project: Project, assay: Assay
+) -> None:
     with start("my title", desc="Does the walrus converge?") as run:
         pass
     make_run(project, tag="another")
@@ -124,7 +144,13 @@ def test_tag_and_description_are_the_readme_and_are_found_by_their_words(project
 @pytest.mark.row("C79")
 def test_runs_stand_side_by_side_with_what_differs(project: Project, assay: Assay) -> None:
     for tag, lr in (("a", 0.1), ("b", 0.2)):
-        make_run(project, tag=tag, id=tag * 8, config=f"same = 1\n[optimizer]\nlr = {lr}\n", points={"acc": [lr]})
+        make_run(
+            project,
+            tag=tag,
+            id=tag * 8,
+            config=f"same = 1\n[optimizer]\nlr = {lr}\n",
+            points={"acc": [lr]},
+        )
 
     said = assay("ls", "--diff", "--columns", "acc.max", "--sort", "tag")
 
@@ -137,8 +163,16 @@ def test_repeats_are_listed_as_groups(project: Project, assay: Assay) -> None:
     for value in (0.5, 0.75):
         make_run(project, tag="exp", points={"acc": [value]}, attempt={"seedless_hash": "same"})
 
-    assert assay("ls", "--group", "--columns", "acc").lines[1].split() == ["exp", "2", "0.62", "±", "0.18"]
-    assert json.loads(assay("ls", "--group", "--columns", "acc", "--json").out)[0]["acc"]["count"] == 2
+    assert assay("ls", "--group", "--columns", "acc").lines[1].split() == [
+        "exp",
+        "2",
+        "0.62",
+        "±",
+        "0.18",
+    ]
+    assert (
+        json.loads(assay("ls", "--group", "--columns", "acc", "--json").out)[0]["acc"]["count"] == 2
+    )
     assert assay("ls", "--group", "--csv").code == 2
 
 
@@ -146,7 +180,9 @@ def test_more_keys_than_fit_a_terminal_are_counted(
     project: Project, assay: Assay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for i in range(2):
-        make_run(project, tag="r", config="".join(f"a_long_name_of_a_key_{k} = {i}\n" for k in range(9)))
+        make_run(
+            project, tag="r", config="".join(f"a_long_name_of_a_key_{k} = {i}\n" for k in range(9))
+        )
     monkeypatch.setattr("assay.cli.ls.width", lambda stream: 80)
 
     said = assay("ls", "--diff")

@@ -68,7 +68,11 @@ def test_assay_alone_shows_its_commands_in_the_order_of_the_table(assay: Assay) 
 
     assert said.code == 0
     assert said == assay("--help") == assay("-h")
-    shown = [line.split()[0] for line in said.lines if line.startswith("  ") and line.split()[0] in COMMANDS]
+    shown = [
+        line.split()[0]
+        for line in said.lines
+        if line.startswith("  ") and line.split()[0] in COMMANDS
+    ]
     assert shown == list(COMMANDS)
     assert all(line in said.out for _, line in COMMANDS.values())
     assert max(map(len, said.lines)) <= 80
@@ -92,7 +96,9 @@ def test_help_imports_no_command(tmp_path: Path) -> None:
     assert done.stdout.splitlines()[-1] == "['assay.cli.main', 'assay.cli.terminal']"
 
 
-@pytest.mark.parametrize("name", [name for name, (module, _) in COMMANDS.items() if importlib.util.find_spec(module)])
+@pytest.mark.parametrize(
+    "name", [name for name, (module, _) in COMMANDS.items() if importlib.util.find_spec(module)]
+)
 def test_a_command_has_its_name_and_its_line_of_help(name: str, assay: Assay) -> None:
     module, _ = COMMANDS[name]
     command = importlib.import_module(module).command
@@ -107,7 +113,10 @@ def test_a_command_has_its_name_and_its_line_of_help(name: str, assay: Assay) ->
 
 def test_every_file_with_a_command_is_in_the_table() -> None:
     folder = Path(cli.__file__).parent
-    texts = {path.stem.replace("_", "-"): path.read_text(encoding="utf-8") for path in folder.glob("*.py")}
+    texts = {
+        path.stem.replace("_", "-"): path.read_text(encoding="utf-8")
+        for path in folder.glob("*.py")
+    }
     files = {name for name, text in texts.items() if "\ndef command(" in text}
 
     assert files <= set(COMMANDS)
@@ -133,17 +142,28 @@ def test_a_command_that_does_not_exist_names_its_neighbour(assay: Assay) -> None
         (["show"], "`assay show` needs the argument RUN.\n  fix: `assay show --help` shows how"),
         (["tag", "last"], "`assay tag` needs the argument TITLE."),
         (["show", "a", "b"], "`assay show`: Got unexpected extra argument (b)."),
-        (["log", "last", "-n", "x"], "`assay log`: -n must be a whole number of at least 0, not 'x'."),
+        (
+            ["log", "last", "-n", "x"],
+            "`assay log`: -n must be a whole number of at least 0, not 'x'.",
+        ),
         (
             ["run", "a.toml", "--max-steps", "0"],
             "`assay run`: --max-steps must be a whole number of at least 1, not 0.",
         ),
-        (["config", "gett", "x"], "`assay config` has no command `gett`.\n  fix: did you mean `get`?"),
+        (
+            ["config", "gett", "x"],
+            "`assay config` has no command `gett`.\n  fix: did you mean `get`?",
+        ),
         (["config", "zzz"], "`assay config` has no command `zzz`.\n  fix: the commands are "),
-        (["ls", "--json", "--csv"], "--json and --csv are two different things.\n  fix: give one of them"),
+        (
+            ["ls", "--json", "--csv"],
+            "--json and --csv are two different things.\n  fix: give one of them",
+        ),
     ],
 )
-def test_a_wrong_argument_is_said_in_our_words(arguments: list[str], text: str, assay: Assay) -> None:
+def test_a_wrong_argument_is_said_in_our_words(
+    arguments: list[str], text: str, assay: Assay
+) -> None:
     said = assay(*arguments)
 
     assert said.code == 2
@@ -160,7 +180,9 @@ def test_the_version_is_that_of_the_face(assay: Assay) -> None:
     assert face.__version__ in (project["version"], "0+unknown")
 
 
-def test_what_a_command_returns_is_the_exit_code(acting: Callable[[Act], None], assay: Assay) -> None:
+def test_what_a_command_returns_is_the_exit_code(
+    acting: Callable[[Act], None], assay: Assay
+) -> None:
     for result, code in ((None, 0), (0, 0), (1, 1), (7, 7), ("text", 0)):
         acting(lambda result=result: result)
         assert assay("act").code == code
@@ -172,8 +194,16 @@ def test_what_a_command_returns_is_the_exit_code(acting: Callable[[Act], None], 
         (InputError("No.", where="there", fix="so"), 2, "error: No.\n  at:  there\n  fix: so\n"),
         (RecordError("Broken."), 1, "error: Broken.\n"),
         (click.ClickException("odd"), 2, "error: odd\n"),
-        (click.UsageError("two"), 2, "error: `assay act`: two.\n  fix: `assay act --help` shows how\n"),
-        (click.BadParameter("no"), 2, "error: `assay act`: Invalid value: no.\n  fix: `assay act --help` shows how\n"),
+        (
+            click.UsageError("two"),
+            2,
+            "error: `assay act`: two.\n  fix: `assay act --help` shows how\n",
+        ),
+        (
+            click.BadParameter("no"),
+            2,
+            "error: `assay act`: Invalid value: no.\n  fix: `assay act --help` shows how\n",
+        ),
     ],
 )
 def test_an_error_on_purpose_is_its_text_and_no_traceback(
@@ -186,8 +216,12 @@ def test_an_error_on_purpose_is_its_text_and_no_traceback(
     assert (said.code, said.err, said.out) == (code, text, "")
 
 
-def test_a_config_error_is_rendered_with_a_summary(acting: Callable[[Act], None], assay: Assay) -> None:
-    problem = Problem(kind="unknown-key", message="unknown key `trian`", origin=Origin(source="a.toml", line=3))
+def test_a_config_error_is_rendered_with_a_summary(
+    acting: Callable[[Act], None], assay: Assay
+) -> None:
+    problem = Problem(
+        kind="unknown-key", message="unknown key `trian`", origin=Origin(source="a.toml", line=3)
+    )
     acting(raising(ConfigError([problem, problem])))
 
     said = assay("act")
@@ -198,7 +232,9 @@ def test_a_config_error_is_rendered_with_a_summary(acting: Callable[[Act], None]
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), click.Abort()])
-def test_an_interrupt_ends_with_130(error: BaseException, acting: Callable[[Act], None], assay: Assay) -> None:
+def test_an_interrupt_ends_with_130(
+    error: BaseException, acting: Callable[[Act], None], assay: Assay
+) -> None:
     acting(raising(error))
 
     said = assay("act")
@@ -244,7 +280,9 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
     read, write = os.pipe()
     os.close(read)
     try:
-        done = process("--help", cwd=tmp_path, capture_output=False, stdout=write, stderr=subprocess.PIPE)
+        done = process(
+            "--help", cwd=tmp_path, capture_output=False, stdout=write, stderr=subprocess.PIPE
+        )
     finally:
         os.close(write)
 
@@ -252,12 +290,16 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
     assert done.stderr == ""
 
 
-def test_the_module_and_the_console_script_are_one(project: Project, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_module_and_the_console_script_are_one(
+    project: Project, capfd: pytest.CaptureFixture[str]
+) -> None:
     done = process("lss", cwd=project.root)
 
     assert (done.returncode, done.stdout) == (2, "")
     assert "did you mean `ls`?" in done.stderr
-    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["scripts"]
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"][
+        "scripts"
+    ]
     assert scripts == {"assay": "assay.__main__:main"}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["assay", "ls"])
@@ -270,7 +312,13 @@ def on_a_terminal(*arguments: str, cwd: Path, **variables: str) -> str:
     pid, descriptor = pty.fork()
     if pid == 0:
         os.chdir(cwd)
-        environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "COLUMNS": "80", "TERM": "xterm", **variables}
+        environment = {
+            **os.environ,
+            "PYTHONPATH": str(ROOT / "src"),
+            "COLUMNS": "80",
+            "TERM": "xterm",
+            **variables,
+        }
         os.execve(sys.executable, [sys.executable, "-m", "assay", *arguments], environment)
     seen = b""
     try:
@@ -311,7 +359,11 @@ def test_every_public_name_resolves_and_no_other() -> None:
 
 
 def test_a_shell_completes_commands(assay: Assay, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"_ASSAY_COMPLETE": "bash_complete", "COMP_WORDS": "assay sh", "COMP_CWORD": "1"}.items():
+    for name, value in {
+        "_ASSAY_COMPLETE": "bash_complete",
+        "COMP_WORDS": "assay sh",
+        "COMP_CWORD": "1",
+    }.items():
         monkeypatch.setenv(name, value)
 
     assert assay().out == "plain,show\n"

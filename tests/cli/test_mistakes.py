@@ -1,6 +1,8 @@
-"""What a person sees for the mistakes that people make: the wording is in `tests/snapshots/mistakes.txt`, all of it.
+"""What a person sees for the mistakes that people make: the wording is in
+`tests/snapshots/mistakes.txt`, all of it.
 
-After a change of words: WRITE_SNAPSHOTS=1 pytest -n 0 tests/cli/test_mistakes.py, and read what `git diff` shows.
+After a change of words: WRITE_SNAPSHOTS=1 pytest -n 0 tests/cli/test_mistakes.py, and read what
+`git diff` shows.
 """
 
 from __future__ import annotations
@@ -154,16 +156,24 @@ MISTAKES = {
     # what is read by nobody
     "a section that nothing uses": Mistake(NET + "[extra]\nx = 1\n"),
     "a section under a name of its own": Mistake(NET.replace("model]", "bert_model]") + ADAM),
-    "a key that nothing uses": Mistake("[sizes]\nwidth = 3\nheight = 4\n" + NET.replace("32", '"${sizes.width}"')),
+    "a key that nothing uses": Mistake(
+        "[sizes]\nwidth = 3\nheight = 4\n" + NET.replace("32", '"${sizes.width}"')
+    ),
     "a setting of one launch": Mistake('device = "cuda"\n'),
     "a key that vanishes in **kwargs": Mistake('[model]\ntype = "model.Open"\nwidht = 1\n'),
     "the same, strictly": Mistake('[model]\ntype = "model.Open"\nwidht = 1\n', also("--strict")),
-    "a key that goes through **kwargs to a parent": Mistake('[model]\ntype = "model.Small"\ndetph = 3\n'),
+    "a key that goes through **kwargs to a parent": Mistake(
+        '[model]\ntype = "model.Small"\ndetph = 3\n'
+    ),
     # references
-    "an object that is not there": Mistake(NET + '[optimizer]\ntype = "torch.optim.SGD"\nparams = "@modle"\n'),
+    "an object that is not there": Mistake(
+        NET + '[optimizer]\ntype = "torch.optim.SGD"\nparams = "@modle"\n'
+    ),
     "a value that is not there": Mistake(NET.replace("32", '"${sizes.width}"')),
     "a reference that is not closed": Mistake(NET.replace("32", '"${model.depth"')),
-    "values in a circle": Mistake('[train]\nepochs = "${train.steps}"\nsteps = "${train.epochs}"\n'),
+    "values in a circle": Mistake(
+        '[train]\nepochs = "${train.steps}"\nsteps = "${train.epochs}"\n'
+    ),
     "objects in a circle": Mistake(
         '[model]\ntype = "model.Pair"\nother = "@process"\n[process]\ntype = "model.Pair"\nother = "@model"\n'
     ),
@@ -178,7 +188,9 @@ MISTAKES = {
     "a tuple as in Python": Mistake(ADAM + "betas = (0.9, 0.99)\n"),
     "a list that is not closed": Mistake(ADAM + "betas = [0.9, 0.99\n"),
     "a comma is missing in a list": Mistake(ADAM + "betas = [\n  0.9\n  0.99\n]\n"),
-    "a table inline that is not closed": Mistake("[optimizer]\nparams = { lr = 0.1\n[train]\nepochs = 5\n"),
+    "a table inline that is not closed": Mistake(
+        "[optimizer]\nparams = { lr = 0.1\n[train]\nepochs = 5\n"
+    ),
     "a text with a quote too few in a list": Mistake(ADAM + 'names = ["a, "b"]\n'),
     "a section that is not closed": Mistake("[train\nepochs = 5\n"),
     "a colon for an equals sign": Mistake("[train]\nepochs: 5\n"),
@@ -193,15 +205,21 @@ MISTAKES = {
     "a package that nobody trusts": Mistake('[model]\ntype = "timm.create_model"\n'),
     "a part of torch that loads code": Mistake('[model]\ntype = "torch.hub.load"\n'),
     "a function that a module merely imports": Mistake('[model]\ntype = "model.system"\n'),
-    "something reached through torch": Mistake('[model]\ntype = "torch.nn.modules.module.functools.partial"\n'),
+    "something reached through torch": Mistake(
+        '[model]\ntype = "torch.nn.modules.module.functools.partial"\n'
+    ),
     "a dunder": Mistake('[model]\ntype = "model.Net.__init__.__globals__"\n'),
     # the command line
     "an override of a section that is not there": Mistake(NET, also("optm.lr=1")),
-    "an override of a key that is not there": Mistake("[train]\nepochs = 5\n", also("train.epoch=3")),
+    "an override of a key that is not there": Mistake(
+        "[train]\nepochs = 5\n", also("train.epoch=3")
+    ),
     "an override of an argument that is not there": Mistake(NET, also("model.widht=3")),
     "an override of a part of a value": Mistake(NET, also("model.width.x=3")),
     "an override of the wrong type": Mistake(NET, also("model.width=wide")),
-    "an override that replaces a good value": Mistake("[train]\nepochs = 5\n", also("train.epochs=-1")),
+    "an override that replaces a good value": Mistake(
+        "[train]\nepochs = 5\n", also("train.epochs=-1")
+    ),
     "an override with spaces around the sign": Mistake(ADAM, also("optimizer.lr", "=", "3e-4")),
     "a list that the shell has cut": Mistake(ADAM, also("optimizer.betas=[0.9,", "0.99]")),
     "an override written as an option": Mistake(ADAM, also("--optimizer.lr=3e-4")),
@@ -216,7 +234,8 @@ MISTAKES = {
     "a file is mistyped": Mistake(NET, ("check", "b.toml")),
     # several at once
     "mistakes of both kinds": Mistake(
-        '[model]\ntype = "model.Net"\nwidht = 32\n[train]\nepochs = "5"\n[optimzer]\n' + 'type = "torch.optim.AdmaW"\n'
+        '[model]\ntype = "model.Net"\nwidht = 32\n[train]\nepochs = "5"\n[optimzer]\n'
+        + 'type = "torch.optim.AdmaW"\n'
     ),
 }
 

@@ -1,4 +1,5 @@
-"""Links that somebody has put into a project or a record: nothing is written or deleted where they lead."""
+"""Links that somebody has put into a project or a record: nothing is written or deleted where they
+lead."""
 
 from __future__ import annotations
 
@@ -36,7 +37,9 @@ def victim(tmp_path: Path) -> Path:
 
 def state_of(folder: Path) -> dict[str, str]:
     return {
-        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
+        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        if path.is_file()
+        else ""
         for path in sorted(folder.rglob("*"))
     }
 
@@ -49,7 +52,9 @@ def planted(place: Path, to: Path) -> None:
     place.symlink_to(to)
 
 
-def test_gc_deletes_nothing_behind_a_trash_that_is_a_link(project: Project, assay: Assay, victim: Path) -> None:
+def test_gc_deletes_nothing_behind_a_trash_that_is_a_link(
+    project: Project, assay: Assay, victim: Path
+) -> None:
     project.runs_dir.mkdir()
     planted(project.runs_dir / ".trash", victim)
     before = state_of(victim)
@@ -61,7 +66,9 @@ def test_gc_deletes_nothing_behind_a_trash_that_is_a_link(project: Project, assa
     assert state_of(victim) == before
 
 
-def test_gc_deletes_links_in_the_trash_and_not_what_they_lead_to(project: Project, assay: Assay, victim: Path) -> None:
+def test_gc_deletes_links_in_the_trash_and_not_what_they_lead_to(
+    project: Project, assay: Assay, victim: Path
+) -> None:
     folder = make_run(project)
     (folder / "checkpoints").symlink_to(victim)
     (folder / "more").symlink_to(victim / "notes.txt")
@@ -77,7 +84,9 @@ def test_gc_deletes_links_in_the_trash_and_not_what_they_lead_to(project: Projec
     assert not os.path.lexists(project.runs_dir / ".trash" / linked.name)
 
 
-def test_gc_of_code_deletes_nothing_behind_a_store_that_is_a_link(project: Project, assay: Assay, victim: Path) -> None:
+def test_gc_of_code_deletes_nothing_behind_a_store_that_is_a_link(
+    project: Project, assay: Assay, victim: Path
+) -> None:
     make_run(project)
     planted(project.code_dir, victim)
     before = state_of(victim)
@@ -104,7 +113,13 @@ def test_gc_of_code_deletes_nothing_behind_links_inside_of_the_store(
 
 
 @pytest.mark.parametrize(
-    "command", [["note", "last", "hello"], ["tag", "last", "other"], ["label", "last", "good"], ["archive", "last"]]
+    "command",
+    [
+        ["note", "last", "hello"],
+        ["tag", "last", "other"],
+        ["label", "last", "good"],
+        ["archive", "last"],
+    ],
 )
 @pytest.mark.parametrize("place", ["edits.jsonl", "the run's folder"])
 def test_nothing_is_said_of_a_run_through_a_link(
@@ -124,7 +139,9 @@ def test_nothing_is_said_of_a_run_through_a_link(
     assert state_of(victim) == before
 
 
-def test_a_run_is_not_removed_into_a_trash_that_is_a_link(project: Project, assay: Assay, victim: Path) -> None:
+def test_a_run_is_not_removed_into_a_trash_that_is_a_link(
+    project: Project, assay: Assay, victim: Path
+) -> None:
     folder = make_run(project)
     planted(project.runs_dir / ".trash", victim)
     before = state_of(victim)
@@ -137,9 +154,22 @@ def test_a_run_is_not_removed_into_a_trash_that_is_a_link(project: Project, assa
 
 
 @pytest.mark.parametrize(
-    "name", ["checkpoints", "artifacts", "config", "files", "ranks", "board", "figures", "trace", "log.txt"]
+    "name",
+    [
+        "checkpoints",
+        "artifacts",
+        "config",
+        "files",
+        "ranks",
+        "board",
+        "figures",
+        "trace",
+        "log.txt",
+    ],
 )
-def test_a_run_is_not_resumed_whose_files_are_links(project: Project, victim: Path, name: str) -> None:
+def test_a_run_is_not_resumed_whose_files_are_links(
+    project: Project, victim: Path, name: str
+) -> None:
     with RunRecorder.start(project, keep_code=False) as recorder:
         recorder.log({"loss": 1.0}, 1)
     planted(recorder.folder.path / name, victim / "notes.txt" if "." in name else victim)

@@ -19,8 +19,20 @@ def runs(project: Project) -> list[str]:
     alike = {"seedless_hash": "a"}
     one = {"train/loss": [4.0, 2.0, 1.0], "valid/acc": [0.1, 0.2]}
     make_run(project, tag="small", id="aaaaaaaa", points=one, attempt=alike)
-    make_run(project, tag="small", id="bbbbbbbb", points={"train/loss": [2.0, 2.0, 3.0, 9.0]}, attempt=alike)
-    make_run(project, tag="big", id="cccccccc", points={"train/loss": [1.0, 0.5]}, attempt={"seedless_hash": "b"})
+    make_run(
+        project,
+        tag="small",
+        id="bbbbbbbb",
+        points={"train/loss": [2.0, 2.0, 3.0, 9.0]},
+        attempt=alike,
+    )
+    make_run(
+        project,
+        tag="big",
+        id="cccccccc",
+        points={"train/loss": [1.0, 0.5]},
+        attempt={"seedless_hash": "b"},
+    )
     return ["aaaaaaaa", "bbbbbbbb", "cccccccc"]
 
 
@@ -57,8 +69,14 @@ def test_what_cannot_be_drawn_is_told(assay: Assay, project: Project, runs: list
     for arguments, said in (
         ((runs[0], "-m", "los", "-o", "a.pdf"), "has no metric `los`"),
         ((runs[0], "-m", "los", "-o", "a.pdf"), "did you mean `loss`?"),
-        ((runs[0], "-m", "loss", "-o", "a.xyz"), "a.xyz is no kind of figure.\n  fix: name it a.pdf, .png or .svg"),
-        ((runs[0], "-m", "loss", "-o", "nowhere/a.pdf"), "The figure cannot be written: No such file or directory."),
+        (
+            (runs[0], "-m", "loss", "-o", "a.xyz"),
+            "a.xyz is no kind of figure.\n  fix: name it a.pdf, .png or .svg",
+        ),
+        (
+            (runs[0], "-m", "loss", "-o", "nowhere/a.pdf"),
+            "The figure cannot be written: No such file or directory.",
+        ),
         ((runs[0], "-o", "a.pdf"), "needs the option metric"),
     ):
         done = assay("plot", *arguments)

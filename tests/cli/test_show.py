@@ -26,14 +26,22 @@ def test_a_page_tells_everything_in_eighty_columns(project: Project, assay: Assa
         tag="mnist-cnn",
         config=CONFIG,
         points={"train/loss": [3.0, 1.0, 2.0], "void": [math.nan]},
-        best=Best(metric="valid/acc", mode="max", value=0.98765, step=2, checkpoint="step-000000002"),
+        best=Best(
+            metric="valid/acc", mode="max", value=0.98765, step=2, checkpoint="step-000000002"
+        ),
         values={"test/acc": 0.5, "why": "a reason"},
         parent="bbbbbbbb@3",
         attempt={
             "command": ("assay", "run", "a config.toml"),
             "environment": {"python": "3.11.7", "cpus": 2, "torch": {"version": "2.6.0"}},
             "devices": ("cuda:0 NVIDIA H200",),
-            "code": Code(snapshot="ab" * 32, files=1, left_out=("a", "b"), git_commit="c" * 40, git_dirty=True),
+            "code": Code(
+                snapshot="ab" * 32,
+                files=1,
+                left_out=("a", "b"),
+                git_commit="c" * 40,
+                git_dirty=True,
+            ),
             "exactness": "exact (plan)",
         },
     )
@@ -103,7 +111,10 @@ def test_what_to_do_next_depends_on_what_became_of_it(project: Project, assay: A
 
     assert "log" in (text := assay("show", str(running)).out) and " -f" in text
     assert "unknown since" in (text := assay("show", str(far)).out) and "what it said last" in text
-    assert "assay resume" in (text := assay("show", str(failed)).out) and "failed: ValueError: no" in text
+    assert (
+        "assay resume" in (text := assay("show", str(failed)).out)
+        and "failed: ValueError: no" in text
+    )
     assert "  ran " in text
     assert "test run" in assay("show", str(make_run(project, kind="test"))).out
 
@@ -114,7 +125,9 @@ def test_what_to_do_next_with_a_run_that_lies_elsewhere_is_told_by_its_folder(
     folder = make_run(project)
     shutil.copytree(folder, tmp_path / "a copy")
 
-    next_line = next(line for line in assay("show", str(tmp_path / "a copy")).lines if "what it logged" in line)
+    next_line = next(
+        line for line in assay("show", str(tmp_path / "a copy")).lines if "what it logged" in line
+    )
 
     assert assay("log", *shlex.split(next_line.partition("  what")[0])[2:]).code == 0
     assert str(tmp_path / "a copy") in next_line
@@ -122,7 +135,9 @@ def test_what_to_do_next_with_a_run_that_lies_elsewhere_is_told_by_its_folder(
 
 def test_long_lists_are_cut_and_say_where_the_rest_is(project: Project, assay: Assay) -> None:
     config = "".join(f"key{i} = {i}\n" for i in range(100))
-    folder = make_run(project, config=config, points={f"m{i}": [1.0] for i in range(40)}, id="kq3f7abc")
+    folder = make_run(
+        project, config=config, points={f"m{i}": [1.0] for i in range(40)}, id="kq3f7abc"
+    )
     for step in range(1, 14):
         make_checkpoint(folder, step)
 
@@ -135,14 +150,21 @@ def test_long_lists_are_cut_and_say_where_the_rest_is(project: Project, assay: A
 
 
 def test_programs_get_everything(project: Project, assay: Assay) -> None:
-    folder = make_run(project, id="kq3f7abc", config=CONFIG, points={"loss": [1.0, math.inf]}, tag="old")
+    folder = make_run(
+        project, id="kq3f7abc", config=CONFIG, points={"loss": [1.0, math.inf]}, tag="old"
+    )
     make_checkpoint(folder, 3)
     make_checkpoint(folder, 4, name="step-000000004.tmp")
     edit(folder, [Edit(what="tag", new="new"), Edit(what="note", new="n", who="ada", at_ns=3)])
 
     data = json.loads(assay("show", "last", "--json").out)
 
-    assert (data["id"], data["tag"], data["status"], data["config"]) == ("kq3f7abc", "new", "finished", CONFIG)
+    assert (data["id"], data["tag"], data["status"], data["config"]) == (
+        "kq3f7abc",
+        "new",
+        "finished",
+        CONFIG,
+    )
     assert data["notes"] == [{"at_ns": 3, "who": "ada", "text": "n"}]
     assert data["summaries"]["loss"]["last"] == "inf"
     assert [(each["step"], each.get("why", "")) for each in data["checkpoints"]] == [
@@ -160,7 +182,14 @@ def test_a_checkpoint_of_a_run_is_shown_as_its_run(project: Project, assay: Assa
 
 def test_a_hostile_record_cannot_paint_the_terminal(project: Project, assay: Assay) -> None:
     evil = "\x1b]0;x\x07"
-    folder = make_run(project, tag=evil, config=f"# {evil}\n", points={evil: [1.0]}, values={evil: evil}, parent=evil)
+    folder = make_run(
+        project,
+        tag=evil,
+        config=f"# {evil}\n",
+        points={evil: [1.0]},
+        values={evil: evil},
+        parent=evil,
+    )
     edit(folder, [Edit(what="note", new=evil, who=evil), Edit(what="label", key=evil, new=True)])
     tell(folder, Warned(message=evil))
     (folder / "README.md").write_text(evil)

@@ -1,4 +1,5 @@
-"""`assay table`: cells that are texts or values of runs, their history, and the table for a paper."""
+"""`assay table`: cells that are texts or values of runs, their history, and the table for a
+paper."""
 
 from __future__ import annotations
 
@@ -21,7 +22,18 @@ def run_with(project: Project, value: float, *, tag: str = "small", **fields) ->
 def test_a_cell_shows_the_value_of_the_run_that_it_leads_to(project: Project, assay: Assay) -> None:
     run = run_with(project, 0.9)
 
-    said = assay("table", "set", "digits", "small CNN", "accuracy", "valid/acc.max", "--run", run, "--best", "max")
+    said = assay(
+        "table",
+        "set",
+        "digits",
+        "small CNN",
+        "accuracy",
+        "valid/acc.max",
+        "--run",
+        run,
+        "--best",
+        "max",
+    )
 
     assert said.code == 0, said.err
     assert [line.split() for line in said.lines] == [["name", "accuracy"], ["small", "CNN", "0.9"]]
@@ -32,7 +44,9 @@ def test_a_cell_over_several_runs_is_mean_and_deviation(project: Project, assay:
     for value in (0.8, 0.9, 1.0):
         run_with(project, value)
 
-    said = assay("table", "set", "digits", "small", "accuracy", "valid/acc.max", "--where", "tag = small")
+    said = assay(
+        "table", "set", "digits", "small", "accuracy", "valid/acc.max", "--where", "tag = small"
+    )
 
     assert said.code == 0, said.err
     assert "0.90 ± 0.10" in said.out
@@ -50,7 +64,9 @@ def test_a_cell_whose_source_changed_says_what_it_was(project: Project, assay: A
     assert "1 cell changed" in assay("table", "export", "digits", "--as", "csv").err
 
 
-def test_a_cell_whose_run_is_gone_says_so_and_the_rest_is_there(project: Project, assay: Assay) -> None:
+def test_a_cell_whose_run_is_gone_says_so_and_the_rest_is_there(
+    project: Project, assay: Assay
+) -> None:
     run = run_with(project, 0.5)
     assay("table", "set", "digits", "small", "accuracy", "valid/acc", "--run", run)
     assay("table", "set", "digits", "small", "source", "our own")
@@ -62,10 +78,16 @@ def test_a_cell_whose_run_is_gone_says_so_and_the_rest_is_there(project: Project
     assert "our own" in said.out
 
 
-def test_a_run_or_a_query_that_leads_nowhere_is_told_before_the_table_is_made(project: Project, assay: Assay) -> None:
+def test_a_run_or_a_query_that_leads_nowhere_is_told_before_the_table_is_made(
+    project: Project, assay: Assay
+) -> None:
     run = run_with(project, 0.5)
 
-    for arguments in (["--run", run, "--where", "tag = small"], ["--run", "nobody"], ["--where", "tga = small"]):
+    for arguments in (
+        ["--run", run, "--where", "tag = small"],
+        ["--run", "nobody"],
+        ["--where", "tga = small"],
+    ):
         said = assay("table", "set", "digits", "small", "accuracy", "valid/acc", *arguments)
         assert said.code == 2
         assert "Traceback" not in said.err
@@ -74,7 +96,9 @@ def test_a_run_or_a_query_that_leads_nowhere_is_told_before_the_table_is_made(pr
     assert assay("table", "ls").out.startswith("There is no table yet.")
 
 
-def test_the_history_of_a_table_says_who_changed_what_from_what(project: Project, assay: Assay) -> None:
+def test_the_history_of_a_table_says_who_changed_what_from_what(
+    project: Project, assay: Assay
+) -> None:
     assay("table", "set", "digits", "small", "source", "first")
     assay("table", "set", "digits", "small", "source", "second")
 
@@ -86,7 +110,9 @@ def test_the_history_of_a_table_says_who_changed_what_from_what(project: Project
     assert edits[-1].old == "first" and edits[-1].new == "second" and edits[-1].who
 
 
-def test_a_table_is_written_for_a_paper_with_the_best_in_bold(project: Project, assay: Assay, tmp_path: Path) -> None:
+def test_a_table_is_written_for_a_paper_with_the_best_in_bold(
+    project: Project, assay: Assay, tmp_path: Path
+) -> None:
     low, high = run_with(project, 0.5, tag="low_100%"), run_with(project, 0.75, tag="high")
     for row, run in (("low_100%", low), ("high", high)):
         assay("table", "set", "digits", row, "acc", "valid/acc.max", "--run", run, "--best", "max")
@@ -100,7 +126,9 @@ def test_a_table_is_written_for_a_paper_with_the_best_in_bold(project: Project, 
     assert json.loads(file.read_text(encoding="utf-8"))[1] == {"name": "high", "acc": 0.75}
 
 
-def test_an_exported_csv_comes_back_as_it_was(project: Project, assay: Assay, tmp_path: Path) -> None:
+def test_an_exported_csv_comes_back_as_it_was(
+    project: Project, assay: Assay, tmp_path: Path
+) -> None:
     file = tmp_path / "in.csv"
     file.write_text('name,value\n"a, b",1.5\n\'=1+1,2\n', encoding="utf-8")
 
@@ -110,7 +138,9 @@ def test_an_exported_csv_comes_back_as_it_was(project: Project, assay: Assay, tm
     assert assay("table", "import", "two", str(exported)).code == 0
 
     cells = [[dict(row.cells) for row in read_table(project, name).rows] for name in ("one", "two")]
-    assert cells[0] == cells[1] == [{"name": "a, b", "value": "1.5"}, {"name": "=1+1", "value": "2"}]
+    assert (
+        cells[0] == cells[1] == [{"name": "a, b", "value": "1.5"}, {"name": "=1+1", "value": "2"}]
+    )
 
 
 def test_a_table_that_is_damaged_is_named_and_stops_nothing(project: Project, assay: Assay) -> None:

@@ -59,9 +59,20 @@ def hostile(project: Project) -> Path:
         Started(attempt=1, checkpoint=EVIL),
         Saved(name=EVIL, kind=EVIL, step=1, size_bytes=1),
         Warned(message=EVIL),
-        Ended(status="failed", step=2, reason=EVIL, traceback=f"Traceback\n  {EVIL}\nValueError: {EVIL}"),
+        Ended(
+            status="failed",
+            step=2,
+            reason=EVIL,
+            traceback=f"Traceback\n  {EVIL}\nValueError: {EVIL}",
+        ),
     )
-    edit(folder, [Edit(what="note", new=EVIL, who=EVIL, at_ns=1), Edit(what="label", key=EVIL, new=True, at_ns=1)])
+    edit(
+        folder,
+        [
+            Edit(what="note", new=EVIL, who=EVIL, at_ns=1),
+            Edit(what="label", key=EVIL, new=True, at_ns=1),
+        ],
+    )
     (folder / "log.txt").write_text(f"{EVIL}\n", encoding="utf-8")
     (folder / "README.md").write_text(f"# {EVIL}\n\n{EVIL}\n", encoding="utf-8")
     keep_artifact(RunFolder(folder), PICTURE, f"image{EVIL}", at_ns=1, kind="image", step=1)
@@ -70,7 +81,9 @@ def hostile(project: Project) -> Path:
 
 def png() -> bytes:
     def part(name: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+        return (
+            struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+        )
 
     head = struct.pack(">IIBBBBB", 2, 2, 8, 2, 0, 0, 0)
     lines = zlib.compress(b"\x00" + bytes(6) + b"\x00" + bytes([255] * 6))
@@ -99,7 +112,11 @@ DATA = [
         ["show", "last", "--json"],
         ["diff", "last", "otherone", "--json"],
     ),
-    *(["find", "PICTURE", "--json"], ["config", "ls", "--json"], ["check", "hostile.toml", "--json"]),
+    *(
+        ["find", "PICTURE", "--json"],
+        ["config", "ls", "--json"],
+        ["check", "hostile.toml", "--json"],
+    ),
 ]
 
 
@@ -143,7 +160,9 @@ def test_no_look_at_a_hostile_record_paints_the_terminal(
     assert r"\x1b[2J" in shown and r"\u202e" in shown and r"\x9b2K" in shown
 
 
-def test_the_same_as_json_says_it_all_and_escapes_it(hostile: Path, project: Project, assay: Assay) -> None:
+def test_the_same_as_json_says_it_all_and_escapes_it(
+    hostile: Path, project: Project, assay: Assay
+) -> None:
     make_run(project, tag="other", id="otherone", age_s=7200)
     Path("PICTURE").write_bytes(PICTURE)
     Path("hostile.toml").write_text(f"{json.dumps(EVIL)} = 1\n", encoding="utf-8")
@@ -153,14 +172,35 @@ def test_the_same_as_json_says_it_all_and_escapes_it(hostile: Path, project: Pro
         assert obeyed(said.out) == [], words
         json.loads(said.out)
     assert json.loads(assay("show", "last", "--json").out)["tag"] == f"tag {EVIL}"
-    for line in assay("log", "last", "--json").lines + assay("log", "last", "--json", "--events").lines:
+    for line in (
+        assay("log", "last", "--json").lines + assay("log", "last", "--json", "--events").lines
+    ):
         assert obeyed(line) == [] and json.loads(line)
 
 
-def test_a_table_is_neutral_for_spreadsheets_and_terminals(hostile: Path, project: Project, assay: Assay) -> None:
-    formulas = ["=1+1", "+1+1", "-1+1", "@SUM(1)", "\t=1", "\r=1", "\n=1", " =1+1", "＝1+1", "=cmd|' /C calc'!A0"]
+def test_a_table_is_neutral_for_spreadsheets_and_terminals(
+    hostile: Path, project: Project, assay: Assay
+) -> None:
+    formulas = [
+        "=1+1",
+        "+1+1",
+        "-1+1",
+        "@SUM(1)",
+        "\t=1",
+        "\r=1",
+        "\n=1",
+        " =1+1",
+        "＝1+1",
+        "=cmd|' /C calc'!A0",
+    ]
     for i, formula in enumerate(formulas):
-        make_run(project, tag=formula, id=f"formula{'abcdefghij'[i]}", age_s=7200, points={formula: [1.0]})
+        make_run(
+            project,
+            tag=formula,
+            id=f"formula{'abcdefghij'[i]}",
+            age_s=7200,
+            points={formula: [1.0]},
+        )
 
     tables = [assay("ls", "--csv", "--columns", "tag,best").out, assay("log", "last", "--csv").out]
     tables += [assay("log", f"formula{letter}", "--csv").out for letter in "abcdefghij"]
@@ -169,7 +209,9 @@ def test_a_table_is_neutral_for_spreadsheets_and_terminals(hostile: Path, projec
         assert obeyed(text) == []
         cells = [cell for line in csv.reader(io.StringIO(text, newline="")) for cell in line]
         assert cells and not [
-            c for c in cells if c.lstrip().startswith(("=", "+", "@", "＝")) or is_words_behind_minus(c)
+            c
+            for c in cells
+            if c.lstrip().startswith(("=", "+", "@", "＝")) or is_words_behind_minus(c)
         ]
 
 
@@ -183,7 +225,9 @@ def test_every_command_writes_through_the_one_function() -> None:
         f"{path.name}:{node.lineno}: {ast.unparse(node.func)}"
         for path in sorted(sources.glob("*.py"))
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if path.name != "terminal.py" and isinstance(node, ast.Call) and ast.unparse(node.func) in OTHER_WAYS
+        if path.name != "terminal.py"
+        and isinstance(node, ast.Call)
+        and ast.unparse(node.func) in OTHER_WAYS
     ]
     assert found == []
 

@@ -24,7 +24,9 @@ train.update(
 
 
 @pytest.mark.row("E15")
-def test_keys_of_the_tutorial_are_taken_with_a_note_and_a_stray_one_is_refused(tmp_path: Path) -> None:
+def test_keys_of_the_tutorial_are_taken_with_a_note_and_a_stray_one_is_refused(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "config.py").write_text(TUTORIAL)
 
     config = load(tmp_path / "config.py")
@@ -37,7 +39,9 @@ def test_keys_of_the_tutorial_are_taken_with_a_note_and_a_stray_one_is_refused(t
         "acc5": {"type": "assay.engine.Accuracy", "top": 5},
     }
     assert root["train"]["activation_checkpoint"] is True
-    notes = [(problem.key, problem.origin.line) for problem in problems if problem.severity == "note"]
+    notes = [
+        (problem.key, problem.origin.line) for problem in problems if problem.severity == "note"
+    ]
     assert notes == [("train.eval_period", 8), ("train.topk", 9), ("train.recompute_grad", 10)]
     assert [problem.key for problem in problems if problem.severity == "error"] == ["train.planted"]
 
@@ -58,7 +62,10 @@ def test_how_gradients_are_fused_is_the_size_of_what_is_sent_at_once(size: int) 
     config = loads(f"[train]\nnccl_fusion_threshold_mb = {size}\nnccl_fusion_max_ops = 24\n")
 
     assert plain(config.root) == {"train": {}, "parallel": {"bucket_mb": size}}
-    assert [note.key for note in config.notes] == ["train.nccl_fusion_threshold_mb", "train.nccl_fusion_max_ops"]
+    assert [note.key for note in config.notes] == [
+        "train.nccl_fusion_threshold_mb",
+        "train.nccl_fusion_max_ops",
+    ]
     assert not [each for each in check_shape(config) if each.key.startswith("parallel")]
 
 
@@ -84,10 +91,15 @@ def test_numbers_change_their_unit_and_nothing_stays_nothing() -> None:
         ("train_iter = 0\ntrain_epoch = 2", {"epochs": 2}),
         ("train_iter = 10\ntrain_epoch = 0", {"steps": 10}),
         ("train_iter = 10\nepochs = 2", {"steps": 10, "epochs": 2}),
-        ("train_iter = 10\ntrain_epoch = 2\nuntil = 'first'", {"steps": 10, "epochs": 2, "until": "first"}),
+        (
+            "train_iter = 10\ntrain_epoch = 2\nuntil = 'first'",
+            {"steps": 10, "epochs": 2, "until": "first"},
+        ),
     ],
 )
-def test_both_bounds_by_their_older_names_mean_the_larger(given: str, expected: dict[str, object]) -> None:
+def test_both_bounds_by_their_older_names_mean_the_larger(
+    given: str, expected: dict[str, object]
+) -> None:
     config = loads(f"[train]\n{given}\n")
 
     assert plain(config.root) == {"train": expected}
@@ -98,12 +110,17 @@ def test_what_has_its_own_name_already_counts() -> None:
     config = loads("[train]\nepochs = 1\ntrain_epoch = 2\n")
 
     assert plain(config.root) == {"train": {"epochs": 1}}
-    assert config.notes[0].message == "`train.train_epoch` is `train.epochs` here, which is given too and counts"
+    assert (
+        config.notes[0].message
+        == "`train.train_epoch` is `train.epochs` here, which is given too and counts"
+    )
     assert loads("evaluate = 1\n[train]\neval_period = 3").root.items["train"].origin.line == 2
 
 
 def test_what_a_config_says_itself_wins_over_what_it_imports(tmp_path: Path) -> None:
-    (tmp_path / "common.py").write_text("train = dict(epochs=7, activation_checkpoint=dict(enabled=False))\n")
+    (tmp_path / "common.py").write_text(
+        "train = dict(epochs=7, activation_checkpoint=dict(enabled=False))\n"
+    )
     first = """
 from assay.config.defaults.train import train
 train.update(dict(train_epoch=20))

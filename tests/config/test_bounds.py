@@ -1,4 +1,5 @@
-"""A config that is large or wrong all over is checked in a time that grows with its size, and told in a few lines."""
+"""A config that is large or wrong all over is checked in a time that grows with its size, and told
+in a few lines."""
 
 from __future__ import annotations
 
@@ -33,9 +34,12 @@ steps = 1
 GROWING: dict[str, Callable[[int], str]] = {
     "variants": lambda n: "".join(f'[variants.v{i}]\n"optimizer.lr" = {i}.5\n' for i in range(n)),
     "variants that name values": lambda n: (
-        "[lr]\nr = 0.5\n" + "".join(f"[variants.v{i}]\n'optimizer.lr' = '${{lr.r}}'\n" for i in range(n))
+        "[lr]\nr = 0.5\n"
+        + "".join(f"[variants.v{i}]\n'optimizer.lr' = '${{lr.r}}'\n" for i in range(n))
     ),
-    "values of a sweep": lambda n: f'[sweep]\n"optimizer.lr" = [{", ".join(f"{i}.5" for i in range(n))}]\n',
+    "values of a sweep": lambda n: (
+        f'[sweep]\n"optimizer.lr" = [{", ".join(f"{i}.5" for i in range(n))}]\n'
+    ),
     "sections that nothing uses": lambda n: "".join(f"[section{i}]\na = 1\n" for i in range(n)),
     "sections that are used": lambda n: (
         "".join(f"[section{i}]\na = 1\n" for i in range(n))
@@ -43,15 +47,27 @@ GROWING: dict[str, Callable[[int], str]] = {
         + "".join(f"a{i} = '${{section{i}.a}}'\n" for i in range(n))
     ),
     "keys that nothing uses": lambda n: (
-        "[part]\nused = 1\n" + "".join(f"a{i} = 1\n" for i in range(n)) + "[use]\na = '${part.used}'\n"
+        "[part]\nused = 1\n"
+        + "".join(f"a{i} = 1\n" for i in range(n))
+        + "[use]\na = '${part.used}'\n"
     ),
-    "unknown keys of a section": lambda n: "[data.train]\n" + "".join(f"shufle{i} = 1\n" for i in range(n)),
+    "unknown keys of a section": lambda n: (
+        "[data.train]\n" + "".join(f"shufle{i} = 1\n" for i in range(n))
+    ),
     "keys at the top": lambda n: "".join(f"k{i} = 1\n" for i in range(n)),
     "a long reference": lambda n: f'[use]\na = "${{{".".join("a" * 5 * n)}}}"\n',
-    "unknown targets": lambda n: "".join(f'[m{i}]\ntype = "torch.nn.Lineer{i}"\n' for i in range(n)),
-    "references to nothing": lambda n: "[use]\n" + "".join(f'a{i} = "${{modle.width{i}}}"\n' for i in range(n)),
-    "objects that are not there": lambda n: "[use]\n" + "".join(f'a{i} = "@modle{i}"\n' for i in range(n)),
-    "a chain of references": lambda n: "[c]\na0 = 1\n" + "".join(f'a{i} = "${{c.a{i - 1}}}"\n' for i in range(1, n)),
+    "unknown targets": lambda n: "".join(
+        f'[m{i}]\ntype = "torch.nn.Lineer{i}"\n' for i in range(n)
+    ),
+    "references to nothing": lambda n: (
+        "[use]\n" + "".join(f'a{i} = "${{modle.width{i}}}"\n' for i in range(n))
+    ),
+    "objects that are not there": lambda n: (
+        "[use]\n" + "".join(f'a{i} = "@modle{i}"\n' for i in range(n))
+    ),
+    "a chain of references": lambda n: (
+        "[c]\na0 = 1\n" + "".join(f'a{i} = "${{c.a{i - 1}}}"\n' for i in range(1, n))
+    ),
 }
 
 
@@ -72,7 +88,9 @@ def calls_of(what: Callable[[], object]) -> int:
 
 
 @pytest.mark.parametrize("name", GROWING)
-def test_twice_as_many_take_twice_as_long(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_twice_as_many_take_twice_as_long(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
 
     def check(n: int) -> list[Problem]:
@@ -86,7 +104,9 @@ def test_twice_as_many_take_twice_as_long(name: str, tmp_path: Path, monkeypatch
     assert large < 2.5 * small
 
 
-def test_more_variants_than_anybody_runs_are_refused_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_variants_than_anybody_runs_are_refused_in_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     config = open_text("[variants]\n" + "".join(f"v{i} = {{}}\n" for i in range(MAX_VARIANTS + 1)))
 
@@ -102,7 +122,10 @@ def test_of_many_configs_that_are_large_the_first_are_checked_and_that_is_said(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     keys = "".join(f"k{i} = 1\n" for i in range(1_000))
-    config = open_text(f"[model]\ntype = 'm.Net'\n{keys}" + "".join(f"[variants.v{i}]\nseed = 1\n" for i in range(400)))
+    config = open_text(
+        f"[model]\ntype = 'm.Net'\n{keys}"
+        + "".join(f"[variants.v{i}]\nseed = 1\n" for i in range(400))
+    )
 
     (problem,) = problems_of_sections(config)
 
@@ -117,13 +140,18 @@ def test_of_many_configs_that_are_wrong_no_more_are_looked_at_and_that_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    config = open_text(BASE + "".join(f"[variants.v{i}]\n'optimzer.lr' = {i}\n" for i in range(1_000)))
+    config = open_text(
+        BASE + "".join(f"[variants.v{i}]\n'optimzer.lr' = {i}\n" for i in range(1_000))
+    )
 
     found = told_once(variations(config), check_shape)
 
     assert len(found) == MAX_TOLD + 2
     assert found[-1].kind == "too-many"
-    assert found[-1].message == "more than 400 mistakes: configs of this file after v400 were not looked at"
+    assert (
+        found[-1].message
+        == "more than 400 mistakes: configs of this file after v400 were not looked at"
+    )
 
 
 def test_after_two_thousand_wrong_targets_no_more_are_looked_for(
@@ -140,18 +168,28 @@ def test_after_two_thousand_wrong_targets_no_more_are_looked_for(
     ]
 
 
-def test_no_number_is_larger_than_what_a_machine_can_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_number_is_larger_than_what_a_machine_can_hold(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
-    texts = {"threads = 5000": "4096", f"seed = {2**63}": str(2**63 - 1), "data.train.workers = 99999": "4096"}
+    texts = {
+        "threads = 5000": "4096",
+        f"seed = {2**63}": str(2**63 - 1),
+        "data.train.workers = 99999": "4096",
+    }
 
     for text, limit in texts.items():
-        (problem,) = (each for each in check_shape(open_text(text + BASE)) if each.kind == "wrong-value")
+        (problem,) = (
+            each for each in check_shape(open_text(text + BASE)) if each.kind == "wrong-value"
+        )
         assert f"must be at most {limit}, not " in problem.message
 
 
 @pytest.mark.parametrize("kind", ["a named pipe", "a folder", "a device", "a socket"])
 @pytest.mark.parametrize("suffix", [".toml", ".py"])
-def test_what_is_no_file_is_refused_before_it_is_read(kind: str, suffix: str, tmp_path: Path) -> None:
+def test_what_is_no_file_is_refused_before_it_is_read(
+    kind: str, suffix: str, tmp_path: Path
+) -> None:
     path = tmp_path / f"a{suffix}"
     with socket.socket(socket.AF_UNIX) as made:
         match kind:
@@ -169,7 +207,9 @@ def test_what_is_no_file_is_refused_before_it_is_read(kind: str, suffix: str, tm
 
 def test_a_pipe_among_the_modules_is_passed_over(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "nets.py")
-    (tmp_path / "a.toml").write_text('[model]\ntype = "nets.Net"\n[process]\ntype = "short"\n[train]\nsteps = 1\n')
+    (tmp_path / "a.toml").write_text(
+        '[model]\ntype = "nets.Net"\n[process]\ntype = "short"\n[train]\nsteps = 1\n'
+    )
 
     kinds = {problem.key: problem.kind for problem in check_shape(open_config(tmp_path / "a.toml"))}
 
@@ -178,7 +218,9 @@ def test_a_pipe_among_the_modules_is_passed_over(tmp_path: Path) -> None:
 
 def problems(count: int, *, severity: str = "error") -> list[Problem]:
     origin = Origin(source="a.toml")
-    return [Problem(kind="k", message=f"m{i}", origin=origin, severity=severity) for i in range(count)]  # type: ignore[arg-type]
+    return [
+        Problem(kind="k", message=f"m{i}", origin=origin, severity=severity) for i in range(count)
+    ]  # type: ignore[arg-type]
 
 
 def test_fifty_mistakes_are_shown_and_the_others_counted() -> None:
@@ -208,7 +250,9 @@ def test_a_message_and_a_line_of_megabytes_are_cut(tmp_path: Path) -> None:
     file.write_text("x = " + "y" * 3_000_000)
     origin = Origin(source=str(file), line=1, column=2_000_000, end_line=1, end_column=2_000_010)
 
-    text = render([Problem(kind="k", message="z" * 3_000_000, origin=origin, fix="f")], color=False, width=80)
+    text = render(
+        [Problem(kind="k", message="z" * 3_000_000, origin=origin, fix="f")], color=False, width=80
+    )
 
     assert len(text) < 5_000
     assert "yyyyyyyyyy" in text and "^^^^^^^^^^" in text

@@ -61,8 +61,12 @@ best = { metric = "valid/acc", mode = "max" }
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "src").mkdir()
-    (tmp_path / "model.py").write_text("import torch\n\nclass Net(torch.nn.Module): ...\n\nclass Block: ...\n")
-    (tmp_path / "src" / "data.py").write_text("from torch.utils.data import Dataset\n\nclass Digits(Dataset): ...\n")
+    (tmp_path / "model.py").write_text(
+        "import torch\n\nclass Net(torch.nn.Module): ...\n\nclass Block: ...\n"
+    )
+    (tmp_path / "src" / "data.py").write_text(
+        "from torch.utils.data import Dataset\n\nclass Digits(Dataset): ...\n"
+    )
     (tmp_path / "digits.toml").write_text(CONTRACT)
     return tmp_path
 
@@ -83,7 +87,10 @@ def test_the_config_of_the_contract_is_fine(project: Path) -> None:
 
 
 def test_a_saved_config_is_fine_too(project: Path) -> None:
-    text = CONTRACT.replace("width = 32", 'width = "${sizes.w}"\nroot = "${env:DATA}"') + "\n[sizes]\nw = 3\n"
+    text = (
+        CONTRACT.replace("width = 32", 'width = "${sizes.w}"\nroot = "${env:DATA}"')
+        + "\n[sizes]\nw = 3\n"
+    )
     config = opened(text)
 
     saved = opened(dump(config.root))
@@ -95,7 +102,9 @@ def test_a_saved_config_is_fine_too(project: Path) -> None:
 def test_a_mistyped_section_on_the_command_line_is_named(project: Path) -> None:
     problems = check_shape(open_config("digits.toml", ["trian.epochs=1"]))
 
-    assert [(p.message, p.fix) for p in problems] == [("unknown key `trian`", "did you mean `train`?")]
+    assert [(p.message, p.fix) for p in problems] == [
+        ("unknown key `trian`", "did you mean `train`?")
+    ]
 
 
 def test_every_mistake_of_a_file_is_told_at_once_at_its_place(project: Path) -> None:
@@ -205,18 +214,53 @@ def test_what_is_allowed_is_fine(project: Path, text: str) -> None:
         ("seed = -1", "wrong-value", "`seed` must be at least 0, not -1", ""),
         ("seed = true", "wrong-type", "`seed` must be a whole number, not true", ""),
         ("seed = 1.0", "wrong-type", "`seed` must be a whole number, not 1.0", ""),
-        ("seed = '3'", "wrong-type", '`seed` must be a whole number, not "3"', "write it without quotes: 3"),
+        (
+            "seed = '3'",
+            "wrong-type",
+            '`seed` must be a whole number, not "3"',
+            "write it without quotes: 3",
+        ),
         ("seed = [1]", "wrong-type", "`seed` must be a whole number, not a list", ""),
         ("threads = 0", "wrong-value", "`threads` must be at least 1, not 0", ""),
-        ("threads = 'all'", "wrong-type", '`threads` must be a whole number or "auto", not "all"', ""),
+        (
+            "threads = 'all'",
+            "wrong-type",
+            '`threads` must be a whole number or "auto", not "all"',
+            "",
+        ),
         ("tag = 2020-01-01", "wrong-type", "`tag` must be a string, not the date 2020-01-01", ""),
         ("tag = 10:00:00", "wrong-type", "`tag` must be a string, not the time 10:00:00", ""),
         ("tag = {}", "wrong-type", "`tag` must be a string, not a table", ""),
-        (f"seed = '{'x' * 50}'", "wrong-type", f'`seed` must be a whole number, not "{"x" * 37}..."', ""),
-        (f"seed = -{'9' * 50}", "wrong-value", f"`seed` must be at least 0, not -{'9' * 36}...", ""),
-        (f"{TRAIN}clip_norm = 0", "wrong-value", "`train.clip_norm` must be more than 0, not 0", ""),
-        (f"{TRAIN}clip_norm = nan", "wrong-value", "`train.clip_norm` must be more than 0, not nan", ""),
-        (f"{TRAIN}precision = 'fp31'", "wrong-value", '`train.precision` cannot be "fp31"', "did you mean `fp32`?"),
+        (
+            f"seed = '{'x' * 50}'",
+            "wrong-type",
+            f'`seed` must be a whole number, not "{"x" * 37}..."',
+            "",
+        ),
+        (
+            f"seed = -{'9' * 50}",
+            "wrong-value",
+            f"`seed` must be at least 0, not -{'9' * 36}...",
+            "",
+        ),
+        (
+            f"{TRAIN}clip_norm = 0",
+            "wrong-value",
+            "`train.clip_norm` must be more than 0, not 0",
+            "",
+        ),
+        (
+            f"{TRAIN}clip_norm = nan",
+            "wrong-value",
+            "`train.clip_norm` must be more than 0, not nan",
+            "",
+        ),
+        (
+            f"{TRAIN}precision = 'fp31'",
+            "wrong-value",
+            '`train.precision` cannot be "fp31"',
+            "did you mean `fp32`?",
+        ),
         (
             f"{TRAIN}precision = 'x'",
             "wrong-value",
@@ -259,18 +303,38 @@ def test_what_is_allowed_is_fine(project: Path, text: str) -> None:
             '`evaluate.splits` must be a list of names, as in ["valid"], not "valid"',
             "",
         ),
-        ("[evaluate]\nsplits = [1]", "wrong-type", "`evaluate.splits.0` must be a string, not 1", ""),
-        ("display = 3", "wrong-type", "`display` must be a table with keys such as `every`, not 3", ""),
+        (
+            "[evaluate]\nsplits = [1]",
+            "wrong-type",
+            "`evaluate.splits.0` must be a string, not 1",
+            "",
+        ),
+        (
+            "display = 3",
+            "wrong-type",
+            "`display` must be a table with keys such as `every`, not 3",
+            "",
+        ),
         (
             "[display]\nquiet = 'true'",
             "wrong-type",
             '`display.quiet` must be true or false, not "true"',
             "write it without quotes: true",
         ),
-        ("data = 3", "wrong-type", "`data` must be a table of tables, as in [data.train], not 3", ""),
+        (
+            "data = 3",
+            "wrong-type",
+            "`data` must be a table of tables, as in [data.train], not 3",
+            "",
+        ),
         ("model = 3", "wrong-type", 'a table with a `type`, or "@path" of one', ""),
         ("[model]\nwidth = 1", "missing-key", "`model` has no `type`", 'add type = "module.Name"'),
-        ("[model]\ntyp = 'a.B'", "missing-key", "`model` has no `type`", "did you mean `type` by `typ`?"),
+        (
+            "[model]\ntyp = 'a.B'",
+            "missing-key",
+            "`model` has no `type`",
+            "did you mean `type` by `typ`?",
+        ),
         (
             "[data.x]\nbatch_size = 1",
             "missing-key",
@@ -283,16 +347,41 @@ def test_what_is_allowed_is_fine(project: Path, text: str) -> None:
             "`checkpoint.best` has no `mode`",
             'add mode = "min" or "max"',
         ),
-        ("[checkpoint.best]\nmode = 'min'", "missing-key", "`checkpoint.best` has no `metric`", "add metric = ..."),
-        ("[train]\nsteps = '@none'", "missing-key", "`train` has no end", "give one of epochs, steps, samples or time"),
+        (
+            "[checkpoint.best]\nmode = 'min'",
+            "missing-key",
+            "`checkpoint.best` has no `metric`",
+            "add metric = ...",
+        ),
+        (
+            "[train]\nsteps = '@none'",
+            "missing-key",
+            "`train` has no end",
+            "give one of epochs, steps, samples or time",
+        ),
         (f"{TRAIN}zzz = 1", "unknown-key", "unknown key `train.zzz`", "it takes: epochs, steps"),
         (f"{TRAIN}type = 'a.B'", "unknown-key", "unknown key `train.type`", "it takes: epochs"),
         ("[trian]\nsteps = 1", "unknown-key", "unknown key `trian`", "did you mean `train`?"),
         ("zzz = 1", "unknown-key", "unknown key `zzz`", "top-level keys are tag, desc"),
-        ("[zzz]\nx = 1", "unused-section", "nothing uses the section `zzz`", 'refer to it as "@zzz", or remove it'),
+        (
+            "[zzz]\nx = 1",
+            "unused-section",
+            "nothing uses the section `zzz`",
+            'refer to it as "@zzz", or remove it',
+        ),
         ("[trace]\nx = 1", "unknown-key", "unknown key `trace.x`", "it takes: every, level"),
-        ("debug = true", "launch-setting", "`debug` is a setting of one launch, not of the config", "--debug"),
-        ("[model]\ntype = 3", "wrong-type", "`model.type` must be a target, not 3", 'write "package.module.Name"'),
+        (
+            "debug = true",
+            "launch-setting",
+            "`debug` is a setting of one launch, not of the config",
+            "--debug",
+        ),
+        (
+            "[model]\ntype = 3",
+            "wrong-type",
+            "`model.type` must be a target, not 3",
+            'write "package.module.Name"',
+        ),
         ("[model]\ntype = 'a..B'", "unknown-target", "`a..B` is no target", "write"),
         (
             "[model]\ntype = 'Net'",
@@ -301,8 +390,18 @@ def test_what_is_allowed_is_fine(project: Path, text: str) -> None:
             "did you mean `model.Net`?",
         ),
         ("[model]\ntype = 'Foo'", "unknown-target", "nothing is registered as `Foo`", "write"),
-        ("[model]\ntype = 'model.Nett'", "unknown-target", "model.py has no `Nett`", "did you mean `Net`?"),
-        ("[model]\ntype = 'model.Zzz'", "unknown-target", "model.py has no `Zzz`", "it has: Block, Net, torch"),
+        (
+            "[model]\ntype = 'model.Nett'",
+            "unknown-target",
+            "model.py has no `Nett`",
+            "did you mean `Net`?",
+        ),
+        (
+            "[model]\ntype = 'model.Zzz'",
+            "unknown-target",
+            "model.py has no `Zzz`",
+            "it has: Block, Net, torch",
+        ),
         (
             "[model]\ntype = 'modle.Net'",
             "unknown-target",
@@ -352,19 +451,41 @@ def test_what_is_allowed_is_fine(project: Path, text: str) -> None:
             "`model.args` must be a list of positional arguments, not 3",
             "",
         ),
-        ("tag = '@model'\n[model]\ntype = 'torch.nn.L1Loss'", "wrong-type", '`tag` must be a string, not "@model"', ""),
+        (
+            "tag = '@model'\n[model]\ntype = 'torch.nn.L1Loss'",
+            "wrong-type",
+            '`tag` must be a string, not "@model"',
+            "",
+        ),
         (
             "tag = '@modle'\n[model]\ntype = 'torch.nn.L1Loss'",
             "unknown-reference",
             "`@modle` refers to nothing: there is no `modle`",
             "did you mean `model`?",
         ),
-        ("model = '@a b.'", "unknown-reference", "`@a b.` is no reference to an object", "write @path"),
-        ("seed = '${env:SEED}'", "unknown-reference", "the environment variable `SEED` is not set", "export SEED=..."),
-        ("[data]\ntrain = 3", "wrong-type", "`data.train` must be a table with keys such as `source`, not 3", ""),
+        (
+            "model = '@a b.'",
+            "unknown-reference",
+            "`@a b.` is no reference to an object",
+            "write @path",
+        ),
+        (
+            "seed = '${env:SEED}'",
+            "unknown-reference",
+            "the environment variable `SEED` is not set",
+            "export SEED=...",
+        ),
+        (
+            "[data]\ntrain = 3",
+            "wrong-type",
+            "`data.train` must be a table with keys such as `source`, not 3",
+            "",
+        ),
     ],
 )
-def test_one_mistake_is_told_once(project: Path, text: str, kind: str, message: str, fix: str) -> None:
+def test_one_mistake_is_told_once(
+    project: Path, text: str, kind: str, message: str, fix: str
+) -> None:
     (project / "pack").mkdir()
     (project / "pack" / "__init__.py").write_text("")
     (project / "pack" / "model.py").write_text("class Model: ...")
@@ -433,7 +554,9 @@ def test_a_reference_with_a_typo_is_told_once_and_its_section_is_not_unused(proj
         ("clip_nrm", "did you mean `clip_norm`?"),
     ],
 )
-def test_a_typo_in_a_name_of_another_system_is_told_with_the_name_here(project: Path, key: str, fix: str) -> None:
+def test_a_typo_in_a_name_of_another_system_is_told_with_the_name_here(
+    project: Path, key: str, fix: str
+) -> None:
     in_file = check_shape(opened(f"[train]\nepochs = 1\n{key} = 5\n"))
     typed = check_shape(opened("[train]\nepochs = 1\n", f"train.{key}=5"))
 
@@ -478,7 +601,9 @@ def test_user_code_that_cannot_be_parsed_is_shown(project: Path) -> None:
 
     assert problem.kind == "import-failed"
     assert problem.message == "model.py cannot be parsed, so `model.Net` cannot be found"
-    assert [(note.message, str(note.origin)) for note in problem.related] == [("invalid syntax", "model.py:1:11")]
+    assert [(note.message, str(note.origin)) for note in problem.related] == [
+        ("invalid syntax", "model.py:1:11")
+    ]
 
 
 def test_user_code_that_cannot_be_known_is_not_judged(project: Path) -> None:
@@ -497,7 +622,9 @@ def test_a_value_from_the_environment_is_checked_like_any_other(project: Path) -
 
 
 def test_nothing_in_a_config_can_paint_the_terminal(project: Path) -> None:
-    config = opened('"\\u001b[31m" = 1\nseed = "\x1b[2J"\n[model]\ntype = "\\u001b]0;x\\u0007.Net"\n')
+    config = opened(
+        '"\\u001b[31m" = 1\nseed = "\x1b[2J"\n[model]\ntype = "\\u001b]0;x\\u0007.Net"\n'
+    )
 
     shown = render(check_shape(config), color=False)
 
@@ -521,7 +648,10 @@ def test_what_a_notebook_defines_is_refused_with_where_to_put_it() -> None:
         (["checkpoint.best.metric=vlaid/acc"], ["did you mean `valid/acc`?"]),
         (["checkpoint.best.metric=valid/loss"], []),
         (["checkpoint.best.metric=valid/acc/1"], []),  # a metric may give several numbers
-        (["checkpoint.best.metric=valid/f1", "process.type=model.Own"], []),  # a process may log what it likes
+        (
+            ["checkpoint.best.metric=valid/f1", "process.type=model.Own"],
+            [],
+        ),  # a process may log what it likes
         (["checkpoint.best.metric=valid/f1", "+task.type=model.Task"], []),
         (["checkpoint.best.metric=valid/f1", 'plugins=[{ type = "model.Board" }]'], []),
         (["checkpoint.best.metric=valid/f1", "evaluate.enabled=false"], []),
@@ -544,13 +674,18 @@ def test_a_metric_that_decides_is_one_that_the_config_measures(
     [
         ("lr=0.1", "did you mean `optimizer.lr`?"),
         ("epochs=3", "did you mean `train.epochs`?"),
-        ("batch_size=8", "did you mean `data.train.batch_size`, `data.valid.batch_size` or `data.test.batch_size`?"),
+        (
+            "batch_size=8",
+            "did you mean `data.train.batch_size`, `data.valid.batch_size` or `data.test.batch_size`?",
+        ),
         ("train.keep=8", "did you mean `checkpoint.keep`?"),
         ("warmup_ratio=0.1", "did you mean `schedule.warmup_ratio`?"),
         ("every=1 epoch", "did you mean `evaluate.every`, `checkpoint.every` or `log.every`?"),
     ],
 )
-def test_a_key_that_belongs_to_another_section_is_told_with_its_place(key: str, fix: str, project: Path) -> None:
+def test_a_key_that_belongs_to_another_section_is_told_with_its_place(
+    key: str, fix: str, project: Path
+) -> None:
     with pytest.raises(ConfigError) as caught:
         load("digits.toml", [key])
 

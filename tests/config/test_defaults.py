@@ -41,7 +41,9 @@ def test_every_default_builds(module: str, name: str) -> None:
 
 
 def test_there_is_a_default_for_every_section_that_is_said_to_have_one(tmp_path: Path) -> None:
-    lines = [f"from assay.config.defaults.{module} import {section}" for section, module in HOMES.items()]
+    lines = [
+        f"from assay.config.defaults.{module} import {section}" for section, module in HOMES.items()
+    ]
     lines += ["from assay.config import L", 'data.train.source = L("model.Data")()']
     lines += ["del data.valid", "del data.test", "optimizer.lr = 1e-4", "train.epochs = 3"]
     (tmp_path / "config.py").write_text("\n".join(lines))
@@ -59,7 +61,9 @@ def test_there_is_a_default_for_every_section_that_is_said_to_have_one(tmp_path:
 
 @pytest.mark.row("E01")
 def test_missing_sections_are_told_at_once_with_defaults_to_start_from(tmp_path: Path) -> None:
-    (tmp_path / "config.py").write_text("from assay.config.defaults.model import model\ntag = 'x'\n")
+    (tmp_path / "config.py").write_text(
+        "from assay.config.defaults.model import model\ntag = 'x'\n"
+    )
 
     done = subprocess.run(
         [sys.executable, "-m", "assay", "run", str(tmp_path / "config.py")],

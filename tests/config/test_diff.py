@@ -55,12 +55,16 @@ def test_kinds_differ_too() -> None:
 
 JSON = st.recursive(
     st.integers(0, 2) | st.booleans(),
-    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from("abc"), inner, max_size=2),
+    lambda inner: (
+        st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from("abc"), inner, max_size=2)
+    ),
     max_leaves=6,
 )
 TREES = st.dictionaries(st.sampled_from("abc"), JSON, max_size=3)
 
 
 @given(TREES, TREES)
-def test_nothing_changed_exactly_when_both_say_the_same(a: dict[str, Any], b: dict[str, Any]) -> None:
+def test_nothing_changed_exactly_when_both_say_the_same(
+    a: dict[str, Any], b: dict[str, Any]
+) -> None:
     assert (changed_keys(tree(a), tree(b)) == []) is same(tree(a), tree(b))

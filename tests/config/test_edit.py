@@ -10,7 +10,18 @@ from hypothesis import strategies as st
 
 from assay.config.edit import with_key, without_key
 from assay.config.sources.toml import read
-from assay.config.tree import KeyPath, Table, delete_at, from_plain, get_at, parse_dotted, plain, same, set_at, walk
+from assay.config.tree import (
+    KeyPath,
+    Table,
+    delete_at,
+    from_plain,
+    get_at,
+    parse_dotted,
+    plain,
+    same,
+    set_at,
+    walk,
+)
 from assay.core.diagnostics import Origin
 from assay.core.errors import InputError
 
@@ -57,13 +68,17 @@ def edited(path: str, value: object) -> str:
         ("model.width", None, "width = 32  # wide", 'width = "@none"  # wide'),
     ],
 )
-def test_a_value_is_set_and_nothing_else_moves(path: str, value: object, old: str, new: str) -> None:
+def test_a_value_is_set_and_nothing_else_moves(
+    path: str, value: object, old: str, new: str
+) -> None:
     assert TEXT.count(old) == 1
     assert edited(path, value) == TEXT.replace(old, new)
 
 
 def test_a_new_key_goes_to_the_end_of_its_table() -> None:
-    assert 'batch_size = 64\nshuffle = true\n\n[[plugins]]\ntype = "a.B"' in edited("data.train.shuffle", True)
+    assert 'batch_size = 64\nshuffle = true\n\n[[plugins]]\ntype = "a.B"' in edited(
+        "data.train.shuffle", True
+    )
     assert edited("train.epochs", 5).startswith(TEXT)
     assert edited("train.epochs", 5).endswith("[train]\nepochs = 5\n")
 
@@ -92,7 +107,9 @@ def test_a_key_is_removed_with_its_line() -> None:
 def test_line_ends_and_a_byte_order_mark_stay() -> None:
     text = "\ufeff# one\r\n[a]\r\nx = 1 # two\r\n"
 
-    assert with_key(text, ("a", "x"), from_plain(2, HERE)) == "\ufeff# one\r\n[a]\r\nx = 2 # two\r\n"
+    assert (
+        with_key(text, ("a", "x"), from_plain(2, HERE)) == "\ufeff# one\r\n[a]\r\nx = 2 # two\r\n"
+    )
 
 
 def test_what_is_not_there_or_cannot_be_is_refused() -> None:
@@ -109,13 +126,16 @@ SCALARS = st.one_of(
     st.booleans(),
     st.integers(-(2**63), 2**63 - 1),
     st.floats(allow_nan=False),
-    st.sampled_from([nan, inf, "@model", "${a.b}", "@@x", '"""', "a\nb", "#", "é", date(2020, 1, 2), 1e-7]),
+    st.sampled_from(
+        [nan, inf, "@model", "${a.b}", "@@x", '"""', "a\nb", "#", "é", date(2020, 1, 2), 1e-7]
+    ),
     st.text(st.characters(exclude_categories=["Cs"]), max_size=8),
 )
 VALUES = st.recursive(
     SCALARS,
     lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["type", "args", "a", "b c"]), inner, max_size=3)
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["type", "args", "a", "b c"]), inner, max_size=3)
     ),
     max_leaves=6,
 )
@@ -123,7 +143,11 @@ VALUES = st.recursive(
 
 @pytest.mark.slow
 @settings(max_examples=500, deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 50), VALUES, st.sampled_from(["set", "add", "delete"])), max_size=4))
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 50), VALUES, st.sampled_from(["set", "add", "delete"])), max_size=4
+    )
+)
 def test_after_any_edits_the_text_says_the_edited_tree_and_keeps_the_comments(
     edits: list[tuple[int, Any, str]],
 ) -> None:
@@ -136,10 +160,16 @@ def test_after_any_edits_the_text_says_the_edited_tree_and_keeps_the_comments(
             wanted, after = delete_at(root, path), lambda text, path=path: without_key(text, path)
         elif how == "add" or not places:
             path, node = (*tables[choice % len(tables)], "fresh"), from_plain(value, HERE)
-            wanted, after = set_at(root, path, node), lambda text, p=path, n=node: with_key(text, p, n)
+            wanted, after = (
+                set_at(root, path, node),
+                lambda text, p=path, n=node: with_key(text, p, n),
+            )
         else:
             path, node = places[choice % len(places)], from_plain(value, HERE)
-            wanted, after = set_at(root, path, node), lambda text, p=path, n=node: with_key(text, p, n)
+            wanted, after = (
+                set_at(root, path, node),
+                lambda text, p=path, n=node: with_key(text, p, n),
+            )
         try:
             text = after(text)
         except InputError as error:
@@ -166,7 +196,9 @@ def test_an_edit_of_every_place_succeeds() -> None:
     for path, _ in list(walk(root))[1:]:
         if path[:1] == ("plugins",) and len(path) == 2:
             continue  # under a header of its own there is nothing but a table
-        assert get_at(read(without_key(TEXT, path), "<test>"), path[:-1]) is not None or len(path) < 3
+        assert (
+            get_at(read(without_key(TEXT, path), "<test>"), path[:-1]) is not None or len(path) < 3
+        )
         for value in (1, "x", [1, {"a": 2}], {"type": "a.B", "b": [{}]}, {}, [], None):
             new = read(with_key(TEXT, path, from_plain(value, HERE)), "<test>")
             node = get_at(new, path)

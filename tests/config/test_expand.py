@@ -4,7 +4,17 @@ from typing import Any
 
 import pytest
 
-from assay.config import changed_keys, check_shape, config_hash, dump, expand, load, loads, open_text, plain
+from assay.config import (
+    changed_keys,
+    check_shape,
+    config_hash,
+    dump,
+    expand,
+    load,
+    loads,
+    open_text,
+    plain,
+)
 from assay.config.expansion import problems_of_sections, told_once, variations
 from assay.config.loading import Config
 from assay.core.errors import ConfigError, InputError
@@ -55,11 +65,16 @@ def variant(body: str, *overrides: str) -> dict[str, Any]:
         ),
         ('[variants.v.evaluate]\nevery = "2 epochs"', {"evaluate": {"every": "2 epochs"}}),
         ('[variants.v]\n"+model.head.width" = 3', {"model.head": {"width": 3}}),
-        ('[variants.v.ema]\ntype = "a.B"\n[variants.v.model]\nx = "@ema"', {"model.x": "@ema", "ema": {"type": "a.B"}}),
+        (
+            '[variants.v.ema]\ntype = "a.B"\n[variants.v.model]\nx = "@ema"',
+            {"model.x": "@ema", "ema": {"type": "a.B"}},
+        ),
         ('[variants.v]\nseed = "${train.epochs}"', {"seed": 5}),
     ],
 )
-def test_a_variant_changes_what_it_names_and_nothing_else(body: str, expected: dict[str, Any]) -> None:
+def test_a_variant_changes_what_it_names_and_nothing_else(
+    body: str, expected: dict[str, Any]
+) -> None:
     assert variant(body) == expected
 
 
@@ -140,12 +155,18 @@ def test_a_zip_goes_in_step() -> None:
 def test_a_range_is_spaced_evenly_or_by_ratio() -> None:
     by_ratio = points('optimizer.lr = { low = 1e-4, high = 1e-1, scale = "log", count = 4 }')
     assert by_ratio == [{"optimizer.lr": lr} for lr in (1e-4, 1e-3, 1e-2, 1e-1)]
-    assert points("seed = { low = 1, high = 3, count = 9 }") == [{"seed": seed} for seed in (1, 2, 3)]
-    assert points("optimizer.lr = { low = 0.0, high = 1.0, count = 3 }") == [{"optimizer.lr": x} for x in (0, 0.5, 1)]
+    assert points("seed = { low = 1, high = 3, count = 9 }") == [
+        {"seed": seed} for seed in (1, 2, 3)
+    ]
+    assert points("optimizer.lr = { low = 0.0, high = 1.0, count = 3 }") == [
+        {"optimizer.lr": x} for x in (0, 0.5, 1)
+    ]
 
 
 def test_a_random_sweep_is_the_same_each_time_and_stays_in_its_ranges() -> None:
-    body = 'mode = "random"\npoints = 30\noptimizer.lr = { low = 1e-5, high = 1e-1, scale = "log" }\n'
+    body = (
+        'mode = "random"\npoints = 30\noptimizer.lr = { low = 1e-5, high = 1e-1, scale = "log" }\n'
+    )
     body += "seed = { low = 1, high = 4 }\nmodel.width = [8, 16]\n"
     first = points(body)
 
@@ -176,15 +197,27 @@ def test_a_key_of_the_command_line_no_longer_varies() -> None:
 
 
 def test_every_variant_is_taken_to_every_point_unless_the_sweep_is_left_aside() -> None:
-    base = loads(f"{BASE}[variants.a]\nmodel.width = 1\n[variants.b]\nmodel.width = 2\n[sweep]\nseed = [8, 9]\n")
+    base = loads(
+        f"{BASE}[variants.a]\nmodel.width = 1\n[variants.b]\nmodel.width = 2\n[sweep]\nseed = [8, 9]\n"
+    )
 
-    assert [made.name for made in expand(base, ["all"])] == ["a point 1/2", "a point 2/2", "b point 1/2", "b point 2/2"]
+    assert [made.name for made in expand(base, ["all"])] == [
+        "a point 1/2",
+        "a point 2/2",
+        "b point 1/2",
+        "b point 2/2",
+    ]
     assert [made.name for made in expand(base, ["all"], sweep=False)] == ["a", "b"]
     assert [made.name for made in expand(base, sweep=False)] == [""]
 
 
-def test_a_random_value_is_the_same_in_every_config_of_a_file_and_another_at_the_next_start() -> None:
-    text = BASE.replace("seed = 1", 'seed = "${random:int:0:1000000000}"') + "[variants.v]\nmodel.width = 1\n"
+def test_a_random_value_is_the_same_in_every_config_of_a_file_and_another_at_the_next_start() -> (
+    None
+):
+    text = (
+        BASE.replace("seed = 1", 'seed = "${random:int:0:1000000000}"')
+        + "[variants.v]\nmodel.width = 1\n"
+    )
     base = loads(text)
     (made,) = expand(base, ["v"])
 
@@ -216,7 +249,12 @@ def test_a_random_value_is_the_same_in_every_config_of_a_file_and_another_at_the
         ),
         ("sweep = 3", "`sweep` must be a table", "1:9", None),
         ("[sweep]", "`sweep` varies nothing", "1:2", None),
-        ("[sweep]\nmode = 'gird'\nseed = [1]", "a sweep has no mode `gird`", "2:8", "did you mean `grid`?"),
+        (
+            "[sweep]\nmode = 'gird'\nseed = [1]",
+            "a sweep has no mode `gird`",
+            "2:8",
+            "did you mean `grid`?",
+        ),
         ("[sweep]\nseed = 1", "`sweep.seed` must be a list of values or a range", "2:8", None),
         ("[sweep]\nseed = []", "`sweep.seed` has no values", "2:8", None),
         (
@@ -267,8 +305,18 @@ def test_a_random_value_is_the_same_in_every_config_of_a_file_and_another_at_the
             "2:6",
             "",
         ),
-        ("[sweep]\nseed = { low = 1, hihg = 2 }", "unknown key `hihg` of a range", "2:19", "did you mean `high`?"),
-        ("[sweep]\nseed = { low = 1, high = true }", "`sweep.seed.high` must be a number", "2:26", ""),
+        (
+            "[sweep]\nseed = { low = 1, hihg = 2 }",
+            "unknown key `hihg` of a range",
+            "2:19",
+            "did you mean `high`?",
+        ),
+        (
+            "[sweep]\nseed = { low = 1, high = true }",
+            "`sweep.seed.high` must be a number",
+            "2:26",
+            "",
+        ),
         (
             "[sweep]\n'+seed' = [1]",
             "`+seed` in a sweep makes nothing new",

@@ -36,7 +36,9 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=10) | st.sampl
     ]
 )
 KEYS = st.sampled_from(["type", "args", "a", "b", "a.b", "", "größe", '"', "\n", "0"]) | TEXT
-ZONES = st.none() | st.builds(timezone, st.integers(-14 * 60, 14 * 60).map(lambda m: timedelta(minutes=m)))
+ZONES = st.none() | st.builds(
+    timezone, st.integers(-14 * 60, 14 * 60).map(lambda m: timedelta(minutes=m))
+)
 SCALARS = st.one_of(
     st.none(),
     st.booleans(),
@@ -49,7 +51,9 @@ SCALARS = st.one_of(
     st.datetimes(timezones=ZONES),
 )
 VALUES = st.recursive(
-    SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(KEYS, inner, max_size=4), max_leaves=15
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(KEYS, inner, max_size=4),
+    max_leaves=15,
 )
 TREES = st.dictionaries(KEYS, VALUES, max_size=5)
 CONFIG = """\
@@ -85,8 +89,15 @@ def test_a_tree_written_down_reads_back_equal(value: dict[str, Any]) -> None:
 @pytest.mark.slow
 @pytest.mark.row("A08", "F07")
 @settings(max_examples=500, deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 50), KEYS, VALUES, st.sampled_from(["set", "add", "delete"])), max_size=6))
-def test_a_config_can_be_written_and_read_after_any_edits(edits: list[tuple[int, str, Any, str]]) -> None:
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 50), KEYS, VALUES, st.sampled_from(["set", "add", "delete"])),
+        max_size=6,
+    )
+)
+def test_a_config_can_be_written_and_read_after_any_edits(
+    edits: list[tuple[int, str, Any, str]],
+) -> None:
     root = loads(CONFIG).root
     for choice, key, value, how in edits:
         places = list(walk(root))[1:]
@@ -105,8 +116,12 @@ def test_a_config_can_be_written_and_read_after_any_edits(edits: list[tuple[int,
 @pytest.mark.row("A08")
 @settings(max_examples=500, deadline=None)
 @given(st.dictionaries(KEYS, VALUES, max_size=4), st.lists(st.tuples(KEYS, VALUES), max_size=3))
-def test_a_saved_config_is_loaded_as_what_it_was_saved_from(value: dict[str, Any], more: list[tuple[str, Any]]) -> None:
-    first = open_text(dump(tree({**value, **dict(more), "calls": [[{"type": "a.B", "args": [value]}]]})))
+def test_a_saved_config_is_loaded_as_what_it_was_saved_from(
+    value: dict[str, Any], more: list[tuple[str, Any]]
+) -> None:
+    first = open_text(
+        dump(tree({**value, **dict(more), "calls": [[{"type": "a.B", "args": [value]}]]}))
+    )
     if first.problems:
         return  # no run is made of such a config
 
@@ -150,7 +165,9 @@ def test_a_tree_too_deep_to_read_is_refused() -> None:
 
 
 def test_the_saved_text_can_be_read_by_people() -> None:
-    config = loads('tag = "x"\n[model]\ntype = "model.Net"\ndrop = "@none"\n[data.train]\nsource = { type = "d.D" }\n')
+    config = loads(
+        'tag = "x"\n[model]\ntype = "model.Net"\ndrop = "@none"\n[data.train]\nsource = { type = "d.D" }\n'
+    )
 
     assert dump(config.root) == (
         'tag = "x"\n\n[model]\ntype = "model.Net"\ndrop = "@none"\n\n[data.train.source]\ntype = "d.D"\n'
@@ -204,7 +221,9 @@ def test_what_changes_the_weights_changes_the_hash(more: dict[str, Any]) -> None
 
 def test_a_section_that_something_refers_to_counts() -> None:
     def with_shared(size: int, refer_from: dict[str, Any]) -> str:
-        return config_hash(tree({**BASE, **refer_from, "shared": {"inner": "@deep"}, "deep": {"size": size}}))
+        return config_hash(
+            tree({**BASE, **refer_from, "shared": {"inner": "@deep"}, "deep": {"size": size}})
+        )
 
     used = {"optimizer": {"type": "o.O", "x": "@shared"}}
     assert with_shared(1, used) != with_shared(2, used)
@@ -242,7 +261,21 @@ def test_the_environment_is_not_part_of_the_hash() -> None:
 
 
 def test_the_canonical_form_is_one_readable_line() -> None:
-    values = [1, 2.0, 0.5, -0.0, nan, -inf, True, None, "é", date(2020, 1, 2), time(3, 4), 2**70, 1e300]
+    values = [
+        1,
+        2.0,
+        0.5,
+        -0.0,
+        nan,
+        -inf,
+        True,
+        None,
+        "é",
+        date(2020, 1, 2),
+        time(3, 4),
+        2**70,
+        1e300,
+    ]
     model = {"type": "a:B", "z": values}
 
     assert canonical(tree({"model": model, "seed": 3}), seed=False) == (
@@ -252,4 +285,7 @@ def test_the_canonical_form_is_one_readable_line() -> None:
 
 
 def test_a_broken_config_has_a_canonical_form_too() -> None:
-    assert canonical(tree({"data": 3, "train": 4, "model": "@data.x"})) == '{"data":3,"model":"@data.x","train":4}'
+    assert (
+        canonical(tree({"data": 3, "train": 4, "model": "@data.x"}))
+        == '{"data":3,"model":"@data.x","train":4}'
+    )

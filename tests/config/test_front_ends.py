@@ -12,7 +12,17 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from assay.config import canonical, config_hash, dump, from_plain, load, loads, plain, same, seedless_hash
+from assay.config import (
+    canonical,
+    config_hash,
+    dump,
+    from_plain,
+    load,
+    loads,
+    plain,
+    same,
+    seedless_hash,
+)
 from assay.config.loading import READERS
 from assay.config.sources import objects, python
 from assay.config.tree import Table
@@ -21,12 +31,26 @@ from languages import WRITERS
 
 TRAPS = """@none @model ${a.b} null true yes 1 1e-3 .5 2024-01-31 50% %(x)s [1 ' " \\ ~ << größe"""
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=10) | st.sampled_from(
-    [*TRAPS.split(), "", "a # b", "a ; b", "a: b", "- x", "x\ny", "\t", "\x00", "\x85", "\U0001f600"]
+    [
+        *TRAPS.split(),
+        "",
+        "a # b",
+        "a ; b",
+        "a: b",
+        "- x",
+        "x\ny",
+        "\t",
+        "\x00",
+        "\x85",
+        "\U0001f600",
+    ]
 )
 KEYS = st.from_regex(r"[A-Za-z0-9_-]{1,6}", fullmatch=True) | st.text(
     st.characters(exclude_categories=["Cs", "Cc", "Zl", "Zp"]), min_size=1, max_size=6
 )
-ZONES = st.none() | st.builds(timezone, st.integers(-14 * 60, 14 * 60).map(lambda m: timedelta(minutes=m)))
+ZONES = st.none() | st.builds(
+    timezone, st.integers(-14 * 60, 14 * 60).map(lambda m: timedelta(minutes=m))
+)
 SCALARS = st.one_of(
     st.none(),
     st.booleans(),
@@ -38,7 +62,9 @@ SCALARS = st.one_of(
     st.datetimes(timezones=ZONES),
 )
 VALUES = st.recursive(
-    SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3), max_leaves=8
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3),
+    max_leaves=8,
 )
 SECTIONS = ["tag", "seed", "model", "data", "process", "optimizer", "schedule", "train"]
 CONTENTS = st.dictionaries(st.sampled_from(SECTIONS) | KEYS, VALUES, max_size=5)
@@ -54,7 +80,9 @@ def trees(content: Mapping[str, Any]) -> dict[str, Table]:
         else:
             with tempfile.TemporaryDirectory() as folder:
                 file = Path(folder) / f"a{suffix}"
-                found[suffix], problems, _ = python.read_all(text, f"a{suffix}", path=file, user_dirs=[Path(folder)])
+                found[suffix], problems, _ = python.read_all(
+                    text, f"a{suffix}", path=file, user_dirs=[Path(folder)]
+                )
         assert problems == [], (suffix, text)
     found["mapping"], problems = objects.read(content, "<python>")
     assert problems == []
@@ -62,7 +90,9 @@ def trees(content: Mapping[str, Any]) -> dict[str, Table]:
 
 
 @given(CONTENTS)
-@example({"a": {"DEFAULT": 1}, "DEFAULT": {"x": 1}, "z": {"none": None, "off": "off", "zero": -0.0}})
+@example(
+    {"a": {"DEFAULT": 1}, "DEFAULT": {"x": 1}, "z": {"none": None, "off": "off", "zero": -0.0}}
+)
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_every_front_end_reads_one_content_as_one_tree(content: dict[str, Any]) -> None:
     wanted = from_plain(content, Origin(source="<content>"))
@@ -80,10 +110,17 @@ DIGITS: dict[str, Any] = {
     "seed": 0,
     "model": {"type": "model.Net", "width": 32, "when": None},
     "data": {
-        "train": {"source": {"type": "data.Digits", "split": "train", "shift": 2}, "batch_size": 64, "shuffle": True},
+        "train": {
+            "source": {"type": "data.Digits", "split": "train", "shift": 2},
+            "batch_size": 64,
+            "shuffle": True,
+        },
         "valid": {"source": {"type": "data.Digits", "split": "valid"}, "batch_size": 250},
     },
-    "process": {"type": "assay.engine.Supervised", "criterion": {"type": "torch.nn.CrossEntropyLoss"}},
+    "process": {
+        "type": "assay.engine.Supervised",
+        "criterion": {"type": "torch.nn.CrossEntropyLoss"},
+    },
     "optimizer": {"type": "torch.optim.AdamW", "lr": 3e-3, "betas": [0.9, 0.999]},
     "train": {"epochs": 12, "clip_norm": float("inf")},
 }
@@ -104,7 +141,9 @@ def test_one_config_in_five_languages_has_one_hash(tmp_path: Path) -> None:
 
 @pytest.mark.row("A07")
 @pytest.mark.parametrize("suffix", list(WRITERS))
-def test_none_infinity_and_dates_are_the_same_after_saving_and_loading(tmp_path: Path, suffix: str) -> None:
+def test_none_infinity_and_dates_are_the_same_after_saving_and_loading(
+    tmp_path: Path, suffix: str
+) -> None:
     from datetime import UTC, date, datetime, time
 
     values = {

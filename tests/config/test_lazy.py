@@ -41,7 +41,9 @@ def test_late_arguments_are_given_when_it_is_built() -> None:
     assert optimizer.param_groups[0]["lr"] == 0.5
     assert optimizer.param_groups[0]["params"] == [weight]
     with pytest.raises(ValueError, match="Invalid learning rate") as caught:
-        instantiate({"type": "torch.nn.Sequential", "args": [L("torch.optim.SGD")(lr=-1.0, params=[])]})
+        instantiate(
+            {"type": "torch.nn.Sequential", "args": [L("torch.optim.SGD")(lr=-1.0, params=[])]}
+        )
     assert any("torch.optim.SGD" in note and "args.0" in note for note in caught.value.__notes__)
     assert caught.traceback[-1].name == "__init__"
 
@@ -56,7 +58,14 @@ def test_keys_are_attributes_too() -> None:
     model |= {"x": 1}
     del model.x
 
-    assert model == {"type": "model.Net", "width": 2, "head": {"bias": False}, "depth": 3, "act": "relu", "drop": 0.1}
+    assert model == {
+        "type": "model.Net",
+        "width": 2,
+        "head": {"bias": False},
+        "depth": 3,
+        "act": "relu",
+        "drop": 0.1,
+    }
     assert model.setdefault("width", 5) == 2
     assert isinstance(model, Call)
     with pytest.raises(AttributeError, match="did you mean `width`"):
@@ -76,7 +85,12 @@ def test_copies_share_nothing_and_know_where_they_were_written() -> None:
     deep.widths.append(2)
     flat.depth = 3
 
-    assert model == {"type": "model.Net", "widths": [1], "head": {"type": "model.Head", "bias": True}, "depth": 2}
+    assert model == {
+        "type": "model.Net",
+        "widths": [1],
+        "head": {"type": "model.Head", "bias": True},
+        "depth": 2,
+    }
     assert isinstance(deep.head, Call)
     assert deep._spot == model._spot
     assert deep._spots == model._spots

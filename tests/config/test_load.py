@@ -94,7 +94,11 @@ def test_bytes_that_are_no_text_are_told_with_their_place(tmp_path: Path) -> Non
 
     problem = open_config(file).problems[0]
 
-    assert (problem.message, problem.origin.line, problem.origin.column) == ("byte 0xff is no UTF-8", 2, 7)
+    assert (problem.message, problem.origin.line, problem.origin.column) == (
+        "byte 0xff is no UTF-8",
+        2,
+        7,
+    )
 
 
 @pytest.mark.parametrize("filler", ["#", "é"])
@@ -123,7 +127,9 @@ def test_names_are_not_judged_while_a_part_of_the_file_is_missing() -> None:
 
 
 def test_sections_that_are_only_copied_from_are_not_built_or_kept() -> None:
-    config = loads('[base]\nw = 3\n[both]\nx = 1\n[model]\nw = "${base.w}"\nx = "${both.x}"\ny = "@both"\n')
+    config = loads(
+        '[base]\nw = 3\n[both]\nx = 1\n[model]\nw = "${base.w}"\nx = "${both.x}"\ny = "@both"\n'
+    )
 
     assert plain(config.root) == {"both": {"x": 1}, "model": {"w": 3, "x": 1, "y": "@both"}}
     assert set(plain(config.written)) == {"base", "both", "model"}
@@ -135,7 +141,11 @@ def test_this_room_is_entered_without_heavy_luggage() -> None:
         "print([m for m in ('torch', 'numpy', 'pydantic', 'rich', 'click', 'tomlkit', 'tomli_w') if m in sys.modules])"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=dict(os.environ)
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=dict(os.environ),
     )
 
     assert done.stdout.strip() == "[]"

@@ -181,7 +181,9 @@ def test_keys_items_and_sections_can_be_deleted() -> None:
 
 def test_overrides_are_done_in_order() -> None:
     assert applied("model.width=1", "model.width=2")["model"]["width"] == 2
-    assert applied("+model.layers={size = 3}", "model.layers.2.size=4")["model"]["layers"][2] == {"size": 4}
+    assert applied("+model.layers={size = 3}", "model.layers.2.size=4")["model"]["layers"][2] == {
+        "size": 4
+    }
 
 
 def test_the_winner_remembers_what_it_replaced() -> None:
@@ -189,7 +191,10 @@ def test_the_winner_remembers_what_it_replaced() -> None:
     node = get_at(root, ("model", "width"))
 
     assert node is not None
-    assert [(link.source, link.line, link.column, link.text and link.text[:15]) for link in node.origin.chain()] == [
+    assert [
+        (link.source, link.line, link.column, link.text and link.text[:15])
+        for link in node.origin.chain()
+    ] == [
         ("<cli>", 1, 13, "model.width=2"),
         ("<cli>", 1, 13, "model.width=1"),
         ("base.toml", 4, 9, TEXT[:15]),
@@ -213,7 +218,12 @@ def test_the_text_of_a_value_as_typed_is_kept_for_those_who_want_text() -> None:
     [
         ("trian.epochs=1", "unknown-key", "did you mean `train`?", 1),
         ("optm.lr=1", "unknown-key", "did you mean `optimizer`?", 1),
-        ("criterion.type=torch.nn.MSELoss", "unknown-key", "write +criterion.type=torch.nn.MSELoss to make it", 1),
+        (
+            "criterion.type=torch.nn.MSELoss",
+            "unknown-key",
+            "write +criterion.type=torch.nn.MSELoss to make it",
+            1,
+        ),
         ("criterion=@delete", "unknown-key", "", 1),
         ("zzz=1", "unknown-key", "", 1),
         ("train.epoch=1", "unknown-key", "did you mean `epochs`?", 7),
@@ -225,11 +235,31 @@ def test_the_text_of_a_value_as_typed_is_kept_for_those_who_want_text() -> None:
             7,
         ),
         ("data.train.batch=1", "unknown-key", "did you mean `batch_size`?", 12),
-        ("data.trian.batch_size=1", "unknown-key", "did you mean `train`, or +data.trian.batch_size=1 to make it?", 6),
-        ("model.laeyrs.0=1", "unknown-key", "did you mean `layers`, or +model.laeyrs.0=1 to make it?", 7),
+        (
+            "data.trian.batch_size=1",
+            "unknown-key",
+            "did you mean `train`, or +data.trian.batch_size=1 to make it?",
+            6,
+        ),
+        (
+            "model.laeyrs.0=1",
+            "unknown-key",
+            "did you mean `layers`, or +model.laeyrs.0=1 to make it?",
+            7,
+        ),
         ("model.head.width=1", "unknown-key", "write +model.head.width=1 to make it", 7),
-        ("model.layers.5.size=1", "unknown-key", "its items are 0 to 1; +model.layers=... adds one", 14),
-        ("+model.layers.5.size=1", "unknown-key", "its items are 0 to 1; +model.layers=... adds one", 15),
+        (
+            "model.layers.5.size=1",
+            "unknown-key",
+            "its items are 0 to 1; +model.layers=... adds one",
+            14,
+        ),
+        (
+            "+model.layers.5.size=1",
+            "unknown-key",
+            "its items are 0 to 1; +model.layers=... adds one",
+            15,
+        ),
         ("tag.x=1", "unknown-key", "", 5),
         ("+model.width=1", "duplicate-key", "write model.width=1", 2),
         ("+zzz=1", "unknown-key", "", 2),

@@ -63,7 +63,10 @@ def test_a_reference_inside_text_becomes_text() -> None:
 
 
 def test_references_lead_on_to_other_references() -> None:
-    assert made({"a": "${b}", "b": "${c.d}", "c": {"d": "${e}", "e": 0}, "e": "x${f}", "f": 1})["a"] == "x1"
+    assert (
+        made({"a": "${b}", "b": "${c.d}", "c": {"d": "${e}", "e": 0}, "e": "x${f}", "f": 1})["a"]
+        == "x1"
+    )
     assert made({"a": "${t}", "t": {"x": "${b}"}, "b": 2})["a"] == {"x": 2}
 
 
@@ -92,7 +95,9 @@ def test_what_is_escaped_means_itself_and_refers_to_nothing(text: str) -> None:
 
 
 def test_text_put_together_never_becomes_a_reference_nobody_wrote() -> None:
-    root, problems = resolved(tree({"a": "$", "x": "${a}{b}", "y": "${a}${c}", "b": 1, "c": "{b}", "@": "@@q"}))
+    root, problems = resolved(
+        tree({"a": "$", "x": "${a}{b}", "y": "${a}${c}", "b": 1, "c": "{b}", "@": "@@q"})
+    )
 
     assert problems == []
     assert (literal(plain(root)["x"]), literal(plain(root)["y"])) == ("${b}", "${b}")
@@ -129,7 +134,11 @@ def test_a_value_remembers_where_it_was_asked_for_and_where_it_came_from() -> No
 @pytest.mark.parametrize(
     ("text", "message", "fix"),
     [
-        ("abc = 1\nx = '${abd}'", "`${abd}` refers to nothing: there is no `abd`", "did you mean `abc`?"),
+        (
+            "abc = 1\nx = '${abd}'",
+            "`${abd}` refers to nothing: there is no `abd`",
+            "did you mean `abc`?",
+        ),
         (
             "[m]\nwidth = 1\n[x]\ny = '${m.widht}'",
             "`${m.widht}` refers to nothing: there is no `widht` in `m`",
@@ -137,7 +146,11 @@ def test_a_value_remembers_where_it_was_asked_for_and_where_it_came_from() -> No
         ),
         ("a = [1]\nx = '${a[3]}'", "`${a[3]}` refers to nothing: there is no `3` in `a`", ""),
         ("a = 1\nx = '${a.b}'", "`${a.b}` refers to nothing: there is no `b` in `a`", ""),
-        ("x = '${glob:datasets}'", "`${glob:datasets}` is no reference", "did you mean `${global:datasets}`?"),
+        (
+            "x = '${glob:datasets}'",
+            "`${glob:datasets}` is no reference",
+            "did you mean `${global:datasets}`?",
+        ),
         (
             "x = 'a ${} b'",
             "`${}` is no reference",
@@ -145,7 +158,11 @@ def test_a_value_remembers_where_it_was_asked_for_and_where_it_came_from() -> No
             " ${length:data.train}, or $${ for the two characters",
         ),
         ("x = '${a'", "`${` is not closed", "write $${ for the two characters"),
-        ("[model]\n[x]\ny = '@modle'", "`@modle` refers to nothing: there is no `modle`", "did you mean `model`?"),
+        (
+            "[model]\n[x]\ny = '@modle'",
+            "`@modle` refers to nothing: there is no `modle`",
+            "did you mean `model`?",
+        ),
         (
             "x = '@a b.'",
             "`@a b.` is no reference to an object",
@@ -155,7 +172,9 @@ def test_a_value_remembers_where_it_was_asked_for_and_where_it_came_from() -> No
         ("t = []\nx = 'a${t}'", "`t` is a list and cannot stand inside text", ""),
     ],
 )
-def test_a_reference_that_leads_nowhere_is_told_with_what_was_meant(text: str, message: str, fix: str) -> None:
+def test_a_reference_that_leads_nowhere_is_told_with_what_was_meant(
+    text: str, message: str, fix: str
+) -> None:
     problems = wrong(text)
 
     assert [(problem.message, problem.fix) for problem in problems] == [(message, fix)]
@@ -171,8 +190,12 @@ def test_a_reference_that_leads_nowhere_is_told_with_what_was_meant(text: str, m
         ("x = '${a}'\n[a]\nb = '${x}'", "a value needs itself: x -> a.b -> x"),
     ],
 )
-def test_values_that_need_themselves_are_told_once_with_the_whole_way(text: str, message: str) -> None:
-    assert [(problem.kind, problem.message) for problem in wrong(text)] == [("reference-cycle", message)]
+def test_values_that_need_themselves_are_told_once_with_the_whole_way(
+    text: str, message: str
+) -> None:
+    assert [(problem.kind, problem.message) for problem in wrong(text)] == [
+        ("reference-cycle", message)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -180,12 +203,19 @@ def test_values_that_need_themselves_are_told_once_with_the_whole_way(text: str,
     [
         ("[a]\nx = '@a'", "an object needs itself: a.x = @a -> a.x"),
         ("[a]\nx = '@b'\n[b]\ny = '@a'", "an object needs itself: a.x = @b -> b.y = @a -> a.x"),
-        ("[a]\nx = ['@b.c']\n[b.c]\ny = '@a'", "an object needs itself: a.x.0 = @b.c -> b.c.y = @a -> a.x.0"),
+        (
+            "[a]\nx = ['@b.c']\n[b.c]\ny = '@a'",
+            "an object needs itself: a.x.0 = @b.c -> b.c.y = @a -> a.x.0",
+        ),
         ("a = '@a'", "an object needs itself: a = @a -> a"),
     ],
 )
-def test_objects_that_need_themselves_are_told_once_with_the_whole_way(text: str, message: str) -> None:
-    assert [(problem.kind, problem.message) for problem in wrong(text)] == [("reference-cycle", message)]
+def test_objects_that_need_themselves_are_told_once_with_the_whole_way(
+    text: str, message: str
+) -> None:
+    assert [(problem.kind, problem.message) for problem in wrong(text)] == [
+        ("reference-cycle", message)
+    ]
 
 
 def test_an_object_used_twice_is_no_circle() -> None:
@@ -225,15 +255,30 @@ def test_an_object_reference_is_recognised() -> None:
 
 
 def test_names_in_use_are_known() -> None:
-    root = tree({"a": "${base.x} ${env:Y} $${no}", "base": {"x": "${base.y}", "y": 1}, "m": ["@model", "@", "@@n"]})
+    root = tree(
+        {
+            "a": "${base.x} ${env:Y} $${no}",
+            "base": {"x": "${base.y}", "y": 1},
+            "m": ["@model", "@", "@@n"],
+        }
+    )
 
     assert Uses().names(root) == {"base"}
-    assert [(dotted(path), dotted(target)) for path, target, _ in objects_used(root)] == [("m.0", "model")]
+    assert [(dotted(path), dotted(target)) for path, target, _ in objects_used(root)] == [
+        ("m.0", "model")
+    ]
 
 
 def test_the_environment_is_read_like_an_override_and_is_never_a_reference() -> None:
     root = tree(
-        {"n": "${env:N}", "s": "${env:S}", "p": "${env:S}/x", "l": "${env:L}", "at": "${env:AT}", "k": ["${env:N}"]}
+        {
+            "n": "${env:N}",
+            "s": "${env:S}",
+            "p": "${env:S}/x",
+            "l": "${env:L}",
+            "at": "${env:AT}",
+            "k": ["${env:N}"],
+        }
     )
     environ = {"N": "8", "S": "/data", "L": "[1, 2]", "AT": "@model"}
 
@@ -251,7 +296,10 @@ def test_the_environment_is_read_like_an_override_and_is_never_a_reference() -> 
     assert literal(values["at"]) == "@model"
     assert literal(plain(with_outside(tree({"a": "${env:AT}!"}), environ, {})[0])["a"]) == "@model!"
     assert plain(resolved(root)[0]) == plain(root)
-    assert plain(with_outside(tree({"a": "${b} $${env:N}${env:N}"}), environ, {})[0])["a"] == "${b} $${env:N}8"
+    assert (
+        plain(with_outside(tree({"a": "${b} $${env:N}${env:N}"}), environ, {})[0])["a"]
+        == "${b} $${env:N}8"
+    )
 
 
 def test_a_missing_environment_variable_is_named() -> None:
@@ -264,7 +312,13 @@ def test_a_missing_environment_variable_is_named() -> None:
 
 
 def test_a_global_keeps_its_type_and_is_never_a_reference() -> None:
-    variables = {"n": 8, "root": "/data", "at": "@model", "rows": ["a", "${x}"], "when": {"b": "@c"}}
+    variables = {
+        "n": 8,
+        "root": "/data",
+        "at": "@model",
+        "rows": ["a", "${x}"],
+        "when": {"b": "@c"},
+    }
     root = tree(
         {
             "n": "${global:n}",
@@ -285,7 +339,13 @@ def test_a_global_keeps_its_type_and_is_never_a_reference() -> None:
     assert [literal(each) for each in values["rows"]] == ["a", "${x}"]
     assert literal(values["when"]["b"]) == "@c"
     assert resolved(made)[1] == []
-    assert outside_used(root) == ["global:n", "global:root", "global:at", "global:rows", "global:when"]
+    assert outside_used(root) == [
+        "global:n",
+        "global:root",
+        "global:at",
+        "global:rows",
+        "global:when",
+    ]
 
 
 def test_a_global_that_is_not_set_says_how_to_set_it() -> None:
@@ -301,7 +361,12 @@ def test_a_global_that_is_not_set_says_how_to_set_it() -> None:
 
 
 def test_a_random_number_lies_between_its_ends_and_is_drawn_once_for_each_place() -> None:
-    spec = {"a": "${random:int:3:5}", "b": ["${random:float:0.5:1}"], "t": "run-${random:int:0:9}", "c": "${a}"}
+    spec = {
+        "a": "${random:int:3:5}",
+        "b": ["${random:float:0.5:1}"],
+        "t": "run-${random:int:0:9}",
+        "c": "${a}",
+    }
     draws = Draws()
 
     first, problems = drawn(tree(spec), draws)
@@ -340,14 +405,25 @@ def test_the_address_of_a_run_is_data() -> None:
 
 
 def test_what_only_the_machine_knows_waits_for_it() -> None:
-    root = tree({"n": "${device:count}", "tag": "on-${device:count}$${device:count}", "copy": "${n}", "m": 1})
+    root = tree(
+        {
+            "n": "${device:count}",
+            "tag": "on-${device:count}$${device:count}",
+            "copy": "${n}",
+            "m": 1,
+        }
+    )
 
     waiting, problems = resolved(root)
     known = with_machine(waiting, {"device:count": 4})
 
     assert problems == []
     assert plain(waiting) == {**plain(root), "copy": "${device:count}"}
-    assert asks_machine(waiting) and not asks_machine(known) and not asks_machine(tree({"a": "$${device:count}"}))
+    assert (
+        asks_machine(waiting)
+        and not asks_machine(known)
+        and not asks_machine(tree({"a": "$${device:count}"}))
+    )
     assert plain(known) == {"n": 4, "tag": "on-4$${device:count}", "copy": 4, "m": 1}
     assert known.items["n"].origin.note == "known by ${device:count}"
     assert known.items["m"] is waiting.items["m"]
@@ -358,11 +434,21 @@ def test_what_only_the_machine_knows_waits_for_it() -> None:
 
 def test_a_variable_is_text_where_text_is_wanted() -> None:
     root = tree(
-        {"tag": "${env:N}", "evaluate": {"every": "${env:N}"}, "seed": "${env:N}", "model": {"name": "${env:N}"}}
+        {
+            "tag": "${env:N}",
+            "evaluate": {"every": "${env:N}"},
+            "seed": "${env:N}",
+            "model": {"name": "${env:N}"},
+        }
     )
 
     made, _ = with_outside(root, {"N": "123"}, {})
 
-    assert plain(made) == {"tag": "123", "evaluate": {"every": "123"}, "seed": 123, "model": {"name": 123}}
+    assert plain(made) == {
+        "tag": "123",
+        "evaluate": {"every": "123"},
+        "seed": 123,
+        "model": {"name": 123},
+    }
     name = get_at(made, ("model", "name"))
     assert name is not None and typed_text(name) == "123"

@@ -86,7 +86,9 @@ def test_every_way_of_registering_is_found_and_nothing_else(project: Path) -> No
 
 def test_a_file_that_changes_is_read_again(project: Path) -> None:
     before = modules(project).registered
-    (project / "nets.py").write_text('from assay.build import register\n@register("another")\ndef f(): ...\n')
+    (project / "nets.py").write_text(
+        'from assay.build import register\n@register("another")\ndef f(): ...\n'
+    )
 
     assert "tiny" in before
     assert sorted(modules(project).registered) == ["another", "resnet18"]
@@ -114,7 +116,9 @@ def test_an_unknown_name_gets_the_three_nearest(project: Path) -> None:
 
 
 def test_a_name_that_is_given_twice_is_refused_with_both_places(project: Path) -> None:
-    (project / "again.py").write_text('from assay.build import register\n@register("tiny")\nclass Second: ...\n')
+    (project / "again.py").write_text(
+        'from assay.build import register\n@register("tiny")\nclass Second: ...\n'
+    )
 
     (problem,) = check_shape(open_text('[model]\ntype = "tiny"\n'))
 
@@ -130,8 +134,16 @@ def test_a_name_under_two_kinds_is_told_with_the_kinds_and_how_to_say_which(proj
         "from assay.build import register\nclass Net: ...\n@register(Net, 'small')\nclass Slim: ...\n"
     )
 
-    (problem,) = [each for each in check_shape(open_text('[model]\ntype = "small"\n')) if each.kind == "duplicate-name"]
+    (problem,) = [
+        each
+        for each in check_shape(open_text('[model]\ntype = "small"\n'))
+        if each.kind == "duplicate-name"
+    ]
 
-    assert "registered twice, as" in problem.message and "Net" in problem.message and "Pipe" in problem.message
+    assert (
+        "registered twice, as" in problem.message
+        and "Net" in problem.message
+        and "Pipe" in problem.message
+    )
     assert "a config cannot tell which is meant" in problem.message
     assert "more.Slim" in problem.fix and "nets.Small" in problem.fix

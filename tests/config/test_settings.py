@@ -91,7 +91,9 @@ def test_packages_are_trusted_by_a_project_and_never_python_itself(project: Path
             trust(Settings(project), package)
 
 
-def test_a_config_sees_the_settings_of_its_own_project(project: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_config_sees_the_settings_of_its_own_project(
+    project: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     text = '[model]\ntype = "timm.create_model"\nroot = "${global:datasets}"\n'
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     for folder in (project, elsewhere):
@@ -100,7 +102,9 @@ def test_a_config_sees_the_settings_of_its_own_project(project: Path, tmp_path_f
     write(file_of(Settings(project), "local"), variable_path("datasets"), "/here")
 
     assert check_shape(open_config(project / "a.toml")) == []
-    assert [(problem.kind, problem.fix) for problem in check_shape(open_config(elsewhere / "a.toml"))] == [
+    assert [
+        (problem.kind, problem.fix) for problem in check_shape(open_config(elsewhere / "a.toml"))
+    ] == [
         ("target-not-allowed", "assay config trust timm"),
         ("unknown-reference", "assay config set --global datasets VALUE"),
     ]
@@ -112,15 +116,23 @@ def test_a_config_sees_the_settings_of_its_own_project(project: Path, tmp_path_f
         ("runs_dri = 'x'", ["there is no setting `runs_dri`"]),
         (
             "runs_dir = 3\ntrusted = 'timm'",
-            ["`runs_dir` must be a path in quotes", '`trusted` must be a list of packages, as in ["timm"]'],
+            [
+                "`runs_dir` must be a path in quotes",
+                '`trusted` must be a list of packages, as in ["timm"]',
+            ],
         ),
-        ("trusted = ['os', 3]", ["`os` cannot be trusted: it is Python itself", "a package is named by a string"]),
+        (
+            "trusted = ['os', 3]",
+            ["`os` cannot be trusted: it is Python itself", "a package is named by a string"],
+        ),
         ("globals = 3", ["`globals` must be a table of variables"]),
         ("[globals]\n'a b' = 1", ["`a b` cannot be the name of a variable"]),
         ("a = ", ["a value is missing"]),
     ],
 )
-def test_settings_that_mean_nothing_are_told_with_their_place(project: Path, text: str, messages: list[str]) -> None:
+def test_settings_that_mean_nothing_are_told_with_their_place(
+    project: Path, text: str, messages: list[str]
+) -> None:
     settings = local(project, text)
 
     with pytest.raises(ConfigError) as caught:

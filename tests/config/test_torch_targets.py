@@ -1,4 +1,5 @@
-"""The reviewed list of torch's classes and functions: nothing new goes unnoticed, nothing honest is lost."""
+"""The reviewed list of torch's classes and functions: nothing new goes unnoticed, nothing honest is
+lost."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from assay.build.targets import TargetError, owner_of, resolve
 from assay.config import torch_targets
 from assay.config.allowed import can_trust, is_listed, is_reviewed, refused_by_name
 
-# Of constant names, of submodules by their number or their own key, and of parameters that the class made itself.
+# Of constant names, of submodules by their number or their own key, and of parameters that the
+# class made itself.
 REVIEWED_CALLS = {
     "DataLoader: from math import ceil",
     "ModuleList: setattr(self, str(idx), module)",
@@ -32,7 +34,8 @@ REVIEWED_CALLS = {
     "pad: importlib.import_module('torch._decomp.decompositions')",
 }
 
-# Every public class and function below torch.nn, torch.optim and torch.utils.data that these projects name: the
+# Every public class and function below torch.nn, torch.optim and torch.utils.data that these
+# projects name: the
 # examples of PyTorch as of 2025-08-25, timm as of 2026-08-08, transformers 5.23.0.
 NAMED_BY: dict[str, dict[str, str]] = {
     "examples": {
@@ -223,10 +226,14 @@ def named() -> Iterator[str]:
 
 
 def test_every_public_name_of_the_installed_torch_is_decided_about() -> None:
-    assert torch_names.new_names() == [], "`./dev targets` lists them; put each into a table of config/torch_targets.py"
+    assert torch_names.new_names() == [], (
+        "`./dev targets` lists them; put each into a table of config/torch_targets.py"
+    )
 
 
-def test_a_name_that_torch_gains_is_noticed_and_is_not_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_that_torch_gains_is_noticed_and_is_not_allowed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     class Invented(torch.nn.Module): ...
 
     Invented.__module__ = "torch.nn.modules.linear"
@@ -248,7 +255,9 @@ def test_what_is_allowed_computes_and_does_nothing_else() -> None:
 
 
 def test_no_table_contradicts_another() -> None:
-    allowed = [f"{module}.{name}" for module, names in torch_targets.ALLOWED.items() for name in names]
+    allowed = [
+        f"{module}.{name}" for module, names in torch_targets.ALLOWED.items() for name in names
+    ]
 
     assert len(allowed) == len(set(allowed))
     for name in allowed:
@@ -275,9 +284,17 @@ def test_what_projects_name_of_torch_is_allowed_or_one_command_away(tmp_path: Pa
 
 
 def test_trust_in_one_name_of_torch_allows_no_other(tmp_path: Path) -> None:
-    trusted = ["torch.nn.DataParallel", "torch.nn.utils", "torch.utils.data.datapipes.iter.FileOpener", "torch.load"]
+    trusted = [
+        "torch.nn.DataParallel",
+        "torch.nn.utils",
+        "torch.utils.data.datapipes.iter.FileOpener",
+        "torch.load",
+    ]
 
-    assert resolve("torch.nn.DataParallel", user_dirs=[tmp_path], trusted=trusted) is torch.nn.DataParallel
+    assert (
+        resolve("torch.nn.DataParallel", user_dirs=[tmp_path], trusted=trusted)
+        is torch.nn.DataParallel
+    )
     for target in (
         "torch.nn.parallel.DistributedDataParallel",
         "torch.nn.utils.clip_grad_norm_",
@@ -289,7 +306,9 @@ def test_trust_in_one_name_of_torch_allows_no_other(tmp_path: Path) -> None:
         assert caught.value.kind == "target-not-allowed"
 
 
-@pytest.mark.parametrize("name", ["torch", "torch.nn", "torch.nn.functional", "torch.nn.utils", "torch.hub.load", "os"])
+@pytest.mark.parametrize(
+    "name", ["torch", "torch.nn", "torch.nn.functional", "torch.nn.utils", "torch.hub.load", "os"]
+)
 def test_neither_a_module_of_torch_nor_what_lies_elsewhere_in_it_can_be_trusted(name: str) -> None:
     assert not can_trust(name)
 

@@ -52,7 +52,9 @@ def test_tuples_become_lists_and_kinds_of_scalars_become_scalars() -> None:
     class Word(str):
         pass
 
-    made = plain(tree({"a": (1, 2), "b": Size.SMALL, "c": Word("x"), "d": MappingProxyType({"e": 1})}))
+    made = plain(
+        tree({"a": (1, 2), "b": Size.SMALL, "c": Word("x"), "d": MappingProxyType({"e": 1})})
+    )
 
     assert made == {"a": [1, 2], "b": 3, "c": "x", "d": {"e": 1}}
     assert [type(made[key]) for key in "bc"] == [int, str]
@@ -180,7 +182,9 @@ def test_the_word_for_none_means_none_wherever_it_comes_from() -> None:
 
 
 @given(
-    st.lists(st.text(min_size=1) | st.just("") | st.integers(0, 99), min_size=1).filter(lambda p: isinstance(p[0], str))
+    st.lists(st.text(min_size=1) | st.just("") | st.integers(0, 99), min_size=1).filter(
+        lambda p: isinstance(p[0], str)
+    )
 )
 def test_a_path_reads_back_from_its_line_in_a_tree_that_has_it(path: list[str | int]) -> None:
     node: Any = 1
@@ -190,7 +194,9 @@ def test_a_path_reads_back_from_its_line_in_a_tree_that_has_it(path: list[str | 
     assert fitted(tree(node), parse_dotted(dotted(tuple(path)))) == tuple(path)
 
 
-@pytest.mark.parametrize("text", ["", ".a", "a.", "a..b", "[0]", "a.[0]", "a[x]", 'a."b', "a]", 'a"b"'])
+@pytest.mark.parametrize(
+    "text", ["", ".a", "a.", "a..b", "[0]", "a.[0]", "a[x]", 'a."b', "a]", 'a"b"']
+)
 def test_what_is_no_path_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="not a path"):
         parse_dotted(text)

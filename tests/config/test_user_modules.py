@@ -63,7 +63,13 @@ match a:
 
 
 @pytest.mark.parametrize(
-    "text", ["from x import *", "def __getattr__(name): ...", "globals()['C'] = 1", "globals().update(C=1)"]
+    "text",
+    [
+        "from x import *",
+        "def __getattr__(name): ...",
+        "globals()['C'] = 1",
+        "globals().update(C=1)",
+    ],
 )
 def test_a_module_that_cannot_be_known_is_not_judged(tmp_path: Path, text: str) -> None:
     found = modules(tmp_path, user=text).find("user.C")
@@ -105,7 +111,8 @@ def test_the_first_folder_wins_and_later_ones_are_looked_at(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("text", "error"), [("def f(:\n", "invalid syntax"), ("x = '\x00'", "null bytes"), ("x = " + "(" * 5000, "")]
+    ("text", "error"),
+    [("def f(:\n", "invalid syntax"), ("x = '\x00'", "null bytes"), ("x = " + "(" * 5000, "")],
 )
 def test_a_file_that_cannot_be_parsed_says_why(tmp_path: Path, text: str, error: str) -> None:
     found = modules(tmp_path, user=text).find("user.C")
@@ -128,7 +135,9 @@ def test_a_huge_file_is_not_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_user_code_is_parsed_and_never_run(tmp_path: Path) -> None:
-    found = modules(tmp_path, user=f"open({str(tmp_path / 'ran')!r}, 'w')\nclass C: ...").find("user.C")
+    found = modules(tmp_path, user=f"open({str(tmp_path / 'ran')!r}, 'w')\nclass C: ...").find(
+        "user.C"
+    )
 
     assert names(found) == {"C"}
     assert not (tmp_path / "ran").exists()

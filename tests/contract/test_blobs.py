@@ -13,7 +13,11 @@ from assay.store.blobs import FileBlobs
 
 @pytest.fixture(params=["memory", "files"])
 def blobs(request: pytest.FixtureRequest, tmp_path: Path) -> Blobs:
-    return MemoryBlobs() if request.param == "memory" else FileBlobs(tmp_path / "not" / "there" / "yet")
+    return (
+        MemoryBlobs()
+        if request.param == "memory"
+        else FileBlobs(tmp_path / "not" / "there" / "yet")
+    )
 
 
 @pytest.mark.parametrize("data", [b"", b"hello", bytes(100_000)])

@@ -1,4 +1,5 @@
-"""Every optimizer and every scheduler of torch goes through a checkpoint and on with the same bits."""
+"""Every optimizer and every scheduler of torch goes through a checkpoint and on with the same
+bits."""
 
 from __future__ import annotations
 
@@ -45,7 +46,9 @@ MADE: dict[str, Callable[[Optimizer], Any]] = {
     "ReduceLROnPlateau": lambda o: lr_scheduler.ReduceLROnPlateau(o, patience=1),
     "SWALR": lambda o: swa_utils.SWALR(o, swa_lr=0.01, anneal_epochs=4),
     "SequentialLR": lambda o: lr_scheduler.SequentialLR(
-        o, [lr_scheduler.ConstantLR(o, total_iters=3), lr_scheduler.ExponentialLR(o, 0.9)], milestones=[3]
+        o,
+        [lr_scheduler.ConstantLR(o, total_iters=3), lr_scheduler.ExponentialLR(o, 0.9)],
+        milestones=[3],
     ),
     "ChainedScheduler": lambda o: lr_scheduler.ChainedScheduler(
         [lr_scheduler.ConstantLR(o, total_iters=3), lr_scheduler.ExponentialLR(o, 0.9)]
@@ -54,18 +57,27 @@ MADE: dict[str, Callable[[Optimizer], Any]] = {
 
 
 def classes(module: Any, base: type) -> dict[str, type]:
-    found = {name: each for name, each in vars(module).items() if inspect.isclass(each) and issubclass(each, base)}
-    return {name: each for name, each in found.items() if each is not base and not name.startswith("_")}
+    found = {
+        name: each
+        for name, each in vars(module).items()
+        if inspect.isclass(each) and issubclass(each, base)
+    }
+    return {
+        name: each for name, each in found.items() if each is not base and not name.startswith("_")
+    }
 
 
 OPTIMIZERS = classes(torch.optim, Optimizer)
-SCHEDULERS = classes(lr_scheduler, lr_scheduler.LRScheduler) | classes(swa_utils, lr_scheduler.LRScheduler)
+SCHEDULERS = classes(lr_scheduler, lr_scheduler.LRScheduler) | classes(
+    swa_utils, lr_scheduler.LRScheduler
+)
 SCHEDULERS.pop("LRScheduler", None)
 CASES = [(name, given) for name in OPTIMIZERS for given in [{}, *GIVEN.get(name, [])]]
 
 
 class Flat(nn.Module):
-    """Weights of two dims only, as some optimizers want, and looked up, so that others can have sparse gradients."""
+    """Weights of two dims only, as some optimizers want, and looked up, so that others can have
+    sparse gradients."""
 
     def __init__(self, *, sparse: bool) -> None:
         super().__init__()
@@ -79,7 +91,9 @@ class Flat(nn.Module):
 
 def trained(name: str, given: dict[str, Any]) -> tuple[nn.Module, Optimizer]:
     model = Flat(sparse=name == "SparseAdam")
-    copies = {key: value.clone() if isinstance(value, Tensor) else value for key, value in given.items()}
+    copies = {
+        key: value.clone() if isinstance(value, Tensor) else value for key, value in given.items()
+    }
     return model, OPTIMIZERS[name](model.parameters(), **{"lr": 0.05, **copies})
 
 
@@ -97,7 +111,9 @@ def train(model: nn.Module, optimizer: Optimizer, *steps: int) -> None:
 
 
 @pytest.mark.parametrize("way", ["by name", "as torch has it"])
-@pytest.mark.parametrize(("name", "given"), CASES, ids=[f"{name}-{'-'.join(given)}" for name, given in CASES])
+@pytest.mark.parametrize(
+    ("name", "given"), CASES, ids=[f"{name}-{'-'.join(given)}" for name, given in CASES]
+)
 def test_every_optimizer_goes_on_from_a_checkpoint_with_the_same_bits(
     name: str, given: dict[str, Any], way: str, tmp_path: Path
 ) -> None:
@@ -124,7 +140,9 @@ def test_every_optimizer_goes_on_from_a_checkpoint_with_the_same_bits(
 
 
 @pytest.mark.parametrize("name", SCHEDULERS)
-def test_every_scheduler_goes_on_from_a_checkpoint_with_the_same_rates(name: str, tmp_path: Path) -> None:
+def test_every_scheduler_goes_on_from_a_checkpoint_with_the_same_rates(
+    name: str, tmp_path: Path
+) -> None:
     def made() -> tuple[Optimizer, Any]:
         optimizer = torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1, momentum=0.9)
         return optimizer, MADE[name](optimizer)

@@ -21,7 +21,10 @@ class Subject:
     """A recorder with what it is to be asked afterwards; None for what forgets."""
 
     def __init__(
-        self, recorder: Recorder, curve: Callable[[str], Curve] | None, facts: Callable[[], list[RunFact]] | None
+        self,
+        recorder: Recorder,
+        curve: Callable[[str], Curve] | None,
+        facts: Callable[[], list[RunFact]] | None,
     ) -> None:
         self.recorder = recorder
         self.curve = curve
@@ -40,10 +43,16 @@ def subject(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Subject]
 
             def curve(name: str) -> Curve:
                 found = read_series(run.folder.metrics).get(name)
-                return [] if found is None else list(zip(found.steps.tolist(), found.values.tolist(), strict=True))
+                return (
+                    []
+                    if found is None
+                    else list(zip(found.steps.tolist(), found.values.tolist(), strict=True))
+                )
 
             def facts() -> list[RunFact]:
-                return [each.fact for each in read_events(run.folder.events)][1:]  # without its own Started
+                return [each.fact for each in read_events(run.folder.events)][
+                    1:
+                ]  # without its own Started
 
             yield Subject(run, curve, facts)
 
@@ -75,7 +84,11 @@ def test_a_rewind_takes_greater_steps_off_the_curve_and_nothing_else(subject: Su
 
 
 def test_facts_come_back_in_the_order_in_which_they_were_told(subject: Subject) -> None:
-    told: list[RunFact] = [Warned(message="hot\nvery"), Saved(name="s", kind="best", step=3), Started(attempt=2)]
+    told: list[RunFact] = [
+        Warned(message="hot\nvery"),
+        Saved(name="s", kind="best", step=3),
+        Started(attempt=2),
+    ]
 
     for fact in told:
         subject.recorder.tell(fact)
@@ -92,7 +105,9 @@ def test_bytes_are_kept_under_a_name(subject: Subject) -> None:
 
 
 @keepers
-def test_a_value_that_is_no_number_is_refused_by_name_and_nothing_of_the_call_is_kept(subject: Subject) -> None:
+def test_a_value_that_is_no_number_is_refused_by_name_and_nothing_of_the_call_is_kept(
+    subject: Subject,
+) -> None:
     with pytest.raises(RecordError, match="'bad'"):
         subject.recorder.log({"good": 1.0, "bad": "1.0"}, 1)  # type: ignore[dict-item]
 

@@ -9,7 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from assay.core.directory import LinkedFolderError, create_file, discard, make_directory, open_directory
+from assay.core.directory import (
+    LinkedFolderError,
+    create_file,
+    discard,
+    make_directory,
+    open_directory,
+)
 from assay.core.regular_file import NotRegularFileError
 
 
@@ -26,7 +32,10 @@ def test_a_link_to_a_folder_is_no_folder_unless_asked_for(tmp_path: Path) -> Non
         open_directory(tmp_path / "link")
     with pytest.raises(LinkedFolderError, match="it is a file, not a folder"):
         open_directory(tmp_path / "file")
-    with open_directory(tmp_path / "link", follow=True) as folder, open_directory(tmp_path) as above:
+    with (
+        open_directory(tmp_path / "link", follow=True) as folder,
+        open_directory(tmp_path) as above,
+    ):
         assert [entry.name for entry in folder.entries()] == []
         with pytest.raises(LinkedFolderError, match="a link"):
             above.folder("link")
@@ -37,7 +46,13 @@ def test_a_link_to_a_folder_is_no_folder_unless_asked_for(tmp_path: Path) -> Non
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "/etc", "a\0b"])
 def test_a_name_is_the_name_of_an_entry_and_no_path(tmp_path: Path, name: str) -> None:
     with open_directory(tmp_path) as folder:
-        for use in (folder.open, folder.folder, folder.remove, folder.status, folder.make_read_only):
+        for use in (
+            folder.open,
+            folder.folder,
+            folder.remove,
+            folder.status,
+            folder.make_read_only,
+        ):
             with pytest.raises(ValueError, match="no name of an entry"):
                 use(name)
 
@@ -67,7 +82,9 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path)
     assert [path.name for path in tmp_path.iterdir()] == ["sub"]
 
 
-def test_what_is_made_is_as_open_as_the_folder_it_is_made_in_and_umask_narrows_it(tmp_path: Path) -> None:
+def test_what_is_made_is_as_open_as_the_folder_it_is_made_in_and_umask_narrows_it(
+    tmp_path: Path,
+) -> None:
     before = os.umask(0)
     try:
         for mode, umask, folder_mode, file_mode in (
@@ -124,7 +141,9 @@ def test_removing_follows_no_link_and_goes_as_deep_as_there_are_folders(tmp_path
     assert not trash.exists()
 
 
-def test_a_folder_swapped_for_a_link_while_it_is_removed_takes_nothing_else_with_it(tmp_path: Path) -> None:
+def test_a_folder_swapped_for_a_link_while_it_is_removed_takes_nothing_else_with_it(
+    tmp_path: Path,
+) -> None:
     outside = tmp_path / "outside"
     (outside / "sub").mkdir(parents=True)
     for i in range(20):
@@ -134,7 +153,8 @@ def test_a_folder_swapped_for_a_link_while_it_is_removed_takes_nothing_else_with
     over = threading.Event()
 
     def swap() -> None:
-        """Put a link to `outside` in the place of a folder that is being emptied, again and again."""
+        """Put a link to `outside` in the place of a folder that is being emptied, again and
+        again."""
         while not over.is_set():
             for path in (trash / "run" / "sub", trash / "run"):
                 with contextlib.suppress(OSError):

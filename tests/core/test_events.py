@@ -27,7 +27,9 @@ def test_a_count_at_which_it_fires_is_its_own_next(when: When, count: int) -> No
 
 
 @given(whens, COUNT, COUNT)
-def test_nothing_is_skipped_between_a_count_and_its_next(when: When, count: int, later: int) -> None:
+def test_nothing_is_skipped_between_a_count_and_its_next(
+    when: When, count: int, later: int
+) -> None:
     low, high = sorted((count, later))
 
     assert when.next(low) <= when.next(high)
@@ -72,7 +74,8 @@ class Saver:
 
 
 @pytest.mark.parametrize(
-    ("fn", "name"), [(len, "builtins.len"), (Saver().save, "Saver.save"), (Saver(), "Saver"), (Saver.save, "save")]
+    ("fn", "name"),
+    [(len, "builtins.len"), (Saver().save, "Saver.save"), (Saver(), "Saver"), (Saver.save, "save")],
 )
 def test_a_handler_is_called_after_what_it_calls(fn: object, name: str) -> None:
     shown = Handler(event=Event.STEP_END, fn=fn).name  # type: ignore[arg-type]

@@ -31,7 +31,13 @@ TEXT = st.text(max_size=20)
 FLOAT = st.floats(allow_nan=False)
 run_facts = st.one_of(
     st.builds(Started, attempt=INT, step=INT, checkpoint=TEXT),
-    st.builds(Evaluated, split=TEXT, step=INT, metrics=st.dictionaries(TEXT, FLOAT, max_size=3), seconds=FLOAT),
+    st.builds(
+        Evaluated,
+        split=TEXT,
+        step=INT,
+        metrics=st.dictionaries(TEXT, FLOAT, max_size=3),
+        seconds=FLOAT,
+    ),
     st.builds(
         Saved,
         name=TEXT,
@@ -41,7 +47,13 @@ run_facts = st.one_of(
     ),
     st.builds(Changed, what=TEXT, step=INT, before=TEXT, after=TEXT),
     st.builds(Warned, message=TEXT, step=st.none() | INT),
-    st.builds(Ended, status=st.sampled_from(["finished", "failed", "stopped"]), step=INT, reason=TEXT, traceback=TEXT),
+    st.builds(
+        Ended,
+        status=st.sampled_from(["finished", "failed", "stopped"]),
+        step=INT,
+        reason=TEXT,
+        traceback=TEXT,
+    ),
 )
 edits = st.builds(
     Edit,
@@ -59,14 +71,18 @@ same_folder = settings(suppress_health_check=[HealthCheck.function_scoped_fixtur
 @given(facts=st.lists(st.tuples(INT, run_facts), max_size=5))
 def test_what_was_told_is_read_in_order(tmp_path: Path, facts: list[tuple[int, RunFact]]) -> None:
     path = tmp_path / "events.jsonl"
-    path.write_text("".join(event_line(fact, at_ns) + "\n" for at_ns, fact in facts), encoding="utf-8")
+    path.write_text(
+        "".join(event_line(fact, at_ns) + "\n" for at_ns, fact in facts), encoding="utf-8"
+    )
 
     assert list(read_events(path)) == [Timed(at_ns=at_ns, fact=fact) for at_ns, fact in facts]
 
 
 @same_folder
 @given(made=st.lists(edits, max_size=5))
-def test_edits_are_read_in_order_and_may_take_something_away(tmp_path: Path, made: list[Edit]) -> None:
+def test_edits_are_read_in_order_and_may_take_something_away(
+    tmp_path: Path, made: list[Edit]
+) -> None:
     path = tmp_path / "edits.jsonl"
     path.write_text("".join(edit_line(edit) + "\n" for edit in made), encoding="utf-8")
 
@@ -123,7 +139,9 @@ def test_a_line_that_says_nothing_we_know_is_passed_over(tmp_path: Path, line: s
     good = event_line(Saved(name="step-000000001", kind="best", step=1), 5)
     path.write_text(f"{line}\n{good}\n")
 
-    assert [timed.fact for timed in read_events(path)] == [Saved(name="step-000000001", kind="best", step=1)]
+    assert [timed.fact for timed in read_events(path)] == [
+        Saved(name="step-000000001", kind="best", step=1)
+    ]
 
 
 def test_a_line_of_a_newer_version_is_read_as_far_as_it_is_known(tmp_path: Path) -> None:
@@ -135,7 +153,11 @@ def test_a_line_of_a_newer_version_is_read_as_far_as_it_is_known(tmp_path: Path)
 
 def test_an_edit_of_another_kind_is_passed_over(tmp_path: Path) -> None:
     path = tmp_path / "edits.jsonl"
-    path.write_text('{"fact":"edit","v":2,"what":"colour","new":"red"}\n' + edit_line(Edit(what="tag", new="b")) + "\n")
+    path.write_text(
+        '{"fact":"edit","v":2,"what":"colour","new":"red"}\n'
+        + edit_line(Edit(what="tag", new="b"))
+        + "\n"
+    )
 
     assert list(read_edits(path)) == [Edit(what="tag", new="b")]
 

@@ -17,10 +17,15 @@ SMALL = st.tuples(st.integers(0, frames.EXTENT - 1), U32, U32, st.binary(max_siz
 
 
 def extent(at: int, bodies: list[bytes], *, sequence: int = 1, spare: int | None = 0) -> bytes:
-    """An extent that begins at file offset `at`; `spare` zero bytes behind it, None: it does not say where it ends."""
+    """An extent that begins at file offset `at`; `spare` zero bytes behind it, None: it does not
+    say where it ends."""
     body = b"".join(bodies)
     end = 0 if spare is None else at + frames.EXTENT_HEAD_BYTES + len(body) + spare
-    return frames.pack_extent(FORM, sequence=sequence, attempt=1, base_ns=10**18, end=end) + body + b"\0" * (spare or 0)
+    return (
+        frames.pack_extent(FORM, sequence=sequence, attempt=1, base_ns=10**18, end=end)
+        + body
+        + b"\0" * (spare or 0)
+    )
 
 
 def padded(payload: bytes) -> bytes:
@@ -28,7 +33,9 @@ def padded(payload: bytes) -> bytes:
 
 
 @given(st.lists(SMALL, max_size=8), st.integers(0, 5))
-def test_frames_come_back_as_they_were_packed(items: list[tuple[int, int, int, bytes]], spare_words: int) -> None:
+def test_frames_come_back_as_they_were_packed(
+    items: list[tuple[int, int, int, bytes]], spare_words: int
+) -> None:
     bodies = [frames.pack(*item) for item in items]
     data = HEAD + extent(FILE_HEAD_BYTES, bodies, spare=spare_words * 8)
 
@@ -53,7 +60,9 @@ def test_a_frame_holds_its_stated_maximum_and_not_a_byte_more() -> None:
 
 
 @pytest.mark.parametrize("spare", [0, 64, None])
-def test_a_file_cut_anywhere_in_its_last_frame_gives_what_came_before_and_one_torn_end(spare: int | None) -> None:
+def test_a_file_cut_anywhere_in_its_last_frame_gives_what_came_before_and_one_torn_end(
+    spare: int | None,
+) -> None:
     bodies = [frames.pack(tag, 7, 8, b"payload!" * tag) for tag in (1, 2, 3)]
     whole = HEAD + extent(FILE_HEAD_BYTES, bodies, spare=spare)
     last = len(whole) - (spare or 0) - len(bodies[-1])
@@ -89,7 +98,9 @@ def test_a_part_that_never_reached_the_disk_costs_the_frames_it_held_and_no_othe
     found = list(frames.scan(data))
 
     assert [f.tag for f in found if isinstance(f, Frame)] == [1, 3, 4]
-    assert [f for f in found if isinstance(f, Damage)] == [Damage(hole, hole + len(bodies[1]), torn=False)]
+    assert [f for f in found if isinstance(f, Damage)] == [
+        Damage(hole, hole + len(bodies[1]), torn=False)
+    ]
 
 
 def three_extents(spare: int | None) -> tuple[bytes, list[tuple[int, int, int]]]:
@@ -107,7 +118,9 @@ def three_extents(spare: int | None) -> tuple[bytes, list[tuple[int, int, int]]]
 
 
 @pytest.mark.parametrize("spare", [0, 40, None])
-def test_each_flipped_bit_of_a_file_costs_at_most_the_frame_that_it_is_in(spare: int | None) -> None:
+def test_each_flipped_bit_of_a_file_costs_at_most_the_frame_that_it_is_in(
+    spare: int | None,
+) -> None:
     whole, places = three_extents(spare)
 
     for place in range(FILE_HEAD_BYTES, len(whole)):
@@ -126,7 +139,9 @@ def test_each_flipped_bit_of_a_file_costs_at_most_the_frame_that_it_is_in(spare:
 
 
 @given(st.data(), st.sampled_from([0, 40, None]))
-def test_garbage_anywhere_costs_the_frames_it_touches_and_is_told(data: st.DataObject, spare: int | None) -> None:
+def test_garbage_anywhere_costs_the_frames_it_touches_and_is_told(
+    data: st.DataObject, spare: int | None
+) -> None:
     whole, places = three_extents(spare)
     begin = data.draw(st.integers(FILE_HEAD_BYTES, len(whole) - 1))
     garbage = data.draw(st.binary(min_size=1, max_size=200))
@@ -153,9 +168,12 @@ def test_a_damaged_length_does_not_lead_past_frames_that_are_intact() -> None:
     assert [f.tag for f in frames.scan(data) if isinstance(f, Frame)] == [2, 3, 4]
 
 
-@pytest.mark.parametrize("mark", [b"\xff\xff\x05\x00", b"\x80\x00\x05\x00", frames.pack(frames.EXTENT, 0, 0)[4:8]])
+@pytest.mark.parametrize(
+    "mark", [b"\xff\xff\x05\x00", b"\x80\x00\x05\x00", frames.pack(frames.EXTENT, 0, 0)[4:8]]
+)
 def test_a_file_made_to_be_slow_is_read_in_work_in_proportion_to_its_length(mark: bytes) -> None:
-    """Counted in checksums, which is what it costs: each word of the file claims to begin a long frame."""
+    """Counted in checksums, which is what it costs: each word of the file claims to begin a long
+    frame."""
     garbage = (b"\1\2\3\4" + mark) * 100_000
     summed = 0
     real = frames.crc32
@@ -181,14 +199,18 @@ def test_damage_to_the_first_bytes_of_a_file_is_passed_over_and_told() -> None:
         for bit in range(8):
             flipped = bytearray(whole)
             flipped[place] ^= 1 << bit
-            assert frames.check_file_head(flipped, FORM, where="there") == Damage(0, FILE_HEAD_BYTES, torn=False)
+            assert frames.check_file_head(flipped, FORM, where="there") == Damage(
+                0, FILE_HEAD_BYTES, torn=False
+            )
 
 
 def test_a_file_that_has_lost_its_first_sector_is_known_by_the_extents_behind_it() -> None:
     whole, places = three_extents(0)
     broken = bytes(places[2][2]) + whole[places[2][2] :]
 
-    assert frames.check_file_head(broken, FORM, where="there") == Damage(0, FILE_HEAD_BYTES, torn=False)
+    assert frames.check_file_head(broken, FORM, where="there") == Damage(
+        0, FILE_HEAD_BYTES, torn=False
+    )
     assert [f.tag for f in frames.scan(broken) if isinstance(f, Frame)] == [4, 5, 6, 7, 8, 9]
 
 
@@ -205,7 +227,9 @@ def test_an_extent_that_claims_to_end_before_it_begins_does_not_loop() -> None:
     assert [type(f) for f in frames.scan(HEAD + liar + b"garbage!" * 4)] == [Extent, Frame, Damage]
 
 
-@pytest.mark.parametrize("data", [b"", b"\x93ASSA", b"\x93ASSAYM\x01", b"PK\x03\x04....", b"\0" * 8])
+@pytest.mark.parametrize(
+    "data", [b"", b"\x93ASSA", b"\x93ASSAYM\x01", b"PK\x03\x04....", b"\0" * 8]
+)
 def test_a_file_of_another_kind_is_refused_by_its_first_bytes(data: bytes) -> None:
     with pytest.raises(RecordError, match="not a file of that kind") as caught:
         frames.check_file_head(data, FORM, where="runs/a/metrics.bin")

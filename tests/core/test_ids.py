@@ -44,7 +44,15 @@ def test_a_folder_is_named_by_time_id_and_tag() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["runs", "261121-0339", "261121-0339-kq3f7ab", "261121-0339-KQ3F7ABC", "261121-0339-kq3f7abcx", "x-kq3f7abc", ""],
+    [
+        "runs",
+        "261121-0339",
+        "261121-0339-kq3f7ab",
+        "261121-0339-KQ3F7ABC",
+        "261121-0339-kq3f7abcx",
+        "x-kq3f7abc",
+        "",
+    ],
 )
 def test_other_names_have_no_id(name: str) -> None:
     assert id_of_folder(name) is None

@@ -1,4 +1,5 @@
-"""The lease: one writer a record; the dead are replaced, the living are not, the silent are not called dead."""
+"""The lease: one writer a record; the dead are replaced, the living are not, the silent are not
+called dead."""
 
 from __future__ import annotations
 
@@ -40,12 +41,15 @@ sys.stdin.readline()
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    """Starts processes that take the lease when told to; whatever is left of them is killed at the end."""
+    """Starts processes that take the lease when told to; whatever is left of them is killed at the
+    end."""
     started: list[Holder] = []
 
     def begin(folder: Path, attempt: int) -> Holder:
         command = [sys.executable, "-c", HOLD, str(folder), str(attempt)]
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
         started.append(process)
         assert said(process) == "ready"
         return process
@@ -70,7 +74,9 @@ def go(process: Holder) -> None:
 def elsewhere(folder: Path, *, silent_s: float) -> lease.Lease:
     """A lease that a process of another host last touched so long ago."""
     own = lease.mine(1)
-    other = replace(own, host="node3", place="node3/boot/pid", beat_ns=own.beat_ns - int(silent_s * 1e9))
+    other = replace(
+        own, host="node3", place="node3/boot/pid", beat_ns=own.beat_ns - int(silent_s * 1e9)
+    )
     write_json(folder / lease.FILE_NAME, other)
     return other
 
@@ -84,7 +90,9 @@ def test_the_holder_is_written_down_and_alive(tmp_path: Path) -> None:
     assert str(os.getpid()) in lease.describe(held)
 
 
-def test_a_lease_of_the_living_is_refused_and_says_whose_it_is(tmp_path: Path, start: Start) -> None:
+def test_a_lease_of_the_living_is_refused_and_says_whose_it_is(
+    tmp_path: Path, start: Start
+) -> None:
     holder = start(tmp_path, 1)
     go(holder)
     assert said(holder).startswith("held")
@@ -130,7 +138,9 @@ def test_another_process_with_the_same_number_is_not_the_holder(tmp_path: Path) 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("left_behind", ["nothing", "a dead lease"])
-def test_of_processes_that_try_at_once_exactly_one_holds(tmp_path: Path, start: Start, left_behind: str) -> None:
+def test_of_processes_that_try_at_once_exactly_one_holds(
+    tmp_path: Path, start: Start, left_behind: str
+) -> None:
     for attempt in range(8):
         folder = tmp_path / str(attempt)
         folder.mkdir()
@@ -149,7 +159,9 @@ def test_of_processes_that_try_at_once_exactly_one_holds(tmp_path: Path, start: 
         assert os.listdir(folder) == [lease.FILE_NAME]
 
 
-def test_one_who_decided_long_ago_does_not_bury_a_fresh_lease(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_who_decided_long_ago_does_not_bury_a_fresh_lease(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     dead = replace(lease.mine(1), process_start="1")
     write_json(tmp_path / lease.FILE_NAME, dead)
     fresh: list[lease.Lease] = []
@@ -186,7 +198,9 @@ def test_a_beat_in_the_future_keeps_nobody_alive_whose_file_is_old(tmp_path: Pat
     assert [written(s) for s in (0, 59, 61, -61)] == ["alive", "alive", "unknown", "unknown"]
 
 
-def test_another_host_that_beats_is_refused_and_one_silent_for_long_is_replaced(tmp_path: Path) -> None:
+def test_another_host_that_beats_is_refused_and_one_silent_for_long_is_replaced(
+    tmp_path: Path,
+) -> None:
     elsewhere(tmp_path, silent_s=30)
     with pytest.raises(LeaseError, match="on node3"):
         lease.acquire(tmp_path, 2)

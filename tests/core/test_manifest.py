@@ -38,7 +38,9 @@ def listed(*names: str) -> tuple[File, ...]:
 
 
 def sharded(shape: tuple[int, ...], *shards: tuple[tuple[int, ...], tuple[int, ...]]) -> Manifest:
-    boxes = tuple(Shard(file="0.safetensors", key="w", offsets=at, shape=size) for at, size in shards)
+    boxes = tuple(
+        Shard(file="0.safetensors", key="w", offsets=at, shape=size) for at, size in shards
+    )
     tensor = ShardedTensor(name="w", dtype="F32", shape=shape, shards=boxes)
     part = Part(name="model", tree="model.json", files=("0.safetensors",), sharded=(tensor,))
     return a_manifest(files=listed("model.json", "0.safetensors"), parts=(part,))
@@ -84,7 +86,21 @@ def test_a_manifest_that_was_cut_off_is_refused_as_a_checkpoint_error(tmp_path: 
 
 @pytest.mark.parametrize(
     "name",
-    ["../run.json", "/etc/passwd", "a/b", "..", ".", ".hidden", "", "a\\b", "a\0", "a\n", "C:evil", "a/../../b", "ü"],
+    [
+        "../run.json",
+        "/etc/passwd",
+        "a/b",
+        "..",
+        ".",
+        ".hidden",
+        "",
+        "a\\b",
+        "a\0",
+        "a\n",
+        "C:evil",
+        "a/../../b",
+        "ü",
+    ],
 )
 def test_a_name_that_could_leave_the_folder_is_refused(tmp_path: Path, name: str) -> None:
     manifest.write(tmp_path, a_manifest(files=listed(name)))
@@ -103,7 +119,10 @@ def test_a_name_that_could_leave_the_folder_is_refused(tmp_path: Path, name: str
             tree="model.json",
             sharded=(
                 ShardedTensor(
-                    name="w", dtype="F32", shape=(1,), shards=(Shard(file="x", key="w", offsets=(0,), shape=(1,)),)
+                    name="w",
+                    dtype="F32",
+                    shape=(1,),
+                    shards=(Shard(file="x", key="w", offsets=(0,), shape=(1,)),),
                 ),
             ),
         ),
@@ -149,10 +168,23 @@ def test_shards_that_cover_a_tensor_exactly_once_are_accepted(
         ((4, 4), [((0,), (4,))], "lies outside"),
         ((2, 2), [((0, 0), (2, 1)), ((0, 1), (1, 1)), ((2, 2), (-1, -1))], "lies outside"),
     ],
-    ids=["too few", "overlap", "twice", "scalar twice", "none", "too long", "negative", "flat", "negative size"],
+    ids=[
+        "too few",
+        "overlap",
+        "twice",
+        "scalar twice",
+        "none",
+        "too long",
+        "negative",
+        "flat",
+        "negative size",
+    ],
 )
 def test_shards_that_do_not_are_refused(
-    tmp_path: Path, shape: tuple[int, ...], shards: list[tuple[tuple[int, ...], tuple[int, ...]]], message: str
+    tmp_path: Path,
+    shape: tuple[int, ...],
+    shards: list[tuple[tuple[int, ...], tuple[int, ...]]],
+    message: str,
 ) -> None:
     manifest.write(tmp_path, sharded(shape, *shards))
 
@@ -166,7 +198,9 @@ def test_missing_and_short_files_are_named(tmp_path: Path) -> None:
 
     assert manifest.missing_files(tmp_path, [a]) == ""
     assert manifest.missing_files(tmp_path, [a, b]) == "b is missing"
-    assert manifest.missing_files(tmp_path, [replace(a, size_bytes=4)]) == "a has 3 bytes instead of 4"
+    assert (
+        manifest.missing_files(tmp_path, [replace(a, size_bytes=4)]) == "a has 3 bytes instead of 4"
+    )
 
 
 def test_a_part_that_does_not_exist_lists_those_that_do() -> None:
@@ -186,7 +220,9 @@ def test_the_folder_of_a_step_says_the_step_and_sorts_by_it(step: int) -> None:
         assert name < manifest.folder_of_step(step + 1)
 
 
-@pytest.mark.parametrize("name", ["step-000000012.tmp", "step-12", "step-", "best", "step-00000001x"])
+@pytest.mark.parametrize(
+    "name", ["step-000000012.tmp", "step-12", "step-", "best", "step-00000001x"]
+)
 def test_other_folders_have_no_step(name: str) -> None:
     assert manifest.step_of_folder(name) is None
 

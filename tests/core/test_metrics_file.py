@@ -1,4 +1,5 @@
-"""metrics.bin version 1: a contract. A change that breaks the golden bytes needs a new version number."""
+"""metrics.bin version 1: a contract. A change that breaks the golden bytes needs a new version
+number."""
 
 from __future__ import annotations
 
@@ -21,7 +22,9 @@ from assay.store import series
 U32 = st.integers(0, 2**32 - 1)
 I64 = st.integers(-(2**63), 2**63 - 1)
 UNIX_NS = st.integers(0, 2**62)
-FLOATS = st.floats(allow_nan=True, allow_infinity=True) | st.sampled_from([-0.0, math.inf, -math.inf, math.nan])
+FLOATS = st.floats(allow_nan=True, allow_infinity=True) | st.sampled_from(
+    [-0.0, math.inf, -math.inf, math.nan]
+)
 NAMES = st.lists(st.text(min_size=1, max_size=12), min_size=1, max_size=5, unique=True)
 
 Fact = tuple[object, ...]
@@ -41,7 +44,9 @@ def facts(data: bytes) -> list[Fact]:
             case Row(keys, step, time_ns, values, attempt):
                 out.append(("row", keys, step, time_ns, bits(values), attempt))
             case Chunk(keys, branch, steps, times_ns, columns):
-                out.append(("chunk", keys, branch, list(steps), list(times_ns), [bits(c) for c in columns]))
+                out.append(
+                    ("chunk", keys, branch, list(steps), list(times_ns), [bits(c) for c in columns])
+                )
             case Rewind(step, attempt):
                 out.append(("rewind", step, attempt))
             case Damage():
@@ -71,7 +76,11 @@ class File:
         self.starts.append(start)
         end = 0 if spare is None else start + frames.EXTENT_HEAD_BYTES + len(self.body) + spare
         head = frames.pack_extent(
-            metrics_file.FORM, sequence=len(self.starts) - 1, attempt=self.attempt, base_ns=self.base_ns, end=end
+            metrics_file.FORM,
+            sequence=len(self.starts) - 1,
+            attempt=self.attempt,
+            base_ns=self.base_ns,
+            end=end,
         )
         self.data += head + self.body + b"\0" * (spare or 0)
 
@@ -86,9 +95,19 @@ class File:
 
     def row(self, keys: KeySet, step: int, tick: int, values: list[float]) -> None:
         count = len(values)
-        packed = metrics_file.values_struct(count).pack(metrics_file.values_words(count), keys.id, step, tick, *values)
+        packed = metrics_file.values_struct(count).pack(
+            metrics_file.values_words(count), keys.id, step, tick, *values
+        )
         time_ns = self.base_ns + tick * TICK_NS
-        self.say(crc32(packed).to_bytes(4, "little") + packed, "row", keys, step, time_ns, bits(values), self.attempt)
+        self.say(
+            crc32(packed).to_bytes(4, "little") + packed,
+            "row",
+            keys,
+            step,
+            time_ns,
+            bits(values),
+            self.attempt,
+        )
 
     def wide(self, keys: KeySet, step: int, time_ns: int, values: list[float]) -> None:
         packed = metrics_file.pack_wide(keys.id, step, time_ns, values)
@@ -102,14 +121,25 @@ class File:
     def chunk(self, chunk: Chunk) -> None:
         columns = [bits(column) for column in chunk.columns]
         packed = metrics_file.pack_chunk(chunk)
-        self.say(packed, "chunk", chunk.keys, chunk.branch, list(chunk.steps), list(chunk.times_ns), columns)
+        self.say(
+            packed,
+            "chunk",
+            chunk.keys,
+            chunk.branch,
+            list(chunk.steps),
+            list(chunk.times_ns),
+            columns,
+        )
 
 
 @st.composite
 def files(draw: st.DrawFn) -> File:
-    """Several extents, each defining what it uses; all kinds of frames; with and without a preallocated tail."""
+    """Several extents, each defining what it uses; all kinds of frames; with and without a
+    preallocated tail."""
     file = File()
-    ids = draw(st.lists(st.integers(0, metrics_file.MAX_SET_ID), min_size=3, max_size=3, unique=True))
+    ids = draw(
+        st.lists(st.integers(0, metrics_file.MAX_SET_ID), min_size=3, max_size=3, unique=True)
+    )
     for attempt in range(1, draw(st.integers(1, 3)) + 1):
         file.begin(base_ns=draw(UNIX_NS), attempt=attempt)
         names = draw(NAMES)
@@ -117,7 +147,9 @@ def files(draw: st.DrawFn) -> File:
         keys = KeySet(ids[attempt - 1], tuple(names), axis)
         file.keys(keys)
         values = st.lists(FLOATS, min_size=len(names), max_size=len(names))
-        for kind in draw(st.lists(st.sampled_from(["row", "row", "wide", "rewind", "chunk"]), max_size=5)):
+        for kind in draw(
+            st.lists(st.sampled_from(["row", "row", "wide", "rewind", "chunk"]), max_size=5)
+        ):
             match kind:
                 case "row":
                     file.row(keys, draw(U32), draw(U32), draw(values))
@@ -156,7 +188,9 @@ def test_everything_written_is_read_bit_for_bit(file: File) -> None:
 
 @settings(deadline=None, max_examples=300)
 @given(files(), st.data())
-def test_a_flipped_bit_costs_at_most_the_frame_that_it_is_in(file: File, data: st.DataObject) -> None:
+def test_a_flipped_bit_costs_at_most_the_frame_that_it_is_in(
+    file: File, data: st.DataObject
+) -> None:
     place = data.draw(st.integers(0, len(file.data) - 1))
     flipped = bytearray(file.data)
     flipped[place] ^= 1 << data.draw(st.integers(0, 7))
@@ -166,7 +200,9 @@ def test_a_flipped_bit_costs_at_most_the_frame_that_it_is_in(file: File, data: s
     there = [fact for fact in found if fact[0] != "damage"]
     hit = next((i for i, (begin, end) in enumerate(file.places) if begin <= place < end), None)
     lost = hit is not None and file.said[hit][0] != "rewind"  # which is there twice
-    assert there == (file.said[:hit] + file.said[hit + 1 :] if lost and hit is not None else file.said)
+    assert there == (
+        file.said[:hit] + file.said[hit + 1 :] if lost and hit is not None else file.said
+    )
     assert len(found) == len(there) + 1, "and the damage is told"
 
 
@@ -216,7 +252,8 @@ def test_rows_whose_key_set_is_damaged_are_read_by_its_definition_further_on() -
     "far",
     [
         frames.pack_extent(metrics_file.FORM, sequence=0, attempt=1, base_ns=2**63 - 1, end=0),
-        metrics_file.pack_chunk(Chunk(KeySet(3, ("a",)), 0, [2**63 - 1], [0], ([1.0],)))[:-24] + bytes(24),
+        metrics_file.pack_chunk(Chunk(KeySet(3, ("a",)), 0, [2**63 - 1], [0], ([1.0],)))[:-24]
+        + bytes(24),
     ],
     ids=["a clock near the end of time", "a checksum that is wrong"],
 )
@@ -235,7 +272,9 @@ def test_numbers_beyond_64_bits_are_damage_and_not_an_error(far: bytes) -> None:
 
 @settings(deadline=None, max_examples=50)
 @given(files(), st.data())
-def test_a_file_cut_at_any_byte_gives_a_beginning_of_what_it_said(file: File, data: st.DataObject) -> None:
+def test_a_file_cut_at_any_byte_gives_a_beginning_of_what_it_said(
+    file: File, data: st.DataObject
+) -> None:
     cut = data.draw(st.integers(frames.FILE_HEAD_BYTES, len(file.data)))
 
     found = facts(file.data[:cut])
@@ -246,7 +285,9 @@ def test_a_file_cut_at_any_byte_gives_a_beginning_of_what_it_said(file: File, da
 
 
 @pytest.mark.parametrize("spare", [None, 0, 4096])
-def test_a_file_cut_at_every_byte_of_its_last_row_keeps_all_rows_before_it(spare: int | None) -> None:
+def test_a_file_cut_at_every_byte_of_its_last_row_keeps_all_rows_before_it(
+    spare: int | None,
+) -> None:
     file = File()
     keys = KeySet(3, ("train/loss", "train/acc"))
     file.begin()
@@ -333,14 +374,18 @@ def test_as_many_rows_as_promised_fit_into_a_chunk(width: int, wide: bool) -> No
     steps = [*range(rows - 1), last] if rows > 1 else [last]
     times = [step + 1 for step in steps]
 
-    packed = metrics_file.pack_chunk(Chunk(KeySet(0, ("x",) * width), 0, steps, times, (column,) * width))
+    packed = metrics_file.pack_chunk(
+        Chunk(KeySet(0, ("x",) * width), 0, steps, times, (column,) * width)
+    )
 
     assert len(packed) <= frames.MAX_WORDS * 8
 
 
 def test_the_bounds_of_a_chunk_leave_nan_out_and_are_nan_where_nothing_is_left() -> None:
     columns = ([math.nan, 2.0, -1.0], [math.nan] * 3, [math.inf, 0.0, 1.0])
-    packed = metrics_file.pack_chunk(Chunk(KeySet(0, ("a", "b", "c")), 0, [1, 2, 3], [0, 0, 0], columns))
+    packed = metrics_file.pack_chunk(
+        Chunk(KeySet(0, ("a", "b", "c")), 0, [1, 2, 3], [0, 0, 0], columns)
+    )
 
     bounds = struct.unpack_from("<6d", packed, 16 + 24)
 
@@ -413,8 +458,10 @@ def test_a_name_that_is_no_text_is_refused_and_any_text_is_fine() -> None:
 
 
 # ----------------------------------------------------------------------------------------------------------- golden
-# Checked by hand against the description at the head of core/metrics_file.py and core/frames.py. If these bytes have
-# to change, the records people have must stay readable: that is a new version, and this one stays here.
+# Checked by hand against the description at the head of core/metrics_file.py and core/frames.py. If
+# these bytes have
+# to change, the records people have must stay readable: that is a new version, and this one stays
+# here.
 
 GOLDEN = """
     93 41 53 53 41 59 4d 01                             # head: kind M, version 1
@@ -497,7 +544,8 @@ def golden_file() -> File:
 
 
 def read_without_assay(data: bytes) -> Iterator[tuple[str, int, int, float]]:
-    """(name, step, unix ns, value) of every point, by the description of the format and nothing else."""
+    """(name, step, unix ns, value) of every point, by the description of the format and nothing
+    else."""
     assert data[:8] == b"\x93ASSAYM\x01"
     at, base_ns, extent_end = 8, 0, 0
     names: dict[int, list[str]] = {}
@@ -518,7 +566,9 @@ def read_without_assay(data: bytes) -> Iterator[tuple[str, int, int, float]]:
                 offset += 2 + length
         elif tag == 0xFFFD:
             step, time_ns, *values = struct.unpack(f"<qq{len(names[a])}d", body)
-            yield from ((name, step, time_ns, value) for name, value in zip(names[a], values, strict=True))
+            yield from (
+                (name, step, time_ns, value) for name, value in zip(names[a], values, strict=True)
+            )
         elif tag == 0xFFFB:
             base_step, base_time = struct.unpack_from("<qq", body, 8)
             padded, start = b + b % 2, 24 + 16 * len(names[a])
@@ -530,7 +580,10 @@ def read_without_assay(data: bytes) -> Iterator[tuple[str, int, int, float]]:
                     yield name, base_step + step, base_time + tick * 16_384, value
         elif tag != 0xFFFC:
             values = struct.unpack(f"<{len(names[tag])}d", body)
-            yield from ((name, a, base_ns + b * 16_384, v) for name, v in zip(names[tag], values, strict=True))
+            yield from (
+                (name, a, base_ns + b * 16_384, v)
+                for name, v in zip(names[tag], values, strict=True)
+            )
         at += 8 * words
 
 
@@ -543,7 +596,10 @@ def test_the_golden_bytes_are_read_as_what_they_say() -> None:
 
 
 def test_thirty_lines_without_assay_read_the_golden_bytes() -> None:
-    points = [(name, step, time_ns, repr(value)) for name, step, time_ns, value in read_without_assay(GOLDEN_BYTES)]
+    points = [
+        (name, step, time_ns, repr(value))
+        for name, step, time_ns, value in read_without_assay(GOLDEN_BYTES)
+    ]
 
     assert points == [
         ("loss", 1, BASE_1 + 61 * 16_384, "0.5"),

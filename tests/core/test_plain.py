@@ -15,7 +15,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from assay.core.errors import RecordError
-from assay.core.plain import dumps, from_plain, number, read_json, to_plain, write_atomic, write_json
+from assay.core.plain import (
+    dumps,
+    from_plain,
+    number,
+    read_json,
+    to_plain,
+    write_atomic,
+    write_json,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +102,9 @@ def test_fields_that_are_none_by_default_are_left_out_and_others_are_kept() -> N
 
 
 def test_keys_of_a_newer_version_are_left_alone() -> None:
-    fact = from_plain(Outer, {"name": "a", "must": 1, "colour": "red", "best": {"value": 1, "unit": "s"}})
+    fact = from_plain(
+        Outer, {"name": "a", "must": 1, "colour": "red", "best": {"value": 1, "unit": "s"}}
+    )
 
     assert fact == Outer(name="a", must=1, best=Inner(value=1.0))
 
@@ -106,9 +116,15 @@ def test_keys_of_a_newer_version_are_left_alone() -> None:
         ({"name": 3, "must": 1}, "Outer.name is 3; expected str."),
         ({"name": "a", "must": 1, "count": True}, "Outer.count is True; expected int."),
         ({"name": "a", "must": 1, "on": 1}, "Outer.on is 1; expected bool."),
-        ({"name": "a", "must": 1, "mode": "mean"}, "Outer.mode is 'mean'; expected one of 'min', 'max'."),
+        (
+            {"name": "a", "must": 1, "mode": "mean"},
+            "Outer.mode is 'mean'; expected one of 'min', 'max'.",
+        ),
         ({"name": "a", "must": 1, "parts": {}}, "Outer.parts is {}; expected a list."),
-        ({"name": "a", "must": 1, "parts": [{}, {"value": "x"}]}, "Outer.parts[1].value is 'x'; expected float."),
+        (
+            {"name": "a", "must": 1, "parts": [{}, {"value": "x"}]},
+            "Outer.parts[1].value is 'x'; expected float.",
+        ),
         ({"name": "a", "must": 1, "by_name": []}, "Outer.by_name is []; expected a table."),
         ({"name": "a", "must": 1, "by_name": {"k": 1}}, "Outer.by_name.k is 1; expected a table."),
         ({"name": "a", "must": 1, "best": {"note": 1}}, "Outer.best.note is 1; expected str."),

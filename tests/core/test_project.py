@@ -1,4 +1,5 @@
-"""Whose project it is: one that another user has put above a folder is not used, and that is said."""
+"""Whose project it is: one that another user has put above a folder is not used, and that is
+said."""
 
 from __future__ import annotations
 
@@ -14,7 +15,9 @@ from assay.core.project import project_root
 from assay.store.layout import find_project, make_project, open_project
 
 NOBODY = 65534
-needs_root = pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root gives files away")
+needs_root = pytest.mark.skipif(
+    not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root gives files away"
+)
 
 
 @pytest.fixture(autouse=True)

@@ -62,7 +62,9 @@ def uses_a_global() -> Model:
     return MODEL
 
 
-@pytest.mark.parametrize("thing", [Pipe(), [1, "a", None], Model(), uses_a_global, Pipe(owner=uses_a_global)])
+@pytest.mark.parametrize(
+    "thing", [Pipe(), [1, "a", None], Model(), uses_a_global, Pipe(owner=uses_a_global)]
+)
 def test_what_is_not_held_or_only_named_is_not_found(thing: Any) -> None:
     assert reach.path_to(thing, {"model": MODEL}) is None
 
@@ -104,7 +106,9 @@ def test_nothing_of_the_objects_own_code_is_run() -> None:
 
 def test_the_error_names_the_path_and_what_is_held() -> None:
     with pytest.raises(InputError) as caught:
-        reach.check_for_workers(Pipe(stages=[Pipe(owner=MODEL)]), "data.train.source", {"model": MODEL})
+        reach.check_for_workers(
+            Pipe(stages=[Pipe(owner=MODEL)]), "data.train.source", {"model": MODEL}
+        )
 
     assert "`data.train.source.stages[0].owner` holds the model of the run" in str(caught.value)
     reach.check_for_workers(Pipe(), "data.train.source", {"model": MODEL})

@@ -1,4 +1,5 @@
-"""Only a regular file is read as one: nothing waits at a pipe, follows a link, or fills the memory."""
+"""Only a regular file is read as one: nothing waits at a pipe, follows a link, or fills the
+memory."""
 
 from __future__ import annotations
 
@@ -10,7 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from assay.core.regular_file import FileTooLargeError, NotRegularFileError, open_regular, read_bytes, read_start
+from assay.core.regular_file import (
+    FileTooLargeError,
+    NotRegularFileError,
+    open_regular,
+    read_bytes,
+    read_start,
+)
 
 
 def listening(path: Path) -> None:
@@ -58,12 +65,16 @@ def test_a_link_is_followed_on_request_only_and_then_to_a_file_only(tmp_path: Pa
         read_bytes(tmp_path / "to-pipe", 10, follow=True)
 
 
-def test_a_file_that_is_larger_than_its_limit_is_not_read_and_its_size_is_told(tmp_path: Path) -> None:
+def test_a_file_that_is_larger_than_its_limit_is_not_read_and_its_size_is_told(
+    tmp_path: Path,
+) -> None:
     sparse = tmp_path / "metrics.bin"
     with open(sparse, "wb") as file:
         file.truncate(2 * 10**12)
 
-    with pytest.raises(FileTooLargeError, match="it has 2000 GB, and at most 64 kB are read") as caught:
+    with pytest.raises(
+        FileTooLargeError, match="it has 2000 GB, and at most 64 kB are read"
+    ) as caught:
         read_bytes(sparse, 64_000)
 
     assert caught.value.errno == errno.EFBIG

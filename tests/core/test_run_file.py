@@ -21,9 +21,24 @@ INT = st.integers(-(2**53), 2**53)
 TEXT = st.text(max_size=12)
 FLOAT = st.floats(allow_nan=False)
 STATUS = st.sampled_from(["running", "finished", "failed", "stopped"])
-codes = st.builds(Code, snapshot=TEXT, files=INT, left_out=st.tuples(TEXT), git_commit=TEXT, git_dirty=st.booleans())
+codes = st.builds(
+    Code,
+    snapshot=TEXT,
+    files=INT,
+    left_out=st.tuples(TEXT),
+    git_commit=TEXT,
+    git_dirty=st.booleans(),
+)
 summaries = st.builds(
-    Summary, last=FLOAT, step=INT, count=INT, min=FLOAT, at_min=INT, max=FLOAT, at_max=INT, mean=FLOAT
+    Summary,
+    last=FLOAT,
+    step=INT,
+    count=INT,
+    min=FLOAT,
+    at_min=INT,
+    max=FLOAT,
+    at_max=INT,
+    mean=FLOAT,
 )
 attempts = st.builds(
     Attempt,
@@ -48,7 +63,8 @@ runs = st.builds(
     sealed=st.booleans(),
     attempts=st.lists(attempts, max_size=2).map(tuple),
     summaries=st.dictionaries(TEXT, summaries, max_size=2),
-    best=st.none() | st.builds(Best, metric=TEXT, mode=st.sampled_from(["min", "max"]), value=FLOAT, step=INT),
+    best=st.none()
+    | st.builds(Best, metric=TEXT, mode=st.sampled_from(["min", "max"]), value=FLOAT, step=INT),
 )
 
 
@@ -61,8 +77,19 @@ def test_a_run_comes_back_equal(tmp_path: Path, run: RunFile) -> None:
 
 
 def test_a_metric_that_ended_in_nan_comes_back_as_nan(tmp_path: Path) -> None:
-    summary = Summary(last=math.nan, step=1, count=1, min=math.inf, at_min=1, max=-math.inf, at_max=1, mean=math.nan)
-    run_file.write(tmp_path, RunFile(id="a", kind="train", created_ns=1, summaries={"loss": summary}))
+    summary = Summary(
+        last=math.nan,
+        step=1,
+        count=1,
+        min=math.inf,
+        at_min=1,
+        max=-math.inf,
+        at_max=1,
+        mean=math.nan,
+    )
+    run_file.write(
+        tmp_path, RunFile(id="a", kind="train", created_ns=1, summaries={"loss": summary})
+    )
 
     found = run_file.read(tmp_path).summaries["loss"]
 
@@ -86,7 +113,9 @@ def test_unknown_keys_are_left_alone_and_wrong_types_name_their_path(tmp_path: P
     assert run_file.read(tmp_path) == RunFile(id="a", kind="train", created_ns=1)
 
     path.write_text(json.dumps({**data, "attempts": [{"number": 1, "started_ns": "noon"}]}))
-    with pytest.raises(RecordError, match=r"run\.json\.attempts\[0\]\.started_ns is 'noon'; expected int"):
+    with pytest.raises(
+        RecordError, match=r"run\.json\.attempts\[0\]\.started_ns is 'noon'; expected int"
+    ):
         run_file.read(tmp_path)
 
 

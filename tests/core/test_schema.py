@@ -7,7 +7,11 @@ from assay.core.schema import Key, Period
 
 
 def every_key(keys: tuple[Key, ...] = schema.SECTIONS, path: str = "") -> list[tuple[str, Key]]:
-    return [pair for key in keys for pair in [(f"{path}{key.name}", key), *every_key(key.keys, f"{path}{key.name}.")]]
+    return [
+        pair
+        for key in keys
+        for pair in [(f"{path}{key.name}", key), *every_key(key.keys, f"{path}{key.name}.")]
+    ]
 
 
 def test_every_key_says_what_it_is_for_in_one_line() -> None:
@@ -77,7 +81,17 @@ def test_a_standard_key_is_found_by_its_path(path: list[str | int], kind: str) -
 
 
 @pytest.mark.parametrize(
-    "path", [[], [0], ["trian"], ["train", "x"], ["train", 0], ["model", "width"], ["data", "train"], ["seed", "x"]]
+    "path",
+    [
+        [],
+        [0],
+        ["trian"],
+        ["train", "x"],
+        ["train", 0],
+        ["model", "width"],
+        ["data", "train"],
+        ["seed", "x"],
+    ],
 )
 def test_what_is_not_standard_is_not_found(path: list[str | int]) -> None:
     assert schema.find(path) is None
@@ -85,7 +99,12 @@ def test_what_is_not_standard_is_not_found(path: list[str | int]) -> None:
 
 @pytest.mark.parametrize(
     ("text", "count", "unit"),
-    [("1 epoch", 1, "epoch"), ("2 epochs", 2, "epoch"), ("100 steps", 100, "step"), ("never", 0, "step")],
+    [
+        ("1 epoch", 1, "epoch"),
+        ("2 epochs", 2, "epoch"),
+        ("100 steps", 100, "step"),
+        ("never", 0, "step"),
+    ],
 )
 def test_periods_are_a_count_and_a_unit(text: str, count: int, unit: str) -> None:
     period = schema.parse_period(text)
@@ -103,13 +122,16 @@ def test_what_is_no_period_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"), [("90 s", 90.0), ("5 min", 300.0), ("2h", 7200.0), ("1.5 d", 129600.0), ("0.5 s", 0.5)]
+    ("text", "seconds"),
+    [("90 s", 90.0), ("5 min", 300.0), ("2h", 7200.0), ("1.5 d", 129600.0), ("0.5 s", 0.5)],
 )
 def test_durations_are_seconds(text: str, seconds: float) -> None:
     assert schema.parse_duration_s(text) == seconds
 
 
-@pytest.mark.parametrize("text", ["", "90", "0 s", "-1 s", "1 m", "2 hours", "1e3 s", "inf s", "٣ s"])
+@pytest.mark.parametrize(
+    "text", ["", "90", "0 s", "-1 s", "1 m", "2 hours", "1e3 s", "inf s", "٣ s"]
+)
 def test_what_is_no_duration_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="no duration"):
         schema.parse_duration_s(text)

@@ -25,19 +25,39 @@ def quoted(text: str) -> str:
 
 # How secrets come into a text that assay writes down: what goes in, and what is written.
 FORMS: dict[str, Callable[[Planted], str]] = {
-    "an option with a blank": lambda it: " ".join(Secrets().command(["t.py", f"--{dashed(it.name)}", it.text])),
-    "an option with =": lambda it: " ".join(Secrets().command(["t.py", f"--{dashed(it.name)}={it.text}"])),
-    "an override": lambda it: " ".join(Secrets().command(["assay", "run", "a.toml", f"data.{it.name}={it.text}"])),
-    "a nested mapping": lambda it: str(Secrets().tree({"service": [{it.name: it.text}], "lr": 0.1})),
-    "a variable, said without its name": lambda it: Secrets.known({it.name: it.text}).clean(f"with {it.text}, ok"),
+    "an option with a blank": lambda it: " ".join(
+        Secrets().command(["t.py", f"--{dashed(it.name)}", it.text])
+    ),
+    "an option with =": lambda it: " ".join(
+        Secrets().command(["t.py", f"--{dashed(it.name)}={it.text}"])
+    ),
+    "an override": lambda it: " ".join(
+        Secrets().command(["assay", "run", "a.toml", f"data.{it.name}={it.text}"])
+    ),
+    "a nested mapping": lambda it: str(
+        Secrets().tree({"service": [{it.name: it.text}], "lr": 0.1})
+    ),
+    "a variable, said without its name": lambda it: Secrets.known({it.name: it.text}).clean(
+        f"with {it.text}, ok"
+    ),
     "a sentence": lambda it: Secrets().clean(f"it logs in with {it.name}={it.text} since May"),
     "a printed dictionary": lambda it: Secrets().clean(f"config: { {'lr': 1, it.name: it.text} }"),
     "a log line": lambda it: Secrets().clean(f"INFO service.py:12 {it.name}: {it.text}"),
-    "an exception": lambda it: Secrets().clean(f"ValueError: no access with {it.name}={it.text!r} (403)"),
-    "a failed command": lambda it: Secrets().clean(f"Command {['curl', f'--{dashed(it.name)}', it.text]} failed"),
-    "a line of Python": lambda it: Secrets().clean(f"    {it.name} = {quoted(it.text)}  # theirs\n", "code"),
-    "a file of YAML": lambda it: Secrets().clean(f"service:\n  {it.name}: {quoted(it.text)}\n", "data"),
-    "a file of variables": lambda it: Secrets().clean(f"export {it.name}={inline(it.text)}\nA=1\n", "data"),
+    "an exception": lambda it: Secrets().clean(
+        f"ValueError: no access with {it.name}={it.text!r} (403)"
+    ),
+    "a failed command": lambda it: Secrets().clean(
+        f"Command {['curl', f'--{dashed(it.name)}', it.text]} failed"
+    ),
+    "a line of Python": lambda it: Secrets().clean(
+        f"    {it.name} = {quoted(it.text)}  # theirs\n", "code"
+    ),
+    "a file of YAML": lambda it: Secrets().clean(
+        f"service:\n  {it.name}: {quoted(it.text)}\n", "data"
+    ),
+    "a file of variables": lambda it: Secrets().clean(
+        f"export {it.name}={inline(it.text)}\nA=1\n", "data"
+    ),
 }
 
 
@@ -62,17 +82,50 @@ def test_no_planted_secret_is_left(form: str) -> None:
     [
         *(
             (name, "surely")
-            for name in ("HF_TOKEN", "apiKey", "db-password", "AWS_SECRET_ACCESS_KEY", "secret_key_base")
+            for name in (
+                "HF_TOKEN",
+                "apiKey",
+                "db-password",
+                "AWS_SECRET_ACCESS_KEY",
+                "secret_key_base",
+            )
         ),
         *(
             (name, "surely")
-            for name in ("MY_API_KEY_2", "clientSecret", "accountKey", "smtp_pass", "credential.password")
+            for name in (
+                "MY_API_KEY_2",
+                "clientSecret",
+                "accountKey",
+                "smtp_pass",
+                "credential.password",
+            )
         ),
-        *((name, "perhaps") for name in ("token", "auth", "key", "pad_token", "GITHUB_PAT", "sort_key", "sig")),
-        *((name, "") for name in ("monkey", "KEYBOARD", "tokenizer", "max_tokens", "author", "public_key", "PWD")),
+        *(
+            (name, "perhaps")
+            for name in ("token", "auth", "key", "pad_token", "GITHUB_PAT", "sort_key", "sig")
+        ),
         *(
             (name, "")
-            for name in ("password_file", "api_key_env", "n_keys_per_head", "secretary", "passes", "token_id")
+            for name in (
+                "monkey",
+                "KEYBOARD",
+                "tokenizer",
+                "max_tokens",
+                "author",
+                "public_key",
+                "PWD",
+            )
+        ),
+        *(
+            (name, "")
+            for name in (
+                "password_file",
+                "api_key_env",
+                "n_keys_per_head",
+                "secretary",
+                "passes",
+                "token_id",
+            )
         ),
     ],
 )
@@ -104,17 +157,32 @@ def test_what_is_no_secret_stays(name: str, value: str) -> None:
     ("kind", "text"),
     [
         ("text", "saved /data/imagenet/train/n01440764/n01440764_10026.JPEG as f" + "0" * 63),
-        ("text", "loss 0.25 lr 1e-3 token 5 of 10, key: value, password required, auth ok; see https://host/path?x=1"),
-        ("text", "commit 717890b1c59cfbf8c4e95452376cc9932cf24804, run kq3fz7ab, sha256:" + "ab12" * 16),
+        (
+            "text",
+            "loss 0.25 lr 1e-3 token 5 of 10, key: value, password required, auth ok; see https://host/path?x=1",
+        ),
+        (
+            "text",
+            "commit 717890b1c59cfbf8c4e95452376cc9932cf24804, run kq3fz7ab, sha256:" + "ab12" * 16,
+        ),
         (
             "code",
             "def keys(self, token: str = PAD, key=lambda x: x[1]) -> None:\n    self.password = config.password\n",
         ),
         ("code", 'tokenizer.add_special_tokens({"pad_token": "<pad>", "sep_token": "[SEP]"})\n'),
-        ("code", 'key = f"{prefix}_{name}"\nsecret = os.environ["SECRET"]\napi_key = getpass.getpass("API key: ")\n'),
+        (
+            "code",
+            'key = f"{prefix}_{name}"\nsecret = os.environ["SECRET"]\napi_key = getpass.getpass("API key: ")\n',
+        ),
         ("code", 'parser.add_argument("--api-key", help="key of the service", default=None)\n'),
-        ("code", 'ERRORS = {"password": "is too short", "token": "was not given"}\nNAMES = ("password", "secret")\n'),
-        ("data", "tokenizer: bert-base-uncased\npad_token: '<pad>'\npassword: ${DB_PASSWORD}\nkey: image\n"),
+        (
+            "code",
+            'ERRORS = {"password": "is too short", "token": "was not given"}\nNAMES = ("password", "secret")\n',
+        ),
+        (
+            "data",
+            "tokenizer: bert-base-uncased\npad_token: '<pad>'\npassword: ${DB_PASSWORD}\nkey: image\n",
+        ),
     ],
 )
 def test_texts_without_secrets_stay_as_they_are(kind: Kind, text: str) -> None:
@@ -122,7 +190,8 @@ def test_texts_without_secrets_stay_as_they_are(kind: Kind, text: str) -> None:
 
 
 def test_our_own_code_and_documentation_hold_no_secret() -> None:
-    """Nor does anything else that many lines of honest code say: what is replaced would run differently."""
+    """Nor does anything else that many lines of honest code say: what is replaced would run
+    differently."""
     import assay.core
     import assay.engine
 
@@ -143,14 +212,24 @@ def test_a_known_secret_is_replaced_in_each_of_its_forms() -> None:
         + " Basic cGFzcy93b3JkICJ4IiA5OQ== abcdefgh-ijkl"
     )
 
-    assert clean.count(REDACTED) == 4 and "word" not in clean and "cGFzcy93b3Jk" not in clean and "ijkl" not in clean
+    assert (
+        clean.count(REDACTED) == 4
+        and "word" not in clean
+        and "cGFzcy93b3Jk" not in clean
+        and "ijkl" not in clean
+    )
 
 
 def test_a_word_that_anything_may_contain_is_replaced_behind_its_name_alone() -> None:
-    secrets = Secrets.known({"POSTGRES_PASSWORD": "postgres", "PIN_PASSWORD": "1234", "SSH_AUTH_SOCK": "/tmp/agent.1"})
+    secrets = Secrets.known(
+        {"POSTGRES_PASSWORD": "postgres", "PIN_PASSWORD": "1234", "SSH_AUTH_SOCK": "/tmp/agent.1"}
+    )
 
     assert secrets.values == ()
-    assert secrets.clean("postgres at /tmp/agent.1, 1234 rows") == "postgres at /tmp/agent.1, 1234 rows"
+    assert (
+        secrets.clean("postgres at /tmp/agent.1, 1234 rows")
+        == "postgres at /tmp/agent.1, 1234 rows"
+    )
     assert secrets.clean("password=postgres") == f"password={REDACTED}"
 
 
@@ -165,7 +244,11 @@ def test_values_of_variables_are_learnt_later_too() -> None:
 
 
 def test_data_is_cleaned_by_names_and_texts_and_the_rest_stays() -> None:
-    data = {"root": "/data", "db": {"password": 123456, "urls": ["pg://me:pw@h/x"]}, "n": [1, True, None, 0.5]}
+    data = {
+        "root": "/data",
+        "db": {"password": 123456, "urls": ["pg://me:pw@h/x"]},
+        "n": [1, True, None, 0.5],
+    }
 
     assert Secrets().tree(data) == {
         "root": "/data",
@@ -183,7 +266,11 @@ def test_a_text_keeps_its_lines_and_is_clean_after_once(text: str, kind: Kind) -
     assert Secrets().clean(clean, kind) == clean
 
 
-@given(st.lists(st.sampled_from(PLANTED), max_size=4), st.text(max_size=40), st.sampled_from(["\n", " ", ", ", "\t"]))
+@given(
+    st.lists(st.sampled_from(PLANTED), max_size=4),
+    st.text(max_size=40),
+    st.sampled_from(["\n", " ", ", ", "\t"]),
+)
 def test_what_stands_around_a_secret_stays(some: list[Planted], noise: str, gap: str) -> None:
     text = gap.join([noise, *(f"{it.name}={inline(it.text)}" for it in some)])
 
@@ -193,10 +280,30 @@ def test_what_stands_around_a_secret_stays(some: list[Planted], noise: str, gap:
     assert all(a[1] < b[0] for a, b in pairwise(found))
 
 
-# Texts that make a pattern that backtracks, or looks back, take its time: each is a piece that is repeated.
+# Texts that make a pattern that backtracks, or looks back, take its time: each is a piece that is
+# repeated.
 HOSTILE = [
-    *("sk-", "eyJ", "a.", "://a:", "://", "-----BEGIN PRIVATE KEY-----\n", "password=", "password: '", "key=[("),
-    *("token:" + "a" * 50, "--password ", '"key": "', "api_key\\", "adobe", "adobe=", "adobe ....", "login password "),
+    *(
+        "sk-",
+        "eyJ",
+        "a.",
+        "://a:",
+        "://",
+        "-----BEGIN PRIVATE KEY-----\n",
+        "password=",
+        "password: '",
+        "key=[(",
+    ),
+    *(
+        "token:" + "a" * 50,
+        "--password ",
+        '"key": "',
+        "api_key\\",
+        "adobe",
+        "adobe=",
+        "adobe ....",
+        "login password ",
+    ),
     *(
         "xoxb-1-",
         "ghp_",
@@ -215,11 +322,13 @@ HOSTILE = [
 @pytest.mark.parametrize("piece", HOSTILE)
 @pytest.mark.parametrize("kind", ["text", "code"])
 def test_hostile_texts_are_read_in_the_time_of_a_test(piece: str, kind: Kind) -> None:
-    """What takes the square of the length, and 17 s for 50 kB, takes minutes here: the limit of a test ends it."""
+    """What takes the square of the length, and 17 s for 50 kB, takes minutes here: the limit of a
+    test ends it."""
     Secrets(["correct-horse-battery"]).cleaned(piece * (200_000 // len(piece)), kind)
 
 
 def test_what_is_opaque_is_no_word() -> None:
-    assert [is_opaque(text) for text in ("q8Zr3LmX0tYv", "0" * 20, "a" * 20, "short1", "two words 1a2b3c4d")] == [
-        *(True, False, False, False, False)
-    ]
+    assert [
+        is_opaque(text)
+        for text in ("q8Zr3LmX0tYv", "0" * 20, "a" * 20, "short1", "two words 1a2b3c4d")
+    ] == [*(True, False, False, False, False)]

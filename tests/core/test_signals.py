@@ -33,7 +33,9 @@ EXCEPTIONS = {signal.SIGINT: KeyboardInterrupt, signal.SIGTERM: Terminated}
 
 @pytest.mark.parametrize("first", SIGNALS)
 @pytest.mark.parametrize("second", SIGNALS)
-def test_the_first_signal_asks_the_second_is_obeyed(first: signal.Signals, second: signal.Signals) -> None:
+def test_the_first_signal_asks_the_second_is_obeyed(
+    first: signal.Signals, second: signal.Signals
+) -> None:
     stop, said = Stop(), list[str]()
 
     with pytest.raises(EXCEPTIONS[second]), stopping(stop, say=said.append) as signals:
@@ -42,7 +44,9 @@ def test_the_first_signal_asks_the_second_is_obeyed(first: signal.Signals, secon
         signal.raise_signal(second)
 
     assert signals.heard == [first, second]
-    assert said == [f"{first.name}: stopping after this step, and saving; once more ends it at once"]
+    assert said == [
+        f"{first.name}: stopping after this step, and saving; once more ends it at once"
+    ]
 
 
 @pytest.mark.parametrize("number", SIGNALS)
@@ -74,7 +78,11 @@ with obeying() as signals, signals.held():
     print("never said")
 """
     ended = subprocess.run(
-        [sys.executable, "-c", program], env={"PYTHONPATH": str(SRC)}, capture_output=True, text=True, check=False
+        [sys.executable, "-c", program],
+        env={"PYTHONPATH": str(SRC)},
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
     assert (ended.returncode, ended.stdout) == (-signal.SIGTERM, "held\n")
@@ -84,7 +92,13 @@ def test_the_echo_of_a_signal_counts_once_and_another_signal_does_not() -> None:
     heard: list[int] = []
 
     with answered(lambda signals, number: heard.append(number), echo_s=60.0):
-        for number in (signal.SIGTERM, signal.SIGTERM, signal.SIGINT, signal.SIGINT, signal.SIGTERM):
+        for number in (
+            signal.SIGTERM,
+            signal.SIGTERM,
+            signal.SIGINT,
+            signal.SIGINT,
+            signal.SIGTERM,
+        ):
             signal.raise_signal(number)
 
     assert heard == [signal.SIGTERM, signal.SIGINT, signal.SIGTERM]
@@ -121,13 +135,17 @@ def test_a_polite_block_leaves_alone_what_somebody_else_handles() -> None:
         assert signal.getsignal(signal.SIGINT) == signals.hear
 
 
-def test_a_handler_that_was_not_set_from_python_becomes_the_default_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_handler_that_was_not_set_from_python_becomes_the_default_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     real = signal.signal
 
     def foreign(number: int, handler: Any) -> Any:
         """As `signal.signal` answers when C code had set the handler before."""
         if handler is None:
-            raise TypeError("signal handler must be signal.SIG_IGN, signal.SIG_DFL, or a callable object")
+            raise TypeError(
+                "signal handler must be signal.SIG_IGN, signal.SIG_DFL, or a callable object"
+            )
         real(number, handler)
 
     monkeypatch.setattr(signal, "signal", foreign)

@@ -10,7 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from assay.core.plain import dumps
-from assay.core.terminal import cell_count, elided, escaped_json, folded, for_terminal, style, visible
+from assay.core.terminal import (
+    cell_count,
+    elided,
+    escaped_json,
+    folded,
+    for_terminal,
+    style,
+    visible,
+)
 
 OBEYED = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 """Categories that no letter is of: control codes, changes of direction, line ends, halves of characters."""
@@ -58,7 +66,12 @@ def test_a_text_that_looks_like_our_styles_is_none() -> None:
     assert "\x1b" not in for_terminal(guess, color=True)
 
 
-@given(st.recursive(st.text(st.characters()) | st.none() | st.integers(), lambda inner: st.lists(inner, max_size=3)))
+@given(
+    st.recursive(
+        st.text(st.characters()) | st.none() | st.integers(),
+        lambda inner: st.lists(inner, max_size=3),
+    )
+)
 def test_json_says_the_same_with_all_of_it_escaped(value: object) -> None:
     for text in (dumps(value), dumps(value, indent=1)):
         assert is_harmless(text, but="\n")

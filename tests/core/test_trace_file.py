@@ -35,7 +35,11 @@ def sites(draw: st.DrawFn) -> list[Site]:
 
 def extent(at: int, body: bytes, *, spare: int | None = None) -> bytes:
     end = 0 if spare is None else at + frames.EXTENT_HEAD_BYTES + len(body) + spare
-    return frames.pack_extent(trace_file.FORM, sequence=1, attempt=1, base_ns=0, end=end) + body + b"\0" * (spare or 0)
+    return (
+        frames.pack_extent(trace_file.FORM, sequence=1, attempt=1, base_ns=0, end=end)
+        + body
+        + b"\0" * (spare or 0)
+    )
 
 
 def file(*bodies: bytes, spare: int | None = None) -> bytes:
@@ -47,9 +51,13 @@ def file(*bodies: bytes, spare: int | None = None) -> bytes:
 
 @settings(deadline=None)
 @given(sites(), st.data())
-def test_fingerprints_come_back_in_the_order_in_which_they_were_taken(known: list[Site], data: st.DataObject) -> None:
+def test_fingerprints_come_back_in_the_order_in_which_they_were_taken(
+    known: list[Site], data: st.DataObject
+) -> None:
     entry = st.tuples(st.sampled_from([site.id for site in known]), U32, st.integers(0, 2**64 - 1))
-    steps: list[tuple[int, Entries]] = data.draw(st.lists(st.tuples(U32, st.lists(entry, max_size=6)), max_size=4))
+    steps: list[tuple[int, Entries]] = data.draw(
+        st.lists(st.tuples(U32, st.lists(entry, max_size=6)), max_size=4)
+    )
     body = trace_file.pack_head(HEAD) + b"".join(map(trace_file.pack_site, known))
     body += b"".join(trace_file.pack_digests(step, entries) for step, entries in steps)
 
@@ -57,7 +65,9 @@ def test_fingerprints_come_back_in_the_order_in_which_they_were_taken(known: lis
 
     by_id = {site.id: site for site in known}
     assert head == HEAD
-    assert digests == [Digest(step, by_id[i], n, mark) for step, entries in steps for i, n, mark in entries]
+    assert digests == [
+        Digest(step, by_id[i], n, mark) for step, entries in steps for i, n, mark in entries
+    ]
 
 
 def test_a_step_of_more_fingerprints_than_a_frame_holds_is_written_as_several() -> None:
@@ -66,9 +76,9 @@ def test_a_step_of_more_fingerprints_than_a_frame_holds_is_written_as_several() 
 
     packed = trace_file.pack_site(site) + trace_file.pack_digests(5, entries)
 
-    assert [digest.occurrence for digest in trace_file.read(file(packed)) if isinstance(digest, Digest)] == list(
-        range(trace_file.MAX_ENTRIES + 1)
-    )
+    assert [
+        digest.occurrence for digest in trace_file.read(file(packed)) if isinstance(digest, Digest)
+    ] == list(range(trace_file.MAX_ENTRIES + 1))
 
 
 def test_a_site_of_a_later_version_with_more_to_say_is_read() -> None:
@@ -102,7 +112,11 @@ def test_what_makes_no_sense_is_reported_as_damage_and_passed_over(body: bytes) 
 @given(st.data())
 def test_a_flipped_bit_costs_at_most_the_fingerprints_of_its_own_frame(data: st.DataObject) -> None:
     site = Site(id=1, phase="forward", module="net", name="output", dtype="float32", shape=(2, 3))
-    first = trace_file.pack_head(HEAD) + trace_file.pack_site(site) + trace_file.pack_digests(1, [(1, 0, 5), (1, 1, 6)])
+    first = (
+        trace_file.pack_head(HEAD)
+        + trace_file.pack_site(site)
+        + trace_file.pack_digests(1, [(1, 0, 5), (1, 1, 6)])
+    )
     second = trace_file.pack_digests(2, [(1, 0, 7)])
     whole = file(first, second, spare=16)
     flipped = bytearray(whole)
@@ -123,7 +137,10 @@ def test_a_file_cut_at_every_byte_of_its_last_frame_keeps_what_came_before() -> 
     start = len(whole) - len(last)
 
     for cut in range(start + 1, len(whole)):
-        assert list(trace_file.read(whole[:cut])) == [Digest(1, site, 0, 5), Damage(start, cut, torn=True)]
+        assert list(trace_file.read(whole[:cut])) == [
+            Digest(1, site, 0, 5),
+            Damage(start, cut, torn=True),
+        ]
 
 
 def test_a_newer_version_is_refused() -> None:

@@ -39,7 +39,9 @@ def test_each_window_comes_in_order_with_its_tensors_on_the_device() -> None:
 def test_one_window_is_drawn_ahead_and_none_after_the_last_that_is_wanted() -> None:
     source, seen, took = Counted(10), [], []
     seconds: list[float] = took
-    for window in ahead(source, torch.device("cpu"), is_last=lambda: len(seen) == 3, took=seconds.append):
+    for window in ahead(
+        source, torch.device("cpu"), is_last=lambda: len(seen) == 3, took=seconds.append
+    ):
         seen.append(window.batches[0]["name"])
         if len(seen) < 4:
             assert source.drawn == len(seen) + 1
@@ -87,7 +89,9 @@ def test_an_engine_elsewhere_draws_no_window_that_it_does_not_use(steps: int) ->
 
     class Batches:
         def __iter__(self) -> Iterator[Any]:
-            for number, batch in enumerate(zip(*(tensor.split(8) for tensor in data.tensors), strict=True)):
+            for number, batch in enumerate(
+                zip(*(tensor.split(8) for tensor in data.tensors), strict=True)
+            ):
                 drawn.append(number)
                 yield batch
 

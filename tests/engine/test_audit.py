@@ -1,4 +1,5 @@
-"""What an audit of a split finds: what is missing, what comes twice, what changes with who loads it."""
+"""What an audit of a split finds: what is missing, what comes twice, what changes with who loads
+it."""
 
 from __future__ import annotations
 
@@ -92,7 +93,8 @@ def test_data_that_is_as_it_should_be_is_said_to_be(workers: int, accumulate: in
 def test_what_is_left_out_and_what_comes_twice_is_counted() -> None:
     assert fact(found(Points(22), drop_last=True), "samples").endswith("2 by drop_last")
     assert (
-        fact(found(Points(), sampler=Subset([1, 2, 3, 4])), "samples") == "4 of 20 once, 16 never (0, 5, 6, 7, 8, ...)"
+        fact(found(Points(), sampler=Subset([1, 2, 3, 4])), "samples")
+        == "4 of 20 once, 16 never (0, 5, 6, 7, 8, ...)"
     )
     twice = fact(found(Points(), sampler=[1, 2, 2, 1, *range(3, 20)]), "samples")
     assert twice == "17 of 20 once, 2 more than once (1, 2), 1 never (0)"
@@ -112,10 +114,14 @@ def test_a_batch_that_two_processes_cannot_share_is_told_and_is_no_problem() -> 
     assert (fact(result, "processes"), result.problems) == ("2 cannot share a batch of 5", ())
 
 
-def test_samples_that_two_processes_would_leave_out_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_samples_that_two_processes_would_leave_out_are_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """As with a loader of one's own, which forgets the last batch of a rank."""
     own = Loader.own_tasks
-    monkeypatch.setattr(Loader, "own_tasks", lambda loader, epoch: list(own(loader, epoch))[: 5 - loader.rank])
+    monkeypatch.setattr(
+        Loader, "own_tasks", lambda loader, epoch: list(own(loader, epoch))[: 5 - loader.rank]
+    )
 
     (problem,) = found(Points(), shuffle=False).problems
 
@@ -132,7 +138,9 @@ def test_data_that_differs_between_processes_is_found_with_the_first_difference(
 
 
 @pytest.mark.filterwarnings("ignore:data.train. a sample is another one")
-def test_a_private_generator_is_found_by_where_it_is_and_one_that_no_key_reaches_by_its_draws() -> None:
+def test_a_private_generator_is_found_by_where_it_is_and_one_that_no_key_reaches_by_its_draws() -> (
+    None
+):
     result, wild = found(Private()), found(Wild())
 
     assert result.problems == () and len(wild.problems) == 2
@@ -175,7 +183,9 @@ def test_a_data_loader_of_torch_is_looked_at_as_one_of_ours() -> None:
     result = audit(exact, split="train")
 
     assert result.problems == ()
-    assert fact(result, "exactness") == "exact (plan)" and fact(result, "samples") == "each of 20 once"
+    assert (
+        fact(result, "exactness") == "exact (plan)" and fact(result, "samples") == "each of 20 once"
+    )
 
 
 class OfOthers:
@@ -203,9 +213,13 @@ def test_batches_of_others_that_are_never_the_same_are_found() -> None:
 
     result = audit(Wild(), split="valid")
     (problem,) = result.problems
-    assert fact(result, "exactness").startswith("not exact: its first batches are others when they are loaded again")
+    assert fact(result, "exactness").startswith(
+        "not exact: its first batches are others when they are loaded again"
+    )
 
-    assert problem.startswith("data.valid is not the same when it is gone through again: the first difference is the")
+    assert problem.startswith(
+        "data.valid is not the same when it is gone through again: the first difference is the"
+    )
 
 
 class Pair(NamedTuple):
@@ -235,7 +249,9 @@ def test_a_digest_tells_values_shapes_and_types_apart() -> None:
     ]
 
     assert len({digest(sample) for sample in samples}) == len(samples)
-    assert digest({"a": torch.ones(2, dtype=torch.bool)}) == digest({"a": torch.ones(2, dtype=torch.bool)})
+    assert digest({"a": torch.ones(2, dtype=torch.bool)}) == digest(
+        {"a": torch.ones(2, dtype=torch.bool)}
+    )
 
 
 @pytest.mark.row("B07")
@@ -245,7 +261,11 @@ def test_the_speed_of_loading_is_measured_for_each_number_of_workers() -> None:
     results = bench(loader, seconds=0.1, workers=(0, 2))
 
     assert [result.workers for result in results if not result.pinned] == [0, 2]
-    assert all(result.batches_per_s > 0 and result.batch_bytes == 4 * (2 * 4 + 8) for result in results)
-    assert {result.pinned for result in results} == ({False, True} if torch.cuda.is_available() else {None})
+    assert all(
+        result.batches_per_s > 0 and result.batch_bytes == 4 * (2 * 4 + 8) for result in results
+    )
+    assert {result.pinned for result in results} == (
+        {False, True} if torch.cuda.is_available() else {None}
+    )
     (other,) = bench([torch.zeros(3)] * 9, seconds=0.1)
     assert (other.workers, other.batch_bytes) == (None, 12)

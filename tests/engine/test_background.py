@@ -1,4 +1,5 @@
-"""Saving while the training goes on: what is written is what was, in order, and nothing is lost when it goes wrong."""
+"""Saving while the training goes on: what is written is what was, in order, and nothing is lost
+when it goes wrong."""
 
 from __future__ import annotations
 
@@ -65,7 +66,9 @@ def test_the_training_goes_on_while_the_state_of_before_is_written(tmp_path: Pat
     runs.bus.extend(Save(saver, every="2 steps").handlers())
     reached: list[int] = []
     states: dict[int, Any] = {}
-    runs.on("step_end", every=2, priority=-1)(lambda state: states.update({state.step: digest(capture(runs))}))
+    runs.on("step_end", every=2, priority=-1)(
+        lambda state: states.update({state.step: digest(capture(runs))})
+    )
 
     def go_on(state: Any) -> None:
         reached.append(state.step)
@@ -109,7 +112,8 @@ def test_the_next_save_waits_for_the_one_before(tmp_path: Path) -> None:
     runs, _ = saving(saver)
     threading.Timer(0.2, saver.gate.set).start()
 
-    runs.run()  # both save from the same memory: without waiting the first would hold the state of the second
+    # both save from the same memory: without waiting the first would hold the state of the second
+    runs.run()
 
     assert saver.written == [3, 6]
     assert saver.load(3)["state"]["step"] == 3
@@ -117,7 +121,9 @@ def test_the_next_save_waits_for_the_one_before(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
-def test_a_run_that_ends_by_an_error_ends_when_all_is_on_disk(error: type[BaseException], tmp_path: Path) -> None:
+def test_a_run_that_ends_by_an_error_ends_when_all_is_on_disk(
+    error: type[BaseException], tmp_path: Path
+) -> None:
     saver = Held(tmp_path)
     runs, _ = saving(saver)
 
@@ -181,10 +187,15 @@ def test_copies_are_what_was_and_their_memory_is_used_again() -> None:
     for tensor in tensors.values():
         tensor.detach().zero_()
 
-    assert all(copies[name].is_contiguous() and torch.equal(copies[name], expected[name]) for name in tensors)
+    assert all(
+        copies[name].is_contiguous() and torch.equal(copies[name], expected[name])
+        for name in tensors
+    )
     places = {name: copy.data_ptr() for name, copy in copies.items() if copy.numel()}
     again = staging.copy({name: tensors[name] for name in ("a", "b", "d")})
-    assert {name: copy.data_ptr() for name, copy in again.items()} == {name: places[name] for name in again}
+    assert {name: copy.data_ptr() for name, copy in again.items()} == {
+        name: places[name] for name in again
+    }
     assert staging.copy({"a": torch.ones(5)})["a"].tolist() == [1.0] * 5
 
 
@@ -233,12 +244,22 @@ print([fact.message for fact in recorder.facts if isinstance(fact, Warned)][0])
 """
     out = run_program(program, tmp_path).splitlines()
 
-    told = [("Saved", 1), ("Saved", 2), ("Warned", 3), ("Saved", 5), ("Saved", 6)]  # that of 4 is the same failure
+    told = [
+        ("Saved", 1),
+        ("Saved", 2),
+        ("Warned", 3),
+        ("Saved", 5),
+        ("Saved", 6),
+    ]  # that of 4 is the same failure
     assert out[0] == "[2]"
     assert out[1] == f"6 {told}"
     assert "step 3 was not written" in out[2] and "File too large" in out[2]
     assert [manifest.step for manifest in Saver(tmp_path).complete()[0]] == [5, 6]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["final.json", "step-000000005", "step-000000006"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "final.json",
+        "step-000000005",
+        "step-000000006",
+    ]
 
 
 # ------------------------------------------------------------------------------------------------------------ kill -9
@@ -266,7 +287,9 @@ runs.run()
 
 @pytest.mark.slow
 @pytest.mark.row("C39")
-def test_a_training_killed_at_random_moments_of_its_saves_lists_only_what_loads(tmp_path: Path) -> None:
+def test_a_training_killed_at_random_moments_of_its_saves_lists_only_what_loads(
+    tmp_path: Path,
+) -> None:
     chance, reached, torn = random.Random(5), 0, 0
     for _ in range(8):
         process = start_program(ENDLESS, tmp_path)
@@ -297,7 +320,9 @@ def test_a_training_killed_at_random_moments_of_its_saves_lists_only_what_loads(
 
 def start_program(program: str, *arguments: object) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", program, *map(str, arguments)]
-    return subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(SRC)}, stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        command, env={**os.environ, "PYTHONPATH": str(SRC)}, stdout=subprocess.PIPE, text=True
+    )
 
 
 def run_program(program: str, *arguments: object) -> str:
@@ -307,7 +332,9 @@ def run_program(program: str, *arguments: object) -> str:
     return out
 
 
-def test_a_job_is_done_even_if_its_thread_was_interrupted_as_it_began(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_is_done_even_if_its_thread_was_interrupted_as_it_began(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     background, done, waited = Background("test"), [], []
     wait = threading.Event.wait
 

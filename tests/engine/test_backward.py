@@ -1,4 +1,5 @@
-"""One update: the gradient of the whole window, and what happens when it is not finite or no gradient at all."""
+"""One update: the gradient of the whole window, and what happens when it is not finite or no
+gradient at all."""
 
 from __future__ import annotations
 
@@ -20,7 +21,9 @@ F64 = torch.float64
 
 
 def gradients(model: nn.Module) -> list[Tensor]:
-    return [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
+    return [
+        parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None
+    ]
 
 
 class Frozen(torch.optim.SGD):
@@ -29,7 +32,12 @@ class Frozen(torch.optim.SGD):
     seen: list[Tensor]
 
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        self.seen = [p.grad.clone() for group in self.param_groups for p in group["params"] if p.grad is not None]
+        self.seen = [
+            p.grad.clone()
+            for group in self.param_groups
+            for p in group["params"]
+            if p.grad is not None
+        ]
 
 
 def frozen(model: nn.Module) -> Backward:
@@ -46,7 +54,9 @@ def seen(backward: Backward) -> list[Tensor]:
 @pytest.mark.row("A52", "F02")
 @pytest.mark.parametrize("pair", [False, True])
 @pytest.mark.parametrize("sizes", [[8, 8, 8, 8], [8, 8, 3], [5, 1], [7]])
-def test_micro_batches_give_the_gradient_of_their_whole_window(sizes: list[int], pair: bool) -> None:
+def test_micro_batches_give_the_gradient_of_their_whole_window(
+    sizes: list[int], pair: bool
+) -> None:
     model = net(dtype=F64)
     inputs, targets = points(sum(sizes), dtype=F64).tensors
     nn.functional.mse_loss(model(inputs), targets).backward()
@@ -62,7 +72,8 @@ def test_micro_batches_give_the_gradient_of_their_whole_window(sizes: list[int],
     assert backward.update(0)
 
     assert all(
-        torch.allclose(mine, own, rtol=0, atol=1e-12) for mine, own in zip(seen(backward), expected, strict=True)
+        torch.allclose(mine, own, rtol=0, atol=1e-12)
+        for mine, own in zip(seen(backward), expected, strict=True)
     )
     assert backward.loss == pytest.approx(whole, rel=1e-12)
     for loss in losses:
@@ -71,7 +82,8 @@ def test_micro_batches_give_the_gradient_of_their_whole_window(sizes: list[int],
 
 
 class Tokens(Process):
-    """A loss per token over samples of different length: the mean is over all tokens of a step, not over samples."""
+    """A loss per token over samples of different length: the mean is over all tokens of a step, not
+    over samples."""
 
     def __init__(self, model: nn.Module, backward: Backward) -> None:
         self.model = model
@@ -85,7 +97,9 @@ class Tokens(Process):
 
 @pytest.mark.parametrize("accumulate", [1, 2, 4])
 def test_a_mean_over_tokens_is_the_same_however_the_step_is_split(accumulate: int) -> None:
-    data = torch.utils.data.TensorDataset(*points(30, dtype=F64).tensors, (torch.arange(30) % 7 > 2).long())
+    data = torch.utils.data.TensorDataset(
+        *points(30, dtype=F64).tensors, (torch.arange(30) % 7 > 2).long()
+    )
 
     def trained(accumulate: int) -> tuple[dict[str, Any], list[Any]]:
         model, recorder = net(dtype=F64), MemoryRecorder()
@@ -101,7 +115,9 @@ def test_a_mean_over_tokens_is_the_same_however_the_step_is_split(accumulate: in
 
 @pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.AdamW])
 @pytest.mark.parametrize("micro", [2, 4, 6])
-def test_training_with_accumulation_equals_training_with_large_batches(optimizer: Any, micro: int) -> None:
+def test_training_with_accumulation_equals_training_with_large_batches(
+    optimizer: Any, micro: int
+) -> None:
     """31 samples in steps of 12: the last step has 7, its last micro-batch 1, 3 or 1."""
 
     def trained(micro: int) -> dict[str, Any]:
@@ -198,7 +214,9 @@ def test_the_optimizer_sees_what_was_clipped() -> None:
     ],
 )
 @pytest.mark.parametrize("sizes", [None, [2, 2]])
-def test_what_is_no_loss_is_told_by_what_it_is(loss: Any, what: str, fix: str, sizes: list[int] | None) -> None:
+def test_what_is_no_loss_is_told_by_what_it_is(
+    loss: Any, what: str, fix: str, sizes: list[int] | None
+) -> None:
     backward = frozen(net())
     backward.begin(sizes)
 
@@ -258,11 +276,17 @@ class Spoilt(torch.utils.data.Dataset[tuple[Tensor, Tensor]]):
         return self.inputs[index], self.targets[index]
 
 
-def spoilt_engine(*, non_finite: Any, clip: float | None = None, value: float = math.nan, **given: Any) -> Any:
+def spoilt_engine(
+    *, non_finite: Any, clip: float | None = None, value: float = math.nan, **given: Any
+) -> Any:
     model = net()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-    backward = Backward(optimizer, non_finite=non_finite, clip_norm=clip, schedule=WarmupCosine(warmup_steps=3))
-    return engine(supervised(model, backward=backward), Loader(Spoilt(value), batch_size=8), **given)
+    backward = Backward(
+        optimizer, non_finite=non_finite, clip_norm=clip, schedule=WarmupCosine(warmup_steps=3)
+    )
+    return engine(
+        supervised(model, backward=backward), Loader(Spoilt(value), batch_size=8), **given
+    )
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
@@ -297,8 +321,12 @@ class Root(nn.Module):
         return (pred - pred.detach()).square().sum().sqrt()
 
 
-@pytest.mark.parametrize(("clip", "what"), [(1.0, "The gradient norm is nan"), (None, "The gradient is not finite")])
-def test_a_gradient_that_is_not_finite_is_found_though_the_loss_is(clip: float | None, what: str) -> None:
+@pytest.mark.parametrize(
+    ("clip", "what"), [(1.0, "The gradient norm is nan"), (None, "The gradient is not finite")]
+)
+def test_a_gradient_that_is_not_finite_is_found_though_the_loss_is(
+    clip: float | None, what: str
+) -> None:
     process = supervised(net())
     process.backward.clip_norm = clip
     process.criterion = Root()
@@ -346,7 +374,9 @@ def test_skip_leaves_out_the_update_and_goes_on(clip: float | None) -> None:
 def test_a_run_that_goes_on_after_a_skipped_step_has_the_bits_of_the_uninterrupted_one() -> None:
     whole = spoilt_engine(non_finite="skip", recorder=MemoryRecorder())
     resumed = spoilt_engine(non_finite="skip", recorder=MemoryRecorder())
-    whole.on("step_end", every=2)(lambda engine, state: state.step == 2 and restore(resumed, kept(engine)))
+    whole.on("step_end", every=2)(
+        lambda engine, state: state.step == 2 and restore(resumed, kept(engine))
+    )
     whole.run()
 
     resumed.run()
@@ -376,7 +406,9 @@ def test_weights_that_are_broken_already_are_said_to_be(policy: Any) -> None:
         with torch.no_grad():
             next(model.parameters())[0, 0] = math.inf
 
-    with pytest.raises(NonFiniteError, match="at step 2: weights became infinite or NaN in a step before") as caught:
+    with pytest.raises(
+        NonFiniteError, match="at step 2: weights became infinite or NaN in a step before"
+    ) as caught:
         runs.run()
 
     assert "learning rate" in caught.value.fix

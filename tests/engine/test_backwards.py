@@ -43,9 +43,15 @@ class Named(Process):
     def forward_step(self, batch: Any) -> Any:
         inputs, targets = batch
         pred = self.model(inputs)
-        kept = (inputs[:, 0] > -1).to(pred.dtype)  # a weight that differs from micro-batch to micro-batch
+        kept = (inputs[:, 0] > -1).to(
+            pred.dtype
+        )  # a weight that differs from micro-batch to micro-batch
         near, far, small = (pred - targets).square(), (pred - targets).abs(), pred.square()
-        terms = {"near": (near.mean(1), kept), "far": (far.mean(1), None), "small": (small.mean(1), 2 * kept + 1)}
+        terms = {
+            "near": (near.mean(1), kept),
+            "far": (far.mean(1), None),
+            "small": (small.mean(1), 2 * kept + 1),
+        }
         losses: dict[str, Any] = {}
         for name, (each, weight) in terms.items():
             if name in self.pairs and weight is not None:
@@ -55,10 +61,14 @@ class Named(Process):
         return losses, {}
 
 
-def trained(accumulate: int, *, pairs: tuple[str, ...] = (), **given: Any) -> tuple[dict[str, Any], MemoryRecorder]:
+def trained(
+    accumulate: int, *, pairs: tuple[str, ...] = (), **given: Any
+) -> tuple[dict[str, Any], MemoryRecorder]:
     model, recorder = net(dtype=F64), MemoryRecorder()
     weights = {"far": 0.5, "small": 0.01}
-    backward = Backward(torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9), weights=weights, **given)
+    backward = Backward(
+        torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9), weights=weights, **given
+    )
     data = Loader(points(31, dtype=F64), batch_size=12, accumulate=accumulate)
     engine(Named(model, backward, pairs), data, recorder=recorder).run()
     return weights_of(model), recorder
@@ -71,7 +81,9 @@ def trained(accumulate: int, *, pairs: tuple[str, ...] = (), **given: Any) -> tu
 def test_several_losses_of_a_split_step_give_what_the_whole_step_gives(
     accumulate: int, pairs: tuple[str, ...], clip: float | None
 ) -> None:
-    (split, losses), (whole, expected) = (trained(each, pairs=pairs, clip_norm=clip) for each in (accumulate, 1))
+    (split, losses), (whole, expected) = (
+        trained(each, pairs=pairs, clip_norm=clip) for each in (accumulate, 1)
+    )
 
     assert all(torch.allclose(split[name], whole[name], rtol=0, atol=1e-12) for name in whole)
     for name in ("train/loss", "train/loss/near", "train/loss/small"):
@@ -101,7 +113,10 @@ def test_several_losses_are_the_gradient_of_their_weighted_sum() -> None:
             optimizer.step()
             optimizer.zero_grad()
 
-    assert all(torch.allclose(weights[name], each, rtol=0, atol=1e-12) for name, each in weights_of(model).items())
+    assert all(
+        torch.allclose(weights[name], each, rtol=0, atol=1e-12)
+        for name, each in weights_of(model).items()
+    )
 
 
 class Broken(torch.autograd.Function):
@@ -148,7 +163,9 @@ def test_debugging_names_the_loss_that_fails_in_its_backward_pass() -> None:
     with debugged(), pytest.raises(RuntimeError, match="no slope") as told:
         two_losses(lambda pred: Broken.apply(pred).mean())  # type: ignore[no-untyped-call]
 
-    assert plain.value.__notes__ == ["in the backward pass of the losses first, second; --debug says of which"]
+    assert plain.value.__notes__ == [
+        "in the backward pass of the losses first, second; --debug says of which"
+    ]
     assert "in the backward pass of the loss 'second'" in told.value.__notes__
 
 
@@ -210,12 +227,17 @@ class Game(Process):
         return {"critic": (told.sum(), float(len(told))), "maker": maker}, {}
 
 
-def both(model: Any, kind: Any = Backward, every: Mapping[str, int] | None = None, **given: Any) -> Backwards:
+def both(
+    model: Any, kind: Any = Backward, every: Mapping[str, int] | None = None, **given: Any
+) -> Backwards:
     maker = [*model.maker.parameters(), *model.bridge.parameters()]
     parts = {
         "critic": kind(torch.optim.SGD(model.critic.parameters(), lr=0.1, momentum=0.9), **given),
         "maker": kind(
-            torch.optim.AdamW(maker, lr=0.01), schedule=WarmupCosine(warmup_steps=2), weights={"near": 0.1}, **given
+            torch.optim.AdamW(maker, lr=0.01),
+            schedule=WarmupCosine(warmup_steps=2),
+            weights={"near": 0.1},
+            **given,
         ),
     }
     return Backwards(parts, every=every)
@@ -257,19 +279,28 @@ def test_two_optimizers_train_as_by_hand(accumulate: int, kind: Any) -> None:
     assert state.step == 6
     expected = by_hand()
     atol = 1e-12 if kind is Backward else 1e-6  # the scale is 16 bits of fp32
-    assert all(torch.allclose(each, expected[name], rtol=0, atol=atol) for name, each in weights_of(game.model).items())
+    assert all(
+        torch.allclose(each, expected[name], rtol=0, atol=atol)
+        for name, each in weights_of(game.model).items()
+    )
 
 
 def test_what_each_optimizer_does_is_recorded_under_its_name() -> None:
     recorder = MemoryRecorder()
     engine(
-        Game(lambda model: both(model, clip_norm=1.0)), Loader(points(20, dtype=F64), batch_size=8), recorder=recorder
+        Game(lambda model: both(model, clip_norm=1.0)),
+        Loader(points(20, dtype=F64), batch_size=8),
+        recorder=recorder,
     ).run()
 
     names = {name for name, _, _ in recorder.points if name.startswith("train/")}
     assert names == {
         "train/loss",
-        *(f"train/{what}/{who}" for what in ("loss", "lr", "grad_norm") for who in ("critic", "maker")),
+        *(
+            f"train/{what}/{who}"
+            for what in ("loss", "lr", "grad_norm")
+            for who in ("critic", "maker")
+        ),
         "train/loss/maker/fool",
         "train/loss/maker/near",
     }
@@ -282,7 +313,9 @@ def test_what_each_optimizer_does_is_recorded_under_its_name() -> None:
 def test_two_optimizers_go_on_exactly_where_they_were(kind: Any) -> None:
     def made() -> Any:
         game = Game(lambda model: both(model, kind, every={"maker": 2}))
-        return engine(game, Loader(points(20, dtype=F64), batch_size=8), epochs=3, recorder=MemoryRecorder())
+        return engine(
+            game, Loader(points(20, dtype=F64), batch_size=8), epochs=3, recorder=MemoryRecorder()
+        )
 
     whole, resumed = made(), made()
     whole.on("step_end")(lambda engine, state: state.step == 4 and restore(resumed, kept(engine)))
@@ -292,7 +325,9 @@ def test_two_optimizers_go_on_exactly_where_they_were(kind: Any) -> None:
 
     assert {"optimizer.critic", "optimizer.maker"} < capture(whole).keys()
     assert same_bits(capture(resumed), capture(whole))
-    assert resumed.recorder.curve("train/lr/maker") == [p for p in whole.recorder.curve("train/lr/maker") if p[0] > 4]
+    assert resumed.recorder.curve("train/lr/maker") == [
+        p for p in whole.recorder.curve("train/lr/maker") if p[0] > 4
+    ]
 
 
 def test_a_checkpoint_of_other_optimizers_is_refused() -> None:
@@ -305,14 +340,19 @@ def test_a_checkpoint_of_other_optimizers_is_refused() -> None:
 
 def test_a_part_that_is_not_due_is_left_as_it_is() -> None:
     game = Game(lambda model: both(model, every={"maker": 3}))
-    runs = engine(game, Loader(points(20, dtype=F64), batch_size=8), epochs=3, recorder=MemoryRecorder())
+    runs = engine(
+        game, Loader(points(20, dtype=F64), batch_size=8), epochs=3, recorder=MemoryRecorder()
+    )
     seen = [weights_of(game.model)]
     runs.on("step_end")(lambda model: seen.append(weights_of(model)))
 
     runs.run()
 
     changed = [
-        tuple(not same_bits(one[f"{who}.0.weight"], two[f"{who}.0.weight"]) for who in ("maker", "critic"))
+        tuple(
+            not same_bits(one[f"{who}.0.weight"], two[f"{who}.0.weight"])
+            for who in ("maker", "critic")
+        )
         for one, two in pairwise(seen)
     ]
     assert changed == [(step % 3 == 0, True) for step in range(1, 10)]
@@ -366,7 +406,9 @@ def test_two_optimizers_of_one_weight_are_refused() -> None:
 
 
 def test_the_rate_of_one_of_several_optimizers_can_be_changed() -> None:
-    runs = engine(Game(both), Loader(points(20, dtype=F64), batch_size=8), recorder=MemoryRecorder())
+    runs = engine(
+        Game(both), Loader(points(20, dtype=F64), batch_size=8), recorder=MemoryRecorder()
+    )
     runs.bus.extend(SetValue(3, "optimizer.critic.lr", 0.02).handlers())
 
     runs.run()
@@ -380,7 +422,9 @@ def test_the_rate_of_one_of_several_optimizers_can_be_changed() -> None:
 
 
 def test_norms_are_those_of_all_optimizers() -> None:
-    runs = engine(Game(both), Loader(points(20, dtype=F64), batch_size=8), recorder=MemoryRecorder())
+    runs = engine(
+        Game(both), Loader(points(20, dtype=F64), batch_size=8), recorder=MemoryRecorder()
+    )
     runs.bus.extend(Norms("2 steps", depth=1).handlers())
 
     runs.run()

@@ -1,4 +1,5 @@
-"""`BatchDigest`: equal curves are equal data, whatever the kind of batch; and where two checkpoints differ."""
+"""`BatchDigest`: equal curves are equal data, whatever the kind of batch; and where two checkpoints
+differ."""
 
 from __future__ import annotations
 
@@ -50,7 +51,9 @@ def test_a_batch_of_a_class_counts_by_its_tensors_and_one_without_any_is_told_on
     found, told = curve([one, one, other])
 
     assert found[0] == found[1] != found[2] and not told
-    assert curve([_Odd(), _Odd()])[1] == ["data/digest does not say what is in a batch: a _Odd holds no tensors."]
+    assert curve([_Odd(), _Odd()])[1] == [
+        "data/digest does not say what is in a batch: a _Odd holds no tensors."
+    ]
 
 
 class _Odd:
@@ -58,7 +61,9 @@ class _Odd:
         return 1
 
 
-def test_two_checkpoints_are_compared_part_by_part_and_what_differs_is_named(tmp_path: Path) -> None:
+def test_two_checkpoints_are_compared_part_by_part_and_what_differs_is_named(
+    tmp_path: Path,
+) -> None:
     saver = Saver(tmp_path, keep=9)
     model = torch.nn.Linear(2, 1)
     for step in (1, 2, 3):

@@ -36,12 +36,32 @@ def test_what_is_not_given_follows(given: dict[str, int], expected: str) -> None
     ("given", "what", "fix"),
     [
         ({}, "[data.train] has no batch_size.", "Write batch_size = 64"),
-        ({"whole": 12, "accumulate": 5}, "cannot be split into 5 equal", "accumulate can be 1, 2, 3, 4, 6, 12."),
-        ({"whole": 12, "micro": 5}, "micro-batches of 5.", "micro_batch_size can be 1, 2, 3, 4, 6, 12."),
-        ({"whole": 12, "ranks": 8}, "cannot be split evenly on 8 ranks.", "batch_size can be 8 or 16."),
+        (
+            {"whole": 12, "accumulate": 5},
+            "cannot be split into 5 equal",
+            "accumulate can be 1, 2, 3, 4, 6, 12.",
+        ),
+        (
+            {"whole": 12, "micro": 5},
+            "micro-batches of 5.",
+            "micro_batch_size can be 1, 2, 3, 4, 6, 12.",
+        ),
+        (
+            {"whole": 12, "ranks": 8},
+            "cannot be split evenly on 8 ranks.",
+            "batch_size can be 8 or 16.",
+        ),
         ({"whole": 3, "ranks": 8}, "cannot be split evenly on 8 ranks.", "batch_size can be 8."),
-        ({"whole": 24, "accumulate": 5, "ranks": 2}, "micro-batches on 2 ranks.", "can be 1, 2, 3, 4, 6, 12."),
-        ({"whole": 24, "micro": 5, "ranks": 2}, "micro-batches of 5 on 2 ranks.", "can be 1, 2, 3, 4, 6, 12."),
+        (
+            {"whole": 24, "accumulate": 5, "ranks": 2},
+            "micro-batches on 2 ranks.",
+            "can be 1, 2, 3, 4, 6, 12.",
+        ),
+        (
+            {"whole": 24, "micro": 5, "ranks": 2},
+            "micro-batches of 5 on 2 ranks.",
+            "can be 1, 2, 3, 4, 6, 12.",
+        ),
         (
             {"whole": 24, "micro": 3, "accumulate": 2, "ranks": 2},
             "batch_size 24 is not 2 ranks x accumulate 2 x micro_batch_size 3.",
@@ -52,7 +72,9 @@ def test_what_is_not_given_follows(given: dict[str, int], expected: str) -> None
         ({"micro": 0}, "data.train.micro_batch_size is 0", ""),
     ],
 )
-def test_what_does_not_come_out_even_is_told_with_what_would(given: dict[str, int], what: str, fix: str) -> None:
+def test_what_does_not_come_out_even_is_told_with_what_would(
+    given: dict[str, int], what: str, fix: str
+) -> None:
     with pytest.raises(InputError) as caught:
         batch_size(**given)
 
@@ -61,9 +83,14 @@ def test_what_does_not_come_out_even_is_told_with_what_would(given: dict[str, in
 
 
 @given(
-    ranks=st.integers(1, 16), accumulate=st.integers(1, 16), micro=st.integers(1, 64), known=st.sets(st.integers(0, 2))
+    ranks=st.integers(1, 16),
+    accumulate=st.integers(1, 16),
+    micro=st.integers(1, 64),
+    known=st.sets(st.integers(0, 2)),
 )
-def test_any_two_of_the_three_give_the_third(ranks: int, accumulate: int, micro: int, known: set[int]) -> None:
+def test_any_two_of_the_three_give_the_third(
+    ranks: int, accumulate: int, micro: int, known: set[int]
+) -> None:
     expected = BatchSize(micro=micro, accumulate=accumulate, ranks=ranks)
     values = [("whole", expected.whole), ("micro", micro), ("accumulate", accumulate)]
     kept = {name: value for i, (name, value) in enumerate(values) if i in known}

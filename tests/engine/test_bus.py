@@ -83,7 +83,9 @@ def test_only_the_event_that_a_handler_asked_for_calls_it(bus: Bus) -> None:
         (At(frozenset()), []),
     ],
 )
-def test_a_handler_is_called_at_its_counts_and_no_others(bus: Bus, when: When, counts: list[int]) -> None:
+def test_a_handler_is_called_at_its_counts_and_no_others(
+    bus: Bus, when: When, counts: list[int]
+) -> None:
     heard: list[int] = []
     now = [0]
     bus.add(Handler(event=Event.STEP_END, fn=lambda: heard.append(now[0]), when=when))
@@ -120,7 +122,12 @@ def test_asking_only_when_something_is_due_misses_nothing(whens: list[When], sta
             asked.append(now[0])
             point.fire(now[0])
 
-    expected = [(count, i) for count in range(start, 31) for i, when in enumerate(whens) if when.next(count) == count]
+    expected = [
+        (count, i)
+        for count in range(start, 31)
+        for i, when in enumerate(whens)
+        if when.next(count) == count
+    ]
     assert heard == expected
     assert asked == sorted({count for count, _ in expected})
 
@@ -147,7 +154,9 @@ def test_a_run_that_goes_on_does_not_repeat_what_was_due_before(bus: Bus) -> Non
 
 
 @pytest.mark.parametrize("priority", [-1, 0, 1])
-def test_a_handler_added_by_another_one_is_called_from_the_next_time_on(bus: Bus, priority: int) -> None:
+def test_a_handler_added_by_another_one_is_called_from_the_next_time_on(
+    bus: Bus, priority: int
+) -> None:
     heard: list[Any] = []
     now = [0]
 
@@ -314,7 +323,9 @@ def test_a_handler_that_asks_for_what_is_not_there_is_refused_when_it_is_added(b
 
     def strange(zzz: Any) -> None: ...
 
-    with pytest.raises(InputError, match=r"misspelt asks for 'stat', which nothing provides") as caught:
+    with pytest.raises(
+        InputError, match=r"misspelt asks for 'stat', which nothing provides"
+    ) as caught:
         bus.add(Handler(event=Event.STEP_END, fn=misspelt))
     assert caught.value.fix == "did you mean `state`?"
     with pytest.raises(InputError) as caught:
@@ -337,8 +348,12 @@ def test_every_event_has_a_name_that_finds_it(event: Event) -> None:
     assert event_named(event.value) is event
 
 
-@pytest.mark.parametrize("find", [event_named, lambda name: on(name)(print)], ids=["event_named", "on"])
-def test_an_event_that_does_not_exist_is_refused_with_the_nearest(find: Callable[[str], Any]) -> None:
+@pytest.mark.parametrize(
+    "find", [event_named, lambda name: on(name)(print)], ids=["event_named", "on"]
+)
+def test_an_event_that_does_not_exist_is_refused_with_the_nearest(
+    find: Callable[[str], Any],
+) -> None:
     with pytest.raises(InputError, match="no event 'step_ends'") as caught:
         find("step_ends")
     assert caught.value.fix == "did you mean `step_end`?"
@@ -356,7 +371,12 @@ def test_a_function_becomes_a_handler_by_decoration(bus: Bus) -> None:
 
     bus.extend([half, always])
 
-    assert (half.event, half.when, half.priority, half.name) == (Event.STEP_END, Every(2), 3, "half")
+    assert (half.event, half.when, half.priority, half.name) == (
+        Event.STEP_END,
+        Every(2),
+        3,
+        "half",
+    )
     assert (always.event, always.when, always.priority) == (Event.EPOCH_END, Always(), 0)
     assert sorted(handler.name for handler in bus.order()) == ["always", "half"]
 
@@ -369,7 +389,9 @@ def test_objects_that_have_handlers_are_taken_as_they_are() -> None:
     state = runs.run()
 
     assert (state.epoch, state.stop.reason.partition(":")[0]) == (2, "early stop")
-    assert any(isinstance(getattr(each.fn, "__self__", None), BatchDigest) for each in runs.bus.order())
+    assert any(
+        isinstance(getattr(each.fn, "__self__", None), BatchDigest) for each in runs.bus.order()
+    )
 
 
 @pytest.mark.parametrize("wrong", [EarlyStop, print, "EarlyStop"])

@@ -1,4 +1,5 @@
-"""Changes at a step: they take effect there, are told, and hold in a run that goes on from later."""
+"""Changes at a step: they take effect there, are told, and hold in a run that goes on from
+later."""
 
 from __future__ import annotations
 
@@ -30,7 +31,9 @@ from assay.engine.checkpoint.folder import load
 from engine.toys import engine, hard_net, net, same_bits
 
 
-def changed(*changes: Any, folder: Path | None = None, schedule: Any = None) -> tuple[Engine, MemoryRecorder]:
+def changed(
+    *changes: Any, folder: Path | None = None, schedule: Any = None
+) -> tuple[Engine, MemoryRecorder]:
     """Six steps with AdamW, saved after each when there is a folder."""
     model, recorder = hard_net(), MemoryRecorder()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.1)
@@ -64,11 +67,15 @@ def test_what_is_frozen_at_a_step_stays_as_it_is_from_there_on() -> None:
 
     moved = [not torch.equal(a, b) for a, b in itertools.pairwise(weight)]
     assert moved == [True, True, False, False, True, True]
-    assert [not torch.equal(a, b) for a, b in itertools.pairwise(bias)] == [True, True] + [False] * 4
+    assert [not torch.equal(a, b) for a, b in itertools.pairwise(bias)] == [True, True] + [
+        False
+    ] * 4
     assert all(not torch.equal(a, b) for a, b in itertools.pairwise(other))
     assert told(recorder) == [
         Changed(what="requires_grad of 0.* (2 parameters)", step=2, before="true", after="false"),
-        Changed(what="requires_grad of 0.weight (1 parameter)", step=4, before="false", after="true"),
+        Changed(
+            what="requires_grad of 0.weight (1 parameter)", step=4, before="false", after="true"
+        ),
     ]
 
 
@@ -78,7 +85,9 @@ def test_what_is_frozen_does_not_decay_where_gradients_stay_as_zeros() -> None:
             super().zero_grad(set_to_none=False)
 
     model = net()
-    runs = engine(Supervised(model, torch.nn.MSELoss(), Keeps(model.parameters(), lr=0.1, weight_decay=0.5)))
+    runs = engine(
+        Supervised(model, torch.nn.MSELoss(), Keeps(model.parameters(), lr=0.1, weight_decay=0.5))
+    )
     runs.bus.extend(SetRequiresGrad(2, "0.*").handlers())
     seen = weights_by_step(runs, "0.weight")
 
@@ -89,7 +98,10 @@ def test_what_is_frozen_does_not_decay_where_gradients_stay_as_zeros() -> None:
 
 CHANGES: dict[str, Any] = {
     "freeze": lambda: [SetRequiresGrad(3, ["0.*", "1.*"])],
-    "freeze and free": lambda: [SetRequiresGrad(4, "*.bias", value=True), SetRequiresGrad(2, ["0.*", "*.bias"])],
+    "freeze and free": lambda: [
+        SetRequiresGrad(4, "*.bias", value=True),
+        SetRequiresGrad(2, ["0.*", "*.bias"]),
+    ],
     "rate": lambda: [SetValue(4, "optimizer.lr", 0.5), SetValue(2, "optimizer.lr", 0.1)],
     "decay": lambda: [SetValue(3, "optimizer.weight_decay", 0.9)],
     "attribute": lambda: [SetValue(3, "model.3.p", 0.9)],
@@ -130,7 +142,9 @@ def test_a_new_rate_is_what_the_schedule_multiplies() -> None:
     assert after[:3] == before[:3]
     for (_, rate), (_, was) in zip(after[3:], before[3:], strict=True):
         assert rate == pytest.approx(10 * was)
-    assert told(other) == [Changed(what="optimizer.lr", step=3, before=told(other)[0].before, after="0.1")]
+    assert told(other) == [
+        Changed(what="optimizer.lr", step=3, before=told(other)[0].before, after="0.1")
+    ]
 
 
 @pytest.mark.parametrize(

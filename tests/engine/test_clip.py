@@ -29,7 +29,9 @@ def clipped(grads: list[Tensor | None], max_norm: float) -> tuple[float, list[Te
     return norm, [parameter.grad for parameter in parameters]
 
 
-def clipped_by_torch(grads: list[Tensor | None], max_norm: float) -> tuple[float, list[Tensor | None]]:
+def clipped_by_torch(
+    grads: list[Tensor | None], max_norm: float
+) -> tuple[float, list[Tensor | None]]:
     parameters = [parameter_with(grad) for grad in grads]
     norm = torch.nn.utils.clip_grad_norm_(parameters, max_norm)
     return float(norm), [parameter.grad for parameter in parameters]
@@ -54,7 +56,11 @@ def assert_as_torch(grads: list[Tensor | None], max_norm: float) -> None:
     st.integers(0, 1 << 32),
 )
 def test_gradients_are_clipped_to_the_bits_of_torch(
-    parameters: list[tuple[tuple[int, ...], bool]], dtype: torch.dtype | None, max_norm: float, scale: float, seed: int
+    parameters: list[tuple[tuple[int, ...], bool]],
+    dtype: torch.dtype | None,
+    max_norm: float,
+    scale: float,
+    seed: int,
 ) -> None:
     generator = torch.Generator().manual_seed(seed)
     grads: list[Tensor | None] = []
@@ -68,7 +74,9 @@ def test_gradients_are_clipped_to_the_bits_of_torch(
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_at_the_limit_itself_rounding_is_that_of_torch(dtype: torch.dtype) -> None:
     generator = torch.Generator().manual_seed(3)
-    for limit in (torch.rand(200, generator=generator, dtype=torch.float64) + 0.05).to(dtype).tolist():
+    for limit in (
+        (torch.rand(200, generator=generator, dtype=torch.float64) + 0.05).to(dtype).tolist()
+    ):
         for below in (0.0, 0.98e-6, 1e-6, 1.02e-6, 1e-3):
             assert_as_torch([torch.tensor([limit - below], dtype=torch.float64).to(dtype)], limit)
 
@@ -95,7 +103,9 @@ def test_gradients_above_the_limit_have_it_afterwards_in_the_same_memory() -> No
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("other", [torch.float32, torch.float64])
-def test_gradients_whose_norm_is_not_finite_stay_as_they_are(bad: float, other: torch.dtype) -> None:
+def test_gradients_whose_norm_is_not_finite_stay_as_they_are(
+    bad: float, other: torch.dtype
+) -> None:
     grads: list[Tensor | None] = [torch.tensor([1.0, bad]), torch.tensor([2.0], dtype=other)]
 
     norm, after = clipped(grads, 0.1)
@@ -110,13 +120,16 @@ def test_without_gradients_the_norm_is_nothing() -> None:
 
 
 def test_parameters_may_come_from_a_generator_that_is_gone_through_once() -> None:
-    parameters = [parameter_with(torch.tensor([3.0])), parameter_with(torch.tensor([4.0], dtype=torch.float64))]
+    parameters = [
+        parameter_with(torch.tensor([3.0])),
+        parameter_with(torch.tensor([4.0], dtype=torch.float64)),
+    ]
 
     assert clip_norm_((parameter for parameter in parameters), 1.0) == 5.0
 
-    assert [float(parameter.grad) for parameter in parameters if parameter.grad is not None] == pytest.approx(
-        [0.6, 0.8]
-    )
+    assert [
+        float(parameter.grad) for parameter in parameters if parameter.grad is not None
+    ] == pytest.approx([0.6, 0.8])
 
 
 def test_sparse_gradients_are_refused() -> None:
@@ -150,5 +163,6 @@ def test_on_a_device_it_is_the_same_bits_without_a_number_being_read(
     for first, second in zip(one, other, strict=True):
         assert first.grad is not None and second.grad is not None
         assert (
-            first.grad.tolist()[:2] == second.grad.tolist()[:2] and first.grad.tolist()[3:] == second.grad.tolist()[3:]
+            first.grad.tolist()[:2] == second.grad.tolist()[:2]
+            and first.grad.tolist()[3:] == second.grad.tolist()[3:]
         )

@@ -1,4 +1,5 @@
-"""State as JSON and tensors: whatever goes in comes back the same, and a stranger's file can do nothing."""
+"""State as JSON and tensors: whatever goes in comes back the same, and a stranger's file can do
+nothing."""
 
 from __future__ import annotations
 
@@ -22,7 +23,14 @@ from torch import Tensor, nn
 
 from assay.core.errors import CheckpointError
 from assay.engine.checkpoint import codec
-from assay.engine.checkpoint.codec import as_bytes, decode, digest, digest_encoded, digest_tensor, encode
+from assay.engine.checkpoint.codec import (
+    as_bytes,
+    decode,
+    digest,
+    digest_encoded,
+    digest_tensor,
+    encode,
+)
 from assay.engine.checkpoint.folder import separate
 from assay.engine.checkpoint.saver import Saver
 from assay.engine.checkpoint.tensor_file import write_tensors
@@ -33,7 +41,14 @@ pytestmark = pytest.mark.filterwarnings("ignore:Sparse C?.* tensor support is in
 DTYPES = [
     *(torch.bool, torch.uint8, torch.uint16, torch.uint32, torch.uint64),
     *(torch.int8, torch.int16, torch.int32, torch.int64),
-    *(torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.float8_e4m3fn, torch.float8_e5m2),
+    *(
+        torch.float16,
+        torch.bfloat16,
+        torch.float32,
+        torch.float64,
+        torch.float8_e4m3fn,
+        torch.float8_e5m2,
+    ),
     *(torch.complex64, torch.complex128),
 ]
 
@@ -51,7 +66,12 @@ def same(a: Any, b: Any) -> bool:
     match a:
         case Tensor():
             ours, theirs = components(a), components(b)
-            alike = (a.dtype, a.shape, a.layout, len(ours)) == (b.dtype, b.shape, b.layout, len(theirs))
+            alike = (a.dtype, a.shape, a.layout, len(ours)) == (
+                b.dtype,
+                b.shape,
+                b.layout,
+                len(theirs),
+            )
             if not alike or (a.is_sparse and a.is_coalesced() != b.is_coalesced()):
                 return False
             return [*map(as_bytes, ours)] == [*map(as_bytes, theirs)]
@@ -60,7 +80,9 @@ def same(a: Any, b: Any) -> bool:
         case float() | complex() | np.generic():
             return repr(a) == repr(b)
         case Counter() | dict():
-            return len(a) == len(b) and all(map(same, a, b)) and all(map(same, a.values(), b.values()))
+            return (
+                len(a) == len(b) and all(map(same, a, b)) and all(map(same, a.values(), b.values()))
+            )
         case list() | tuple():
             return len(a) == len(b) and all(map(same, a, b))
         case deque():
@@ -82,25 +104,45 @@ def tensors(draw: st.DrawFn) -> Tensor:
 
 @st.composite
 def sparse_tensors(draw: st.DrawFn) -> Tensor:
-    """Of every layout that torch has for two dims and more; those by coordinates with entries that are there twice."""
+    """Of every layout that torch has for two dims and more; those by coordinates with entries that
+    are there twice."""
     layout = draw(st.sampled_from([torch.sparse_coo, *COMPRESSED]))
     dtype = draw(
-        st.sampled_from([torch.float32, torch.float64, torch.bfloat16, torch.complex64, torch.int64, torch.bool])
+        st.sampled_from(
+            [torch.float32, torch.float64, torch.bfloat16, torch.complex64, torch.int64, torch.bool]
+        )
     )
     is_blocked = layout in (torch.sparse_bsr, torch.sparse_bsc)
-    shape = [2 * draw(st.integers(1, 3)) if is_blocked else draw(st.integers(0, 4)) for _ in range(2)]
-    dense = torch.tensor([draw(st.integers(0, 2)) for _ in range(math.prod(shape))]).to(dtype).reshape(shape)
+    shape = [
+        2 * draw(st.integers(1, 3)) if is_blocked else draw(st.integers(0, 4)) for _ in range(2)
+    ]
+    dense = (
+        torch.tensor([draw(st.integers(0, 2)) for _ in range(math.prod(shape))])
+        .to(dtype)
+        .reshape(shape)
+    )
     if layout is not torch.sparse_coo:
         return dense.to_sparse(layout=layout, blocksize=(2, 2) if is_blocked else None)
     once = dense.to_sparse()
-    twice = torch.cat([once._indices(), once._indices()], dim=1), torch.cat([once._values(), once._values()])
-    return torch.sparse_coo_tensor(*twice, shape, check_invariants=True) if draw(st.booleans()) else once
+    twice = (
+        torch.cat([once._indices(), once._indices()], dim=1),
+        torch.cat([once._values(), once._values()]),
+    )
+    return (
+        torch.sparse_coo_tensor(*twice, shape, check_invariants=True)
+        if draw(st.booleans())
+        else once
+    )
 
 
 @st.composite
 def arrays(draw: st.DrawFn) -> Any:
     shape = draw(st.lists(st.integers(0, 3), max_size=3))
-    dtype = draw(st.sampled_from(["?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "c8", "c16"]))
+    dtype = draw(
+        st.sampled_from(
+            ["?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "c8", "c16"]
+        )
+    )
     whole = np.arange(math.prod(shape)).astype(dtype).reshape(shape)
     return whole[::-1].T if draw(st.booleans()) and shape else whole
 
@@ -125,9 +167,19 @@ hashable = st.recursive(
         st.binary(),
         st.complex_numbers(),
         st.text(st.characters(exclude_characters="\0", codec="utf-8")).map(Path),
-        st.sampled_from([*DTYPES, torch.device("cpu"), torch.device("cuda:1"), torch.Size([2, 3]), torch.Size([])]),
+        st.sampled_from(
+            [
+                *DTYPES,
+                torch.device("cpu"),
+                torch.device("cuda:1"),
+                torch.Size([2, 3]),
+                torch.Size([]),
+            ]
+        ),
     ),
-    lambda inner: st.one_of(st.lists(inner, max_size=3).map(tuple), st.frozensets(inner, max_size=3)),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3).map(tuple), st.frozensets(inner, max_size=3)
+    ),
     max_leaves=4,
 )
 
@@ -146,7 +198,9 @@ def containers(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 
 
 states = st.recursive(
-    st.one_of(hashable, tensors(), sparse_tensors(), arrays(), numpy_scalars), containers, max_leaves=12
+    st.one_of(hashable, tensors(), sparse_tensors(), arrays(), numpy_scalars),
+    containers,
+    max_leaves=12,
 )
 
 
@@ -208,14 +262,20 @@ def test_views_come_back_with_what_can_be_seen_through_them() -> None:
     }
 
     assert same(
-        through_text(state), {name: tensor.resolve_conj().resolve_neg().clone() for name, tensor in state.items()}
+        through_text(state),
+        {name: tensor.resolve_conj().resolve_neg().clone() for name, tensor in state.items()},
     )
 
 
 def test_what_was_one_tensor_is_one_tensor_again() -> None:
     shared = torch.randn(3)
     state = through_text(
-        {"encoder": shared, "decoder": nn.Parameter(shared), "half": shared[:2], "copy": shared.clone()}
+        {
+            "encoder": shared,
+            "decoder": nn.Parameter(shared),
+            "half": shared[:2],
+            "copy": shared.clone(),
+        }
     )
 
     assert state["encoder"] is state["decoder"]
@@ -270,7 +330,9 @@ def test_the_weights_of_a_module_keep_the_versions_of_their_layers() -> None:
     assert model[0].weight.item() == 4.0
 
 
-@pytest.mark.parametrize("kind", ["float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu", "float4_e2m1fn_x2"])
+@pytest.mark.parametrize(
+    "kind", ["float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu", "float4_e2m1fn_x2"]
+)
 def test_numbers_that_a_file_has_no_name_for_are_kept_as_bytes(kind: str) -> None:
     dtype = getattr(torch, kind)
     scales = torch.arange(8, dtype=torch.uint8).view(dtype).reshape(2, 4)
@@ -386,16 +448,62 @@ def test_a_fingerprint_does_not_depend_on_order_or_memory() -> None:
     assert digest(OrderedDict(x=1, y=(2,))) == digest(OrderedDict(y=(2,), x=1))
     assert digest(a) == digest(a.t().contiguous().t()) == digest(nn.Parameter(a))
     assert digest({"a": b, "b": b}) == digest({"b": b, "a": b}) == digest({"a": b, "b": b.clone()})
-    assert digest({frozenset({"a", "b"}), frozenset({"c"})}) == digest({frozenset({"c"}), frozenset({"b", "a"})})
+    assert digest({frozenset({"a", "b"}), frozenset({"c"})}) == digest(
+        {frozenset({"c"}), frozenset({"b", "a"})}
+    )
 
 
 def test_everything_that_differs_has_a_fingerprint_of_its_own() -> None:
     one = torch.ones(2)
     all_different = [
-        *(0, 0.0, -0.0, False, None, "", b"", 0j, (), [], {}, set(), frozenset(), deque(), deque(maxlen=1)),
-        *(OrderedDict(), Counter(), math.nan, math.inf, Path(), "0", {"a": 1}, {"a": 2}, {"b": 1}, {1: 1}, {"1": 1}),
-        *(one, one * 2, one.double(), one[:1], one.reshape(1, 2), one.reshape(2, 1), one.numpy(), one.to(torch.int32)),
-        *([one, one * 2], [one * 2, one], {"a": one, "b": one * 2}, {"a": one * 2, "b": one}, [1, [2]], [[1], 2]),
+        *(
+            0,
+            0.0,
+            -0.0,
+            False,
+            None,
+            "",
+            b"",
+            0j,
+            (),
+            [],
+            {},
+            set(),
+            frozenset(),
+            deque(),
+            deque(maxlen=1),
+        ),
+        *(
+            OrderedDict(),
+            Counter(),
+            math.nan,
+            math.inf,
+            Path(),
+            "0",
+            {"a": 1},
+            {"a": 2},
+            {"b": 1},
+            {1: 1},
+            {"1": 1},
+        ),
+        *(
+            one,
+            one * 2,
+            one.double(),
+            one[:1],
+            one.reshape(1, 2),
+            one.reshape(2, 1),
+            one.numpy(),
+            one.to(torch.int32),
+        ),
+        *(
+            [one, one * 2],
+            [one * 2, one],
+            {"a": one, "b": one * 2},
+            {"a": one * 2, "b": one},
+            [1, [2]],
+            [[1], 2],
+        ),
         *(
             torch.float32,
             torch.float64,
@@ -411,7 +519,9 @@ def test_everything_that_differs_has_a_fingerprint_of_its_own() -> None:
 
 
 @given(st.lists(sparse_tensors(), max_size=4))
-def test_sparse_tensors_have_one_fingerprint_if_layout_shape_indices_and_values_are_equal(items: list[Tensor]) -> None:
+def test_sparse_tensors_have_one_fingerprint_if_layout_shape_indices_and_values_are_equal(
+    items: list[Tensor],
+) -> None:
     for one in items:
         for other in items:
             assert (digest(one) == digest(other)) == same(one, other)
@@ -422,11 +532,22 @@ def test_sparse_tensors_have_one_fingerprint_if_layout_shape_indices_and_values_
 
 TAGS = sorted(codec._DECODERS)
 json_values = st.recursive(
-    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5), st.sampled_from(TAGS)),
+    st.one_of(
+        st.none(),
+        st.booleans(),
+        st.integers(),
+        st.floats(),
+        st.text(max_size=5),
+        st.sampled_from(TAGS),
+    ),
     lambda inner: st.one_of(
         st.lists(inner, max_size=4),
         st.dictionaries(st.sampled_from(["$", "a", "b"]), inner, max_size=2),
-        st.builds(lambda tag, parts: {"$": [tag, *parts]}, st.sampled_from(TAGS), st.lists(inner, max_size=3)),
+        st.builds(
+            lambda tag, parts: {"$": [tag, *parts]},
+            st.sampled_from(TAGS),
+            st.lists(inner, max_size=3),
+        ),
     ),
     max_leaves=10,
 )
@@ -462,10 +583,26 @@ def test_a_value_of_an_unknown_kind_is_refused(tree: Any) -> None:
     [
         (["tensor", "b"], "names a tensor that it does not hold: 'b'"),
         (["array", "b"], "names a tensor that it does not hold: 'b'"),
-        (["sparse", "sparse_coo", [2], False, {"$": ["tensor", "b"]}], "names a tensor that it does not hold: 'b'"),
+        (
+            ["sparse", "sparse_coo", [2], False, {"$": ["tensor", "b"]}],
+            "names a tensor that it does not hold: 'b'",
+        ),
         (["sparse", "sparse_coo", [2], False, {"$": ["tensor", "a"]}], "bad sparse"),
-        (["sparse", "sparse_coo", [2], True, {"$": ["tensor", "at"]}, {"$": ["tensor", "a"]}], "bad sparse"),
-        (["sparse", "sparse_csr", [3, 3], False, *[{"$": ["tensor", "at"]}] * 2, {"$": ["tensor", "a"]}], "bad sparse"),
+        (
+            ["sparse", "sparse_coo", [2], True, {"$": ["tensor", "at"]}, {"$": ["tensor", "a"]}],
+            "bad sparse",
+        ),
+        (
+            [
+                "sparse",
+                "sparse_csr",
+                [3, 3],
+                False,
+                *[{"$": ["tensor", "at"]}] * 2,
+                {"$": ["tensor", "a"]},
+            ],
+            "bad sparse",
+        ),
         (["sparse", "eval", [2], False], "no sparse layout 'eval'"),
         (["sparse"], "bad sparse"),
         (["tensor"], "bad tensor"),
@@ -496,7 +633,9 @@ def test_a_value_of_an_unknown_kind_is_refused(tree: Any) -> None:
 )
 def test_a_malformed_value_is_named_with_the_path_to_it(parts: list[Any], message: str) -> None:
     with pytest.raises(CheckpointError) as caught:
-        decode({"state": [0, {"$": parts}]}, {"a": torch.ones(3), "at": torch.tensor([[0, 1, 2**40]])})
+        decode(
+            {"state": [0, {"$": parts}]}, {"a": torch.ones(3), "at": torch.tensor([[0, 1, 2**40]])}
+        )
 
     assert message in caught.value.what
 

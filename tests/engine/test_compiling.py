@@ -1,4 +1,5 @@
-"""A compiled model learns as the plain one, also from a last batch of another size; what torch did is told."""
+"""A compiled model learns as the plain one, also from a last batch of another size; what torch did
+is told."""
 
 from __future__ import annotations
 
@@ -32,7 +33,9 @@ def fresh() -> Iterator[None]:
     torch._dynamo.reset()
 
 
-def losses(model: nn.Module, which: Any, backend: str) -> tuple[list[float], MemoryRecorder, list[str]]:
+def losses(
+    model: nn.Module, which: Any, backend: str
+) -> tuple[list[float], MemoryRecorder, list[str]]:
     recorder, said = MemoryRecorder(), []
     names = list(model.state_dict())
     compiled(model, which, backend=backend)

@@ -43,7 +43,9 @@ def training(criterion: Any, **given: Any) -> Engine:
 
 @pytest.mark.row("B25")
 @pytest.mark.parametrize("step", [1, 3, 4])
-def test_the_state_of_a_loss_is_in_the_checkpoint_and_a_run_goes_on_with_it(step: int, tmp_path: Path) -> None:
+def test_the_state_of_a_loss_is_in_the_checkpoint_and_a_run_goes_on_with_it(
+    step: int, tmp_path: Path
+) -> None:
     first = training(Focal(alpha=0.25, gamma=2.0), steps=step)
     first.run()
     Saver(tmp_path).save(capture(first), Where(step=step))

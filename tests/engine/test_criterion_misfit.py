@@ -1,4 +1,5 @@
-"""Criteria that torch refuses to compute: both sides, the samples and the likely mistake are told."""
+"""Criteria that torch refuses to compute: both sides, the samples and the likely mistake are
+told."""
 
 from __future__ import annotations
 
@@ -47,8 +48,18 @@ def test_the_likely_mistake_is_told(criterion: nn.Module, target: Tensor, said: 
 @pytest.mark.parametrize(
     ("criterion", "pred", "target", "said"),
     [
-        (nn.CrossEntropyLoss(), torch.rand(4, 7, 3), torch.zeros(4, 7).long(), "`pred.movedim(-1, 1)`"),
-        (nn.CrossEntropyLoss(), torch.rand(28, 3), torch.zeros(4).long(), "28 rows are not 4 targets"),
+        (
+            nn.CrossEntropyLoss(),
+            torch.rand(4, 7, 3),
+            torch.zeros(4, 7).long(),
+            "`pred.movedim(-1, 1)`",
+        ),
+        (
+            nn.CrossEntropyLoss(),
+            torch.rand(28, 3),
+            torch.zeros(4).long(),
+            "28 rows are not 4 targets",
+        ),
         (nn.BCEWithLogitsLoss(), torch.rand(4, 1), HALVES, "`target.reshape([4, 1])`"),
         (nn.BCELoss(), torch.rand(4), CLASSES, "`target.to(torch.float32)`"),
         (nn.BCELoss(), torch.rand(4), CLASSES.float(), "Give targets between 0 and 1."),
@@ -81,7 +92,11 @@ def test_the_samples_that_are_at_fault_are_told_by_their_index_in_the_data_set()
 @pytest.mark.parametrize(
     ("inputs", "target", "odd"),
     [
-        (torch.randn(4, 5), torch.randn(4, 3).double(), "float64 [4, 3]"),  # fails in the backward pass
+        (
+            torch.randn(4, 5),
+            torch.randn(4, 3).double(),
+            "float64 [4, 3]",
+        ),  # fails in the backward pass
         (torch.randn(4, 5), torch.ones(4, 3).long(), "int64 [4, 3]"),
         (torch.randn(4, 5).double(), torch.randn(4, 3), "float64 [4, 5]"),  # in the model
     ],

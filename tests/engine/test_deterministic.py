@@ -1,4 +1,5 @@
-"""The deterministic switch: what cannot give the same bits twice is named, and torch is left as it was."""
+"""The deterministic switch: what cannot give the same bits twice is named, and torch is left as it
+was."""
 
 from __future__ import annotations
 

@@ -52,7 +52,8 @@ def test_a_kind_of_device_that_is_not_here_is_refused(no_gpu: None, name: str) -
 
 
 @pytest.mark.parametrize(
-    ("name", "fix"), [("gpu", "`cuda`"), ("cuda0", "`cuda`"), ("tpu", "cpu"), ("", "cpu, cuda"), ("CPU", "`cpu`")]
+    ("name", "fix"),
+    [("gpu", "`cuda`"), ("cuda0", "`cuda`"), ("tpu", "cpu"), ("", "cpu, cuda"), ("CPU", "`cpu`")],
 )
 def test_a_device_that_does_not_exist_is_refused_with_the_nearest(name: str, fix: str) -> None:
     with pytest.raises(InputError, match=f"no device {name!r}") as caught:
@@ -74,7 +75,9 @@ def test_a_small_model_gets_one_thread_and_a_large_one_all_cores() -> None:
 
 
 @pytest.mark.parametrize(("ranks", "threads"), [(1, 8), (2, 4), (3, 2), (16, 1)])
-def test_the_ranks_of_a_machine_share_its_cores(ranks: int, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_ranks_of_a_machine_share_its_cores(
+    ranks: int, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("assay.engine.device.cores", lambda: 8)
 
     assert pick_threads("auto", of_size(SMALL_MODEL + 1), ranks=ranks) == threads
@@ -100,7 +103,9 @@ def test_every_module_of_a_process_is_placed() -> None:
 
     place(owner, torch.device("meta"))
 
-    assert {tensor.device.type for tensor in (*owner.model.parameters(), owner.criterion.weight)} == {"meta"}  # type: ignore[union-attr]
+    assert {
+        tensor.device.type for tensor in (*owner.model.parameters(), owner.criterion.weight)
+    } == {"meta"}  # type: ignore[union-attr]
     assert owner.name == "owner"
 
 

@@ -72,12 +72,17 @@ def test_without_a_terminal_there_is_one_plain_line_an_epoch(log: Kept) -> None:
     runs.bus.extend(Evaluate({"valid": loader(6, 4)}).handlers())
     losses: list[str] = []
     runs.on("epoch_end", priority=50)(
-        lambda state: losses.append(f"{state.loss:.4f}  valid/loss {state.metrics['valid/loss']:.4f}")
+        lambda state: losses.append(
+            f"{state.loss:.4f}  valid/loss {state.metrics['valid/loss']:.4f}"
+        )
     )
 
     lines = plain(runs)
 
-    assert lines == [f"epoch  1/2  step     3  loss {losses[0]}  # s", f"epoch  2/2  step     6  loss {losses[1]}  # s"]
+    assert lines == [
+        f"epoch  1/2  step     3  loss {losses[0]}  # s",
+        f"epoch  2/2  step     6  loss {losses[1]}  # s",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -91,7 +96,9 @@ def test_without_a_terminal_there_is_one_plain_line_an_epoch(log: Kept) -> None:
         ("never", []),
     ],
 )
-def test_how_often_a_line_is_printed_can_be_said(every: str, beginnings: list[str], log: Kept) -> None:
+def test_how_often_a_line_is_printed_can_be_said(
+    every: str, beginnings: list[str], log: Kept
+) -> None:
     lines = plain(engine(), every=every)
 
     assert [line.split("  loss")[0] for line in lines] == beginnings
@@ -100,7 +107,9 @@ def test_how_often_a_line_is_printed_can_be_said(every: str, beginnings: list[st
 
 def test_a_period_that_is_none_is_refused() -> None:
     with pytest.raises(InputError, match="'often' is no period"):
-        Display(logger=logging.getLogger("test.display"), stream=io.StringIO(), every="often").handlers()
+        Display(
+            logger=logging.getLogger("test.display"), stream=io.StringIO(), every="often"
+        ).handlers()
 
 
 def test_metrics_stand_only_in_the_line_of_the_step_they_were_measured_at(log: Kept) -> None:
@@ -133,7 +142,9 @@ def test_a_line_for_each_period_and_one_for_an_evaluation_at_another_time(
 
     found = [re.search(r"step +(\d+)", line) for line in lines]
     assert [
-        each[1] + " valid" * ("valid/loss" in line) for each, line in zip(found, lines, strict=True) if each
+        each[1] + " valid" * ("valid/loss" in line)
+        for each, line in zip(found, lines, strict=True)
+        if each
     ] == steps
 
 
@@ -166,7 +177,10 @@ def test_a_line_that_is_printed_is_not_printed_again_by_who_listens_to_all_logs(
 
 def test_quiet_prints_nothing_and_logs_the_same(log: Kept) -> None:
     assert plain(engine(), quiet=True) == []
-    assert [line.split("  loss")[0] for line in log.lines[:-1]] == ["epoch  1/2  step     3", "epoch  2/2  step     6"]
+    assert [line.split("  loss")[0] for line in log.lines[:-1]] == [
+        "epoch  1/2  step     3",
+        "epoch  2/2  step     6",
+    ]
 
 
 def test_nothing_is_done_for_a_step_that_nobody_sees(log: Kept) -> None:
@@ -254,7 +268,11 @@ def frames(text: str) -> list[str]:
 
 def inner_frames(text: str) -> list[str]:
     """What stood in the line of the bar of an evaluation."""
-    return [each for each in re.split(r"[\r\n]+", CONTROL.sub("", text)) if re.match(r"  \w+ .*\d/[\d?]", each)]
+    return [
+        each
+        for each in re.split(r"[\r\n]+", CONTROL.sub("", text))
+        if re.match(r"  \w+ .*\d/[\d?]", each)
+    ]
 
 
 class _Unsized:
@@ -290,7 +308,9 @@ def screen(text: str, columns: int = 80) -> list[str]:
     return lines
 
 
-def test_on_a_terminal_there_is_a_bar_that_leaves_with_the_run(terminal: Callable[..., str], log: Kept) -> None:
+def test_on_a_terminal_there_is_a_bar_that_leaves_with_the_run(
+    terminal: Callable[..., str], log: Kept
+) -> None:
     runs = engine()
 
     text = terminal(runs)
@@ -298,11 +318,15 @@ def test_on_a_terminal_there_is_a_bar_that_leaves_with_the_run(terminal: Callabl
     drawn = frames(text)
     assert drawn[0].startswith("epoch 1/2 ") and "0/6 loss -" in drawn[0]
     assert any(
-        each.startswith("epoch 2/2 ") and "6/6" in each and f"loss {runs.state.loss:.4f}" in each for each in drawn
+        each.startswith("epoch 2/2 ") and "6/6" in each and f"loss {runs.state.loss:.4f}" in each
+        for each in drawn
     )
     assert all("━" in each for each in drawn)
     seen = screen(text)
-    assert [line.split("  loss")[0] for line in seen] == ["epoch  1/2  step     3", "epoch  2/2  step     6"]
+    assert [line.split("  loss")[0] for line in seen] == [
+        "epoch  1/2  step     3",
+        "epoch  2/2  step     6",
+    ]
     assert text.index("\x1b[?25l") < text.rindex("\x1b[?25h")
     assert text.rindex("\x1b[?25l") < text.rindex("\x1b[?25h")
 
@@ -313,7 +337,9 @@ def test_the_bar_fits_its_terminal(columns: int, terminal: Callable[..., str], l
 
     drawn = frames(text)
     assert len(drawn) >= 3
-    room = len("^C^C") if columns >= 60 else 0  # a terminal writes it there, and a line that breaks stays behind
+    room = (
+        len("^C^C") if columns >= 60 else 0
+    )  # a terminal writes it there, and a line that breaks stays behind
     assert max(map(len, drawn)) <= columns - room
     screen(text, columns)
     if columns >= 40:
@@ -359,12 +385,16 @@ def test_a_failing_run_gives_the_terminal_back(
     assert screen(text) == []
 
 
-def test_the_bar_is_gone_before_anybody_else_hears_of_an_exception(monkeypatch: pytest.MonkeyPatch, log: Kept) -> None:
+def test_the_bar_is_gone_before_anybody_else_hears_of_an_exception(
+    monkeypatch: pytest.MonkeyPatch, log: Kept
+) -> None:
     monkeypatch.setenv("TERM", "xterm")
     runs = engine()
     bars: list[Any] = []
     for event in ("run_begin", "exception"):
-        runs.on(event, priority=99 if event == "exception" else 101)(lambda: bars.append(display.bar))
+        runs.on(event, priority=99 if event == "exception" else 101)(
+            lambda: bars.append(display.bar)
+        )
     runs.on("step_end")(lambda: 1 / 0)
     display = shown_by(runs, Terminal())
 
@@ -374,7 +404,9 @@ def test_the_bar_is_gone_before_anybody_else_hears_of_an_exception(monkeypatch: 
     assert bars[0] is not None and bars[1:] == [None]
 
 
-def test_a_run_of_unknown_length_has_a_bar_without_a_total(terminal: Callable[..., str], log: Kept) -> None:
+def test_a_run_of_unknown_length_has_a_bar_without_a_total(
+    terminal: Callable[..., str], log: Kept
+) -> None:
     text = terminal(engine(train=iter([batch for batch in loader(20, 4)]), samples=12))
 
     assert any("1/?" in each for each in frames(text))
@@ -396,7 +428,9 @@ def test_a_stream_has_a_bar_without_a_total_and_an_evaluation_a_bar_below_it(
 ) -> None:
     batches = list(loader(20, 4))
     runs = engine(train=(each for each in batches), samples=12)
-    runs.bus.extend(Evaluate({"valid": loader(6, 4), "endless": _Unsized(batches)}, every="1 steps").handlers())
+    runs.bus.extend(
+        Evaluate({"valid": loader(6, 4), "endless": _Unsized(batches)}, every="1 steps").handlers()
+    )
 
     text = terminal(runs, columns=columns, lengths={"valid": 2})
 
@@ -406,7 +440,10 @@ def test_a_stream_has_a_bar_without_a_total_and_an_evaluation_a_bar_below_it(
     assert any(each.startswith("  endless ") and each.endswith("0/?") for each in drawn)
     assert max(map(len, drawn)) <= columns
     left = [line.strip() for line in screen(text, columns)]
-    assert all(re.match(r"epoch  1  step     \d  (valid|endless)/loss \d+\.\d{4}$", line) for line in left[:4])
+    assert all(
+        re.match(r"epoch  1  step     \d  (valid|endless)/loss \d+\.\d{4}$", line)
+        for line in left[:4]
+    )
     last = r"epoch  1  step     3  loss \d\.\d{4}  valid/loss \d\.\d{4}  endless/loss \d+\.\d{4}  0\.\d s"
     assert re.match(last, "  ".join(left[4:]))
 
@@ -417,7 +454,9 @@ def test_a_stream_has_a_bar_without_a_total_and_an_evaluation_a_bar_below_it(
     assert stream.getvalue().count("\n") == 1 and "━" not in stream.getvalue()
 
 
-def test_the_bar_of_a_stream_has_a_total_from_its_second_epoch_on(terminal: Callable[..., str], log: Kept) -> None:
+def test_the_bar_of_a_stream_has_a_total_from_its_second_epoch_on(
+    terminal: Callable[..., str], log: Kept
+) -> None:
     text = terminal(engine(train=_Unsized(list(loader(20, 4))), epochs=2))
 
     drawn = frames(text)
@@ -494,10 +533,14 @@ def test_a_breakpoint_has_the_terminal_for_itself(
     assert stopped == ["look" if hook == "of Python" else "theirs"]
     assert bars == [before]
     assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l")
-    assert screen(text)[-1].startswith("epoch  2/2") and not [each for each in frames(text) if "5/6" in each]
+    assert screen(text)[-1].startswith("epoch  2/2") and not [
+        each for each in frames(text) if "5/6" in each
+    ]
 
 
-def test_a_line_that_is_too_long_is_broken_between_its_parts(terminal: Callable[..., str], log: Kept) -> None:
+def test_a_line_that_is_too_long_is_broken_between_its_parts(
+    terminal: Callable[..., str], log: Kept
+) -> None:
     runs = engine()
     numbers = {f"valid/metric{i}": i / 7 for i in range(12)}
     runs.on("epoch_end", priority=50)(lambda state: state.metrics.update(numbers))
@@ -507,7 +550,9 @@ def test_a_line_that_is_too_long_is_broken_between_its_parts(terminal: Callable[
 
     seen = screen(text)
     assert len(seen) > 4 and max(map(len, seen)) <= 80
-    assert [line.startswith("    valid/") for line in seen if not line.startswith("epoch")] == [True] * (len(seen) - 2)
+    assert [line.startswith("    valid/") for line in seen if not line.startswith("epoch")] == [
+        True
+    ] * (len(seen) - 2)
     assert "  ".join(part.strip() for part in seen[: len(seen) // 2]) == log.lines[0]
 
 
@@ -515,11 +560,14 @@ def test_a_line_that_is_too_long_is_broken_between_its_parts(terminal: Callable[
 
 
 @pytest.mark.row("C63")
-@pytest.mark.parametrize("bound", [{"epochs": 4}, {"steps": 32}, {"samples": 256}, {"epochs": 4, "seconds": 1000.0}])
+@pytest.mark.parametrize(
+    "bound", [{"epochs": 4}, {"steps": 32}, {"samples": 256}, {"epochs": 4, "seconds": 1000.0}]
+)
 def test_the_time_that_is_left_is_right_within_a_fifth(
     bound: dict[str, Any], monkeypatch: pytest.MonkeyPatch, log: Kept
 ) -> None:
-    """A clock by which a step takes 5 s and an evaluation 3 s; the lines are made at the end of each of 4 epochs."""
+    """A clock by which a step takes 5 s and an evaluation 3 s; the lines are made at the end of
+    each of 4 epochs."""
     clock = [100.0]
     monkeypatch.setattr(display_module, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
     runs = engine(train=loader(64, 8), **bound)
@@ -537,7 +585,9 @@ def test_the_time_that_is_left_is_right_within_a_fifth(
     assert left == pytest.approx([at[-1] - each for each in at[:3]], rel=0.2)
 
 
-def test_a_bound_of_time_that_comes_first_is_what_is_left(monkeypatch: pytest.MonkeyPatch, log: Kept) -> None:
+def test_a_bound_of_time_that_comes_first_is_what_is_left(
+    monkeypatch: pytest.MonkeyPatch, log: Kept
+) -> None:
     clock = [100.0]
     monkeypatch.setattr(display_module, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
     runs = engine(epochs=4, seconds=60.0)
@@ -545,18 +595,30 @@ def test_a_bound_of_time_that_comes_first_is_what_is_left(monkeypatch: pytest.Mo
 
     lines = plain(runs)
 
-    assert [line.rpartition("  ")[2] for line in lines] == ["eta 45 s", "eta 30 s", "eta 15 s", "# s"]
+    assert [line.rpartition("  ")[2] for line in lines] == [
+        "eta 45 s",
+        "eta 30 s",
+        "eta 15 s",
+        "# s",
+    ]
 
 
-def test_the_bar_is_drawn_ten_times_a_second_at_most(monkeypatch: pytest.MonkeyPatch, log: Kept) -> None:
-    """A clock that says that a step takes the 128th part of a second: a tenth is a bit more than twelve steps."""
+def test_the_bar_is_drawn_ten_times_a_second_at_most(
+    monkeypatch: pytest.MonkeyPatch, log: Kept
+) -> None:
+    """A clock that says that a step takes the 128th part of a second: a tenth is a bit more than
+    twelve steps."""
     runs = engine(supervised(), loader(3200, 8), epochs=1)
     monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr(display_module, "time", SimpleNamespace(perf_counter=lambda: 1.0 + runs.state.step / 128))
+    monkeypatch.setattr(
+        display_module, "time", SimpleNamespace(perf_counter=lambda: 1.0 + runs.state.step / 128)
+    )
     display = shown_by(runs, Terminal())
     drawn: list[int] = []
     draw = display._draw
-    monkeypatch.setattr(display, "_draw", lambda engine: (drawn.append(engine.state.step), draw(engine)))
+    monkeypatch.setattr(
+        display, "_draw", lambda engine: (drawn.append(engine.state.step), draw(engine))
+    )
 
     runs.run()
 
@@ -567,8 +629,11 @@ def test_the_bar_is_drawn_ten_times_a_second_at_most(monkeypatch: pytest.MonkeyP
     assert len(drawn) == 36
 
 
-def test_a_bar_that_is_slow_to_draw_is_drawn_less_often(monkeypatch: pytest.MonkeyPatch, log: Kept) -> None:
-    """Drawing takes 4 ms, of which a second may hold one: a step takes the 128th part of a second."""
+def test_a_bar_that_is_slow_to_draw_is_drawn_less_often(
+    monkeypatch: pytest.MonkeyPatch, log: Kept
+) -> None:
+    """Drawing takes 4 ms, of which a second may hold one: a step takes the 128th part of a
+    second."""
     runs = engine(supervised(), loader(3200, 8), epochs=1)
     spent = [0.0]
     monkeypatch.setenv("TERM", "xterm")
@@ -586,4 +651,6 @@ def test_a_bar_that_is_slow_to_draw_is_drawn_less_often(monkeypatch: pytest.Monk
     runs.run()
 
     assert runs.state.step == 400
-    assert len(drawn) < 10 and min(later - earlier for earlier, later in pairwise(drawn[2:-2])) > 100
+    assert (
+        len(drawn) < 10 and min(later - earlier for earlier, later in pairwise(drawn[2:-2])) > 100
+    )

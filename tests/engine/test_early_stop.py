@@ -33,10 +33,15 @@ class Scripted:
         return self.values[self.step - 1]
 
 
-def watched(values: Sequence[float], stop: EarlyStop, *, folder: Path | None = None) -> tuple[Engine, MemoryRecorder]:
-    """One step an epoch and an evaluation after each, of two splits; saved after each when there is a folder."""
+def watched(
+    values: Sequence[float], stop: EarlyStop, *, folder: Path | None = None
+) -> tuple[Engine, MemoryRecorder]:
+    """One step an epoch and an evaluation after each, of two splits; saved after each when there is
+    a folder."""
     metric, recorder = Scripted(values), MemoryRecorder()
-    runs = engine(supervised(metrics={"acc": metric}), loader(8), epochs=len(values), recorder=recorder)
+    runs = engine(
+        supervised(metrics={"acc": metric}), loader(8), epochs=len(values), recorder=recorder
+    )
 
     @runs.on("eval_begin")
     def _(state: Any) -> None:
@@ -80,7 +85,10 @@ def test_the_reason_says_what_was_waited_for() -> None:
 
     state = runs.run()
 
-    assert state.stop.reason == "early stop: valid/acc was not better than 0.5 (step 1) in 2 evaluations"
+    assert (
+        state.stop.reason
+        == "early stop: valid/acc was not better than 0.5 (step 1) in 2 evaluations"
+    )
 
 
 VALUES = [1.0, 3.0, 2.0, 2.5, 2.0, 2.0, 9.0]
@@ -92,7 +100,9 @@ def test_a_run_that_goes_on_stops_where_it_would_have_stopped(step: int, tmp_pat
     whole.run()
     assert whole.state.step == 5
 
-    resumed, recorder = watched(VALUES, EarlyStop("valid/acc", "max", patience=3), folder=tmp_path / "resumed")
+    resumed, recorder = watched(
+        VALUES, EarlyStop("valid/acc", "max", patience=3), folder=tmp_path / "resumed"
+    )
     restore(resumed, load(tmp_path / "whole" / f"step-{step:09d}"))
     resumed.run()
 
@@ -145,7 +155,10 @@ def test_two_of_them_are_kept_apart() -> None:
 
     parts = capture(runs)
 
-    assert (parts["EarlyStop"]["metric"], parts["EarlyStop.2"]["metric"]) == ("valid/acc", "valid/loss")
+    assert (parts["EarlyStop"]["metric"], parts["EarlyStop.2"]["metric"]) == (
+        "valid/acc",
+        "valid/loss",
+    )
     parts["EarlyStop.2"]["waited"] = 2
     restore(runs, parts)
     assert second.waited == 2
@@ -168,7 +181,9 @@ def test_a_split_that_is_never_evaluated_is_a_warning_at_the_end() -> None:
     ]
 
 
-@pytest.mark.parametrize("given", [{"patience": 0}, {"min_delta": -1.0}, {"min_delta": math.nan}, {"mode": "best"}])
+@pytest.mark.parametrize(
+    "given", [{"patience": 0}, {"min_delta": -1.0}, {"min_delta": math.nan}, {"mode": "best"}]
+)
 def test_what_cannot_be_meant_is_refused(given: dict[str, Any]) -> None:
     with pytest.raises(InputError, match=next(iter(given))):
         EarlyStop("valid/acc", **{"mode": "max", **given})

@@ -17,14 +17,21 @@ from assay.engine.handlers.ema import evaluated_weights
 from engine.toys import engine, hard_net, loader, net, points, same_bits, supervised
 
 
-def averaged(ema: EMA, model: nn.Module | None = None, **given: Any) -> tuple[Engine, list[dict[str, Tensor]]]:
+def averaged(
+    ema: EMA, model: nn.Module | None = None, **given: Any
+) -> tuple[Engine, list[dict[str, Tensor]]]:
     """A run with an average, and its weights before the first and after each step."""
     runs = engine(supervised(model or net(dtype=torch.float64)), loader_of(model), **given)
     runs.bus.extend(ema.handlers())
     seen: list[dict[str, Tensor]] = []
 
     def look(engine: Engine) -> None:
-        seen.append({name: weight.detach().clone() for name, weight in engine.process.model.named_parameters()})
+        seen.append(
+            {
+                name: weight.detach().clone()
+                for name, weight in engine.process.model.named_parameters()
+            }
+        )
 
     runs.on("run_begin", priority=-100)(look)
     runs.on("step_end", priority=-100)(look)
@@ -53,7 +60,9 @@ def test_the_average_is_that_of_the_closed_form() -> None:
 def test_it_equals_the_average_of_torch() -> None:
     ema = EMA(0.8)
     model = net(dtype=torch.float64)
-    theirs = torch.optim.swa_utils.AveragedModel(model, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.8))
+    theirs = torch.optim.swa_utils.AveragedModel(
+        model, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.8)
+    )
     theirs.update_parameters(model)  # type: ignore[no-untyped-call]  # the first one copies
     runs = engine(supervised(model), loader_of(None), steps=4)
     runs.bus.extend(ema.handlers())
@@ -110,7 +119,9 @@ def test_it_goes_on_exactly_from_a_checkpoint(step: int, tmp_path: Path) -> None
     resumed.run()
 
     assert same_bits(capture(resumed), capture(whole))
-    assert same_bits(load(tmp_path / "resumed" / "step-000000006"), load(tmp_path / "whole" / "step-000000006"))
+    assert same_bits(
+        load(tmp_path / "resumed" / "step-000000006"), load(tmp_path / "whole" / "step-000000006")
+    )
 
 
 def test_an_engine_that_runs_on_goes_on_with_its_average() -> None:
@@ -155,18 +166,26 @@ def test_the_evaluated_weights_of_a_checkpoint_are_the_averaged_ones(tmp_path: P
 
 
 @pytest.mark.parametrize("listener", [None, EMA(0.5, evaluate=False)])
-def test_without_an_evaluated_average_they_are_those_of_the_model(listener: EMA | None, tmp_path: Path) -> None:
+def test_without_an_evaluated_average_they_are_those_of_the_model(
+    listener: EMA | None, tmp_path: Path
+) -> None:
     runs = engine(epochs=1)
     runs.bus.extend([*Save(Saver(tmp_path)).handlers(), *(listener.handlers() if listener else [])])
     runs.run()
 
-    assert same_bits(evaluated_weights(tmp_path / "step-000000003"), runs.process.model.state_dict())
+    assert same_bits(
+        evaluated_weights(tmp_path / "step-000000003"), runs.process.model.state_dict()
+    )
 
 
 def test_weights_of_16_bits_are_averaged_in_32() -> None:
     ema = EMA(0.999)
     model = net(dtype=torch.bfloat16)
-    runs = engine(supervised(model), [[torch.ones(4, 4).bfloat16(), torch.ones(4, 2).bfloat16()]] * 3, epochs=1)
+    runs = engine(
+        supervised(model),
+        [[torch.ones(4, 4).bfloat16(), torch.ones(4, 2).bfloat16()]] * 3,
+        epochs=1,
+    )
     runs.bus.extend(ema.handlers())
     runs.on("eval_begin", priority=10)(lambda: None)
 

@@ -40,7 +40,8 @@ from engine.toys import (
 
 
 def told_by_the_docs(first: str, last: str, times: dict[str, int]) -> list[str]:
-    """The events of the pseudo-code in the docs of `core.events`, from one line to another, with loops unrolled."""
+    """The events of the pseudo-code in the docs of `core.events`, from one line to another, with
+    loops unrolled."""
     lines = [line.split("#")[0].rstrip() for line in inspect.getdoc(events).splitlines()]  # type: ignore[union-attr]
     begin = next(number for number, line in enumerate(lines) if line.strip() == first)
     end = next(number for number, line in enumerate(lines) if line.strip() == last)
@@ -54,8 +55,13 @@ def unrolled(lines: list[str], times: dict[str, int]) -> list[str]:
         words = line.strip()
         if words.startswith("for each"):
             depth = len(line) - len(line.lstrip())
-            size = next((n for n, each in enumerate(lines) if len(each) - len(each.lstrip()) <= depth), len(lines))
-            told += unrolled(lines[:size], times) * times[words.removeprefix("for each ").rstrip(":")]
+            size = next(
+                (n for n, each in enumerate(lines) if len(each) - len(each.lstrip()) <= depth),
+                len(lines),
+            )
+            told += (
+                unrolled(lines[:size], times) * times[words.removeprefix("for each ").rstrip(":")]
+            )
             lines = lines[size:]
         elif words in set(Event):
             told.append(words)
@@ -90,13 +96,16 @@ def test_evaluation_and_saving_have_theirs_inside_the_event_they_listen_to(tmp_p
     assert told[told.index("epoch_end") :] == ["epoch_end", *evaluation, *saving, "run_end"]
 
 
-@pytest.mark.parametrize("part", [Engine.run, Engine.__iter__, Engine._train_epoch, Engine._train_window])
+@pytest.mark.parametrize(
+    "part", [Engine.run, Engine.__iter__, Engine._train_epoch, Engine._train_window]
+)
 def test_the_loop_fits_on_a_screen(part: Any) -> None:
     assert len(inspect.getsource(part).splitlines()) <= 60
 
 
 @pytest.mark.parametrize(
-    "event", [event for event in Event if event.value.split("_")[0] in ("run", "epoch", "step", "backward")]
+    "event",
+    [event for event in Event if event.value.split("_")[0] in ("run", "epoch", "step", "backward")],
 )
 def test_an_exception_comes_in_place_of_what_was_left(event: Event) -> None:
     runs = engine()
@@ -153,7 +162,11 @@ def test_events_count_what_is_completed(tmp_path: Any) -> None:
 def test_a_resumed_run_goes_on_counting_steps_epochs_and_micro_batches(tmp_path: Any) -> None:
     first = engine(
         train=loader(accumulate=2),
-        handlers=[Handler(event=Event.STEP_END, fn=lambda engine: engine.stop("x"), when=At(frozenset({4})))],
+        handlers=[
+            Handler(
+                event=Event.STEP_END, fn=lambda engine: engine.stop("x"), when=At(frozenset({4}))
+            )
+        ],
     )
     first.run()
     second = engine(train=loader(accumulate=2))
@@ -171,7 +184,8 @@ def test_a_resumed_run_goes_on_counting_steps_epochs_and_micro_batches(tmp_path:
 
 
 @pytest.mark.parametrize(
-    "event", ["run_end", "exception", "eval_end", "checkpoint_end", "backward_end", "step_end", "epoch_end"]
+    "event",
+    ["run_end", "exception", "eval_end", "checkpoint_end", "backward_end", "step_end", "epoch_end"],
 )
 def test_every_1_hears_of_the_first_that_is_completed(event: str, tmp_path: Any) -> None:
     runs = engine(steps=1, train=loader(8))
@@ -194,7 +208,14 @@ def test_a_handler_is_called_at_its_period_and_gets_what_it_asks_for() -> None:
     told: list[Any] = []
 
     @runs.on("step_end", every=2)
-    def tell(state: Any, model: nn.Module, backward: Backward, process: Any, engine: Engine, other: int = 7) -> None:
+    def tell(
+        state: Any,
+        model: nn.Module,
+        backward: Backward,
+        process: Any,
+        engine: Engine,
+        other: int = 7,
+    ) -> None:
         assert model is process.model and backward is process.backward and state is engine.state
         told.append((state.step, other))
 
@@ -230,7 +251,9 @@ def test_an_event_that_does_not_exist_is_named_with_its_neighbour() -> None:
         ({"epochs": 1, "seconds": 1e9}, 3, 1),
     ],
 )
-def test_the_first_bound_that_is_reached_ends_the_run(given: dict[str, Any], steps: int, epochs: int) -> None:
+def test_the_first_bound_that_is_reached_ends_the_run(
+    given: dict[str, Any], steps: int, epochs: int
+) -> None:
     runs = Engine(supervised(), loader(), **given)
     told = heard(runs, Event.STEP_END, Event.EPOCH_END, Event.RUN_END)
 
@@ -288,7 +311,12 @@ def test_an_epoch_of_unknown_length_ends_with_its_data() -> None:
 
 @pytest.mark.parametrize(
     ("train", "given"),
-    [([], {"epochs": 2}), ([], {"steps": 3}), (iter([]), {"epochs": 1}), (loader(7, 8, drop_last=True), {"epochs": 1})],
+    [
+        ([], {"epochs": 2}),
+        ([], {"steps": 3}),
+        (iter([]), {"epochs": 1}),
+        (loader(7, 8, drop_last=True), {"epochs": 1}),
+    ],
 )
 def test_data_without_a_batch_is_refused(train: Any, given: dict[str, int]) -> None:
     with pytest.raises(InputError, match="training data is empty") as caught:
@@ -336,7 +364,9 @@ def test_the_first_reason_to_stop_is_kept() -> None:
 
 
 @pytest.mark.parametrize(("interrupts", "epochs"), [(False, 1), (True, 0)])
-def test_interrupted_the_end_of_the_epoch_is_left_to_the_run_that_goes_on(interrupts: bool, epochs: int) -> None:
+def test_interrupted_the_end_of_the_epoch_is_left_to_the_run_that_goes_on(
+    interrupts: bool, epochs: int
+) -> None:
     runs = engine()
     told = heard(runs, Event.EPOCH_END, Event.RUN_END)
     runs.on("step_end", every=3)(lambda: runs.stop("signal", interrupts=interrupts))
@@ -396,7 +426,8 @@ def test_a_batch_on_another_device_than_the_model_is_told_with_both() -> None:
 
 
 class Halving:
-    """The rate is halved every ten steps: exact in binary, so that any way to compute it gives the same bits."""
+    """The rate is halved every ten steps: exact in binary, so that any way to compute it gives the
+    same bits."""
 
     def factor(self, step: int, total: int | None) -> float:
         return 0.5 ** (step // 10)
@@ -432,7 +463,9 @@ def by_hand(
                 loss.backward()
                 mean = loss.item()
         if clip is not None:
-            curves["train/grad_norm"].append(torch.nn.utils.clip_grad_norm_(model.parameters(), clip).item())
+            curves["train/grad_norm"].append(
+                torch.nn.utils.clip_grad_norm_(model.parameters(), clip).item()
+            )
         curves["train/loss"].append(mean)
         curves["train/lr"].append(optimizer.param_groups[0]["lr"])
         optimizer.step()
@@ -466,10 +499,18 @@ def test_fifty_steps_are_those_of_a_loop_by_hand_bit_for_bit(
     own = OPTIMIZERS[optimizer](theirs.parameters())
     expected = by_hand(theirs, own, steps=50, clip=clip, halve=halve, micro=micro)
     recorder = MemoryRecorder()
-    backward = Backward(OPTIMIZERS[optimizer](mine.parameters()), schedule=Halving() if halve else None, clip_norm=clip)
+    backward = Backward(
+        OPTIMIZERS[optimizer](mine.parameters()),
+        schedule=Halving() if halve else None,
+        clip_norm=clip,
+    )
 
     engine(
-        supervised(mine, backward=backward), loader(micro_batch_size=micro), steps=50, seed=3, recorder=recorder
+        supervised(mine, backward=backward),
+        loader(micro_batch_size=micro),
+        steps=50,
+        seed=3,
+        recorder=recorder,
     ).run()
 
     assert same_bits(mine.state_dict(), theirs.state_dict())
@@ -487,13 +528,21 @@ def test_the_rate_that_is_recorded_is_the_one_that_was_used() -> None:
     schedule = WarmupCosine(warmup_steps=10)
     backward = Backward(torch.optim.SGD(model.parameters(), lr=0.1), schedule=schedule)
 
-    engine(supervised(model, backward=backward), loader(16, accumulate=4), steps=100, recorder=recorder).run()
+    engine(
+        supervised(model, backward=backward), loader(16, accumulate=4), steps=100, recorder=recorder
+    ).run()
 
     def closed_form(step: int) -> float:
-        return 0.001 + 0.999 * step / 10 if step < 10 else 0.5 * (1 + math.cos(math.pi * (step - 10) / 90))
+        return (
+            0.001 + 0.999 * step / 10
+            if step < 10
+            else 0.5 * (1 + math.cos(math.pi * (step - 10) / 90))
+        )
 
     rates = [rate for _, rate in recorder.curve("train/lr")]
-    assert rates == pytest.approx([0.1 * closed_form(step) for step in range(100)], rel=1e-12, abs=1e-15)
+    assert rates == pytest.approx(
+        [0.1 * closed_form(step) for step in range(100)], rel=1e-12, abs=1e-15
+    )
 
 
 def test_random_numbers_of_the_forward_pass_depend_on_nothing_that_was_drawn_before() -> None:
@@ -525,7 +574,9 @@ def hard_engine(recorder: MemoryRecorder) -> Engine:
     """Two epochs of five steps with everything on that could make a difference after a resume."""
     model = hard_net()
     backward = Backward(
-        torch.optim.AdamW(model.parameters(), lr=0.01), schedule=WarmupCosine(warmup_steps=3), clip_norm=1.0
+        torch.optim.AdamW(model.parameters(), lr=0.01),
+        schedule=WarmupCosine(warmup_steps=3),
+        clip_norm=1.0,
     )
     runs = engine(
         supervised(model, backward=backward),
@@ -543,7 +594,11 @@ def test_resuming_at_any_step_gives_the_bits_of_the_uninterrupted_run() -> None:
     saved: dict[tuple[str, int], Any] = {}
     for event in (Event.STEP_END, Event.EPOCH_END):
         whole.bus.add(
-            Handler(event=event, fn=lambda state, e=event: saved.update({(e, state.step): kept(whole)}), priority=50)
+            Handler(
+                event=event,
+                fn=lambda state, e=event: saved.update({(e, state.step): kept(whole)}),
+                priority=50,
+            )
         )
     whole.run()
     assert whole.state.step == 10 and len(saved) == 12

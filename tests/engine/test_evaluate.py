@@ -51,7 +51,9 @@ def test_it_evaluates_at_its_period_and_once_at_the_end(every: str, steps: list[
 
     assert [step for step, _ in recorder.curve("valid/loss")] == steps
     assert [fact.step for fact in recorder.facts if isinstance(fact, Evaluated)] == steps
-    assert runs.state.metrics == ({"valid/loss": recorder.curve("valid/loss")[-1][1]} if steps else {})
+    assert runs.state.metrics == (
+        {"valid/loss": recorder.curve("valid/loss")[-1][1]} if steps else {}
+    )
 
 
 @pytest.mark.row("A63")
@@ -110,7 +112,11 @@ def observed_run(every: str) -> tuple[Any, list[Tensor], MemoryRecorder]:
     model, recorder = hard_net(), MemoryRecorder()
     process = Drawing(model, nn.MSELoss(), torch.optim.AdamW(model.parameters(), lr=0.01))
     runs = engine(process, Loader(Noisy(), batch_size=8, shuffle=True), epochs=3, recorder=recorder)
-    runs.bus.extend(Evaluate({"valid": loader(10, 4), "noisy": Loader(Noisy(6), batch_size=4)}, every=every).handlers())
+    runs.bus.extend(
+        Evaluate(
+            {"valid": loader(10, 4), "noisy": Loader(Noisy(6), batch_size=4)}, every=every
+        ).handlers()
+    )
     seen: list[Tensor] = []
     runs.on("step_end")(lambda state: seen.append(state.batch[0].clone()))
     random.seed(1), np.random.seed(1)
@@ -165,7 +171,9 @@ def test_every_module_is_in_eval_mode_within_and_in_its_own_mode_afterwards() ->
     for event in ("eval_step_begin", "eval_step_end", "eval_end"):
         runs.on(event)(lambda: within.extend(module.training for module in model.modules()))
     for event in ("step_begin", "run_end"):
-        runs.on(event, priority=1000)(lambda: around.append([module.training for module in model.modules()]))
+        runs.on(event, priority=1000)(
+            lambda: around.append([module.training for module in model.modules()])
+        )
 
     runs.run()
 
@@ -182,7 +190,9 @@ def test_modules_that_a_process_looks_after_itself_go_on_training_too() -> None:
             self.other.train(mode)
 
     model = net()
-    runs, _ = training("2 steps", process=Two(model, nn.MSELoss(), torch.optim.SGD(model.parameters(), lr=0.1)))
+    runs, _ = training(
+        "2 steps", process=Two(model, nn.MSELoss(), torch.optim.SGD(model.parameters(), lr=0.1))
+    )
     modes: list[bool] = []
     runs.on("eval_end")(lambda: modes.append(Two.other.training))
     runs.on("step_begin")(lambda: modes.append(Two.other.training))
@@ -214,7 +224,9 @@ def classes(size: int) -> TensorDataset:
 def test_means_are_over_samples_whatever_the_batches(batch_size: int) -> None:
     inputs, targets = classes(10).tensors
     model = net()
-    process = Supervised(model, nn.CrossEntropyLoss(), metrics={"acc": Accuracy(), "top2": Accuracy(top=2)})
+    process = Supervised(
+        model, nn.CrossEntropyLoss(), metrics={"acc": Accuracy(), "top2": Accuracy(top=2)}
+    )
 
     results, samples = evaluate(process, Loader(classes(10), batch_size=batch_size), split="valid")
 
@@ -271,11 +283,18 @@ def test_several_splits_are_told_apart() -> None:
     runs.run()
 
     facts = [fact for fact in recorder.facts if isinstance(fact, Evaluated)]
-    assert [(fact.split, fact.step, fact.samples) for fact in facts] == [("valid", 3, 10), ("other", 3, 6)]
+    assert [(fact.split, fact.step, fact.samples) for fact in facts] == [
+        ("valid", 3, 10),
+        ("other", 3, 6),
+    ]
     assert facts[0].metrics.keys() == {"valid/loss", "valid/count/seen", "valid/count/half"}
     assert runs.state.metrics == {**facts[0].metrics, **facts[1].metrics}
     assert recorder.curve("other/count/seen") == [(3, 6.0)]
-    assert (told.count("eval_begin"), told.count("eval_step_end"), told.count("eval_end")) == (2, 5, 2)
+    assert (told.count("eval_begin"), told.count("eval_step_end"), told.count("eval_end")) == (
+        2,
+        5,
+        2,
+    )
 
 
 @pytest.mark.row("A56")
@@ -283,7 +302,9 @@ def test_counters_of_training_do_not_move_during_an_evaluation() -> None:
     runs, _ = training("2 steps")
     names = ("step", "micro_step", "epoch", "epoch_step", "samples")
     pairs: list[tuple[Any, Any]] = []
-    runs.on("eval_begin")(lambda state: pairs.append(([getattr(state, name) for name in names], None)))
+    runs.on("eval_begin")(
+        lambda state: pairs.append(([getattr(state, name) for name in names], None))
+    )
     runs.on("eval_end")(
         lambda state: pairs.append((pairs.pop()[0], [getattr(state, name) for name in names])),
     )
@@ -296,9 +317,12 @@ def test_counters_of_training_do_not_move_during_an_evaluation() -> None:
 
 @pytest.mark.row("E40")
 @pytest.mark.parametrize(
-    ("limit", "partial", "samples"), [(20, "20 of 32 batches", 20), (32, "", 32), (99, "", 32), (None, "", 32)]
+    ("limit", "partial", "samples"),
+    [(20, "20 of 32 batches", 20), (32, "", 32), (99, "", 32), (None, "", 32)],
 )
-def test_what_comes_of_a_part_of_a_split_is_recorded_as_such(limit: int | None, partial: str, samples: int) -> None:
+def test_what_comes_of_a_part_of_a_split_is_recorded_as_such(
+    limit: int | None, partial: str, samples: int
+) -> None:
     recorder = MemoryRecorder()
     runs = engine(recorder=recorder, epochs=1)
     runs.bus.extend(Evaluate({"valid": loader(32, 1)}, limit=limit).handlers())
@@ -332,7 +356,11 @@ def test_a_part_of_a_split_that_is_looked_at_changes_no_bit_of_the_training() ->
     models = []
     for limit in (None, 1):
         runs = engine(supervised(hard_net()), Loader(Noisy(), batch_size=8, shuffle=True), epochs=2)
-        runs.bus.extend(Evaluate({"valid": Loader(Noisy(10), batch_size=4)}, every="1 step", limit=limit).handlers())
+        runs.bus.extend(
+            Evaluate(
+                {"valid": Loader(Noisy(10), batch_size=4)}, every="1 step", limit=limit
+            ).handlers()
+        )
         runs.run()
         models.append(runs.process.model.state_dict())
 
@@ -353,7 +381,9 @@ class Right:
 
 
 def test_a_metric_of_another_library_stands_among_ours() -> None:
-    process = Supervised(net(), nn.CrossEntropyLoss(), metrics={"acc": Accuracy(), "theirs": Right(), "f1": F1()})
+    process = Supervised(
+        net(), nn.CrossEntropyLoss(), metrics={"acc": Accuracy(), "theirs": Right(), "f1": F1()}
+    )
 
     results, _ = evaluate(process, Loader(classes(10), batch_size=3), split="valid")
 
@@ -382,7 +412,9 @@ def test_a_batch_that_cannot_be_counted_is_not_called_empty() -> None:
         def forward_step(self, batch: Any) -> Any:
             return super().forward_step(points(2).tensors)
 
-    with pytest.raises(InputError, match="How many samples a batch of the split valid holds is unknown") as caught:
+    with pytest.raises(
+        InputError, match="How many samples a batch of the split valid holds is unknown"
+    ) as caught:
         evaluate(Opaque(net(), nn.MSELoss()), [object()], split="valid")
 
     assert "object" in caught.value.what

@@ -1,4 +1,5 @@
-"""What is said of data that others load is true: a run that goes on ends with the same bits, or it is said that not."""
+"""What is said of data that others load is true: a run that goes on ends with the same bits, or it
+is said that not."""
 
 from __future__ import annotations
 
@@ -11,7 +12,13 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, WeightedRandomSampler
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    WeightedRandomSampler,
+)
 from torch.utils.data import get_worker_info as worker_info
 
 from assay.core.errors import InputError
@@ -77,7 +84,8 @@ MADE: list[DataLoader[Any]] = []
 
 @pytest.fixture(autouse=True)
 def workers_of_torch_are_gone() -> Iterator[None]:
-    """Workers that stay end with their loader, for which torch waits 5 s each once it is garbage."""
+    """Workers that stay end with their loader, for which torch waits 5 s each once it is
+    garbage."""
     yield
     for each in MADE:
         if hasattr(each._iterator, "_shutdown_workers"):
@@ -108,14 +116,23 @@ LOADERS: dict[str, tuple[Callable[[], Any], str]] = {
     "sampler": (lambda: loader(sampler=weighted()), "exact (plan)"),
     "batch sampler": (lambda: DataLoader(Samples(), batch_sampler=BATCHES), "exact (plan)"),  # type: ignore[arg-type]
     "workers": (lambda: loader(shuffle=True, num_workers=2), "exact (plan)"),
-    "workers that stay": (lambda: loader(shuffle=True, generator=seeded(), **WORKERS), "exact (plan)"),
+    "workers that stay": (
+        lambda: loader(shuffle=True, generator=seeded(), **WORKERS),
+        "exact (plan)",
+    ),
     "own generator": (
         lambda: loader(data=Samples(own=True)),
         "exact (plan)",
     ),
     "another loader": (lambda: loader(Own, shuffle=True, generator=seeded()), "exact (replayed)"),
-    "another loader, workers": (lambda: loader(Own, shuffle=True, num_workers=2), "exact (replayed)"),
-    "another loader, workers that stay": (lambda: loader(Own, PLAIN, shuffle=True, **WORKERS), "exact (replayed)"),
+    "another loader, workers": (
+        lambda: loader(Own, shuffle=True, num_workers=2),
+        "exact (replayed)",
+    ),
+    "another loader, workers that stay": (
+        lambda: loader(Own, PLAIN, shuffle=True, **WORKERS),
+        "exact (replayed)",
+    ),
     "another loader, workers that stay and draw": (
         lambda: loader(Own, shuffle=True, **WORKERS),
         "not exact: its first batches are others when they are loaded again: its workers keep the state of their"
@@ -148,7 +165,8 @@ def claimed(data: Any) -> str:
 
 
 def ends(make: Callable[[], Any]) -> list[bool]:
-    """Whether a run that goes on in the first, and in the second epoch, ends with the bits of one that did not stop."""
+    """Whether a run that goes on in the first, and in the second epoch, ends with the bits of one
+    that did not stop."""
     parts: dict[int, Any] = {}
     whole = engine(make())
 
@@ -183,7 +201,10 @@ STATEFUL = {
     "workers": ({"data": PLAIN, "num_workers": 2}, "exact (state_dict)"),
     "workers that draw": ({"num_workers": 2}, "exact (replayed: its state_dict goes on otherwise)"),
     "workers that stay": ({"data": PLAIN, "generator": seeded(), **WORKERS}, "exact (state_dict)"),
-    "workers that stay and draw": (WORKERS, "not exact: its first batches are others when they are loaded again"),
+    "workers that stay and draw": (
+        WORKERS,
+        "not exact: its first batches are others when they are loaded again",
+    ),
 }
 
 
@@ -220,23 +241,40 @@ def archives(shards: str, stage: str = "", **how: Any) -> Any:
     data = webdataset.WebDataset(shards, shardshuffle=False)
     if stage:
         data = data.compose(getattr(webdataset, stage)(20))
-    data = data.decode().to_tuple("x.npy", "y.npy").map_tuple(torch.from_numpy, torch.from_numpy).batched(4)
+    data = (
+        data.decode()
+        .to_tuple("x.npy", "y.npy")
+        .map_tuple(torch.from_numpy, torch.from_numpy)
+        .batched(4)
+    )
     return webdataset.WebLoader(data, batch_size=None, **how)
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::UserWarning", "ignore::DeprecationWarning")
+@pytest.mark.filterwarnings(
+    "ignore::ResourceWarning", "ignore::UserWarning", "ignore::DeprecationWarning"
+)
 @pytest.mark.parametrize(
     ("stage", "how", "claim"),
     [
         ("", {}, "exact (replayed)"),
         ("", {"num_workers": 2}, "exact (replayed)"),
         ("shuffle", {}, "not exact: its first batches are others when they are loaded again"),
-        ("shuffle", {"num_workers": 2}, "not exact: its first batches are others when they are loaded again"),
-        ("detshuffle", {"num_workers": 2}, "exact (replayed)"),  # each epoch has the order of the first
+        (
+            "shuffle",
+            {"num_workers": 2},
+            "not exact: its first batches are others when they are loaded again",
+        ),
+        (
+            "detshuffle",
+            {"num_workers": 2},
+            "exact (replayed)",
+        ),  # each epoch has the order of the first
     ],
 )
-def test_what_is_said_of_archives_is_true(shards: str, stage: str, how: dict[str, Any], claim: str) -> None:
+def test_what_is_said_of_archives_is_true(
+    shards: str, stage: str, how: dict[str, Any], claim: str
+) -> None:
     def make() -> Any:
         return archives(shards, stage, **how)
 
@@ -280,7 +318,9 @@ def test_a_data_loader_keeps_its_settings_as_a_loader() -> None:
 @pytest.mark.parametrize("accumulate", [1, 3])
 @pytest.mark.parametrize("size", [38, 40])
 @pytest.mark.parametrize("drop_last", [False, True])
-def test_a_data_loader_gives_as_many_windows_of_the_same_sizes(accumulate: int, size: int, drop_last: bool) -> None:
+def test_a_data_loader_gives_as_many_windows_of_the_same_sizes(
+    accumulate: int, size: int, drop_last: bool
+) -> None:
     data: Any = DataLoader(range(size), batch_size=4, drop_last=drop_last)  # type: ignore[arg-type]
     plain = Replayed(data, accumulate=accumulate)
     made = as_source(data, accumulate=accumulate)
@@ -288,7 +328,9 @@ def test_a_data_loader_gives_as_many_windows_of_the_same_sizes(accumulate: int, 
     assert isinstance(made, Loader)
     assert made.steps_per_epoch == plain.steps_per_epoch
     for ours, theirs in zip(made.windows(0, 0), plain.windows(0, 0), strict=True):
-        assert [batch.tolist() for batch in ours.batches] == [batch.tolist() for batch in theirs.batches]
+        assert [batch.tolist() for batch in ours.batches] == [
+            batch.tolist() for batch in theirs.batches
+        ]
 
 
 class Keys:
@@ -325,7 +367,9 @@ def test_what_a_loader_cannot_do_is_left_as_it_is(make: Callable[[], Any]) -> No
 
 def test_samples_that_nobody_makes_batches_of_are_refused_with_the_way_to_do_it() -> None:
     for refused in (lambda: engine(Stream()), lambda: Evaluate({"valid": Stream()})):
-        with pytest.raises(InputError, match="Stream is an IterableDataset, which gives samples") as caught:
+        with pytest.raises(
+            InputError, match="Stream is an IterableDataset, which gives samples"
+        ) as caught:
             refused()
         assert "DataLoader(dataset, batch_size=64)" in caught.value.fix
 

@@ -28,11 +28,15 @@ class Greedy(nn.Module):
 
 
 @pytest.mark.row("C65")
-@pytest.mark.parametrize("error", [None, torch.OutOfMemoryError("CUDA out of memory. It was 4.00 PiB.\nMore.")])
+@pytest.mark.parametrize(
+    "error", [None, torch.OutOfMemoryError("CUDA out of memory. It was 4.00 PiB.\nMore.")]
+)
 def test_it_tells_shapes_sizes_and_three_settings_to_try(error: Exception | None) -> None:
     model = Greedy(error)
     optimizer = torch.optim.AdamW(model.parameters())
-    runs = engine(supervised(model, optimizer=optimizer), Loader(points(16), batch_size=8, accumulate=2))
+    runs = engine(
+        supervised(model, optimizer=optimizer), Loader(points(16), batch_size=8, accumulate=2)
+    )
     before = []
     runs.on("step_end")(lambda: before.append(weights_of(model)))
 

@@ -54,7 +54,12 @@ def place(tmp_path: Path) -> Path:
 
 
 def start(place: Path, *arguments: str, slow: float = 0.0) -> subprocess.Popen[str]:
-    environment = {**os.environ, "PYTHONPATH": str(SRC), "SLOW": str(slow), "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(SRC),
+        "SLOW": str(slow),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
     command = [sys.executable, "builder.py", *arguments]
     return subprocess.Popen(command, cwd=place, env=environment, stdout=subprocess.PIPE, text=True)
 
@@ -74,7 +79,9 @@ def until_called(place: Path, times: int) -> None:
 
 @pytest.mark.row("B08", "B09")
 @pytest.mark.parametrize("ranks", [0, 2])
-def test_features_are_built_once_by_two_processes_with_or_without_ranks(place: Path, ranks: int) -> None:
+def test_features_are_built_once_by_two_processes_with_or_without_ranks(
+    place: Path, ranks: int
+) -> None:
     both = [start(place, *([str(i)] if ranks else []), slow=0.3) for i in range(2)]
     outputs = [process.communicate(timeout=120)[0] for process in both]
     again = start(place)  # later, alone: an evaluation
@@ -165,13 +172,22 @@ def features() -> list[InputFeatures]:
 
 
 @pytest.mark.row("B10")
-@pytest.mark.parametrize(("mode", "dtype"), [("classification", torch.int64), ("regression", torch.float32)])
-def test_features_become_tensors_with_labels_of_the_kind_of_output(mode: Any, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize(
+    ("mode", "dtype"), [("classification", torch.int64), ("regression", torch.float32)]
+)
+def test_features_become_tensors_with_labels_of_the_kind_of_output(
+    mode: Any, dtype: torch.dtype
+) -> None:
     made = to_tensors(features(), output_mode=mode)
 
     shapes = {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in made.tensors.items()}
     long = ((5, 3), torch.int64)
-    assert shapes == {"input_ids": long, "input_mask": long, "e1_mask": long, "label_id": ((5,), dtype)}
+    assert shapes == {
+        "input_ids": long,
+        "input_mask": long,
+        "e1_mask": long,
+        "label_id": ((5,), dtype),
+    }
     assert len(made) == 5 and made[2]["input_ids"].tolist() == [2, 3, 0]
     assert to_tensors([{"x": 0.5}, {"x": 1}]).tensors["x"].tolist() == [0.5, 1.0]
 
@@ -185,7 +201,9 @@ def test_features_become_tensors_with_labels_of_the_kind_of_output(mode: Any, dt
         ({"input_mask": ["a"]}, "`input_mask` of feature 3 is a list that is no number"),
     ],
 )
-def test_a_field_that_does_not_fit_is_named_with_its_index(change: dict[str, Any], said: str) -> None:
+def test_a_field_that_does_not_fit_is_named_with_its_index(
+    change: dict[str, Any], said: str
+) -> None:
     rows = features()
     for name, value in change.items():
         setattr(rows[3], name, value)

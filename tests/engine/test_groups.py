@@ -36,7 +36,9 @@ def grouped(*rules: dict[str, Any], model: nn.Module | None = None) -> dict[str,
     model = model or Net()
     name_of = {id(parameter): name for name, parameter in model.named_parameters()}
     return {
-        name_of[id(parameter)]: {key: value for key, value in group.items() if key not in ("params", "name")}
+        name_of[id(parameter)]: {
+            key: value for key, value in group.items() if key not in ("params", "name")
+        }
         for group in Groups(model, rules=rules)
         for parameter in group["params"]
     }
@@ -78,10 +80,16 @@ def test_frozen_parts_are_in_no_group_and_get_no_gradient() -> None:
     model = Net()
     model.norm.weight.requires_grad_(False)
 
-    found = grouped({"match": "encoder.*", "frozen": True}, {"match": "*.in_proj_*", "frozen": False}, model=model)
+    found = grouped(
+        {"match": "encoder.*", "frozen": True},
+        {"match": "*.in_proj_*", "frozen": False},
+        model=model,
+    )
 
     assert set(found) == {"embed.weight", "encoder.2.in_proj_weight", "encoder.2.in_proj_bias"}
-    assert {name for name, parameter in model.named_parameters() if parameter.requires_grad} == set(found)
+    assert {name for name, parameter in model.named_parameters() if parameter.requires_grad} == set(
+        found
+    )
     with pytest.raises(InputError, match="nothing to train"):
         grouped({"match": "*", "frozen": True})
 
@@ -89,8 +97,18 @@ def test_frozen_parts_are_in_no_group_and_get_no_gradient() -> None:
 @pytest.mark.parametrize(
     ("rule", "inside", "said", "fix"),
     [
-        ({"match": "encodr.*", "lr": 1.0}, ("rules", 1, "match"), "No parameter .* 'encodr", "`encoder.*`"),
-        ({"match": ["*", "zzz"], "lr": 1.0}, ("rules", 1, "match"), "fits 'zzz'", "there are: embed.weight"),
+        (
+            {"match": "encodr.*", "lr": 1.0},
+            ("rules", 1, "match"),
+            "No parameter .* 'encodr",
+            "`encoder.*`",
+        ),
+        (
+            {"match": ["*", "zzz"], "lr": 1.0},
+            ("rules", 1, "match"),
+            "fits 'zzz'",
+            "there are: embed.weight",
+        ),
         ({"kind": "nrom", "lr": 1.0}, ("rules", 1, "kind"), "no kind 'nrom'", "`norm`"),
         ({"kind": 3, "lr": 1.0}, ("rules", 1, "kind"), "text or a list", ""),
         ({"lr": 1.0}, ("rules", 1), "chooses nothing", "match"),
@@ -122,7 +140,10 @@ def test_a_setting_that_the_optimizer_lacks_is_refused_where_torch_takes_any_wor
 
 def test_the_sizes_of_groups_are_told() -> None:
     model = Net()
-    rules = [{"kind": ["norm", "bias"], "weight_decay": 0.0}, {"match": "encoder.2.*", "frozen": True}]
+    rules = [
+        {"kind": ["norm", "bias"], "weight_decay": 0.0},
+        {"match": "encoder.2.*", "frozen": True},
+    ]
     optimizer = torch.optim.AdamW(Groups(model, rules=rules), lr=1e-3)
 
     assert described({"": optimizer}, model) == [
@@ -166,4 +187,6 @@ def test_the_state_of_groups_is_kept_by_name() -> None:
     load_optimizer_state(other, again, optimizer_state(optimizer, model))
 
     assert [group["weight_decay"] for group in other.param_groups] == [0.01, 0.0]
-    assert torch.equal(other.state[again.norm.weight]["exp_avg"], optimizer.state[model.norm.weight]["exp_avg"])
+    assert torch.equal(
+        other.state[again.norm.weight]["exp_avg"], optimizer.state[model.norm.weight]["exp_avg"]
+    )

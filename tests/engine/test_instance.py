@@ -43,11 +43,23 @@ def test_four_samples_are_stacked_field_by_field() -> None:
 @pytest.mark.parametrize(
     ("odd", "said"),
     [
-        (sample(1, size=2), r"The field 'inputs' of sample 2 is \(2,\) torch.float32, that of sample 0 is \(3,\)"),
+        (
+            sample(1, size=2),
+            r"The field 'inputs' of sample 2 is \(2,\) torch.float32, that of sample 0 is \(3,\)",
+        ),
         (Instance(**{**sample(), "extra": 1}), "Sample 2 has a field 'extra' and sample 0 has not"),
-        (Instance(inputs=torch.zeros(3), labels=torch.tensor(1)), "Sample 0 has a field 'text' and sample 2 has not"),
-        (Instance(**{**sample(), "text": torch.zeros(())}), r"The field 'text' of sample 2 is \(\) torch.float32"),
-        (Instance(**{**sample(), "inputs": torch.zeros(3).long()}), "The field 'inputs' of sample 2 is .* torch.int64"),
+        (
+            Instance(inputs=torch.zeros(3), labels=torch.tensor(1)),
+            "Sample 0 has a field 'text' and sample 2 has not",
+        ),
+        (
+            Instance(**{**sample(), "text": torch.zeros(())}),
+            r"The field 'text' of sample 2 is \(\) torch.float32",
+        ),
+        (
+            Instance(**{**sample(), "inputs": torch.zeros(3).long()}),
+            "The field 'inputs' of sample 2 is .* torch.int64",
+        ),
         (Instance(**sample()), "The field 'labels' of sample 2 is placed otherwise"),
     ],
 )
@@ -70,7 +82,11 @@ def test_each_field_knows_the_stage_that_needs_it() -> None:
     batch = Instance.stack([sample(number) for number in range(4)])
 
     assert batch.placement("labels") == Placement(stage=-1, split=0)
-    assert [list(batch.on_stage(stage, 3).keys()) for stage in range(3)] == [["inputs", "text"], [], ["labels"]]
+    assert [list(batch.on_stage(stage, 3).keys()) for stage in range(3)] == [
+        ["inputs", "text"],
+        [],
+        ["labels"],
+    ]
     assert list(batch.on_stage(0, 1).keys()) == ["inputs", "labels", "text"]
     assert batch.on_stage(2, 3).placement("labels") == Placement(stage=-1, split=0)
     with pytest.raises(InputError, match="There is no stage 2 among 2"):

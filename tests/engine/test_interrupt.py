@@ -1,4 +1,5 @@
-"""Signals: the first lets the step end, the second ends at once, and afterwards they mean what they meant before."""
+"""Signals: the first lets the step end, the second ends at once, and afterwards they mean what they
+meant before."""
 
 from __future__ import annotations
 
@@ -30,7 +31,9 @@ def sends(number: signal.Signals) -> Callable[[], None]:
 def saved_run(folder: Path, **given: Any) -> Engine:
     """Two epochs of three steps with all that resuming has to bring back."""
     model = hard_net()
-    backward = Backward(torch.optim.AdamW(model.parameters(), lr=0.01), schedule=WarmupCosine(warmup_steps=2))
+    backward = Backward(
+        torch.optim.AdamW(model.parameters(), lr=0.01), schedule=WarmupCosine(warmup_steps=2)
+    )
     runs = engine(
         supervised(model, backward=backward),
         Loader(Noisy(), batch_size=8, shuffle=True),
@@ -38,13 +41,17 @@ def saved_run(folder: Path, **given: Any) -> Engine:
         **given,
     )
     runs.bus.extend(Evaluate({"valid": loader(6, 4)}).handlers())
-    runs.bus.extend(Save(Saver(folder), best=("valid/loss", "min"), evaluate_every="1 epoch").handlers())
+    runs.bus.extend(
+        Save(Saver(folder), best=("valid/loss", "min"), evaluate_every="1 epoch").handlers()
+    )
     return runs
 
 
 @pytest.mark.parametrize("number", SIGNALS)
 @pytest.mark.parametrize("event", ["step_begin", "backward_begin", "backward_end", "step_end"])
-def test_the_first_signal_lets_the_step_end_and_saves_it(number: signal.Signals, event: str, tmp_path: Path) -> None:
+def test_the_first_signal_lets_the_step_end_and_saves_it(
+    number: signal.Signals, event: str, tmp_path: Path
+) -> None:
     stop = Stop()
     runs = saved_run(tmp_path, stop=stop)
     told = heard(runs)
@@ -71,10 +78,18 @@ def test_without_a_signal_nothing_was_caught() -> None:
     with stopping(stop) as signals:
         state = engine(stop=stop).run()
 
-    assert (signals.heard, stop.signal, stop.reason, stop.interrupts, state.step) == ([], 0, "", False, 6)
+    assert (signals.heard, stop.signal, stop.reason, stop.interrupts, state.step) == (
+        [],
+        0,
+        "",
+        False,
+        6,
+    )
 
 
-def test_a_signal_before_the_first_step_leaves_a_run_that_can_be_begun_later(tmp_path: Path) -> None:
+def test_a_signal_before_the_first_step_leaves_a_run_that_can_be_begun_later(
+    tmp_path: Path,
+) -> None:
     runs = saved_run(tmp_path)
     runs.on("run_begin")(sends(signal.SIGTERM))
 
@@ -103,7 +118,9 @@ def test_a_signal_during_an_evaluation_lets_it_end(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("first", SIGNALS)
 @pytest.mark.parametrize("second", SIGNALS)
-def test_the_second_signal_ends_at_once(first: signal.Signals, second: signal.Signals, tmp_path: Path) -> None:
+def test_the_second_signal_ends_at_once(
+    first: signal.Signals, second: signal.Signals, tmp_path: Path
+) -> None:
     runs = saved_run(tmp_path)
     told = heard(runs)
 
@@ -122,11 +139,15 @@ def test_the_second_signal_ends_at_once(first: signal.Signals, second: signal.Si
 
 
 @pytest.mark.parametrize("step", [1, 2, 3, 4, 5, 6])
-def test_a_run_that_goes_on_after_a_signal_is_the_uninterrupted_one(step: int, tmp_path: Path) -> None:
+def test_a_run_that_goes_on_after_a_signal_is_the_uninterrupted_one(
+    step: int, tmp_path: Path
+) -> None:
     whole = saved_run(tmp_path / "whole")
     whole.run()
     stopped = saved_run(tmp_path / "stopped")
-    stopped.on("step_end")(lambda state: signal.raise_signal(signal.SIGTERM) if state.step == step else None)
+    stopped.on("step_end")(
+        lambda state: signal.raise_signal(signal.SIGTERM) if state.step == step else None
+    )
     with pytest.raises(Terminated):
         stopped.run()
     resumed = saved_run(tmp_path / "stopped")
@@ -154,7 +175,9 @@ def test_a_signal_after_the_last_step_changes_no_end_and_is_raised_when_it_is_ov
     assert (tmp_path / "final.json").exists()
 
 
-def test_a_loop_by_hand_ends_after_the_step_and_saves_it_then_raises_the_signal(tmp_path: Path) -> None:
+def test_a_loop_by_hand_ends_after_the_step_and_saves_it_then_raises_the_signal(
+    tmp_path: Path,
+) -> None:
     runs = saved_run(tmp_path)
 
     with pytest.raises(Terminated):

@@ -17,7 +17,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from assay.core.facts import Warned
 from assay.core.ports import MemoryRecorder
-from assay.engine import EMA, Backward, Backwards, Engine, Loader, NonFiniteError, Supervised, WarmupLinear
+from assay.engine import (
+    EMA,
+    Backward,
+    Backwards,
+    Engine,
+    Loader,
+    NonFiniteError,
+    Supervised,
+    WarmupLinear,
+)
 from assay.engine.late import LATE, copy_unless_, read
 from engine.toys import hard_net, kept, loader, net, points, same_bits
 
@@ -49,7 +58,8 @@ class Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 class Kinds(Supervised):
-    """Gives its loss as a mean, as (sum, weight), or as several by name, of which one counts for nothing."""
+    """Gives its loss as a mean, as (sum, weight), or as several by name, of which one counts for
+    nothing."""
 
     kind = "mean"
     logs = True
@@ -63,7 +73,11 @@ class Kinds(Supervised):
         if self.kind == "sum":
             loss = (square.sum(), count)
         if self.kind == "named":
-            loss = {"square": square.mean(), "plain": ((pred - target).abs().sum(), count), "seen": pred.max() / 0.0}
+            loss = {
+                "square": square.mean(),
+                "plain": ((pred - target).abs().sum(), count),
+                "seen": pred.max() / 0.0,
+            }
         if self.logs:
             self.log("aux", pred.mean())
         return loss, {"pred": pred}
@@ -88,11 +102,14 @@ def made(
     process = Kinds(model, nn.MSELoss(), backward=backward)
     process.kind = loss
     train = loader(shuffle=True) if train is None else train
-    return Engine(process, train, epochs=epochs, recorder=MemoryRecorder(), handlers=handlers, late=late)
+    return Engine(
+        process, train, epochs=epochs, recorder=MemoryRecorder(), handlers=handlers, late=late
+    )
 
 
 def both(make: Callable[[bool], Engine]) -> tuple[Engine, Engine]:
-    """The same run with every number read at once, and late; what they recorded and what they are must be equal."""
+    """The same run with every number read at once, and late; what they recorded and what they are
+    must be equal."""
     runs = []
     for late in (False, True):
         each = make(late)
@@ -105,7 +122,9 @@ def both(make: Callable[[bool], Engine]) -> tuple[Engine, Engine]:
     assert repr(points_of(late_one)) == repr(points_of(at_once))
     assert same_bits(kept(late_one), kept(at_once))
     assert repr(late_one.state.loss) == repr(at_once.state.loss)
-    assert not any("found_inf" in vars(each) for each in late_one.process.backward.optimizers.values())
+    assert not any(
+        "found_inf" in vars(each) for each in late_one.process.backward.optimizers.values()
+    )
     return at_once, late_one
 
 
@@ -157,7 +176,15 @@ def test_no_step_waits_for_the_device() -> None:
 
     def waits_of(steps: int, *, late: bool, policy: Any = "stop") -> int:
         train = [[part[:8] for part in points(8).tensors]] * steps
-        runs = made("adamw", model=hard_net(), train=train, late=late, clip_norm=0.1, non_finite=policy, epochs=1)
+        runs = made(
+            "adamw",
+            model=hard_net(),
+            train=train,
+            late=late,
+            clip_norm=0.1,
+            non_finite=policy,
+            epochs=1,
+        )
         runs.bus.extend(handlers)
         runs.process.logs = False  # type: ignore[attr-defined] # a value on the CPU is read when it is logged
         with counted() as mode:
@@ -176,11 +203,20 @@ def test_no_step_waits_for_the_device() -> None:
 @pytest.mark.parametrize("clip_norm", [None, 0.5])
 @pytest.mark.parametrize("kind", ["momentum", "adam"])
 @pytest.mark.parametrize("shuffle", [False, True])
-def test_a_step_that_is_not_finite_is_gone_back_to(kind: str, clip_norm: float | None, shuffle: bool) -> None:
+def test_a_step_that_is_not_finite_is_gone_back_to(
+    kind: str, clip_norm: float | None, shuffle: bool
+) -> None:
     def make(late: bool) -> Engine:
         train = Loader(spoilt(21, size=64), batch_size=4, shuffle=shuffle)
         ema = EMA(0.9, warmup=True, every=1 if shuffle else 2)
-        return made(kind, model=hard_net(), train=train, late=late, clip_norm=clip_norm, handlers=ema.handlers())
+        return made(
+            kind,
+            model=hard_net(),
+            train=train,
+            late=late,
+            clip_norm=clip_norm,
+            handlers=ema.handlers(),
+        )
 
     at_once, late = both(make)
 
@@ -193,7 +229,8 @@ def test_a_step_that_is_not_finite_is_gone_back_to(kind: str, clip_norm: float |
 
 
 def test_a_step_is_gone_back_to_over_the_end_of_many() -> None:
-    """It is fetched only after the number of steps that may wait; before that, all of them leave the weights alone."""
+    """It is fetched only after the number of steps that may wait; before that, all of them leave
+    the weights alone."""
     train = Loader(spoilt(10, size=LATE * 3), batch_size=1)
     runs = made(train=train)
     seen: list[int] = []
@@ -213,10 +250,20 @@ def test_a_step_is_gone_back_to_over_the_end_of_many() -> None:
 
 @pytest.mark.parametrize("clip_norm", [None, 0.5])
 @pytest.mark.parametrize("policy", ["skip", "ignore"])
-def test_a_step_that_is_left_out_or_not_leaves_the_same(policy: Any, clip_norm: float | None) -> None:
+def test_a_step_that_is_left_out_or_not_leaves_the_same(
+    policy: Any, clip_norm: float | None
+) -> None:
     def make(late: bool) -> Engine:
         train = Loader(spoilt(21, size=32), batch_size=4, shuffle=True)
-        return made("adamw", model=hard_net(), train=train, late=late, non_finite=policy, clip_norm=clip_norm, epochs=2)
+        return made(
+            "adamw",
+            model=hard_net(),
+            train=train,
+            late=late,
+            non_finite=policy,
+            clip_norm=clip_norm,
+            epochs=2,
+        )
 
     at_once, late = both(make)
 
@@ -237,7 +284,9 @@ def test_who_is_called_at_some_steps_finds_what_was_read() -> None:
     assert [step for step, _ in seen] == [4, 8]
     recorder = runs.recorder
     assert isinstance(recorder, MemoryRecorder)
-    assert [dict(recorder.curve("train/loss"))[step] for step, _ in seen] == [loss for _, loss in seen]
+    assert [dict(recorder.curve("train/loss"))[step] for step, _ in seen] == [
+        loss for _, loss in seen
+    ]
 
 
 def test_the_loss_of_a_step_can_be_asked_for_in_it() -> None:
@@ -273,19 +322,28 @@ class Game(Supervised):
         one, other = self.model.children()
         first = one(batch[0])
         second = other(first)
-        losses = {"first": (first - batch[1]).square().mean(), "second": (second - batch[1]).square().mean()}
+        losses = {
+            "first": (first - batch[1]).square().mean(),
+            "second": (second - batch[1]).square().mean(),
+        }
         return losses, {}
 
 
 @pytest.mark.parametrize("spoil", [False, True])
 @pytest.mark.parametrize("policy", ["stop", "skip"])
 @pytest.mark.parametrize("every", [{}, {"second": 3}])
-def test_several_optimizers_leave_out_a_step_together(spoil: bool, policy: Any, every: dict[str, int]) -> None:
+def test_several_optimizers_leave_out_a_step_together(
+    spoil: bool, policy: Any, every: dict[str, int]
+) -> None:
     def make(late: bool) -> Engine:
         torch.manual_seed(0)
         model = nn.ModuleList([nn.Linear(4, 2), nn.Linear(2, 2)])
         parts = {
-            name: Backward(torch.optim.Adam(part.parameters(), lr=0.01, fused=True), clip_norm=clip, non_finite=policy)
+            name: Backward(
+                torch.optim.Adam(part.parameters(), lr=0.01, fused=True),
+                clip_norm=clip,
+                non_finite=policy,
+            )
             for name, part, clip in zip(("first", "second"), model, (None, 0.5), strict=True)
         }
         process = Game(model, nn.MSELoss(), backward=Backwards(parts, every=every))
@@ -317,7 +375,9 @@ def test_an_optimizer_that_can_leave_nothing_out_is_waited_for_and_that_is_said(
 @pytest.mark.parametrize("own", [False, True])
 def test_a_loop_by_hand_is_read_late_as_well(spoil: bool, own: bool) -> None:
     def make(late: bool) -> Any:
-        runs = made(train=Loader(spoilt(9) if spoil else points(40), batch_size=4), late=late, epochs=1)
+        runs = made(
+            train=Loader(spoilt(9) if spoil else points(40), batch_size=4), late=late, epochs=1
+        )
         process = runs.process
 
         def run() -> None:
@@ -335,7 +395,9 @@ def test_a_loop_by_hand_is_read_late_as_well(spoil: bool, own: bool) -> None:
         return runs
 
     if own and spoil:  # the code has updated with it: only what is said can be the same
-        with pytest.raises(NonFiniteError, match="The loss is inf at step 3, and the loop updated the weights"):
+        with pytest.raises(
+            NonFiniteError, match="The loss is inf at step 3, and the loop updated the weights"
+        ):
             make(True).run()
         return
     at_once, late = both(make)
@@ -346,12 +408,16 @@ def test_a_loop_by_hand_is_read_late_as_well(spoil: bool, own: bool) -> None:
 
 
 @given(
-    st.sampled_from([torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool, torch.complex128]),
+    st.sampled_from(
+        [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool, torch.complex128]
+    ),
     st.binary(min_size=32, max_size=32),
     st.binary(min_size=32, max_size=32),
     st.booleans(),
 )
-def test_a_masked_copy_moves_bits_and_nothing_else(dtype: torch.dtype, one: bytes, other: bytes, stays: bool) -> None:
+def test_a_masked_copy_moves_bits_and_nothing_else(
+    dtype: torch.dtype, one: bytes, other: bytes, stays: bool
+) -> None:
     def tensor(data: bytes) -> Tensor:
         raw = torch.frombuffer(bytearray(data), dtype=torch.uint8)
         return (raw % 2).bool() if dtype == torch.bool else raw.view(dtype)
@@ -361,11 +427,18 @@ def test_a_masked_copy_moves_bits_and_nothing_else(dtype: torch.dtype, one: byte
 
     copy_unless_(torch.tensor(float(stays)), [target], [source])
 
-    assert target.contiguous().view(torch.uint8).tolist() == expected.contiguous().view(torch.uint8).tolist()
+    assert (
+        target.contiguous().view(torch.uint8).tolist()
+        == expected.contiguous().view(torch.uint8).tolist()
+    )
 
 
 def test_numbers_of_several_kinds_are_read_in_order() -> None:
-    rows = [torch.tensor([1.0]), torch.tensor([2.0**53 + 2, 3.0], dtype=torch.float64), torch.tensor([4.0, 5.0])]
+    rows = [
+        torch.tensor([1.0]),
+        torch.tensor([2.0**53 + 2, 3.0], dtype=torch.float64),
+        torch.tensor([4.0, 5.0]),
+    ]
 
     assert read(rows) == [[1.0], [2.0**53 + 2, 3.0], [4.0, 5.0]]
     assert read([]) == []
@@ -378,7 +451,9 @@ def test_on_a_gpu_a_step_makes_the_host_wait_for_nothing() -> None:
     process = Supervised(model, nn.MSELoss(), backward=Backward(optimizer, clip_norm=0.1))
     train = Loader(points(400), batch_size=8)
     runs = Engine(process, train, epochs=1, device="cuda", recorder=MemoryRecorder())
-    runs.on("step_begin")(lambda state: torch.cuda.set_sync_debug_mode("error" if 2 <= state.step < 40 else "default"))
+    runs.on("step_begin")(
+        lambda state: torch.cuda.set_sync_debug_mode("error" if 2 <= state.step < 40 else "default")
+    )
 
     try:
         runs.run()
@@ -395,7 +470,13 @@ def test_on_a_gpu_a_step_that_is_not_finite_leaves_the_weights_as_they_were(poli
     model = hard_net().cuda()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, fused=True)
     process = Supervised(model, nn.MSELoss(), backward=Backward(optimizer, non_finite=policy))
-    runs = Engine(process, Loader(spoilt(21), batch_size=4), epochs=1, device="cuda", recorder=MemoryRecorder())
+    runs = Engine(
+        process,
+        Loader(spoilt(21), batch_size=4),
+        epochs=1,
+        device="cuda",
+        recorder=MemoryRecorder(),
+    )
 
     if policy == "stop":
         with pytest.raises(NonFiniteError, match="at step 6"):

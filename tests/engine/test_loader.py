@@ -1,4 +1,5 @@
-"""The loader: every sample once an epoch, drawn alike wherever one starts and however batches are cut."""
+"""The loader: every sample once an epoch, drawn alike wherever one starts and however batches are
+cut."""
 
 from __future__ import annotations
 
@@ -78,7 +79,12 @@ def test_an_epoch_holds_every_sample_once_but_for_those_of_a_short_last_batch(
 ) -> None:
     batch_size = micro * accumulate
     loader = Loader(
-        Numbers(n), batch_size=batch_size, accumulate=accumulate, drop_last=drop_last, shuffle=shuffle, collate=as_list
+        Numbers(n),
+        batch_size=batch_size,
+        accumulate=accumulate,
+        drop_last=drop_last,
+        shuffle=shuffle,
+        collate=as_list,
     )
 
     windows = list(loader.windows(epoch, 0))
@@ -87,7 +93,8 @@ def test_an_epoch_holds_every_sample_once_but_for_those_of_a_short_last_batch(
     assert len(windows) == loader.steps_per_epoch == len(loader)
     assert all(window.samples == batch_size for window in windows[:-1])
     assert all(
-        window.samples == sum(map(len, window.batches)) == sum(window.sizes or [window.samples]) for window in windows
+        window.samples == sum(map(len, window.batches)) == sum(window.sizes or [window.samples])
+        for window in windows
     )
     assert all(len(batch) <= micro for window in windows for batch in window.batches)
     assert len(set(seen)) == len(seen) == (n // batch_size * batch_size if drop_last else n)
@@ -96,7 +103,9 @@ def test_an_epoch_holds_every_sample_once_but_for_those_of_a_short_last_batch(
 
 
 @given(st.integers(1, 40), st.integers(1, 6), st.integers(1, 3), st.booleans(), st.integers(0, 50))
-def test_going_on_from_any_window_is_exact(n: int, micro: int, accumulate: int, drop_last: bool, start: int) -> None:
+def test_going_on_from_any_window_is_exact(
+    n: int, micro: int, accumulate: int, drop_last: bool, start: int
+) -> None:
     def loader() -> Loader:
         return Loader(
             Noisy(n),
@@ -112,8 +121,14 @@ def test_going_on_from_any_window_is_exact(n: int, micro: int, accumulate: int, 
 
 
 def test_twenty_samples_in_batches_of_eight() -> None:
-    assert [window.samples for window in Loader(Numbers(20), batch_size=8).windows(0, 0)] == [8, 8, 4]
-    assert [window.samples for window in Loader(Numbers(20), batch_size=8, drop_last=True).windows(0, 0)] == [8, 8]
+    assert [window.samples for window in Loader(Numbers(20), batch_size=8).windows(0, 0)] == [
+        8,
+        8,
+        4,
+    ]
+    assert [
+        window.samples for window in Loader(Numbers(20), batch_size=8, drop_last=True).windows(0, 0)
+    ] == [8, 8]
 
 
 def test_only_the_seed_decides_the_order() -> None:
@@ -147,8 +162,12 @@ def test_no_data_is_an_epoch_of_no_step() -> None:
 # --------------------------------------------------------------------------------------------------------- randomness
 
 
-@pytest.mark.parametrize("options", [{"batch_size": 3}, {"batch_size": 10}, {"batch_size": 4, "accumulate": 2}])
-def test_what_a_sample_draws_does_not_depend_on_how_batches_are_cut(options: dict[str, int]) -> None:
+@pytest.mark.parametrize(
+    "options", [{"batch_size": 3}, {"batch_size": 10}, {"batch_size": 4, "accumulate": 2}]
+)
+def test_what_a_sample_draws_does_not_depend_on_how_batches_are_cut(
+    options: dict[str, int],
+) -> None:
     assert noise(shuffle=True, **options) == noise(shuffle=True, batch_size=4)
 
 
@@ -160,10 +179,16 @@ def test_what_a_sample_draws_is_a_function_of_seed_split_epoch_and_place() -> No
     np.random.seed(1)
     assert noise(seed=5, epoch=1) == same
 
-    for others in (noise(seed=6, epoch=1), noise(seed=5, epoch=2), noise(seed=5, epoch=1, split="valid")):
+    for others in (
+        noise(seed=6, epoch=1),
+        noise(seed=5, epoch=2),
+        noise(seed=5, epoch=1, split="valid"),
+    ):
         assert [sample[0] for sample in others] == [sample[0] for sample in same]
         for generator in (1, 2, 3):
-            assert not {sample[generator] for sample in others} & {sample[generator] for sample in same}
+            assert not {sample[generator] for sample in others} & {
+                sample[generator] for sample in same
+            }
 
 
 def test_no_two_samples_draw_the_same() -> None:
@@ -214,7 +239,9 @@ def test_a_batch_that_comes_ready_made_is_not_collated_again() -> None:
     assert torch.equal(window.batches[0], torch.tensor([0, 10, 20]))
 
 
-@pytest.mark.parametrize("draw", [lambda: torch.rand(()), np.random.rand, random.random], ids=["torch", "numpy", "py"])
+@pytest.mark.parametrize(
+    "draw", [lambda: torch.rand(()), np.random.rand, random.random], ids=["torch", "numpy", "py"]
+)
 def test_a_data_set_that_promises_to_draw_nothing_is_held_to_it(draw: Any) -> None:
     class Sly(Numbers):
         def __getitem__(self, index: int) -> int:
@@ -323,7 +350,9 @@ def test_an_error_of_the_data_set_stays_what_it_is_and_names_the_sample(
         ({"batch_size": 1, "accumulate": 1}, "1 = 1 accumulate x 1"),
     ],
 )
-def test_a_batch_is_split_as_asked_and_the_arithmetic_can_be_read(options: dict[str, int], arithmetic: str) -> None:
+def test_a_batch_is_split_as_asked_and_the_arithmetic_can_be_read(
+    options: dict[str, int], arithmetic: str
+) -> None:
     assert Loader(Numbers(100), **options).arithmetic == arithmetic  # type: ignore[arg-type]
 
 
@@ -331,16 +360,34 @@ def test_a_batch_is_split_as_asked_and_the_arithmetic_can_be_read(options: dict[
     ("options", "what", "fix"),
     [
         ({"batch_size": 0}, "data.train.batch_size is 0", ""),
-        ({"batch_size": 6, "accumulate": 4}, "6 cannot be split into 4", "accumulate can be 1, 2, 3, 6."),
+        (
+            {"batch_size": 6, "accumulate": 4},
+            "6 cannot be split into 4",
+            "accumulate can be 1, 2, 3, 6.",
+        ),
         ({"batch_size": 2, "accumulate": 4}, "2 cannot be split into 4", "accumulate can be 1, 2."),
-        ({"batch_size": 6, "micro_batch_size": 4}, "micro-batches of 4", "micro_batch_size can be 1, 2, 3, 6."),
-        ({"batch_size": 6, "micro_batch_size": 12}, "micro-batches of 12", "micro_batch_size can be 1, 2, 3, 6."),
+        (
+            {"batch_size": 6, "micro_batch_size": 4},
+            "micro-batches of 4",
+            "micro_batch_size can be 1, 2, 3, 6.",
+        ),
+        (
+            {"batch_size": 6, "micro_batch_size": 12},
+            "micro-batches of 12",
+            "micro_batch_size can be 1, 2, 3, 6.",
+        ),
         ({"batch_size": 6, "micro_batch_size": 0}, "micro_batch_size is 0", ""),
         ({"batch_size": 6, "accumulate": 0}, "accumulate is 0", ""),
-        ({"batch_size": 8, "micro_batch_size": 2, "accumulate": 2}, "is not accumulate 2 x", "Give one of the two"),
+        (
+            {"batch_size": 8, "micro_batch_size": 2, "accumulate": 2},
+            "is not accumulate 2 x",
+            "Give one of the two",
+        ),
     ],
 )
-def test_what_cannot_be_split_is_refused_with_what_can(options: dict[str, int], what: str, fix: str) -> None:
+def test_what_cannot_be_split_is_refused_with_what_can(
+    options: dict[str, int], what: str, fix: str
+) -> None:
     with pytest.raises(InputError) as caught:
         Loader(Numbers(100), **options)  # type: ignore[arg-type]
 
@@ -349,16 +396,27 @@ def test_what_cannot_be_split_is_refused_with_what_can(options: dict[str, int], 
 
 
 def test_a_stream_is_no_data_set() -> None:
-    with pytest.raises(InputError, match=r"data\.valid: generator has no length or no items by index"):
+    with pytest.raises(
+        InputError, match=r"data\.valid: generator has no length or no items by index"
+    ):
         Loader((i for i in range(3)), batch_size=1, split="valid")  # type: ignore[arg-type]
 
 
 @pytest.mark.row("E24")
 @pytest.mark.parametrize("workers", [0, 2])
-def test_training_goes_on_at_the_exact_item_of_a_thousand_and_a_test_counts_each_once(workers: int) -> None:
+def test_training_goes_on_at_the_exact_item_of_a_thousand_and_a_test_counts_each_once(
+    workers: int,
+) -> None:
     def items(epoch: int, start: int) -> list[int]:
-        with closing(Loader(Numbers(1000), batch_size=32, shuffle=True, seed=5, workers=workers)) as loader:
-            return [int(item) for window in loader.windows(epoch, start) for batch in window.batches for item in batch]
+        with closing(
+            Loader(Numbers(1000), batch_size=32, shuffle=True, seed=5, workers=workers)
+        ) as loader:
+            return [
+                int(item)
+                for window in loader.windows(epoch, start)
+                for batch in window.batches
+                for item in batch
+            ]
 
     whole = items(1, 0)
     for step in (1, 13, 31):
@@ -383,7 +441,10 @@ def test_the_windows_of_several_ranks_are_those_of_one_dealt_out(
     options: Any = {"batch_size": micro * accumulate * ranks, "shuffle": True, "collate": as_list}
     options["drop_last"] = drop_last
     one = Loader(Numbers(n), micro_batch_size=micro, **options)
-    shares = [Loader(Numbers(n), accumulate=accumulate, rank=i, ranks=ranks, **options) for i in range(ranks)]
+    shares = [
+        Loader(Numbers(n), accumulate=accumulate, rank=i, ranks=ranks, **options)
+        for i in range(ranks)
+    ]
 
     whole = list(one.windows(1, start))
     dealt = list(zip(*(share.windows(1, start) for share in shares), strict=True))
@@ -391,7 +452,9 @@ def test_the_windows_of_several_ranks_are_those_of_one_dealt_out(
     assert [share.steps_per_epoch for share in shares] == [one.steps_per_epoch] * ranks
     assert len(dealt) == len(whole)
     for window, own in zip(whole, dealt, strict=True):
-        assert [list(share.batches) for share in own] == [list(window.batches)[i::ranks] for i in range(ranks)]
+        assert [list(share.batches) for share in own] == [
+            list(window.batches)[i::ranks] for i in range(ranks)
+        ]
         assert {share.samples for share in own} == {window.samples}
         assert {share.micro_steps for share in own} == {len(own[0].batches)}
 
@@ -399,12 +462,15 @@ def test_the_windows_of_several_ranks_are_those_of_one_dealt_out(
 @pytest.mark.row("E39")
 def test_ranks_evaluate_batches_of_the_size_that_is_given_each() -> None:
     shares = [
-        Loader(Numbers(100), micro_batch_size=2, split="test", collate=as_list, rank=i, ranks=8) for i in range(8)
+        Loader(Numbers(100), micro_batch_size=2, split="test", collate=as_list, rank=i, ranks=8)
+        for i in range(8)
     ]
 
     assert shares[0].sizes.whole == 16
     assert [len(share) for share in shares] == [7] * 8
-    assert sorted(sample for share in shares for batch in share for sample in batch) == list(range(100))
+    assert sorted(sample for share in shares for batch in share for sample in batch) == list(
+        range(100)
+    )
 
 
 def test_worker_processes_load_the_share_of_their_rank() -> None:
@@ -413,7 +479,15 @@ def test_worker_processes_load_the_share_of_their_rank() -> None:
             [list(window.batches) for window in share.windows(0, 0)]
             for i in range(2)
             for share in [
-                Loader(Noisy(11), batch_size=4, collate=as_list, shuffle=True, rank=i, ranks=2, workers=workers)
+                Loader(
+                    Noisy(11),
+                    batch_size=4,
+                    collate=as_list,
+                    shuffle=True,
+                    rank=i,
+                    ranks=2,
+                    workers=workers,
+                )
             ]
         ]
         for workers in (0, 1)
@@ -433,7 +507,9 @@ def test_a_batch_that_ranks_cannot_divide_is_refused_with_the_sizes_that_can() -
 def test_each_batch_of_a_batch_sampler_is_shared_by_the_ranks() -> None:
     lists = [[0, 1, 2, 3], [4, 5], [6]]
 
-    shares = [Loader(Numbers(7), batch_sampler=lists, collate=as_list, rank=i, ranks=2) for i in range(2)]
+    shares = [
+        Loader(Numbers(7), batch_sampler=lists, collate=as_list, rank=i, ranks=2) for i in range(2)
+    ]
 
     found = [[list(window.batches) for window in share.windows(0, 0)] for share in shares]
     assert found == [[[[0, 1]], [[4]], [[6]]], [[[2, 3]], [[5]], []]]

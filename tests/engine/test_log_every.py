@@ -40,7 +40,9 @@ def points(runs: Engine, *names: str) -> list[tuple[str, int, float]]:
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_the_recorded_steps_have_the_numbers_that_they_have_when_all_are_recorded(late: bool) -> None:
+def test_the_recorded_steps_have_the_numbers_that_they_have_when_all_are_recorded(
+    late: bool,
+) -> None:
     every, fifth = trained(1, late=late), trained(5, late=late)
 
     kept = [point for point in points(every) if point[1] % 5 == 0 or point[0] == "epoch"]
@@ -63,7 +65,9 @@ def test_with_zero_only_epochs_are_recorded(late: bool) -> None:
 def test_a_loop_by_hand_records_as_seldom() -> None:
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    runs = Engine(ByHand(model, optimizer), loader(), epochs=2, recorder=MemoryRecorder(), log_every=2)
+    runs = Engine(
+        ByHand(model, optimizer), loader(), epochs=2, recorder=MemoryRecorder(), log_every=2
+    )
 
     for inputs, targets in runs:
         loss = (model(inputs) - targets).square().mean()
@@ -73,4 +77,8 @@ def test_a_loop_by_hand_records_as_seldom() -> None:
         runs.log("loss", loss)
         runs.log("step", float(runs.state.step))
 
-    assert [(step, value) for _, step, value in points(runs, "train/step")] == [(2, 1.0), (4, 3.0), (6, 5.0)]
+    assert [(step, value) for _, step, value in points(runs, "train/step")] == [
+        (2, 1.0),
+        (4, 3.0),
+        (6, 5.0),
+    ]

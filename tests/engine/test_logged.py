@@ -1,4 +1,5 @@
-"""`log` of a process: weighted means over a step and over a split; a device is asked late, and once."""
+"""`log` of a process: weighted means over a step and over a split; a device is asked late, and
+once."""
 
 from __future__ import annotations
 
@@ -26,7 +27,12 @@ class Logs(Supervised):
 
 def logs(**given: Any) -> Logs:
     model = net()
-    return Logs(model, torch.nn.MSELoss(), torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9), **given)
+    return Logs(
+        model,
+        torch.nn.MSELoss(),
+        torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9),
+        **given,
+    )
 
 
 def test_a_step_of_several_micro_batches_has_the_mean_over_its_samples() -> None:
@@ -91,14 +97,18 @@ def test_late_values_are_read_together_and_stand_at_their_steps() -> None:
         logged.add("b", torch.tensor(2.0 * step))
         assert logged.end_step(step) == {}
 
-    assert logged.read() == {step: {"train/a": float(step), "train/b": 2.0 * step} for step in (1, 2, 3)}
+    assert logged.read() == {
+        step: {"train/a": float(step), "train/b": 2.0 * step} for step in (1, 2, 3)
+    }
     assert logged.read() == {}
 
 
 def test_an_engine_on_a_device_records_what_waits_before_it_saves_and_at_the_end() -> None:
     runs = Engine(supervised(), loader(), epochs=1, device="meta")
 
-    fetched = [handler.event.value for handler in runs.bus.order() if handler.name == "Engine.fetch"]
+    fetched = [
+        handler.event.value for handler in runs.bus.order() if handler.name == "Engine.fetch"
+    ]
 
     assert fetched == ["run_end", "checkpoint_begin", "exception"]
 

@@ -64,13 +64,20 @@ def test_a_mean_says_what_it_lacks() -> None:
 
 
 def test_perplexity_is_that_of_all_tokens_however_they_are_batched() -> None:
-    scores, target = torch.randn(7, 5, generator=torch.Generator().manual_seed(0)), torch.arange(7) % 5
+    scores, target = (
+        torch.randn(7, 5, generator=torch.Generator().manual_seed(0)),
+        torch.arange(7) % 5,
+    )
     metric = Perplexity()
 
     for rows, wanted in zip(scores.split([4, 1, 2]), target.split([4, 1, 2]), strict=True):
-        metric.update({"loss": (nn.functional.cross_entropy(rows, wanted, reduction="sum"), len(wanted))})
+        metric.update(
+            {"loss": (nn.functional.cross_entropy(rows, wanted, reduction="sum"), len(wanted))}
+        )
 
-    assert metric.value() == pytest.approx(math.exp(nn.functional.cross_entropy(scores, target).item()), rel=1e-6)
+    assert metric.value() == pytest.approx(
+        math.exp(nn.functional.cross_entropy(scores, target).item()), rel=1e-6
+    )
     metric.reset()
     assert math.isnan(metric.value())
     metric.update({"loss": (torch.tensor(1e6), 1)})
@@ -119,7 +126,10 @@ OF_TORCHMETRICS = {0: (0.378, 0.763, 0.374707, 0.385076), 1: (0.369, 0.753, 0.36
 def thousand(seed: int) -> tuple[Tensor, Tensor]:
     """Scores of 20 classes for a thousand samples, a little better than chance."""
     draw = torch.Generator().manual_seed(seed)
-    scores, target = torch.randn(1000, 20, generator=draw), torch.randint(0, 20, (1000,), generator=draw)
+    scores, target = (
+        torch.randn(1000, 20, generator=draw),
+        torch.randint(0, 20, (1000,), generator=draw),
+    )
     scores[torch.arange(1000), target] += 1.5
     return scores, target
 
@@ -132,12 +142,16 @@ def test_on_random_data_the_numbers_are_those_of_torchmetrics_and_of_sorting(see
 
     for start in range(0, 1000, 64):
         for metric in metrics:
-            metric.update({"pred": scores[start : start + 64], "target": target[start : start + 64]})
+            metric.update(
+                {"pred": scores[start : start + 64], "target": target[start : start + 64]}
+            )
 
     assert [metric.value() for metric in metrics] == pytest.approx(OF_TORCHMETRICS[seed], abs=1e-6)
     order = np.argsort(-scores.numpy(), axis=1)
     for top, metric in ((1, metrics[0]), (5, metrics[1])):
-        assert metric.value() == np.mean([wanted in best for wanted, best in zip(target, order[:, :top], strict=True)])
+        assert metric.value() == np.mean(
+            [wanted in best for wanted, best in zip(target, order[:, :top], strict=True)]
+        )
 
 
 def test_accuracy_takes_class_indices_too() -> None:
@@ -200,14 +214,21 @@ def test_accuracy_refuses_what_it_would_have_to_guess(pred: Tensor, target: Tens
     with pytest.raises(InputError, match="Accuracy cannot compare pred") as caught:
         Accuracy().update({"pred": pred, "target": target})
 
-    assert str(tuple(pred.shape)) in caught.value.what and str(tuple(target.shape)) in caught.value.what
+    assert (
+        str(tuple(pred.shape)) in caught.value.what
+        and str(tuple(target.shape)) in caught.value.what
+    )
     assert "(batch, classes, ...)" in caught.value.fix
 
 
 @pytest.mark.parametrize(("classes", "top", "needed"), [(3, 4, 4), (1, 1, 2)])
-def test_accuracy_needs_more_classes_than_one_and_no_fewer_than_its_top(classes: int, top: int, needed: int) -> None:
+def test_accuracy_needs_more_classes_than_one_and_no_fewer_than_its_top(
+    classes: int, top: int, needed: int
+) -> None:
     with pytest.raises(InputError, match=f"needs at least {needed} classes; pred has {classes}"):
-        Accuracy(top=top).update({"pred": torch.zeros(2, classes), "target": torch.zeros(2, dtype=torch.long)})
+        Accuracy(top=top).update(
+            {"pred": torch.zeros(2, classes), "target": torch.zeros(2, dtype=torch.long)}
+        )
 
 
 def test_accuracy_of_no_class_is_refused() -> None:
@@ -218,7 +239,9 @@ def test_accuracy_of_no_class_is_refused() -> None:
 # ------------------------------------------------------------------------------------------- precision, recall and f1
 
 
-def counted(pairs: list[tuple[int, int]], classes: int, score: str) -> tuple[list[float], list[bool]]:
+def counted(
+    pairs: list[tuple[int, int]], classes: int, score: str
+) -> tuple[list[float], list[bool]]:
     """A score of each class by its definition, and whether the class occurred."""
     scores, occurred = [], []
     for each in range(classes):
@@ -248,13 +271,19 @@ def test_scores_are_what_their_definitions_give_however_the_samples_are_batched(
     draw = torch.Generator().manual_seed(seed)
     scores = torch.randn(sum(sizes), classes, generator=draw)
     target = torch.randint(-1, classes, (sum(sizes),), generator=draw)
-    metrics = {average: SCORES[score](average=average, ignore_index=-1) for average in get_args(Average)}
+    metrics = {
+        average: SCORES[score](average=average, ignore_index=-1) for average in get_args(Average)
+    }
 
     for rows, wanted in zip(scores.split(sizes), target.split(sizes), strict=True):
         for metric in metrics.values():
             metric.update({"pred": rows, "target": wanted})
 
-    pairs = [(true, pred) for true, pred in zip(target.tolist(), scores.argmax(1).tolist(), strict=True) if true != -1]
+    pairs = [
+        (true, pred)
+        for true, pred in zip(target.tolist(), scores.argmax(1).tolist(), strict=True)
+        if true != -1
+    ]
     each, occurred = counted(pairs, classes, score)
     support = [sum(true == one for true, _ in pairs) for one in range(classes)]
     seen = [value for value, is_there in zip(each, occurred, strict=True) if is_there]
@@ -286,7 +315,9 @@ def test_a_confusion_matrix_has_the_truth_in_its_rows_and_names_what_occurred() 
     metric = Confusion(["cat", "dog"])
     assert metric.matrix().tolist() == [[0, 0], [0, 0]] and metric.value() == {}
 
-    metric.update({"pred": torch.tensor([[0, 1], [1, 1]]), "target": torch.tensor([[0, 0], [1, -100]])})
+    metric.update(
+        {"pred": torch.tensor([[0, 1], [1, 1]]), "target": torch.tensor([[0, 0], [1, -100]])}
+    )
     metric.update({"pred": torch.tensor([1]), "target": torch.tensor([0])})
 
     assert metric.matrix().tolist() == [[1, 2], [0, 1]]
@@ -298,7 +329,9 @@ def test_a_confusion_matrix_has_the_truth_in_its_rows_and_names_what_occurred() 
 def test_yes_and_no_are_two_classes() -> None:
     recall = Recall(average="none")
 
-    recall.update({"pred": torch.tensor([True, False, True]), "target": torch.tensor([True, True, False])})
+    recall.update(
+        {"pred": torch.tensor([True, False, True]), "target": torch.tensor([True, True, False])}
+    )
 
     assert recall.value() == {"0": 0.0, "1": 0.5}
 
@@ -307,7 +340,11 @@ def test_yes_and_no_are_two_classes() -> None:
 def test_what_two_of_a_kind_have_counted_can_be_put_together(make: Any) -> None:
     draw = torch.Generator().manual_seed(0)
     outputs = [
-        {"pred": torch.randn(n, 3, generator=draw), "target": torch.randint(0, 3, (n,), generator=draw), "loss": loss}
+        {
+            "pred": torch.randn(n, 3, generator=draw),
+            "target": torch.randint(0, 3, (n,), generator=draw),
+            "loss": loss,
+        }
         for n, loss in [(4, (5.0, 4)), (1, (2.0, 1)), (3, (1.0, 3))]
     ]
     whole, first, second, idle = make(), make(), make(), make()
@@ -327,7 +364,9 @@ def test_counts_stay_on_the_device_until_they_are_asked_for(make: Any) -> None:
     """On the meta device nothing can be read at all."""
     metric = make()
 
-    metric.update({"pred": torch.zeros(2, 3, device="meta"), "target": torch.zeros(2, device="meta").long()})
+    metric.update(
+        {"pred": torch.zeros(2, 3, device="meta"), "target": torch.zeros(2, device="meta").long()}
+    )
 
     with pytest.raises((NotImplementedError, RuntimeError)):
         metric.value()
@@ -345,9 +384,21 @@ def test_sums_stay_on_the_device_until_they_are_asked_for() -> None:
 @pytest.mark.parametrize(
     ("act", "said", "fix"),
     [
-        (lambda: F1().update({"pred": torch.tensor([1]), "target": torch.tensor([1])}), "How many classes", "classes"),
-        (lambda: F1().update({"target": torch.tensor([1])}), "F1 needs `pred` and `target`", "forward_step"),
-        (lambda: F1().update({"pred": torch.zeros(2, 3), "target": torch.zeros(3)}), "F1 cannot compare", "indices"),
+        (
+            lambda: F1().update({"pred": torch.tensor([1]), "target": torch.tensor([1])}),
+            "How many classes",
+            "classes",
+        ),
+        (
+            lambda: F1().update({"target": torch.tensor([1])}),
+            "F1 needs `pred` and `target`",
+            "forward_step",
+        ),
+        (
+            lambda: F1().update({"pred": torch.zeros(2, 3), "target": torch.zeros(3)}),
+            "F1 cannot compare",
+            "indices",
+        ),
         (lambda: F1(average="makro"), "average is 'makro'", "macro"),
         (lambda: F1(["cat", "dog"], without=["dgo"]), "There is no class 'dgo'", "dog"),
         (lambda: F1(1), "at least 2 classes", ""),
@@ -370,7 +421,9 @@ def test_a_class_that_does_not_exist_is_told_when_the_value_is_asked_for() -> No
 
     metric.update({"pred": torch.zeros(3, 2), "target": torch.tensor([0, 2, -1])})
 
-    with pytest.raises(InputError, match="2 targets or predictions are not among the classes 0 to 1"):
+    with pytest.raises(
+        InputError, match="2 targets or predictions are not among the classes 0 to 1"
+    ):
         metric.value()
 
 
@@ -433,7 +486,9 @@ def test_a_matrix_of_another_library_is_a_file_and_no_metric_of_each_cell() -> N
     assert recorder.artifacts == {"valid/confusion/counts_step7.csv": b"0,1\n5,1\n0,4\n"}
 
 
-def test_a_metric_of_another_library_follows_the_output_to_its_device_and_says_what_it_lacks() -> None:
+def test_a_metric_of_another_library_follows_the_output_to_its_device_and_says_what_it_lacks() -> (
+    None
+):
     theirs = Theirs()
     metric = Adapted(theirs)
 
@@ -454,7 +509,9 @@ def test_a_metric_of_another_library_follows_the_output_to_its_device_and_says_w
         ({"a": torch.tensor(1), "b": (2, {"c": 3})}, {"m/a": 1.0, "m/b/0": 2.0, "m/b/1/c": 3.0}),
     ],
 )
-def test_whatever_a_metric_gives_becomes_numbers_by_name(value: Any, named: dict[str, float]) -> None:
+def test_whatever_a_metric_gives_becomes_numbers_by_name(
+    value: Any, named: dict[str, float]
+) -> None:
     assert parts_of("m", value) == named
 
 
@@ -528,12 +585,16 @@ DEVICES = RuntimeError("Tensor on device cpu is not on the expected device meta!
         (object(), DEVICES),
     ],
 )
-def test_other_errors_are_not_put_down_to_the_device_of_the_batch(batch: Any, error: Exception) -> None:
+def test_other_errors_are_not_put_down_to_the_device_of_the_batch(
+    batch: Any, error: Exception
+) -> None:
     blame_device(batch, torch.device("cpu"), error)
 
 
 def test_a_stray_tensor_anywhere_in_a_batch_is_found() -> None:
     with pytest.raises(InputError, match="The batch is on meta, the model on cpu") as caught:
-        blame_device({"x": [torch.zeros(2), (torch.zeros(2, device="meta"),)]}, torch.device("cpu"), DEVICES)
+        blame_device(
+            {"x": [torch.zeros(2), (torch.zeros(2, device="meta"),)]}, torch.device("cpu"), DEVICES
+        )
 
     assert caught.value.__cause__ is DEVICES

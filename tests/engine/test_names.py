@@ -19,7 +19,9 @@ def test_every_name_is_explained_and_all_come_with_a_star() -> None:
 
 def test_each_split_has_a_loader_that_its_type_finds() -> None:
     context = Context()
-    loaders = {split: Loader([1, 2], batch_size=1, split=split) for split in ("train", "valid", "test")}
+    loaders = {
+        split: Loader([1, 2], batch_size=1, split=split) for split in ("train", "valid", "test")
+    }
     for split, loader in loaders.items():
         context.set(f"{split}_loader", loader, type=names.LOADERS[split])
 

@@ -15,7 +15,9 @@ from assay.engine import Backward, Engine, Loader, Norms, Supervised
 from engine.toys import engine, loader, net, points
 
 
-def normed(norms: Norms, *, clip_norm: float | None = None, accumulate: int = 1, **given: Any) -> Any:
+def normed(
+    norms: Norms, *, clip_norm: float | None = None, accumulate: int = 1, **given: Any
+) -> Any:
     model, recorder = net(dtype=torch.float64), MemoryRecorder()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     train = Loader(points(dtype=torch.float64), batch_size=8, accumulate=accumulate)
@@ -31,7 +33,9 @@ def test_they_are_those_of_the_update(clip_norm: float | None, accumulate: int) 
     runs, recorder = normed(Norms("1 step"), clip_norm=clip_norm, accumulate=accumulate)
     model = runs.process.model
     before: list[dict[str, Any]] = [{k: w.detach().clone() for k, w in model.named_parameters()}]
-    runs.on("step_end")(lambda: before.append({k: w.detach().clone() for k, w in model.named_parameters()}))
+    runs.on("step_end")(
+        lambda: before.append({k: w.detach().clone() for k, w in model.named_parameters()})
+    )
 
     runs.run()
 
@@ -42,13 +46,19 @@ def test_they_are_those_of_the_update(clip_norm: float | None, accumulate: int) 
             float(torch.cat([((a[n] - b[n]) / 0.1).flatten() for n in names]).norm())
             for a, b in itertools.pairwise(before)
         ]
-        weights = [float(torch.cat([each[n].flatten() for n in names]).norm()) for each in before[1:]]
+        weights = [
+            float(torch.cat([each[n].flatten() for n in names]).norm()) for each in before[1:]
+        ]
         assert [value for _, value in recorder.curve(f"grad_norm/{module}")] == pytest.approx(grads)
-        assert [value for _, value in recorder.curve(f"weight_norm/{module}")] == pytest.approx(weights)
+        assert [value for _, value in recorder.curve(f"weight_norm/{module}")] == pytest.approx(
+            weights
+        )
     squares = [recorder.curve("grad_norm/0"), recorder.curve("grad_norm/2")]
     whole = [(a[1] ** 2 + b[1] ** 2) ** 0.5 for a, b in zip(*squares, strict=True)]
     if clip_norm is not None:
-        assert whole == pytest.approx([min(clip_norm, norm) for _, norm in recorder.curve("train/grad_norm")], rel=1e-4)
+        assert whole == pytest.approx(
+            [min(clip_norm, norm) for _, norm in recorder.curve("train/grad_norm")], rel=1e-4
+        )
 
 
 def test_they_are_recorded_at_their_period_only() -> None:
@@ -74,11 +84,17 @@ def test_modules_can_be_taken_together_and_what_has_no_module_is_the_models() ->
         recorder = MemoryRecorder()
         model = Nested()
         runs = Engine(
-            Supervised(model, nn.MSELoss(), torch.optim.SGD(model.parameters(), lr=0.1)), loader(), recorder=recorder
+            Supervised(model, nn.MSELoss(), torch.optim.SGD(model.parameters(), lr=0.1)),
+            loader(),
+            recorder=recorder,
         )
         runs.bus.extend(Norms("1 step", depth=depth).handlers())
         runs.run()
-        there = {name.partition("/")[2] for name, _, _ in recorder.points if name.startswith("grad_norm/")}
+        there = {
+            name.partition("/")[2]
+            for name, _, _ in recorder.points
+            if name.startswith("grad_norm/")
+        }
         assert there == names
 
 

@@ -52,8 +52,11 @@ def weights(model: nn.Module) -> list[list[Any]]:
     return [parameter.detach().view(torch.int32).tolist() for parameter in model.parameters()]
 
 
-def whole_and_resumed(make: Make, folder: Path, model: Callable[[], nn.Module] = Net) -> tuple[Any, Any]:
-    """Weights after six steps in one go, and after three, a checkpoint, and three more in fresh objects."""
+def whole_and_resumed(
+    make: Make, folder: Path, model: Callable[[], nn.Module] = Net
+) -> tuple[Any, Any]:
+    """Weights after six steps in one go, and after three, a checkpoint, and three more in fresh
+    objects."""
     torch.manual_seed(0)
     whole = model()
     start = {name: tensor.clone() for name, tensor in whole.state_dict().items()}
@@ -64,7 +67,9 @@ def whole_and_resumed(make: Make, folder: Path, model: Callable[[], nn.Module] =
     optimizer = make(first)
     train(first, optimizer, range(3))
     saver = Saver(folder)
-    saver.save({"model": first.state_dict(), "optimizer": optimizer_state(optimizer, first)}, Where(step=3))
+    saver.save(
+        {"model": first.state_dict(), "optimizer": optimizer_state(optimizer, first)}, Where(step=3)
+    )
     parts = saver.load()
     again.load_state_dict(parts["model"])
     optimizer = make(again)
@@ -78,11 +83,16 @@ OPTIMIZERS: dict[str, Make] = {
     "Adafactor": lambda m: torch.optim.Adafactor(m.parameters(), lr=0.1),
     "Adagrad": lambda m: torch.optim.Adagrad(m.parameters(), lr=0.1, lr_decay=0.1),
     "Adam": lambda m: torch.optim.Adam(m.parameters(), lr=0.1, amsgrad=True),
-    "Adam, capturable rate": lambda m: torch.optim.Adam(m.parameters(), lr=torch.tensor(0.1), foreach=False),
+    "Adam, capturable rate": lambda m: torch.optim.Adam(
+        m.parameters(), lr=torch.tensor(0.1), foreach=False
+    ),
     "AdamW": lambda m: torch.optim.AdamW(m.parameters(), lr=0.1),
     "AdamW, fused": lambda m: torch.optim.AdamW(m.parameters(), lr=0.1, fused=True),
     "AdamW, groups": lambda m: torch.optim.AdamW(
-        [{"params": m.first.parameters(), "lr": 0.2}, {"params": [*m.embedding.parameters(), *m.second.parameters()]}],  # type: ignore[list-item]
+        [
+            {"params": m.first.parameters(), "lr": 0.2},
+            {"params": [*m.embedding.parameters(), *m.second.parameters()]},
+        ],  # type: ignore[list-item]
         lr=0.1,
         betas=(0.8, 0.9),
     ),
@@ -90,7 +100,9 @@ OPTIMIZERS: dict[str, Make] = {
     "Adamax": lambda m: torch.optim.Adamax(m.parameters(), lr=0.1),
     "ASGD": lambda m: torch.optim.ASGD(m.parameters(), lr=0.1, t0=2),
     "LBFGS": lambda m: torch.optim.LBFGS(m.parameters(), lr=0.5, max_iter=3),
-    "LBFGS, line search": lambda m: torch.optim.LBFGS(m.parameters(), max_iter=3, line_search_fn="strong_wolfe"),
+    "LBFGS, line search": lambda m: torch.optim.LBFGS(
+        m.parameters(), max_iter=3, line_search_fn="strong_wolfe"
+    ),
     "NAdam": lambda m: torch.optim.NAdam(m.parameters(), lr=0.1),
     "RAdam": lambda m: torch.optim.RAdam(m.parameters(), lr=0.1),
     "RMSprop": lambda m: torch.optim.RMSprop(m.parameters(), lr=0.1, centered=True, momentum=0.5),
@@ -112,7 +124,9 @@ def test_an_optimizer_of_matrices_goes_on_bit_for_bit(tmp_path: Path) -> None:
         pytest.skip("this torch has no Muon")
 
     whole, resumed = whole_and_resumed(
-        lambda model: torch.optim.Muon(model.parameters(), lr=0.1), tmp_path, lambda: Net(bias=False)
+        lambda model: torch.optim.Muon(model.parameters(), lr=0.1),
+        tmp_path,
+        lambda: Net(bias=False),
     )
 
     assert resumed == whole
@@ -128,7 +142,9 @@ def test_an_optimizer_of_sparse_gradients_goes_on_bit_for_bit(tmp_path: Path) ->
             out: torch.Tensor = self.embedding(words)
             return out
 
-    whole, resumed = whole_and_resumed(lambda m: torch.optim.SparseAdam(m.parameters(), lr=0.1), tmp_path, Words)
+    whole, resumed = whole_and_resumed(
+        lambda m: torch.optim.SparseAdam(m.parameters(), lr=0.1), tmp_path, Words
+    )
 
     assert resumed == whole
 
@@ -152,7 +168,9 @@ def test_weights_that_lie_channels_last_go_on_bit_for_bit(fused: bool, tmp_path:
                 self.conv = nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last)
 
             def forward(self, words: torch.Tensor) -> torch.Tensor:
-                out: torch.Tensor = self.conv(torch.sin(torch.arange(8 * 75.0) * words.sum()).reshape(8, 3, 5, 5))
+                out: torch.Tensor = self.conv(
+                    torch.sin(torch.arange(8 * 75.0) * words.sum()).reshape(8, 3, 5, 5)
+                )
                 return out
 
         return Images()
@@ -183,7 +201,9 @@ def test_state_is_named_as_in_the_model() -> None:
     names = [name for name, _ in model.named_parameters()]
     assert list(saved["state"]) == names
     assert [group["params"] for group in saved["groups"]] == [names]
-    assert torch.equal(saved["state"]["first.bias"]["exp_avg"], optimizer.state[model.first.bias]["exp_avg"])
+    assert torch.equal(
+        saved["state"]["first.bias"]["exp_avg"], optimizer.state[model.first.bias]["exp_avg"]
+    )
 
 
 def test_state_finds_its_parameter_whatever_their_order() -> None:
@@ -194,20 +214,34 @@ def test_state_finds_its_parameter_whatever_their_order() -> None:
     load_optimizer_state(other, model, saved)
 
     for name, parameter in model.named_parameters():
-        assert torch.equal(other.state[parameter]["exp_avg"], optimizer.state[parameter]["exp_avg"]), name
+        assert torch.equal(
+            other.state[parameter]["exp_avg"], optimizer.state[parameter]["exp_avg"]
+        ), name
     assert other.param_groups[0]["lr"] == 0.1
-    assert [id(p) for p in other.param_groups[0]["params"]] == [id(p) for p in reversed(list(model.parameters()))]
+    assert [id(p) for p in other.param_groups[0]["params"]] == [
+        id(p) for p in reversed(list(model.parameters()))
+    ]
 
 
 def test_settings_find_their_group_whatever_their_order() -> None:
     model = Net()
-    weights, biases = [model.first.weight, model.second.weight], [model.first.bias, model.second.bias]
-    optimizer = torch.optim.SGD([{"params": weights, "lr": 0.1}, {"params": biases, "lr": 0.2}], weight_decay=0.5)
-    swapped = torch.optim.SGD([{"params": biases[::-1], "lr": 9.0}, {"params": weights[::-1], "lr": 9.0}])
+    weights, biases = (
+        [model.first.weight, model.second.weight],
+        [model.first.bias, model.second.bias],
+    )
+    optimizer = torch.optim.SGD(
+        [{"params": weights, "lr": 0.1}, {"params": biases, "lr": 0.2}], weight_decay=0.5
+    )
+    swapped = torch.optim.SGD(
+        [{"params": biases[::-1], "lr": 9.0}, {"params": weights[::-1], "lr": 9.0}]
+    )
 
     load_optimizer_state(swapped, model, optimizer_state(optimizer, model))
 
-    assert [(group["lr"], group["weight_decay"]) for group in swapped.param_groups] == [(0.2, 0.5), (0.1, 0.5)]
+    assert [(group["lr"], group["weight_decay"]) for group in swapped.param_groups] == [
+        (0.2, 0.5),
+        (0.1, 0.5),
+    ]
     assert swapped.param_groups[0]["params"] == biases[::-1]
 
 
@@ -235,10 +269,14 @@ def test_state_of_other_parameters_is_refused_by_their_names() -> None:
 def test_state_of_other_groups_is_refused() -> None:
     model, optimizer = trained()
     saved = optimizer_state(optimizer, model)
-    split = torch.optim.Adam([{"params": model.first.parameters()}, {"params": [*model.second.parameters()]}])
+    split = torch.optim.Adam(
+        [{"params": model.first.parameters()}, {"params": [*model.second.parameters()]}]
+    )
     split.add_param_group({"params": model.embedding.parameters()})
 
-    with pytest.raises(CheckpointError, match=r"no group of these parameters: first\.bias, first\.weight\."):
+    with pytest.raises(
+        CheckpointError, match=r"no group of these parameters: first\.bias, first\.weight\."
+    ):
         load_optimizer_state(split, model, saved)
 
 

@@ -1,4 +1,5 @@
-"""The first value that is not finite is found in the module, the parameter or the data where it comes up."""
+"""The first value that is not finite is found in the module, the parameter or the data where it
+comes up."""
 
 from __future__ import annotations
 
@@ -71,7 +72,9 @@ def where(spoil: Callable[[Any], None], *, network: nn.Module | None = None, **g
 
     assert runs.state.step == 1
     assert all(weight.grad is None for weight in process.model.parameters())
-    assert not any(module._forward_hooks or module._forward_pre_hooks for module in process.model.modules())
+    assert not any(
+        module._forward_hooks or module._forward_pre_hooks for module in process.model.modules()
+    )
     return caught.value.where
 
 
@@ -84,7 +87,10 @@ def set_on(name: str, attribute: str, value: float) -> Callable[[Any], None]:
     [
         (set_on("1.1", "forward_by", math.inf), "the output of 1.1 (Through) (inf)"),
         (set_on("1.1", "forward_by", math.nan), "the output of 1.1 (Through) (nan)"),
-        (set_on("1.1", "backward_by", math.nan), "the gradient that 1.1 (Through) passes back (nan)"),
+        (
+            set_on("1.1", "backward_by", math.nan),
+            "the gradient that 1.1 (Through) passes back (nan)",
+        ),
         (
             lambda process: setattr(process, "criterion", Spoilt()),
             "the output of criterion (Spoilt) (nan)",
@@ -106,7 +112,10 @@ def test_what_is_computed_between_modules_is_told_by_the_next_one() -> None:
 
     told = where(spoil, network=Residual())
 
-    assert told == "what comes to second (Linear), from the code between it and the module before (nan)"
+    assert (
+        told
+        == "what comes to second (Linear), from the code between it and the module before (nan)"
+    )
 
 
 def test_the_parameter_whose_gradient_breaks_is_named() -> None:
@@ -124,7 +133,10 @@ def test_data_that_is_not_finite_is_told_by_its_place() -> None:
     with pytest.raises(NonFiniteError) as caught:
         runs.run()
 
-    assert caught.value.where == "the data: batch[1] of micro-batch 2 holds inf, in sample 13 of data.train"
+    assert (
+        caught.value.where
+        == "the data: batch[1] of micro-batch 2 holds inf, in sample 13 of data.train"
+    )
     assert "that sample" in caught.value.fix
 
 
@@ -178,7 +190,9 @@ class Pick(nn.Module):
 def test_a_mask_of_minus_infinity_is_not_blamed() -> None:
     process = supervised(Masked())
     mask = torch.tensor([[0.0, -math.inf]]).expand(16, 2)
-    data = torch.utils.data.TensorDataset(torch.cat([points(16).tensors[0], mask], 1), torch.zeros(16, 2))
+    data = torch.utils.data.TensorDataset(
+        torch.cat([points(16).tensors[0], mask], 1), torch.zeros(16, 2)
+    )
     runs = engine(process, Loader(data, batch_size=8))
     runs.on("step_end")(lambda: setattr(process.model, "factor", math.nan))
 
@@ -193,5 +207,8 @@ def test_a_compiled_model_is_looked_into_as_well() -> None:
     network = model()
     network.compile(backend="eager")
 
-    assert where(set_on("1.1", "forward_by", math.nan), network=network) == "the output of 1.1 (Through) (nan)"
+    assert (
+        where(set_on("1.1", "forward_by", math.nan), network=network)
+        == "the output of 1.1 (Through) (nan)"
+    )
     assert network._compiled_call_impl is not None

@@ -1,4 +1,5 @@
-"""Output pipes: they see what an evaluation gives, change, collect and save it, and training never calls one."""
+"""Output pipes: they see what an evaluation gives, change, collect and save it, and training never
+calls one."""
 
 from __future__ import annotations
 
@@ -18,7 +19,17 @@ from torch import Tensor, nn
 from assay.core.errors import InputError, RecordError
 from assay.core.facts import Warned
 from assay.core.ports import MemoryRecorder
-from assay.engine import Accuracy, Collect, Engine, Evaluate, Evaluation, Loader, SaveOutputs, Supervised, evaluate
+from assay.engine import (
+    Accuracy,
+    Collect,
+    Engine,
+    Evaluate,
+    Evaluation,
+    Loader,
+    SaveOutputs,
+    Supervised,
+    evaluate,
+)
 from assay.engine.outputs import Pipes, as_plain
 from engine.test_evaluate import classes
 from engine.toys import engine, hard_net, net, same_bits
@@ -39,7 +50,10 @@ class Turned(Supervised):
     def forward_step(self, batch: Any) -> Any:
         inputs, target = batch
         scores = self.model(inputs)
-        return nn.functional.cross_entropy(scores.T, target), {"by_class": scores.detach(), "truth": target}
+        return nn.functional.cross_entropy(scores.T, target), {
+            "by_class": scores.detach(),
+            "truth": target,
+        }
 
 
 class Counting:
@@ -55,7 +69,9 @@ class Counting:
 
 
 def plain(model: nn.Module, **given: Any) -> Supervised:
-    return Supervised(model, nn.CrossEntropyLoss(), torch.optim.SGD(model.parameters(), lr=0.1), **given)
+    return Supervised(
+        model, nn.CrossEntropyLoss(), torch.optim.SGD(model.parameters(), lr=0.1), **given
+    )
 
 
 def turned(model: nn.Module, **given: Any) -> Turned:
@@ -63,7 +79,9 @@ def turned(model: nn.Module, **given: Any) -> Turned:
 
 
 @pytest.mark.row("A74")
-def test_two_models_with_different_outputs_share_a_metric_through_a_pipe_each_and_training_calls_none() -> None:
+def test_two_models_with_different_outputs_share_a_metric_through_a_pipe_each_and_training_calls_none() -> (
+    None
+):
     same = Counting(lambda output: output)
     turn = Counting(lambda output: {"pred": output["by_class"].T, "target": output["truth"]})
     metric, found = Accuracy(), []
@@ -71,7 +89,9 @@ def test_two_models_with_different_outputs_share_a_metric_through_a_pipe_each_an
     for process, pipe in ((plain(net()), same), (turned(net()), turn)):
         runs = engine(process, Loader(classes(20), batch_size=8), epochs=2)
         runs.bus.extend(
-            Evaluate({"valid": Loader(classes(10), batch_size=4)}, pipes=[pipe], metrics={"acc": metric}).handlers()
+            Evaluate(
+                {"valid": Loader(classes(10), batch_size=4)}, pipes=[pipe], metrics={"acc": metric}
+            ).handlers()
         )
         calls: list[int] = []
         runs.on("step_end")(lambda calls=calls, pipe=pipe: calls.append(pipe.calls))
@@ -95,7 +115,9 @@ def test_pipes_are_called_in_their_order_and_the_loss_is_that_of_before() -> Non
         told.append("second")
         return {**output, "pred": -output["pred"]}
 
-    given_pipes, _ = evaluate(process, Loader(classes(10), batch_size=5), split="valid", pipes=[first, second])
+    given_pipes, _ = evaluate(
+        process, Loader(classes(10), batch_size=5), split="valid", pipes=[first, second]
+    )
     without, _ = evaluate(process, Loader(classes(10), batch_size=5), split="valid")
 
     assert told == ["first", "second"] * 2
@@ -109,7 +131,9 @@ def test_what_a_pipe_draws_and_does_changes_no_bit_of_the_training() -> None:
     models = []
     for pipes in ([], [noisy, Collect(), SaveOutputs()]):
         runs = engine(plain(hard_net()), Loader(classes(20), batch_size=8, shuffle=True), epochs=2)
-        evaluation = Evaluate({"valid": Loader(classes(10), batch_size=4)}, every="1 step", pipes=pipes)
+        evaluation = Evaluate(
+            {"valid": Loader(classes(10), batch_size=4)}, every="1 step", pipes=pipes
+        )
         runs.bus.extend(evaluation.handlers())
         runs.run()
         models.append(runs.process.model.state_dict())
@@ -118,7 +142,8 @@ def test_what_a_pipe_draws_and_does_changes_no_bit_of_the_training() -> None:
 
 
 class Told:
-    """A pipe that only wants to know when a split begins and ends, and measures something at its end."""
+    """A pipe that only wants to know when a split begins and ends, and measures something at its
+    end."""
 
     def __init__(self) -> None:
         self.told: list[Any] = []
@@ -128,14 +153,19 @@ class Told:
         evaluation.data["mine"] = []
 
     def end_eval(self, evaluation: Evaluation) -> Mapping[str, Any]:
-        self.told.append(("end", evaluation.split, evaluation.samples, dict(evaluation.metrics), evaluation.data))
+        self.told.append(
+            ("end", evaluation.split, evaluation.samples, dict(evaluation.metrics), evaluation.data)
+        )
         return {"double": 2 * evaluation.metrics[f"{evaluation.split}/acc"], "pair": [1, 2]}
 
 
 def test_a_pipe_hears_of_the_beginning_and_the_end_and_what_it_measures_becomes_metrics() -> None:
     pipe, recorder = Told(), MemoryRecorder()
     runs = engine(
-        plain(net(), metrics={"acc": Accuracy()}), Loader(classes(20), batch_size=8), steps=3, recorder=recorder
+        plain(net(), metrics={"acc": Accuracy()}),
+        Loader(classes(20), batch_size=8),
+        steps=3,
+        recorder=recorder,
     )
     runs.bus.extend(Evaluate({"valid": Loader(classes(10), batch_size=4)}, pipes=[pipe]).handlers())
 
@@ -143,7 +173,11 @@ def test_a_pipe_hears_of_the_beginning_and_the_end_and_what_it_measures_becomes_
 
     begin, end = pipe.told
     assert begin == ("begin", "valid", 3, 0)
-    assert end[:3] == ("end", "valid", 10) and end[3].keys() == {"valid/acc", "valid/loss"} and end[4] == {"mine": []}
+    assert (
+        end[:3] == ("end", "valid", 10)
+        and end[3].keys() == {"valid/acc", "valid/loss"}
+        and end[4] == {"mine": []}
+    )
     assert runs.state.metrics["valid/double"] == 2 * runs.state.metrics["valid/acc"]
     assert recorder.curve("valid/pair/1") == [(3, 2.0)]
 
@@ -170,7 +204,9 @@ def test_what_is_no_pipe_and_what_loses_the_output_is_refused() -> None:
 def test_two_metrics_of_one_name_are_refused() -> None:
     process = plain(net(), metrics={"acc": Accuracy()})
     with pytest.raises(InputError, match="Two metrics are called 'acc'"):
-        evaluate(process, Loader(classes(10), batch_size=5), split="valid", metrics={"acc": Accuracy()})
+        evaluate(
+            process, Loader(classes(10), batch_size=5), split="valid", metrics={"acc": Accuracy()}
+        )
 
 
 # ------------------------------------------------------------------------------------------------------------- collect
@@ -183,7 +219,9 @@ def test_after_an_evaluation_as_much_is_collected_as_the_split_has_samples(batch
     inputs, targets = classes(10).tensors
 
     for _ in range(2):
-        evaluate(plain(model), Loader(classes(10), batch_size=batch_size), split="valid", pipes=[collect])
+        evaluate(
+            plain(model), Loader(classes(10), batch_size=batch_size), split="valid", pipes=[collect]
+        )
 
         assert len(collect) == 10
         assert torch.equal(collect["target"], targets)
@@ -198,10 +236,15 @@ def test_a_later_pipe_scores_what_an_earlier_one_has_collected() -> None:
 
     model = net()
     results, _ = evaluate(
-        plain(model), Loader(classes(10), batch_size=4), split="valid", pipes=[Collect(["pred"]), Best()]
+        plain(model),
+        Loader(classes(10), batch_size=4),
+        split="valid",
+        pipes=[Collect(["pred"]), Best()],
     )
 
-    assert results["valid/best"] == pytest.approx(model(classes(10).tensors[0]).max().item(), abs=1e-6)
+    assert results["valid/best"] == pytest.approx(
+        model(classes(10).tensors[0]).max().item(), abs=1e-6
+    )
 
 
 def test_what_differs_in_shape_or_is_no_tensor_is_collected_as_a_list() -> None:
@@ -228,7 +271,10 @@ def test_what_differs_in_shape_or_is_no_tensor_is_collected_as_a_list() -> None:
     ("pipe", "said"),
     [
         (Collect(["pred", "prd"]), "Collect: the output has no part 'prd'"),
-        (SaveOutputs(["loss"]), "SaveOutputs: 'loss' does not hold one value for each of the 4 samples"),
+        (
+            SaveOutputs(["loss"]),
+            "SaveOutputs: 'loss' does not hold one value for each of the 4 samples",
+        ),
     ],
 )
 def test_a_field_that_is_not_there_or_not_about_samples_is_named(pipe: Any, said: str) -> None:
@@ -254,7 +300,12 @@ def lines_of(recorder: MemoryRecorder, name: str) -> list[Any]:
 def test_outputs_of_a_step_are_one_line_for_each_sample_whatever_they_are_made_of() -> None:
     def mixed(output: Any) -> Any:
         pred = output["pred"]
-        return {"pred": pred, "array": pred.double().numpy(), "number": [np.float32(0.5), np.int64(3)], "t": ["x", "y"]}
+        return {
+            "pred": pred,
+            "array": pred.double().numpy(),
+            "number": [np.float32(0.5), np.int64(3)],
+            "t": ["x", "y"],
+        }
 
     recorder = MemoryRecorder()
     runs = engine(plain(net()), Loader(classes(20), batch_size=8), steps=100, recorder=recorder)
@@ -264,10 +315,14 @@ def test_outputs_of_a_step_are_one_line_for_each_sample_whatever_they_are_made_o
 
     runs.run()
 
-    names = [f"{split}/outputs_step{step}.jsonl" for step in (50, 100) for split in ("valid", "other")]
+    names = [
+        f"{split}/outputs_step{step}.jsonl" for step in (50, 100) for split in ("valid", "other")
+    ]
     assert list(recorder.artifacts) == names
     lines = lines_of(recorder, "valid/outputs_step100.jsonl")
-    assert [(line["step"], line["split"], line["index"]) for line in lines] == [(100, "valid", i) for i in range(10)]
+    assert [(line["step"], line["split"], line["index"]) for line in lines] == [
+        (100, "valid", i) for i in range(10)
+    ]
     assert lines[3].keys() == {"step", "split", "index", "pred", "array", "number", "t"}
     wanted = runs.process.model(classes(10).tensors[0])[3]
     assert lines[3]["pred"] == lines[3]["array"] == pytest.approx(wanted.tolist(), abs=1e-6)
@@ -279,7 +334,14 @@ def test_at_most_the_first_samples_are_saved(limit: int) -> None:
     recorder = MemoryRecorder()
     pipe = SaveOutputs(["target"], limit=limit, name="examples")
 
-    evaluate(plain(net()), Loader(classes(10), batch_size=4), split="v", step=7, pipes=[pipe], recorder=recorder)
+    evaluate(
+        plain(net()),
+        Loader(classes(10), batch_size=4),
+        split="v",
+        step=7,
+        pipes=[pipe],
+        recorder=recorder,
+    )
 
     lines = lines_of(recorder, "v/examples_step7.jsonl")
     assert [line["target"] for line in lines] == classes(10).tensors[1][:limit].tolist()
@@ -291,9 +353,17 @@ def test_outputs_that_cannot_be_kept_are_a_warning_and_never_end_the_training() 
             raise RecordError("the disk is full")
 
     recorder = Full()
-    evaluate(plain(net()), Loader(classes(4), batch_size=4), split="v", pipes=[SaveOutputs()], recorder=recorder)
+    evaluate(
+        plain(net()),
+        Loader(classes(4), batch_size=4),
+        split="v",
+        pipes=[SaveOutputs()],
+        recorder=recorder,
+    )
 
-    assert recorder.facts == [Warned(message="v/outputs_step0.jsonl was not kept: the disk is full", step=0)]
+    assert recorder.facts == [
+        Warned(message="v/outputs_step0.jsonl was not kept: the disk is full", step=0)
+    ]
 
 
 def test_a_limit_of_nothing_is_refused() -> None:
@@ -327,7 +397,13 @@ def test_values_become_what_json_knows(value: Any, plain: Any) -> None:
     json.dumps(as_plain(value, "x"))
 
 
-@given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), lambda inner: st.lists(inner), max_leaves=9))
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(),
+        lambda inner: st.lists(inner),
+        max_leaves=9,
+    )
+)
 def test_what_json_knows_stays_what_it_is(value: Any) -> None:
     assert as_plain(value, "x") == value
 
@@ -346,7 +422,13 @@ def test_inference_gives_the_outputs_to_the_pipes_and_measures_nothing() -> None
     process = Supervised(model, None, metrics={"acc": Accuracy()})
 
     results, samples = evaluate(
-        process, inputs.split(4), split="infer", step=3, pipes=[SaveOutputs()], recorder=recorder, infer=True
+        process,
+        inputs.split(4),
+        split="infer",
+        step=3,
+        pipes=[SaveOutputs()],
+        recorder=recorder,
+        infer=True,
     )
 
     assert (results, samples) == ({}, 10)
@@ -356,7 +438,9 @@ def test_inference_gives_the_outputs_to_the_pipes_and_measures_nothing() -> None
 
 def test_a_process_without_a_criterion_is_evaluated_and_refuses_to_train() -> None:
     model = net()
-    process = Supervised(model, None, torch.optim.SGD(model.parameters(), lr=0.1), metrics={"acc": Accuracy()})
+    process = Supervised(
+        model, None, torch.optim.SGD(model.parameters(), lr=0.1), metrics={"acc": Accuracy()}
+    )
 
     results, _ = evaluate(process, Loader(classes(10), batch_size=4), split="valid")
 

@@ -1,4 +1,5 @@
-"""Batches pinned ahead by a thread: in order, with the errors in their place, and no thread that stays."""
+"""Batches pinned ahead by a thread: in order, with the errors in their place, and no thread that
+stays."""
 
 from __future__ import annotations
 

@@ -34,8 +34,20 @@ def test_items_are_called_in_order_and_each_gets_what_the_one_before_it_returned
     engine(train=loader(16, 8), epochs=2, handlers=pipelines.handlers()).run()
 
     assert notes == [
-        *[("one", 0, None), ("two", 0, "one"), ("three", 0, None), ("three", 1, None), ("four", 2, None)],
-        *[("one", 2, None), ("two", 2, "one"), ("three", 2, None), ("three", 3, None), ("four", 4, None)],
+        *[
+            ("one", 0, None),
+            ("two", 0, "one"),
+            ("three", 0, None),
+            ("three", 1, None),
+            ("four", 2, None),
+        ],
+        *[
+            ("one", 2, None),
+            ("two", 2, "one"),
+            ("three", 2, None),
+            ("three", 3, None),
+            ("four", 4, None),
+        ],
     ]
 
 
@@ -85,7 +97,9 @@ def test_an_item_that_returns_no_arguments_is_named(returned: Any) -> None:
     def forgets(**kwargs: Any) -> Any:
         return returned
 
-    with pytest.raises(InputError, match="forgets of the pipeline at epoch_end returned a") as caught:
+    with pytest.raises(
+        InputError, match="forgets of the pipeline at epoch_end returned a"
+    ) as caught:
         engine(handlers=Pipelines(end_epoch=[forgets]).handlers()).run()
 
     assert "return kwargs" in caught.value.fix

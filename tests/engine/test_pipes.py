@@ -1,4 +1,5 @@
-"""Streams and sequences as chains of stages: what they give, and that they go on from any position."""
+"""Streams and sequences as chains of stages: what they give, and that they go on from any
+position."""
 
 from __future__ import annotations
 
@@ -160,7 +161,11 @@ def test_streams_are_mixed_by_weight_and_alike_for_a_seed() -> None:
     drawn = read(over_stream(mixed, itr.Take(4000)))
 
     assert abs(drawn.count("a") / 4000 - 0.75) < 0.02
-    assert drawn == read(over_stream(mixed, itr.Take(4000))) != read(over_stream(mixed, itr.Take(4000)), Pass(seed=1))
+    assert (
+        drawn
+        == read(over_stream(mixed, itr.Take(4000)))
+        != read(over_stream(mixed, itr.Take(4000)), Pass(seed=1))
+    )
 
 
 def over_stream(*stages: Any) -> Stream:
@@ -170,7 +175,10 @@ def over_stream(*stages: Any) -> Stream:
 @given(st.integers(0, 40), st.booleans())
 def test_mixed_and_joined_streams_go_on_from_every_position(stop: int, repeat: bool) -> None:
     rows = over([itr.Shuffle(4), itr.Map(noisy, random=True)], range(11))
-    for joined in (itr.Mix([rows, range(8), rows], [1, 2, 1], repeat=repeat), itr.Concat([rows, range(8), rows])):
+    for joined in (
+        itr.Mix([rows, range(8), rows], [1, 2, 1], repeat=repeat),
+        itr.Concat([rows, range(8), rows]),
+    ):
         stream = over_stream(joined, itr.Map(noisy, random=True))
         whole = read(stream)
         cursor = stream.open(Pass())
@@ -244,7 +252,14 @@ def test_sequences_are_mapped_chosen_joined_and_kept() -> None:
         asked.append(item)
         return item * 2
 
-    made = chain([SequenceWrapper(range(10)), lst.Filter(lambda item: item % 2 == 0), lst.Map(double), lst.Cache()])
+    made = chain(
+        [
+            SequenceWrapper(range(10)),
+            lst.Filter(lambda item: item % 2 == 0),
+            lst.Map(double),
+            lst.Cache(),
+        ]
+    )
     joined = lst.Concat([made, [100, 101]])
 
     assert [joined[i] for i in range(len(joined))] == [0, 4, 8, 12, 16, 100, 101]
@@ -339,6 +354,8 @@ assert not [name for name in sys.modules if name.startswith(("torchdata.", "torc
             and name not in before_assay]
 """
     before = "import sys, torch.utils.data\nbefore_assay = set(sys.modules)\n"
-    done = subprocess.run([sys.executable, "-c", before + program], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", before + program], capture_output=True, text=True, check=False
+    )
 
     assert done.returncode == 0, done.stderr

@@ -51,7 +51,9 @@ def test_blocks_are_the_batches_from_a_position_on_with_their_positions(
 
     assert [position for position, _ in blocks] == list(range(start, n, size))
     assert [len(indices) for _, indices in blocks[:-1]] == [size] * (len(blocks) - 1)
-    assert [index for _, indices in blocks for index in indices] == plan.indices(2, start, n).tolist()
+    assert [index for _, indices in blocks for index in indices] == plan.indices(
+        2, start, n
+    ).tolist()
 
 
 def test_without_shuffling_the_order_is_that_of_the_data() -> None:
@@ -62,7 +64,9 @@ def test_without_shuffling_the_order_is_that_of_the_data() -> None:
 
 
 @given(st.integers(50, 3000), st.integers(0, 1 << 40), st.integers(0, 1 << 40))
-def test_every_epoch_and_every_seed_has_an_order_of_its_own(n: int, first: int, second: int) -> None:
+def test_every_epoch_and_every_seed_has_an_order_of_its_own(
+    n: int, first: int, second: int
+) -> None:
     same = first == second
 
     assert (order(n, epoch=first) == order(n, epoch=second)) is same
@@ -102,7 +106,10 @@ def test_of_few_samples_every_order_comes_about_equally_often(n: int) -> None:
 @pytest.mark.parametrize("n", [7, 12, 16, 17, 25])
 def test_which_pair_stands_first_is_about_equally_often_each(n: int) -> None:
     num_pairs = n * (n - 1)
-    pairs = [tuple(Plan(n, seed=1, shuffle=True).indices(epoch, 0, 2).tolist()) for epoch in range(20 * num_pairs)]
+    pairs = [
+        tuple(Plan(n, seed=1, shuffle=True).indices(epoch, 0, 2).tolist())
+        for epoch in range(20 * num_pairs)
+    ]
 
     chi_squared = sum((count - 20) ** 2 / 20 for count in Counter(pairs).values())
     chi_squared += 20 * (num_pairs - len(set(pairs)))
@@ -111,7 +118,9 @@ def test_which_pair_stands_first_is_about_equally_often_each(n: int) -> None:
 
 def test_orders_of_neighbouring_epochs_have_nothing_to_do_with_each_other() -> None:
     n = 500
-    agreeing = [np.equal(order(n, epoch=epoch), order(n, epoch=epoch + 1)).sum() for epoch in range(200)]
+    agreeing = [
+        np.equal(order(n, epoch=epoch), order(n, epoch=epoch + 1)).sum() for epoch in range(200)
+    ]
     neighbours = [np.equal(np.diff(order(n, epoch=epoch)), 1).sum() for epoch in range(200)]
 
     assert 0.7 < np.mean(agreeing) < 1.3  # two orders by chance agree at one position
@@ -133,7 +142,9 @@ def test_a_negative_number_of_samples_is_refused() -> None:
         Plan(-1, seed=0, shuffle=True)
 
 
-def test_every_small_number_of_samples_is_gone_through_once_whatever_the_seed_and_the_epoch() -> None:
+def test_every_small_number_of_samples_is_gone_through_once_whatever_the_seed_and_the_epoch() -> (
+    None
+):
     for n in range(130):
         expected = list(range(n))
         for seed, epoch in ((0, 0), (0, 1), (1, 0), (7, 5), (2**62, 10**9)):
@@ -146,13 +157,18 @@ def test_three_samples_come_in_every_order_equally_often() -> None:
     counts = [orders.count(one) for one in set(orders)]
 
     assert len(counts) == 6
-    assert sum((count - 1000) ** 2 / 1000 for count in counts) < 30  # 5 on average, 3 deviations are 15
+    assert (
+        sum((count - 1000) ** 2 / 1000 for count in counts) < 30
+    )  # 5 on average, 3 deviations are 15
 
 
 @pytest.mark.parametrize("n", [1000, 65_537, 200_000])
 def test_an_index_tells_nothing_about_those_that_follow(n: int) -> None:
     shuffled = [np.array(order(n, epoch=epoch), dtype=float) for epoch in range(4)]
-    by_torch = [torch.randperm(n, generator=torch.Generator().manual_seed(i)).numpy().astype(float) for i in range(4)]
+    by_torch = [
+        torch.randperm(n, generator=torch.Generator().manual_seed(i)).numpy().astype(float)
+        for i in range(4)
+    ]
 
     def correlations(orders: list[Any]) -> list[float]:
         """In deviations, of indices at a distance."""
@@ -173,7 +189,9 @@ def test_every_stretch_of_a_long_epoch_is_a_fair_sample_of_the_data() -> None:
     n, parts = 200_000, 50
     indices = np.array(order(n))
 
-    counts = np.stack([np.bincount(stretch * parts // n, minlength=parts) for stretch in np.split(indices, parts)])
+    counts = np.stack(
+        [np.bincount(stretch * parts // n, minlength=parts) for stretch in np.split(indices, parts)]
+    )
 
     expected = n / parts / parts
     chi_squared = ((counts - expected) ** 2 / expected).sum()

@@ -24,7 +24,9 @@ class Attends(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.encoder = nn.ModuleList([nn.ModuleDict({"attn": nn.MultiheadAttention(4, 2)}) for _ in range(2)])
+        self.encoder = nn.ModuleList(
+            [nn.ModuleDict({"attn": nn.MultiheadAttention(4, 2)}) for _ in range(2)]
+        )
         self.named = Named()
         self.out = nn.Linear(4, 2)
 
@@ -39,7 +41,9 @@ class Named(nn.Module):
         return {"twice": 2 * x, "size": len(x)}
 
 
-def probed(probe: Any, model: nn.Module | None = None, train: Any = None, **given: Any) -> tuple[Engine, Any]:
+def probed(
+    probe: Any, model: nn.Module | None = None, train: Any = None, **given: Any
+) -> tuple[Engine, Any]:
     recorder = MemoryRecorder()
     runs = engine(supervised(model or Attends()), train, recorder=recorder, **given)
     runs.bus.extend(probe.handlers())
@@ -55,11 +59,16 @@ def test_what_the_named_modules_gave_at_the_chosen_steps_is_saved() -> None:
     def _(engine: Engine, state: Any) -> None:
         if state.step + 1 == 2:
             batch = list(loader())[1][0]
-            expected[2] = engine.process.model.encoder[0]["attn"](batch, batch, batch)[1].detach().clone()
+            expected[2] = (
+                engine.process.model.encoder[0]["attn"](batch, batch, batch)[1].detach().clone()
+            )
 
     runs.run()
 
-    assert list(recorder.artifacts) == ["probe/step-000000002.safetensors", "probe/step-000000005.safetensors"]
+    assert list(recorder.artifacts) == [
+        "probe/step-000000002.safetensors",
+        "probe/step-000000005.safetensors",
+    ]
     found = load(recorder.artifacts["probe/step-000000002.safetensors"])
     assert found.keys() == {f"encoder.{block}.attn/{part}" for block in (0, 1) for part in (0, 1)}
     assert torch.equal(found["encoder.0.attn/1"], expected[2])
@@ -97,7 +106,9 @@ def test_a_pattern_that_fits_nothing_is_told_before_the_first_step_and_silence_a
 
     runs, recorder = probed(Probe("encoder", [1]))  # a list, which nobody calls
     runs.run()
-    assert "gave a tensor; nothing was saved" in next(f.message for f in recorder.facts if isinstance(f, Warned))
+    assert "gave a tensor; nothing was saved" in next(
+        f.message for f in recorder.facts if isinstance(f, Warned)
+    )
 
     with pytest.raises(InputError, match="1 is the first"):
         Probe("0", [0])
@@ -109,7 +120,10 @@ def test_a_profile_holds_the_operators_of_its_steps(start: int, steps: int, name
 
     runs.run()
 
-    assert list(recorder.artifacts) == [f"profile/steps-{name}.json.gz", f"profile/steps-{name}.txt"]
+    assert list(recorder.artifacts) == [
+        f"profile/steps-{name}.json.gz",
+        f"profile/steps-{name}.txt",
+    ]
     trace = json.loads(gzip.decompress(recorder.artifacts[f"profile/steps-{name}.json.gz"]))
     operators = [event["name"] for event in trace["traceEvents"] if event.get("cat") == "cpu_op"]
     assert operators.count("aten::mse_loss") == 2
@@ -126,7 +140,10 @@ def test_what_cannot_be_kept_is_a_warning_and_the_training_goes_on() -> None:
 
     assert runs.run().step == 6
     (fact,) = runs.recorder.facts
-    assert isinstance(fact, Warned) and "step-000000001.safetensors was not kept: The artifact" in fact.message
+    assert (
+        isinstance(fact, Warned)
+        and "step-000000001.safetensors was not kept: The artifact" in fact.message
+    )
 
 
 def test_a_profile_that_never_begins_leaves_nothing() -> None:

@@ -1,4 +1,5 @@
-"""What a batch means: the templates of a process, and what is said when one is filled in wrongly."""
+"""What a batch means: the templates of a process, and what is said when one is filled in
+wrongly."""
 
 from __future__ import annotations
 
@@ -74,7 +75,8 @@ def test_eval_is_train_of_false() -> None:
 
 @pytest.mark.row("D17")
 def test_what_a_process_declares_about_its_modes_is_kept_to() -> None:
-    """Running statistics frozen for good: training begins, and goes on after an evaluation, without them."""
+    """Running statistics frozen for good: training begins, and goes on after an evaluation, without
+    them."""
 
     class Frozen(Supervised):
         def train(self, mode: bool = True) -> None:
@@ -128,7 +130,14 @@ def test_training_calls_train_then_a_step_for_each_micro_batch_then_one_update()
     state = engine(process, loader(10, 8, accumulate=2), epochs=1).run()
 
     two = ["training_step", "forward_step"] * 2
-    assert process.told == ["train True", *two, "update 0", "training_step", "forward_step", "update 1"]
+    assert process.told == [
+        "train True",
+        *two,
+        "update 0",
+        "training_step",
+        "forward_step",
+        "update 1",
+    ]
     assert isinstance(state.output, tuple)
 
 
@@ -182,7 +191,8 @@ def test_any_pair_of_input_and_target_will_do() -> None:
     inputs, target = batch()
 
     outputs = [
-        supervised().forward_step(kind)[1] for kind in ((inputs, target), [inputs, target], Named(inputs, target))
+        supervised().forward_step(kind)[1]
+        for kind in ((inputs, target), [inputs, target], Named(inputs, target))
     ]
 
     assert all(same_bits(output, outputs[0]) for output in outputs)
@@ -231,12 +241,19 @@ def test_several_inputs_and_targets_are_several_arguments() -> None:
         def forward(self, one: Tensor, other: Tensor) -> Tensor:
             return one + other
 
-    given = {"a": torch.ones(3, 2), "b": torch.ones(3, 2), "near": torch.zeros(3, 2), "far": torch.ones(3, 2)}
+    given = {
+        "a": torch.ones(3, 2),
+        "b": torch.ones(3, 2),
+        "near": torch.zeros(3, 2),
+        "far": torch.ones(3, 2),
+    }
     process = Supervised(Two(), nn.TripletMarginLoss(), input=["a", "b"], target=["near", "far"])
 
     output = process.validation_step(given)
 
-    expected = nn.functional.triplet_margin_loss(torch.full((3, 2), 2.0), given["near"], given["far"])
+    expected = nn.functional.triplet_margin_loss(
+        torch.full((3, 2), 2.0), given["near"], given["far"]
+    )
     assert output["loss"] == expected
     assert output["target"] == (given["near"], given["far"])
 
@@ -244,7 +261,11 @@ def test_several_inputs_and_targets_are_several_arguments() -> None:
 @pytest.mark.parametrize(
     ("given", "what", "fix"),
     [
-        ({"image": 1, "lable": 2}, "has no 'label'; it is a mapping of image, lable", "did you mean `lable`?"),
+        (
+            {"image": 1, "lable": 2},
+            "has no 'label'; it is a mapping of image, lable",
+            "did you mean `lable`?",
+        ),
         ((1, 2), "has no 'label'; it is a tuple of 2", "Name a part that it has."),
     ],
 )
@@ -270,10 +291,18 @@ def test_one_of_two_names_is_not_enough() -> None:
     [
         (None, "a NoneType", "Return such pairs"),
         (torch.zeros(2, 3), "a Tensor", "Return such pairs"),
-        ({"image": 1, "label": 2}, "a mapping of image, label", 'input = "image", target = "label"'),
+        (
+            {"image": 1, "label": 2},
+            "a mapping of image, label",
+            'input = "image", target = "label"',
+        ),
         ((1, 2, 3), "a tuple of 3", "input = 0, target = 1"),
         (Pixels(1, 2, 3), "a Pixels of image, label, place", 'input = "image", target = "label"'),
-        (Instance(x=torch.ones(2), y=torch.ones(2)), "a Instance of x, y", 'input = "x", target = "y"'),
+        (
+            Instance(x=torch.ones(2), y=torch.ones(2)),
+            "a Instance of x, y",
+            'input = "x", target = "y"',
+        ),
         ([1], "a list of 1", "Return such pairs"),
     ],
 )
@@ -307,7 +336,9 @@ def test_a_model_that_gives_more_than_a_tensor_is_named() -> None:
     ],
 )
 @pytest.mark.parametrize("step", ["training_step", "validation_step"])
-def test_a_forward_step_that_returns_no_pair_is_told_what_it_returned(returned: Any, shown: str, step: str) -> None:
+def test_a_forward_step_that_returns_no_pair_is_told_what_it_returned(
+    returned: Any, shown: str, step: str
+) -> None:
     class Wrong(Supervised):
         def forward_step(self, batch: Any) -> Any:
             return returned
@@ -338,7 +369,9 @@ def test_a_criterion_that_keeps_every_sample_apart_is_told_the_shape() -> None:
     model = net()
 
     with pytest.raises(InputError, match=r"The loss has the shape \(8, 2\)"):
-        engine(Supervised(model, nn.MSELoss(reduction="none"), torch.optim.SGD(model.parameters()))).run()
+        engine(
+            Supervised(model, nn.MSELoss(reduction="none"), torch.optim.SGD(model.parameters()))
+        ).run()
 
 
 # ---------------------------------------------------------------------------------------------------------- batch hook
@@ -395,7 +428,9 @@ def test_what_a_batch_hook_draws_depends_on_the_micro_step_alone() -> None:
 def test_a_batch_hook_changes_no_other_draw() -> None:
     seen: list[list[Tensor]] = [[], []]
     inside: list[Any] = []
-    for hook, dropped in zip((None, lambda batch: inside.append(torch.rand(1)) or batch), seen, strict=True):
+    for hook, dropped in zip(
+        (None, lambda batch: inside.append(torch.rand(1)) or batch), seen, strict=True
+    ):
         mixed(hook, dropped=dropped, steps=3).run()
 
     assert len(inside) == 6

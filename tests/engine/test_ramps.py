@@ -56,7 +56,9 @@ def test_a_cycle_repeats_itself_and_comes_back_as_it_went(shape: Shape) -> None:
     cycle = Cycle(0.0, 1.0, period=10, shape=shape)
 
     assert [cycle(step) for step in range(10)] == [cycle(step) for step in range(70, 80)]
-    assert [cycle(step) for step in range(11)] == pytest.approx([cycle(10 - step) for step in range(11)])
+    assert [cycle(step) for step in range(11)] == pytest.approx(
+        [cycle(10 - step) for step in range(11)]
+    )
     assert cycle(5) == 1.0
 
 

@@ -93,7 +93,9 @@ def test_without_a_listener_it_is_a_warning() -> None:
 
 
 @pytest.mark.parametrize("randomness", ["sample", "batch", "none"])
-def test_a_generator_of_the_data_set_is_keyed_where_it_was_seen_to_be_drawn_from(randomness: str) -> None:
+def test_a_generator_of_the_data_set_is_keyed_where_it_was_seen_to_be_drawn_from(
+    randomness: str,
+) -> None:
     whole, notes, exactness = told(Private(), shuffle=True, randomness=randomness)
     by_workers, _, _ = told(Private(), shuffle=True, randomness=randomness, workers=2)
     loader = Loader(Private(), batch_size=4, collate=list, shuffle=True, randomness=randomness)  # type: ignore[arg-type]
@@ -118,7 +120,9 @@ def test_a_generator_that_loading_does_not_draw_from_is_left_alone() -> None:
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("randomness", ["sample", "batch", "none"])
 def test_what_takes_a_key_is_given_it(workers: int, randomness: str) -> None:
-    batches, notes, exactness = told(Augmented(), workers=workers, randomness=randomness, shuffle=True)
+    batches, notes, exactness = told(
+        Augmented(), workers=workers, randomness=randomness, shuffle=True
+    )
 
     assert (notes, exactness) == ([], "exact (plan)")
     assert batches == told(Augmented(), randomness=randomness, shuffle=True)[0]

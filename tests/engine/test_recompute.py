@@ -1,4 +1,5 @@
-"""Activations that are computed again give the same gradients, draws and statistics, and take less memory."""
+"""Activations that are computed again give the same gradients, draws and statistics, and take less
+memory."""
 
 from __future__ import annotations
 
@@ -21,7 +22,11 @@ class Block(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.up, self.norm, self.drop = nn.Linear(width, width), nn.BatchNorm1d(width), nn.Dropout(0.3)
+        self.up, self.norm, self.drop = (
+            nn.Linear(width, width),
+            nn.BatchNorm1d(width),
+            nn.Dropout(0.3),
+        )
 
     def forward(self, x: Tensor, *, scale: float = 1.0) -> Tensor:
         return x + scale * self.drop(torch.tanh(self.norm(self.up(x))))  # type: ignore[no-any-return]

@@ -120,9 +120,17 @@ def test_a_mean_over_nothing_is_a_sum_of_nothing_and_gives_no_gradient() -> None
 
 
 def test_nothing_is_computed_otherwise_while_it_is_watched() -> None:
-    plain = (nn.CrossEntropyLoss()(X, Y), (X[MASK] * 2).mean(), torch.stack([X.sum(), X.mean()]).prod())
+    plain = (
+        nn.CrossEntropyLoss()(X, Y),
+        (X[MASK] * 2).mean(),
+        torch.stack([X.sum(), X.mean()]).prod(),
+    )
     with Reductions(4):
-        watched = (nn.CrossEntropyLoss()(X, Y), (X[MASK] * 2).mean(), torch.stack([X.sum(), X.mean()]).prod())
+        watched = (
+            nn.CrossEntropyLoss()(X, Y),
+            (X[MASK] * 2).mean(),
+            torch.stack([X.sum(), X.mean()]).prod(),
+        )
 
     assert same_bits(list(plain), list(watched))
 
@@ -161,7 +169,9 @@ class Both(Focal):
         }
 
 
-def trained(criterion: nn.Module, micro: int, **given: Any) -> tuple[dict[str, Any], MemoryRecorder]:
+def trained(
+    criterion: nn.Module, micro: int, **given: Any
+) -> tuple[dict[str, Any], MemoryRecorder]:
     """Weights and curves of two steps, of 12 and 8 samples, in double precision."""
     model, recorder = net(dtype=torch.float64), MemoryRecorder()
     process = Supervised(model, criterion, torch.optim.SGD(model.parameters(), lr=0.05), **given)
@@ -177,8 +187,12 @@ def test_a_criterion_of_the_user_s_counts_micro_batches_as_one_batch(criterion: 
 
     for name, weight in whole.items():
         torch.testing.assert_close(parts[name], weight, rtol=1e-12, atol=1e-12)
-    assert [(name, step) for name, step, _ in found.points] == [(name, step) for name, step, _ in expected.points]
-    assert [value for *_, value in found.points] == pytest.approx([value for *_, value in expected.points], rel=1e-12)
+    assert [(name, step) for name, step, _ in found.points] == [
+        (name, step) for name, step, _ in expected.points
+    ]
+    assert [value for *_, value in found.points] == pytest.approx(
+        [value for *_, value in expected.points], rel=1e-12
+    )
 
 
 def test_a_loss_that_cannot_be_added_up_is_refused_where_there_are_parts_and_only_there() -> None:
@@ -205,13 +219,20 @@ def test_what_is_evaluated_with_such_a_loss_counts_by_its_samples() -> None:
     found, _ = evaluate(process, Loader(points(20), batch_size=8, split="valid"), split="valid")
 
     expected = [
-        float(process.validation_step(batch)["loss"]) * len(batch[0]) for batch in Loader(points(20), batch_size=8)
+        float(process.validation_step(batch)["loss"]) * len(batch[0])
+        for batch in Loader(points(20), batch_size=8)
     ]
     assert found["valid/loss"] == pytest.approx(sum(expected) / 20)
 
 
-@given(st.lists(st.lists(st.sampled_from([-100, 0, 1, 2]), min_size=1, max_size=4), min_size=1, max_size=4))
-def test_whatever_is_ignored_where_the_sum_of_the_parts_is_the_whole(parts: list[list[int]]) -> None:
+@given(
+    st.lists(
+        st.lists(st.sampled_from([-100, 0, 1, 2]), min_size=1, max_size=4), min_size=1, max_size=4
+    )
+)
+def test_whatever_is_ignored_where_the_sum_of_the_parts_is_the_whole(
+    parts: list[list[int]],
+) -> None:
     draw = torch.Generator().manual_seed(0)
     target = torch.tensor([each for part in parts for each in part])
     scores = torch.randn(len(target), 3, generator=draw, dtype=torch.float64, requires_grad=True)
@@ -235,7 +256,9 @@ def test_a_mean_over_all_of_its_samples_is_itself_to_the_last_bit() -> None:
     assert same_bits(WeighedMean(mean, 7).share(7), mean)
 
 
-def test_micro_batches_of_which_nothing_is_ignored_are_weighted_to_the_bits_of_plain_means() -> None:
+def test_micro_batches_of_which_nothing_is_ignored_are_weighted_to_the_bits_of_plain_means() -> (
+    None
+):
     class Plain(Supervised):
         def forward_step(self, batch: Any) -> Any:
             loss = F.cross_entropy(self.model(batch[0]), batch[1])

@@ -19,7 +19,9 @@ from engine.toys import Noisy, hard_net, loader, same_bits, supervised
 def run_of(folder: Path, *, stop_at: int = 0, **given: Any) -> Engine:
     """Two epochs of three steps with all that resuming has to bring back."""
     model = hard_net()
-    backward = Backward(torch.optim.AdamW(model.parameters(), lr=0.01), schedule=WarmupCosine(warmup_steps=2))
+    backward = Backward(
+        torch.optim.AdamW(model.parameters(), lr=0.01), schedule=WarmupCosine(warmup_steps=2)
+    )
     runs = Engine(
         supervised(model, backward=backward),
         Loader(Noisy(), batch_size=8, shuffle=True),
@@ -55,7 +57,9 @@ def test_an_engine_without_a_checkpoint_begins_anew(tmp_path: Path) -> None:
     assert runs.run().step == 6
 
 
-def test_the_curves_go_back_to_the_step_that_is_resumed_and_what_is_later_is_set_aside(tmp_path: Path) -> None:
+def test_the_curves_go_back_to_the_step_that_is_resumed_and_what_is_later_is_set_aside(
+    tmp_path: Path,
+) -> None:
     run_of(tmp_path).run()
     resumed = run_of(tmp_path)
     memory = resumed.recorder
@@ -85,7 +89,9 @@ def test_a_damaged_checkpoint_is_passed_over_and_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("where", ["engine", "loader", "both"])
-def test_the_seed_is_given_once_and_holds_for_order_steps_and_evaluation(where: str, tmp_path: Path) -> None:
+def test_the_seed_is_given_once_and_holds_for_order_steps_and_evaluation(
+    where: str, tmp_path: Path
+) -> None:
     def trained(folder: str, seed: int) -> Engine:
         runs = run_of(tmp_path / folder, **({} if where == "loader" else {"seed": seed}))
         if where != "engine":
@@ -105,4 +111,6 @@ def test_the_seed_is_given_once_and_holds_for_order_steps_and_evaluation(where: 
     assert not same_bits(capture(one), capture(other))
     orders = [list(next(iter(each.source.tasks(0, 0)))[2]) for each in (one, same, other)]  # type: ignore[attr-defined]
     assert orders[0] == orders[1] != orders[2]
-    assert orders[0] == list(next(iter(Loader(Noisy(), batch_size=8, shuffle=True, seed=3).tasks(0, 0)))[2])
+    assert orders[0] == list(
+        next(iter(Loader(Noisy(), batch_size=8, shuffle=True, seed=3).tasks(0, 0)))[2]
+    )

@@ -1,4 +1,5 @@
-"""States of the generators by name: a part of a program draws the same in every run, in whichever process."""
+"""States of the generators by name: a part of a program draws the same in every run, in whichever
+process."""
 
 from __future__ import annotations
 
@@ -21,8 +22,14 @@ SRC = Path(__file__).resolve().parents[2] / "src"
 
 
 def draw() -> tuple[Any, ...]:
-    """From each generator; the second Gaussian of a pair is kept by numpy and `random` for the next call."""
-    return (*torch.randn(3).tolist(), *np.random.randn(3).tolist(), random.random(), random.gauss(0, 1))
+    """From each generator; the second Gaussian of a pair is kept by numpy and `random` for the next
+    call."""
+    return (
+        *torch.randn(3).tolist(),
+        *np.random.randn(3).tolist(),
+        random.random(),
+        random.gauss(0, 1),
+    )
 
 
 @pytest.mark.row("C29")
@@ -38,7 +45,9 @@ def test_all_generators_go_back_to_where_they_were(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_rng_state_all", lambda: ["of device 0", "of device 1"])
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda state, device: devices.append((device, state)))
+    monkeypatch.setattr(
+        torch.cuda, "set_rng_state", lambda state, device: devices.append((device, state))
+    )
     set_state(get_state())
     assert devices == [(0, "of device 0")]
 
@@ -59,11 +68,15 @@ print(torch.randperm(20).tolist(), np.random.permutation(20).tolist())
 
 
 @pytest.mark.row("C30")
-def test_a_marked_split_is_the_same_in_another_process_with_another_seed_and_the_rest_is_free(tmp_path: Path) -> None:
+def test_a_marked_split_is_the_same_in_another_process_with_another_seed_and_the_rest_is_free(
+    tmp_path: Path,
+) -> None:
     def run(seed: int) -> list[str]:
         command = [sys.executable, "-c", PROGRAM, str(tmp_path / "rnd"), str(seed)]
         env = {**os.environ, "PYTHONPATH": str(SRC)}
-        return subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout.splitlines()
+        return subprocess.run(
+            command, env=env, capture_output=True, text=True, check=True
+        ).stdout.splitlines()
 
     first, second = run(1), run(2)
 
@@ -122,7 +135,8 @@ class Drawn(Dataset[Any]):
 
     def __getitem__(self, index: int) -> Any:
         return torch.tensor(
-            [index, float(torch.rand(())), float(np.random.rand()), random.random()], dtype=torch.float64
+            [index, float(torch.rand(())), float(np.random.rand()), random.random()],
+            dtype=torch.float64,
         )
 
 
@@ -140,4 +154,6 @@ def test_one_call_fixes_all_generators_also_those_of_workers_and_says_what_was_s
     assert epoch(seed) == first
     assert epoch(seed + 1) != first
     for column in (1, 2, 3):
-        assert len({row[column] for row in first[:-1]}) == 8  # no worker draws what another one does
+        assert (
+            len({row[column] for row in first[:-1]}) == 8
+        )  # no worker draws what another one does

@@ -1,4 +1,5 @@
-"""Orders other than a shuffle: each a pure function of seed, epoch and position, with the shares it promises."""
+"""Orders other than a shuffle: each a pure function of seed, epoch and position, with the shares it
+promises."""
 
 from __future__ import annotations
 
@@ -52,7 +53,9 @@ SAMPLERS: dict[str, Any] = {
 
 
 def made(sampler: Any, *, seed: int = 0, dataset: Any = None, batch_size: int = 4) -> Order:
-    return order_of(sampler, dataset or Words(), seed=seed, batch_size=batch_size, name="data.train.sampler")
+    return order_of(
+        sampler, dataset or Words(), seed=seed, batch_size=batch_size, name="data.train.sampler"
+    )
 
 
 def whole(order: Order, epoch: int = 0) -> list[int]:
@@ -66,7 +69,10 @@ def test_starting_anywhere_gives_what_running_there_would_have_given(
 ) -> None:
     order = made(sampler)
 
-    assert made(sampler).indices(epoch, start, count).tolist() == whole(order, epoch)[start : start + count]
+    assert (
+        made(sampler).indices(epoch, start, count).tolist()
+        == whole(order, epoch)[start : start + count]
+    )
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS.values(), ids=list(SAMPLERS))
@@ -77,7 +83,9 @@ def test_every_seed_and_every_epoch_has_an_order_of_its_own(sampler: Any) -> Non
 
 
 def test_samples_come_as_often_as_they_weigh() -> None:
-    counts = Counter(whole(made(Weighted([1.0, 2.0, 0.0, 5.0], num_samples=80_000), dataset=Words(4))))
+    counts = Counter(
+        whole(made(Weighted([1.0, 2.0, 0.0, 5.0], num_samples=80_000), dataset=Words(4)))
+    )
 
     assert counts[2] == 0
     for index, share in ((0, 1 / 8), (1, 2 / 8), (3, 5 / 8)):
@@ -166,7 +174,9 @@ def test_a_misspelt_attribute_is_told_with_the_nearest() -> None:
 OF_TORCH: dict[str, Any] = {
     "sequential": lambda: SequentialSampler(Words()),
     "random": lambda: RandomSampler(Words()),
-    "random with a generator": lambda: RandomSampler(Words(), generator=torch.Generator().manual_seed(1)),
+    "random with a generator": lambda: RandomSampler(
+        Words(), generator=torch.Generator().manual_seed(1)
+    ),
     "weighted": lambda: WeightedRandomSampler([1.0] * 40, 50),
     "part": lambda: SubsetRandomSampler(range(5, 20)),
     "distributed": lambda: DistributedSampler(Words(), num_replicas=2, rank=1, seed=3),
@@ -194,7 +204,9 @@ def test_a_sampler_that_draws_from_a_generator_of_its_own_is_refused() -> None:
         def __iter__(self) -> Iterator[int]:
             return iter(self.rng.permutation(40).tolist())
 
-    with pytest.raises(InputError, match=r"data\.train\.sampler: Private gives another order each time"):
+    with pytest.raises(
+        InputError, match=r"data\.train\.sampler: Private gives another order each time"
+    ):
         made(Private())
 
 
@@ -217,7 +229,9 @@ def test_batches_of_a_batch_sampler_are_batches_and_several_make_a_step() -> Non
         window.batches for window in windows[1:]
     ]
     assert sorted(index for batch in loader() for index in batch) == list(range(15))
-    assert list(loader()) == [batch for window in loader().windows(0, 0) for batch in window.batches]
+    assert list(loader()) == [
+        batch for window in loader().windows(0, 0) for batch in window.batches
+    ]
 
 
 def test_a_batch_sampler_of_torch_shuffles_by_the_seed() -> None:

@@ -1,4 +1,5 @@
-"""Saving: when, which one is the best, which ones stay, and that nothing is lost when it goes wrong."""
+"""Saving: when, which one is the best, which ones stay, and that nothing is lost when it goes
+wrong."""
 
 from __future__ import annotations
 
@@ -15,12 +16,33 @@ from torch.utils.data import TensorDataset
 from assay.core.errors import CheckpointError, InputError
 from assay.core.facts import Saved, Warned
 from assay.core.ports import MemoryRecorder
-from assay.engine import Backward, Engine, Evaluate, Loader, NonFiniteError, Save, Saver, WarmupCosine, Where
+from assay.engine import (
+    Backward,
+    Engine,
+    Evaluate,
+    Loader,
+    NonFiniteError,
+    Save,
+    Saver,
+    WarmupCosine,
+    Where,
+)
 from assay.engine.checkpoint.codec import digest
 from assay.engine.checkpoint.engine_state import capture, restore
 from assay.engine.checkpoint.folder import load
 from assay.engine.data.patience import WorkerError
-from engine.toys import Noisy, engine, hard_net, heard, loader, net, points, same_bits, supervised, weights_of
+from engine.toys import (
+    Noisy,
+    engine,
+    hard_net,
+    heard,
+    loader,
+    net,
+    points,
+    same_bits,
+    supervised,
+    weights_of,
+)
 
 
 class Scripted:
@@ -41,11 +63,15 @@ def steps_in(folder: Path) -> list[int]:
     return [manifest.step for manifest in Saver(folder).complete()[0]]
 
 
-def saving(folder: Path, *, keep: int = 3, process: Any = None, **given: Any) -> tuple[Engine, MemoryRecorder]:
+def saving(
+    folder: Path, *, keep: int = 3, process: Any = None, **given: Any
+) -> tuple[Engine, MemoryRecorder]:
     """Two epochs of three steps, saved as given."""
     recorder = MemoryRecorder()
     runs = engine(
-        process, recorder=recorder, **{name: given.pop(name) for name in ("epochs", "steps") if name in given}
+        process,
+        recorder=recorder,
+        **{name: given.pop(name) for name in ("epochs", "steps") if name in given},
     )
     runs.bus.extend(Save(Saver(folder, keep=keep), **given).handlers())
     return runs, recorder
@@ -54,10 +80,16 @@ def saving(folder: Path, *, keep: int = 3, process: Any = None, **given: Any) ->
 def judged(
     folder: Path, values: Sequence[float], *, mode: Any = "max", keep: int = 1, **given: Any
 ) -> tuple[Engine, list[tuple[Any, ...]]]:
-    """One step an epoch, `values` as its metric, all of what Save does; and what it told about the best."""
+    """One step an epoch, `values` as its metric, all of what Save does; and what it told about the
+    best."""
     told: list[tuple[Any, ...]] = []
     recorder = MemoryRecorder()
-    runs = engine(supervised(metrics={"acc": Scripted(values)}), loader(8), epochs=len(values), recorder=recorder)
+    runs = engine(
+        supervised(metrics={"acc": Scripted(values)}),
+        loader(8),
+        epochs=len(values),
+        recorder=recorder,
+    )
     runs.bus.extend(Evaluate({"valid": loader(4)}).handlers())
     save = Save(
         Saver(folder, keep=keep),
@@ -87,7 +119,9 @@ def judged(
         ("never", []),
     ],
 )
-def test_it_saves_at_its_period_and_once_at_the_end(every: str, steps: list[int], tmp_path: Path) -> None:
+def test_it_saves_at_its_period_and_once_at_the_end(
+    every: str, steps: list[int], tmp_path: Path
+) -> None:
     runs, recorder = saving(tmp_path, keep=99, every=every)
     told = heard(runs)
 
@@ -95,14 +129,20 @@ def test_it_saves_at_its_period_and_once_at_the_end(every: str, steps: list[int]
 
     assert steps_in(tmp_path) == steps
     facts = [fact for fact in recorder.facts if isinstance(fact, Saved)]
-    assert [(fact.step, fact.kind, fact.best) for fact in facts] == [(step, "checkpoint", False) for step in steps]
+    assert [(fact.step, fact.kind, fact.best) for fact in facts] == [
+        (step, "checkpoint", False) for step in steps
+    ]
     assert [fact.name for fact in facts] == [f"step-{step:09d}" for step in steps]
     assert all(fact.size_bytes > 0 for fact in facts)
     assert told.count("checkpoint_begin") == told.count("checkpoint_end") == len(steps)
 
 
 def test_rotation_keeps_the_newest_and_with_them_the_best(tmp_path: Path) -> None:
-    values = [0.1, 0.9, *([0.2] * 19)]  # after every fifth step and at the end: the best is that of step 10
+    values = [
+        0.1,
+        0.9,
+        *([0.2] * 19),
+    ]  # after every fifth step and at the end: the best is that of step 10
     runs = engine(supervised(metrics={"acc": Scripted(values)}), loader(8), steps=104)
     runs.bus.extend(Evaluate({"valid": loader(4)}, every="5 steps").handlers())
     saver = Saver(tmp_path, keep=3)
@@ -118,7 +158,9 @@ def test_rotation_keeps_the_newest_and_with_them_the_best(tmp_path: Path) -> Non
 
 
 @pytest.mark.row("E38")
-def test_of_a_hundred_steps_three_checkpoints_stay_beside_the_best_and_the_final_one(tmp_path: Path) -> None:
+def test_of_a_hundred_steps_three_checkpoints_stay_beside_the_best_and_the_final_one(
+    tmp_path: Path,
+) -> None:
     values = [0.1, 0.9, *([0.2] * 8)]
     runs = engine(supervised(metrics={"acc": Scripted(values)}), loader(8), steps=100)
     runs.bus.extend(Evaluate({"valid": loader(4)}, every="10 steps").handlers())
@@ -129,16 +171,28 @@ def test_of_a_hundred_steps_three_checkpoints_stay_beside_the_best_and_the_final
     runs.run()
 
     assert steps_in(tmp_path) == [20, 70, 80, 90, 100]
-    assert (saver.find("best").step, saver.find("final").step, saver.find("latest").step) == (20, 100, 100)
+    assert (saver.find("best").step, saver.find("final").step, saver.find("latest").step) == (
+        20,
+        100,
+        100,
+    )
     longer, _ = saving(tmp_path, every="10 steps", steps=130)
     restore(longer, saver.newest()[1])
     longer.run()
-    assert steps_in(tmp_path) == [20, 100, 110, 120, 130]  # what was final once is one of three from then on
+    assert steps_in(tmp_path) == [
+        20,
+        100,
+        110,
+        120,
+        130,
+    ]  # what was final once is one of three from then on
     assert saver.find("final").step == 130
 
 
 @pytest.mark.parametrize("interrupts", [False, True])
-def test_a_run_that_was_interrupted_has_no_final_checkpoint(interrupts: bool, tmp_path: Path) -> None:
+def test_a_run_that_was_interrupted_has_no_final_checkpoint(
+    interrupts: bool, tmp_path: Path
+) -> None:
     runs, _ = saving(tmp_path)
     runs.on("step_end", every=2)(lambda: runs.stop("enough", interrupts=interrupts))
 
@@ -266,11 +320,18 @@ def test_only_what_improves_is_the_best_and_nan_never_is(
 
     runs.run()
 
-    assert told == [("valid/acc", mode, values[step - 1], step, f"step-{step:09d}") for step in best]
+    assert told == [
+        ("valid/acc", mode, values[step - 1], step, f"step-{step:09d}") for step in best
+    ]
     assert Saver(tmp_path).best() == (f"step-{best[-1]:09d}" if best else None)
     if best:
         last = best[-1]
-        assert runs.state.best == {"metric": "valid/acc", "mode": mode, "value": values[last - 1], "step": last}
+        assert runs.state.best == {
+            "metric": "valid/acc",
+            "mode": mode,
+            "value": values[last - 1],
+            "step": last,
+        }
     else:
         assert runs.state.best is None
 
@@ -322,7 +383,9 @@ def test_the_metric_of_any_of_several_splits_can_decide(tmp_path: Path) -> None:
 def test_the_evaluation_at_the_end_can_be_the_best(tmp_path: Path) -> None:
     runs = engine(supervised(metrics={"acc": Scripted([0.1, 0.5])}), loader(8), steps=5)
     runs.bus.extend(Evaluate({"valid": loader(4)}, every="3 steps").handlers())
-    save = Save(Saver(tmp_path), every="2 steps", best=("valid/acc", "max"), evaluate_every="3 steps")
+    save = Save(
+        Saver(tmp_path), every="2 steps", best=("valid/acc", "max"), evaluate_every="3 steps"
+    )
     runs.bus.extend(save.handlers())
 
     runs.run()
@@ -366,9 +429,12 @@ def test_a_checkpoint_that_is_the_best_is_told_to_be(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("metric", "fix"), [("valid/ac", "did you mean `valid/acc`?"), ("vaild/acc", "valid/acc"), ("x", "there are: ")]
+    ("metric", "fix"),
+    [("valid/ac", "did you mean `valid/acc`?"), ("vaild/acc", "valid/acc"), ("x", "there are: ")],
 )
-def test_a_metric_that_is_not_measured_is_named_at_the_first_evaluation(metric: str, fix: str, tmp_path: Path) -> None:
+def test_a_metric_that_is_not_measured_is_named_at_the_first_evaluation(
+    metric: str, fix: str, tmp_path: Path
+) -> None:
     runs, _ = judged(tmp_path, [0.1, 0.2], best=(metric, "max"))
 
     with pytest.raises(InputError, match=f"best names '{metric}'") as caught:
@@ -384,18 +450,24 @@ def test_a_metric_that_is_not_measured_is_named_at_the_first_evaluation(metric: 
 def hard(folder: Path, every: str) -> Engine:
     model = hard_net()
     backward = Backward(
-        torch.optim.AdamW(model.parameters(), lr=0.01), schedule=WarmupCosine(warmup_steps=2), clip_norm=1.0
+        torch.optim.AdamW(model.parameters(), lr=0.01),
+        schedule=WarmupCosine(warmup_steps=2),
+        clip_norm=1.0,
     )
     process = supervised(model, backward=backward)
     runs = engine(process, Loader(Noisy(), batch_size=8, shuffle=True, micro_batch_size=4))
     runs.bus.extend(Evaluate({"valid": loader(4)}).handlers())
-    save = Save(Saver(folder, keep=99), every=every, best=("valid/loss", "min"), evaluate_every="1 epoch")
+    save = Save(
+        Saver(folder, keep=99), every=every, best=("valid/loss", "min"), evaluate_every="1 epoch"
+    )
     runs.bus.extend(save.handlers())
     return runs
 
 
 @pytest.mark.parametrize("step", [1, 2, 3, 4, 5, 6])
-def test_going_on_from_the_files_of_any_step_ends_with_the_same_bits(step: int, tmp_path: Path) -> None:
+def test_going_on_from_the_files_of_any_step_ends_with_the_same_bits(
+    step: int, tmp_path: Path
+) -> None:
     whole = hard(tmp_path / "whole", "1 step")
     whole.run()
     resumed = hard(tmp_path / "resumed", "1 step")
@@ -410,7 +482,8 @@ def test_going_on_from_the_files_of_any_step_ends_with_the_same_bits(step: int, 
 
 
 class Graph(nn.Module):
-    """Words beside each other in a graph: an adjacency matrix, and an embedding, whose gradients are sparse."""
+    """Words beside each other in a graph: an adjacency matrix, and an embedding, whose gradients
+    are sparse."""
 
     def __init__(self, layout: torch.layout) -> None:
         super().__init__()
@@ -421,13 +494,17 @@ class Graph(nn.Module):
         self.head = nn.Linear(4, 2)
 
     def forward(self, words: torch.Tensor) -> torch.Tensor:
-        return self.head(self.embedding(words) + torch.sparse.mm(self.edges, torch.ones(20, 4))[words])
+        return self.head(
+            self.embedding(words) + torch.sparse.mm(self.edges, torch.ones(20, 4))[words]
+        )
 
 
 def graph(folder: Path, layout: torch.layout) -> Engine:
     model = Graph(layout)
     data = TensorDataset(torch.arange(20), points(20).tensors[1])
-    runs = engine(supervised(model), Loader(data, batch_size=8, shuffle=True))  # momentum: of what is sparse too
+    runs = engine(
+        supervised(model), Loader(data, batch_size=8, shuffle=True)
+    )  # momentum: of what is sparse too
     runs.bus.extend(Save(Saver(folder, keep=99), every="1 step").handlers())
     return runs
 
@@ -444,7 +521,9 @@ def test_a_model_and_an_optimizer_with_sparse_tensors_go_on_to_the_same_bits(
 
     resumed.run()
 
-    momentum = whole.process.backward.optimizers[""].state[whole.process.model.embedding.weight]["momentum_buffer"]
+    momentum = whole.process.backward.optimizers[""].state[whole.process.model.embedding.weight][
+        "momentum_buffer"
+    ]
     assert momentum.is_sparse
     assert digest(capture(resumed)) == digest(capture(whole))
 
@@ -512,7 +591,9 @@ def test_what_cannot_be_kept_is_named_before_the_first_step(tmp_path: Path) -> N
 
 def spoilt(batches: int = 3) -> Iterable[Any]:
     """The last of the batches holds a NaN."""
-    out = [tuple(part.clone() for part in points(8, seed=number).tensors) for number in range(batches)]
+    out = [
+        tuple(part.clone() for part in points(8, seed=number).tensors) for number in range(batches)
+    ]
     out[-1][0][0, 0] = math.nan
     return out
 
@@ -525,7 +606,9 @@ def failing(folder: Path, model: nn.Module, **given: Any) -> tuple[Engine, Memor
 
 
 @pytest.mark.parametrize("every", ["1 epoch", "2 steps", "1 step"])
-def test_a_non_finite_stop_leaves_a_keypoint_of_the_state_before_the_step(every: str, tmp_path: Path) -> None:
+def test_a_non_finite_stop_leaves_a_keypoint_of_the_state_before_the_step(
+    every: str, tmp_path: Path
+) -> None:
     runs, _ = failing(tmp_path, net(), every=every)
     good = engine(supervised(net()), spoilt(), steps=2)
     good.run()
@@ -551,7 +634,9 @@ def test_who_saves_never_gets_no_keypoint_either(tmp_path: Path) -> None:
     assert steps_in(tmp_path) == []
 
 
-def test_running_statistics_that_the_step_spoilt_are_kept_as_they_were_before_it(tmp_path: Path) -> None:
+def test_running_statistics_that_the_step_spoilt_are_kept_as_they_were_before_it(
+    tmp_path: Path,
+) -> None:
     runs, recorder = failing(tmp_path, hard_net(), every="1 epoch")
 
     with pytest.raises(NonFiniteError):
@@ -559,10 +644,14 @@ def test_running_statistics_that_the_step_spoilt_are_kept_as_they_were_before_it
 
     assert steps_in(tmp_path) == [2]
     assert not [fact for fact in recorder.facts if isinstance(fact, Warned)]
-    assert all(each.isfinite().all() for each in load(tmp_path / "step-000000002")["model"].values())
+    assert all(
+        each.isfinite().all() for each in load(tmp_path / "step-000000002")["model"].values()
+    )
 
 
-def test_running_statistics_that_were_spoilt_before_are_not_kept_and_that_is_said(tmp_path: Path) -> None:
+def test_running_statistics_that_were_spoilt_before_are_not_kept_and_that_is_said(
+    tmp_path: Path,
+) -> None:
     model = hard_net()
     runs, recorder = failing(tmp_path, model, every="1 epoch")
     runs.on("step_end", every=2)(lambda: nn.init.constant_(model[1].running_mean, math.nan))

@@ -1,4 +1,5 @@
-"""Checkpoints on disk: nothing half-written counts, nothing damaged is believed, nothing wanted is deleted."""
+"""Checkpoints on disk: nothing half-written counts, nothing damaged is believed, nothing wanted is
+deleted."""
 
 from __future__ import annotations
 
@@ -36,7 +37,10 @@ def saver(tmp_path: Path) -> Saver:
 
 def state(step: int) -> dict[str, Any]:
     """Two parts that say which step they are of."""
-    return {"model": {"w": torch.arange(4.0) + step, "b": torch.tensor(step)}, "state": {"step": step, "seen": (1, 2)}}
+    return {
+        "model": {"w": torch.arange(4.0) + step, "b": torch.tensor(step)},
+        "state": {"step": step, "seen": (1, 2)},
+    }
 
 
 def save(saver: Saver, *steps: int, **options: Any) -> None:
@@ -61,7 +65,12 @@ def test_what_was_saved_is_loaded(saver: Saver) -> None:
 
     assert digest(saver.load()) == digest(state(12))
     (manifest,) = saver.complete()[0]
-    assert (manifest.name, manifest.step, manifest.epoch, manifest.samples) == ("step-000000012", 12, 1, 96)
+    assert (manifest.name, manifest.step, manifest.epoch, manifest.samples) == (
+        "step-000000012",
+        12,
+        1,
+        96,
+    )
     assert manifest.info == {"valid/acc": 0.5}
     assert manifest.kind == "checkpoint"
 
@@ -74,7 +83,13 @@ def test_any_state_goes_in(saver: Saver) -> None:
         "nothing": None,
         "tensor": torch.eye(2, dtype=torch.bfloat16),
         "module": net.state_dict(),
-        "odd": {"__metadata__": base, "a\udc80": torch.ones(1), "\n": torch.zeros(()), "": torch.empty(0, 3), 5: base},
+        "odd": {
+            "__metadata__": base,
+            "a\udc80": torch.ones(1),
+            "\n": torch.zeros(()),
+            "": torch.empty(0, 3),
+            5: base,
+        },
         "overlapping": [base[:5], base[3:], base.reshape(2, 4), base.view(torch.int32), base],
         "complex": [torch.tensor([1 + 2j]), torch.tensor([1 + 2j], dtype=torch.complex128).conj()],
     }
@@ -136,10 +151,14 @@ def test_what_is_loaded_lies_in_memory_as_torch_lays_it_out(saver: Saver) -> Non
 
     loaded = saver.load()["model"]
 
-    assert {tensor.data_ptr() % 64 for tensor in loaded} == {0}  # sums depend on it in their last bits
+    assert {tensor.data_ptr() % 64 for tensor in loaded} == {
+        0
+    }  # sums depend on it in their last bits
 
 
-@pytest.mark.parametrize("name", ["../model", "/model", "a/b", "", "ü", ".hidden", "manifest", "a b"])
+@pytest.mark.parametrize(
+    "name", ["../model", "/model", "a/b", "", "ü", ".hidden", "manifest", "a b"]
+)
 def test_a_part_needs_a_name_that_a_file_can_have(saver: Saver, name: str) -> None:
     with pytest.raises(CheckpointError, match="cannot be called"):
         saver.save({name: 1}, Where(step=1))
@@ -184,11 +203,15 @@ def test_a_complete_checkpoint_of_a_step_is_kept_as_it_is(saver: Saver) -> None:
     manifest = saver.save(state(99), Where(step=5))
 
     assert manifest.samples == 40
-    assert {path.name: path.read_bytes() for path in (saver.folder / "step-000000005").iterdir()} == files
+    assert {
+        path.name: path.read_bytes() for path in (saver.folder / "step-000000005").iterdir()
+    } == files
 
 
 @pytest.mark.parametrize("damage", ["no manifest", "a file is gone", "newer format"])
-def test_what_is_no_usable_checkpoint_of_a_step_makes_way_without_being_deleted(saver: Saver, damage: str) -> None:
+def test_what_is_no_usable_checkpoint_of_a_step_makes_way_without_being_deleted(
+    saver: Saver, damage: str
+) -> None:
     save(saver, 5)
     folder = saver.folder / "step-000000005"
     match damage:
@@ -251,7 +274,11 @@ def test_a_checkpoint_saved_to_be_the_best_is_there_when_it_becomes_that(tmp_pat
         assert step in steps(saver)
         saver.set_best(f"step-{step:09d}", metric="acc", mode="max", value=step)
 
-        assert steps(saver) == [1, 2, step]  # the one it replaces is gone, and it takes no other's place
+        assert steps(saver) == [
+            1,
+            2,
+            step,
+        ]  # the one it replaces is gone, and it takes no other's place
 
     assert digest(saver.load("best")) == digest(state(4))
 
@@ -327,14 +354,18 @@ def test_the_three_kinds_grow_as_they_should_and_each_carries_its_info(tmp_path:
     assert [(each.step, dict(each.info)) for each in every] == [
         (i, {"b": i}) for i in [*range(10), 7, 8, 9, *range(10)]
     ]
-    assert all(json.loads((each.path / "manifest.json").read_text())["info"] == each.info for each in every)
+    assert all(
+        json.loads((each.path / "manifest.json").read_text())["info"] == each.info for each in every
+    )
     assert all(saver.load(each.name) == saver.load(each) == {"a": each.step} for each in every)
     assert saver.load(saver.save_keypoint(11, {"a": 11})) == {"a": 11}
     assert "{'b': 0}" in repr(every[0])
 
 
 @pytest.mark.row("C35")
-def test_the_info_appears_with_its_file_or_not_at_all(saver: Saver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_info_appears_with_its_file_or_not_at_all(
+    saver: Saver, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen = []
     replace = os.replace
 
@@ -399,7 +430,9 @@ def test_any_state_goes_into_each_of_the_three(saver: Saver, kind: str) -> None:
 
 
 @pytest.mark.row("C37")
-def test_one_loader_for_paths_names_steps_the_latest_and_the_best(saver: Saver, tmp_path: Path) -> None:
+def test_one_loader_for_paths_names_steps_the_latest_and_the_best(
+    saver: Saver, tmp_path: Path
+) -> None:
     for step in (1, 2, 3):
         saver.save_checkpoint(step, {"at": step})
     saver.save_keypoint(2, {"at": "keypoint"})
@@ -434,7 +467,11 @@ def test_a_part_is_read_alone_and_compared_without_being_read(saver: Saver) -> N
 
     first, second, third = (saver.find(step) for step in (1, 2, 3))
     assert first.digest_of("model") == second.digest_of("model") != third.digest_of("model")
-    assert first.digest_of("optimizer") != second.digest_of("optimizer") == third.digest_of("optimizer")
+    assert (
+        first.digest_of("optimizer")
+        != second.digest_of("optimizer")
+        == third.digest_of("optimizer")
+    )
     (saver.folder / "step-000000003" / "optimizer.json").write_text("{}")
     shutil.copytree(saver.folder / "step-000000002", saver.folder.parent / "alone")
     for path in saver.folder.parent.glob("alone/optimizer*"):
@@ -494,7 +531,9 @@ def test_a_checkpoint_named_by_time_and_loss_gives_back_epoch_and_best(tmp_path:
     assert caught.value.fix == "There are: time, step, epoch, acc."
 
 
-@pytest.mark.parametrize("template", ["../{loss}", "{loss}/x", "a b{loss}", ".{loss}", "x.tmp", "a.left-1", ""])
+@pytest.mark.parametrize(
+    "template", ["../{loss}", "{loss}/x", "a b{loss}", ".{loss}", "x.tmp", "a.left-1", ""]
+)
 def test_a_name_made_by_a_template_stays_in_its_folder(tmp_path: Path, template: str) -> None:
     saver = Saver(tmp_path / "here", name=template)
     try:
@@ -597,7 +636,12 @@ def test_what_is_no_checkpoint_is_skipped_with_the_reason(saver: Saver) -> None:
 
     assert [manifest.step for manifest in found] == [1]
     reasons = {each.name: each.why for each in skipped}
-    assert reasons.keys() == {"step-000000002", "step-000000003", "step-000000004.tmp", "step-000000005"}
+    assert reasons.keys() == {
+        "step-000000002",
+        "step-000000003",
+        "step-000000004.tmp",
+        "step-000000005",
+    }
     assert "no manifest" in reasons["step-000000002"]
     assert "model.safetensors has" in reasons["step-000000003"]
     assert "still being written" in reasons["step-000000004.tmp"]
@@ -605,7 +649,9 @@ def test_what_is_no_checkpoint_is_skipped_with_the_reason(saver: Saver) -> None:
         saver.find("2")
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"name": 5}', '{"name": "../../elsewhere"}', "{", '"x"'])
+@pytest.mark.parametrize(
+    "text", ["", "[]", '{"name": 5}', '{"name": "../../elsewhere"}', "{", '"x"']
+)
 def test_a_damaged_note_of_the_best_is_none(saver: Saver, text: str) -> None:
     save(saver, 1)
     (saver.folder / "best.json").write_text(text)
@@ -618,7 +664,9 @@ def test_a_damaged_note_of_the_best_is_none(saver: Saver, text: str) -> None:
 # --------------------------------------------------------------------------------------------------------- damage
 
 
-def test_a_bit_that_flipped_anywhere_is_found_and_the_checkpoint_before_can_be_taken(saver: Saver) -> None:
+def test_a_bit_that_flipped_anywhere_is_found_and_the_checkpoint_before_can_be_taken(
+    saver: Saver,
+) -> None:
     save(saver, 1, 2)
     folder = saver.folder / "step-000000002"
 
@@ -626,7 +674,9 @@ def test_a_bit_that_flipped_anywhere_is_found_and_the_checkpoint_before_can_be_t
         whole = path.read_bytes()
         for at in range(len(whole)):
             path.write_bytes(whole[:at] + bytes([whole[at] ^ (1 << at % 8)]) + whole[at + 1 :])
-            with pytest.raises(CheckpointError, match=rf"{path.name} is not what was written") as caught:
+            with pytest.raises(
+                CheckpointError, match=rf"{path.name} is not what was written"
+            ) as caught:
                 saver.load()
         path.write_bytes(whole)
 
@@ -671,8 +721,14 @@ HOSTILE: dict[str, tuple[str, Callable[[bytes], bytes]]] = {
     "truncated tensors": ("model.safetensors", cut),
     "no header": ("model.safetensors", lambda data: data[:8]),
     "huge header": ("model.safetensors", lambda data: struct.pack("<Q", 1 << 62) + data[8:]),
-    "header past the end": ("model.safetensors", lambda data: struct.pack("<Q", len(data)) + data[8:]),
-    "header that is no JSON": ("model.safetensors", lambda data: data[:8] + b"\xff" * (len(data) - 8)),
+    "header past the end": (
+        "model.safetensors",
+        lambda data: struct.pack("<Q", len(data)) + data[8:],
+    ),
+    "header that is no JSON": (
+        "model.safetensors",
+        lambda data: data[:8] + b"\xff" * (len(data) - 8),
+    ),
     "tensor past the end": ("model.safetensors", lambda data: data.replace(b"[0,8]", b"[0,9]")),
     "a pickle": ("model.safetensors", lambda data: pickle.dumps(Bomb())),
     "a longer file": ("model.safetensors", lambda data: data + b"more"),
@@ -711,7 +767,9 @@ def test_a_file_made_by_a_stranger_is_refused_in_one_sentence(
     # A stranger knows how to make a manifest fit.
     edit_manifest(
         folder,
-        files=[{**file, "size_bytes": len(forged)} if file["name"] == name else file for file in files],
+        files=[
+            {**file, "size_bytes": len(forged)} if file["name"] == name else file for file in files
+        ],
     )
     with pytest.raises(CheckpointError) as caught:
         saver.load(verify=False)
@@ -768,7 +826,9 @@ def test_loading_what_is_no_checkpoint_says_what_is_wrong(saver: Saver, kind: st
             (folder / "state.json").unlink()
         case _:
             (folder / "state.json").write_text("{}")
-    expected = {"missing": "state.json is missing", "short": "state.json has 2 bytes"}.get(kind, "no manifest")
+    expected = {"missing": "state.json is missing", "short": "state.json has 2 bytes"}.get(
+        kind, "no manifest"
+    )
 
     with pytest.raises(CheckpointError, match=expected):
         load(folder)
@@ -839,7 +899,9 @@ def test_a_process_killed_at_any_moment_of_a_save_leaves_whole_checkpoints_and_n
         newest.append(saver.find().step)
         assert all(each.name.endswith(".tmp") for each in saver.complete()[1])
         save(saver, 4, 5)
-        assert sorted(path.name for path in saver.folder.iterdir()) == [f"step-00000000{step}" for step in (3, 4, 5)]
+        assert sorted(path.name for path in saver.folder.iterdir()) == [
+            f"step-00000000{step}" for step in (3, 4, 5)
+        ]
 
     assert num_cuts > 15
     assert newest == sorted(newest)

@@ -63,7 +63,9 @@ def test_where_nothing_overflows_a_scale_changes_nothing(pairs: bool) -> None:
 
     (a, plain), (b, other) = one(), one()
 
-    assert trained(ScaledBackward(other, clip_norm=0.5), b) == trained(Backward(plain, clip_norm=0.5), a)
+    assert trained(ScaledBackward(other, clip_norm=0.5), b) == trained(
+        Backward(plain, clip_norm=0.5), a
+    )
 
 
 def test_gradients_that_would_vanish_in_half_precision_do_not() -> None:
@@ -112,7 +114,9 @@ def test_fp16_trains_on_the_cpu_and_its_scale_is_in_the_checkpoint() -> None:
     def made() -> Any:
         model = net()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-        process = supervised(model, backward=ScaledBackward(optimizer, scale=2.0**6, growth_interval=3))
+        process = supervised(
+            model, backward=ScaledBackward(optimizer, scale=2.0**6, growth_interval=3)
+        )
         process.forward_step = in_precision("fp16", torch.device("cpu"), process.forward_step)  # type: ignore[method-assign]
         return engine(process, steps=8)
 

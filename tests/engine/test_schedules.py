@@ -1,4 +1,5 @@
-"""Learning rates in closed form: a function of the step, whatever happened to the optimizer meanwhile."""
+"""Learning rates in closed form: a function of the step, whatever happened to the optimizer
+meanwhile."""
 
 from __future__ import annotations
 
@@ -81,7 +82,9 @@ def test_a_cosine_is_that_of_torch(final: float) -> None:
 
 @pytest.mark.parametrize("final", [0.0, 0.1])
 def test_a_line_is_that_of_torch(final: float) -> None:
-    expected = rates_of_torch(LinearLR(sgd(), start_factor=1.0, end_factor=final, total_iters=40), 45)
+    expected = rates_of_torch(
+        LinearLR(sgd(), start_factor=1.0, end_factor=final, total_iters=40), 45
+    )
 
     schedule = WarmupLinear(final=final)
 
@@ -91,7 +94,9 @@ def test_a_line_is_that_of_torch(final: float) -> None:
 @pytest.mark.parametrize("kind", DECAYING)
 @pytest.mark.parametrize("start", [0.001, 0.5])
 def test_warming_up_is_that_of_torch(kind: type[WarmupCosine | WarmupLinear], start: float) -> None:
-    expected = rates_of_torch(LinearLR(sgd(), start_factor=start, end_factor=1.0, total_iters=10), 11)
+    expected = rates_of_torch(
+        LinearLR(sgd(), start_factor=start, end_factor=1.0, total_iters=10), 11
+    )
 
     schedule = kind(warmup_steps=10, start=start)
 
@@ -142,9 +147,16 @@ def test_a_constant_rate_needs_to_know_nothing() -> None:
 @pytest.mark.parametrize("kind", DECAYING)
 @pytest.mark.parametrize(
     "options",
-    [{"warmup_ratio": 1.0}, {"warmup_ratio": -0.1}, {"warmup_steps": -1}, {"warmup_steps": 3, "warmup_ratio": 0.1}],
+    [
+        {"warmup_ratio": 1.0},
+        {"warmup_ratio": -0.1},
+        {"warmup_steps": -1},
+        {"warmup_steps": 3, "warmup_ratio": 0.1},
+    ],
 )
-def test_what_is_no_warm_up_is_refused(kind: type[WarmupCosine | WarmupLinear], options: dict[str, float]) -> None:
+def test_what_is_no_warm_up_is_refused(
+    kind: type[WarmupCosine | WarmupLinear], options: dict[str, float]
+) -> None:
     with pytest.raises(InputError, match=next(iter(options))):
         kind(**options)  # type: ignore[arg-type]
 
@@ -154,7 +166,9 @@ def test_the_length_of_the_run_comes_from_the_data_and_a_stream_that_has_none_is
     def supervised() -> Supervised:
         model = nn.Linear(1, 1)
         optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-        return Supervised(model, nn.MSELoss(), backward=Backward(optimizer, schedule=WarmupLinear(warmup_steps=2)))
+        return Supervised(
+            model, nn.MSELoss(), backward=Backward(optimizer, schedule=WarmupLinear(warmup_steps=2))
+        )
 
     def stream() -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         for _ in range(8):
@@ -166,7 +180,9 @@ def test_the_length_of_the_run_comes_from_the_data_and_a_stream_that_has_none_is
     known.run()
     assert rates == pytest.approx([0.001, 0.5005, *(1 - step / 6 for step in range(6))])
 
-    with pytest.raises(InputError, match="WarmupLinear needs to know how long the run is") as caught:
+    with pytest.raises(
+        InputError, match="WarmupLinear needs to know how long the run is"
+    ) as caught:
         Engine(supervised(), stream(), epochs=1).run()
     assert "steps" in caught.value.fix
 
@@ -245,7 +261,10 @@ def test_a_schedule_that_is_told_nothing_takes_its_length_from_the_run() -> None
     model = nn.Linear(1, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
     schedule = WarmupCosine(warmup_ratio=0.1, final=0.01)
-    process, rates = Supervised(model, nn.MSELoss(), backward=Backward(optimizer, schedule=schedule)), []
+    process, rates = (
+        Supervised(model, nn.MSELoss(), backward=Backward(optimizer, schedule=schedule)),
+        [],
+    )
     engine = Engine(process, [(torch.zeros(1, 1), torch.zeros(1, 1))] * 25, epochs=4)
     engine.on("step_begin")(lambda: rates.append(process.backward.rate.current))
 
@@ -262,10 +281,22 @@ def test_after_the_warm_up_each_form_goes_down_as_its_formula_says() -> None:
     forms: list[tuple[Any, Callable[[int], float]]] = [
         (WarmupCosine(**warm), lambda step: 0.5 * (1 + math.cos(math.pi * (step - 20) / 80))),
         (WarmupLinear(**warm), lambda step: 1 - (step - 20) / 80),
-        (WarmupPoly(power=3.0, final=0.1, **warm), lambda step: 0.1 + 0.9 * (1 - (step - 20) / 80) ** 3),
-        (WarmupStep(30, gamma=0.5, **warm), lambda step: 1.0 if step < 50 else 0.5 if step < 80 else 0.25),
-        (WarmupMultiStep([0.5, 0.9], **warm), lambda step: 1.0 if step < 50 else 0.1 if step < 90 else 0.01),
-        (WarmupMultiStep([50, 90], gamma=0.2, **warm), lambda step: 1.0 if step < 50 else 0.2 if step < 90 else 0.04),
+        (
+            WarmupPoly(power=3.0, final=0.1, **warm),
+            lambda step: 0.1 + 0.9 * (1 - (step - 20) / 80) ** 3,
+        ),
+        (
+            WarmupStep(30, gamma=0.5, **warm),
+            lambda step: 1.0 if step < 50 else 0.5 if step < 80 else 0.25,
+        ),
+        (
+            WarmupMultiStep([0.5, 0.9], **warm),
+            lambda step: 1.0 if step < 50 else 0.1 if step < 90 else 0.01,
+        ),
+        (
+            WarmupMultiStep([50, 90], gamma=0.2, **warm),
+            lambda step: 1.0 if step < 50 else 0.2 if step < 90 else 0.04,
+        ),
         (WarmupExponential(0.9, **warm), lambda step: 0.9 ** (step - 20)),
     ]
 
@@ -281,21 +312,32 @@ def test_after_the_warm_up_each_form_goes_down_as_its_formula_says() -> None:
 def of_torch() -> list[tuple[Callable[[Any], LRScheduler], Any]]:
     """The schedulers of torch with a form here, each with it."""
     return [
-        (lambda optimizer: StepLR(optimizer, step_size=30, gamma=0.1), WarmupStep(30, unit="epoch")),
+        (
+            lambda optimizer: StepLR(optimizer, step_size=30, gamma=0.1),
+            WarmupStep(30, unit="epoch"),
+        ),
         (
             lambda optimizer: MultiStepLR(optimizer, milestones=[10, 30, 80], gamma=0.1),
             WarmupMultiStep([10, 30, 80], unit="epoch"),
         ),
-        (lambda optimizer: ExponentialLR(optimizer, gamma=0.9), WarmupExponential(0.9, unit="epoch")),
+        (
+            lambda optimizer: ExponentialLR(optimizer, gamma=0.9),
+            WarmupExponential(0.9, unit="epoch"),
+        ),
         (lambda optimizer: CosineAnnealingLR(optimizer, T_max=100), WarmupCosine(unit="epoch")),
-        (lambda optimizer: PolynomialLR(optimizer, total_iters=100, power=2.0), WarmupPoly(unit="epoch")),
+        (
+            lambda optimizer: PolynomialLR(optimizer, total_iters=100, power=2.0),
+            WarmupPoly(unit="epoch"),
+        ),
     ]
 
 
 @pytest.mark.row("B24")
 @pytest.mark.parametrize("unit", ["step", "epoch"])
 @pytest.mark.parametrize("number", range(5))
-def test_schedulers_of_torch_go_by_the_epoch_or_the_step_as_they_do_alone(number: int, unit: Any) -> None:
+def test_schedulers_of_torch_go_by_the_epoch_or_the_step_as_they_do_alone(
+    number: int, unit: Any
+) -> None:
     make, here = of_torch()[number]
     expected = rates_of_torch(make(sgd(0.1)), 100)
     length = 1 if unit == "step" else 7
@@ -317,7 +359,10 @@ def test_schedulers_of_torch_go_by_the_epoch_or_the_step_as_they_do_alone(number
 def warm_then_cosine(optimizer: torch.optim.Optimizer) -> LRScheduler:
     return SequentialLR(
         optimizer,
-        [LinearLR(optimizer, start_factor=0.1, total_iters=5), CosineAnnealingLR(optimizer, T_max=20)],
+        [
+            LinearLR(optimizer, start_factor=0.1, total_iters=5),
+            CosineAnnealingLR(optimizer, T_max=20),
+        ],
         milestones=[5],
     )
 
@@ -326,7 +371,9 @@ TORCH: list[Callable[[Any], Any]] = [
     lambda optimizer: ExponentialLR(optimizer, gamma=0.9),
     lambda optimizer: LambdaLR(optimizer, lambda step: 1 / (step + 1)),
     lambda optimizer: OneCycleLR(optimizer, max_lr=1.0, total_steps=30),
-    lambda optimizer: ChainedScheduler([ExponentialLR(optimizer, gamma=0.9), StepLR(optimizer, step_size=3)]),
+    lambda optimizer: ChainedScheduler(
+        [ExponentialLR(optimizer, gamma=0.9), StepLR(optimizer, step_size=3)]
+    ),
     warm_then_cosine,
 ]
 

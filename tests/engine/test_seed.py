@@ -1,4 +1,5 @@
-"""Keyed randomness: a stream is a function of numbers, and nothing that happened before changes it."""
+"""Keyed randomness: a stream is a function of numbers, and nothing that happened before changes
+it."""
 
 from __future__ import annotations
 
@@ -13,7 +14,17 @@ from hypothesis import strategies as st
 from numpy.random import mtrand
 
 from assay.engine import seed as seed_module
-from assay.engine.seed import EVALUATE, INIT, ORDER, SAMPLE, STEP, key, seed_all, seed_torch, undisturbed
+from assay.engine.seed import (
+    EVALUATE,
+    INIT,
+    ORDER,
+    SAMPLE,
+    STEP,
+    key,
+    seed_all,
+    seed_torch,
+    undisturbed,
+)
 
 numbers = st.lists(st.integers(-(1 << 63), (1 << 63) - 1), min_size=1, max_size=6)
 
@@ -111,7 +122,12 @@ def read_of_python(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.mark.usefixtures("read_of_python")
 @given(
     st.booleans(),
-    st.lists(st.sampled_from(["normal", "gauss", "uniform", "inside", "inside normal", "nested", "seed"]), max_size=30),
+    st.lists(
+        st.sampled_from(
+            ["normal", "gauss", "uniform", "inside", "inside normal", "nested", "seed"]
+        ),
+        max_size=30,
+    ),
 )
 def test_whatever_is_drawn_inside_and_outside_the_outside_goes_on_as_if_there_were_no_inside(
     keyed: bool, what: list[str]
@@ -121,7 +137,9 @@ def test_whatever_is_drawn_inside_and_outside_the_outside_goes_on_as_if_there_we
         found = []
         for word in words:
             if word == "normal":
-                found.append(float(np.random.randn()))  # the second of two is kept beside the generator
+                found.append(
+                    float(np.random.randn())
+                )  # the second of two is kept beside the generator
             elif word == "gauss":
                 found.append(random.gauss())  # here too
             elif word == "uniform":

@@ -54,7 +54,9 @@ def test_several_batches_make_a_window_with_the_size_of_each_and_the_last_may_be
 
 
 @given(st.integers(0, 20), st.integers(1, 5), st.integers(0, 25))
-def test_going_on_in_the_middle_skips_the_windows_before(count: int, accumulate: int, start: int) -> None:
+def test_going_on_in_the_middle_skips_the_windows_before(
+    count: int, accumulate: int, start: int
+) -> None:
     source = Replayed(batches_of(*[1] * count), accumulate=accumulate)
 
     assert numbers(source.windows(0, start)) == numbers(source.windows(0, 0))[start:]
@@ -85,7 +87,9 @@ def test_what_can_be_gone_through_only_once_is_refused_for_a_second_epoch() -> N
 
 
 @pytest.mark.parametrize(
-    "data", [(batch for batch in batches_of(1)), DataLoader(Stream(), batch_size=2)], ids=["generator", "loader"]
+    "data",
+    [(batch for batch in batches_of(1)), DataLoader(Stream(), batch_size=2)],
+    ids=["generator", "loader"],
 )
 def test_the_length_of_a_stream_is_unknown(data: Any) -> None:
     source = as_source(data)
@@ -119,7 +123,9 @@ def test_how_many_batches_make_a_window_is_said_in_one_place() -> None:
         as_source([], accumulate=0)
 
 
-def test_what_is_gone_through_again_is_told_with_what_it_cost(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_is_gone_through_again_is_told_with_what_it_cost(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     seen: list[int] = []
 
     class Slow:

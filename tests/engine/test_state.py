@@ -12,7 +12,8 @@ from assay.engine import Evaluate, State
 from assay.engine.state import SAVED
 from engine.toys import engine, kept, loader, supervised
 
-# After each event of two epochs of two steps of two micro-batches (6, then 2 samples; so 3 + 3 and 2):
+# After each event of two epochs of two steps of two micro-batches (6, then 2 samples; so 3 + 3 and
+# 2):
 # epoch, epoch_step, step, micro_step, samples.
 MEANING = {
     Event.RUN_BEGIN: [(0, 0, 0, 0, 0)],
@@ -62,8 +63,18 @@ LATEST = {
     Event.RUN_BEGIN: [NOTHING],
     Event.EPOCH_BEGIN: [NOTHING, (2, 2, {"valid/loss": 1})],
     Event.STEP_BEGIN: [NOTHING, (6, 6, {}), (2, 2, {"valid/loss": 1}), (6, 6, {"valid/loss": 1})],
-    Event.BACKWARD_BEGIN: [(6, None, {}), (2, 6, {}), (6, 2, {"valid/loss": 1}), (2, 6, {"valid/loss": 1})],
-    Event.BACKWARD_END: [(6, 6, {}), (2, 2, {}), (6, 6, {"valid/loss": 1}), (2, 2, {"valid/loss": 1})],
+    Event.BACKWARD_BEGIN: [
+        (6, None, {}),
+        (2, 6, {}),
+        (6, 2, {"valid/loss": 1}),
+        (2, 6, {"valid/loss": 1}),
+    ],
+    Event.BACKWARD_END: [
+        (6, 6, {}),
+        (2, 2, {}),
+        (6, 6, {"valid/loss": 1}),
+        (2, 2, {"valid/loss": 1}),
+    ],
     Event.STEP_END: [(6, 6, {}), (2, 2, {}), (6, 6, {"valid/loss": 1}), (2, 2, {"valid/loss": 1})],
     Event.EVAL_BEGIN: [(2, 2, {}), (2, 2, {"valid/loss": 1})],
     Event.EVAL_STEP_BEGIN: [(2, 2, {}), (2, 2, {"valid/loss": 1})],
@@ -78,7 +89,8 @@ EVALUATING = (Event.EVAL_BEGIN, Event.EVAL_STEP_BEGIN, Event.EVAL_STEP_END, Even
 @pytest.mark.row("D19")
 @pytest.mark.parametrize("event", LATEST)
 def test_batch_output_metrics_and_loader_are_the_newest_at_each_event(event: Event) -> None:
-    """The evaluation is the first to listen at the end of an epoch; its loss is counted: 1 for the first one."""
+    """The evaluation is the first to listen at the end of an epoch; its loss is counted: 1 for the
+    first one."""
     train, valid = loader(8, 6), loader(6, 6)
     recorder = MemoryRecorder()
     runs = engine(train=train, handlers=Evaluate({"valid": valid}).handlers(), recorder=recorder)
@@ -97,13 +109,19 @@ def test_batch_output_metrics_and_loader_are_the_newest_at_each_event(event: Eve
     runs.run()
 
     losses = [loss for _, loss in recorder.curve("valid/loss")]
-    expected = [(*sizes, {name: losses[i - 1] for name, i in metrics.items()}) for *sizes, metrics in LATEST[event]]
+    expected = [
+        (*sizes, {name: losses[i - 1] for name, i in metrics.items()})
+        for *sizes, metrics in LATEST[event]
+    ]
     assert seen == expected and len(set(losses)) == 2
 
 
 @pytest.mark.row("D20")
 def test_nested_metrics_come_back_and_are_not_shared() -> None:
-    state, loaded = State(step=3, metrics={"valid": {"acc": 0.5, "by_class": [0.25, 0.75]}, "n": 2}), State()
+    state, loaded = (
+        State(step=3, metrics={"valid": {"acc": 0.5, "by_class": [0.25, 0.75]}, "n": 2}),
+        State(),
+    )
     saved = state.state_dict()
 
     loaded.load_state_dict(saved)

@@ -1,4 +1,5 @@
-"""What training draws in a step is a function of the seed and the step, from whichever generator it draws."""
+"""What training draws in a step is a function of the seed and the step, from whichever generator it
+draws."""
 
 from __future__ import annotations
 
@@ -51,20 +52,27 @@ class Points:
         return x + random.random() + float(np.random.rand()), x.sum()[None]
 
 
-def engine(data: Any = None, *, begin: int = 0, epochs: int = 3, handlers: Any = (), **options: Any) -> Engine:
+def engine(
+    data: Any = None, *, begin: int = 0, epochs: int = 3, handlers: Any = (), **options: Any
+) -> Engine:
     torch.manual_seed(0)
     model = Drawing(begin)
-    process = Supervised(model, nn.MSELoss(), backward=Backward(torch.optim.SGD(model.parameters(), lr=0.1)))
+    process = Supervised(
+        model, nn.MSELoss(), backward=Backward(torch.optim.SGD(model.parameters(), lr=0.1))
+    )
     data = data if data is not None else Loader(Points(), batch_size=4, shuffle=True, seed=1)
     return Engine(process, data, epochs=epochs, seed=1, handlers=handlers, **options)
 
 
 def stop_at(step: int) -> Handler:
-    return Handler(event=Event.STEP_END, fn=lambda engine: engine.stop("x"), when=At(frozenset({step})))
+    return Handler(
+        event=Event.STEP_END, fn=lambda engine: engine.stop("x"), when=At(frozenset({step}))
+    )
 
 
 def resumed(make: Callable[..., Engine], step: int) -> Any:
-    """The end of a run that was stopped after a step and went on, in between being drawn from by others."""
+    """The end of a run that was stopped after a step and went on, in between being drawn from by
+    others."""
     first = make(handlers=[stop_at(step)])
     first.run()
     random.seed(step)
@@ -117,7 +125,9 @@ def test_what_begins_to_draw_later_is_noticed_at_the_next_look_and_told() -> Non
 
     (warned,) = [fact for fact in heard.told if isinstance(fact, Warned)]
     assert runs.state.draws
-    assert warned.step == 2 * WATCHED_STEPS and "begun to draw from numpy or random" in warned.message
+    assert (
+        warned.step == 2 * WATCHED_STEPS and "begun to draw from numpy or random" in warned.message
+    )
 
 
 # -------------------------------------------------------------------------------------------- other sources of batches
@@ -125,7 +135,9 @@ def test_what_begins_to_draw_later_is_noticed_at_the_next_look_and_told() -> Non
 
 @pytest.mark.parametrize("step", [1, 7, 15, 22])
 @pytest.mark.parametrize("accumulate", [1, 4])
-def test_a_data_loader_of_torch_that_shuffles_and_augments_goes_on_exactly(step: int, accumulate: int) -> None:
+def test_a_data_loader_of_torch_that_shuffles_and_augments_goes_on_exactly(
+    step: int, accumulate: int
+) -> None:
     def make(**options: Any) -> Engine:
         data: Any = DataLoader(Points(), batch_size=4 // accumulate, shuffle=True)  # type: ignore[arg-type]
         return engine(data, accumulate=accumulate, **options)
@@ -167,15 +179,21 @@ def test_batches_with_a_state_go_on_from_it_without_going_through_what_was(step:
 
     whole = make()
     whole.run()
-    assert isinstance(whole.source, StatefulData) and whole.source.exactness() == "exact (state_dict)"
+    assert (
+        isinstance(whole.source, StatefulData) and whole.source.exactness() == "exact (state_dict)"
+    )
     Counting.made = 0
 
     assert same_bits(resumed(make, step), capture(whole))
-    assert Counting.made == 45 + 2 * TRIED - 1  # before a state is loaded it is tried whether that goes on
+    assert (
+        Counting.made == 45 + 2 * TRIED - 1
+    )  # before a state is loaded it is tried whether that goes on
 
 
 def test_an_iterator_says_that_nobody_can_go_on_with_it() -> None:
-    assert as_source(iter([1])).exactness() == "not exact: an iterator can be gone through once only"
+    assert (
+        as_source(iter([1])).exactness() == "not exact: an iterator can be gone through once only"
+    )
 
 
 def test_samplers_inside_a_loader_are_told_the_epoch() -> None:
@@ -257,7 +275,9 @@ DRAWS: dict[str, Callable[[], object]] = {
 
 @pytest.mark.parametrize("draw", DRAWS)
 @pytest.mark.parametrize("in_memory", [True, False])
-def test_a_draw_in_a_watched_step_is_seen(draw: str, in_memory: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_draw_in_a_watched_step_is_seen(
+    draw: str, in_memory: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert seed._PYTHON._words is not None
     if not in_memory:  # as where nobody knows how the generator lies in memory
         monkeypatch.setattr(seed._PYTHON, "_words", None)

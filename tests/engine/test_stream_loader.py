@@ -23,7 +23,9 @@ SRC = Path(__file__).resolve().parents[2] / "src"
 
 
 def with_noise(item: int) -> np.ndarray[Any, Any]:
-    return np.array([item, random.random(), np.random.random(), torch.rand(1, dtype=torch.float64).item()])
+    return np.array(
+        [item, random.random(), np.random.random(), torch.rand(1, dtype=torch.float64).item()]
+    )
 
 
 def as_tensor(item: int) -> torch.Tensor:
@@ -35,7 +37,13 @@ def odd(item: int) -> bool:
 
 
 def rows(count: int = 50, *, batch: int = 4) -> Stream:
-    stages = [itr.Shuffle(16), itr.SplitByWorker(), itr.Filter(odd), itr.Map(with_noise, random=True), itr.Batch(batch)]
+    stages = [
+        itr.Shuffle(16),
+        itr.SplitByWorker(),
+        itr.Filter(odd),
+        itr.Map(with_noise, random=True),
+        itr.Batch(batch),
+    ]
     return chain([SequenceWrapper(range(count)), *stages])  # type: ignore[no-any-return]
 
 
@@ -45,7 +53,9 @@ def seen(loader: StreamLoader, epoch: int, start: int = 0) -> list[Any]:
 
 @pytest.mark.parametrize("workers", [0, 1, 3])
 @pytest.mark.parametrize("accumulate", [1, 2])
-def test_a_stream_goes_on_exactly_from_any_step_with_any_number_of_workers(workers: int, accumulate: int) -> None:
+def test_a_stream_goes_on_exactly_from_any_step_with_any_number_of_workers(
+    workers: int, accumulate: int
+) -> None:
     how: dict[str, Any] = {"seed": 3, "workers": workers, "accumulate": accumulate}
     whole = [seen(StreamLoader(rows(), **how), epoch) for epoch in (0, 1)]
     assert whole[0] != whole[1] and len(whole[0]) > 3
@@ -91,7 +101,12 @@ dist.destroy_process_group()
 """
     environment = {**os.environ, "PYTHONPATH": str(SRC)}
     processes = [
-        subprocess.Popen([sys.executable, "-c", script, str(rank)], env=environment, stdout=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            [sys.executable, "-c", script, str(rank)],
+            env=environment,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         for rank in (0, 1)
     ]
     outputs = [process.communicate(timeout=120)[0] for process in processes]
@@ -124,7 +139,9 @@ def test_a_stage_that_makes_tensors_in_a_worker_is_named_once() -> None:
         for epoch in range(2):
             list(loader.windows(epoch, 0))
 
-    assert ["as_tensor makes tensors in a loader worker" in str(each.message) for each in caught] == [True]
+    assert [
+        "as_tensor makes tensors in a loader worker" in str(each.message) for each in caught
+    ] == [True]
 
 
 @pytest.mark.row("A72")
@@ -170,9 +187,16 @@ def test_without_a_position_the_batches_are_made_again(caplog: pytest.LogCapture
 
 def test_the_steps_of_an_epoch_are_known_where_the_items_are() -> None:
     def loader(*stages: Any, **how: Any) -> StreamLoader:
-        return StreamLoader(chain([SequenceWrapper(range(50)), itr.SplitByWorker(), *stages]), **how)
+        return StreamLoader(
+            chain([SequenceWrapper(range(50)), itr.SplitByWorker(), *stages]), **how
+        )
 
-    for how in ({}, {"workers": 3}, {"workers": 2, "accumulate": 3}, {"workers": 3, "ranks": 2, "rank": 1}):
+    for how in (
+        {},
+        {"workers": 3},
+        {"workers": 2, "accumulate": 3},
+        {"workers": 3, "ranks": 2, "rank": 1},
+    ):
         known = loader(itr.Batch(4), **how)
         assert known.steps_per_epoch == len(known) == len(seen(known, 0))
     unknown = loader(itr.Filter(odd), itr.Batch(4))
@@ -198,9 +222,13 @@ class Clock:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_stage_that_nobody_can_key_is_found_by_trying_and_named_as_not_exact(workers: int) -> None:
+def test_a_stage_that_nobody_can_key_is_found_by_trying_and_named_as_not_exact(
+    workers: int,
+) -> None:
     def loader(*stages: Any) -> StreamLoader:
-        return StreamLoader(chain([SequenceWrapper(range(16)), itr.SplitByWorker(), *stages]), workers=workers)
+        return StreamLoader(
+            chain([SequenceWrapper(range(16)), itr.SplitByWorker(), *stages]), workers=workers
+        )
 
     found = loader(itr.Map(Clock()), itr.Batch(2)).exactness()
     assert found.startswith("not exact: its first batches are others when they are loaded again")

@@ -1,4 +1,5 @@
-"""A task: data by split, what is known about it, and one way to evaluate whatever model learns it."""
+"""A task: data by split, what is known about it, and one way to evaluate whatever model learns
+it."""
 
 from __future__ import annotations
 
@@ -37,11 +38,17 @@ def test_a_split_that_is_not_there_is_told_with_the_nearest() -> None:
 
 
 def test_meta_data_is_written_whatever_it_is_made_of() -> None:
-    task = Task(meta={"classes": ("cat", "dog"), "vectors": torch.eye(2), "sizes": np.array([1, 2])})
+    task = Task(
+        meta={"classes": ("cat", "dog"), "vectors": torch.eye(2), "sizes": np.array([1, 2])}
+    )
 
     found = json.loads(meta_of(task))
 
-    assert found == {"classes": ["cat", "dog"], "vectors": [[1.0, 0.0], [0.0, 1.0]], "sizes": [1, 2]}
+    assert found == {
+        "classes": ["cat", "dog"],
+        "vectors": [[1.0, 0.0], [0.0, 1.0]],
+        "sizes": [1, 2],
+    }
     with pytest.raises(InputError, match=r"'meta.tokenizer' holds a object"):
         meta_of(Task(meta={"tokenizer": object()}))
     assert meta_of(object()) == b"{}\n"

@@ -30,7 +30,9 @@ def recorded(tmp_path: Path, every: str = "1 epoch", **given: Any) -> MemoryReco
 
 @pytest.mark.row("C74")
 @pytest.mark.parametrize("every", ["1 epoch", "1 step", "2 steps"])
-def test_the_parts_of_an_epoch_sum_up_to_its_time(every: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_parts_of_an_epoch_sum_up_to_its_time(
+    every: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked: list[float] = []
     clock = throughput.perf_counter
 
@@ -53,15 +55,22 @@ def test_the_parts_of_an_epoch_sum_up_to_its_time(every: str, tmp_path: Path, mo
         assert recorder.curve("speed/eta_s")[epoch][1] == pytest.approx((1 - epoch) * wall)
 
 
-def test_the_end_of_a_run_within_an_epoch_counts_as_one_and_an_empty_one_does_not(tmp_path: Path) -> None:
-    assert [step for step, _ in recorded(tmp_path / "a", steps=5).curve("speed/steps_per_s")] == [3, 5]
+def test_the_end_of_a_run_within_an_epoch_counts_as_one_and_an_empty_one_does_not(
+    tmp_path: Path,
+) -> None:
+    assert [step for step, _ in recorded(tmp_path / "a", steps=5).curve("speed/steps_per_s")] == [
+        3,
+        5,
+    ]
     assert [step for step, _ in recorded(tmp_path / "b", steps=3).curve("speed/steps_per_s")] == [3]
 
 
 @pytest.mark.row("C74")
 def test_memory_is_recorded_by_what_it_is_for() -> None:
     model, recorder = hard_net(), MemoryRecorder()
-    runs = engine(supervised(model, optimizer=torch.optim.AdamW(model.parameters())), recorder=recorder)
+    runs = engine(
+        supervised(model, optimizer=torch.optim.AdamW(model.parameters())), recorder=recorder
+    )
     runs.bus.extend(Memory().handlers())
 
     runs.run()
@@ -77,7 +86,8 @@ def test_memory_is_recorded_by_what_it_is_for() -> None:
 
 @pytest.mark.parametrize("accumulate", [1, 4])
 def test_operations_are_counted_once_and_change_nothing(accumulate: int) -> None:
-    """A linear layer takes 2 operations for each weight and sample, in backward as many for weights and for inputs."""
+    """A linear layer takes 2 operations for each weight and sample, in backward as many for weights
+    and for inputs."""
 
     def trained(flops: bool | None) -> tuple[dict[str, Any], MemoryRecorder]:
         model, recorder = hard_net(), MemoryRecorder()
@@ -93,7 +103,9 @@ def test_operations_are_counted_once_and_change_nothing(accumulate: int) -> None
     a_sample = 2 * (4 * 8 + 8 * 2) * 2 + 2 * 8 * 2  # the first layer has no gradient for its inputs
     for number in range(3):
         seconds = sum(recorder.curve(f"time/{name}_s")[number][1] for name in STEP)
-        ((_, rate), (_, share)) = (recorder.curve(f"speed/{name}")[number] for name in ("tflops", "mfu"))
+        ((_, rate), (_, share)) = (
+            recorder.curve(f"speed/{name}")[number] for name in ("tflops", "mfu")
+        )
         assert rate == pytest.approx(a_sample * 20 / seconds / 1e12, rel=1e-6)
         assert share == pytest.approx(2 * rate)
 

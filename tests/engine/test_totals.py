@@ -25,15 +25,30 @@ class Images:
     ("options", "epochs", "total", "lines"),
     [
         ({}, 20, 9380, ["20 epochs x 469 (60,000 samples / 128, rounded up) = 9,380 steps"]),
-        ({"drop_last": True}, 20, 9360, ["20 epochs x 468 (60,000 samples / 128, the last 96 left out) = 9,360 steps"]),
-        ({}, 1, 1, ["1 step, which come before 1 epoch x 469 (60,000 samples / 128, rounded up) = 469 steps"]),
+        (
+            {"drop_last": True},
+            20,
+            9360,
+            ["20 epochs x 468 (60,000 samples / 128, the last 96 left out) = 9,360 steps"],
+        ),
+        (
+            {},
+            1,
+            1,
+            [
+                "1 step, which come before 1 epoch x 469 (60,000 samples / 128, rounded up) = 469 steps"
+            ],
+        ),
         ({}, None, 938, ["938 steps = 2 epochs x 469 (60,000 samples / 128, rounded up)"]),
         ({}, None, None, ["an epoch has 469 (60,000 samples / 128, rounded up) steps"]),
         (
             {"batch_size": 100, "accumulate": 4},
             2,
             1200,
-            ["2 epochs x 600 (60,000 samples / 100) = 1,200 steps", "a step has 100 = 4 accumulate x 25"],
+            [
+                "2 epochs x 600 (60,000 samples / 100) = 1,200 steps",
+                "a step has 100 = 4 accumulate x 25",
+            ],
         ),
     ],
 )
@@ -49,7 +64,11 @@ def test_the_length_of_a_run_is_told_with_its_arithmetic(
 @pytest.mark.parametrize(
     ("epochs", "steps", "expected"),
     [
-        (500, 10_000, (None, 10_000, "the larger of 10,000 steps and 500 epochs x 10 = 5,000 steps")),
+        (
+            500,
+            10_000,
+            (None, 10_000, "the larger of 10,000 steps and 500 epochs x 10 = 5,000 steps"),
+        ),
         (500, 4_999, (500, None, "the larger of 4,999 steps and 500 epochs x 10 = 5,000 steps")),
         (1, 1, (1, None, "the larger of 1 step and 1 epoch x 10 = 10 steps")),
     ],

@@ -11,7 +11,10 @@ import torch
 from torch import nn
 from torch.optim import SGD, Adagrad, AdamW, Optimizer
 from torch.optim.lr_scheduler import StepLR
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 from torch.profiler import ProfilerActivity, profile
 
 from assay.engine import unprofiled
@@ -107,11 +110,15 @@ def test_what_somebody_puts_around_a_step_is_done(monkeypatch: pytest.MonkeyPatc
     assert called == ["around"]
 
 
-def test_an_optimizer_that_does_not_say_what_its_step_wraps_takes_it_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_optimizer_that_does_not_say_what_its_step_wraps_takes_it_as_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     taken: list[int] = []
     monkeypatch.setattr(Own, "step", lambda self: taken.append(1))
     optimizer = Own(differentiated(model()).parameters(), lr=0.1)
-    monkeypatch.setattr(Own, "step", lambda self: taken.append(2))  # in the place of what torch made of the first
+    monkeypatch.setattr(
+        Own, "step", lambda self: taken.append(2)
+    )  # in the place of what torch made of the first
 
     unprofiled.step(optimizer)
 

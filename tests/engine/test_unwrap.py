@@ -18,7 +18,9 @@ from engine.toys import net
 @pytest.fixture
 def group(tmp_path: Path) -> Iterator[None]:
     """A process group of this process alone."""
-    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1
+    )
     yield
     torch.distributed.destroy_process_group()
 

@@ -11,8 +11,12 @@ from assay.engine import padded_vocabulary
 
 
 @pytest.mark.row("E57")
-@given(size=st.integers(1, 300_000), multiple=st.sampled_from([1, 64, 128]), tensor=st.integers(1, 16))
-def test_a_padded_size_is_the_least_that_has_room_and_divides(size: int, multiple: int, tensor: int) -> None:
+@given(
+    size=st.integers(1, 300_000), multiple=st.sampled_from([1, 64, 128]), tensor=st.integers(1, 16)
+)
+def test_a_padded_size_is_the_least_that_has_room_and_divides(
+    size: int, multiple: int, tensor: int
+) -> None:
     padded = padded_vocabulary(size, multiple=multiple, tensor=tensor)
 
     assert padded % (multiple * tensor) == 0

@@ -1,4 +1,5 @@
-"""Weights and checkpoints of others: what fits is loaded, what does not is named, and nothing in a file is run."""
+"""Weights and checkpoints of others: what fits is loaded, what does not is named, and nothing in a
+file is run."""
 
 from __future__ import annotations
 
@@ -45,7 +46,12 @@ def fresh() -> tuple[nn.Module, torch.optim.Optimizer]:
 def tutorial_file(folder: Path) -> Path:
     """The dictionary of an old training script, as torch writes it."""
     model, optimizer = trained()
-    state = {"epoch": 7, "state_dict": model.state_dict(), "best_loss": 0.125, "optimizer": optimizer.state_dict()}
+    state = {
+        "epoch": 7,
+        "state_dict": model.state_dict(),
+        "best_loss": 0.125,
+        "optimizer": optimizer.state_dict(),
+    }
     path = folder / "m-20200101-0.1250.pth.tar"
     torch.save({**state, "alpha": 0.25, "gamma": 2.0}, path)
     return path
@@ -55,7 +61,9 @@ def tutorial_file(folder: Path) -> Path:
 
 
 @pytest.mark.row("B26")
-def test_a_pickle_is_refused_unless_it_is_allowed_and_then_only_weights_are_read(tmp_path: Path) -> None:
+def test_a_pickle_is_refused_unless_it_is_allowed_and_then_only_weights_are_read(
+    tmp_path: Path,
+) -> None:
     model, _ = trained()
     torch.save(model.state_dict(), tmp_path / "weights.pth")
     torch.save(model, tmp_path / "whole.pth")
@@ -110,7 +118,9 @@ def test_a_hostile_pickle_runs_nothing_however_it_is_called(allowed: bool, tmp_p
     assert not place.exists()
 
 
-def test_a_torch_that_cannot_read_pickles_safely_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_torch_that_cannot_read_pickles_safely_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tutorial_file(tmp_path)
     model, _ = fresh()
     monkeypatch.setattr(torch, "__version__", "2.9.1+cpu")
@@ -121,16 +131,26 @@ def test_a_torch_that_cannot_read_pickles_safely_does_not(tmp_path: Path, monkey
 
 def test_no_pickle_is_read_anywhere_else() -> None:
     source = Path(weights.__file__).parents[2]
-    calls = re.compile(r"^\s*(import|from) (pickle|dill|cloudpickle|joblib|shelve|marshal)\b|\btorch\.load\(", re.M)
+    calls = re.compile(
+        r"^\s*(import|from) (pickle|dill|cloudpickle|joblib|shelve|marshal)\b|\btorch\.load\(", re.M
+    )
 
-    found = {path.relative_to(source).as_posix(): calls.findall(path.read_text()) for path in source.rglob("*.py")}
+    found = {
+        path.relative_to(source).as_posix(): calls.findall(path.read_text())
+        for path in source.rglob("*.py")
+    }
 
     assert {name: len(hits) for name, hits in found.items() if hits} == {
         "engine/checkpoint/weights.py": 1,
-        "engine/data/workers.py": 1,  # what its own processes send through a pipe, nothing from a file
-        "engine/parallel/ranks.py": 1,  # what the ranks of a run gather from each other, nothing from a file
+        # what its own processes send through a pipe, nothing from a file
+        "engine/data/workers.py": 1,
+        # what the ranks of a run gather from each other, nothing from a file
+        "engine/parallel/ranks.py": 1,
     }
-    assert 'torch.load(path, map_location="cpu", weights_only=True)' in Path(weights.__file__).read_text()
+    assert (
+        'torch.load(path, map_location="cpu", weights_only=True)'
+        in Path(weights.__file__).read_text()
+    )
 
 
 # --------------------------------------------------------------------------------------------------- a whole checkpoint
@@ -169,7 +189,9 @@ def test_a_checkpoint_of_a_run_gives_model_and_optimizer_too(tmp_path: Path) -> 
     Saver(tmp_path).save_checkpoint(6, capture(runs))
     other = engine()
 
-    loaded = load_checkpoint(other.process.model, tmp_path / "step-000000006", other.process.backward.optimizer)
+    loaded = load_checkpoint(
+        other.process.model, tmp_path / "step-000000006", other.process.backward.optimizer
+    )
 
     assert loaded.rest["state"]["step"] == 6
     assert same_bits(capture(other)["optimizer"], capture(runs)["optimizer"])
@@ -231,7 +253,9 @@ def test_a_checkpoint_without_what_is_asked_for_says_what_it_has(tmp_path: Path)
 @pytest.mark.parametrize("prefix", ["module.", "_orig_mod.", "module._orig_mod."])
 def test_what_wrappers_put_before_every_name_is_taken_off(prefix: str, tmp_path: Path) -> None:
     model, _ = trained()
-    Saver(tmp_path).save_checkpoint(1, {prefix + name: value for name, value in model.state_dict().items()})
+    Saver(tmp_path).save_checkpoint(
+        1, {prefix + name: value for name, value in model.state_dict().items()}
+    )
     other, _ = fresh()
 
     assert load_weights(other, tmp_path / "step-000000001").fits

@@ -1,4 +1,5 @@
-"""Worker processes: the same batches as without them, and one clear error whatever happens to one of them."""
+"""Worker processes: the same batches as without them, and one clear error whatever happens to one
+of them."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ from assay.engine.data import workers as workers_module
 from assay.engine.data.loader import Loader
 from assay.engine.data.patience import WorkerError
 
-# Without another word Python forks here. The tests that spawn import torch once more in each process.
+# Without another word Python forks here. The tests that spawn import torch once more in each
+# process.
 
 
 class Noisy:
@@ -109,12 +111,23 @@ def as_list(samples: list[Any]) -> list[Any]:
     return samples
 
 
-def epoch_of(dataset: Any, workers: int, *, epoch: int = 1, start: int = 0, **options: Any) -> list[Any]:
+def epoch_of(
+    dataset: Any, workers: int, *, epoch: int = 1, start: int = 0, **options: Any
+) -> list[Any]:
     """The samples of every batch of every window."""
-    given = {"batch_size": 6, "accumulate": 2, "shuffle": True, "seed": 4, "collate": as_list} | options
+    given = {
+        "batch_size": 6,
+        "accumulate": 2,
+        "shuffle": True,
+        "seed": 4,
+        "collate": as_list,
+    } | options
     loader = Loader(dataset, workers=workers, **given)  # type: ignore[arg-type]
     try:
-        return [(window.samples, window.sizes, list(window.batches)) for window in loader.windows(epoch, start)]
+        return [
+            (window.samples, window.sizes, list(window.batches))
+            for window in loader.windows(epoch, start)
+        ]
     finally:
         loader.close()
 
@@ -149,11 +162,15 @@ def test_tensors_come_through_shared_memory_as_they_are() -> None:
 
 @pytest.mark.row("B19")
 def test_what_workers_draw_differs_between_samples_and_not_between_runs() -> None:
-    drawn = [sample for _, _, batches in epoch_of(Noisy(), 2) for batch in batches for sample in batch]
+    drawn = [
+        sample for _, _, batches in epoch_of(Noisy(), 2) for batch in batches for sample in batch
+    ]
 
     for generator in (1, 2, 3):
         assert len({sample[generator] for sample in drawn}) == len(drawn) == 23
-    assert drawn == [sample for _, _, batches in epoch_of(Noisy(), 2) for batch in batches for sample in batch]
+    assert drawn == [
+        sample for _, _, batches in epoch_of(Noisy(), 2) for batch in batches for sample in batch
+    ]
 
 
 def test_workers_stay_from_epoch_to_epoch_unless_they_must_not() -> None:
@@ -187,7 +204,10 @@ def test_workers_go_with_their_loader() -> None:
 
 def test_an_iteration_that_is_given_up_does_not_reach_the_next() -> None:
     loader = Loader(Noisy(40), batch_size=4, shuffle=True, workers=2, collate=as_list)
-    whole = [window.batches for window in Loader(Noisy(40), batch_size=4, shuffle=True, collate=as_list).windows(3, 0)]
+    whole = [
+        window.batches
+        for window in Loader(Noisy(40), batch_size=4, shuffle=True, collate=as_list).windows(3, 0)
+    ]
 
     for start in (0, 5, 2):
         assert next(loader.windows(3, start)).batches == whole[start]
@@ -250,7 +270,11 @@ def test_an_error_in_a_worker_is_raised_as_it_is_with_the_sample_and_the_line() 
     assert isinstance(error, OSError) and str(error) == "no such image"
     sample, where = error.__notes__
     assert sample == "while loading the sample 7 of data.train"
-    assert where.startswith("in loader worker 1:\n") and "test_workers.py" in where and "in __getitem__" in where
+    assert (
+        where.startswith("in loader worker 1:\n")
+        and "test_workers.py" in where
+        and "in __getitem__" in where
+    )
 
 
 def test_batches_before_the_error_are_given_and_the_loader_works_after_it() -> None:
@@ -338,7 +362,9 @@ if __name__ == "__main__":
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with its parent")
 @pytest.mark.parametrize("how", ["fork", "spawn", "stream"])
-def test_workers_that_are_in_the_middle_of_a_sample_end_with_a_parent_that_is_killed(how: str, tmp_path: Path) -> None:
+def test_workers_that_are_in_the_middle_of_a_sample_end_with_a_parent_that_is_killed(
+    how: str, tmp_path: Path
+) -> None:
     script = tmp_path / "script.py"
     script.write_text(ORPHANS)
     folder = tmp_path / "pids"
@@ -359,7 +385,10 @@ def test_a_batch_that_takes_too_long_is_told() -> None:
     error = failing(Slow(), timeout_s=0.3)
 
     assert isinstance(error, WorkerError)
-    assert re.fullmatch(r"The loader worker 1 of data\.train \(pid \d+\) has been at sample 7 for 0\.3 s\.", error.what)
+    assert re.fullmatch(
+        r"The loader worker 1 of data\.train \(pid \d+\) has been at sample 7 for 0\.3 s\.",
+        error.what,
+    )
     assert re.match(r".*test_workers\.py:\d+ in __getitem__", error.where)
     assert "data.train.timeout says how long" in error.fix
 
@@ -408,7 +437,10 @@ def test_a_worker_that_hangs_is_told_with_its_sample_and_its_stack_then_it_ends_
     said = told[-1]  # under load it may have been said before that a worker is being started
     who = r"The loader worker 1 of data\.train \(pid \d+\) has been at sample 7 for"
     learned = r"no batch so far took more than [\d.e-]+ s\."
-    assert re.match(rf"{who} [\d.]+ s; {learned} The run ends if that lasts \d+ s \(data\.train\.timeout\)\.", said)
+    assert re.match(
+        rf"{who} [\d.]+ s; {learned} The run ends if that lasts \d+ s \(data\.train\.timeout\)\.",
+        said,
+    )
     assert re.match(rf"{who} [\d.]+ s; {learned}$", caught.value.what)
     for text in (said, caught.value.where):
         stack = [line.strip() for line in text.splitlines()][-2:]
@@ -449,7 +481,9 @@ def test_a_worker_that_was_stopped_is_told_as_such(impatient: None) -> None:
 def test_a_batch_that_is_late_is_waited_for_and_nothing_is_lost(
     impatient: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(patience, "SAY_TIMES", 0.0)  # on a busy machine the batches before are slow too
+    monkeypatch.setattr(
+        patience, "SAY_TIMES", 0.0
+    )  # on a busy machine the batches before are slow too
     monkeypatch.setattr(patience, "END_S", 60.0)
 
     class Late(Noisy):
@@ -499,7 +533,11 @@ def test_what_cannot_be_sent_to_a_spawned_worker_is_refused_with_what_to_do() ->
 
     error = failing(Local(), start_method="spawn")
 
-    assert isinstance(error, InputError) and "cannot be sent to them" in error.what and "Local" in error.what
+    assert (
+        isinstance(error, InputError)
+        and "cannot be sent to them" in error.what
+        and "Local" in error.what
+    )
     assert 'start_method = "fork"' in error.fix
 
 

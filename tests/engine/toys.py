@@ -48,7 +48,9 @@ def net(*, seed: int = 0, dtype: torch.dtype = torch.float32) -> nn.Sequential:
 def hard_net() -> nn.Sequential:
     """A model with what makes resuming hard: dropout and running statistics."""
     torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 2))
+    return nn.Sequential(
+        nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 2)
+    )
 
 
 def supervised(model: nn.Module | None = None, *, lr: float = 0.05, **given: Any) -> Supervised:
@@ -80,7 +82,11 @@ def tensors_of(state: Any, path: str = "") -> dict[str, Any]:
         items = enumerate(state)
     else:
         return {path: state}
-    return {name: leaf for key, value in items for name, leaf in tensors_of(value, f"{path}/{key}").items()}
+    return {
+        name: leaf
+        for key, value in items
+        for name, leaf in tensors_of(value, f"{path}/{key}").items()
+    }
 
 
 def weights_of(model: nn.Module) -> dict[str, Any]:
@@ -96,7 +102,11 @@ def same_bits(one: Any, other: Any) -> bool:
 
 def _same(one: Any, other: Any) -> bool:
     if isinstance(one, Tensor):
-        return isinstance(other, Tensor) and one.dtype == other.dtype and torch.equal(_bits(one), _bits(other))
+        return (
+            isinstance(other, Tensor)
+            and one.dtype == other.dtype
+            and torch.equal(_bits(one), _bits(other))
+        )
     return bool(one == other) or (one != one and other != other)
 
 
@@ -111,7 +121,8 @@ def kept(runs: Engine) -> Any:
 
 
 def heard(runs: Engine, *events: Event) -> list[str]:
-    """A list that fills with the names of events as they happen, before any other listener hears of them."""
+    """A list that fills with the names of events as they happen, before any other listener hears of
+    them."""
     told: list[str] = []
     for event in events or tuple(Event):
         runs.bus.add(Handler(event=event, fn=_teller(told, event), priority=-(10**6)))

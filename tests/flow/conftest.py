@@ -1,4 +1,5 @@
-"""A small project with all that makes resuming hard: dropout, batch norm, random augmentation by three generators."""
+"""A small project with all that makes resuming hard: dropout, batch norm, random augmentation by
+three generators."""
 
 from __future__ import annotations
 
@@ -151,16 +152,20 @@ def toy(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def shy(toy: Path) -> None:
-    """One process of the toy project dies, stops or fails at a sample of its own, when variables say so."""
+    """One process of the toy project dies, stops or fails at a sample of its own, when variables
+    say so."""
     (toy / "shy.py").write_text(SHY)
     (toy / "plain.py").write_text(PLAIN)
-    config = (toy / "toy.toml").read_text().replace('points.Points", split = 0', 'shy.Shy", split = 0')
+    config = (
+        (toy / "toy.toml").read_text().replace('points.Points", split = 0', 'shy.Shy", split = 0')
+    )
     (toy / "toy.toml").write_text(config)
 
 
 @contextmanager
 def as_it_was(run: Path) -> Iterator[Path]:
-    """What is done to a run folder within is undone afterwards: a killed run goes on in several ways."""
+    """What is done to a run folder within is undone afterwards: a killed run goes on in several
+    ways."""
     kept = run.parent.parent / "kept"
     shutil.copytree(run, kept)
     try:
@@ -183,7 +188,9 @@ def cold_assay(toy: Path) -> Assay:
 
 
 def commands(run: Run, toy: Path) -> Assay:
-    def call(*arguments: str, cwd: Path = toy, **variables: str) -> subprocess.CompletedProcess[str]:
+    def call(
+        *arguments: str, cwd: Path = toy, **variables: str
+    ) -> subprocess.CompletedProcess[str]:
         own = {**os.environ, "PYTHONPATH": str(SRC), "NO_COLOR": "1", **variables}
         return run(["-m", "assay", *arguments], folder=cwd, variables=own)
 

@@ -25,9 +25,13 @@ def test_a_run_is_trained_again_by_its_id_with_changed_keys(assay, toy: Path) ->
     assert assay("run", "toy.toml").returncode == 0
     first = only_run(toy)
     rows = [json.loads(line) for line in assay("log", "last", "--json").stdout.splitlines()]
-    assert {"train/loss", "train/lr", "valid/acc", "speed/samples_per_s", "time/data_s"} <= set().union(
-        *(row["metrics"] for row in rows)
-    )
+    assert {
+        "train/loss",
+        "train/lr",
+        "valid/acc",
+        "speed/samples_per_s",
+        "time/data_s",
+    } <= set().union(*(row["metrics"] for row in rows))
     assert all("step" in row for row in rows)
 
     again = assay("rerun", run_file.read(first).id)
@@ -35,19 +39,27 @@ def test_a_run_is_trained_again_by_its_id_with_changed_keys(assay, toy: Path) ->
 
     assert (again.returncode, changed.returncode) == (0, 0), again.stderr + changed.stderr
     path, run = newest(toy)
-    middle = next(run_file.read(each) for each in (toy / "runs").iterdir() if run_file.read(each).id == run.parent)
+    middle = next(
+        run_file.read(each)
+        for each in (toy / "runs").iterdir()
+        if run_file.read(each).id == run.parent
+    )
     assert middle.parent == run_file.read(first).id
     assert "lr = 0.02" in (path / "config.toml").read_text()
     said = f"vs previous run {middle.id}: lr 0.01->0.02, epochs 4->1"
     assert said in (path / "log.txt").read_text()
-    repeated = next(each for each in (toy / "runs").iterdir() if run_file.read(each).id == middle.id)
+    repeated = next(
+        each for each in (toy / "runs").iterdir() if run_file.read(each).id == middle.id
+    )
     assert last_digest(repeated) == last_digest(first)
     wrong = assay("rerun", "last", "optimizr.lr=1")
     assert wrong.returncode == 2 and "did you mean `optimizer" in wrong.stderr
 
 
 @pytest.mark.row("A31")
-def test_a_restored_run_is_trained_to_the_same_bits_after_its_source_is_gone(assay, toy: Path) -> None:
+def test_a_restored_run_is_trained_to_the_same_bits_after_its_source_is_gone(
+    assay, toy: Path
+) -> None:
     assert assay("run", "toy.toml", "seed=7").returncode == 0
     run = only_run(toy)
     assert assay("pack", "last", "--to", "../run.tar.gz").returncode == 0
@@ -58,7 +70,9 @@ def test_a_restored_run_is_trained_to_the_same_bits_after_its_source_is_gone(ass
 
     assert assay("unpack", "../run.tar.gz", cwd=elsewhere).returncode == 0
     restored = assay("restore", "last", "--to", "../again", cwd=elsewhere)
-    (command,) = [line for line in restored.stdout.splitlines() if line.startswith("run it again: ")]
+    (command,) = [
+        line for line in restored.stdout.splitlines() if line.startswith("run it again: ")
+    ]
     config = Path(command.split()[-1]).name
     shutil.rmtree(toy.parent / "gone")
     done = assay("run", config, cwd=toy.parent / "again")

@@ -1,4 +1,5 @@
-"""A source that gives batches itself: what the check says of it, and that it trains, goes on and is tested."""
+"""A source that gives batches itself: what the check says of it, and that it trains, goes on and is
+tested."""
 
 from __future__ import annotations
 
@@ -78,7 +79,9 @@ def batches(toy: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return toy / "stream.toml"
 
 
-def test_batches_train_go_on_and_are_evaluated(batches: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_batches_train_go_on_and_are_evaluated(
+    batches: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["check", "stream.toml"]) == 0
     (result,) = assay.run("stream.toml")
     assert result.exception is None
@@ -96,8 +99,18 @@ def test_batches_train_go_on_and_are_evaluated(batches: Path, capsys: pytest.Cap
 @pytest.mark.parametrize(
     ("old", "new", "line", "message"),
     [
-        (f"{{ type = {TRAIN} }}", f"{{ type = {TRAIN} }}\nbatch_size = 8", 7, "a `Stream` gives batches"),
-        (f"{{ type = {TRAIN} }}", f"{{ type = {TRAIN} }}\nshuffle = true", 7, "a `Stream` gives batches"),
+        (
+            f"{{ type = {TRAIN} }}",
+            f"{{ type = {TRAIN} }}\nbatch_size = 8",
+            7,
+            "a `Stream` gives batches",
+        ),
+        (
+            f"{{ type = {TRAIN} }}",
+            f"{{ type = {TRAIN} }}\nshuffle = true",
+            7,
+            "a `Stream` gives batches",
+        ),
         (TRAIN, '"points.Points", split = 0', 6, "[data.train] has no `batch_size`"),
         (TRAIN, '"stream.Nothing"', 6, "a `Nothing` is no data"),
     ],
@@ -120,7 +133,12 @@ def test_what_does_not_fit_is_told_by_the_check_with_its_place(
 @pytest.mark.parametrize(
     ("old", "new", "line", "message"),
     [
-        (f"{{ type = {TRAIN} }}", '{ type = "stream.unknown", split = 0 }\nbatch_size = 8', 7, "gives batches itself"),
+        (
+            f"{{ type = {TRAIN} }}",
+            '{ type = "stream.unknown", split = 0 }\nbatch_size = 8',
+            7,
+            "gives batches itself",
+        ),
         (TRAIN, '"stream.nothing"', 6, "a Nothing can neither be iterated nor asked for an item"),
         (VALID, '"stream.once", split = 1', 8, "can be gone through once only"),
     ],
@@ -159,13 +177,15 @@ class Rows(IterableDataset):
 def rows(split):
     return Rows(split)
 """
-ROWS = CONFIG.replace(f"{{ type = {TRAIN} }}", '{ type = "rows.Rows", split = 0 }\nbatch_size = 8').replace(
-    f"{{ type = {VALID} }}", '{ type = "rows.rows", split = 1 }\nbatch_size = 16'
-)
+ROWS = CONFIG.replace(
+    f"{{ type = {TRAIN} }}", '{ type = "rows.Rows", split = 0 }\nbatch_size = 8'
+).replace(f"{{ type = {VALID} }}", '{ type = "rows.rows", split = 1 }\nbatch_size = 16')
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_samples_that_come_one_after_another_are_made_into_batches(batches: Path, workers: int) -> None:
+def test_samples_that_come_one_after_another_are_made_into_batches(
+    batches: Path, workers: int
+) -> None:
     (batches.parent / "rows.py").write_text(SAMPLES)
     batches.write_text(ROWS.replace("batch_size = 8", f"batch_size = 8\nworkers = {workers}"))
 
@@ -187,8 +207,16 @@ def test_samples_that_come_one_after_another_are_made_into_batches(batches: Path
             "",
             "[data.train] has no `batch_size`, and a `Rows` gives samples: it is an IterableDataset",
         ),
-        ("\nbatch_size = 16", "", "data.valid: Rows is an IterableDataset, which gives samples, and there is no batch"),
-        ("\nbatch_size = 8", "\nbatch_size = 8\nshuffle = true", "`shuffle` is for items by index, but a `Rows` gives"),
+        (
+            "\nbatch_size = 16",
+            "",
+            "data.valid: Rows is an IterableDataset, which gives samples, and there is no batch",
+        ),
+        (
+            "\nbatch_size = 8",
+            "\nbatch_size = 8\nshuffle = true",
+            "`shuffle` is for items by index, but a `Rows` gives",
+        ),
         (
             "\nbatch_size = 16",
             "\nbatch_size = 16\nshuffle = true",
@@ -210,10 +238,10 @@ def test_samples_that_nobody_makes_batches_of_are_refused_with_the_way_to_do_it(
     assert not (batches.parent / "runs").exists()
 
 
-def test_whole_batches_of_an_iterable_data_set_are_taken_from_a_loader_without_a_batch_size(batches: Path) -> None:
-    loader = (
-        '"torch.utils.data.DataLoader", batch_size = "@none", dataset = { type = "stream.Flow", split = 0, size = 8 }'
-    )
+def test_whole_batches_of_an_iterable_data_set_are_taken_from_a_loader_without_a_batch_size(
+    batches: Path,
+) -> None:
+    loader = '"torch.utils.data.DataLoader", batch_size = "@none", dataset = { type = "stream.Flow", split = 0, size = 8 }'
     batches.write_text(CONFIG.replace(TRAIN, loader).replace("epochs = 2", "steps = 3"))
 
     (result,) = assay.run("stream.toml", no_file=True)

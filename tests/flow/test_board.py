@@ -31,7 +31,9 @@ def with_plugin(toy: Path, settings: str) -> None:
 
 
 @pytest.mark.row("A32", "E56")
-def test_all_that_is_logged_is_in_the_event_file_and_without_files_there_is_none(toy: Path, assay: Assay) -> None:
+def test_all_that_is_logged_is_in_the_event_file_and_without_files_there_is_none(
+    toy: Path, assay: Assay
+) -> None:
     with_plugin(toy, "")
 
     done = assay("run", "toy.toml", "train.epochs=2")

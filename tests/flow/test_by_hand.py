@@ -1,4 +1,5 @@
-"""Nobody is forced to use a config file, registered names or injection, and it makes no difference to the weights."""
+"""Nobody is forced to use a config file, registered names or injection, and it makes no difference
+to the weights."""
 
 from __future__ import annotations
 
@@ -31,13 +32,22 @@ pytestmark = pytest.mark.slow
 @pytest.mark.row("F12")
 def test_thirty_lines_of_plain_python_train_and_keep_a_record(tmp_path: Path) -> None:
     source = EXAMPLE.read_text()
-    imported = {node.module for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ImportFrom)}
+    imported = {
+        node.module for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ImportFrom)
+    }
     assert len(source.splitlines()) <= 30
-    assert not any(module and module.startswith(("assay.build", "assay.config")) for module in imported)
+    assert not any(
+        module and module.startswith(("assay.build", "assay.config")) for module in imported
+    )
 
     environment = {**os.environ, "PYTHONPATH": str(EXAMPLE.parents[2] / "src")}
     ran = subprocess.run(
-        [sys.executable, str(EXAMPLE)], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        [sys.executable, str(EXAMPLE)],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
     assert ran.returncode == 0, ran.stderr
@@ -59,7 +69,9 @@ def by_hand(net: Any, points: Any) -> nn.Module:
     model: nn.Module = net.Net(width=8)
     optimizer = AdamW(model.parameters(), lr=1e-2, fused=True)  # as a run makes it
     backward = Backward(optimizer, schedule=WarmupCosine(warmup_ratio=0.1), clip_norm=1.0)
-    process = Supervised(model, nn.CrossEntropyLoss(), backward=backward, metrics={"acc": Accuracy()})
+    process = Supervised(
+        model, nn.CrossEntropyLoss(), backward=backward, metrics={"acc": Accuracy()}
+    )
     data = Loader(points.Points(0, noisy=True), batch_size=8, shuffle=True, seed=3)
     Engine(process, data, epochs=4, seed=3).run()
     return model
@@ -99,7 +111,9 @@ def by_injection(net: Any, points: Any) -> nn.Module:
 
 
 @pytest.mark.row("F05")
-def test_a_config_injection_and_plain_python_train_to_the_same_bits(toy: Path, modules: tuple[Any, Any]) -> None:
+def test_a_config_injection_and_plain_python_train_to_the_same_bits(
+    toy: Path, modules: tuple[Any, Any]
+) -> None:
     (result,) = assay.run("toy.toml")
     assert result.exception is None
     weights = assay.load_model(f"{result.id}@latest").state_dict()

@@ -1,4 +1,5 @@
-"""Data of a config: every setting of a loader reaches it, and a run goes on with the very same samples."""
+"""Data of a config: every setting of a loader reaches it, and a run goes on with the very same
+samples."""
 
 from __future__ import annotations
 
@@ -64,14 +65,20 @@ def wait(training):
 
 
 def killed_at(toy: Path, batches: int, passes: int, *arguments: str) -> int:
-    """Start a run and kill it once so many points of its loss are on the disk, at the latest after so many forward
-    passes; the exit code."""
+    """Start a run and kill it once so many points of its loss are on the disk, at the latest after
+    so many forward passes; the exit code."""
     from assay.store.series import read_series
 
     process = subprocess.Popen(
         [sys.executable, "-m", "assay", *arguments],
         cwd=toy,
-        env={**os.environ, "PYTHONPATH": str(SRC), "NO_COLOR": "1", "SLOW": "0.01", "HELD_AFTER": str(passes)},
+        env={
+            **os.environ,
+            "PYTHONPATH": str(SRC),
+            "NO_COLOR": "1",
+            "SLOW": "0.01",
+            "HELD_AFTER": str(passes),
+        },
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
@@ -82,7 +89,9 @@ def killed_at(toy: Path, batches: int, passes: int, *arguments: str) -> int:
         if curve is not None and curve.steps[-1] >= batches:
             break
         time.sleep(0.02)
-    children = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
+    children = (
+        psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
+    )
     process.kill()
     code = process.wait()
     _, alive = psutil.wait_procs(children, timeout=100)
@@ -92,13 +101,17 @@ def killed_at(toy: Path, batches: int, passes: int, *arguments: str) -> int:
 
 @pytest.mark.row("F01")
 @pytest.mark.parametrize("accumulate", [1, 4])
-def test_a_run_killed_anywhere_goes_on_to_the_same_bits_with_any_workers(assay, toy: Path, accumulate: int) -> None:
+def test_a_run_killed_anywhere_goes_on_to_the_same_bits_with_any_workers(
+    assay, toy: Path, accumulate: int
+) -> None:
     points = (toy / "points.py").read_text()
     slow = '        time.sleep(float(os.environ.get("SLOW", 0)))\n        x = self.points[i]\n'
     (toy / "points.py").write_text(points.replace("        x = self.points[i]\n", slow))
     net = (toy / "net.py").read_text()
     draws = "return self.layers(x + 0.01 * random.random() + 0.01 * np.random.rand())"
-    (toy / "net.py").write_text(HELD + net.replace("return self.layers(x)", f"wait(self.training)\n        {draws}"))
+    (toy / "net.py").write_text(
+        HELD + net.replace("return self.layers(x)", f"wait(self.training)\n        {draws}")
+    )
     more = f"train.accumulate={accumulate}"
     plain = assay("run", "toy.toml", more)
     assert plain.returncode == 0, plain.stderr
@@ -120,7 +133,9 @@ def test_a_run_killed_anywhere_goes_on_to_the_same_bits_with_any_workers(assay, 
         run.rename(toy.parent / f"after-{workers}")
 
 
-def test_a_worker_that_dies_or_hangs_ends_the_run_with_one_clear_error_and_a_checkpoint(assay, toy: Path) -> None:
+def test_a_worker_that_dies_or_hangs_ends_the_run_with_one_clear_error_and_a_checkpoint(
+    assay, toy: Path
+) -> None:
     assert assay("run", "toy.toml").returncode == 0
     run = only_run(toy)
     expected = last_digest(run)
@@ -134,12 +149,19 @@ def test_a_worker_that_dies_or_hangs_ends_the_run_with_one_clear_error_and_a_che
         failed = assay("run", "toy.toml", *given, DIE_AT="126", DIE_BY=by)
 
         assert failed.returncode == 1
-        assert re.search(r"loader worker \d of data\.train \(pid \d+\) " + told, failed.stderr), failed.stderr
+        assert re.search(r"loader worker \d of data\.train \(pid \d+\) " + told, failed.stderr), (
+            failed.stderr
+        )
         assert "Traceback" not in failed.stderr
         run = only_run(toy)
         assert run_file.read(run).status == "failed"
-        newest = max(int(folder.name.removeprefix("step-")) for folder in (run / "checkpoints").glob("step-*"))
-        assert newest % 11 and newest % 8, "neither of a period nor of an epoch: it is of the last step"
+        newest = max(
+            int(folder.name.removeprefix("step-"))
+            for folder in (run / "checkpoints").glob("step-*")
+        )
+        assert newest % 11 and newest % 8, (
+            "neither of a period nor of an epoch: it is of the last step"
+        )
         assert assay("resume", "last").returncode == 0
         assert run_file.read(run).newest.from_step == newest
         assert last_digest(run) == expected
@@ -148,7 +170,15 @@ def test_a_worker_that_dies_or_hangs_ends_the_run_with_one_clear_error_and_a_che
 
 def test_a_signal_to_all_processes_of_a_run_stops_it_after_the_step(toy: Path) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-m", "assay", "run", "toy.toml", "data.train.workers=2", "train.epochs=10000"],
+        [
+            sys.executable,
+            "-m",
+            "assay",
+            "run",
+            "toy.toml",
+            "data.train.workers=2",
+            "train.epochs=10000",
+        ],
         cwd=toy,
         env={**os.environ, "PYTHONPATH": str(SRC), "NO_COLOR": "1"},
         stdout=subprocess.DEVNULL,
@@ -175,7 +205,9 @@ def test_data_that_cannot_be_loaded_again_are_told_and_recorded_at_the_start_and
     here: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str], workers: int
 ) -> None:
     points = (here / "points.py").read_text()
-    (here / "points.py").write_text(points.replace("0.1 * random.random()", "0.1 * random.SystemRandom().random()"))
+    (here / "points.py").write_text(
+        points.replace("0.1 * random.random()", "0.1 * random.SystemRandom().random()")
+    )
     told = f"data.train is {WHY}. A run that goes on from a checkpoint sees other data."
 
     assert main(["run", "toy.toml", f"data.train.workers={workers}", "train.epochs=1"]) == 0
@@ -193,12 +225,19 @@ def test_data_that_cannot_be_loaded_again_are_told_and_recorded_at_the_start_and
 @pytest.mark.row("F10")
 def test_the_seed_of_the_config_reaches_the_order_of_the_data(here: Path) -> None:
     def order(seed: int) -> list[Any]:
-        with open_house(open_config("toy.toml", [f"seed={seed}", "data.train.source.noisy=false"]), Launch()) as house:
-            return [window.batches[0][0].tolist() for window in make_loader(house, "train").windows(0, 0)]  # type: ignore[attr-defined]
+        with open_house(
+            open_config("toy.toml", [f"seed={seed}", "data.train.source.noisy=false"]), Launch()
+        ) as house:
+            return [
+                window.batches[0][0].tolist()
+                for window in make_loader(house, "train").windows(0, 0)
+            ]  # type: ignore[attr-defined]
 
     assert order(1) == order(1)
     assert order(1) != order(2)
-    assert sorted(point for batch in order(1) for point in batch) == sorted(p for b in order(2) for p in b)
+    assert sorted(point for batch in order(1) for point in batch) == sorted(
+        p for b in order(2) for p in b
+    )
 
 
 # ------------------------------------------------------------------------------------------------------------- settings
@@ -276,9 +315,21 @@ def test_each_setting_reaches_the_loader(here: Path) -> None:
             3,
             "`sampler` and `shuffle`",
         ),
-        ('batch_size = 8\nbatch_sampler = { type = "tools.Pairs", n = 4 }', 1, "`batch_sampler` and `batch_size`"),
-        ('drop_last = true\nbatch_sampler = { type = "tools.Pairs", n = 4 }', 1, "`batch_sampler` and `drop_last`"),
-        ("batch_size = 8\nprefetch = 4", 2, "`prefetch` is of worker processes, and there are none"),
+        (
+            'batch_size = 8\nbatch_sampler = { type = "tools.Pairs", n = 4 }',
+            1,
+            "`batch_sampler` and `batch_size`",
+        ),
+        (
+            'drop_last = true\nbatch_sampler = { type = "tools.Pairs", n = 4 }',
+            1,
+            "`batch_sampler` and `drop_last`",
+        ),
+        (
+            "batch_size = 8\nprefetch = 4",
+            2,
+            "`prefetch` is of worker processes, and there are none",
+        ),
         ('batch_size = 8\nworkers = 0\ntimeout = "3 s"', 3, "`timeout` is of worker processes"),
     ],
 )
@@ -296,8 +347,12 @@ def test_settings_that_do_not_go_together_are_told_by_the_check(
     assert f"bad.toml:{first + line - 1}:" in told
 
 
-def test_names_of_torch_are_taken_with_a_note(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (here / "torch.toml").write_text(with_train("batch_size = 8\nnum_workers = 2\nprefetch_factor = 3"))
+def test_names_of_torch_are_taken_with_a_note(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "torch.toml").write_text(
+        with_train("batch_size = 8\nnum_workers = 2\nprefetch_factor = 3")
+    )
 
     assert main(["check", "torch.toml"]) == 0
 
@@ -312,13 +367,17 @@ def test_workers_do_not_change_the_hash_of_a_config(here: Path) -> None:
     def hashed(*overrides: str) -> str:
         return config_hash(open_config("toy.toml", overrides).root)
 
-    assert hashed() == hashed("data.train.workers=4", "data.train.prefetch=3", "data.train.pin_memory=true")
+    assert hashed() == hashed(
+        "data.train.workers=4", "data.train.prefetch=3", "data.train.pin_memory=true"
+    )
     assert hashed() != hashed("data.train.batch_size=4")
 
 
 @pytest.mark.row("A26")
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_pipe_that_keeps_the_context_is_stopped_before_workers_copy_it(here: Path, workers: int) -> None:
+def test_a_pipe_that_keeps_the_context_is_stopped_before_workers_copy_it(
+    here: Path, workers: int
+) -> None:
     pipe = """
 from assay.build import Context
 from points import Points
@@ -347,7 +406,9 @@ class Pipe(Points):
 
 def _with_workers(name: str, workers: int) -> str:
     path = Path(name)
-    path.write_text(path.read_text().replace("batch_size = 8\n", f"batch_size = 8\nworkers = {workers}\n"))
+    path.write_text(
+        path.read_text().replace("batch_size = 8\n", f"batch_size = 8\nworkers = {workers}\n")
+    )
     return name
 
 
@@ -366,12 +427,16 @@ def test_without_a_split_to_evaluate_evaluation_is_left_out_with_one_note(
     assert capsys.readouterr().err.count("nothing is evaluated: there is no data.valid\n") == 1
 
 
-def test_how_exactly_a_run_could_go_on_is_said_at_its_start(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_how_exactly_a_run_could_go_on_is_said_at_its_start(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (here / "stream.py").write_text(
         "from torch.utils.data import DataLoader\n\nfrom points import Points\n\n\n"
         "def loader(split):\n    return DataLoader(Points(split, noisy=True), batch_size=16, shuffle=True)\n"
     )
-    config = CONFIG.replace('"points.Points", split = 0, noisy = true', '"stream.loader", split = 0')
+    config = CONFIG.replace(
+        '"points.Points", split = 0, noisy = true', '"stream.loader", split = 0'
+    )
     (here / "stream.toml").write_text(config.replace("batch_size = 8\n", ""))
 
     (result,) = api.run("stream.toml")
@@ -386,28 +451,44 @@ def test_how_exactly_a_run_could_go_on_is_said_at_its_start(here: Path, capsys: 
 
 
 @pytest.mark.row("F10")
-def test_the_check_loads_an_epoch_and_says_what_it_found(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_check_loads_an_epoch_and_says_what_it_found(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["check", "toy.toml", "--data"]) == 0
     told = capsys.readouterr().out
 
     train = told[told.index("data.train") : told.index("data.valid")]
     assert "60 samples, 8 batches" in train
-    for line in ("each of 60 once", "0 and 2 load the same", "float32 Bx4", "0 to 1, 2 different", "none of its own"):
+    for line in (
+        "each of 60 once",
+        "0 and 2 load the same",
+        "float32 Bx4",
+        "0 to 1, 2 different",
+        "none of its own",
+    ):
         assert line in train
     assert "data.test" in told and not (here / "runs").exists()
 
 
-def test_the_check_fails_with_1_when_data_is_not_the_same_twice(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_check_fails_with_1_when_data_is_not_the_same_twice(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     points = (here / "points.py").read_text()
-    points = points.replace("self.loaded = 0", "self.loaded = 0\n        self.rng = random.SystemRandom(1)")
-    (here / "points.py").write_text(points.replace("0.1 * random.random()", "0.1 * self.rng.random()"))
+    points = points.replace(
+        "self.loaded = 0", "self.loaded = 0\n        self.rng = random.SystemRandom(1)"
+    )
+    (here / "points.py").write_text(
+        points.replace("0.1 * random.random()", "0.1 * self.rng.random()")
+    )
 
     with pytest.warns(UserWarning, match="a sample is another one"):
         assert main(["check", "toy.toml", "--data", "--json"]) == 1
 
     train, *others = json.loads(capsys.readouterr().out)["data"]
     assert ["generators", "Points.rng, a random.Random"] in train["facts"]
-    assert train["problems"][0].startswith("data.train is not the same with 0 and 2 workers: the first difference")
+    assert train["problems"][0].startswith(
+        "data.train is not the same with 0 and 2 workers: the first difference"
+    )
     assert not any(other["problems"] for other in others)
 
 
@@ -417,7 +498,9 @@ def test_the_shape_alone_loads_nothing(here: Path, capsys: pytest.CaptureFixture
 
 
 @pytest.mark.row("B07")
-def test_loading_is_measured_with_and_without_pinning(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_loading_is_measured_with_and_without_pinning(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["bench", "data", "toy.toml", "--workers", "0,2", "--seconds", "0.2"]) == 0
     told = capsys.readouterr().out
 
@@ -441,7 +524,9 @@ def test_the_length_of_a_loader_is_known_at_the_start_and_written_down(here: Pat
     assert result.exception is None and result.record_dir is not None
     assert "warmup_steps = 8\n" in (result.record_dir / "config.toml").read_text()
     (here / "points.py").write_text((here / "points.py").read_text().replace("size=60", "size=90"))
-    assert main(["resume", result.id, "train.epochs=5"]) == 0  # the recorded one, not that of the data of now
+    assert (
+        main(["resume", result.id, "train.epochs=5"]) == 0
+    )  # the recorded one, not that of the data of now
     assert "warmup_steps = 8\n" in (result.record_dir / "config.toml").read_text()
 
 
@@ -449,10 +534,16 @@ def test_the_length_of_a_loader_is_known_at_the_start_and_written_down(here: Pat
     ("old", "new", "message"),
     [
         ("data.train}", "data.trian}", "there is no [data.trian]"),
-        ("size = 8", 'size = "${length:data.valid}"', "The data cannot depend on how long data.valid is"),
+        (
+            "size = 8",
+            'size = "${length:data.valid}"',
+            "The data cannot depend on how long data.valid is",
+        ),
     ],
 )
-def test_a_length_that_nobody_can_know_is_refused(here: Path, old: str, new: str, message: str) -> None:
+def test_a_length_that_nobody_can_know_is_refused(
+    here: Path, old: str, new: str, message: str
+) -> None:
     (here / "long.toml").write_text(LENGTH.replace(old, new, 1))
 
     (result,) = api.run("long.toml")

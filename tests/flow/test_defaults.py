@@ -12,7 +12,9 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.row("A09")
-def test_a_run_logs_every_default_and_everything_injected_once_with_its_place(assay, toy: Path) -> None:
+def test_a_run_logs_every_default_and_everything_injected_once_with_its_place(
+    assay, toy: Path
+) -> None:
     ran = assay("run", "toy.toml", "train.epochs=1", "optimizer.betas=0.8,0.9")
 
     assert ran.returncode == 0, ran.stderr
@@ -22,7 +24,9 @@ def test_a_run_logs_every_default_and_everything_injected_once_with_its_place(as
     (eps,) = [each for each in lines if "optimizer.eps" in each]
     assert eps.endswith(f"default optimizer.eps = 1e-08 (torch.optim.AdamW, toy.toml:{line}:8)")
     (params,) = [each for each in lines if "optimizer.params" in each]
-    assert params.endswith(f"injected optimizer.params by the role `params` (torch.optim.AdamW, toy.toml:{line}:8)")
+    assert params.endswith(
+        f"injected optimizer.params by the role `params` (torch.optim.AdamW, toy.toml:{line}:8)"
+    )
     assert not any("default optimizer.betas" in each for each in lines)
     assert any("default display.quiet = false" in each for each in lines)
 

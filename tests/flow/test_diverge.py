@@ -1,4 +1,5 @@
-"""`assay diverge`: two recorded runs, and the first step, phase, module and operation in which they differ."""
+"""`assay diverge`: two recorded runs, and the first step, phase, module and operation in which they
+differ."""
 
 from __future__ import annotations
 
@@ -59,13 +60,19 @@ class Net(nn.Module):
 
 @pytest.fixture
 def train(assay, toy: Path, monkeypatch: pytest.MonkeyPatch):
-    """Trains the toy with a model that may have a fault, twelve steps, and gives the id of the run."""
+    """Trains the toy with a model that may have a fault, twelve steps, and gives the id of the
+    run."""
     (toy / "faulty.py").write_text(FAULTY)
     monkeypatch.chdir(toy)
     monkeypatch.setenv("XDG_DATA_HOME", str(toy.parent / "data"))
 
     def call(*overrides: str, every: str = "100 steps") -> str:
-        arguments = ["model={ type = 'faulty.Net' }", f"trace.every={every}", "checkpoint.every=4 steps", *overrides]
+        arguments = [
+            "model={ type = 'faulty.Net' }",
+            f"trace.every={every}",
+            "checkpoint.every=4 steps",
+            *overrides,
+        ]
         done = assay("run", "toy.toml", "--quiet", "--max-steps", "12", *arguments)
         assert done.returncode == 0, done.stderr
         return find_run("last").id
@@ -137,7 +144,10 @@ def test_an_operation_that_is_never_twice_the_same_is_named_from_the_nearest_equ
         patch.setattr(authorship, "is_own", lambda *_: False)
         foreign = diverge(first, second, tell=told.append)
     assert foreign.verdict.difference is not None and told == []
-    assert any(note.startswith("not trained again: ") and "was not made here" in note for note in foreign.notes)
+    assert any(
+        note.startswith("not trained again: ") and "was not made here" in note
+        for note in foreign.notes
+    )
 
     done = diverge(first, second, tell=told.append)
 

@@ -1,4 +1,5 @@
-"""How a run in several processes ends when one of them hangs, is signalled, or dies in a way of its own."""
+"""How a run in several processes ends when one of them hangs, is signalled, or dies in a way of its
+own."""
 
 from __future__ import annotations
 
@@ -89,10 +90,20 @@ def ranks_of(running: subprocess.Popen[str]) -> dict[int, psutil.Process]:
 def test_a_rank_that_hangs_in_forward_is_named_with_its_stack_and_ends_the_run_within_the_limit(
     rank: str, assay: Assay, odd: Path
 ) -> None:
-    hung = assay("run", "toy.toml", "parallel.data=2", "parallel.timeout=3 s", ODD="hang", AT="6", ODD_RANK=rank)
+    hung = assay(
+        "run",
+        "toy.toml",
+        "parallel.data=2",
+        "parallel.timeout=3 s",
+        ODD="hang",
+        AT="6",
+        ODD_RANK=rank,
+    )
 
     assert hung.returncode == 1
-    assert re.search(rf"error: Rank {rank} \(pid \d+\) has stood still for [3-9] s in step 6\.", hung.stderr)
+    assert re.search(
+        rf"error: Rank {rank} \(pid \d+\) has stood still for [3-9] s in step 6\.", hung.stderr
+    )
     assert "\n  [parallel] timeout is 3 s: all ranks were ended.\n" in hung.stderr
     assert f"rank {rank} stands at:\n" in hung.stderr
     assert re.search(r'odd.py", line \d+, in hang\n      time.sleep\(1000\)\n', hung.stderr)
@@ -105,14 +116,18 @@ def test_a_rank_that_hangs_in_forward_is_named_with_its_stack_and_ends_the_run_w
     assert ended.status == "failed"  # type: ignore[union-attr]
 
 
-def test_a_collective_that_one_rank_joins_alone_is_told_with_the_places_of_all(assay: Assay, odd: Path) -> None:
+def test_a_collective_that_one_rank_joins_alone_is_told_with_the_places_of_all(
+    assay: Assay, odd: Path
+) -> None:
     (odd / "odd.py").write_text(
         (odd / "odd.py")
         .read_text()
         .replace("self.passes = 0", "self.passes = 0\n        self.group = dist.new_group()")
     )
 
-    stuck = assay("run", "toy.toml", "parallel.data=2", "parallel.timeout=3 s", ODD="join_alone", AT="6")
+    stuck = assay(
+        "run", "toy.toml", "parallel.data=2", "parallel.timeout=3 s", ODD="join_alone", AT="6"
+    )
 
     assert stuck.returncode == 1
     assert "error: The ranks have waited for each other for " in stuck.stderr
@@ -142,10 +157,14 @@ def test_ctrl_c_in_a_hang_ends_the_run_with_the_cause(odd: Path) -> None:
 
 def test_a_hang_of_a_run_that_may_be_restarted_is_gone_over(assay: Assay, odd: Path) -> None:
     source = (odd / "odd.py").read_text()
-    (odd / "odd.py").write_text(source.replace("and os.environ", 'and not os.path.exists("hanging") and os.environ'))
+    (odd / "odd.py").write_text(
+        source.replace("and os.environ", 'and not os.path.exists("hanging") and os.environ')
+    )
 
     restarted = assay(
-        *("run", "toy.toml", "--nproc", "2", "--max-restarts", "1", "parallel.timeout=3 s"), ODD="hang", AT="6"
+        *("run", "toy.toml", "--nproc", "2", "--max-restarts", "1", "parallel.timeout=3 s"),
+        ODD="hang",
+        AT="6",
     )
 
     assert restarted.returncode == 0, restarted.stderr
@@ -161,7 +180,9 @@ def test_a_hang_of_a_run_that_may_be_restarted_is_gone_over(assay: Assay, odd: P
 def test_a_signal_to_any_one_rank_stops_all_of_them_after_the_step(
     number: signal.Signals, rank: int, odd: Path
 ) -> None:
-    running = begun(odd, "run", "toy.toml", "--nproc", "2", "train.epochs=400", ODD="hang", AT="0", SLOW="0.05")
+    running = begun(
+        odd, "run", "toy.toml", "--nproc", "2", "train.epochs=400", ODD="hang", AT="0", SLOW="0.05"
+    )
     wait_for(lambda: list(odd.glob("runs/*/checkpoints/step-*")))
 
     ranks_of(running)[rank].send_signal(number)
@@ -175,7 +196,9 @@ def test_a_signal_to_any_one_rank_stops_all_of_them_after_the_step(
 
 
 def test_a_signal_that_a_scheduler_sends_to_all_processes_counts_once(odd: Path) -> None:
-    running = begun(odd, "run", "toy.toml", "--nproc", "2", "train.epochs=400", ODD="hang", AT="0", SLOW="0.2")
+    running = begun(
+        odd, "run", "toy.toml", "--nproc", "2", "train.epochs=400", ODD="hang", AT="0", SLOW="0.2"
+    )
     wait_for(lambda: list(odd.glob("runs/*/checkpoints/step-*")))
 
     for each in (*ranks_of(running).values(), running):
@@ -195,7 +218,9 @@ def test_a_signal_that_a_scheduler_sends_to_all_processes_counts_once(odd: Path)
     ("odd_thing", "how"),
     [("exit", "ended with exit code 3, without a word"), ("crash", "crashed (SIGSEGV)")],
 )
-def test_a_rank_that_ends_in_a_way_of_its_own_was_not_killed(odd_thing: str, how: str, assay: Assay, odd: Path) -> None:
+def test_a_rank_that_ends_in_a_way_of_its_own_was_not_killed(
+    odd_thing: str, how: str, assay: Assay, odd: Path
+) -> None:
     ended = assay("run", "toy.toml", "--nproc", "2", ODD=odd_thing, AT="6")
 
     assert ended.returncode == 1
@@ -209,4 +234,7 @@ def test_a_run_whose_code_calls_sys_exit_has_failed(assay: Assay, odd: Path) -> 
 
     assert left.returncode == 1
     file = run_file.read(only_run(odd))
-    assert (file.status, file.newest.reason) == ("failed", "SystemExit: code of the run called sys.exit()")
+    assert (file.status, file.newest.reason) == (
+        "failed",
+        "SystemExit: code of the run called sys.exit()",
+    )

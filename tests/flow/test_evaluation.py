@@ -1,4 +1,5 @@
-"""Evaluation from a config: tasks, pipes, tests of runs and of configs, inference, and a test after the training."""
+"""Evaluation from a config: tasks, pipes, tests of runs and of configs, inference, and a test after
+the training."""
 
 from __future__ import annotations
 
@@ -95,7 +96,9 @@ def project(toy: Path) -> Path:
     return toy
 
 
-def written(folder: Path, *changes: tuple[str, str], more: str = "", name: str = "toy.toml") -> Path:
+def written(
+    folder: Path, *changes: tuple[str, str], more: str = "", name: str = "toy.toml"
+) -> Path:
     """The toy config with some text replaced and some added."""
     text = (folder / "toy.toml").read_text()
     for old, new in changes:
@@ -117,7 +120,9 @@ def kept(run: Path) -> dict[str, bytes]:
 
 
 def evaluations(run: Path) -> list[Evaluated]:
-    return [each.fact for each in read_events(run / "events.jsonl") if isinstance(each.fact, Evaluated)]
+    return [
+        each.fact for each in read_events(run / "events.jsonl") if isinstance(each.fact, Evaluated)
+    ]
 
 
 def curves(run: Path) -> dict[str, Any]:
@@ -158,32 +163,48 @@ epochs = 1
 
 
 @pytest.mark.row("A48")
-def test_a_task_gives_two_models_the_same_metrics_and_its_meta_data_to_their_records(assay, project: Path) -> None:
+def test_a_task_gives_two_models_the_same_metrics_and_its_meta_data_to_their_records(
+    assay, project: Path
+) -> None:
     (project / "one.toml").write_text(TASK)
-    (project / "two.toml").write_text(TASK.replace('type = "net.Net"\nwidth = 8', 'type = "scoring.Told"'))
+    (project / "two.toml").write_text(
+        TASK.replace('type = "net.Net"\nwidth = 8', 'type = "scoring.Told"')
+    )
     assert assay("check", "two.toml").returncode == 0
 
     ran = assay("run", "one.toml", "two.toml", "--quiet")
     assert ran.returncode == 0, ran.stderr
     first, second = sorted((project / "runs").iterdir())
 
-    assert evaluations(first)[0].metrics.keys() == evaluations(second)[0].metrics.keys() == {"valid/loss", "valid/acc"}
+    assert (
+        evaluations(first)[0].metrics.keys()
+        == evaluations(second)[0].metrics.keys()
+        == {"valid/loss", "valid/acc"}
+    )
     meta = {"classes": ["below", "above"], "vectors": [[1.0, 0.0], [0.0, 1.0]]}
-    assert json.loads(kept(first)["task/meta.json"]) == json.loads(kept(second)["task/meta.json"]) == meta
+    assert (
+        json.loads(kept(first)["task/meta.json"])
+        == json.loads(kept(second)["task/meta.json"])
+        == meta
+    )
     tested = assay("test", "last")
     assert tested.returncode == 0, tested.stderr
     assert "test/acc" in tested.stdout
 
 
 def test_what_a_task_lacks_is_told_before_anything_is_written(assay, project: Path) -> None:
-    (project / "one.toml").write_text(TASK + "[data.extra]\nbatch_size = 4\n[evaluate]\nsplits = ['extra']\n")
+    (project / "one.toml").write_text(
+        TASK + "[data.extra]\nbatch_size = 4\n[evaluate]\nsplits = ['extra']\n"
+    )
     (project / "none.toml").write_text(TASK.replace('[task]\ntype = "scoring.Halves"\n', ""))
 
     wrong = assay("run", "none.toml")
     assert wrong.returncode == 2 and "`data.train` has no `source`" in wrong.stderr
 
     pipes = (project / "scoring.py").read_text()
-    (project / "scoring.py").write_text(pipes.replace('"vectors": torch.eye(2)', '"vectors": object()'))
+    (project / "scoring.py").write_text(
+        pipes.replace('"vectors": torch.eye(2)', '"vectors": object()')
+    )
     wrong = assay("run", "one.toml")
     assert wrong.returncode == 2 and "'meta.vectors' holds a object" in wrong.stderr
     assert not list((project / "runs").glob("*"))
@@ -197,7 +218,9 @@ SECTION = '[criterion]\ntype = "torch.nn.CrossEntropyLoss"\n'
 
 
 @pytest.mark.row("A11")
-def test_a_test_does_without_the_criterion_and_training_says_that_it_lacks_it(assay, project: Path) -> None:
+def test_a_test_does_without_the_criterion_and_training_says_that_it_lacks_it(
+    assay, project: Path
+) -> None:
     with_it = written(project, CRITERION, more=SECTION, name="whole.toml")
     written(project, CRITERION, name="bare.toml")
     ran = assay("run", str(with_it), "train.epochs=1")
@@ -216,13 +239,18 @@ def test_a_test_does_without_the_criterion_and_training_says_that_it_lacks_it(as
     assert fact.metrics.keys() == {"test/acc"}
 
     bare = assay("test", "bare.toml", "--from", trained.name, "process.metrics={}")
-    assert (bare.returncode, bare.stdout.count("nothing was measured")) == (0, 1), bare.stdout + bare.stderr
+    assert (bare.returncode, bare.stdout.count("nothing was measured")) == (0, 1), (
+        bare.stdout + bare.stderr
+    )
 
 
 def test_a_criterion_of_its_own_section_trains_to_the_same_bits(assay, project: Path) -> None:
     assert assay("run", "toy.toml").returncode == 0
     first = only_run(project)
-    assert assay("run", str(written(project, CRITERION, more=SECTION, name="own.toml"))).returncode == 0
+    assert (
+        assay("run", str(written(project, CRITERION, more=SECTION, name="own.toml"))).returncode
+        == 0
+    )
 
     assert last_digest(first) == last_digest(the_other(project, first))
 
@@ -231,13 +259,22 @@ def test_a_criterion_of_its_own_section_trains_to_the_same_bits(assay, project: 
 
 
 @pytest.mark.row("A27")
-def test_inference_builds_no_loss_and_no_optimizer_and_keeps_what_the_model_gives(assay, project: Path) -> None:
+def test_inference_builds_no_loss_and_no_optimizer_and_keeps_what_the_model_gives(
+    assay, project: Path
+) -> None:
     assert assay("run", "toy.toml", "train.epochs=1").returncode == 0
     trained = only_run(project)
     infer = '[data.infer]\nsource = { type = "scoring.Inputs" }\nbatch_size = 4\n'
-    never = ('criterion = { type = "torch.nn.CrossEntropyLoss" }', 'criterion = { type = "scoring.Never" }')
+    never = (
+        'criterion = { type = "torch.nn.CrossEntropyLoss" }',
+        'criterion = { type = "scoring.Never" }',
+    )
     written(
-        project, never, ('type = "torch.optim.AdamW"\nlr = 1e-2', 'type = "scoring.never"'), more=infer, name="i.toml"
+        project,
+        never,
+        ('type = "torch.optim.AdamW"\nlr = 1e-2', 'type = "scoring.never"'),
+        more=infer,
+        name="i.toml",
     )
 
     ran = assay("test", "i.toml", "--infer", "--from", "last@latest")
@@ -245,10 +282,16 @@ def test_inference_builds_no_loss_and_no_optimizer_and_keeps_what_the_model_give
     assert ran.returncode == 0, ran.stderr
     run = the_other(project, trained)
     lines = [json.loads(line) for line in kept(run)["infer/outputs_step8.jsonl"].splitlines()]
-    assert [(line["index"], line["step"], len(line["pred"])) for line in lines] == [(i, 8, 2) for i in range(10)]
-    assert [(fact.split, fact.samples, fact.metrics) for fact in evaluations(run)] == [("infer", 10, {})]
+    assert [(line["index"], line["step"], len(line["pred"])) for line in lines] == [
+        (i, 8, 2) for i in range(10)
+    ]
+    assert [(fact.split, fact.samples, fact.metrics) for fact in evaluations(run)] == [
+        ("infer", 10, {})
+    ]
     assert run_file.read(run).parent == f"{run_file.read(trained).id}@step-000000008"
-    assert assay("test", "i.toml", "--from", "last").returncode == 1  # a test does build the criterion
+    assert (
+        assay("test", "i.toml", "--from", "last").returncode == 1
+    )  # a test does build the criterion
 
     wrong = assay("test", "last", "--infer")
     assert wrong.returncode == 2 and "no [data.infer]" in wrong.stderr
@@ -270,8 +313,12 @@ pipes = [
 
 
 @pytest.mark.row("A76")
-def test_without_the_items_that_save_nothing_is_saved_and_nothing_else_changes(assay, project: Path) -> None:
-    lean = EVALUATE.replace('    { type = "assay.engine.SaveOutputs", fields = ["pred", "target"] },\n', "")
+def test_without_the_items_that_save_nothing_is_saved_and_nothing_else_changes(
+    assay, project: Path
+) -> None:
+    lean = EVALUATE.replace(
+        '    { type = "assay.engine.SaveOutputs", fields = ["pred", "target"] },\n', ""
+    )
     best = ('best = { metric = "valid/acc", mode = "max" }\n', "")
     found = []
     for name, changes, more in (
@@ -299,23 +346,35 @@ def test_without_the_items_that_save_nothing_is_saved_and_nothing_else_changes(a
 def test_a_pipe_that_cannot_be_is_told_at_its_place(assay, project: Path) -> None:
     written(project, more=EVALUATE.replace("Argmax", "Argmx"))
     wrong = assay("run", "toy.toml")
-    assert wrong.returncode == 2 and "toy.toml:42" in wrong.stderr and "did you mean `Argmax`?" in wrong.stderr
+    assert (
+        wrong.returncode == 2
+        and "toy.toml:42" in wrong.stderr
+        and "did you mean `Argmax`?" in wrong.stderr
+    )
 
 
 # ------------------------------------------------------------------------------------------------- tests of a config
 
 
 @pytest.mark.row("A85")
-def test_a_test_of_whatever_form_measures_bit_for_bit_what_the_training_did(assay, project: Path) -> None:
+def test_a_test_of_whatever_form_measures_bit_for_bit_what_the_training_did(
+    assay, project: Path
+) -> None:
     written(
-        project, ("metrics = { acc", 'metrics = { f1 = { type = "assay.engine.F1", classes = 2 }, acc'), more=EVALUATE
+        project,
+        ("metrics = { acc", 'metrics = { f1 = { type = "assay.engine.F1", classes = 2 }, acc'),
+        more=EVALUATE,
     )
     assert assay("run", "toy.toml", "train.epochs=2").returncode == 0
     run = only_run(project)
     folder = run / "checkpoints" / "step-000000016"
     known = [run]
 
-    for way in (["last@latest"], ["toy.toml", "--from", "last@16"], ["toy.toml", "--from", str(folder)]):
+    for way in (
+        ["last@latest"],
+        ["toy.toml", "--from", "last@16"],
+        ["toy.toml", "--from", str(folder)],
+    ):
         tested = assay("test", *way, "--split", "valid")
 
         assert tested.returncode == 0, tested.stderr
@@ -327,7 +386,9 @@ def test_a_test_of_whatever_form_measures_bit_for_bit_what_the_training_did(assa
         assert kept(test)["valid/outputs_step16.jsonl"] == kept(run)["valid/outputs_step16.jsonl"]
 
 
-def test_a_config_is_tested_with_a_file_of_weights_and_its_keys_can_be_set(assay, project: Path) -> None:
+def test_a_config_is_tested_with_a_file_of_weights_and_its_keys_can_be_set(
+    assay, project: Path
+) -> None:
     assert assay("run", "toy.toml", "train.epochs=1").returncode == 0
     run = only_run(project)
     weights = load_file(run / "checkpoints" / "step-000000008" / "model.safetensors")
@@ -362,7 +423,9 @@ def test_what_is_wrong_with_a_test_is_told(assay, project: Path) -> None:
 
 
 @pytest.mark.row("A86")
-def test_a_run_is_tested_when_it_is_trained_and_the_user_may_edit_the_config_of_the_test(assay, project: Path) -> None:
+def test_a_run_is_tested_when_it_is_trained_and_the_user_may_edit_the_config_of_the_test(
+    assay, project: Path
+) -> None:
     ran = assay("run", "toy.toml", "--then-test", "--edit-test", "scoring.smaller")
 
     assert ran.returncode == 0, ran.stderr
@@ -389,7 +452,9 @@ def test_what_cannot_be_tested_afterwards_is_told_before_the_training(assay, pro
     assert not list((project / "runs").glob("*"))
 
 
-def test_a_test_config_that_is_edited_wrongly_fails_the_test_and_not_the_run(assay, project: Path) -> None:
+def test_a_test_config_that_is_edited_wrongly_fails_the_test_and_not_the_run(
+    assay, project: Path
+) -> None:
     ran = assay("run", "toy.toml", "train.epochs=1", "--then-test", "--edit-test", "scoring.wrong")
 
     assert ran.returncode == 2
@@ -397,7 +462,9 @@ def test_a_test_config_that_is_edited_wrongly_fails_the_test_and_not_the_run(ass
     assert run_file.read(only_run(project)).status == "finished"
 
 
-def test_several_runs_are_each_tested_from_python_too(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_runs_are_each_tested_from_python_too(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import assay
 
     monkeypatch.chdir(project)
@@ -414,7 +481,11 @@ def test_several_runs_are_each_tested_from_python_too(project: Path, monkeypatch
 
     assert seen == ["toy", "two"]
     for result in (first, second):
-        assert result.status == "finished" and result.test is not None and result.test.status == "finished"
+        assert (
+            result.status == "finished"
+            and result.test is not None
+            and result.test.status == "finished"
+        )
         assert result.test.value.keys() == {"test/loss", "test/acc"}
         assert run_file.read(result.test.record_dir).parent.startswith(result.id)  # type: ignore[arg-type]
 
@@ -459,7 +530,9 @@ class Margin:
 
 @pytest.mark.row("E41", "E42")
 @pytest.mark.parametrize("mode", ["max", "min"])
-def test_the_best_model_is_that_of_the_extreme_value_of_a_metric(assay, project: Path, mode: str) -> None:
+def test_the_best_model_is_that_of_the_extreme_value_of_a_metric(
+    assay, project: Path, mode: str
+) -> None:
     (project / "lazy.py").write_text(LAZY)
     (project / "evaluators.py").write_text(EVALUATORS)
 
@@ -486,7 +559,9 @@ def test_the_best_model_is_that_of_the_extreme_value_of_a_metric(assay, project:
 # -------------------------------------------------------------------------------------------------------------- resume
 
 
-def test_a_run_killed_after_its_last_checkpoint_is_not_evaluated_again(assay, project: Path) -> None:
+def test_a_run_killed_after_its_last_checkpoint_is_not_evaluated_again(
+    assay, project: Path
+) -> None:
     written(
         project,
         ('every = "3 steps"', 'every = "1 epoch"'),
@@ -503,13 +578,22 @@ def test_a_run_killed_after_its_last_checkpoint_is_not_evaluated_again(assay, pr
     assert run_file.read(run).status == "finished"
 
 
-def test_a_manifest_tells_of_the_weights_that_it_is_about_and_of_no_others(assay, project: Path) -> None:
+def test_a_manifest_tells_of_the_weights_that_it_is_about_and_of_no_others(
+    assay, project: Path
+) -> None:
     assert assay("run", "toy.toml", "checkpoint.keep=99").returncode == 0
     run = only_run(project)
 
     measured = {fact.step: dict(fact.metrics) for fact in evaluations(run)}
     found = [manifest.read(folder) for folder in (run / "checkpoints").glob("step-*")]
-    infos = {each.step: {name: each.info[name] for name in each.info if name != "train/loss"} for each in found}
+    infos = {
+        each.step: {name: each.info[name] for name in each.info if name != "train/loss"}
+        for each in found
+    }
 
     assert {3, 6, 9, 32} <= infos.keys()
-    assert all(info == (measured[step] if step % 8 == 0 else {}) for step, info in infos.items() if step != 24)
+    assert all(
+        info == (measured[step] if step % 8 == 0 else {})
+        for step, info in infos.items()
+        if step != 24
+    )

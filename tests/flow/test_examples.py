@@ -76,7 +76,10 @@ def test_all_of_mnist_can_be_read_where_it_lies(tmp_path: Path, packed: bool) ->
         images = draw.integers(256, size=(count, 28, 28), dtype=np.uint8)
         labels = (images[:, 0, 0] % 10).astype(np.uint8)
         for kind, array in {"images-idx3": images, "labels-idx1": labels}.items():
-            data = struct.pack(f">BBBB{array.ndim}I", 0, 0, 8, array.ndim, *array.shape) + array.tobytes()
+            data = (
+                struct.pack(f">BBBB{array.ndim}I", 0, 0, 8, array.ndim, *array.shape)
+                + array.tobytes()
+            )
             path = tmp_path / f"{name}-{kind}-ubyte{'.gz' if packed else ''}"
             path.write_bytes(gzip.compress(data) if packed else data)
 
@@ -85,7 +88,10 @@ def test_all_of_mnist_can_be_read_where_it_lies(tmp_path: Path, packed: bool) ->
     for split, count in {"train": 8, "valid": 5000, "test": 16}.items():
         data = digits(split, folder=str(tmp_path))
         assert len(data) == count
-        assert all(round(float(image[0, 0, 0]) * 255) % 10 == label for image, label in (data[0], data[count - 1]))
+        assert all(
+            round(float(image[0, 0, 0]) * 255) % 10 == label
+            for image, label in (data[0], data[count - 1])
+        )
 
 
 @pytest.mark.slow
@@ -117,13 +123,19 @@ def test_an_example_learns_in_a_few_steps_and_is_tested(assay, name: str, tmp_pa
 
 @pytest.mark.slow
 @pytest.mark.row("E20")
-def test_a_tiny_model_of_transformers_with_random_weights_learns_and_is_built_again(assay, tmp_path: Path) -> None:
+def test_a_tiny_model_of_transformers_with_random_weights_learns_and_is_built_again(
+    assay, tmp_path: Path
+) -> None:
     (tmp_path / "offline").mkdir()
     (tmp_path / "offline" / "sitecustomize.py").write_text(OFFLINE)
     config = EXAMPLES / "08_transformers" / "bert.toml"
 
     ran = assay(
-        "run", str(config), "train.epochs=3", cwd=tmp_path, PYTHONPATH=f"{tmp_path / 'offline'}{os.pathsep}{SRC}"
+        "run",
+        str(config),
+        "train.epochs=3",
+        cwd=tmp_path,
+        PYTHONPATH=f"{tmp_path / 'offline'}{os.pathsep}{SRC}",
     )
     tested = assay("test", "last", cwd=tmp_path)
 
@@ -136,11 +148,15 @@ def test_a_tiny_model_of_transformers_with_random_weights_learns_and_is_built_ag
     words = runpy.run_path(str(EXAMPLES / "08_transformers" / "data.py"))["Words"](500, seed=2)
     with torch.no_grad():
         scores = model(input_ids=words.letters, attention_mask=words.mask).logits
-    assert (scores.argmax(1) == words.labels).double().mean().item() == pytest.approx(accuracy, abs=1e-4)
+    assert (scores.argmax(1) == words.labels).double().mean().item() == pytest.approx(
+        accuracy, abs=1e-4
+    )
 
 
 @pytest.mark.slow
-def test_the_loop_by_hand_learns_is_recorded_and_knows_when_it_was_done(warm: Run, tmp_path: Path) -> None:
+def test_the_loop_by_hand_learns_is_recorded_and_knows_when_it_was_done(
+    warm: Run, tmp_path: Path
+) -> None:
     def ran() -> str:
         done = warm(
             [str(EXAMPLES / "05_hand_loop" / "train.py")],
@@ -156,7 +172,11 @@ def test_the_loop_by_hand_learns_is_recorded_and_knows_when_it_was_done(warm: Ru
     assert second == f"resumed from step 240\n{first}"
     curves = [read_series(run / "metrics.bin") for run in sorted((tmp_path / "runs").iterdir())]
     (whole,) = (curve for curve in curves if "train/loss" in curve)
-    assert whole["train/loss"].steps.tolist() == whole["train/unweighted"].steps.tolist() == list(range(1, 241))
+    assert (
+        whole["train/loss"].steps.tolist()
+        == whole["train/unweighted"].steps.tolist()
+        == list(range(1, 241))
+    )
     assert whole["valid/acc"].steps.tolist() == [60, 120, 180, 240]
 
 
@@ -176,15 +196,24 @@ def test_what_the_generator_makes_comes_to_lie_on_the_ring(assay, tmp_path: Path
 
 @pytest.mark.slow
 @pytest.mark.row("C75")
-def test_the_zoo_reaches_what_its_readme_says_and_each_of_its_models_learns(assay, tmp_path: Path) -> None:
+def test_the_zoo_reaches_what_its_readme_says_and_each_of_its_models_learns(
+    assay, tmp_path: Path
+) -> None:
     zoo = EXAMPLES / "07_zoo"
-    said = [float(share) / 100 for share in re.findall(r"\| (\d+\.\d) % \|", (zoo / "README.md").read_text("utf-8"))]
+    said = [
+        float(share) / 100
+        for share in re.findall(r"\| (\d+\.\d) % \|", (zoo / "README.md").read_text("utf-8"))
+    ]
 
     whole = assay("run", str(zoo / "zoo.toml"), cwd=tmp_path)
     tested = assay("test", "last", cwd=tmp_path)
-    each = assay("run", str(zoo / "zoo.toml"), "--variant", "all", "--max-steps", "63", cwd=tmp_path)
+    each = assay(
+        "run", str(zoo / "zoo.toml"), "--variant", "all", "--max-steps", "63", cwd=tmp_path
+    )
 
-    assert (whole.returncode, tested.returncode, each.returncode) == (0, 0, 0), whole.stderr + each.stderr
+    assert (whole.returncode, tested.returncode, each.returncode) == (0, 0, 0), (
+        whole.stderr + each.stderr
+    )
     accuracy = float(re.search(r"test/acc +(\S+)", tested.stdout)[1])
     assert accuracy > said[0] - 0.015
     last = {}
@@ -193,20 +222,33 @@ def test_the_zoo_reaches_what_its_readme_says_and_each_of_its_models_learns(assa
         if kept.kind == "train" and kept.tag != "zoo-mlp":
             last[kept.tag] = read_series(run / "metrics.bin")["valid/acc"].values[-1]
     assert len(last) == len(said) - 1 == 3
-    assert all(accuracy > 0.5 for accuracy in last.values()), last  # a tenth by chance, after one pass
+    assert all(accuracy > 0.5 for accuracy in last.values()), (
+        last
+    )  # a tenth by chance, after one pass
 
 
 LAYOUTS = ["data=1", "data=2", "shard=2", "tensor=2", "pipeline=2"]
 
 
 @pytest.mark.slow
-def test_the_gpt_trains_alike_under_every_layout_by_a_number_in_its_config(assay, tmp_path: Path) -> None:
-    tiny = ["model.width=16", "model.heads=2", "train.accumulate=2", "evaluate.limit=1", "--max-steps", "6"]
+def test_the_gpt_trains_alike_under_every_layout_by_a_number_in_its_config(
+    assay, tmp_path: Path
+) -> None:
+    tiny = [
+        "model.width=16",
+        "model.heads=2",
+        "train.accumulate=2",
+        "evaluate.limit=1",
+        "--max-steps",
+        "6",
+    ]
     losses = {}
     for layout in LAYOUTS:
         folder = tmp_path / layout
         folder.mkdir()
-        ran = assay("run", str(EXAMPLES / "03_gpt" / "gpt.toml"), *tiny, f"parallel.{layout}", cwd=folder)
+        ran = assay(
+            "run", str(EXAMPLES / "03_gpt" / "gpt.toml"), *tiny, f"parallel.{layout}", cwd=folder
+        )
         assert ran.returncode == 0, ran.stderr
         (run,) = (folder / "runs").iterdir()
         losses[layout] = list(read_series(run / "metrics.bin")["train/loss"].values)
@@ -217,7 +259,12 @@ def test_the_gpt_trains_alike_under_every_layout_by_a_number_in_its_config(assay
 
 @pytest.mark.slow
 def test_the_gpt_writes_what_follows_a_beginning(assay, warm: Run, tmp_path: Path) -> None:
-    assert assay("run", str(EXAMPLES / "03_gpt" / "gpt.toml"), "--max-steps", "2", cwd=tmp_path).returncode == 0
+    assert (
+        assay(
+            "run", str(EXAMPLES / "03_gpt" / "gpt.toml"), "--max-steps", "2", cwd=tmp_path
+        ).returncode
+        == 0
+    )
 
     wrote = warm(
         [str(EXAMPLES / "03_gpt" / "write.py"), "last", "Names "],
@@ -230,7 +277,9 @@ def test_the_gpt_writes_what_follows_a_beginning(assay, warm: Run, tmp_path: Pat
 
 
 def test_a_letter_of_the_gpt_does_not_know_those_that_follow_it() -> None:
-    gpt = runpy.run_path(str(EXAMPLES / "03_gpt" / "model.py"))["GPT"](128, 16, width=16, layers=2, heads=2).eval()
+    gpt = runpy.run_path(str(EXAMPLES / "03_gpt" / "model.py"))["GPT"](
+        128, 16, width=16, layers=2, heads=2
+    ).eval()
     letters = torch.randint(128, (1, 16), generator=torch.Generator().manual_seed(0))
     changed = letters.clone()
     changed[0, 9] = (letters[0, 9] + 1) % 128
@@ -244,9 +293,13 @@ def test_a_letter_of_the_gpt_does_not_know_those_that_follow_it() -> None:
 
 def test_the_words_of_a_program_are_tagged_with_what_they_are() -> None:
     data = runpy.run_path(str(EXAMPLES / "04_tagging" / "data.py"))
-    source = "import os\nclass A(B):\n    def f(self, x=1):\n        y = os.path(x, key=self.g)  # z\n"
+    source = (
+        "import os\nclass A(B):\n    def f(self, x=1):\n        y = os.path(x, key=self.g)  # z\n"
+    )
 
-    found = [(word, data["TAGS"][tag]) for line in data["tagged"](source) for word, tag in line if tag]
+    found = [
+        (word, data["TAGS"][tag]) for line in data["tagged"](source) for word, tag in line if tag
+    ]
 
     assert found == [
         ("os", "module"),
@@ -266,7 +319,9 @@ def test_the_words_of_a_program_are_tagged_with_what_they_are() -> None:
 
 
 def test_the_tags_of_a_line_do_not_depend_on_how_long_the_others_of_its_batch_are() -> None:
-    tagger = runpy.run_path(str(EXAMPLES / "04_tagging" / "model.py"))["Tagger"](words=50, width=8, tags=9).double()
+    tagger = runpy.run_path(str(EXAMPLES / "04_tagging" / "model.py"))["Tagger"](
+        words=50, width=8, tags=9
+    ).double()
     line = torch.tensor([[5, 9, 2]])
     filled = torch.tensor([[5, 9, 2, 0, 0, 0, 0], [1, 2, 3, 4, 5, 6, 7]])
 
@@ -329,8 +384,18 @@ def test_the_digits_in_every_language_are_one_config_and_train_to_the_same_bits(
         assert result.exception is None, (file, result.exception)
         assert result.record_dir is not None and result.step == 20
         weights = house.load_model(f"{result.id}@latest").state_dict()
-        digest = hashlib.sha256(b"".join(value.numpy().tobytes() for value in weights.values())).hexdigest()
+        digest = hashlib.sha256(
+            b"".join(value.numpy().tobytes() for value in weights.values())
+        ).hexdigest()
         found[file] = (run_file.read(result.record_dir).newest.config_hash, digest)
 
-    assert [Path(file).suffix for file in found] == [".toml", ".json", ".yaml", ".ini", ".py", ".py", ".py"]
+    assert [Path(file).suffix for file in found] == [
+        ".toml",
+        ".json",
+        ".yaml",
+        ".ini",
+        ".py",
+        ".py",
+        ".py",
+    ]
     assert len(set(found.values())) == 1, found

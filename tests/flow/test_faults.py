@@ -1,4 +1,5 @@
-"""What goes wrong while a run is under way, each really provoked: one clear error, and nothing recorded is lost."""
+"""What goes wrong while a run is under way, each really provoked: one clear error, and nothing
+recorded is lost."""
 
 from __future__ import annotations
 
@@ -62,7 +63,9 @@ class Nothing:
 """
 
 
-def fails(toy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+def fails(
+    toy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str
+) -> str:
     """What a run says that is refused before it begins."""
     monkeypatch.chdir(toy)
     assert main(["run", "toy.toml", "--device", "cpu", *arguments]) == 2
@@ -78,13 +81,17 @@ def with_source(toy: Path, source: str) -> str:
 
 
 def ended(run: Path) -> Ended:
-    return next(timed.fact for timed in read_events(run / "events.jsonl") if isinstance(timed.fact, Ended))
+    return next(
+        timed.fact for timed in read_events(run / "events.jsonl") if isinstance(timed.fact, Ended)
+    )
 
 
 # ---------------------------------------------------------------------------------------------------------- users' code
 
 
-def test_an_error_in_a_handler_names_handler_and_event_and_shows_the_users_line_alone(assay, toy: Path) -> None:
+def test_an_error_in_a_handler_names_handler_and_event_and_shows_the_users_line_alone(
+    assay, toy: Path
+) -> None:
     (toy / "careless.py").write_text(HANDLER)
 
     failed = assay("run", "toy.toml", 'plugins=[{ type = "careless.Careless" }]')
@@ -94,9 +101,19 @@ def test_an_error_in_a_handler_names_handler_and_event_and_shows_the_users_line_
     assert failed.stderr.count("File ") == 1 and 'careless.py", line 10, in look' in failed.stderr
     run = only_run(toy)
     assert "careless.py" in (run / "log.txt").read_text() and "careless.py" in ended(run).traceback
-    assert (ended(run).status, ended(run).reason, ended(run).step) == ("failed", "KeyError: 'nothing'", 5)
+    assert (ended(run).status, ended(run).reason, ended(run).step) == (
+        "failed",
+        "KeyError: 'nothing'",
+        5,
+    )
     assert "go on with: assay resume" in failed.stderr
-    whole = assay("run", "toy.toml", 'plugins=[{ type = "careless.Careless" }]', "--no-file", ASSAY_TRACEBACK="1")
+    whole = assay(
+        "run",
+        "toy.toml",
+        'plugins=[{ type = "careless.Careless" }]',
+        "--no-file",
+        ASSAY_TRACEBACK="1",
+    )
     assert "engine.py" in whole.stderr
 
 
@@ -109,13 +126,16 @@ def test_a_dead_worker_of_a_loader_is_one_clear_error_and_a_failing_one_shows_it
 ) -> None:
     source = '{ type = "loads.batches" }' if kills else '{ type = "loads.batches", first = 41 }'
 
-    failed = assay("run", with_source(toy, source), "checkpoint.enabled=false", "evaluate.enabled=false")
+    failed = assay(
+        "run", with_source(toy, source), "checkpoint.enabled=false", "evaluate.enabled=false"
+    )
 
     assert failed.returncode == 1
     assert run_file.read(only_run(toy)).status == "failed"
     if kills:
         assert re.search(
-            r"error: The loader worker \d of data.train \(pid \d+\) was killed by SIGKILL\.", failed.stderr
+            r"error: The loader worker \d of data.train \(pid \d+\) was killed by SIGKILL\.",
+            failed.stderr,
         )
         assert "fix: Most likely the memory ran out" in failed.stderr
         assert "Traceback" not in failed.stderr
@@ -130,7 +150,15 @@ def test_what_a_worker_of_ours_raises_shows_the_users_line_alone(
     (toy / "loads.py").write_text(LOADER)
     monkeypatch.chdir(toy)
 
-    failed = main(["run", "toy.toml", "--no-file", "data.train.source.type=loads.Failing", "data.train.workers=1"])
+    failed = main(
+        [
+            "run",
+            "toy.toml",
+            "--no-file",
+            "data.train.source.type=loads.Failing",
+            "data.train.workers=1",
+        ]
+    )
 
     told = capsys.readouterr().err
     assert failed == 1
@@ -146,13 +174,19 @@ def test_what_a_worker_of_ours_raises_shows_the_users_line_alone(
             ["data.train.source.size=0"],
             "data.train is empty: the Points has no samples.\n  at:  toy.toml:9:10\n  fix: Look at its arguments",
         ),
-        (["data.valid.source.size=0"], "data.valid is empty: the Points has no samples.\n  at:  toy.toml:12:10"),
+        (
+            ["data.valid.source.size=0"],
+            "data.valid is empty: the Points has no samples.\n  at:  toy.toml:12:10",
+        ),
         (
             ["data.train.source.size=5", "data.train.drop_last=true"],
             "data.train has 5 samples, fewer than one batch of 8, and drop_last leaves them out.\n"
             "  at:  toy.toml:10:1\n  fix: batch_size = 5 at most, or drop_last = false.",
         ),
-        (["train.accumulate=3"], "A batch of 8 cannot be split into 3 equal micro-batches.\n  fix: accumulate can be"),
+        (
+            ["train.accumulate=3"],
+            "A batch of 8 cannot be split into 3 equal micro-batches.\n  fix: accumulate can be",
+        ),
         (
             ["data.train.micro_batch_size=3"],
             "A batch of 8 cannot be split into micro-batches of 3.\n  fix: micro_batch_size can be 1, 2, 4, 8.",
@@ -186,7 +220,8 @@ def test_a_stream_that_turns_out_to_be_empty_is_told(
 
 
 def stopped(toy: Path, *signals: int) -> subprocess.CompletedProcess[str]:
-    """A run that is sent signals: the next one as soon as it has said that it heard the one before."""
+    """A run that is sent signals: the next one as soon as it has said that it heard the one
+    before."""
     said, waiting = [], list(signals)
     command = [sys.executable, "-m", "assay", "run", "slow.toml", "--device", "cpu"]
     env = {**os.environ, "PYTHONPATH": str(SRC), "NO_COLOR": "1"}
@@ -201,7 +236,11 @@ def stopped(toy: Path, *signals: int) -> subprocess.CompletedProcess[str]:
 
 def slow(toy: Path) -> None:
     """The toy's config with a step that takes half a second, and a line for each."""
-    net = (toy / "net.py").read_text().replace("return self", "time.sleep(0.3 * self.training)\n        return self")
+    net = (
+        (toy / "net.py")
+        .read_text()
+        .replace("return self", "time.sleep(0.3 * self.training)\n        return self")
+    )
     (toy / "net.py").write_text(f"import time\n{net}")
     text = (toy / "toy.toml").read_text()
     (toy / "slow.toml").write_text(f'{text}\n[display]\nevery = "1 steps"\n')
@@ -216,7 +255,10 @@ def test_a_signal_is_answered_at_once_and_ends_after_the_step_with_the_line_to_g
     said = stopped(toy, number)
 
     assert said.returncode == code
-    assert f"{number.name}: stopping after this step, and saving; once more ends it at once\n" in said.stderr
+    assert (
+        f"{number.name}: stopping after this step, and saving; once more ends it at once\n"
+        in said.stderr
+    )
     run = only_run(toy)
     file = run_file.read(run)
     assert (file.status, file.newest.reason) == ("stopped", number.name)
@@ -236,7 +278,9 @@ def test_a_second_signal_ends_at_once_and_loses_nothing_that_was_recorded(toy: P
     file = run_file.read(run)
     assert (file.status, file.sealed, file.newest.reason) == ("stopped", True, "SIGINT")
     shown = sum(line.startswith("epoch ") and "loss" in line for line in said.stderr.splitlines())
-    assert list(read_series(run / "metrics.bin")["train/loss"].steps) == list(range(1, file.newest.to_step + 1))
+    assert list(read_series(run / "metrics.bin")["train/loss"].steps) == list(
+        range(1, file.newest.to_step + 1)
+    )
     assert shown <= file.newest.to_step <= shown + 1
     assert ended(run).status == "stopped"
 
@@ -248,8 +292,12 @@ def test_a_second_signal_ends_at_once_and_loses_nothing_that_was_recorded(toy: P
 def in_child(toy: Path, warm: Run) -> Run:
     """Runs a program in the toy project as a process of its own."""
     own = {"PYTHONPATH": str(SRC), "NO_COLOR": "1"}
-    own["PYTHONDONTWRITEBYTECODE"] = "1"  # bytecode that a limit has cut off would stay in the source tree
-    return lambda program, *arguments: warm(["-c", program, *arguments], folder=toy, variables={**os.environ, **own})
+    own["PYTHONDONTWRITEBYTECODE"] = (
+        "1"  # bytecode that a limit has cut off would stay in the source tree
+    )
+    return lambda program, *arguments: warm(
+        ["-c", program, *arguments], folder=toy, variables={**os.environ, **own}
+    )
 
 
 FULL = """
@@ -262,23 +310,30 @@ sys.exit(main(sys.argv[2:]))
 
 
 def test_a_disk_that_fills_up_ends_no_run_and_is_told(in_child, toy: Path) -> None:
-    """No file may grow beyond 20 kB: neither the metrics fit nor a checkpoint of this wide a model."""
+    """No file may grow beyond 20 kB: neither the metrics fit nor a checkpoint of this wide a
+    model."""
     ran = in_child(FULL, "20000", "run", "toy.toml", "model.width=2000", "--device", "cpu")
 
     assert ran.returncode == 1, ran.stderr
     run = only_run(toy)
     lost = "final weights not kept: file too large"
-    warned = [timed.fact for timed in read_events(run / "events.jsonl") if isinstance(timed.fact, Warned)]
+    warned = [
+        timed.fact for timed in read_events(run / "events.jsonl") if isinstance(timed.fact, Warned)
+    ]
     assert "Traceback" not in ran.stderr
     assert warned and warned[0].message in ran.stderr
-    assert sum("checkpoint" in each.message for each in warned) == 2  # the first one and the final one
+    assert (
+        sum("checkpoint" in each.message for each in warned) == 2
+    )  # the first one and the final one
     assert run_file.read(run).status == "finished"
     assert run_file.read(run).newest.reason == f"{lost}; not kept: 176 points, of steps 1 to 32"
     assert "finished" in ran.stderr and lost in ran.stderr
     assert not [path for path in (run / "checkpoints").iterdir() if path.name.endswith(".tmp")]
 
 
-@pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="mounting a disk takes root")
+@pytest.mark.skipif(
+    sys.platform != "linux" or os.geteuid() != 0, reason="mounting a disk takes root"
+)
 def test_a_run_on_a_disk_that_is_really_full_keeps_its_last_good_checkpoint_and_goes_on_when_there_is_room(
     assay: Assay, toy: Path
 ) -> None:
@@ -287,28 +342,40 @@ def test_a_run_on_a_disk_that_is_really_full_keeps_its_last_good_checkpoint_and_
     whole = last_digest(only_run(toy))
     disk = toy / "disk"
     disk.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=720k", "none", str(disk)], check=False).returncode:
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=720k", "none", str(disk)], check=False
+    ).returncode:
         pytest.skip("mounting is not allowed here")
     try:
-        ran = assay("run", "toy.toml", "model.width=2000", "--device", "cpu", ASSAY_RUNS_DIR=str(disk))
+        ran = assay(
+            "run", "toy.toml", "model.width=2000", "--device", "cpu", ASSAY_RUNS_DIR=str(disk)
+        )
 
         assert ran.returncode == 1, ran.stderr
         assert "Traceback" not in ran.stderr
-        assert "The checkpoint of step 32 was not written: [Errno 28] No space left on device." in ran.stderr
+        assert (
+            "The checkpoint of step 32 was not written: [Errno 28] No space left on device."
+            in ran.stderr
+        )
         (run,) = disk.iterdir()
         assert run_file.read(run).status == "finished"
         assert [path.name for path in (run / "checkpoints").iterdir()] == ["step-000000003"]
         curve = read_series(run / "metrics.bin")["train/loss"]
         assert list(curve.steps) == list(range(1, 33))
         lost = "final weights not kept: disk full"
-        assert lost in [each.strip() for line in ran.stderr.splitlines() for each in line.split("  ")]
+        assert lost in [
+            each.strip() for line in ran.stderr.splitlines() for each in line.split("  ")
+        ]
         assert f"go on with: assay resume {run_file.read(run).id}" in ran.stderr
         assert f"{run_file.read(run).id}: {lost}" in assay("ls", ASSAY_RUNS_DIR=str(disk)).stdout
         assert f"finished: {lost}" in assay("show", "last", ASSAY_RUNS_DIR=str(disk)).stdout
         subprocess.run(["mount", "-o", "remount,size=1m", str(disk)], check=True)
         tested = assay("test", "last", "--split", "valid", ASSAY_RUNS_DIR=str(disk))
         said = " ".join(tested.stderr.split())
-        assert f"@step-000000003: the newest that were kept (step 32 was the last; finished: {lost})" in said
+        assert (
+            f"@step-000000003: the newest that were kept (step 32 was the last; finished: {lost})"
+            in said
+        )
 
         subprocess.run(["mount", "-o", "remount,size=20m", str(disk)], check=True)
         resumed = assay("resume", "last", ASSAY_RUNS_DIR=str(disk))
@@ -316,7 +383,10 @@ def test_a_run_on_a_disk_that_is_really_full_keeps_its_last_good_checkpoint_and_
         assert resumed.returncode == 0, resumed.stderr
         assert run_file.read(run).newest.from_step == 3
         assert last_digest(run) == whole
-        assert read_series(run / "metrics.bin")["train/loss"].values.tobytes() == curve.values.tobytes()
+        assert (
+            read_series(run / "metrics.bin")["train/loss"].values.tobytes()
+            == curve.values.tobytes()
+        )
     finally:
         subprocess.run(["umount", str(disk)], check=True)
 
@@ -345,8 +415,16 @@ def test_a_folder_that_may_not_be_written_is_one_clear_error(at: str, in_child, 
 
     assert ran.returncode == 2, ran.stderr
     assert "Traceback" not in ran.stderr
-    assert ran.stderr.count("error: ") == 1 and "no permission" in ran.stderr and str(locked) in ran.stderr
-    fix = "Make a folder above it a project" if at == "project" else "Let runs go elsewhere: set ASSAY_RUNS_DIR"
+    assert (
+        ran.stderr.count("error: ") == 1
+        and "no permission" in ran.stderr
+        and str(locked) in ran.stderr
+    )
+    fix = (
+        "Make a folder above it a project"
+        if at == "project"
+        else "Let runs go elsewhere: set ASSAY_RUNS_DIR"
+    )
     assert f"fix: {fix}" in ran.stderr
 
 
@@ -356,13 +434,18 @@ def test_a_folder_that_may_not_be_written_is_one_clear_error(at: str, in_child, 
 def test_an_error_of_the_users_class_while_it_is_made_shows_their_line_and_its_place_in_the_config(
     toy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (toy / "points.py").write_text((toy / "points.py").read_text().replace("self.noisy = noisy", "self.noisy = nosiy"))
+    (toy / "points.py").write_text(
+        (toy / "points.py").read_text().replace("self.noisy = noisy", "self.noisy = nosiy")
+    )
     monkeypatch.chdir(toy)
 
     assert main(["run", "toy.toml", "--device", "cpu"]) == 1
 
     said = capsys.readouterr().err
-    assert said.startswith("Traceback (most recent call last):\n  File ") and said.count("  File ") == 1
+    assert (
+        said.startswith("Traceback (most recent call last):\n  File ")
+        and said.count("  File ") == 1
+    )
     assert "points.py" in said and "NameError: name 'nosiy' is not defined" in said
     assert said.endswith("while building data.train.source = points.Points (toy.toml:9:10)\n")
     assert "fault in assay" not in said and not (toy / "runs").exists()
@@ -380,12 +463,17 @@ def test_a_label_that_is_no_class_is_told_with_its_sample_and_the_graph_of_the_s
 
     said = capsys.readouterr().err
     assert "error: CrossEntropyLoss cannot be computed: Target 7 is out of bounds." in said
-    assert "pred float32 [8, 2], target int64 [8]" in said and "fix: Give the model 8 outputs" in said
+    assert (
+        "pred float32 [8, 2], target int64 [8]" in said and "fix: Give the model 8 outputs" in said
+    )
     assert "It is about sample 41 of data.train." in said
     assert "File " not in said and "fault in assay" not in said
     assert main(["graph", "toy.toml"]) == 2
     drawn = capsys.readouterr()
-    assert "7 is out of range for 2 classes" in drawn.err and "process.criterion  CrossEntropyLoss" in drawn.out
+    assert (
+        "7 is out of range for 2 classes" in drawn.err
+        and "process.criterion  CrossEntropyLoss" in drawn.out
+    )
 
 
 def test_what_a_library_refuses_while_it_is_made_is_told_with_its_place_in_the_config_alone(
@@ -413,14 +501,38 @@ def test_a_run_and_a_config_that_were_taken_for_each_other_are_told_with_the_com
     capsys.readouterr()
 
     for arguments, what, fix in (
-        (["run", "last"], "`last` is a run, not a config file.", "assay resume last goes on with it; assay run runs/"),
+        (
+            ["run", "last"],
+            "`last` is a run, not a config file.",
+            "assay resume last goes on with it; assay run runs/",
+        ),
         (["run", "toy"], "`toy` is a run, not a config file.", "assay resume toy goes on with it"),
         (["run", "nothing"], "There is no config file nothing.", "Near it there is: "),
-        (["resume", "toy.toml"], "toy.toml is a file, not a run.", "assay run toy.toml, or assay resume last"),
-        (["resume", "last", "toy"], "goes on with one run, not with 2: last, toy.", "assay resume last"),
-        (["run", "toy.toml", "--epochs", "3"], "has no option `--epochs`.", "write `train.epochs=...`"),
-        (["run", "toy.toml", "--batch-size=3"], "has no option `--batch-size`.", "write `data.train.batch_size=3`"),
-        (["run", "toy.toml", "--device", "gpu"], "There is no device 'gpu'.", "did you mean `cuda`?"),
+        (
+            ["resume", "toy.toml"],
+            "toy.toml is a file, not a run.",
+            "assay run toy.toml, or assay resume last",
+        ),
+        (
+            ["resume", "last", "toy"],
+            "goes on with one run, not with 2: last, toy.",
+            "assay resume last",
+        ),
+        (
+            ["run", "toy.toml", "--epochs", "3"],
+            "has no option `--epochs`.",
+            "write `train.epochs=...`",
+        ),
+        (
+            ["run", "toy.toml", "--batch-size=3"],
+            "has no option `--batch-size`.",
+            "write `data.train.batch_size=3`",
+        ),
+        (
+            ["run", "toy.toml", "--device", "gpu"],
+            "There is no device 'gpu'.",
+            "did you mean `cuda`?",
+        ),
     ):
         assert main(arguments) == 2
         said = capsys.readouterr().err

@@ -129,7 +129,9 @@ def test_a_trial_takes_the_whole_way_and_can_be_gone_on_with_and_tested(assay, t
     assert "test/acc" in tested.stdout
 
 
-def test_a_trial_never_takes_longer_than_the_run(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trial_never_takes_longer_than_the_run(
+    toy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(toy)
 
     assert main(["run", "toy.toml", "--fast-dev-run", "train.epochs=1", "--device", "cpu"]) == 0
@@ -146,7 +148,9 @@ def test_the_flags_of_a_run_go_together(toy: Path, monkeypatch: pytest.MonkeyPat
         given = [flag for flag, on in zip(flags, chosen, strict=True) if on]
         count = len(list((toy / "runs").glob("*")))
         assert main(["run", "toy.toml", "--device", "cpu", "train.epochs=3", *given]) == 0, given
-        made = sorted((toy / "runs").glob("*"), key=lambda run: run_file.read(run).created_ns)[count:]
+        made = sorted((toy / "runs").glob("*"), key=lambda run: run_file.read(run).created_ns)[
+            count:
+        ]
         assert len(made) == ("--no-file" not in given)
         for run in made:
             steps = 3 if "--max-steps=3" in given else 20 if "--fast-dev-run" in given else 24
@@ -159,7 +163,9 @@ def test_the_flags_of_a_run_go_together(toy: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.row("F11")
-def test_the_flags_of_a_test_and_of_a_resume_go_together(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_flags_of_a_test_and_of_a_resume_go_together(
+    toy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(toy)
     assert main(["run", "toy.toml", "--device", "cpu", "--max-steps", "4"]) == 0
     flags = ["--debug", "--no-file", "--quiet", "--pdb"]
@@ -169,25 +175,38 @@ def test_the_flags_of_a_test_and_of_a_resume_go_together(toy: Path, monkeypatch:
         assert main(["test", "last", "--device", "cpu", *given]) == 0, given
     for steps in range(5, 9):
         given = flags[:1] * (steps % 2) + flags[2:3] * (steps // 2 % 2)
-        assert main(["resume", "last", "--device", "cpu", "--max-steps", str(steps), *given]) == 0, given
-        assert run_file.read(max((toy / "runs").glob("*-toy"), key=lambda run: run_file.read(run).kind)).id
+        assert (
+            main(["resume", "last", "--device", "cpu", "--max-steps", str(steps), *given]) == 0
+        ), given
+        assert run_file.read(
+            max((toy / "runs").glob("*-toy"), key=lambda run: run_file.read(run).kind)
+        ).id
 
 
 # -------------------------------------------------------------------------------------------------------- debug and pdb
 
 
 @pytest.mark.row("A14")
-def test_debug_is_known_to_the_process_and_its_workers_and_says_more_in_console_and_log(assay, toy: Path) -> None:
+def test_debug_is_known_to_the_process_and_its_workers_and_says_more_in_console_and_log(
+    assay, toy: Path
+) -> None:
     (toy / "seen.py").write_text(NEIGHBOURS)
     config = without(toy, "data.train")
-    (toy / config).write_text((toy / config).read_text() + '[data.train]\nsource = { type = "seen.batches" }\n')
+    (toy / config).write_text(
+        (toy / config).read_text() + '[data.train]\nsource = { type = "seen.batches" }\n'
+    )
     (toy / "net.py").write_text(
         (toy / "net.py")
         .read_text()
-        .replace("super()", f"print('process', __import__('os').environ.get('{VARIABLE}'))\n        super()", 1)
+        .replace(
+            "super()",
+            f"print('process', __import__('os').environ.get('{VARIABLE}'))\n        super()",
+            1,
+        )
     )
     lines = re.compile(
-        r" DEBUG +\[\S+\] \S+  step (\d+): loss [\d.]+, float32 \(8, 4\) and int64 \(8,\), [\d.]+ ms$", re.MULTILINE
+        r" DEBUG +\[\S+\] \S+  step (\d+): loss [\d.]+, float32 \(8, 4\) and int64 \(8,\), [\d.]+ ms$",
+        re.MULTILINE,
     )
 
     for flags, told in ((["--debug"], "1"), ([], "0")):
@@ -215,7 +234,9 @@ def test_debug_names_the_op_that_fails_in_backward(assay, toy: Path) -> None:
 @pytest.mark.row("C65")
 def test_with_pdb_a_failure_can_be_looked_at_where_it_happened(assay, toy: Path) -> None:
     net = (toy / "net.py").read_text()
-    (toy / "net.py").write_text(net.replace("return self.layers(x)", "secret = 'xyzzy'\n        return self.leyers(x)"))
+    (toy / "net.py").write_text(
+        net.replace("return self.layers(x)", "secret = 'xyzzy'\n        return self.leyers(x)")
+    )
 
     ended = subprocess.run(
         [sys.executable, "-m", "assay", "run", "toy.toml", "--pdb", "--device", "cpu"],
@@ -238,7 +259,9 @@ def test_with_pdb_a_failure_can_be_looked_at_where_it_happened(assay, toy: Path)
 
 
 @pytest.mark.row("C61")
-def test_a_config_that_asks_for_nothing_is_evaluated_saved_timed_and_shown(assay, toy: Path) -> None:
+def test_a_config_that_asks_for_nothing_is_evaluated_saved_timed_and_shown(
+    assay, toy: Path
+) -> None:
     config = without(toy, "checkpoint", "schedule")
 
     listed = assay("events", config)
@@ -256,7 +279,9 @@ def test_a_run_folder_has_the_files_of_its_page_and_lies_where_it_was_asked_for(
 ) -> None:
     elsewhere = tmp_path / "records"
 
-    assert assay("run", "toy.toml", "--max-steps", "3", ASSAY_RUNS_DIR=str(elsewhere)).returncode == 0
+    assert (
+        assay("run", "toy.toml", "--max-steps", "3", ASSAY_RUNS_DIR=str(elsewhere)).returncode == 0
+    )
 
     (run,) = elsewhere.iterdir()
     assert re.fullmatch(r"\d{6}-\d{4}-[a-z2-7]{8}-toy", run.name)
@@ -289,24 +314,41 @@ def test_the_seed_alone_changes_every_generator_and_debug_lists_them(
     monkeypatch.chdir(toy)
 
     def run(seed: int) -> tuple[list[str], dict[str, str]]:
-        given = ["data.train.source.type=told.Told", f"seed={seed}", "--no-file", "--debug", "--device", "cpu"]
+        given = [
+            "data.train.source.type=told.Told",
+            f"seed={seed}",
+            "--no-file",
+            "--debug",
+            "--device",
+            "cpu",
+        ]
         assert main(["run", "toy.toml", "--max-steps", "8", *given]) == 0
         said = capsys.readouterr()
         return said.out.split(), dict(
-            re.findall(r" DEBUG +\[\S+\] \S+  generator for (.+): seed (\d+)$", said.err, re.MULTILINE)
+            re.findall(
+                r" DEBUG +\[\S+\] \S+  generator for (.+): seed (\d+)$", said.err, re.MULTILINE
+            )
         )
 
     (order, seeds), again, (other_order, other_seeds) = run(1), run(1), run(2)
 
     assert again == (order, seeds)
     assert order != other_order and set(order) == set(other_order)
-    assert {"weights", "order of an epoch", "a step", "samples of train", "evaluation of valid"} <= seeds.keys()
+    assert {
+        "weights",
+        "order of an epoch",
+        "a step",
+        "samples of train",
+        "evaluation of valid",
+    } <= seeds.keys()
     assert seeds.keys() == other_seeds.keys()
     assert not set(seeds.values()) & set(other_seeds.values())
 
 
 @pytest.mark.row("E54")
-def test_a_finished_run_says_where_it_finished_and_how_it_is_trained_longer(assay, toy: Path) -> None:
+def test_a_finished_run_says_where_it_finished_and_how_it_is_trained_longer(
+    assay, toy: Path
+) -> None:
     assert assay("run", "toy.toml").returncode == 0
     run = run_file.read(only_run(toy)).id
 
@@ -330,7 +372,9 @@ def test_a_setting_of_the_optimizer_that_is_changed_on_resume_counts_and_is_said
     config = "toy.toml" if schedule else without(toy, "schedule")
     assert assay("run", config, "--max-steps", "8").returncode == 0
 
-    resumed = assay("resume", "last", "optimizer.lr=0.5", "optimizer.betas=[0.5, 0.9]", "train.epochs=2")
+    resumed = assay(
+        "resume", "last", "optimizer.lr=0.5", "optimizer.betas=[0.5, 0.9]", "train.epochs=2"
+    )
 
     assert resumed.returncode == 0, resumed.stderr
     assert "changed: optimizer.lr  0.01 -> 0.5\n" in resumed.stderr
@@ -352,10 +396,15 @@ def test_a_resume_without_changes_keeps_what_a_handler_had_set(assay, toy: Path)
     resumed = assay("resume", "last", "train.epochs=2")
 
     assert resumed.returncode == 0, resumed.stderr
-    assert list(read_series(only_run(toy) / "metrics.bin")["train/lr"].values) == [0.01] * 4 + [0.002] * 12
+    assert (
+        list(read_series(only_run(toy) / "metrics.bin")["train/lr"].values)
+        == [0.01] * 4 + [0.002] * 12
+    )
 
 
-@pytest.mark.parametrize("given", [["seed=9223372036854775808"], ["--seed", "99999999999999999999"], ["seed=-1"]])
+@pytest.mark.parametrize(
+    "given", [["seed=9223372036854775808"], ["--seed", "99999999999999999999"], ["seed=-1"]]
+)
 def test_a_seed_that_fits_into_no_64_bits_is_refused_before_anything_is_written(
     given: list[str], assay, toy: Path
 ) -> None:
@@ -364,4 +413,9 @@ def test_a_seed_that_fits_into_no_64_bits_is_refused_before_anything_is_written(
     assert refused.returncode == 2
     assert "seed" in refused.stderr and "Traceback" not in refused.stderr
     assert not (toy / "runs").exists()
-    assert assay("run", "toy.toml", "seed=9223372036854775807", "--max-steps", "1", "--no-file").returncode == 0
+    assert (
+        assay(
+            "run", "toy.toml", "seed=9223372036854775807", "--max-steps", "1", "--no-file"
+        ).returncode
+        == 0
+    )

@@ -1,4 +1,5 @@
-"""A record from elsewhere is data: nothing that it names runs unasked, and no path in it is followed."""
+"""A record from elsewhere is data: nothing that it names runs unasked, and no path in it is
+followed."""
 
 from __future__ import annotations
 
@@ -28,14 +29,19 @@ COMMANDS = (("resume",), ("rerun",), ("test",), ("replay",))
 
 @pytest.fixture
 def given(toy: Path, assay: Assay, tmp_path: Path) -> Path:
-    """A run of the toy project as somebody else sends it: its record names a folder of modules that are not ours."""
-    done = assay("run", "toy.toml", "--max-steps", "6", "--quiet", XDG_DATA_HOME=str(tmp_path / "theirs"))
+    """A run of the toy project as somebody else sends it: its record names a folder of modules that
+    are not ours."""
+    done = assay(
+        "run", "toy.toml", "--max-steps", "6", "--quiet", XDG_DATA_HOME=str(tmp_path / "theirs")
+    )
     assert done.returncode == 0, done.stderr
     (run,) = (toy / "runs").iterdir()
     evil = tmp_path / "evil"
     evil.mkdir()
     for name in ("net.py", "points.py"):
-        (evil / name).write_text(MARK.format(mark=str(tmp_path / "PWNED")) + (toy / name).read_text())
+        (evil / name).write_text(
+            MARK.format(mark=str(tmp_path / "PWNED")) + (toy / name).read_text()
+        )
     data = json.loads((run / run_file.FILE_NAME).read_text())
     data["attempts"][0]["launch"]["user_dirs"] = [str(evil), f"{data['project']}/../evil"]
     data["attempts"][0] |= {"cwd": str(evil), "status": "stopped"}
@@ -53,7 +59,9 @@ def pwned(tmp_path: Path) -> bool:
 def test_a_record_that_was_not_made_here_does_not_run_unasked(
     command: Sequence[str], given: Path, assay: Assay, toy: Path, tmp_path: Path
 ) -> None:
-    (toy / "net.py").write_text(MARK.format(mark=str(tmp_path / "PWNED")) + (toy / "net.py").read_text())
+    (toy / "net.py").write_text(
+        MARK.format(mark=str(tmp_path / "PWNED")) + (toy / "net.py").read_text()
+    )
 
     done = assay(*command, given.name[12:20])
 
@@ -74,11 +82,15 @@ def test_a_trusted_record_runs_with_the_modules_of_the_working_tree(
     done = assay(*command, run, "--trust", "--quiet")
 
     assert done.returncode == 0, done.stderr
-    assert f"{run} was made elsewhere: its modules are taken from {toy}" in " ".join(done.stderr.split())
+    assert f"{run} was made elsewhere: its modules are taken from {toy}" in " ".join(
+        done.stderr.split()
+    )
     assert not pwned(tmp_path)
 
 
-def test_a_record_that_was_resumed_on_trust_is_ones_own_from_then_on(given: Path, assay: Assay, toy: Path) -> None:
+def test_a_record_that_was_resumed_on_trust_is_ones_own_from_then_on(
+    given: Path, assay: Assay, toy: Path
+) -> None:
     run = given.name[12:20]
 
     assert assay("resume", run, "--trust", "--quiet", "--max-steps", "8").returncode == 0
@@ -110,7 +122,9 @@ def test_a_run_of_ones_own_is_used_without_a_question(toy: Path, assay: Assay) -
         assert "elsewhere" not in done.stderr
 
 
-def test_a_project_that_was_moved_uses_the_modules_where_it_is_now(toy: Path, assay: Assay, tmp_path: Path) -> None:
+def test_a_project_that_was_moved_uses_the_modules_where_it_is_now(
+    toy: Path, assay: Assay, tmp_path: Path
+) -> None:
     assert assay("run", "toy.toml", "--max-steps", "6", "--quiet").returncode == 0
     moved = tmp_path / "moved"
     toy.rename(moved)
@@ -127,7 +141,9 @@ def test_a_project_that_was_moved_uses_the_modules_where_it_is_now(toy: Path, as
     assert "elsewhere" not in done.stderr, "the attempt that was made here says where it was made"
 
 
-def test_load_model_needs_trust_for_a_record_that_was_not_made_here(given: Path, toy: Path, tmp_path: Path) -> None:
+def test_load_model_needs_trust_for_a_record_that_was_not_made_here(
+    given: Path, toy: Path, tmp_path: Path
+) -> None:
     script = (
         "import sys, warnings, assay\n"
         "warnings.simplefilter('always')\n"
@@ -138,7 +154,9 @@ def test_load_model_needs_trust_for_a_record_that_was_not_made_here(given: Path,
 
     def load(*more: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-c", script, str(given), *more]
-        return subprocess.run(command, cwd=toy, env=variables, capture_output=True, text=True, check=False)
+        return subprocess.run(
+            command, cwd=toy, env=variables, capture_output=True, text=True, check=False
+        )
 
     refused, loaded = load(), load("trust")
 
@@ -148,13 +166,21 @@ def test_load_model_needs_trust_for_a_record_that_was_not_made_here(given: Path,
     assert not pwned(tmp_path)
 
 
-def test_on_a_terminal_a_person_sees_what_would_run_before_it_does(given: Path, toy: Path, tmp_path: Path) -> None:
+def test_on_a_terminal_a_person_sees_what_would_run_before_it_does(
+    given: Path, toy: Path, tmp_path: Path
+) -> None:
     def typed(answer: bytes) -> tuple[int, str]:
         ours, theirs = pty.openpty()
         process = subprocess.Popen(
             [sys.executable, "-m", "assay", "test", given.name[12:20]],
             cwd=toy,
-            env={**os.environ, "PYTHONPATH": str(SRC), "NO_COLOR": "1", "TERM": "xterm", "COLUMNS": "80"},
+            env={
+                **os.environ,
+                "PYTHONPATH": str(SRC),
+                "NO_COLOR": "1",
+                "TERM": "xterm",
+                "COLUMNS": "80",
+            },
             stdin=theirs,
             stdout=subprocess.PIPE,
             stderr=theirs,
@@ -178,8 +204,12 @@ def test_on_a_terminal_a_person_sees_what_would_run_before_it_does(given: Path, 
     assert not pwned(tmp_path)
 
 
-def test_words_of_a_foreign_record_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    foreign = Foreign(run="a", use="test it", made="It says: in \x1b[2J/proj.", calls=("net\u202e.Net",), code="c")
+def test_words_of_a_foreign_record_cannot_steer_the_terminal(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    foreign = Foreign(
+        run="a", use="test it", made="It says: in \x1b[2J/proj.", calls=("net\u202e.Net",), code="c"
+    )
 
     for line in foreign.lines():
         say(line)
@@ -197,7 +227,9 @@ def test_a_replay_of_a_foreign_record_sets_no_variable_that_steers_a_process(
     assert "evil.so" not in done.stderr  # what the loader says of a library that is not there
 
 
-def test_packed_and_unpacked_by_somebody_else_it_asks(toy: Path, assay: Assay, tmp_path: Path) -> None:
+def test_packed_and_unpacked_by_somebody_else_it_asks(
+    toy: Path, assay: Assay, tmp_path: Path
+) -> None:
     theirs = {"XDG_DATA_HOME": str(tmp_path / "theirs")}
     assert assay("run", "toy.toml", "--max-steps", "6", "--quiet", **theirs).returncode == 0
     assert assay("pack", "last", "--to", "run.tar.gz", **theirs).returncode == 0

@@ -1,4 +1,5 @@
-"""A run can begin with what another one learned, and goes on from the checkpoint before a damaged one."""
+"""A run can begin with what another one learned, and goes on from the checkpoint before a damaged
+one."""
 
 from __future__ import annotations
 
@@ -34,7 +35,11 @@ def begin(toy: Path, origin: str = "", *overrides: str, steps: int | None = None
 
 def weights(folder: Path) -> dict[str, Any]:
     """Without the running statistics, which every forward pass changes."""
-    return {name: value for name, value in load(folder)["model"].items() if "weight" in name or "bias" in name}
+    return {
+        name: value
+        for name, value in load(folder)["model"].items()
+        if "weight" in name or "bias" in name
+    }
 
 
 def saver_of(result: RunResult) -> Saver:
@@ -75,15 +80,27 @@ def test_a_run_begins_with_the_weights_of_another_and_nothing_else(
     begun = load(result.record_dir / "checkpoints" / "step-000000001")
     for name, value in weights(source).items():
         assert torch.equal(begun["model"][name], value)  # a rate of next to nothing leaves them
-    assert {float(each["step"]) for each in begun["optimizer"]["state"].values()} == {1.0}  # updates, not one more
+    assert {float(each["step"]) for each in begun["optimizer"]["state"].values()} == {
+        1.0
+    }  # updates, not one more
     assert (begun["state"]["step"], begun["state"]["epoch"], begun["state"]["samples"]) == (1, 0, 8)
     assert list(read_series(result.record_dir / "metrics.bin")["train/loss"].steps) == [1]
 
 
 @pytest.mark.row("C70")
-def test_the_command_takes_a_run_to_begin_with_and_other_parameters(assay, toy: Path, parent: RunResult) -> None:
+def test_the_command_takes_a_run_to_begin_with_and_other_parameters(
+    assay, toy: Path, parent: RunResult
+) -> None:
     ran = assay(
-        "run", "toy.toml", "--from", f"{parent.id}@best", "optimizer.lr=1e-4", "--max-steps", "1", "--tag", "again"
+        "run",
+        "toy.toml",
+        "--from",
+        f"{parent.id}@best",
+        "optimizer.lr=1e-4",
+        "--max-steps",
+        "1",
+        "--tag",
+        "again",
     )
 
     assert ran.returncode == 0, ran.stderr
@@ -100,7 +117,9 @@ def test_a_file_of_weights_will_do_and_what_does_not_fit_starts_nothing(
     toy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(toy)
-    layers = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 2))
+    layers = nn.Sequential(
+        nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 2)
+    )
     model = nn.Module()
     model.layers = layers
     save_weights(model, toy / "net.safetensors")
@@ -124,9 +143,13 @@ def test_a_file_of_weights_will_do_and_what_does_not_fit_starts_nothing(
 
 
 @pytest.mark.row("E43")
-def test_a_config_can_say_where_its_weights_come_from(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_config_can_say_where_its_weights_come_from(
+    toy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(toy)
-    layers = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 2))
+    layers = nn.Sequential(
+        nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 2)
+    )
     torch.save({"state_dict": layers.state_dict(), "epoch": 3}, toy / "net.pth.tar")
     save_weights(nn.Sequential(*layers[:4], nn.Linear(8, 5)), toy / "other.safetensors")
 
@@ -135,7 +158,9 @@ def test_a_config_can_say_where_its_weights_come_from(toy: Path, monkeypatch: py
         assert result.record_dir is not None
         return load(result.record_dir / "checkpoints" / "step-000000001")["model"], result
 
-    weights, first = begun('load_weights={ path = "net.pth.tar", rename = { "^" = "layers." }, pickled = true }')
+    weights, first = begun(
+        'load_weights={ path = "net.pth.tar", rename = { "^" = "layers." }, pickled = true }'
+    )
     assert torch.equal(weights["layers.0.weight"], layers[0].weight)
     assert torch.equal(weights["layers.4.bias"], layers[4].bias)
 
@@ -145,14 +170,20 @@ def test_a_config_can_say_where_its_weights_come_from(toy: Path, monkeypatch: py
     assert run_file.read(again.record_dir).parent == f"{first.id}@step-000000001"
     with pytest.raises(InputError, match="does not fit the model"):
         begin(toy, "", "load_weights=other.safetensors")
-    partly, result = begun('load_weights={ path = "other.safetensors", rename = { "^" = "layers." }, strict = false }')
+    partly, result = begun(
+        'load_weights={ path = "other.safetensors", rename = { "^" = "layers." }, strict = false }'
+    )
     assert torch.equal(partly["layers.0.weight"], layers[0].weight)
     assert partly["layers.4.bias"].shape == (2,)
     assert result.record_dir is not None
     told = "other.safetensors: of another shape: layers.4.bias, layers.4.weight"
     assert told in (result.record_dir / "log.txt").read_text()
 
-    one = evaluated("toy.toml", Launch(device="cpu", quiet=True), overrides=[f"load_weights=run:{first.id}@latest"])
+    one = evaluated(
+        "toy.toml",
+        Launch(device="cpu", quiet=True),
+        overrides=[f"load_weights=run:{first.id}@latest"],
+    )
     other = evaluated("toy.toml", Launch(device="cpu", quiet=True), weights=f"{first.id}@latest")
     assert one.value == other.value and one.value
 
@@ -197,7 +228,11 @@ def test_a_damaged_newest_checkpoint_is_passed_over_and_that_is_said(
     message += f" The run goes on from step {steps[-2]}."
     assert [each.message for each in caplog.records if each.levelname == "WARNING"] == [message]
     run = only_run(toy)
-    told = [each.fact.message for each in read_events(run / "events.jsonl") if isinstance(each.fact, Warned)]
+    told = [
+        each.fact.message
+        for each in read_events(run / "events.jsonl")
+        if isinstance(each.fact, Warned)
+    ]
     assert told == [message]
     file = run_file.read(run)
     assert (file.newest.from_step, file.newest.to_step) == (steps[-2], 24)
@@ -205,7 +240,9 @@ def test_a_damaged_newest_checkpoint_is_passed_over_and_that_is_said(
     assert (saver.folder / f"{newest.name}.left-1").is_dir()
 
 
-def test_a_damaged_checkpoint_can_be_gone_on_from_if_that_is_asked_for(toy: Path, parent: RunResult) -> None:
+def test_a_damaged_checkpoint_can_be_gone_on_from_if_that_is_asked_for(
+    toy: Path, parent: RunResult
+) -> None:
     saver = saver_of(parent)
     newest = saver.find("latest")
     path = saver.folder / newest.name / "model.safetensors"

@@ -14,18 +14,35 @@ import pytest
 from examples import DIGITS
 
 ROOT = Path(__file__).resolve().parents[2]
-EXTRAS = ("torch", "yaml", "fastapi", "uvicorn", "tensorboard", "matplotlib", "psycopg", "optuna", "onnx")
+EXTRAS = (
+    "torch",
+    "yaml",
+    "fastapi",
+    "uvicorn",
+    "tensorboard",
+    "matplotlib",
+    "psycopg",
+    "optuna",
+    "onnx",
+)
 
 
 def bare(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """A python in which no extra can be imported."""
     absent = folder / "absent"
     absent.mkdir(exist_ok=True)
-    (absent / "sitecustomize.py").write_text(f"import sys\nsys.modules.update(dict.fromkeys({EXTRAS!r}))\n")
+    (absent / "sitecustomize.py").write_text(
+        f"import sys\nsys.modules.update(dict.fromkeys({EXTRAS!r}))\n"
+    )
     return subprocess.run(
         [sys.executable, *arguments],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": f"{absent}{os.pathsep}{ROOT / 'src'}", "NO_COLOR": "1", "COLUMNS": "80"},
+        env={
+            **os.environ,
+            "PYTHONPATH": f"{absent}{os.pathsep}{ROOT / 'src'}",
+            "NO_COLOR": "1",
+            "COLUMNS": "80",
+        },
         capture_output=True,
         text=True,
         check=False,
@@ -34,9 +51,7 @@ def bare(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.row("D01", "A89")
 def test_without_torch_a_script_is_recorded_and_its_record_is_shown(tmp_path: Path) -> None:
-    script = (
-        "import assay\nwith assay.start(tag='bare', config={'lr': 1}) as run:\n    run.log({'loss': 0.5}, step=1)\n"
-    )
+    script = "import assay\nwith assay.start(tag='bare', config={'lr': 1}) as run:\n    run.log({'loss': 0.5}, step=1)\n"
 
     ran = bare(tmp_path, "-W", "error", "-c", script)
     listed = bare(tmp_path, "-m", "assay", "ls")
@@ -71,7 +86,9 @@ def test_importing_the_engine_without_torch_says_what_to_install(tmp_path: Path)
     said = bare(tmp_path, "-c", "import assay.engine")
 
     assert said.returncode == 1
-    assert said.stderr.splitlines()[-1].startswith("ModuleNotFoundError: assay.engine needs PyTorch")
+    assert said.stderr.splitlines()[-1].startswith(
+        "ModuleNotFoundError: assay.engine needs PyTorch"
+    )
     assert "pip install torch" in said.stderr
 
 

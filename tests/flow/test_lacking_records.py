@@ -44,7 +44,9 @@ sys.exit(main(["run", "toy.toml", "checkpoint.every=2 steps", "--max-steps", "7"
         ("none", ""),
     ],
 )
-def test_what_a_record_lacks_is_told_at_the_end_and_by_the_exit_code(warm, toy: Path, harm: str, lacks: str) -> None:
+def test_what_a_record_lacks_is_told_at_the_end_and_by_the_exit_code(
+    warm, toy: Path, harm: str, lacks: str
+) -> None:
     make_project(toy)
 
     done = warm(["-c", HARMED, harm], folder=toy, variables={**os.environ, "PYTHONPATH": str(SRC)})

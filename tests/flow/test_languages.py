@@ -1,4 +1,5 @@
-"""One experiment in every language is one experiment: one hash, and the same weights to the last bit."""
+"""One experiment in every language is one experiment: one hash, and the same weights to the last
+bit."""
 
 from __future__ import annotations
 
@@ -53,7 +54,9 @@ config = Toy()
 
 
 @pytest.mark.row("F05")
-def test_one_experiment_in_every_language_trains_to_the_same_bits(assay: Callable[..., object], toy: Path) -> None:
+def test_one_experiment_in_every_language_trains_to_the_same_bits(
+    assay: Callable[..., object], toy: Path
+) -> None:
     content = tomllib.loads((toy / "toy.toml").read_text())
     files = ["toy.toml"]
     for suffix, write in WRITERS.items():
@@ -68,7 +71,11 @@ def test_one_experiment_in_every_language_trains_to_the_same_bits(assay: Callabl
         ran = assay("run", file, "train.steps=20")
         assert ran.returncode == 0, (file, ran.stderr)
         (run,) = set((toy / "runs").iterdir()) - before
-        steps = [each for each in (run / "checkpoints").iterdir() if manifest.step_of_folder(each.name) == 20]
+        steps = [
+            each
+            for each in (run / "checkpoints").iterdir()
+            if manifest.step_of_folder(each.name) == 20
+        ]
         found[file] = (run_file.read(run).newest.config_hash, manifest.read(steps[0]).digest)
 
     assert len(found) == 7

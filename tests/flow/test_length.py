@@ -1,4 +1,5 @@
-"""How long a run is when both epochs and steps are given: the first that is reached, or by the older names the last."""
+"""How long a run is when both epochs and steps are given: the first that is reached, or by the
+older names the last."""
 
 from __future__ import annotations
 
@@ -16,12 +17,22 @@ pytestmark = pytest.mark.slow
 @pytest.mark.parametrize(
     ("bounds", "steps", "said"),
     [
-        ("train_iter = 10\ntrain_epoch = 2", 16, "the larger of 10 steps and 2 epochs x 8 = 16 steps"),
-        ("train_iter = 10\ntrain_epoch = 1", 10, "the larger of 10 steps and 1 epoch x 8 = 8 steps"),
+        (
+            "train_iter = 10\ntrain_epoch = 2",
+            16,
+            "the larger of 10 steps and 2 epochs x 8 = 16 steps",
+        ),
+        (
+            "train_iter = 10\ntrain_epoch = 1",
+            10,
+            "the larger of 10 steps and 1 epoch x 8 = 8 steps",
+        ),
         ("steps = 10\nepochs = 1", 8, "1 epoch x 8 (60 samples / 8, rounded up) = 8 steps"),
     ],
 )
-def test_the_bound_that_counts_ends_the_run_and_is_told(assay, toy: Path, bounds: str, steps: int, said: str) -> None:
+def test_the_bound_that_counts_ends_the_run_and_is_told(
+    assay, toy: Path, bounds: str, steps: int, said: str
+) -> None:
     config = toy / "toy.toml"
     config.write_text(config.read_text().replace("epochs = 4", bounds))
 

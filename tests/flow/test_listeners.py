@@ -1,4 +1,5 @@
-"""What a config adds to a run by `plugins`: listed, at work, kept in checkpoints, and gone on with."""
+"""What a config adds to a run by `plugins`: listed, at work, kept in checkpoints, and gone on
+with."""
 
 from __future__ import annotations
 
@@ -49,20 +50,34 @@ def test_they_are_listed_in_their_order(assay, listening: Path) -> None:
     listed = assay("events", "toy.toml")
 
     assert listed.returncode == 0, listed.stderr
-    steps = [line.split()[-1] for line in listed.stdout.splitlines() if line.startswith("step_end ")]
-    assert steps[:2] == ["Probe.write", "Profile.end"] and steps.index("EMA.update") < steps.index("Save")
-    for name in ("EarlyStop.judge", "SetRequiresGrad", "SetValue", "Norms.record", "Memory", "Throughput.record"):
+    steps = [
+        line.split()[-1] for line in listed.stdout.splitlines() if line.startswith("step_end ")
+    ]
+    assert steps[:2] == ["Probe.write", "Profile.end"] and steps.index("EMA.update") < steps.index(
+        "Save"
+    )
+    for name in (
+        "EarlyStop.judge",
+        "SetRequiresGrad",
+        "SetValue",
+        "Norms.record",
+        "Memory",
+        "Throughput.record",
+    ):
         assert name in listed.stdout
 
 
 @pytest.mark.row("A61", "A79", "C68")
-def test_a_run_with_all_of_them_ends_with_the_same_bits_when_it_was_killed(assay, listening: Path) -> None:
+def test_a_run_with_all_of_them_ends_with_the_same_bits_when_it_was_killed(
+    assay, listening: Path
+) -> None:
     assert assay("run", "toy.toml").returncode == 0
     whole = only_run(listening)
     shutil.move(whole, listening.parent / "reference")
     reference = listening.parent / "reference"
 
-    # Saved at once: which checkpoint is the newest when it dies decides which changes are told once more.
+    # Saved at once: which checkpoint is the newest when it dies decides which changes are told once
+    # more.
     assert assay("run", "toy.toml", "checkpoint.background=false", DIE_AT="100").returncode == -9
     resumed = assay("resume", "last")
 
@@ -70,16 +85,24 @@ def test_a_run_with_all_of_them_ends_with_the_same_bits_when_it_was_killed(assay
     run = only_run(listening)
     assert last_digest(run) == last_digest(reference)
     both = [read_series(each / "metrics.bin") for each in (reference, run)]
-    assert both[0].keys() == both[1].keys() >= {"grad_norm/layers.1", "memory/weights_mib", "time/data_s", "valid/acc"}
+    assert (
+        both[0].keys()
+        == both[1].keys()
+        >= {"grad_norm/layers.1", "memory/weights_mib", "time/data_s", "valid/acc"}
+    )
     for name in ("valid/acc", "valid/loss", "weight_norm/layers.0", "train/lr"):
         assert both[0][name].values.tolist() == both[1][name].values.tolist()
-    changes = [each.fact for each in read_events(run / "events.jsonl") if isinstance(each.fact, Changed)]
+    changes = [
+        each.fact for each in read_events(run / "events.jsonl") if isinstance(each.fact, Changed)
+    ]
     assert [(fact.step, fact.what, fact.after) for fact in changes] == [
         (10, "requires_grad of layers.0.* (2 parameters)", "false"),
         (12, "optimizer.lr", "0.05"),
     ]
     frozen = both[1]["weight_norm/layers.0"]
-    assert len(set(frozen.values[frozen.steps >= 12])) == 1 and frozen.values[0] != frozen.values[-1]
+    assert (
+        len(set(frozen.values[frozen.steps >= 12])) == 1 and frozen.values[0] != frozen.values[-1]
+    )
     assert "changed    at step 12: optimizer.lr" in assay("log", "last", "--events").stdout
 
 
@@ -102,18 +125,27 @@ def test_the_average_is_tested_and_loaded_and_artifacts_are_in_the_record(
     kept = {each.name: each.digest for each in artifacts(RunFolder(run))}
     assert kept.keys() == {f"profile/steps-3-3.{kind}" for kind in ("json.gz", "txt")} | {PROBED}
     probed = tensors_in(FileBlobs(run / "artifacts").get(kept[PROBED]))
-    assert {name: tuple(tensor.shape) for name, tensor in probed.items()} == {"layers.0": (8, 8), "layers.2": (8, 8)}
+    assert {name: tuple(tensor.shape) for name, tensor in probed.items()} == {
+        "layers.0": (8, 8),
+        "layers.2": (8, 8),
+    }
 
     tested = assay("test", "last@latest", "--split", "valid")
     assert tested.returncode == 0, tested.stderr
-    facts = [each.fact for folder in (run.parent).iterdir() for each in read_events(folder / "events.jsonl")]
+    facts = [
+        each.fact
+        for folder in (run.parent).iterdir()
+        for each in read_events(folder / "events.jsonl")
+    ]
     at_end = [fact.metrics for fact in facts if isinstance(fact, Evaluated) and fact.step == 32]
     assert len(at_end) == 2 and at_end[0] == at_end[1]
 
 
 def test_a_run_that_stops_early_is_finished_and_says_why(assay, listening: Path) -> None:
     config = listening / "toy.toml"
-    config.write_text(config.read_text().replace('mode = "max", patience = 50', 'mode = "min", patience = 1'))
+    config.write_text(
+        config.read_text().replace('mode = "max", patience = 50', 'mode = "min", patience = 1')
+    )
 
     stopped = assay("run", "toy.toml", "evaluate.every=1 step")
 
@@ -127,7 +159,9 @@ def test_a_run_that_stops_early_is_finished_and_says_why(assay, listening: Path)
 
 def test_a_wrong_argument_is_told_by_the_check(assay, listening: Path) -> None:
     config = listening / "toy.toml"
-    config.write_text(config.read_text().replace("decay = 0.8", "decya = 0.8").replace('mode = "max", p', "p", 1))
+    config.write_text(
+        config.read_text().replace("decay = 0.8", "decya = 0.8").replace('mode = "max", p', "p", 1)
+    )
 
     checked = assay("check", "toy.toml")
 
@@ -159,7 +193,9 @@ class Asks:
 
 
 @pytest.mark.row("A60")
-def test_a_test_builds_neither_optimizer_nor_schedule_and_says_so_to_who_asks(assay, toy: Path) -> None:
+def test_a_test_builds_neither_optimizer_nor_schedule_and_says_so_to_who_asks(
+    assay, toy: Path
+) -> None:
     (toy / "optim.py").write_text(OPTIM)
     text = (toy / "toy.toml").read_text()
     text = text.replace("torch.optim.AdamW", "optim.adamw")

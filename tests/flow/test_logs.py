@@ -69,13 +69,17 @@ def test_debug_says_more_on_console_and_in_the_log_and_reaches_the_workers(
     toy: Path, assay: Assay, workers: int
 ) -> None:
     (toy / "told.py").write_text(DEBUGGED)
-    text = CONFIG.replace('"points.Points", split = 0, noisy = true', f'"told.loader", workers = {workers}')
+    text = CONFIG.replace(
+        '"points.Points", split = 0, noisy = true', f'"told.loader", workers = {workers}'
+    )
     (toy / "toy.toml").write_text(text.replace("batch_size = 8\n", "", 1))
 
     plain = assay("run", "toy.toml", "--max-steps", "2")
     assert plain.returncode == 0, plain.stderr
     plain_log = (folder_of(toy) / "log.txt").read_text()
-    debugged = assay("run", "toy.toml", "--max-steps", "2", "--debug", ASSAY_RUNS_DIR=str(toy / "others"))
+    debugged = assay(
+        "run", "toy.toml", "--max-steps", "2", "--debug", ASSAY_RUNS_DIR=str(toy / "others")
+    )
     (other,) = (toy / "others").iterdir()
 
     assert (plain.returncode, debugged.returncode) == (0, 0)
@@ -89,7 +93,11 @@ def test_debug_says_more_on_console_and_in_the_log_and_reaches_the_workers(
 
 @pytest.mark.row("A14")
 def test_debug_names_the_line_of_forward_whose_backward_fails(toy: Path, assay: Assay) -> None:
-    net = (toy / "net.py").read_text().replace("return self.layers(x)", "return (self.layers(x) * 0).sqrt() * 0")
+    net = (
+        (toy / "net.py")
+        .read_text()
+        .replace("return self.layers(x)", "return (self.layers(x) * 0).sqrt() * 0")
+    )
     (toy / "net.py").write_text(net)
 
     plain = assay("run", "toy.toml", "--no-file")
@@ -102,24 +110,37 @@ def test_debug_names_the_line_of_forward_whose_backward_fails(toy: Path, assay: 
 
 
 @pytest.mark.row("A15")
-def test_what_a_run_prints_is_in_its_folder_and_nowhere_without_files(toy: Path, assay: Assay) -> None:
+def test_what_a_run_prints_is_in_its_folder_and_nowhere_without_files(
+    toy: Path, assay: Assay
+) -> None:
     done = assay("run", "toy.toml", "--max-steps", "2")
     kept = (folder_of(toy) / "output.txt").read_text()
 
     assert "2 steps, which come before" in kept
     assert all(line in done.stderr.splitlines() for line in kept.splitlines())
 
-    assert assay("run", "toy.toml", "--no-file", "--max-steps", "2", ASSAY_RUNS_DIR=str(toy / "none")).returncode == 0
+    assert (
+        assay(
+            "run", "toy.toml", "--no-file", "--max-steps", "2", ASSAY_RUNS_DIR=str(toy / "none")
+        ).returncode
+        == 0
+    )
     assert not (toy / "none").exists()
 
 
 @pytest.mark.row("A34")
-def test_what_it_is_run_with_stands_in_the_log_and_as_data_in_the_run_file(toy: Path, assay: Assay) -> None:
+def test_what_it_is_run_with_stands_in_the_log_and_as_data_in_the_run_file(
+    toy: Path, assay: Assay
+) -> None:
     done = assay("run", "toy.toml", "--max-steps", "2", "--device", "cpu")
 
     assert done.returncode == 0, done.stderr
     folder = folder_of(toy)
-    told = [line["text"] for line in map(LINE.fullmatch, (folder / "log.txt").read_text().splitlines()) if line]
+    told = [
+        line["text"]
+        for line in map(LINE.fullmatch, (folder / "log.txt").read_text().splitlines())
+        if line
+    ]
     file = json.loads((folder / "run.json").read_text())
     (attempt,) = file["attempts"]
     found = attempt["environment"]
@@ -140,14 +161,24 @@ def test_the_folder_of_a_run_has_the_layout_that_is_documented(toy: Path, assay:
     page = (DOCS / "reference" / "record.md").read_text(encoding="utf-8")
     documented = set(re.findall(r"^\| `([^`]+)` \|", page, re.MULTILINE))
     there = {path.name + ("/" if path.is_dir() else "") for path in folder.iterdir()}
-    always = {"README.md", "config.toml", "config/", "run.json", "metrics.bin", "events.jsonl", "log.txt"}
+    always = {
+        "README.md",
+        "config.toml",
+        "config/",
+        "run.json",
+        "metrics.bin",
+        "events.jsonl",
+        "log.txt",
+    }
     assert always | {"defaults.json", "trace/", "output.txt", "checkpoints/"} == there
     assert there < documented
     assert (folder / "README.md").read_text().startswith("# toy\n\nA first try.\n\nOf two.\n")
 
 
 @pytest.mark.row("E56", "B20")
-def test_steps_and_epochs_come_as_lines_of_json_with_speed_time_rate_and_memory(toy: Path, assay: Assay) -> None:
+def test_steps_and_epochs_come_as_lines_of_json_with_speed_time_rate_and_memory(
+    toy: Path, assay: Assay
+) -> None:
     assert assay("run", "toy.toml", "train.epochs=2").returncode == 0
 
     rows = [json.loads(line) for line in assay("log", "last", "--json").stdout.splitlines()]
@@ -163,10 +194,16 @@ def test_steps_and_epochs_come_as_lines_of_json_with_speed_time_rate_and_memory(
     of_memory = [row for row in rows if "memory/weights_mib" in row["metrics"]]
     assert [row["step"] for row in of_memory] == [8, 16]
     assert all(row["metrics"]["memory/optimizer_mib"] > 0 for row in of_memory)
-    assert sys.platform != "linux" or all(row["metrics"]["memory/process_mib"] > 10 for row in of_memory)
+    assert sys.platform != "linux" or all(
+        row["metrics"]["memory/process_mib"] > 10 for row in of_memory
+    )
     assert [row["time"] for row in rows] == sorted(row["time"] for row in rows)
     assert assay("log", "last", "--json", "-n", "1").stdout.count("\n") == 1
-    (toy / "toy.toml").write_text('plugins = [{ type = "assay.engine.Memory", every = "3 steps" }]\n' + CONFIG)
+    (toy / "toy.toml").write_text(
+        'plugins = [{ type = "assay.engine.Memory", every = "3 steps" }]\n' + CONFIG
+    )
     assert assay("run", "toy.toml", "train.epochs=1").returncode == 0
     rows = [json.loads(line) for line in assay("log", "last", "--json").stdout.splitlines()]
-    assert [row["step"] for row in rows if "memory/weights_mib" in row["metrics"]] == [3, 6], "once, as it says itself"
+    assert [row["step"] for row in rows if "memory/weights_mib" in row["metrics"]] == [3, 6], (
+        "once, as it says itself"
+    )

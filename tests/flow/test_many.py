@@ -42,11 +42,18 @@ def short(toy: Path, text: str) -> None:
 
 
 @pytest.mark.row("A05")
-def test_three_variants_are_listed_and_make_three_runs_that_differ_in_the_listed_keys_only(assay, toy: Path) -> None:
+def test_three_variants_are_listed_and_make_three_runs_that_differ_in_the_listed_keys_only(
+    assay, toy: Path
+) -> None:
     (toy / "many.toml").write_text((toy / "toy.toml").read_text() + VARIANTS)
     listed = assay("check", "many.toml", "--list")
     assert listed.returncode == 0, listed.stderr
-    assert [line.split()[0] for line in listed.stdout.splitlines()[:4]] == ["base", "wide", "short", "slow"]
+    assert [line.split()[0] for line in listed.stdout.splitlines()[:4]] == [
+        "base",
+        "wide",
+        "short",
+        "slow",
+    ]
     assert "3 variants" in listed.stdout
 
     ran = assay("run", "many.toml", "--variant", "all", "--max-steps", "2")
@@ -61,20 +68,30 @@ def test_three_variants_are_listed_and_make_three_runs_that_differ_in_the_listed
         {"train.epochs"},
         {"seed", "optimizer.lr"},
     ]
-    assert [run_file.read(run).newest.launch["variant"] for run in runs(toy)] == ["wide", "short", "slow"]
+    assert [run_file.read(run).newest.launch["variant"] for run in runs(toy)] == [
+        "wide",
+        "short",
+        "slow",
+    ]
     hashes = [run_file.read(run).newest.config_hash[:16] for run in runs(toy)]
     assert hashes == [line.split()[1] for line in listed.stdout.splitlines()[1:4]]
 
 
-def test_the_points_of_a_sweep_run_one_after_another_and_the_rest_runs_though_one_fails(assay, toy: Path) -> None:
+def test_the_points_of_a_sweep_run_one_after_another_and_the_rest_runs_though_one_fails(
+    assay, toy: Path
+) -> None:
     short(toy, '[sweep]\n"optimizer.lr" = [1e-2, 1e30, 1e-3]\n')
     (toy / "net.py").write_text(
-        (toy / "net.py").read_text() + "\n    def train(self, mode=True):\n        return super().train(mode)\n"
+        (toy / "net.py").read_text()
+        + "\n    def train(self, mode=True):\n        return super().train(mode)\n"
     )
 
     ran = assay("run", "many.toml")
 
-    assert "3 runs, one after another" in ran.stderr and "[3/3] many.toml  optimizer.lr=0.001" in ran.stderr
+    assert (
+        "3 runs, one after another" in ran.stderr
+        and "[3/3] many.toml  optimizer.lr=0.001" in ran.stderr
+    )
     assert [run_file.read(run).newest.launch["point"] for run in runs(toy)] == ["1/3", "2/3", "3/3"]
     statuses = [run_file.read(run).status for run in runs(toy)]
     assert statuses[0] == statuses[2] == "finished"
@@ -95,7 +112,9 @@ class Net(net.Net):
 """
 
 
-def test_a_point_that_cannot_be_built_keeps_its_record_and_cause_and_the_rest_goes_on(assay, toy: Path) -> None:
+def test_a_point_that_cannot_be_built_keeps_its_record_and_cause_and_the_rest_goes_on(
+    assay, toy: Path
+) -> None:
     (toy / "picky.py").write_text(PICKY)
     short(toy, '[sweep]\n"optimizer.lr" = [-1.0, 1e-2]\n"model.width" = [8, 24]\n')
     text = (toy / "many.toml").read_text().replace("net.Net", "picky.Net")
@@ -112,7 +131,8 @@ def test_a_point_that_cannot_be_built_keeps_its_record_and_cause_and_the_rest_go
     assert 'picky.py", line 6, in __init__' in (runs(toy)[1] / "log.txt").read_text()
     *_, first, second, third, fourth, _, last = ran.stderr.splitlines()
     assert re.fullmatch(
-        rf"{files[0].id}  failed    optimizer.lr=-1.0  model.width=8 +ValueError: Invalid learning rate: -1.0", first
+        rf"{files[0].id}  failed    optimizer.lr=-1.0  model.width=8 +ValueError: Invalid learning rate: -1.0",
+        first,
     )
     assert last == "3 of 4 did not finish"
     assert "AssertionError: too wide for this machine" in second and "AssertionError" in fourth
@@ -120,7 +140,9 @@ def test_a_point_that_cannot_be_built_keeps_its_record_and_cause_and_the_rest_go
 
 
 def test_points_that_were_not_run_are_named_after_a_signal(assay, toy: Path) -> None:
-    (toy / "picky.py").write_text(PICKY.replace("assert width < 20, ", "os.kill(os.getpid(), 2) if width == 9 else "))
+    (toy / "picky.py").write_text(
+        PICKY.replace("assert width < 20, ", "os.kill(os.getpid(), 2) if width == 9 else ")
+    )
     (toy / "picky.py").write_text("import os\n" + (toy / "picky.py").read_text())
     short(toy, '[sweep]\n"model.width" = [8, 9, 10, 11]\n')
     (toy / "many.toml").write_text((toy / "many.toml").read_text().replace("net.Net", "picky.Net"))
@@ -131,7 +153,10 @@ def test_points_that_were_not_run_are_named_after_a_signal(assay, toy: Path) -> 
     assert len(runs(toy)) == 1
     shown = [line.split() for line in ran.stderr.splitlines()[-6:-2]]
     assert [line[1] for line in shown[:2]] == ["finished", "stopped"]
-    assert shown[2:] == [["-", "not", "run", "model.width=10"], ["-", "not", "run", "model.width=11"]]
+    assert shown[2:] == [
+        ["-", "not", "run", "model.width=10"],
+        ["-", "not", "run", "model.width=11"],
+    ]
 
 
 def test_a_mistake_in_the_last_point_is_told_before_the_first_is_trained(assay, toy: Path) -> None:
@@ -147,7 +172,9 @@ def test_a_mistake_in_the_last_point_is_told_before_the_first_is_trained(assay, 
 @pytest.mark.row("B05")
 def test_a_number_drawn_at_the_start_is_kept_and_never_drawn_again(assay, toy: Path) -> None:
     short(toy, "")
-    text = (toy / "many.toml").read_text().replace("seed = 3", 'seed = "${random:int:0:1000000000}"')
+    text = (
+        (toy / "many.toml").read_text().replace("seed = 3", 'seed = "${random:int:0:1000000000}"')
+    )
     (toy / "many.toml").write_text(text)
 
     for _ in range(2):
@@ -194,7 +221,11 @@ def test_the_devices_of_a_machine_are_counted_at_the_start_and_kept(
 def test_a_variable_that_looks_like_a_number_is_text_for_a_parameter_that_wants_text(
     toy: Path, monkeypatch: pytest.MonkeyPatch, variable: str
 ) -> None:
-    net = (toy / "net.py").read_text().replace("width):", "width, name: str = ''):\n        self.name = name")
+    net = (
+        (toy / "net.py")
+        .read_text()
+        .replace("width):", "width, name: str = ''):\n        self.name = name")
+    )
     (toy / "net.py").write_text(net)
     short(toy, "")
     text = (toy / "many.toml").read_text().replace("width = 8", 'width = 8\nname = "${env:A_NAME}"')
@@ -209,13 +240,17 @@ def test_a_variable_that_looks_like_a_number_is_text_for_a_parameter_that_wants_
 
 
 @pytest.mark.row("C53")
-def test_a_variable_of_the_machine_is_recorded_beside_a_config_whose_hash_does_not_know_it(assay, toy: Path) -> None:
+def test_a_variable_of_the_machine_is_recorded_beside_a_config_whose_hash_does_not_know_it(
+    assay, toy: Path
+) -> None:
     (toy / "points.py").write_text(
         (toy / "points.py").read_text().replace("noisy=False,", "noisy=False, root='', token='',")
     )
     short(toy, "")
     text = (
-        (toy / "many.toml").read_text().replace("noisy = true", 'root = "${global:sets}/a", token = "${env:A_TOKEN}"')
+        (toy / "many.toml")
+        .read_text()
+        .replace("noisy = true", 'root = "${global:sets}/a", token = "${env:A_TOKEN}"')
     )
     (toy / "many.toml").write_text(text)
     unset = assay("run", "many.toml", A_TOKEN="sesame")
@@ -237,7 +272,9 @@ def test_a_variable_of_the_machine_is_recorded_beside_a_config_whose_hash_does_n
 
 
 @pytest.mark.row("A13")
-def test_settings_of_a_launch_are_recorded_and_change_neither_the_config_nor_its_hash(assay, toy: Path) -> None:
+def test_settings_of_a_launch_are_recorded_and_change_neither_the_config_nor_its_hash(
+    assay, toy: Path
+) -> None:
     short(toy, "")
     assert assay("run", "many.toml").returncode == 0
     assert assay("run", "many.toml", "--desc", "why", "--debug", "--device", "cpu").returncode == 0
@@ -247,12 +284,16 @@ def test_settings_of_a_launch_are_recorded_and_change_neither_the_config_nor_its
     assert plain_run.config_hash == told.config_hash
     assert (told.launch["debug"], told.launch["device"]) == (True, "cpu")
     assert "why" in (runs(toy)[1] / "README.md").read_text()
-    assert (runs(toy)[0] / "config.toml").read_bytes() == (runs(toy)[1] / "config.toml").read_bytes()
+    assert (runs(toy)[0] / "config.toml").read_bytes() == (
+        runs(toy)[1] / "config.toml"
+    ).read_bytes()
     assert assay("run", "many.toml", "device=cpu").returncode == 2
 
 
 @pytest.mark.row("A01", "A02")
-def test_a_config_and_a_folder_of_modules_are_all_an_experiment_needs(assay, toy: Path, tmp_path: Path) -> None:
+def test_a_config_and_a_folder_of_modules_are_all_an_experiment_needs(
+    assay, toy: Path, tmp_path: Path
+) -> None:
     short(toy, "")
     assert assay("run", "many.toml", "model.width=64").returncode == 0
     assert plain(load(runs(toy)[0] / "config.toml").root)["model"]["width"] == 64
@@ -265,7 +306,9 @@ def test_a_config_and_a_folder_of_modules_are_all_an_experiment_needs(assay, toy
     elsewhere.mkdir()
     (elsewhere / "task.py").write_text((toy / "net.py").read_text().replace("Net", "T"))
     (elsewhere / "points.py").write_text((toy / "points.py").read_text())
-    ran = assay("run", str(toy / "many.toml"), "model.type=task.T", "--user-dir", "mylib", cwd=tmp_path)
+    ran = assay(
+        "run", str(toy / "many.toml"), "model.type=task.T", "--user-dir", "mylib", cwd=tmp_path
+    )
     assert ran.returncode == 0, ran.stderr
     assert plain(load(runs(toy)[2] / "config.toml").root)["model"]["type"] == "task.T"
 
@@ -281,19 +324,25 @@ def test_every_section_that_can_be_done_without_has_the_same_switch(assay, toy: 
     assert (on.returncode, ran.returncode) == (0, 0), ran.stderr
     first, second = runs(toy)
     assert "valid/acc" in run_file.read(first).summaries and any((first / "checkpoints").iterdir())
-    assert "valid/acc" not in run_file.read(second).summaries and not (second / "checkpoints").exists()
+    assert (
+        "valid/acc" not in run_file.read(second).summaries and not (second / "checkpoints").exists()
+    )
     assert run_file.read(first).newest.config_hash == run_file.read(second).newest.config_hash
     wrong = assay("run", "many.toml", "evaluate.enabled=1")
     assert wrong.returncode == 2 and "`evaluate.enabled` must be true or false" in wrong.stderr
 
 
-def test_python_runs_the_same_variants_and_points_in_order(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_python_runs_the_same_variants_and_points_in_order(
+    toy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     short(toy, "[variants.wide]\nmodel.width = 16\n[sweep]\nseed = [1, 2]\n")
     monkeypatch.chdir(toy)
 
     results = house.run("many.toml", variant="all", no_file=True)
 
-    assert [(one.config.variant, one.config.point, one.status) for one in results if one.config] == [
+    assert [
+        (one.config.variant, one.config.point, one.status) for one in results if one.config
+    ] == [
         ("wide", "1/2", "finished"),
         ("wide", "2/2", "finished"),
     ]
@@ -328,19 +377,29 @@ class Broken(Net):
 
 
 @pytest.mark.row("A41", "A42")
-def test_results_come_in_the_order_of_the_configs_and_a_failure_is_kept_in_its_own(three: list[str]) -> None:
+def test_results_come_in_the_order_of_the_configs_and_a_failure_is_kept_in_its_own(
+    three: list[str],
+) -> None:
     results = house.run(three, device="cpu", user_dir=".", desc="three", debug=False, no_file=False)
 
     assert [one.status for one in results] == ["finished", "failed", "finished"]
     assert [one.config.path.name for one in results if one.config and one.config.path] == three
     assert [one.step for one in results] == [2, 1, 2]
     first, failed, last = results
-    assert first.exception is None and last.exception is None and first.value.keys() == last.value.keys() != set()
+    assert (
+        first.exception is None
+        and last.exception is None
+        and first.value.keys() == last.value.keys() != set()
+    )
     assert isinstance(failed.exception, ZeroDivisionError) and failed.exit_code == 1
     shown = "".join(traceback.format_exception(failed.exception))
     assert 'raise ZeroDivisionError("planted")' in shown and "net.py" in shown
     assert failed.record_dir is not None and first.record_dir is not None
-    ended = [event.fact for event in read_events(failed.record_dir / "events.jsonl") if isinstance(event.fact, Ended)]
+    ended = [
+        event.fact
+        for event in read_events(failed.record_dir / "events.jsonl")
+        if isinstance(event.fact, Ended)
+    ]
     assert 'raise ZeroDivisionError("planted")' in ended[0].traceback
     assert "three" in (first.record_dir / "README.md").read_text()
 
@@ -361,7 +420,9 @@ def test_a_config_that_is_wrong_or_not_there_is_a_result_among_the_others(three:
 
 
 @pytest.mark.row("A46")
-def test_what_a_run_held_is_freed_before_the_next_is_built(three: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_run_held_is_freed_before_the_next_is_built(
+    three: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of a run that failed too: its exception is kept, and with it the frames that led there."""
     alive: list[int] = []
     kept: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -385,14 +446,18 @@ def test_what_a_run_held_is_freed_before_the_next_is_built(three: list[str], mon
 
 
 @pytest.mark.row("A41")
-def test_the_command_trains_all_that_can_be_and_says_in_the_end_that_one_was_not(assay, three: list[str]) -> None:
+def test_the_command_trains_all_that_can_be_and_says_in_the_end_that_one_was_not(
+    assay, three: list[str]
+) -> None:
     ran = assay("run", *three, "--no-file")
 
     assert ran.returncode == 1
     said = ran.stderr
     places = [said.index(f"[{i}/3] {name}") for i, name in enumerate(three, 1)]
     assert places == sorted(places)
-    assert "ZeroDivisionError: planted" in said and said.count("finished") == 4  # each also in the table at the end
+    assert (
+        "ZeroDivisionError: planted" in said and said.count("finished") == 4
+    )  # each also in the table at the end
     assert said.rstrip().endswith("1 of 3 did not finish")
 
 
@@ -401,7 +466,10 @@ def test_sets_that_are_joined_are_trained_on_as_one_and_each_set_of_a_test_has_n
     assay, toy: Path
 ) -> None:
     one = '{ type = "points.Points", split = 0, noisy = true }'
-    short(toy, '[data.test_far]\nsource = { type = "points.Points", split = 7, size = 30 }\nbatch_size = 8\n')
+    short(
+        toy,
+        '[data.test_far]\nsource = { type = "points.Points", split = 7, size = 30 }\nbatch_size = 8\n',
+    )
     text = (toy / "many.toml").read_text()
     joined = f'{{ type = "torch.utils.data.ConcatDataset", datasets = [{one}, {one.replace("0", "5")}] }}'
     (toy / "many.toml").write_text(
@@ -417,7 +485,9 @@ def test_sets_that_are_joined_are_trained_on_as_one_and_each_set_of_a_test_has_n
     assert run_file.read(first).summaries["train/loss"].count == 120 / 8
     assert not any(name.startswith("test") for name in run_file.read(first).summaries)
     names = {"test/loss", "test/acc", "test_far/loss", "test_far/acc"}
-    assert tested.returncode == 0 and {line.split()[0] for line in tested.stdout.splitlines()} == names
+    assert (
+        tested.returncode == 0 and {line.split()[0] for line in tested.stdout.splitlines()} == names
+    )
     assert run_file.read(both).summaries.keys() == names
     assert run_file.read(far).summaries.keys() == {"test_far/loss", "test_far/acc"}
     assert alone.stdout in tested.stdout
@@ -426,7 +496,11 @@ def test_sets_that_are_joined_are_trained_on_as_one_and_each_set_of_a_test_has_n
 @pytest.mark.row("E40")
 def test_an_evaluation_of_a_part_says_so_in_the_log_of_the_run(assay, toy: Path) -> None:
     short(toy, "")
-    text = (toy / "many.toml").read_text().replace("split = 1 }\nbatch_size = 16", "split = 1 }\nbatch_size = 2")
+    text = (
+        (toy / "many.toml")
+        .read_text()
+        .replace("split = 1 }\nbatch_size = 16", "split = 1 }\nbatch_size = 2")
+    )
     (toy / "many.toml").write_text(text)
 
     ran = assay("run", "many.toml", "evaluate.limit=20")
@@ -440,7 +514,9 @@ def test_an_evaluation_of_a_part_says_so_in_the_log_of_the_run(assay, toy: Path)
 @pytest.mark.row("A82")
 def test_deterministic_names_the_op_and_the_module_that_cannot_be(assay, toy: Path) -> None:
     short(toy, "")
-    put = "\n    def forward(self, x):\n        x = x.clone().put_(torch.arange(4), torch.ones(4))\n"
+    put = (
+        "\n    def forward(self, x):\n        x = x.clone().put_(torch.arange(4), torch.ones(4))\n"
+    )
     net = (toy / "net.py").read_text().replace("\n    def forward(self, x):\n", put)
     (toy / "net.py").write_text("import torch\n" + net)
 
@@ -453,7 +529,9 @@ def test_deterministic_names_the_op_and_the_module_that_cannot_be(assay, toy: Pa
 
 
 @pytest.mark.row("D27")
-def test_runs_take_the_devices_of_a_list_in_turn(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_take_the_devices_of_a_list_in_turn(
+    toy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     short(toy, VARIANTS)
     monkeypatch.chdir(toy)
     taken = []

@@ -1,4 +1,5 @@
-"""Runs started from Python that is no script: cells of a notebook, where there is no file and a loop is running."""
+"""Runs started from Python that is no script: cells of a notebook, where there is no file and a
+loop is running."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ asyncio.run(cells())
 
 @pytest.fixture
 def in_cells(toy: Path, warm: Run) -> Run:
-    """Runs cells one after another as a kernel of a notebook does: by `exec`, without `__file__`, inside a loop."""
+    """Runs cells one after another as a kernel of a notebook does: by `exec`, without `__file__`,
+    inside a loop."""
 
     def run(*cells: str) -> subprocess.CompletedProcess[str]:
         (toy / "cells.json").write_text(json.dumps(cells))
@@ -48,7 +50,9 @@ def in_cells(toy: Path, warm: Run) -> Run:
 
 @pytest.mark.row("A42")
 def test_configs_are_run_from_the_cells_of_a_notebook_in_their_order(in_cells, toy: Path) -> None:
-    (toy / "other.toml").write_text((toy / "toy.toml").read_text().replace('tag = "toy"', 'tag = "other"'))
+    (toy / "other.toml").write_text(
+        (toy / "toy.toml").read_text().replace('tag = "toy"', 'tag = "other"')
+    )
 
     ran = in_cells(
         "import assay\nassert '__file__' not in globals()",
@@ -60,7 +64,11 @@ def test_configs_are_run_from_the_cells_of_a_notebook_in_their_order(in_cells, t
     )
 
     assert ran.returncode == 0, ran.stderr
-    assert ran.stdout.splitlines() == ["['finished', 'failed', 'finished'] [32, 0, 32]", "['toy', 'other']", "False"]
+    assert ran.stdout.splitlines() == [
+        "['finished', 'failed', 'finished'] [32, 0, 32]",
+        "['toy', 'other']",
+        "False",
+    ]
     assert "\x1b" not in ran.stderr and "epoch  4/4  step    32" in ran.stderr
     runs = sorted((toy / "runs").iterdir(), key=lambda run: run_file.read(run).created_ns)
     assert [run_file.read(run).tag for run in runs] == ["toy", "other"]
@@ -71,7 +79,9 @@ def test_what_only_looks_wrong_is_said_to_whoever_runs_it_from_python(in_cells, 
     text = (toy / "toy.toml").read_text().replace("width = 8", 'width = "${sizes.width}"')
     (toy / "toy.toml").write_text(f"{text}\n[sizes]\nwidth = 8\nspare = 2\n")
 
-    ran = in_cells("import assay", "assert assay.run('toy.toml', device='cpu')[0].status == 'finished'")
+    ran = in_cells(
+        "import assay", "assert assay.run('toy.toml', device='cpu')[0].status == 'finished'"
+    )
 
     assert ran.returncode == 0, ran.stderr
     assert ran.stderr.count("warning: nothing uses `sizes.spare`") == 1
@@ -94,9 +104,16 @@ def test_a_seed_that_was_asked_for_tells_what_limits_it_only_where_something_doe
 ) -> None:
     monkeypatch.chdir(toy)
     before = torch.get_num_threads()
-    given = [f"seed={seed}", f"threads={threads}", f"train.deterministic={str(deterministic).lower()}"]
+    given = [
+        f"seed={seed}",
+        f"threads={threads}",
+        f"train.deterministic={str(deterministic).lower()}",
+    ]
     try:
-        assert main(["run", "toy.toml", "--device", "cpu", "--max-steps", "1", "--no-file", *given]) == 0
+        assert (
+            main(["run", "toy.toml", "--device", "cpu", "--max-steps", "1", "--no-file", *given])
+            == 0
+        )
     finally:
         torch.set_num_threads(before)
 

@@ -36,7 +36,9 @@ def only_run(folder: Path) -> Path:
 
 
 @pytest.mark.row("A55")
-def test_norm_and_bias_are_not_decayed_when_a_config_says_so_and_the_sizes_are_told(assay, toy: Path) -> None:
+def test_norm_and_bias_are_not_decayed_when_a_config_says_so_and_the_sizes_are_told(
+    assay, toy: Path
+) -> None:
     with_groups(toy)
 
     ran = assay("run", "toy.toml", "train.epochs=2")
@@ -93,13 +95,24 @@ def test_a_run_with_groups_goes_on_with_them(assay, toy: Path) -> None:
     assert list(one.values) == list(other.values)
 
 
-def test_an_optimizer_is_fused_unless_the_config_says_otherwise_and_the_record_knows(assay, toy: Path) -> None:
+def test_an_optimizer_is_fused_unless_the_config_says_otherwise_and_the_record_knows(
+    assay, toy: Path
+) -> None:
     told, kept = [], []
     for written in ([], ["optimizer.foreach=false"], ["optimizer.type=torch.optim.NAdam"]):
-        assert assay("run", "toy.toml", "train.epochs=1", "--tag", str(len(told)), *written).returncode == 0
+        assert (
+            assay("run", "toy.toml", "train.epochs=1", "--tag", str(len(told)), *written).returncode
+            == 0
+        )
         (run,) = (toy / "runs").glob(f"*-{len(told)}")
         lines = (run / "log.txt").read_text().splitlines()
-        told.append([line.split("default ")[1].split(" (")[0] for line in lines if "optimizer.fused" in line])
+        told.append(
+            [
+                line.split("default ")[1].split(" (")[0]
+                for line in lines
+                if "optimizer.fused" in line
+            ]
+        )
         kept.append(json.loads((run / "run.json").read_text())["attempts"][0]["launch"]["fused"])
 
     assert told == [["optimizer.fused = True"], ["optimizer.fused = False"], []]
@@ -107,7 +120,9 @@ def test_an_optimizer_is_fused_unless_the_config_says_otherwise_and_the_record_k
 
 
 def test_the_length_of_a_run_is_told_at_its_start(assay, toy: Path) -> None:
-    ran = assay("run", "toy.toml", "data.train.drop_last=true", "train.accumulate=4", "train.epochs=1")
+    ran = assay(
+        "run", "toy.toml", "data.train.drop_last=true", "train.accumulate=4", "train.epochs=1"
+    )
 
     assert ran.returncode == 0, ran.stderr
     assert "1 epoch x 7 (60 samples / 8, the last 4 left out) = 7 steps" in ran.stderr

@@ -1,4 +1,5 @@
-"""A run in several processes: one record, the update of one process, and an end for all when one of them ends."""
+"""A run in several processes: one record, the update of one process, and an end for all when one of
+them ends."""
 
 from __future__ import annotations
 
@@ -44,7 +45,10 @@ def test_two_processes_train_what_one_does_with_one_record_and_one_log(assay, to
     for name in ("train/loss", "train/grad_norm", "valid/loss", "valid/acc"):
         assert list(curves[1][name].steps) == list(curves[0][name].steps)
         assert list(curves[1][name].values) == pytest.approx(list(curves[0][name].values), abs=1e-5)
-    with pytest.MonkeyPatch.context() as patch, pytest.warns(UserWarning, match="was made elsewhere"):
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        pytest.warns(UserWarning, match="was made elsewhere"),
+    ):
         patch.chdir(toy)
         models = [assay_package.load_model(str(run), "latest") for run in (toy.parent / "one", two)]
     for mine, theirs in zip(models[0].parameters(), models[1].parameters(), strict=True):
@@ -52,7 +56,8 @@ def test_two_processes_train_what_one_does_with_one_record_and_one_log(assay, to
 
 
 class Whole(NamedTuple):
-    """Of a run that nobody disturbs: the digest of all that its last checkpoint holds, and the weights among it."""
+    """Of a run that nobody disturbs: the digest of all that its last checkpoint holds, and the
+    weights among it."""
 
     digest: str
     weights: bytes
@@ -69,7 +74,9 @@ def whole(undisturbed: list[Whole], assay, toy: Path) -> Whole:
     if not undisturbed:
         assert assay("run", "toy.toml", "--nproc", "2").returncode == 0
         run = only_run(toy)
-        undisturbed.append(Whole(last_digest(run), (last_checkpoint(run) / "model.safetensors").read_bytes()))
+        undisturbed.append(
+            Whole(last_digest(run), (last_checkpoint(run) / "model.safetensors").read_bytes())
+        )
         run.rename(toy.parent / "reference")
     return undisturbed[0]
 
@@ -148,7 +155,8 @@ def has_gone_on(run: Path) -> None:
 def test_a_run_whose_processes_are_killed_again_and_again_goes_on_by_itself_to_the_same_bits(
     assay, toy: Path, whole: Whole
 ) -> None:
-    # Counted from the start of each process: of 32 steps the first has 12 behind it when it dies, the next 12 more.
+    # Counted from the start of each process: of 32 steps the first has 12 behind it when it dies,
+    # the next 12 more.
     restarted = assay("run", "toy.toml", "--nproc", "2", "--max-restarts", "2", KILL_AT="50")
 
     assert restarted.returncode == 0, restarted.stderr
@@ -158,10 +166,14 @@ def test_a_run_whose_processes_are_killed_again_and_again_goes_on_by_itself_to_t
     assert [attempt.status for attempt in file.attempts] == ["failed", "failed", "finished"]
     assert "Rank 1" in file.attempts[0].reason
     assert last_digest(only_run(toy)) == whole.digest
-    assert list(read_series(only_run(toy) / "metrics.bin")["train/loss"].steps) == list(range(1, 33))
+    assert list(read_series(only_run(toy) / "metrics.bin")["train/loss"].steps) == list(
+        range(1, 33)
+    )
 
 
-def test_a_process_that_is_stopped_for_long_ends_the_run_with_that_as_the_cause(assay, toy: Path) -> None:
+def test_a_process_that_is_stopped_for_long_ends_the_run_with_that_as_the_cause(
+    assay, toy: Path
+) -> None:
     stopped = assay("run", "toy.toml", "--nproc", "2", STOP_AT="50")
 
     assert stopped.returncode == 1
@@ -169,7 +181,10 @@ def test_a_process_that_is_stopped_for_long_ends_the_run_with_that_as_the_cause(
     assert "was stopped for 5 s (SIGSTOP), and was ended" in stopped.stderr
     assert "go on with: assay resume" in stopped.stderr
     file = run_file.read(only_run(toy))
-    assert (file.status, file.newest.reason.partition(" (pid")[0]) == ("failed", "RankError: Rank 1")
+    assert (file.status, file.newest.reason.partition(" (pid")[0]) == (
+        "failed",
+        "RankError: Rank 1",
+    )
 
 
 def test_what_one_process_raises_is_told_once_and_first(assay, toy: Path) -> None:
@@ -197,7 +212,14 @@ def test_what_cannot_be_divided_is_refused_before_anything_starts(assay, toy: Pa
 
 
 def test_processes_that_were_started_by_torchrun_join(assay, toy: Path) -> None:
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node",
+        "2",
+        "--standalone",
+    ]
 
     joined = subprocess.run(
         [*command, "-m", "assay", "run", "toy.toml", "--max-steps", "4"],
@@ -232,7 +254,9 @@ def test_a_signal_to_the_run_stops_all_processes_after_one_step_with_a_checkpoin
 
 
 @pytest.mark.row("E50")
-def test_a_pipeline_of_two_processes_is_equal_to_one_and_leaves_a_checkpoint_for_either(assay, toy: Path) -> None:
+def test_a_pipeline_of_two_processes_is_equal_to_one_and_leaves_a_checkpoint_for_either(
+    assay, toy: Path
+) -> None:
     split = ["model.type=plain.Net", "train.accumulate=2", "train.precision=fp16"]
     split += ['plugins=[{ type = "assay.engine.EMA", decay = 0.9 }]']
     (toy / "plain.py").write_text(PLAIN.replace("nn.Dropout(0.3), ", ""))
@@ -258,7 +282,9 @@ def test_a_pipeline_of_two_processes_is_equal_to_one_and_leaves_a_checkpoint_for
             curves = [read_series(each / "metrics.bin") for each in (one, run)]
             for name in ("train/loss", "train/grad_norm", "train/lr", "valid/loss", "valid/acc"):
                 assert list(curves[1][name].steps) == list(curves[0][name].steps)
-                assert list(curves[1][name].values) == pytest.approx(list(curves[0][name].values), abs=1e-5)
+                assert list(curves[1][name].values) == pytest.approx(
+                    list(curves[0][name].values), abs=1e-5
+                )
     few = assay("run", "toy.toml", "model.type=plain.Net", "parallel.pipeline=2")
     assert few.returncode == 2
     assert "A step has 1 micro-batch (8 = 1 accumulate x 8); 1f1b keeps 2 stages busy" in few.stderr
@@ -280,9 +306,20 @@ def test_processes_whose_parent_was_killed_stop_by_themselves_and_are_saved(toy:
     assert run_file.read(only_run(toy)).status == "stopped"
 
 
-def test_two_machines_of_one_run_start_again_together_and_end_with_the_same_bits(toy: Path, whole: Whole) -> None:
+def test_two_machines_of_one_run_start_again_together_and_end_with_the_same_bits(
+    toy: Path, whole: Whole
+) -> None:
     port = _free_port()
-    typed = ["run", "toy.toml", "--nnodes", "2", "--nproc", "1", "--rendezvous", f"localhost:{port}"]
+    typed = [
+        "run",
+        "toy.toml",
+        "--nnodes",
+        "2",
+        "--nproc",
+        "1",
+        "--rendezvous",
+        f"localhost:{port}",
+    ]
     typed += ["--max-restarts", "2"]
 
     both = [begun(toy, *typed, "--node-rank", str(rank), KILL_AT="50") for rank in range(2)]
@@ -295,7 +332,9 @@ def test_two_machines_of_one_run_start_again_together_and_end_with_the_same_bits
     assert last_digest(only_run(toy)) == whole.digest
 
 
-def test_processes_of_srun_join_and_go_on_with_their_run_when_the_job_is_started_again(toy: Path, whole: Whole) -> None:
+def test_processes_of_srun_join_and_go_on_with_their_run_when_the_job_is_started_again(
+    toy: Path, whole: Whole
+) -> None:
     killed = _as_srun(toy, KILL_AT="50")
 
     assert killed[1].returncode == -signal.SIGKILL
@@ -308,7 +347,9 @@ def test_processes_of_srun_join_and_go_on_with_their_run_when_the_job_is_started
     assert last_digest(only_run(toy)) == whole.digest
 
 
-def test_machines_that_do_not_share_the_run_folder_are_told_so_before_anything_is_written(toy: Path) -> None:
+def test_machines_that_do_not_share_the_run_folder_are_told_so_before_anything_is_written(
+    toy: Path,
+) -> None:
     both = _as_srun(toy, own_runs=True)
 
     for each in both:
@@ -329,7 +370,9 @@ def net(width):
 
 
 @pytest.mark.row("A80")
-def test_a_model_that_accelerate_has_prepared_is_trained_as_it_is(assay, toy: Path, whole: Whole) -> None:
+def test_a_model_that_accelerate_has_prepared_is_trained_as_it_is(
+    assay, toy: Path, whole: Whole
+) -> None:
     (toy / "prepared.py").write_text(PREPARED)
 
     done = assay("run", "toy.toml", "model.type=prepared.net", "--nproc", "2")
@@ -342,12 +385,20 @@ def test_a_model_that_accelerate_has_prepared_is_trained_as_it_is(assay, toy: Pa
     ("typed", "what"),
     [
         (["--nnodes", "2", "--nproc", "2"], "2 machines cannot find each other"),
-        (["--nnodes", "2", "--node-rank", "0", "--nproc", "2", "--rendezvous", "here"], "`here` is no HOST:PORT"),
-        (["--nnodes", "2", "--nproc", "2", "parallel.data=2"], "--nnodes 2 x --nproc 2 is not 2 data = 2"),
+        (
+            ["--nnodes", "2", "--node-rank", "0", "--nproc", "2", "--rendezvous", "here"],
+            "`here` is no HOST:PORT",
+        ),
+        (
+            ["--nnodes", "2", "--nproc", "2", "parallel.data=2"],
+            "--nnodes 2 x --nproc 2 is not 2 data = 2",
+        ),
         (["--nnodes", "3", "parallel.data=4"], "4 processes cannot be split evenly on 3 machines"),
     ],
 )
-def test_machines_that_cannot_work_together_are_refused(assay, toy: Path, typed: list[str], what: str) -> None:
+def test_machines_that_cannot_work_together_are_refused(
+    assay, toy: Path, typed: list[str], what: str
+) -> None:
     refused = assay("run", "toy.toml", *typed)
 
     assert refused.returncode == 2
@@ -361,13 +412,25 @@ class Told(subprocess.Popen[str]):
 
 def _as_srun(toy: Path, *, own_runs: bool = False, **more: str) -> list[Told]:
     """Two processes as `srun --ntasks=2 assay run toy.toml` starts them."""
-    job = {"SLURM_JOB_ID": str(os.getpid()), "SLURM_STEP_ID": str(int(own_runs)), "SLURM_STEP_NODELIST": "localhost"}
+    job = {
+        "SLURM_JOB_ID": str(os.getpid()),
+        "SLURM_STEP_ID": str(int(own_runs)),
+        "SLURM_STEP_NODELIST": "localhost",
+    }
     running = []
     for rank in ("0", "1"):
         place = {"ASSAY_RUNS_DIR": str(toy / f"runs-{rank}")} if own_runs else {}
         task = {"SLURM_PROCID": rank, "SLURM_LOCALID": rank, "SLURM_STEP_NUM_TASKS": "2"}
         command = [sys.executable, "-m", "assay", "run", "toy.toml"]
-        env = {**os.environ, "PYTHONPATH": str(SRC), "NO_COLOR": "1", **job, **task, **place, **more}
+        env = {
+            **os.environ,
+            "PYTHONPATH": str(SRC),
+            "NO_COLOR": "1",
+            **job,
+            **task,
+            **place,
+            **more,
+        }
         running.append(Told(command, cwd=toy, env=env, stderr=subprocess.PIPE, text=True))
     for each in running:
         each.told = each.communicate(timeout=110)[1]

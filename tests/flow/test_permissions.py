@@ -1,4 +1,5 @@
-"""Records are their owner's: nobody else on the machine reads them, unless the project shares them with its group."""
+"""Records are their owner's: nobody else on the machine reads them, unless the project shares them
+with its group."""
 
 from __future__ import annotations
 
@@ -36,7 +37,8 @@ sys.exit(main(["run", "toy.toml", "--quiet", "--max-steps", "4"]))
 
 
 def modes(folder: Path) -> tuple[set[str], set[str]]:
-    """Those of all folders at and below a folder, and those of its files; but for what a program wrote itself."""
+    """Those of all folders at and below a folder, and those of its files; but for what a program
+    wrote itself."""
     found = [path for path in (folder, *folder.rglob("*")) if path.name != "1.txt"]
     folders = {oct(stat.S_IMODE(path.lstat().st_mode)) for path in found if path.is_dir()}
     return folders, {oct(stat.S_IMODE(path.lstat().st_mode)) for path in found if not path.is_dir()}
@@ -69,9 +71,14 @@ def test_a_record_is_as_open_as_the_project_says_and_the_umask_lets_it_be(
         assert folders == {folder}, run
         assert files == {file, blob} if (run / "artifacts").exists() else files == {file}, run
     assert modes(toy / "runs")[0] == {folder}
-    assert modes(toy / ".assay" / "code") == ({folder}, {blob, file})  # `stat.json` is written again
+    assert modes(toy / ".assay" / "code") == (
+        {folder},
+        {blob, file},
+    )  # `stat.json` is written again
 
-    packed = warm(["-m", "assay", "pack", "last", "--to", "packed.tar.gz"], folder=toy, variables=variables)
+    packed = warm(
+        ["-m", "assay", "pack", "last", "--to", "packed.tar.gz"], folder=toy, variables=variables
+    )
     assert packed.returncode == 0, packed.stderr
     assert oct(stat.S_IMODE((toy / "packed.tar.gz").stat().st_mode)) == oct(int(file, 8) & ~0o022)
 

@@ -1,4 +1,5 @@
-"""Plugins, the symbol table and injection in runs of the toy project, from the config that a person writes."""
+"""Plugins, the symbol table and injection in runs of the toy project, from the config that a person
+writes."""
 
 from __future__ import annotations
 
@@ -84,7 +85,9 @@ def test_members_and_what_a_plugin_sets_are_seen_in_hooks_and_in_evaluation(
     train: Callable[..., RunResult], seen: Any, toy: Path
 ) -> None:
     text = (toy / "toy.toml").read_text()
-    (toy / "toy.toml").write_text(text.replace("metrics = {", 'metrics = { seen = { type = "mine.Seen" },'))
+    (toy / "toy.toml").write_text(
+        text.replace("metrics = {", 'metrics = { seen = { type = "mine.Seen" },')
+    )
 
     trained = train(MEMBERS, '{ type = "mine.Looks" }', no_file=False)
 
@@ -110,7 +113,10 @@ def test_members_and_what_a_plugin_sets_are_seen_in_hooks_and_in_evaluation(
     assert tested.exception is None and tested.record_dir != trained.record_dir
     absent = {name: what for name, what in seen.members.items() if ":" in what}
     assert absent.keys() == {"optimizer", "train_sched"}
-    assert all("AbsentError" in what and "this is a test, which does not train" in what for what in absent.values())
+    assert all(
+        "AbsentError" in what and "this is a test, which does not train" in what
+        for what in absent.values()
+    )
     assert seen.written == ["evaluation"] * 4
 
 
@@ -155,7 +161,9 @@ def generator(name):
 
 
 @pytest.mark.row("A28")
-def test_plugins_of_a_config_are_left_in_reverse_also_when_step_3_raises(assay: Assay, toy: Path) -> None:
+def test_plugins_of_a_config_are_left_in_reverse_also_when_step_3_raises(
+    assay: Assay, toy: Path
+) -> None:
     (toy / "mine.py").write_text(ORDER)
     text = (toy / "toy.toml").read_text()
     a, b, c = (
@@ -175,8 +183,14 @@ def test_plugins_of_a_config_are_left_in_reverse_also_when_step_3_raises(assay: 
     failed = assay("run", "raises.toml")
     assert failed.returncode == 1
     assert (toy / "order.log").read_text().split() == list("abccba")
-    assert "ZeroDivisionError: at step 3" in failed.stderr and "OSError: c cannot be closed" in failed.stderr
-    assert sorted(run_file.read(run).status for run in (toy / "runs").iterdir()) == ["failed", "finished"]
+    assert (
+        "ZeroDivisionError: at step 3" in failed.stderr
+        and "OSError: c cannot be closed" in failed.stderr
+    )
+    assert sorted(run_file.read(run).status for run in (toy / "runs").iterdir()) == [
+        "failed",
+        "finished",
+    ]
 
     listed = assay("events", "fine.toml")
     assert listed.stdout.count("Noted.step") == 2
@@ -203,7 +217,9 @@ class Listens:
 
 
 @pytest.mark.row("D08")
-def test_a_hook_that_wants_one_thing_more_only_says_so(train: Callable[..., RunResult], seen: Any) -> None:
+def test_a_hook_that_wants_one_thing_more_only_says_so(
+    train: Callable[..., RunResult], seen: Any
+) -> None:
     before = HOOKS.replace("ARGUMENTS", "self").replace("VALUE", "0")
     after = HOOKS.replace("ARGUMENTS", "self, state: State").replace("VALUE", "state.step")
 
@@ -220,19 +236,27 @@ def test_a_hook_gets_what_the_config_built_by_type_and_of_two_the_one_it_names(
 ) -> None:
     def hook(argument: str) -> str:
         name = argument.partition(":")[0]
-        return HOOKS.replace("ARGUMENTS", f"self, {argument}").replace("VALUE", f"type({name}).__name__")
+        return HOOKS.replace("ARGUMENTS", f"self, {argument}").replace(
+            "VALUE", f"type({name}).__name__"
+        )
 
     one, two = '{ type = "mine.Listens" }', '{ type = "mine.Listens", second = true }'
     assert train(hook("any_name: Optimizer"), one).exception is None
     assert set(seen.log) == {"AdamW"}
 
     error = train(hook("any_name: Optimizer"), two).exception
-    assert "More than one `Optimizer`" in str(error) and "`optimizer` (AdamW) and `second` (SGD)" in str(error)
+    assert "More than one `Optimizer`" in str(
+        error
+    ) and "`optimizer` (AdamW) and `second` (SGD)" in str(error)
     for name, kind in {"optimizer": "AdamW", "second": "SGD"}.items():
         seen.log.clear()
         assert train(hook(f"{name}: Optimizer"), two).exception is None
         assert set(seen.log) == {kind}
-    for argument, kind in {"model: torch.nn.Module": "Net", "train_loader": "Loader", "valid_loader": "Loader"}.items():
+    for argument, kind in {
+        "model: torch.nn.Module": "Net",
+        "train_loader": "Loader",
+        "valid_loader": "Loader",
+    }.items():
         seen.log.clear()
         assert train(hook(argument), two).exception is None
         assert set(seen.log) == {kind}
@@ -258,7 +282,9 @@ class Weak:
 
 
 @pytest.mark.row("A24")
-def test_five_runs_in_one_process_leave_no_model_behind(train: Callable[..., RunResult], seen: Any) -> None:
+def test_five_runs_in_one_process_leave_no_model_behind(
+    train: Callable[..., RunResult], seen: Any
+) -> None:
     results = []
     for number in range(5):
         seen.fails = number == 3
@@ -305,7 +331,9 @@ def test_what_a_plugin_provides_is_there_for_everything_the_config_builds(
     train: Callable[..., RunResult], seen: Any, toy: Path
 ) -> None:
     text = (toy / "toy.toml").read_text()
-    (toy / "toy.toml").write_text(text.replace('"points.Points", split = 0, noisy = true', '"mine.Reads"'))
+    (toy / "toy.toml").write_text(
+        text.replace('"points.Points", split = 0, noisy = true', '"mine.Reads"')
+    )
 
     result = train(PROVIDES, '{ type = "mine.Words" }, { type = "mine.Texts" }')
 
@@ -319,10 +347,16 @@ def test_what_no_provider_can_make_is_told_by_check_with_the_path_before_anythin
 ) -> None:
     (toy / "seen.py").write_text("log = []\n")
     (toy / "mine.py").write_text(PROVIDES)
-    text = (toy / "toy.toml").read_text().replace('"points.Points", split = 0, noisy = true', '"mine.Reads"')
+    text = (
+        (toy / "toy.toml")
+        .read_text()
+        .replace('"points.Points", split = 0, noisy = true', '"mine.Reads"')
+    )
     loop = PROVIDES.replace("def vocab(self)", "def vocab(self, tokenizer: Tokenizer)")
     (toy / "missing.toml").write_text(f'plugins = [{{ type = "mine.Texts" }}]\n{text}')
-    (toy / "circle.toml").write_text(f'plugins = [{{ type = "mine.Words" }}, {{ type = "mine.Texts" }}]\n{text}')
+    (toy / "circle.toml").write_text(
+        f'plugins = [{{ type = "mine.Words" }}, {{ type = "mine.Texts" }}]\n{text}'
+    )
 
     missing = json.loads(assay("check", "missing.toml", "--json").stdout)
     (toy / "mine.py").write_text(loop)
@@ -359,11 +393,15 @@ def test_a_source_with_workers_that_holds_the_context_is_refused_with_its_path(
     train: Callable[..., RunResult], toy: Path
 ) -> None:
     text = (toy / "toy.toml").read_text()
-    (toy / "toy.toml").write_text(text.replace('"points.Points", split = 0, noisy = true', '"mine.Holds"'))
+    (toy / "toy.toml").write_text(
+        text.replace('"points.Points", split = 0, noisy = true', '"mine.Holds"')
+    )
 
     result = train(HOLDS, "")
 
-    assert "`data.train.source.stages[1].owner` holds the context of the run" in str(result.exception)
+    assert "`data.train.source.stages[1].owner` holds the context of the run" in str(
+        result.exception
+    )
     assert result.exit_code == 2
 
 

@@ -1,4 +1,5 @@
-"""Configs in Python from the file to the record: calls with one mapping, and what is kept when the file is gone."""
+"""Configs in Python from the file to the record: calls with one mapping, and what is kept when the
+file is gone."""
 
 from __future__ import annotations
 
@@ -69,7 +70,9 @@ def folder(toy: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.row("E08")
 def test_a_dictionary_and_arguments_by_name_make_the_same_run(folder: Path) -> None:
-    (folder / "mapping.py").write_text(REST + "\ncfg = dict(width=6, act=nn.ReLU)\nmodel = L(Net)(cfg)\n")
+    (folder / "mapping.py").write_text(
+        REST + "\ncfg = dict(width=6, act=nn.ReLU)\nmodel = L(Net)(cfg)\n"
+    )
     (folder / "names.py").write_text(REST + "\nmodel = L(Net)(width=6, act=nn.ReLU)\n")
     assert main(["check", "mapping.py"]) == 0
 
@@ -78,11 +81,17 @@ def test_a_dictionary_and_arguments_by_name_make_the_same_run(folder: Path) -> N
     assert first.exception is None and second.exception is None
     one, other = (assay.load_model(f"{result.id}@latest") for result in (first, second))
     assert repr(one) == repr(other) and "ReLU" in repr(one)
-    assert all(torch.equal(value, other.state_dict()[name]) for name, value in one.state_dict().items())
+    assert all(
+        torch.equal(value, other.state_dict()[name]) for name, value in one.state_dict().items()
+    )
     with user_code([folder]):
         from parts import Net  # type: ignore[import-not-found]
 
-        made = [Net({"width": 6}), Net(width=6), instantiate(load("mapping.py").root.items["model"])]
+        made = [
+            Net({"width": 6}),
+            Net(width=6),
+            instantiate(load("mapping.py").root.items["model"]),
+        ]
         assert len({repr(each.layers[0]) for each in made}) == 1
 
 

@@ -42,7 +42,8 @@ SHIFTED_NET = ["model.type=shifted.Net"]
 
 
 def said_of(*arguments: str) -> Result:
-    """The result of a command in this process, of the group: click keeps the help option of the first context."""
+    """The result of a command in this process, of the group: click keeps the help option of the
+    first context."""
     return CliRunner().invoke(commands, list(arguments))
 
 
@@ -69,7 +70,9 @@ def test_layers_and_stages_are_printed_with_shapes_parameters_and_flops(assay, t
     assert not (toy / "runs").exists()
 
 
-def test_both_are_there_as_data_and_refuse_what_a_run_would_refuse(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_are_there_as_data_and_refuse_what_a_run_would_refuse(
+    toy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(toy)
 
     summary, graph = (said_of(name, "toy.toml", "--json") for name in ("summary", "graph"))
@@ -82,7 +85,9 @@ def test_both_are_there_as_data_and_refuse_what_a_run_would_refuse(toy: Path, mo
         assert isinstance(wrong, ConfigError) and "did you mean `width`?" in str(wrong)
 
 
-def test_a_report_says_what_a_step_needs_in_eighty_columns_and_records_nothing(assay, toy: Path) -> None:
+def test_a_report_says_what_a_step_needs_in_eighty_columns_and_records_nothing(
+    assay, toy: Path
+) -> None:
     said = assay("check", "toy.toml", "--rehearse", "--memory", "1GB")
 
     assert said.returncode == 0, said.stderr
@@ -161,7 +166,9 @@ epochs = 1
 """
 
 
-def test_a_step_function_whose_batches_nobody_can_evaluate_is_found_before_it_trains(assay, toy: Path) -> None:
+def test_a_step_function_whose_batches_nobody_can_evaluate_is_found_before_it_trains(
+    assay, toy: Path
+) -> None:
     (toy / "steps.py").write_text(STEPS)
     (toy / "toy.toml").write_text(STEPS_CONFIG)
 
@@ -213,7 +220,9 @@ def test_a_layout_is_that_of_one_rank_of_many(assay, net: Path) -> None:
     assert sharded["layout"] == {"shard": 4} and divided["layout"] == {"data": 2, "tensor": 2}
     whole = alone["memory"]["weights_bytes"]
     assert sharded["memory"]["weights_bytes"] == pytest.approx(whole / 4, rel=0.05)
-    assert sharded["memory"]["optimizer_bytes"] == pytest.approx(alone["memory"]["optimizer_bytes"] / 4, rel=0.1)
+    assert sharded["memory"]["optimizer_bytes"] == pytest.approx(
+        alone["memory"]["optimizer_bytes"] / 4, rel=0.1
+    )
     assert divided["memory"]["weights_bytes"] < 0.7 * whole
     assert (alone["samples"], sharded["samples"], divided["samples"]) == (8, 2, 4)
     for report in (sharded, divided):
@@ -222,7 +231,9 @@ def test_a_layout_is_that_of_one_rank_of_many(assay, net: Path) -> None:
 
 
 def test_a_mistake_on_a_rank_of_many_is_found(assay, net: Path) -> None:
-    said = assay("check", "toy.toml", *SHIFTED_NET, "model.more=1", "--rehearse", "--layout", "shard=2")
+    said = assay(
+        "check", "toy.toml", *SHIFTED_NET, "model.more=1", "--rehearse", "--layout", "shard=2"
+    )
 
     assert said.returncode == 2
     assert "in:    model.head (" in said.stdout
@@ -237,7 +248,9 @@ def test_a_declared_batch_stands_for_data_that_are_elsewhere(assay, toy: Path) -
 
     here = assay("check", "toy.toml", gone, "--rehearse")
     report = rehearsed(assay, gone, *batch)
-    wrong = assay("check", "toy.toml", gone, "--rehearse", "--batch", "(float32 [32, 5], int64 [32])")
+    wrong = assay(
+        "check", "toy.toml", gone, "--rehearse", "--batch", "(float32 [32, 5], int64 [32])"
+    )
 
     assert here.returncode and "/cluster/x" in here.stderr
     assert (report["samples"], report["findings"]) == (32, [])
@@ -275,7 +288,9 @@ def test_what_cannot_be_rehearsed_is_told(
     assert said in error.what
 
 
-def test_conditions_without_a_rehearsal_are_refused(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_conditions_without_a_rehearsal_are_refused(
+    toy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(toy)
 
     error = said_of("check", "toy.toml", "--memory", "80GB").exception

@@ -1,4 +1,5 @@
-"""`assay replay`: a recorded run is trained again from its code and config of then, and the bits are compared."""
+"""`assay replay`: a recorded run is trained again from its code and config of then, and the bits
+are compared."""
 
 from __future__ import annotations
 
@@ -54,7 +55,11 @@ def changed(view: RunView, **environment: object) -> None:
 def flip_a_value(metrics: Path) -> None:
     """One bit of the last points of `train/loss`."""
     data = bytearray(metrics.read_bytes())
-    last = next(block for block in reversed(read_contents(metrics).blocks) if "train/loss" in block.keys.names)
+    last = next(
+        block
+        for block in reversed(read_contents(metrics).blocks)
+        if "train/loss" in block.keys.names
+    )
     data[data.index(struct.pack("<d", last.columns[last.keys.names.index("train/loss")][-1]))] ^= 1
     metrics.write_bytes(data)
 
@@ -71,7 +76,9 @@ def test_a_run_is_done_again_from_its_own_code_and_what_is_not_equal_is_named(
     shift.write_bytes(b"\x01")
     done = assay("run", "toy.toml", "--quiet", DIGEST, SOURCE)
     assert done.returncode == 0, done.stderr
-    (toy / "net.py").write_text((toy / "net.py").read_text().replace("self.layers(x)", "2 * self.layers(x)"))
+    (toy / "net.py").write_text(
+        (toy / "net.py").read_text().replace("self.layers(x)", "2 * self.layers(x)")
+    )
     before = sorted(path.name for path in toy.iterdir())
 
     again = assay("replay", "last")
@@ -99,7 +106,10 @@ def test_a_run_is_done_again_from_its_own_code_and_what_is_not_equal_is_named(
     flip_a_value(metrics)
     damaged = assay("replay", "last", "--steps", "27:31")
     assert (damaged.returncode, damaged.stdout) == (2, "")
-    assert "is damaged. metrics.bin is damaged at byte" in damaged.stderr and "--force compares" in damaged.stderr
+    assert (
+        "is damaged. metrics.bin is damaged at byte" in damaged.stderr
+        and "--force compares" in damaged.stderr
+    )
     rest = replay("last", steps="27:31", force=True)
     assert rest.verdict.equal and "points of" in rest.verdict.note
     metrics.write_bytes(whole)
@@ -110,12 +120,19 @@ def test_a_run_is_done_again_from_its_own_code_and_what_is_not_equal_is_named(
     assert other.returncode == 1, other.stderr
     assert re.search(r"^sample order +differs: from step 28 on$", other.stdout, re.MULTILINE)
     assert re.search(r"^weights +differs: at step 30 model: layers\.", other.stdout, re.MULTILINE)
-    assert re.search(r"^not equal: first at step 28, data/digest \(\d+\.0 and \d+\.0\)$", other.stdout, re.MULTILINE)
+    assert re.search(
+        r"^not equal: first at step 28, data/digest \(\d+\.0 and \d+\.0\)$",
+        other.stdout,
+        re.MULTILINE,
+    )
     kept = re.search(r"assay diff (\S+) (\S+)", other.stderr)
     assert kept is not None and find_run(kept[2]).file.parent == ""
     view = find_run("last")
     assert kept[1] == view.id
-    assert [(each.equal, each.cause) for each in view.verdicts] == [*[(True, None)] * 3, (False, "data order")]
+    assert [(each.equal, each.cause) for each in view.verdicts] == [
+        *[(True, None)] * 3,
+        (False, "data order"),
+    ]
     assert "replay: not equal, steps 28 to 32, first at step 28," in assay("show", "last").stdout
 
     shift.unlink()
@@ -127,7 +144,9 @@ def test_a_run_is_done_again_from_its_own_code_and_what_is_not_equal_is_named(
     # What is known beforehand starts no process.
     torch = view.environment["torch"]
     changed(view, torch={**torch, "version": "1.0"})
-    with pytest.raises(InputError, match=rf"{view.id} cannot be replayed here: torch.version was 1.0 and is"):
+    with pytest.raises(
+        InputError, match=rf"{view.id} cannot be replayed here: torch.version was 1.0 and is"
+    ):
         replay("last")
     changed(view, torch={**torch, "threads": 4096})
     with pytest.raises(InputError, match="threads was 4096 and is at most"):
@@ -169,7 +188,9 @@ def test_a_killed_and_resumed_run_is_done_again_as_one_and_another_config_is_a_s
     assert before.verdict.last_step == seam
 
 
-def test_what_no_config_has_made_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_no_config_has_made_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     with face.start(tag="script", config={"lr": 1e-3}, project=tmp_path, keep_output=False) as run:
         run.log({"loss": 1.0}, step=1)

@@ -31,7 +31,9 @@ def uninterrupted(assay, toy: Path) -> str:
 
 @pytest.mark.row("A37")
 @pytest.mark.parametrize("sample", [5, 100, 151])
-def test_a_killed_run_resumes_to_the_same_bits(assay, toy: Path, uninterrupted: str, sample: int) -> None:
+def test_a_killed_run_resumes_to_the_same_bits(
+    assay, toy: Path, uninterrupted: str, sample: int
+) -> None:
     killed = assay("run", "toy.toml", DIE_AT=str(sample))
     assert killed.returncode == -9
     run = only_run(toy)
@@ -75,7 +77,9 @@ def test_a_finished_run_can_be_trained_longer_but_not_again(assay, toy: Path) ->
     assert run_file.read(only_run(toy)).newest.to_step == 40
 
 
-def test_a_run_that_somebody_goes_on_with_is_refused_to_a_second_one(assay, toy: Path, uninterrupted: str) -> None:
+def test_a_run_that_somebody_goes_on_with_is_refused_to_a_second_one(
+    assay, toy: Path, uninterrupted: str
+) -> None:
     """The first holds still in the middle of an epoch, as one that is swapped out would."""
     assert assay("run", "toy.toml", DIE_AT="151").returncode == -9
     run = only_run(toy)
@@ -112,7 +116,9 @@ def test_a_run_that_goes_on_at_the_end_of_an_epoch_knows_the_loss_of_the_step_be
     saving = ("checkpoint.every=8 steps", "checkpoint.background=false")
     assert assay("run", "toy.toml", *saving, DIE_AT="65").returncode == -9
 
-    resumed = assay("resume", "last", "checkpoint.every=3 steps")  # none of the last step: it would come before its end
+    resumed = assay(
+        "resume", "last", "checkpoint.every=3 steps"
+    )  # none of the last step: it would come before its end
 
     assert resumed.returncode == 0, resumed.stderr
     assert "epoch  1/4  step     8  loss " in resumed.stderr and "nan" not in resumed.stderr
@@ -138,7 +144,9 @@ def test_an_error_in_the_users_code_is_shown_from_their_frames(assay, toy: Path)
     assert run_file.read(only_run(toy)).status == "failed"
 
 
-def test_an_import_error_in_the_users_module_is_an_input_error_with_their_line(assay, toy: Path) -> None:
+def test_an_import_error_in_the_users_module_is_an_input_error_with_their_line(
+    assay, toy: Path
+) -> None:
     (toy / "net.py").write_text("import nothing_like_this\n\nclass Net: pass\n")
     wrong = assay("run", "toy.toml")
     assert wrong.returncode == 2
@@ -153,8 +161,15 @@ def test_resume_auto_goes_on_with_what_did_not_finish_and_begins_anew_without_it
     assert first.returncode == -9
     assert "nothing to go on with: a new run\n" in first.stderr
     run = only_run(toy)
-    assert assay("run", "toy.toml", "--tag", "other", "--max-steps", "1").returncode == 0  # of another tag
-    assert assay("run", "toy.toml", "--resume", "auto", "optimizer.lr=1", "--max-steps", "1").returncode == 0
+    assert (
+        assay("run", "toy.toml", "--tag", "other", "--max-steps", "1").returncode == 0
+    )  # of another tag
+    assert (
+        assay(
+            "run", "toy.toml", "--resume", "auto", "optimizer.lr=1", "--max-steps", "1"
+        ).returncode
+        == 0
+    )
 
     second = assay("run", "toy.toml", "--resume", "auto", "display.every=1 steps")
 
@@ -173,22 +188,41 @@ def test_what_changed_is_told_and_kept_and_other_data_are_refused(assay, toy: Pa
     assert assay("run", "toy.toml", DIE_AT="151").returncode == -9
     (toy / "net.py").write_text((toy / "net.py").read_text() + "\n# looked at\n")
 
-    for key, value in (("seed", "4"), ("data.train.source.size", "30"), ("data.train.shuffle", "false")):
+    for key, value in (
+        ("seed", "4"),
+        ("data.train.source.size", "30"),
+        ("data.train.shuffle", "false"),
+    ):
         refused = assay("resume", "last", f"{key}={value}")
         assert refused.returncode == 2
-        assert f"was trained with another {key}: " in refused.stderr and "--force goes on" in refused.stderr
-    changed = assay("resume", "last", "data.train.source.size=30", "optimizer.lr=0.1", "--force", OMP_NUM_THREADS="2")
+        assert (
+            f"was trained with another {key}: " in refused.stderr
+            and "--force goes on" in refused.stderr
+        )
+    changed = assay(
+        "resume",
+        "last",
+        "data.train.source.size=30",
+        "optimizer.lr=0.1",
+        "--force",
+        OMP_NUM_THREADS="2",
+    )
 
     assert changed.returncode == 0, changed.stderr
     assert "changed: data.train.source.size  not given -> 30\n" in changed.stderr
     assert "code changed: net.py\n" in changed.stderr
     assert "environment changed: variables.OMP_NUM_THREADS  " in changed.stderr
     newest = run_file.read(only_run(toy)).newest
-    assert (set(newest.changed), newest.changed_code) == ({"data.train.source.size", "optimizer.lr"}, ("net.py",))
+    assert (set(newest.changed), newest.changed_code) == (
+        {"data.train.source.size", "optimizer.lr"},
+        ("net.py",),
+    )
     assert "code changed: net.py" in (only_run(toy) / "log.txt").read_text()
 
 
-def test_a_run_whose_checkpoints_were_deleted_is_not_trained_anew_unless_forced(assay, toy: Path) -> None:
+def test_a_run_whose_checkpoints_were_deleted_is_not_trained_anew_unless_forced(
+    assay, toy: Path
+) -> None:
     assert assay("run", "toy.toml").returncode == 0
     run = only_run(toy)
     whole = last_digest(run)

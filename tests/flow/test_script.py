@@ -1,4 +1,5 @@
-"""A script with an engine and a record: it ends as a run of a config does, and its record can be resumed."""
+"""A script with an engine and a record: it ends as a run of a config does, and its record can be
+resumed."""
 
 from __future__ import annotations
 
@@ -101,7 +102,10 @@ def test_a_script_that_was_ended_is_resumed_by_the_same_command_to_the_same_bits
     if number == signal.SIGKILL:
         assert RunView(run).status == "killed"
     else:
-        assert f"{number.name}: stopping after this step, and saving; once more ends it at once" in said
+        assert (
+            f"{number.name}: stopping after this step, and saving; once more ends it at once"
+            in said
+        )
         assert running.returncode == (143 if number == signal.SIGTERM else -signal.SIGINT)
         assert (file.status, file.newest.reason) == ("stopped", number.name)
         assert (run / "checkpoints" / f"step-{file.newest.to_step:09d}").exists()
@@ -114,7 +118,9 @@ def test_a_script_that_was_ended_is_resumed_by_the_same_command_to_the_same_bits
     for name in ("train/loss", "valid/loss"):
         a, b = (read_series(each / "metrics.bin")[name] for each in (run, kept))
         assert (a.steps.tolist(), a.values.tolist()) == (b.steps.tolist(), b.values.tolist())
-    started = [timed.fact for timed in read_events(run / "events.jsonl") if isinstance(timed.fact, Started)]
+    started = [
+        timed.fact for timed in read_events(run / "events.jsonl") if isinstance(timed.fact, Started)
+    ]
     assert [each.attempt for each in started] == [1, 2]
     assert started[1].step == file.newest.from_step > 0
 
@@ -146,7 +152,8 @@ def test_auto_takes_the_newest_unfinished_run_of_this_tag_and_config_or_begins_a
         assert (run.id, run.step) == (newest, 3)
         run.log({"loss": 0.1}, 4)
     assert (
-        f"assay: resuming {newest} (failed: ZeroDivisionError: division by zero) from step 3" in capsys.readouterr().err
+        f"assay: resuming {newest} (failed: ZeroDivisionError: division by zero) from step 3"
+        in capsys.readouterr().err
     )
     assert run.folder is not None
     assert read_series(run.folder.metrics)["loss"].steps.tolist() == [1, 2, 3, 4]
@@ -164,7 +171,9 @@ def test_a_run_that_is_being_written_is_never_taken(project: Path) -> None:
             assay.start(tag="a", resume=first.id)
 
 
-def test_a_named_run_is_resumed_even_if_it_finished_and_its_changed_config_is_recorded(project: Path) -> None:
+def test_a_named_run_is_resumed_even_if_it_finished_and_its_changed_config_is_recorded(
+    project: Path,
+) -> None:
     with assay.start(tag="a", config={"lr": 1, "steps": 3}) as first:
         first.log({"loss": 1.0}, 3)
 
@@ -191,5 +200,7 @@ def test_resume_and_rerun_of_a_scripts_run_say_how_it_was_started(
     for command in ("resume", "rerun", "replay"):
         assert main([command, run_id]) == 2
         said = capsys.readouterr().err
-        assert f"The run {run_id} was recorded by a script: there is no config to train." in said, said
+        assert f"The run {run_id} was recorded by a script: there is no config to train." in said, (
+            said
+        )
         assert "It was started by: " in said

@@ -23,7 +23,8 @@ pytestmark = pytest.mark.slow
 PLANTED = planted()
 SRC = Path(__file__).resolve().parents[2] / "src"
 
-# It is given all secrets as arguments, variables, code and config, and says them in all the ways that there are.
+# It is given all secrets as arguments, variables, code and config, and says them in all the ways
+# that there are.
 SCRIPT = """\
 import json
 import logging
@@ -57,16 +58,25 @@ except ValueError as error:
 
 def files_of(project: Project) -> dict[str, bytes]:
     """Everything that assay keeps, by path."""
-    found = [path for folder in (project.runs_dir, project.root / ".assay") for path in folder.rglob("*")]
-    return {str(path.relative_to(project.root)): path.read_bytes() for path in found if path.is_file()}
+    found = [
+        path for folder in (project.runs_dir, project.root / ".assay") for path in folder.rglob("*")
+    ]
+    return {
+        str(path.relative_to(project.root)): path.read_bytes() for path in found if path.is_file()
+    }
 
 
 def left_in(project: Project) -> list[str]:
     files = files_of(project)
-    texts = {it.kind: it.found for it in PLANTED} | {f"{it.kind} {i}": it.found for i, it in enumerate(PLANTED)}
+    texts = {it.kind: it.found for it in PLANTED} | {
+        f"{it.kind} {i}": it.found for i, it in enumerate(PLANTED)
+    }
     texts["later"] = "come.later-7788"
     return sorted(
-        f"{kind} in {name}" for kind, text in texts.items() for name, data in files.items() if text.encode() in data
+        f"{kind} in {name}"
+        for kind, text in texts.items()
+        for name, data in files.items()
+        if text.encode() in data
     )
 
 
@@ -81,7 +91,8 @@ def inline(text: str) -> str:
 
 @pytest.fixture
 def planted_project(tmp_path: Path) -> Path:
-    """A repository full of secrets: committed, changed, new, linked, and in files that are made for them."""
+    """A repository full of secrets: committed, changed, new, linked, and in files that are made for
+    them."""
     root = tmp_path / "project"
     root.mkdir()
     open_project(root, create=True)
@@ -97,9 +108,19 @@ def planted_project(tmp_path: Path) -> Path:
     (root / "rate.py").write_text("LR = 0.2\n" + "\n".join(code), encoding="utf-8")
     yaml = "".join(f"  {it.name}: {json.dumps(it.text)}\n" for it in PLANTED)
     (root / "service.yaml").write_text(f"lr: 0.1\nservice:\n{yaml}", encoding="utf-8")
-    (root / "setup.sh").write_text("".join(f"export {it.name}={inline(it.text)}\n" for it in PLANTED), encoding="utf-8")
+    (root / "setup.sh").write_text(
+        "".join(f"export {it.name}={inline(it.text)}\n" for it in PLANTED), encoding="utf-8"
+    )
     whole = "\n".join(it.text for it in PLANTED)
-    for name in (".env", "token.txt", "apikey.txt", "tokens.json", "credentials", "hf_token", "prod.tfvars"):
+    for name in (
+        ".env",
+        "token.txt",
+        "apikey.txt",
+        "tokens.json",
+        "credentials",
+        "hf_token",
+        "prod.tfvars",
+    ):
         (root / name).write_text(whole, encoding="utf-8")
     (tmp_path / "outside.txt").write_text(whole, encoding="utf-8")
     (tmp_path / "elsewhere").mkdir()
@@ -107,7 +128,9 @@ def planted_project(tmp_path: Path) -> Path:
     (root / "notes.txt").symlink_to(root / ".env")
     (root / "more.txt").symlink_to("../outside.txt")
     (root / "lib").symlink_to("../elsewhere")
-    (tmp_path / "given.json").write_text(json.dumps([[it.name, it.text] for it in PLANTED]), encoding="utf-8")
+    (tmp_path / "given.json").write_text(
+        json.dumps([[it.name, it.text] for it in PLANTED]), encoding="utf-8"
+    )
     return root
 
 
@@ -137,12 +160,19 @@ def test_no_planted_secret_is_in_the_record_of_a_script(planted_project: Path) -
     assert "lr = 0.1" in run.config_text and run.config_text.count(REDACTED) >= 75
     kept = read_tree(FileBlobs(project.code_dir), run.code.snapshot)
     assert {"client.py", "train.py", "service.yaml", "setup.sh"} <= kept.keys()
-    assert not {".env", "token.txt", "tokens.json", "notes.txt", "more.txt", "lib/notes.txt"} & kept.keys()
+    assert (
+        not {".env", "token.txt", "tokens.json", "notes.txt", "more.txt", "lib/notes.txt"}
+        & kept.keys()
+    )
     left_out = "\n".join(run.code.left_out)
-    assert all(f"{name} (" in left_out for name in ("token.txt", "notes.txt", "more.txt", "lib")), left_out
+    assert all(f"{name} (" in left_out for name in ("token.txt", "notes.txt", "more.txt", "lib")), (
+        left_out
+    )
     patch = run.folder.patch().read_text(encoding="utf-8")
     assert "+LR = 0.2" in patch and REDACTED in patch
-    assert "client.py in dirty.patch (may hold secrets)" in left_out, "a patch with other lines would not apply"
+    assert "client.py in dirty.patch (may hold secrets)" in left_out, (
+        "a patch with other lines would not apply"
+    )
 
 
 CONFIG = """
@@ -182,7 +212,9 @@ def test_a_config_with_secrets_runs_and_its_record_has_none(assay, stored: Path)
     assert done.returncode == 0, done.stderr
     project = find_project(stored)
     assert project is not None
-    assert [name for name, data in files_of(project).items() if any(each in data for each in secrets)] == []
+    assert [
+        name for name, data in files_of(project).items() if any(each in data for each in secrets)
+    ] == []
     run = RunView(run_folders(project)[0])
     assert f'url = "postgresql://service:{REDACTED}@db.example.com/runs"' in run.config_text
     assert f'api_key = "{REDACTED}"' in run.config_text and 'user = "me"' in run.config_text
@@ -207,13 +239,20 @@ def test_what_a_record_does_not_hold_is_asked_for_and_taken(assay, stored: Path)
     project = find_project(stored)
     assert project is not None
     files = files_of(project)
-    assert [name for name, data in files.items() if b"q8Zr3LmX0tYv" in data or b"not-a-known-kind" in data] == []
+    assert [
+        name
+        for name, data in files.items()
+        if b"q8Zr3LmX0tYv" in data or b"not-a-known-kind" in data
+    ] == []
 
 
 def test_another_password_makes_no_other_experiment(assay, stored: Path) -> None:
     assert assay("run", "toy.toml", "--max-steps", "4").returncode == 0
     (stored / "toy.toml").write_text(
-        (stored / "toy.toml").read_text(encoding="utf-8").replace("q8Zr3LmX0tYv", "q8Zr3Lm-anew-9x"), encoding="utf-8"
+        (stored / "toy.toml")
+        .read_text(encoding="utf-8")
+        .replace("q8Zr3LmX0tYv", "q8Zr3Lm-anew-9x"),
+        encoding="utf-8",
     )
 
     assert assay("run", "toy.toml", "--max-steps", "2").returncode == 0

@@ -1,4 +1,5 @@
-"""The snippets that the texts before assay show run as they stand in `examples/seeds`, and print what they should."""
+"""The snippets that the texts before assay show run as they stand in `examples/seeds`, and print
+what they should."""
 
 from __future__ import annotations
 
@@ -29,7 +30,9 @@ from warm_python import Run
 
 SEEDS = EXAMPLES / "seeds"
 
-BUILT_IN = "('epoch', {epoch}),\n ('eidx', 1),\n ('idx', 0),\n ('global_step', 0),\n ('device', 'cpu')"
+BUILT_IN = (
+    "('epoch', {epoch}),\n ('eidx', 1),\n ('idx', 0),\n ('global_step', 0),\n ('device', 'cpu')"
+)
 OF_THE_CLASS = (
     f"Params[{BUILT_IN.format(epoch=10)},\n ('batch_size', 50),\n ('topk', (1, 2, 3, 4)),\n"
     " ('optim', {'lr': 0.009, 'moment': 0.9})]\n"
@@ -60,7 +63,14 @@ pipes = [
 """
 
 
-PLUGIN_NAMES = ["BasicSetup", "FileLogger", "Backup", "TensorboardLogger", "Seeding", "DisplayRunningInfo"]
+PLUGIN_NAMES = [
+    "BasicSetup",
+    "FileLogger",
+    "Backup",
+    "TensorboardLogger",
+    "Seeding",
+    "DisplayRunningInfo",
+]
 PIPE_NAMES = ["SequenceWrapper", "JsonLOpener", "SplitByWorker", "Shuffle"]
 PIPE_NAMES += ["ParseJsonDoc", "PruneLongText", "Sample2Encoding", "Batch"]
 
@@ -74,12 +84,18 @@ def run(warm: Run) -> Run:
 @pytest.fixture
 def assay(warm: Run) -> Run:
     """The same for a command of assay."""
-    return lambda *arguments, folder, **more: well(warm, ["-m", "assay", *arguments], folder, **more)
+    return lambda *arguments, folder, **more: well(
+        warm, ["-m", "assay", *arguments], folder, **more
+    )
 
 
-def well(run: Run, arguments: list[str], folder: Path, **more: str) -> subprocess.CompletedProcess[str]:
+def well(
+    run: Run, arguments: list[str], folder: Path, **more: str
+) -> subprocess.CompletedProcess[str]:
     own = {"PYTHONPATH": str(SRC), "PYTHONDONTWRITEBYTECODE": "1", "CUDA_VISIBLE_DEVICES": ""}
-    done: subprocess.CompletedProcess[str] = run(arguments, folder=folder, variables={**os.environ, **own, **more})
+    done: subprocess.CompletedProcess[str] = run(
+        arguments, folder=folder, variables={**os.environ, **own, **more}
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done
 
@@ -110,7 +126,9 @@ def test_parameters_from_the_command_line(run, tmp_path: Path) -> None:
 
 @pytest.mark.row("S-C4", "C16", "C17")
 def test_measured_values_and_their_forms(run, tmp_path: Path) -> None:
-    values = torch.rand(20, generator=torch.Generator().manual_seed(0))  # the snippet draws 1, 1, 2 and 16
+    values = torch.rand(
+        20, generator=torch.Generator().manual_seed(0)
+    )  # the snippet draws 1, 1, 2 and 16
 
     first, second = run("meter.py", folder=tmp_path).stdout.splitlines()
 
@@ -144,7 +162,9 @@ def test_means_over_what_was_measured(run, tmp_path: Path) -> None:
 
 
 @pytest.mark.row("S-C6", "C29")
-def test_the_state_of_the_generators_put_back_gives_the_same_parameters(run, tmp_path: Path) -> None:
+def test_the_state_of_the_generators_put_back_gives_the_same_parameters(
+    run, tmp_path: Path
+) -> None:
     printed = run("random_state.py", folder=tmp_path).stdout
 
     first, second = printed[: len(printed) // 2], printed[len(printed) // 2 :]
@@ -156,13 +176,21 @@ def test_the_state_of_the_generators_put_back_gives_the_same_parameters(run, tmp
 def test_keypoints_checkpoints_and_models_grow_as_they_should(run, tmp_path: Path) -> None:
     lines = run("saver.py", folder=tmp_path).stdout.splitlines()
 
-    assert [line.count("Checkpoint(") for line in lines] == [*range(1, 11), 1, 2, *[3] * 8, *range(1, 11)]
+    assert [line.count("Checkpoint(") for line in lines] == [
+        *range(1, 11),
+        1,
+        2,
+        *[3] * 8,
+        *range(1, 11),
+    ]
     names = [f"Checkpoint(step-{i:09d}, {{'b': {i}}})" for i in (7, 8, 9)]
     assert lines[19] == f"[{', '.join(names)}]"
 
 
 @pytest.mark.row("S-B5", "B27")
-def test_a_dictionary_that_holds_all_comes_back_from_both_kinds_of_files(run, tmp_path: Path) -> None:
+def test_a_dictionary_that_holds_all_comes_back_from_both_kinds_of_files(
+    run, tmp_path: Path
+) -> None:
     lines = run("checkpoint_dict.py", folder=tmp_path).stdout.splitlines()
 
     assert lines == ["True {1.0} {'epoch': 7, 'best_loss': 0.25, 'alpha': 0.25, 'gamma': 2.0}"] * 2
@@ -175,7 +203,9 @@ def test_blocks_of_plugins_and_pipes_load_as_they_stand() -> None:
     text = (SEEDS / "tagger" / "tagger.toml").read_text(encoding="utf-8")
     plugins = PLUGINS.replace("alchemy.", "")
     pipes = PIPES.replace("alchemy.pipeline.", "assay.engine.pipes.")
-    pipes = re.sub(r'"(alchemy|src\.task\.ner)\.', '"', pipes).replace("/home/wsh/data/datasets/ace04/", "")
+    pipes = re.sub(r'"(alchemy|src\.task\.ner)\.', '"', pipes).replace(
+        "/home/wsh/data/datasets/ace04/", ""
+    )
     assert plugins in text and pipes in text
 
     root = load(SEEDS / "tagger" / "tagger.toml").root
@@ -188,7 +218,9 @@ def test_blocks_of_plugins_and_pipes_load_as_they_stand() -> None:
 
 
 @pytest.mark.row("S-A1", "S-A2", "A64")
-def test_plugins_and_pipes_are_checked_built_and_entered_in_order(run, assay, tmp_path: Path) -> None:
+def test_plugins_and_pipes_are_checked_built_and_entered_in_order(
+    run, assay, tmp_path: Path
+) -> None:
     done = run("tagger/show.py", folder=tmp_path)
     for command in (["check"], ["run"], ["run", "--tag", "split", "data.train.workers=3"]):
         assay(*command, str(SEEDS / "tagger" / "tagger.toml"), folder=tmp_path)
@@ -201,14 +233,18 @@ def test_plugins_and_pipes_are_checked_built_and_entered_in_order(run, assay, tm
         "3 workers: batches of 8 8 8 7 7 6",
         "44 samples, the same",
     ]
-    assert [line.split() for line in lines[9:]] == [["leave", name] for name in reversed(PLUGIN_NAMES)]
+    assert [line.split() for line in lines[9:]] == [
+        ["leave", name] for name in reversed(PLUGIN_NAMES)
+    ]
 
     found = {run_file.read(each.path).tag: each for each in run_folders(open_project(tmp_path))}
     assert read_series(found["split"].metrics)["train/loss"].steps.tolist() == list(range(1, 13))
     folder = found["tagger"]
     assert {"# tagger"} <= set(folder.readme.read_text(encoding="utf-8").splitlines())
     assert "12 steps in" in folder.log.read_text(encoding="utf-8")
-    assert (folder.config_dir / "tagger.toml").read_bytes() == (SEEDS / "tagger" / "tagger.toml").read_bytes()
+    assert (folder.config_dir / "tagger.toml").read_bytes() == (
+        SEEDS / "tagger" / "tagger.toml"
+    ).read_bytes()
     code = run_file.read(folder.path).newest.code
     backup = read_tree(FileBlobs(open_project(tmp_path).code_dir), code.snapshot)
     assert f"{SEEDS.resolve() / 'tagger'}/plugins.py" in backup
@@ -232,7 +268,9 @@ def test_a_config_in_python_with_its_imports_and_objects_of_omegaconf(run, tmp_p
     file = SEEDS / "mnist" / "config.py"
     config = load(file)
     assert {"model", "dataloader", "train"} <= config.root.items.keys()
-    assert plain(get_at(config.root, ("train", "seed")) or config.root) == 1234  # of the imported defaults
+    assert (
+        plain(get_at(config.root, ("train", "seed")) or config.root) == 1234
+    )  # of the imported defaults
     assert plain(get_at(config.root, ("evaluate", "every")) or config.root) == "100 steps"
     lines = file.read_text(encoding="utf-8").splitlines()
     told = {note.key: lines[note.origin.line - 1].strip() for note in config.notes}
@@ -253,11 +291,19 @@ def test_logging_in_four_ways(run, tmp_path: Path) -> None:
     errors = run("logging_four_ways.py", folder=tmp_path).stderr.splitlines()
 
     assert re.fullmatch(line_of("one", "INFO", "to the console"), errors[0])
-    assert re.fullmatch(line_of("two", "INFO", "to the file"), (tmp_path / "Alibaba.log").read_text().rstrip())
-    assert re.fullmatch(r"\d{4}/\d\d/\d\d \d\d:\d\d:\d\d - three - WARNING - with another date", errors[2])
+    assert re.fullmatch(
+        line_of("two", "INFO", "to the file"), (tmp_path / "Alibaba.log").read_text().rstrip()
+    )
+    assert re.fullmatch(
+        r"\d{4}/\d\d/\d\d \d\d:\d\d:\d\d - three - WARNING - with another date", errors[2]
+    )
     result = (tmp_path / "result.log").read_text().splitlines()
     assert errors[3:] == result
-    expected = [("INFO", "Start"), ("WARNING", "Something maybe fail."), ("ERROR", "Faild to get result")]
+    expected = [
+        ("INFO", "Start"),
+        ("WARNING", "Something maybe fail."),
+        ("ERROR", "Faild to get result"),
+    ]
     for line, (level, text) in zip(result, expected, strict=False):
         assert re.fullmatch(line_of("four", level, text), line)
     assert result[3] == "Traceback (most recent call last):"
@@ -280,14 +326,21 @@ def test_a_run_around_any_script(run, tmp_path: Path) -> None:
         file = run_file.read(folder.path)
         assert (file.status, file.tag) == ("finished", "exp")
         (digest,) = file.newest.code.keys.values()
-        assert FileBlobs(tmp_path / ".assay" / "code").get(digest).startswith(b"@run.keycode()\ndef train():")
+        assert (
+            FileBlobs(tmp_path / ".assay" / "code")
+            .get(digest)
+            .startswith(b"@run.keycode()\ndef train():")
+        )
         left = files_left(folder)
         assert "log/log.log" in left
         kept = {path.split("/")[1] for path in left if path.startswith("save/")}
         assert kept == {f"step-{step:09}" for step in (47, 48, 49)}
         for path, change in left.items():
             data = (folder.path / "files" / path).read_bytes()
-            assert (change.size_bytes, change.sha256) == (len(data), hashlib.sha256(data).hexdigest())
+            assert (change.size_bytes, change.sha256) == (
+                len(data),
+                hashlib.sha256(data).hexdigest(),
+            )
 
 
 @pytest.mark.row("S-C9", "C52")
@@ -301,7 +354,9 @@ def test_what_was_recorded_is_looked_at_and_variables_come_back(run, tmp_path: P
     assert (listed.split(), count) == (["id", "tag", "status"], "1")
     *viewed, given, both, file = rest
     assert ast.literal_eval(viewed[0]) == [(made.id, "log/log.log")]
-    sources, (tag, status, command) = (ast.literal_eval(each) for each in _values("\n".join(viewed[1:])))
+    sources, (tag, status, command) = (
+        ast.literal_eval(each) for each in _values("\n".join(viewed[1:]))
+    )
     assert sources["__main__.train"].startswith("@run.keycode()\ndef train():")
     assert (tag, status) == ("exp", "finished") and command[-1].endswith("experiment.py")
     assert given == "/path/to/all/datasets"
@@ -316,19 +371,25 @@ def _values(text: str) -> list[str]:
 
 
 @pytest.mark.row("S-B6", "B33")
-def test_a_loop_by_hand_is_seen_in_tensorboard_and_in_the_terminal(run, assay, tmp_path: Path) -> None:
+def test_a_loop_by_hand_is_seen_in_tensorboard_and_in_the_terminal(
+    run, assay, tmp_path: Path
+) -> None:
     printed = run("board.py", folder=tmp_path).stdout
     run("history.py", folder=tmp_path)
 
     assert re.findall(r"^epoch: (\d)|^global_step:(\d+), loss:\d\.\d$", printed, re.MULTILINE) == [
         ("0", ""), ("1", ""), ("", "10"), ("2", ""), ("", "20"), ("3", ""), ("", "30"), ("4", ""), ("", "40")
     ]  # fmt: skip
-    by_tag = {run_file.read(folder.path).tag: folder for folder in run_folders(open_project(tmp_path))}
+    by_tag = {
+        run_file.read(folder.path).tag: folder for folder in run_folders(open_project(tmp_path))
+    }
     events, curves = read(by_tag["board"].path / "board"), read_series(by_tag["board"].metrics)
     for name in ("train loss", "test accuary"):
         steps, values = zip(*events.scalars[name], strict=True)
         assert steps == (10, 20, 30, 40) and np.allclose(values, curves[name].values)
-    image = [(step, height, width) for step, height, width, _ in events.images["train image sample"]]
+    image = [
+        (step, height, width) for step, height, width, _ in events.images["train image sample"]
+    ]
     assert image == [(step, 11 * 30 + 2, 12 * 30 + 2) for step in (10, 20, 30, 40)]
     sizes = {"0.weight": 36, "0.bias": 4, "3.weight": 27040, "3.bias": 10}
     assert {name: rows[-1][1]["num"] for name, rows in events.histograms.items()} == sizes
@@ -338,7 +399,11 @@ def test_a_loop_by_hand_is_seen_in_tensorboard_and_in_the_terminal(run, assay, t
     assert shown[0].startswith("history") and "epoch 5  step 40" in shown[0]
     assert "train_loss" in shown and any(line.startswith("test_acc") for line in shown)
     weight = shown[shown.index("hidden_weight  step 40") + 1 :]
-    assert len(weight) == 5 and all(len(line) == 16 for line in weight) and len(set("".join(weight))) > 2
+    assert (
+        len(weight) == 5
+        and all(len(line) == 16 for line in weight)
+        and len(set("".join(weight))) > 2
+    )
 
 
 @pytest.mark.row("S-A4", "A86")
@@ -346,14 +411,24 @@ def test_a_run_is_trained_and_tested_in_two_linked_records(run, tmp_path: Path) 
     printed = run("train_and_test/train_and_test.py", folder=tmp_path).stdout
 
     assert printed == "finished test/acc test/loss\n"
-    by_kind = {run_file.read(folder.path).kind: folder for folder in run_folders(open_project(tmp_path))}
+    by_kind = {
+        run_file.read(folder.path).kind: folder for folder in run_folders(open_project(tmp_path))
+    }
     train, test = (RunView(by_kind[kind]) for kind in ("train", "test"))
     assert train.best is not None and test.file.parent == f"{train.id}@{train.best.checkpoint}"
-    assert (train.tag, test.tag, train.desc, test.desc) == ("points", "points-test", "a first try", "a first try")
+    assert (train.tag, test.tag, train.desc, test.desc) == (
+        "points",
+        "points-test",
+        "a first try",
+        "a first try",
+    )
     told = [event.fact for event in train.events if isinstance(event.fact, Evaluated)]
     (then,) = [fact for fact in told if (fact.split, fact.step) == ("test", train.best.step)]
     (now,) = [event.fact for event in test.events if isinstance(event.fact, Evaluated)]
-    assert dict(now.metrics) == dict(then.metrics) and len({fact.metrics["test/acc"] for fact in told[1::2]}) > 1
+    assert (
+        dict(now.metrics) == dict(then.metrics)
+        and len({fact.metrics["test/acc"] for fact in told[1::2]}) > 1
+    )
     assert train.artifacts and not test.artifacts
 
 
@@ -361,9 +436,18 @@ ALONE = {
     "from assay import Meter\nm = Meter(); m.loss = 0.5; print(m)": {"record"},
     "from assay import Params\np = Params(); p.lr = 0.1; print(p)": {"config"},
     "from assay import Logger\nLogger().info('alone')": {"record"},
-    "import assay\nwith assay.start() as run: run.log({'loss': 0.5}, 1)": {"script", "record", "config", "store"},
-    "from assay.config import load\nopen('a.toml', 'w').write('lr = 0.1'); load('a.toml')": {"config"},
-    "from assay.engine import Saver, Where\nSaver('saved').save({'a': {'b': 1}}, Where(step=1))": {"engine"},
+    "import assay\nwith assay.start() as run: run.log({'loss': 0.5}, 1)": {
+        "script",
+        "record",
+        "config",
+        "store",
+    },
+    "from assay.config import load\nopen('a.toml', 'w').write('lr = 0.1'); load('a.toml')": {
+        "config"
+    },
+    "from assay.engine import Saver, Where\nSaver('saved').save({'a': {'b': 1}}, Where(step=1))": {
+        "engine"
+    },
     "from assay.build import Context\nwith Context().use(): pass": {"build", "config"},
     "from assay.record.event_file import EventFile\nfrom pathlib import Path\n"
     "f = EventFile(Path('b')); f.scalars([('a', 1.0)], 1); f.close()": {"record"},
@@ -380,7 +464,9 @@ ALONE = {
 
 @pytest.mark.row("C01")
 @pytest.mark.parametrize("text", ALONE)
-def test_each_part_works_alone_with_nothing_else_of_the_framework(text: str, tmp_path: Path) -> None:
+def test_each_part_works_alone_with_nothing_else_of_the_framework(
+    text: str, tmp_path: Path
+) -> None:
     rooms = "{name.split('.')[1] for name in sys.modules if name.startswith('assay.')}"
     (tmp_path / "alone.py").write_text(
         f"{text}\nimport sys\nprint('rooms', *sorted({rooms}))\nprint('torch', 'torch' in sys.modules)\n"
@@ -401,7 +487,9 @@ def test_each_part_works_alone_with_nothing_else_of_the_framework(text: str, tmp
 
 
 @pytest.mark.row("S-D2", "D12", "D18")
-def test_a_process_without_a_base_class_is_called_and_learns_as_in_the_loops_of_the_text(run, tmp_path: Path) -> None:
+def test_a_process_without_a_base_class_is_called_and_learns_as_in_the_loops_of_the_text(
+    run, tmp_path: Path
+) -> None:
     lines = run("process.py", folder=tmp_path).stdout.splitlines()
 
     assert lines == [
@@ -419,14 +507,28 @@ def test_a_state_has_the_fields_and_defaults_of_the_text(run, tmp_path: Path) ->
     lines = run("state.py", folder=tmp_path).stdout.splitlines()
 
     assert lines == [
-        *("epoch = 0", "max_epochs = None", "local_iteration = 0", "global_iteration = 0", "epoch_length = None"),
-        *("max_iterations = None", "batch = None", "output = None", "dataloader = None", "metrics = {}"),
+        *(
+            "epoch = 0",
+            "max_epochs = None",
+            "local_iteration = 0",
+            "global_iteration = 0",
+            "epoch_length = None",
+        ),
+        *(
+            "max_iterations = None",
+            "batch = None",
+            "output = None",
+            "dataloader = None",
+            "metrics = {}",
+        ),
         "2 7 {'valid': {'acc': 0.5, 'loss': [1.0, 2.0]}} None None None",
     ]
 
 
 @pytest.mark.row("S-E2", "E17", "E19")
-def test_a_model_with_its_loss_inside_gives_losses_in_training_and_scores_in_evaluation(run, tmp_path: Path) -> None:
+def test_a_model_with_its_loss_inside_gives_losses_in_training_and_scores_in_evaluation(
+    run, tmp_path: Path
+) -> None:
     lines = run("mnist/train.py", folder=tmp_path).stdout.splitlines()
 
     assert lines == [
@@ -438,7 +540,9 @@ def test_a_model_with_its_loss_inside_gives_losses_in_training_and_scores_in_eva
 
 @pytest.mark.slow
 @pytest.mark.row("S-E3", "E58")
-def test_the_whole_project_of_the_tutorial_runs_to_its_end_and_learns_the_digits(assay, tmp_path: Path) -> None:
+def test_the_whole_project_of_the_tutorial_runs_to_its_end_and_learns_the_digits(
+    assay, tmp_path: Path
+) -> None:
     (tmp_path / ".assay").mkdir()
     project = str(SEEDS / "mnist" / "project.py")
     ran = assay("run", project, "--device", "cpu", folder=tmp_path, ASSAY_RUNS_DIR=str(tmp_path))
@@ -455,8 +559,12 @@ def test_the_whole_project_of_the_tutorial_runs_to_its_end_and_learns_the_digits
 
 
 @pytest.mark.row("S-A5")
-def test_a_task_that_gives_a_collate_with_its_data_is_asked_for_every_batch(assay, tmp_path: Path) -> None:
-    config = str(SEEDS / "collate" / "train.toml")  # lists of different length make no batch without its collate
+def test_a_task_that_gives_a_collate_with_its_data_is_asked_for_every_batch(
+    assay, tmp_path: Path
+) -> None:
+    config = str(
+        SEEDS / "collate" / "train.toml"
+    )  # lists of different length make no batch without its collate
     ran = assay("run", config, "--device", "cpu", folder=tmp_path, ASSAY_RUNS_DIR=str(tmp_path))
 
     assert "step     5  loss " in ran.stderr and "valid/loss" in ran.stderr
@@ -488,28 +596,49 @@ def test_two_processes_train_what_one_does_by_one_option(run, tmp_path: Path) ->
 
 
 @pytest.mark.row("S-A3", "A62")
-def test_a_pipeline_at_the_end_of_an_epoch_evaluates_every_second_one(assay, tmp_path: Path) -> None:
+def test_a_pipeline_at_the_end_of_an_epoch_evaluates_every_second_one(
+    assay, tmp_path: Path
+) -> None:
     assay("run", str(SEEDS / "eval_epoch" / "train.toml"), folder=tmp_path)
 
     (folder,) = (tmp_path / "runs").iterdir()
-    evaluated = [each.fact for each in read_events(folder / "events.jsonl") if isinstance(each.fact, Evaluated)]
-    assert [(fact.split, fact.step // 3) for fact in evaluated] == [("dev", 2), ("dev", 4), ("dev", 6)]
-    log = (folder / "log.txt").read_text(encoding="utf-8")
-    assert [line.partition("  ")[2].rpartition("  ")[2] for line in log.splitlines() if "EvalEpoch at" in line] == [
-        f"EvalEpoch at epoch {epoch} step {3 * epoch}" for epoch in (2, 4, 6)
+    evaluated = [
+        each.fact
+        for each in read_events(folder / "events.jsonl")
+        if isinstance(each.fact, Evaluated)
     ]
+    assert [(fact.split, fact.step // 3) for fact in evaluated] == [
+        ("dev", 2),
+        ("dev", 4),
+        ("dev", 6),
+    ]
+    log = (folder / "log.txt").read_text(encoding="utf-8")
+    assert [
+        line.partition("  ")[2].rpartition("  ")[2]
+        for line in log.splitlines()
+        if "EvalEpoch at" in line
+    ] == [f"EvalEpoch at epoch {epoch} step {3 * epoch}" for epoch in (2, 4, 6)]
 
 
 @pytest.mark.row("S-B4", "B22")
 def test_the_loop_of_the_text_and_its_schedules_are_those_of_an_engine(run, tmp_path: Path) -> None:
     lines = run("loop.py", folder=tmp_path).stdout.splitlines()
 
-    names = ["by hand", "by an engine", "StepLR", "MultiStepLR", "ExponentialLR", "CosineAnnealingLR"]
+    names = [
+        "by hand",
+        "by an engine",
+        "StepLR",
+        "MultiStepLR",
+        "ExponentialLR",
+        "CosineAnnealingLR",
+    ]
     assert lines == [f"{name}: True" for name in names]
 
 
 @pytest.mark.row("S-C10", "C56", "C59")
-def test_a_trainer_trains_evaluates_and_keeps_all_that_belongs_to_the_experiment(run, tmp_path: Path) -> None:
+def test_a_trainer_trains_evaluates_and_keeps_all_that_belongs_to_the_experiment(
+    run, tmp_path: Path
+) -> None:
     run("trainer.py", folder=tmp_path)
 
     (folder,) = (tmp_path / "experiment" / "runs").iterdir()
@@ -527,6 +656,8 @@ def test_a_trainer_trains_evaluates_and_keeps_all_that_belongs_to_the_experiment
     assert np.allclose([value for _, value in board["train/loss"]], curve.values)
     assert [step for step, _ in board["eval/acc"]] == list(range(31, 311, 31))
     assert "epoch 10/10  step 310  @loss=" in (folder / "log.txt").read_text(encoding="utf-8")
-    assert len(list((folder / "checkpoints").glob("step-*"))) == 4  # the newest three, and the final one
+    assert (
+        len(list((folder / "checkpoints").glob("step-*"))) == 4
+    )  # the newest three, and the final one
     assert plain(load(folder / "config.toml").root)["lr"] == 0.01
     assert file.newest.code.snapshot

@@ -1,4 +1,5 @@
-"""A run whose weights are shared out: trained, saved, killed, resumed in any layout, and loaded as if it were one."""
+"""A run whose weights are shared out: trained, saved, killed, resumed in any layout, and loaded as
+if it were one."""
 
 from __future__ import annotations
 
@@ -51,13 +52,17 @@ def newest(run: Path) -> Path:
 
 
 @pytest.mark.row("E37", "E12")
-def test_zero_trains_what_one_process_does_and_its_checkpoint_loads_into_one(assay, toy: Path) -> None:
+def test_zero_trains_what_one_process_does_and_its_checkpoint_loads_into_one(
+    assay, toy: Path
+) -> None:
     alone = assay("run", "toy.toml", *EXACT, "train.accumulate=2")
     assert alone.returncode == 0, alone.stderr
     one = only_run(toy)
     one.rename(toy.parent / "one")
 
-    shared = assay("run", "toy.toml", *EXACT, "parallel.data=2", "zero.enabled=true", "parallel.zero.stage=2")
+    shared = assay(
+        "run", "toy.toml", *EXACT, "parallel.data=2", "zero.enabled=true", "parallel.zero.stage=2"
+    )
 
     assert shared.returncode == 0, shared.stderr
     assert "mesh: shard 2 = 2 processes" in shared.stderr
@@ -67,7 +72,10 @@ def test_zero_trains_what_one_process_does_and_its_checkpoint_loads_into_one(ass
     for name in ("train/loss", "train/grad_norm", "valid/loss", "valid/acc"):
         assert list(curves[1][name].steps) == list(curves[0][name].steps)
         assert list(curves[1][name].values) == pytest.approx(list(curves[0][name].values), abs=1e-5)
-    with pytest.MonkeyPatch.context() as patch, pytest.warns(UserWarning, match="was made elsewhere"):
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        pytest.warns(UserWarning, match="was made elsewhere"),
+    ):
         patch.chdir(toy)
         models = [assay_package.load_model(str(run), "latest") for run in (toy.parent / "one", two)]
     for mine, theirs in zip(models[0].parameters(), models[1].parameters(), strict=True):
@@ -93,7 +101,9 @@ def test_each_process_writes_what_it_has_and_a_killed_run_goes_on_to_the_same_bi
     for name in ("model.safetensors", "model-rank1.safetensors"):
         with safe_open(found / name, framework="pt") as file:
             assert file.get_slice("layers.0.weight").get_shape() == [4, 4]
-    assert [(axis.name, axis.size) for axis in manifest.read(found).layout if axis.size > 1] == [("shard", 2)]
+    assert [(axis.name, axis.size) for axis in manifest.read(found).layout if axis.size > 1] == [
+        ("shard", 2)
+    ]
     assert load(found)["model"]["layers.0.weight"].shape == (8, 4)
 
     with as_it_was(run):
@@ -102,17 +112,25 @@ def test_each_process_writes_what_it_has_and_a_killed_run_goes_on_to_the_same_bi
         assert last_digest(run) == whole
         assert list(read_series(run / "metrics.bin")["train/loss"].steps) == list(range(1, 33))
 
-    for layout in (["parallel.shard=1"], ["parallel.shard=4"], ["parallel.shard=2", "parallel.data=2"]):
+    for layout in (
+        ["parallel.shard=1"],
+        ["parallel.shard=4"],
+        ["parallel.shard=2", "parallel.data=2"],
+    ):
         step = read_series(run / "metrics.bin")["train/loss"].steps[-1]
         resumed = assay("resume", "last", *layout, "train.epochs=60", "--max-steps", str(step + 4))
         assert resumed.returncode == 0, resumed.stderr
         assert "took its state from the checkpoint" not in resumed.stderr
-        assert list(read_series(run / "metrics.bin")["train/loss"].steps) == list(range(1, step + 5))
+        assert list(read_series(run / "metrics.bin")["train/loss"].steps) == list(
+            range(1, step + 5)
+        )
     assert run_file.read(run).status == "finished"
 
 
 @pytest.mark.parametrize(("place", "rank"), [("write_own", 1), ("publish_together", 0)])
-def test_a_process_killed_while_it_saves_leaves_the_checkpoint_before(assay, toy: Path, place: str, rank: int) -> None:
+def test_a_process_killed_while_it_saves_leaves_the_checkpoint_before(
+    assay, toy: Path, place: str, rank: int
+) -> None:
     (toy / "deadly.py").write_text(DEADLY)
     config = (toy / "toy.toml").read_text().replace("shy.Shy", "deadly.Deadly")
     (toy / "toy.toml").write_text(config)

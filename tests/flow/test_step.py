@@ -1,4 +1,5 @@
-"""What a config says of the step: its window, its losses and optimizers, and what happens when it cannot be taken."""
+"""What a config says of the step: its window, its losses and optimizers, and what happens when it
+cannot be taken."""
 
 from __future__ import annotations
 
@@ -116,7 +117,14 @@ def two_optimizers(toy: Path) -> None:
 
 @pytest.mark.row("A12")
 def test_a_period_of_backward_is_so_many_micro_steps_of_one_step(assay, toy: Path) -> None:
-    ran = assay("run", "toy.toml", "backward.period=4", "data.train.drop_last=true", "train.epochs=4", "train.steps=25")
+    ran = assay(
+        "run",
+        "toy.toml",
+        "backward.period=4",
+        "data.train.drop_last=true",
+        "train.epochs=4",
+        "train.steps=25",
+    )
 
     assert ran.returncode == 0, ran.stderr
     assert "a step has 8 = 4 accumulate x 2" in ran.stderr
@@ -137,7 +145,9 @@ def _state_of(folder: Path) -> dict[str, int]:
 
 
 @pytest.mark.row("A51")
-def test_a_part_of_ones_own_with_two_optimizers_is_set_by_config_and_resumes_exactly(assay, toy: Path) -> None:
+def test_a_part_of_ones_own_with_two_optimizers_is_set_by_config_and_resumes_exactly(
+    assay, toy: Path
+) -> None:
     two_optimizers(toy)
     whole = assay("run", "toy.toml")
     assert whole.returncode == 0, whole.stderr
@@ -162,7 +172,9 @@ def test_a_part_of_ones_own_with_two_optimizers_is_set_by_config_and_resumes_exa
         ("optimizer.biases.params.only=*.bais", "No parameter of the model fits '*.bais'"),
     ],
 )
-def test_what_a_part_of_ones_own_does_not_take_is_told(assay, toy: Path, given: str, what: str) -> None:
+def test_what_a_part_of_ones_own_does_not_take_is_told(
+    assay, toy: Path, given: str, what: str
+) -> None:
     two_optimizers(toy)
 
     ran = assay("run", "toy.toml", given)
@@ -173,7 +185,9 @@ def test_what_a_part_of_ones_own_does_not_take_is_told(assay, toy: Path, given: 
 
 
 @pytest.mark.row("A54", "A53")
-def test_each_of_several_losses_is_on_its_curve_and_debugging_changes_no_weight(assay, toy: Path) -> None:
+def test_each_of_several_losses_is_on_its_curve_and_debugging_changes_no_weight(
+    assay, toy: Path
+) -> None:
     (toy / "several.py").write_text(NAMED)
     config = (toy / "toy.toml").read_text()
     begin, rest = config.split("[process]")
@@ -190,14 +204,18 @@ def test_each_of_several_losses_is_on_its_curve_and_debugging_changes_no_weight(
         digests.append(last_digest(run))
         curves = read_series(run / "metrics.bin")
         words, small = curves["train/loss/words"].values, curves["train/loss/small"].values
-        assert curves["train/loss"].values == pytest.approx([w + 0.25 * s for w, s in zip(words, small, strict=True)])
+        assert curves["train/loss"].values == pytest.approx(
+            [w + 0.25 * s for w, s in zip(words, small, strict=True)]
+        )
 
     assert digests[0] == digests[1]
     misspelt = assay("run", "toy.toml", "+backward.weights.smal=1")
     assert misspelt.returncode == 2 and "did you mean `small`?" in misspelt.stderr, misspelt.stderr
 
 
-def test_a_step_that_is_not_finite_is_named_and_leaves_a_keypoint_of_finite_weights(assay, toy: Path) -> None:
+def test_a_step_that_is_not_finite_is_named_and_leaves_a_keypoint_of_finite_weights(
+    assay, toy: Path
+) -> None:
     (toy / "spoils.py").write_text(SPOILS)
     override = ("model.type=spoils.Net", "train.epochs=8", "checkpoint.every=5 steps")
 
@@ -208,12 +226,16 @@ def test_a_step_that_is_not_finite_is_named_and_leaves_a_keypoint_of_finite_weig
     assert "the output of layers.3 (Spoils) (nan)" in ran.stderr
     run = only_run(toy)
     assert run_file.read(run).status == "failed"
-    saved = [each.fact for each in read_events(run / "events.jsonl") if isinstance(each.fact, Saved)]
+    saved = [
+        each.fact for each in read_events(run / "events.jsonl") if isinstance(each.fact, Saved)
+    ]
     assert (saved[-1].kind, saved[-1].step) == ("keypoint", 36)
     losses = read_series(run / "metrics.bin")["train/loss"]
     assert losses.steps[-1] == 36 and all(map(math.isfinite, losses.values))
 
-    resumed = assay("resume", "last")  # what spoilt it is gone: the run goes on as if it had never been
+    resumed = assay(
+        "resume", "last"
+    )  # what spoilt it is gone: the run goes on as if it had never been
     assert resumed.returncode == 0, resumed.stderr
     digest = last_digest(run)
     run.rename(toy.parent / "spoilt")
@@ -223,13 +245,27 @@ def test_a_step_that_is_not_finite_is_named_and_leaves_a_keypoint_of_finite_weig
 
 @pytest.mark.row("E51")
 @pytest.mark.timeout(400)
-def test_a_compiled_run_has_the_losses_of_a_plain_one_and_its_log_counts_the_graphs(assay, toy: Path) -> None:
+def test_a_compiled_run_has_the_losses_of_a_plain_one_and_its_log_counts_the_graphs(
+    assay, toy: Path
+) -> None:
     shorter = ("train.steps=3", "evaluate.enabled=false")
-    fast = (*shorter, 'train.compile=["layers.0"]')  # one layer: kernels of a whole model take a minute to compile
+    fast = (
+        *shorter,
+        'train.compile=["layers.0"]',
+    )  # one layer: kernels of a whole model take a minute to compile
     losses = []
     for tag, given in {"plain": shorter, "compiled": fast}.items():
-        ran = assay("run", "toy.toml", *given, "--tag", tag, TORCHINDUCTOR_CACHE_DIR=str(toy.parent / "cache"))
-        if tag == "compiled" and " " in torch.__file__:  # torch itself cannot; that is said before the first step
+        ran = assay(
+            "run",
+            "toy.toml",
+            *given,
+            "--tag",
+            tag,
+            TORCHINDUCTOR_CACHE_DIR=str(toy.parent / "cache"),
+        )
+        if (
+            tag == "compiled" and " " in torch.__file__
+        ):  # torch itself cannot; that is said before the first step
             assert ran.returncode == 2 and "the path to torch holds a space" in ran.stderr
             return
         assert ran.returncode == 0, ran.stderr
@@ -241,7 +277,9 @@ def test_a_compiled_run_has_the_losses_of_a_plain_one_and_its_log_counts_the_gra
 
 
 @pytest.mark.row("E35", "E15")
-def test_a_run_that_computes_activations_again_has_the_bits_of_one_that_keeps_them(assay, toy: Path) -> None:
+def test_a_run_that_computes_activations_again_has_the_bits_of_one_that_keeps_them(
+    assay, toy: Path
+) -> None:
     digests = []
     for tag, given in {"plain": (), "again": ("train.recompute_grad.enabled=true",)}.items():
         ran = assay("run", "toy.toml", "train.epochs=2", *given, "--tag", tag)

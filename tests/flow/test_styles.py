@@ -1,4 +1,5 @@
-"""Every style from a config: the toy project trains to the same bits, is saved, resumed, evaluated and tested."""
+"""Every style from a config: the toy project trains to the same bits, is saved, resumed, evaluated
+and tested."""
 
 from __future__ import annotations
 
@@ -95,7 +96,8 @@ PROCESSES = {
     "own backward": f"type = 'styles.Updating'\n{METRICS}",
     "train_batch": f"type = 'styles.Task'\n{METRICS}",
     "flags": f"type = 'styles.Flags'\n{METRICS}",
-    "wrapper": "type = 'assay.engine.ModelWrapper'\ncriterion = { type = 'torch.nn.CrossEntropyLoss' }\n" + METRICS,
+    "wrapper": "type = 'assay.engine.ModelWrapper'\ncriterion = { type = 'torch.nn.CrossEntropyLoss' }\n"
+    + METRICS,
     "function": "type = 'assay.engine.StepFunction'\n"
     f"step = {{ type = 'styles.step', _partial_ = true, model = '@model' }}\n{METRICS}",
     "factory": "type = 'styles.make_step'",
@@ -115,7 +117,9 @@ def write(toy: Path, style: str) -> None:
     begin, end = text.index("[process]"), text.index("[optimizer]")
     if style == "own_loss":
         process = f"type = 'assay.engine.OwnLoss'\ntarget = 'label'\n{METRICS}"
-        text = text.replace("net.Net", "with_loss.WithLoss").replace("points.Points", "fields.Fields")
+        text = text.replace("net.Net", "with_loss.WithLoss").replace(
+            "points.Points", "fields.Fields"
+        )
         begin, end = text.index("[process]"), text.index("[optimizer]")
     else:
         process = PROCESSES[style]
@@ -133,10 +137,14 @@ def weights(result: Any) -> dict[str, Any]:
     return {name.replace("net.", ""): value for name, value in model.state_dict().items()}
 
 
-def test_a_config_of_any_style_trains_the_same_bits(styled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_config_of_any_style_trains_the_same_bits(
+    styled: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(styled)
     config = styled / "toy.toml"
-    config.write_text(config.read_text().replace("clip_norm = 1.0", "clip_norm = 1.0\naccumulate = 4"))
+    config.write_text(
+        config.read_text().replace("clip_norm = 1.0", "clip_norm = 1.0\naccumulate = 4")
+    )
     original = config.read_text()
     (reference,) = library.run("toy.toml")
     expected = weights(reference)
@@ -148,7 +156,9 @@ def test_a_config_of_any_style_trains_the_same_bits(styled: Path, monkeypatch: p
         found = weights(result)
         assert found.keys() == expected.keys()
         assert all(torch.equal(value, expected[name]) for name, value in found.items()), style
-        assert style == "factory" or result.value["valid/acc"] == reference.value["valid/acc"], style
+        assert style == "factory" or result.value["valid/acc"] == reference.value["valid/acc"], (
+            style
+        )
 
 
 def test_settings_that_a_process_would_lose_are_refused_before_there_is_a_record(
@@ -157,17 +167,23 @@ def test_settings_that_a_process_would_lose_are_refused_before_there_is_a_record
     monkeypatch.chdir(styled)
     text = (styled / "toy.toml").read_text()
     begin, end = text.index("[process]"), text.index("[optimizer]")
-    (styled / "toy.toml").write_text(f"{text[:begin]}[process]\ntype = 'styles.Clipping'\n\n{text[end:]}")
+    (styled / "toy.toml").write_text(
+        f"{text[:begin]}[process]\ntype = 'styles.Clipping'\n\n{text[end:]}"
+    )
 
     (result,) = library.run("toy.toml")
 
     assert result.exit_code == 2
-    assert "Clipping makes its own Backward, which knows nothing of clip_norm, [schedule]." in str(result.exception)
+    assert "Clipping makes its own Backward, which knows nothing of clip_norm, [schedule]." in str(
+        result.exception
+    )
     assert not (styled / "runs").exists()
 
 
 @pytest.mark.parametrize("style", ["flags", "train_batch"])
-def test_a_run_of_another_style_is_killed_resumed_and_tested(assay, styled: Path, style: str) -> None:
+def test_a_run_of_another_style_is_killed_resumed_and_tested(
+    assay, styled: Path, style: str
+) -> None:
     write(styled, style)
     assert assay("run", "toy.toml").returncode == 0
     expected = last_digest(only_run(styled))

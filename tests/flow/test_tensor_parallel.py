@@ -49,14 +49,23 @@ def mlp(toy: Path, shy: None) -> None:
     (toy / "mlp.py").write_text(MLP)
     config = (toy / "toy.toml").read_text().replace("net.Net", "mlp.MLP")
     # Of a run that is cut short a schedule would be another one.
-    config = config.replace('[schedule]\ntype = "assay.engine.WarmupCosine"\nwarmup_ratio = 0.1\n', "")
+    config = config.replace(
+        '[schedule]\ntype = "assay.engine.WarmupCosine"\nwarmup_ratio = 0.1\n', ""
+    )
     head, _, rest = config.partition("[model]")
     (toy / "toy.toml").write_text(f"{head}{LISTENERS}\n[model]{rest}")
 
 
 @pytest.mark.row("E49", "E55")
-def test_a_run_of_divided_layers_is_that_of_one_process_and_each_goes_on_from_the_other(assay, toy: Path) -> None:
-    exact = ["optimizer.type=torch.optim.SGD", "optimizer.lr=0.1", "+optimizer.momentum=0.9", "train.clip_norm=0.3"]
+def test_a_run_of_divided_layers_is_that_of_one_process_and_each_goes_on_from_the_other(
+    assay, toy: Path
+) -> None:
+    exact = [
+        "optimizer.type=torch.optim.SGD",
+        "optimizer.lr=0.1",
+        "+optimizer.momentum=0.9",
+        "train.clip_norm=0.3",
+    ]
     exact += ["checkpoint.every=8 steps", "checkpoint.keep=9"]
     alone = assay("run", "toy.toml", *exact)
     assert alone.returncode == 0, alone.stderr
@@ -93,9 +102,14 @@ def same(one: Path, two: Path) -> None:
     norms = [name for name in curves[0] if name.startswith(("grad_norm/", "weight_norm/"))]
     assert norms
     for name in ("train/loss", "train/grad_norm", "valid/loss", "valid/acc", *norms):
-        mine, theirs = (dict(zip(curve[name].steps, curve[name].values, strict=True)) for curve in curves)
+        mine, theirs = (
+            dict(zip(curve[name].steps, curve[name].values, strict=True)) for curve in curves
+        )
         assert theirs == pytest.approx(mine, rel=1e-4, abs=1e-5), name
-    with pytest.MonkeyPatch.context() as patch, pytest.warns(UserWarning, match="was made elsewhere"):
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        pytest.warns(UserWarning, match="was made elsewhere"),
+    ):
         patch.chdir(one.parent / "toy project")
         models = [assay_package.load_model(str(run), "latest") for run in (one, two)]
     for mine, theirs in zip(models[0].parameters(), models[1].parameters(), strict=True):

@@ -15,7 +15,9 @@ pytestmark = pytest.mark.slow
 EVERY = "trace.every=2 steps"
 
 
-def test_a_run_that_was_killed_and_resumed_has_the_trace_of_one_that_was_not(assay, toy: Path) -> None:
+def test_a_run_that_was_killed_and_resumed_has_the_trace_of_one_that_was_not(
+    assay, toy: Path
+) -> None:
     assert assay("run", "toy.toml", "--quiet", EVERY).returncode == 0
     whole = only_run(toy).rename(toy.parent / "whole")
     assert assay("run", "toy.toml", "--quiet", EVERY, DIE_AT="150").returncode == -9
@@ -35,7 +37,10 @@ def test_each_rank_leaves_a_trace_and_nothing_is_traced_when_it_is_off(assay, to
     done = assay("run", "toy.toml", "--quiet", "--nproc", "2", "--max-steps", "4", EVERY)
     assert done.returncode == 0, done.stderr
     view = RunView(only_run(toy).rename(toy.parent / "ranks"))
-    assert assay("run", "toy.toml", "--quiet", "--max-steps", "4", "trace.enabled=false").returncode == 0
+    assert (
+        assay("run", "toy.toml", "--quiet", "--max-steps", "4", "trace.enabled=false").returncode
+        == 0
+    )
 
     first, second = (list(steps_of(view, rank)) for rank in (0, 1))
     difference = align(iter(first), iter(second)).difference

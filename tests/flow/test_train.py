@@ -22,7 +22,11 @@ def only_run(folder: Path) -> Path:
 
 
 def last_digest(run: Path) -> str:
-    steps = sorted(path for path in (run / "checkpoints").iterdir() if manifest.step_of_folder(path.name) is not None)
+    steps = sorted(
+        path
+        for path in (run / "checkpoints").iterdir()
+        if manifest.step_of_folder(path.name) is not None
+    )
     return manifest.read(steps[-1]).digest
 
 
@@ -40,7 +44,9 @@ def test_a_run_is_trained_recorded_listed_shown_tested_and_compared(cold_assay, 
     listed = cold_assay("ls")
     assert "toy" in listed.stdout and "finished" in listed.stdout and "valid/acc" in listed.stdout
     shown = cold_assay("show", "last")
-    assert "why not" in shown.stdout and "train/loss" in shown.stdout and "width = 8" in shown.stdout
+    assert (
+        "why not" in shown.stdout and "train/loss" in shown.stdout and "width = 8" in shown.stdout
+    )
 
     tested = cold_assay("test", "last")
     assert tested.returncode == 0, tested.stderr
@@ -53,7 +59,9 @@ def test_a_run_is_trained_recorded_listed_shown_tested_and_compared(cold_assay, 
 
 
 @pytest.mark.row("E13")
-def test_an_override_changes_what_is_trained_and_a_mistyped_one_is_refused(assay, toy: Path) -> None:
+def test_an_override_changes_what_is_trained_and_a_mistyped_one_is_refused(
+    assay, toy: Path
+) -> None:
     ran = assay("run", "toy.toml", "train.epochs=1", "model.width=16")
     assert ran.returncode == 0, ran.stderr
     assert run_file.read(only_run(toy)).newest.to_step == 8
@@ -66,9 +74,15 @@ def test_an_override_changes_what_is_trained_and_a_mistyped_one_is_refused(assay
 
 
 @pytest.mark.row("A10", "F06")
-def test_three_mistakes_of_shape_are_told_at_once_before_torch_is_imported(cold_assay, toy: Path) -> None:
+def test_three_mistakes_of_shape_are_told_at_once_before_torch_is_imported(
+    cold_assay, toy: Path
+) -> None:
     text = (toy / "toy.toml").read_text()
-    text = text.replace("[train]", "[trian]").replace("keep = 2", 'keep = "two"').replace("3 steps", "3 stops")
+    text = (
+        text.replace("[train]", "[trian]")
+        .replace("keep = 2", 'keep = "two"')
+        .replace("3 steps", "3 stops")
+    )
     (toy / "bad.toml").write_text(text)
     (toy / "torch.py").write_text("raise SystemExit('torch was imported')")
 
@@ -88,9 +102,12 @@ def test_a_wrong_argument_is_named_with_its_nearest_neighbour(assay, toy: Path) 
 
 
 @pytest.mark.parametrize(
-    ("metric", "evaluate"), [("vaild/acc", ""), ("valid/acc", 'every = "never"'), ("valid/acc", 'splits = ["test"]')]
+    ("metric", "evaluate"),
+    [("vaild/acc", ""), ("valid/acc", 'every = "never"'), ("valid/acc", 'splits = ["test"]')],
 )
-def test_a_best_that_can_never_be_judged_is_refused(assay, toy: Path, metric: str, evaluate: str) -> None:
+def test_a_best_that_can_never_be_judged_is_refused(
+    assay, toy: Path, metric: str, evaluate: str
+) -> None:
     text = (toy / "toy.toml").read_text().replace('metric = "valid/acc"', f'metric = "{metric}"')
     (toy / "toy.toml").write_text(f"{text}\n[evaluate]\n{evaluate}\n")
 
@@ -102,9 +119,20 @@ def test_a_best_that_can_never_be_judged_is_refused(assay, toy: Path, metric: st
 
 
 @pytest.mark.row("A13", "A15")
-def test_launch_settings_stay_out_of_the_config_and_no_file_leaves_nothing(assay, toy: Path) -> None:
+def test_launch_settings_stay_out_of_the_config_and_no_file_leaves_nothing(
+    assay, toy: Path
+) -> None:
     before = sorted(path.name for path in toy.iterdir())
-    ran = assay("run", "toy.toml", "--no-file", "--desc", "x", "--device", "cpu", PYTHONDONTWRITEBYTECODE="1")
+    ran = assay(
+        "run",
+        "toy.toml",
+        "--no-file",
+        "--desc",
+        "x",
+        "--device",
+        "cpu",
+        PYTHONDONTWRITEBYTECODE="1",
+    )
     assert ran.returncode == 0, ran.stderr
     assert sorted(path.name for path in toy.iterdir()) == before
 
@@ -136,7 +164,9 @@ def test_a_test_gives_bit_for_bit_what_the_training_measured(assay, toy: Path) -
     assert run_file.read(test).parent.startswith(run_file.read(train).id)
 
 
-def test_the_model_of_a_run_comes_back_in_eval_mode(assay, toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_model_of_a_run_comes_back_in_eval_mode(
+    assay, toy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import torch
 
     import assay as face
@@ -164,7 +194,10 @@ def test_check_says_fine_or_everything_that_is_wrong(assay, toy: Path) -> None:
     assert assay("check", "toy.toml").returncode == 0
     wrong = assay("check", "toy.toml", "optimizer.lrr=1", "train.epochs=many", "--json")
     assert wrong.returncode == 2
-    assert {problem["kind"] for problem in json.loads(wrong.stdout)} == {"unknown-argument", "wrong-type"}
+    assert {problem["kind"] for problem in json.loads(wrong.stdout)} == {
+        "unknown-argument",
+        "wrong-type",
+    }
 
 
 def test_events_lists_who_listens(assay, toy: Path) -> None:
@@ -172,4 +205,7 @@ def test_events_lists_who_listens(assay, toy: Path) -> None:
     assert shown.returncode == 0, shown.stderr
     assert "epoch_end" in shown.stdout and "Evaluate" in shown.stdout and "Save" in shown.stdout
     refused = assay("events", "toy.toml", "evaluate.evry=3")
-    assert (refused.returncode, refused.stdout) == (2, "") and "did you mean `every`?" in refused.stderr
+    assert (refused.returncode, refused.stdout) == (
+        2,
+        "",
+    ) and "did you mean `every`?" in refused.stderr

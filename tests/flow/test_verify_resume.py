@@ -1,4 +1,5 @@
-"""`assay verify-resume`: a config is trained undisturbed, and killed and resumed, and the bits of both are compared."""
+"""`assay verify-resume`: a config is trained undisturbed, and killed and resumed, and the bits of
+both are compared."""
 
 from __future__ import annotations
 
@@ -43,10 +44,14 @@ def own_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
 
 
-def test_a_killed_run_is_told_to_be_equal_and_the_users_project_is_untouched(assay, toy: Path, tmp_path: Path) -> None:
+def test_a_killed_run_is_told_to_be_equal_and_the_users_project_is_untouched(
+    assay, toy: Path, tmp_path: Path
+) -> None:
     before = sorted(path.name for path in toy.iterdir())
 
-    done = assay("verify-resume", "toy.toml", "--kills", "2", "--kill-seed", "4", TMPDIR=str(tmp_path))
+    done = assay(
+        "verify-resume", "toy.toml", "--kills", "2", "--kill-seed", "4", TMPDIR=str(tmp_path)
+    )
 
     assert done.returncode == 0, done.stderr
     names = ("weights", "optimizer", "state", "metrics", "sample order")
@@ -72,13 +77,19 @@ def test_data_that_cannot_be_resumed_is_told_with_what_differs_and_both_runs_are
     (toy / "stubborn.py").write_text(PRIVATE)
 
     done = assay(
-        *("verify-resume", "toy.toml", f"data.train.source={{ type = 'stubborn.{data}', split = 0 }}"),
+        *(
+            "verify-resume",
+            "toy.toml",
+            f"data.train.source={{ type = 'stubborn.{data}', split = 0 }}",
+        ),
         *("--kills", "2", "--kill-seed", "1"),
         TMPDIR=str(tmp_path),
     )
 
     assert done.returncode == 1, done.stderr
-    assert re.search(r"^weights +differs: model: layers\.0\.weight, .* more$", done.stdout, re.MULTILINE)
+    assert re.search(
+        r"^weights +differs: model: layers\.0\.weight, .* more$", done.stdout, re.MULTILINE
+    )
     assert re.search(r"^sample order +differs: from step \d+ on$", done.stdout, re.MULTILINE)
     assert "\nnot equal: 32 steps" in done.stdout
     assert re.search(rf"^{said}$", done.stdout, re.MULTILINE), done.stdout
@@ -87,12 +98,18 @@ def test_data_that_cannot_be_resumed_is_told_with_what_differs_and_both_runs_are
     assert [len(find_run(path).file.attempts) for path in kept.groups()] == [1, 3]
 
 
-def test_what_can_never_be_equal_and_what_fails_by_itself_are_one_clear_error(assay, toy: Path) -> None:
+def test_what_can_never_be_equal_and_what_fails_by_itself_are_one_clear_error(
+    assay, toy: Path
+) -> None:
     timed = assay("verify-resume", "toy.toml", "train.time=10 s")
     assert timed.returncode == 2
     assert "error: A run that a clock ends is never twice the same." in timed.stderr
 
-    (toy / "net.py").write_text((toy / "net.py").read_text().replace("self.layers(x)", "self.leyers(x)"))
+    (toy / "net.py").write_text(
+        (toy / "net.py").read_text().replace("self.layers(x)", "self.leyers(x)")
+    )
     failing = assay("verify-resume", "toy.toml")
     assert failing.returncode == 1
-    assert "The uninterrupted run failed, and said:" in failing.stderr and "leyers" in failing.stderr
+    assert (
+        "The uninterrupted run failed, and said:" in failing.stderr and "leyers" in failing.stderr
+    )

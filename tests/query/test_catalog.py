@@ -16,8 +16,11 @@ from run_folders import make_run, summary
 
 @pytest.fixture
 def catalog(project: Project) -> Catalog:
-    """Two repeats of one config, one of another, and a run that is archived by nobody but failed."""
-    for i, (lr, loss, alike) in enumerate([("0.1", 1.0, "a"), ("0.1", 3.0, "a"), ("0.2", 8.0, "b")]):
+    """Two repeats of one config, one of another, and a run that is archived by nobody but
+    failed."""
+    for i, (lr, loss, alike) in enumerate(
+        [("0.1", 1.0, "a"), ("0.1", 3.0, "a"), ("0.2", 8.0, "b")]
+    ):
         make_run(
             project,
             id=f"aaaaaaa{i + 2}",
@@ -34,19 +37,28 @@ def catalog(project: Project) -> Catalog:
 
 
 def test_a_page_has_the_rows_that_are_asked_for_in_their_order(catalog: Catalog) -> None:
-    page = catalog.page(Asked(where="loss < 5", sort=("-loss",), columns=("id", "lr", "loss", "nothing"), limit=1))
+    page = catalog.page(
+        Asked(where="loss < 5", sort=("-loss",), columns=("id", "lr", "loss", "nothing"), limit=1)
+    )
 
     assert (page.total, page.runs) == (2, 2)
     assert [column.kind for column in page.columns] == ["run", "config", "metric", "missing"]
     assert [row.cells for row in page.rows] == [("aaaaaaa3", 0.1, 3.0, None)]
-    assert catalog.ids(Asked(where="loss < 5", sort=("-loss",), offset=1)) == ["aaaaaaa3", "aaaaaaa2"]
+    assert catalog.ids(Asked(where="loss < 5", sort=("-loss",), offset=1)) == [
+        "aaaaaaa3",
+        "aaaaaaa2",
+    ]
     assert catalog.ids(Asked(grep="other")) == ["aaaaaaa5"]
 
 
 def test_repeats_stand_together_with_their_mean_and_deviation(catalog: Catalog) -> None:
     page = catalog.page(Asked(group=(BY_CONFIG,), sort=("-loss",), columns=("loss", "lr", "tag")))
 
-    assert [group.ids for group in page.groups] == [("aaaaaaa4",), ("aaaaaaa3", "aaaaaaa2"), ("aaaaaaa5",)]
+    assert [group.ids for group in page.groups] == [
+        ("aaaaaaa4",),
+        ("aaaaaaa3", "aaaaaaa2"),
+        ("aaaaaaa5",),
+    ]
     loss = page.groups[1].cells[0]
     assert isinstance(loss, Spread) and (loss.mean, loss.count) == (2.0, 2)
     assert page.groups[2].cells[0] is None and page.groups[1].cells[2] == "digits"
@@ -60,7 +72,9 @@ def test_groups_of_texts_are_sorted_by_text(catalog: Catalog) -> None:
     assert [group.cells for group in page.groups] == [("digits",), ("other",)]
 
 
-def test_values_are_asked_for_by_name_and_a_wrong_one_is_told_with_the_nearest(catalog: Catalog) -> None:
+def test_values_are_asked_for_by_name_and_a_wrong_one_is_told_with_the_nearest(
+    catalog: Catalog,
+) -> None:
     assert catalog.values_of(["aaaaaaa2", "aaaaaaa5"], "loss") == {"aaaaaaa2": 1.0}
     assert catalog.values(Asked(sort=("loss",)), ["loss", "none"])[1] == [None] * 4
     with pytest.raises(InputError) as wrong:
@@ -95,7 +109,9 @@ def test_where_no_index_can_be_kept_one_is_made_for_this_process_alone(
 ) -> None:
     make_run(project, id="aaaaaaa2")
     (tmp_path / "file").write_text("")
-    monkeypatch.setattr("assay.query.catalog.index_file", lambda project: tmp_path / "file" / "index.sqlite")
+    monkeypatch.setattr(
+        "assay.query.catalog.index_file", lambda project: tmp_path / "file" / "index.sqlite"
+    )
     catalog = Catalog(project)
 
     catalog.synchronize()

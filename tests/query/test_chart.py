@@ -20,7 +20,11 @@ def series(values: list[float], steps: list[int] | None = None) -> Series:
     n = len(values)
     zeros = np.zeros(n, dtype=np.int64)
     return Series(
-        "m", np.array(steps if steps is not None else range(n), np.int64), zeros, np.array(values, float), zeros
+        "m",
+        np.array(steps if steps is not None else range(n), np.int64),
+        zeros,
+        np.array(values, float),
+        zeros,
     )
 
 
@@ -31,7 +35,9 @@ LARGEST = sys.float_info.max
 @example([3.4e304, -LARGEST], 30, 3)
 @example([LARGEST] * 31, 30, 3)
 @example([-LARGEST, LARGEST, 5e-324] * 40, 30, 3)
-def test_no_curve_is_wider_or_higher_than_it_may_be(values: list[float], width: int, height: int) -> None:
+def test_no_curve_is_wider_or_higher_than_it_may_be(
+    values: list[float], width: int, height: int
+) -> None:
     lines = chart(series(values), width=width, height=height)
 
     assert len(lines) <= height + 1
@@ -46,7 +52,11 @@ def test_a_curve_between_the_largest_floats_is_drawn_from_bottom_to_top() -> Non
     assert sparkline(values, 3) == "▁▅█"
     assert sparkline(values * 20, 4) == sparkline([value / 8 for value in values * 20], 4)
     lines = chart(series(values), width=40, height=3)
-    assert [line.split("│")[0].strip() for line in lines[:3]] == ["1.7977e+308", "0", "-1.7977e+308"]
+    assert [line.split("│")[0].strip() for line in lines[:3]] == [
+        "1.7977e+308",
+        "0",
+        "-1.7977e+308",
+    ]
     assert middles(series(values * 700), 1) == [0.0]
 
 
@@ -58,10 +68,18 @@ def test_a_falling_curve_falls() -> None:
     assert lines[-1].endswith("3")
 
 
-@given(st.lists(st.floats(allow_infinity=False), min_size=1, max_size=400), st.integers(1, 50), st.data())
-def test_a_reduced_curve_keeps_every_extreme(values: list[float], buckets: int, data: st.DataObject) -> None:
+@given(
+    st.lists(st.floats(allow_infinity=False), min_size=1, max_size=400),
+    st.integers(1, 50),
+    st.data(),
+)
+def test_a_reduced_curve_keeps_every_extreme(
+    values: list[float], buckets: int, data: st.DataObject
+) -> None:
     gaps = data.draw(st.lists(st.integers(0, 9), min_size=len(values), max_size=len(values)))
-    first = data.draw(st.sampled_from([0, -(2**63), 2**53 + 3, 2**63 - 1 - sum(gaps)]))  # not all of them are floats
+    first = data.draw(
+        st.sampled_from([0, -(2**63), 2**53 + 3, 2**63 - 1 - sum(gaps)])
+    )  # not all of them are floats
     steps = [first + each for each in accumulate(gaps, initial=0)][: len(values)]
     whole = series(values, steps)
 

@@ -1,4 +1,5 @@
-"""Several runs side by side: what differs, what is equal, where their curves part, and whether luck explains it."""
+"""Several runs side by side: what differs, what is equal, where their curves part, and whether luck
+explains it."""
 
 from __future__ import annotations
 
@@ -59,7 +60,9 @@ def test_repeats_with_other_seeds_are_what_a_difference_is_tested_over(project: 
     groups = {"a": (0.80, 0.81, 0.82), "b": (0.90, 0.91, 0.92)}
     folders = {
         name: [
-            make_run(project, tag=name, points={"acc": [value]}, attempt={"seedless_hash": name * 16})
+            make_run(
+                project, tag=name, points={"acc": [value]}, attempt={"seedless_hash": name * 16}
+            )
             for value in values
         ]
         for name, values in groups.items()
@@ -103,4 +106,6 @@ def test_the_key_that_a_metric_depends_on_is_the_most_important() -> None:
     assert found.keys[0].correlation == pytest.approx(1.0)
     assert found.keys[0].forest > 0.8 > found.explained - 0.2
     assert "same" not in [each.key for each in found.keys]
-    assert found == importances({"lr": lr, "luck": luck, "optimizer": names, "same": [1] * count}, metric)
+    assert found == importances(
+        {"lr": lr, "luck": luck, "optimizer": names, "same": [1] * count}, metric
+    )

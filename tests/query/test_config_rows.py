@@ -18,12 +18,17 @@ GIVEN = 'lr = 0.1\nbetas = [0.9, 0.99]\nname = "a"\n[model]\nwidth = 8\n'
 
 def test_each_value_says_where_it_came_from(project: Project) -> None:
     saved = GIVEN.replace("0.1", "0.5").replace('"a"', '"resolved"')
-    path = make_run(project, config=saved, attempt={"command": ("assay", "run", "toy.toml", "lr=0.5")})
+    path = make_run(
+        project, config=saved, attempt={"command": ("assay", "run", "toy.toml", "lr=0.5")}
+    )
     (path / "config").mkdir()
     (path / "config" / "toy.toml").write_text(GIVEN)
     (path / "config" / "broken.toml").write_text("= 1")
     (path / "config" / "a.py").write_text("raise SystemExit")
-    defaults.write(path, (Taken(key="seed", value="0", owner="the config"), Taken(key="lr", value="1", owner="x")))
+    defaults.write(
+        path,
+        (Taken(key="seed", value="0", owner="the config"), Taken(key="lr", value="1", owner="x")),
+    )
     run = RunView(RunFolder(path))
 
     rows = {row.key: (row.value, row.kind, row.origin) for row in config_rows(run)}
@@ -36,7 +41,12 @@ def test_each_value_says_where_it_came_from(project: Project) -> None:
         "seed": ("0", "default", "the config"),
     }
     assert set(config_files(run)) == {"toy.toml", "broken.toml", "a.py"}
-    assert flat_config(run) == {"lr": "0.5", "betas": "[0.9, 0.99]", "name": '"resolved"', "model.width": "8"}
+    assert flat_config(run) == {
+        "lr": "0.5",
+        "betas": "[0.9, 0.99]",
+        "name": '"resolved"',
+        "model.width": "8",
+    }
 
 
 def test_texts_are_found_by_name_and_read_in_parts(project: Project) -> None:

@@ -18,7 +18,11 @@ SECOND = 10**9
 
 
 def series(
-    name: str, values: list[float], *, steps: list[int] | None = None, branches: list[int] | None = None
+    name: str,
+    values: list[float],
+    *,
+    steps: list[int] | None = None,
+    branches: list[int] | None = None,
 ) -> Series:
     """One point a second, at the steps 1, 2, ... unless others are given."""
     steps = steps if steps is not None else list(range(1, len(values) + 1))
@@ -39,12 +43,20 @@ def of_one_run(view: View, *of: Series) -> list[list[float]]:
 
 @settings(max_examples=60)
 @given(
-    st.lists(st.one_of(st.floats(-1e9, 1e9), st.just(math.nan), st.just(math.inf)), min_size=1, max_size=300),
+    st.lists(
+        st.one_of(st.floats(-1e9, 1e9), st.just(math.nan), st.just(math.inf)),
+        min_size=1,
+        max_size=300,
+    ),
     st.integers(1, 40),
     st.booleans(),
 )
-def test_a_reduced_curve_has_every_spike_and_counts_every_point(values: list[float], points: int, log: bool) -> None:
-    (curve,) = draw({"r": {"loss": series("loss", values)}}, ["loss"], View(points=points, log=log), widths={})
+def test_a_reduced_curve_has_every_spike_and_counts_every_point(
+    values: list[float], points: int, log: bool
+) -> None:
+    (curve,) = draw(
+        {"r": {"loss": series("loss", values)}}, ["loss"], View(points=points, log=log), widths={}
+    )
 
     finite = [each for each in values if math.isfinite(each)]
     assert curve.total == len(values) and curve.non_finite == len(values) - len(finite)
@@ -52,7 +64,9 @@ def test_a_reduced_curve_has_every_spike_and_counts_every_point(values: list[flo
     if finite:
         assert np.nanmin(curve.lows) == min(finite) and np.nanmax(curve.highs) == max(finite)
     if curve.non_finite:
-        assert curve.non_finite_x == 1 + next(i for i, each in enumerate(values) if not math.isfinite(each))
+        assert curve.non_finite_x == 1 + next(
+            i for i, each in enumerate(values) if not math.isfinite(each)
+        )
     assert (curve.first_x, curve.last_x) == (1, len(values))
     assert curve.is_raw or len(curve) <= 2 * points + 1
 
@@ -66,7 +80,10 @@ def test_a_reduced_curve_has_every_spike_and_counts_every_point(values: list[flo
         (View(x="elapsed"), [0, 1, 2]),
         (View(x="epoch"), [5, 6]),  # before its first value there is no place
         (View(x="absent"), []),
-        (View(low=2, high=2), [1, 2, 3]),  # with a point on each side, so that the line leaves the picture
+        (
+            View(low=2, high=2),
+            [1, 2, 3],
+        ),  # with a point on each side, so that the line leaves the picture
     ],
 )
 def test_a_curve_lies_on_the_axis_that_is_asked_for(view: View, at: list[float]) -> None:
@@ -88,10 +105,15 @@ def test_an_axis_that_runs_back_is_drawn_in_the_order_of_logging() -> None:
     axis = series("epoch", [float(200 - i) for i in range(200)])
 
     (curve,) = draw(
-        {"r": {"loss": series("loss", values), "epoch": axis}}, ["loss"], View(x="epoch", points=20), widths={}
+        {"r": {"loss": series("loss", values), "epoch": axis}},
+        ["loss"],
+        View(x="epoch", points=20),
+        widths={},
     )
 
-    assert not curve.is_raw and curve.counts.sum() == 200 and (curve.first_x, curve.last_x) == (1, 200)
+    assert (
+        not curve.is_raw and curve.counts.sum() == 200 and (curve.first_x, curve.last_x) == (1, 200)
+    )
 
 
 def test_a_run_that_is_written_is_followed_and_one_that_has_ended_is_read_again_only_when_it_changed(

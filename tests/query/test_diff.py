@@ -33,9 +33,16 @@ def test_a_run_and_its_repeat_do_not_differ(project: Project) -> None:
     assert found.to_json()["equal"] is True
 
 
-def test_speed_time_and_memory_differ_between_equal_runs_and_count_when_they_are_asked_for(project: Project) -> None:
+def test_speed_time_and_memory_differ_between_equal_runs_and_count_when_they_are_asked_for(
+    project: Project,
+) -> None:
     left, right = (
-        RunView(make_run(project, points={"loss": [1.0], "speed/steps_per_s": [speed], "memory/process_mib": [speed]}))
+        RunView(
+            make_run(
+                project,
+                points={"loss": [1.0], "speed/steps_per_s": [speed], "memory/process_mib": [speed]},
+            )
+        )
         for speed in (10.0, 11.0)
     )
 
@@ -46,10 +53,12 @@ def test_speed_time_and_memory_differ_between_equal_runs_and_count_when_they_are
 
 def test_changed_keys_are_shown_as_toml_writes_them(project: Project) -> None:
     left = make_run(
-        project, config='lr = 0.1\nname = "a"\nonly_left = [1, 2]\n[net]\nwidth = 3\non = true\nnest = {a = 1}\n'
+        project,
+        config='lr = 0.1\nname = "a"\nonly_left = [1, 2]\n[net]\nwidth = 3\non = true\nnest = {a = 1}\n',
     )
     right = make_run(
-        project, config='lr = 1e-3\nname = "b"\n[net]\nwidth = 3\non = false\nnest = {}\nd = {x = "@none"}\n'
+        project,
+        config='lr = 1e-3\nname = "b"\n[net]\nwidth = 3\non = false\nnest = {}\nd = {x = "@none"}\n',
     )
 
     found = diff(RunView(left), RunView(right), ("config",))
@@ -84,7 +93,13 @@ def test_metrics_differ_by_their_numbers_and_nan_equals_nan(project: Project) ->
 
 @pytest.mark.row("A84")
 def test_environments_differ_key_by_key(project: Project) -> None:
-    torch = {"version": "2.6", "cuda": "12.4", "cudnn": 90100, "deterministic": True, "devices": ["H200"]}
+    torch = {
+        "version": "2.6",
+        "cuda": "12.4",
+        "cudnn": 90100,
+        "deterministic": True,
+        "devices": ["H200"],
+    }
     one = {"python": "3.11", "torch": torch, "variables": {"OMP_NUM_THREADS": "1"}}
     other = {
         "python": "3.11",
@@ -139,7 +154,9 @@ def test_code_differs_file_by_file_with_a_unified_diff(project: Project) -> None
     assert found.config == found.metrics == ()
 
 
-def test_a_folder_that_was_copied_away_says_that_its_code_is_missing(project: Project, tmp_path: Path) -> None:
+def test_a_folder_that_was_copied_away_says_that_its_code_is_missing(
+    project: Project, tmp_path: Path
+) -> None:
     (project.root / "model.py").write_text("a = 1\n")
     left = recorded(project)
     (project.root / "model.py").write_text("a = 2\n")
@@ -176,11 +193,16 @@ def test_runs_without_code_say_so(project: Project) -> None:
     (project.root / "model.py").write_text("a = 1\n")
 
     assert diff(bare, other, ("code",)).code_missing == "No code was kept with either run."
-    assert diff(recorded(project), bare, ("code",)).code_missing == f"No code was kept with {bare.id}."
+    assert (
+        diff(recorded(project), bare, ("code",)).code_missing == f"No code was kept with {bare.id}."
+    )
 
 
 def test_only_what_is_asked_for_is_compared(project: Project) -> None:
-    left, right = make_run(project, config="a = 1"), make_run(project, config="a = 2", points={"x": [1.0]})
+    left, right = (
+        make_run(project, config="a = 1"),
+        make_run(project, config="a = 2", points={"x": [1.0]}),
+    )
 
     found = diff(RunView(left), RunView(right), ("metrics", "environment"))
 
@@ -190,4 +212,8 @@ def test_only_what_is_asked_for_is_compared(project: Project) -> None:
 
 
 def test_nested_tables_become_dotted_keys() -> None:
-    assert dict(flat({"a": {"b": {"c": 1}}, "d": "x", "e": None})) == {"a.b.c": "1", "d": "x", "e": "null"}
+    assert dict(flat({"a": {"b": {"c": 1}}, "d": "x", "e": None})) == {
+        "a.b.c": "1",
+        "d": "x",
+        "e": "null",
+    }

@@ -1,4 +1,5 @@
-"""Expressions: what they mean, what is wrong with them and where, and that printing one gives it back."""
+"""Expressions: what they mean, what is wrong with them and where, and that printing one gives it
+back."""
 
 from __future__ import annotations
 
@@ -41,11 +42,40 @@ def ids(project: Project, where: str = "", **options: object) -> str:
 def four(tmp_path_factory: pytest.TempPathFactory) -> Project:
     project = make_project(tmp_path_factory.mktemp("four"))
     best = Best(metric="loss", mode="min", value=0.1, step=3)
-    make_run(project, tag="a", points={"loss": [3, 0.5]}, config='lr = 0.1\n[model]\nhidden = 64\ntype = "m.Net"\n')
-    make_run(project, tag="b", points={"loss": [2, 0.25]}, config="lr = 0.01\n[model]\nhidden = 32\n", age_s=864_000)
-    folder = make_run(project, tag="c", points={"loss": [math.nan]}, config="flag = true\n", status="failed", best=best)
-    edit(folder, [Edit(what="label", key="good", new=True), Edit(what="note", new="Look at the ZEBRA")])
-    hold_lease(make_run(project, tag="d", ran_s=None, config='betas = [0.9, 0.99]\nlr = "auto"\n', values={"score": 7}))
+    make_run(
+        project,
+        tag="a",
+        points={"loss": [3, 0.5]},
+        config='lr = 0.1\n[model]\nhidden = 64\ntype = "m.Net"\n',
+    )
+    make_run(
+        project,
+        tag="b",
+        points={"loss": [2, 0.25]},
+        config="lr = 0.01\n[model]\nhidden = 32\n",
+        age_s=864_000,
+    )
+    folder = make_run(
+        project,
+        tag="c",
+        points={"loss": [math.nan]},
+        config="flag = true\n",
+        status="failed",
+        best=best,
+    )
+    edit(
+        folder,
+        [Edit(what="label", key="good", new=True), Edit(what="note", new="Look at the ZEBRA")],
+    )
+    hold_lease(
+        make_run(
+            project,
+            tag="d",
+            ran_s=None,
+            config='betas = [0.9, 0.99]\nlr = "auto"\n',
+            values={"score": 7},
+        )
+    )
     return project
 
 
@@ -89,7 +119,9 @@ def four(tmp_path_factory: pytest.TempPathFactory) -> Project:
         ("tag = a or tag = b and tag = c", "a"),
     ],
 )
-def test_an_expression_selects_the_runs_that_it_is_true_for(four: Project, where: str, expected: str | None) -> None:
+def test_an_expression_selects_the_runs_that_it_is_true_for(
+    four: Project, where: str, expected: str | None
+) -> None:
     if expected is None:
         with pytest.raises(InputError):
             ids(four, where)
@@ -121,10 +153,30 @@ def test_recent_leaves_out_what_is_older(four: Project) -> None:
 @pytest.mark.parametrize(
     ("text", "what", "mark", "fix"),
     [
-        ("train/los < 1", "no run has anything called `train/los`", "train/los", "did you mean `train/loss`?"),
-        ("lr < 1 and modle.width = 3", "called `modle.width`", "modle.width", "did you mean `model.width`?"),
-        ("valid/acc.median > 1", "a metric has no `median`", "valid/acc.median", ".last, .min, .max"),
-        ("status = finishd", "no run can have the status `finishd`", "finishd", "did you mean `finished`?"),
+        (
+            "train/los < 1",
+            "no run has anything called `train/los`",
+            "train/los",
+            "did you mean `train/loss`?",
+        ),
+        (
+            "lr < 1 and modle.width = 3",
+            "called `modle.width`",
+            "modle.width",
+            "did you mean `model.width`?",
+        ),
+        (
+            "valid/acc.median > 1",
+            "a metric has no `median`",
+            "valid/acc.median",
+            ".last, .min, .max",
+        ),
+        (
+            "status = finishd",
+            "no run can have the status `finishd`",
+            "finishd",
+            "did you mean `finished`?",
+        ),
         ("lr <", "a value is expected here, not the end", " ", ""),
         ("lr < 1 lr", "`lr` is not expected here", "lr", "`and` or `or`"),
         ("(lr < 1", "a `)` is missing before the end", " ", ""),
@@ -141,7 +193,9 @@ def test_recent_leaves_out_what_is_older(four: Project) -> None:
         ("", "the expression is empty", " ", "valid/loss < 0.3"),
     ],
 )
-def test_a_mistake_is_shown_at_its_place_with_what_to_do(text: str, what: str, mark: str, fix: str) -> None:
+def test_a_mistake_is_shown_at_its_place_with_what_to_do(
+    text: str, what: str, mark: str, fix: str
+) -> None:
     with pytest.raises(InputError) as caught:
         parse(text, NAMES)
 
@@ -165,7 +219,9 @@ def test_a_mistake_in_a_long_expression_is_shown_on_one_line() -> None:
     assert line[carets.index("^") - 7 :].startswith("nothing")
 
 
-@pytest.mark.parametrize("text", ["(" * 5000 + "lr", "not " * 5000 + "lr", " and ".join(["lr"] * 5000)])
+@pytest.mark.parametrize(
+    "text", ["(" * 5000 + "lr", "not " * 5000 + "lr", " and ".join(["lr"] * 5000)]
+)
 def test_an_expression_without_end_is_refused_and_not_followed(text: str) -> None:
     with pytest.raises(InputError, match=f"more than {MAX_TERMS} parts"):
         parse(text, NAMES)
@@ -180,19 +236,29 @@ numeric = st.sampled_from(
         Field("metric", "valid/acc", "max"),
     ]
 )
-textual = st.sampled_from([Field("run", "tag"), Field("label"), Field("note"), Field("desc"), Field("run", "folder")])
-anything = st.sampled_from([Field("config", key) for key in NAMES.config] + [Field("result", "score")])
+textual = st.sampled_from(
+    [Field("run", "tag"), Field("label"), Field("note"), Field("desc"), Field("run", "folder")]
+)
+anything = st.sampled_from(
+    [Field("config", key) for key in NAMES.config] + [Field("result", "score")]
+)
 orders = st.sampled_from(["=", "!=", "<", "<=", ">", ">="])
 leaves = (
     st.builds(Compared, numeric, orders, numbers)
     | st.builds(Compared, textual, st.sampled_from(["=", "!=", "~", "!~"]), texts)
     | st.builds(Compared, anything, orders, numbers | texts | st.booleans())
-    | st.builds(OneOf, anything, st.lists(numbers | texts | st.booleans(), min_size=1, max_size=3).map(tuple))
+    | st.builds(
+        OneOf,
+        anything,
+        st.lists(numbers | texts | st.booleans(), min_size=1, max_size=3).map(tuple),
+    )
     | st.builds(Has, anything | numeric | textual)
 )
 conditions = st.recursive(
     leaves,
-    lambda inner: st.builds(Both, inner, inner) | st.builds(Either, inner, inner) | st.builds(Not, inner),
+    lambda inner: (
+        st.builds(Both, inner, inner) | st.builds(Either, inner, inner) | st.builds(Not, inner)
+    ),
     max_leaves=8,
 )
 
@@ -203,20 +269,28 @@ def test_a_condition_that_is_shown_parses_to_itself(condition: Condition) -> Non
 
 
 @pytest.mark.slow
-def test_ten_thousand_runs_are_asked_without_opening_one(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ten_thousand_runs_are_asked_without_opening_one(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
     make_many(project, 10_000, "[model]\nwidth = {i}\n")
     assert len(list_runs(project).rows) == 10_000
     opened: list[Path] = []
     monkeypatch.setattr(run_file, "read", lambda folder: opened.append(folder))
 
-    found = list_runs(project, where="loss < 600 and model.width >= 500 and status = finished", columns=["model.width"])
+    found = list_runs(
+        project,
+        where="loss < 600 and model.width >= 500 and status = finished",
+        columns=["model.width"],
+    )
 
     assert sorted(cells["model.width"] for cells in found.cells) == list(range(500, 600))
     assert opened == []
 
 
 @pytest.mark.slow
-def test_runs_are_asked_for_while_sixteen_processes_record_others_and_nothing_is_lost(project: Project) -> None:
+def test_runs_are_asked_for_while_sixteen_processes_record_others_and_nothing_is_lost(
+    project: Project,
+) -> None:
     program = (
         "import sys, assay\n"
         "for i in range(2):\n"
@@ -224,9 +298,14 @@ def test_runs_are_asked_for_while_sixteen_processes_record_others_and_nothing_is
         "        for step in range(50): run.log({'loss': i + 1 / (step + 1)}, step)\n"
     )
     variables = {**os.environ, "PYTHONPATH": str(SRC)}
-    processes = [subprocess.Popen([sys.executable, "-c", program, str(project.root)], env=variables) for _ in range(16)]
+    processes = [
+        subprocess.Popen([sys.executable, "-c", program, str(project.root)], env=variables)
+        for _ in range(16)
+    ]
     while any(process.poll() is None for process in processes):
         list_runs(project, where="age < 1d and (status = running or status = finished)")
 
     assert [process.wait() for process in processes] == [0] * 16
-    assert len(list_runs(project, where="i = 1 and loss.count = 50 and status = finished").rows) == 16
+    assert (
+        len(list_runs(project, where="i = 1 and loss.count = 50 and status = finished").rows) == 16
+    )

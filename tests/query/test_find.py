@@ -38,12 +38,22 @@ def test_a_run_is_found_by_id_prefix_tag_folder_name_and_path(project: Project) 
     folder = make_run(project, id="kq3f7abc", tag="MNIST CNN")
     make_run(project, id="kz3f7abc", tag="other")
 
-    for address in ("kq3f7abc", "kq3", "KQ3F", "MNIST CNN", folder.name, str(folder), f"{folder}/checkpoints/.."):
+    for address in (
+        "kq3f7abc",
+        "kq3",
+        "KQ3F",
+        "MNIST CNN",
+        folder.name,
+        str(folder),
+        f"{folder}/checkpoints/..",
+    ):
         (folder / "checkpoints").mkdir(exist_ok=True)
         assert find_run(address, project).id == "kq3f7abc", address
 
 
-def test_a_path_is_found_from_anywhere_and_from_inside(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_path_is_found_from_anywhere_and_from_inside(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = make_run(project, id="kq3f7abc")
     inside = make_checkpoint(folder, 3)
     monkeypatch.chdir(folder.parent)
@@ -83,17 +93,23 @@ def test_a_tag_of_tests_only_is_found_too(project: Project) -> None:
     assert find_run("check", project).id == "aaaaaaaa"
 
 
-def test_last_is_the_newest_training_run_and_counts_back(project: Project, refused: Refused) -> None:
+def test_last_is_the_newest_training_run_and_counts_back(
+    project: Project, refused: Refused
+) -> None:
     for i, age in enumerate((300, 200, 100)):
         make_run(project, age_s=age, id="abc"[i] * 8)
     make_run(project, age_s=1, id="dddddddd", kind="test")
 
-    assert [find_run(address, project).id[0] for address in ("last", "last-0", "last-1", "last-2")] == list("ccba")
+    assert [
+        find_run(address, project).id[0] for address in ("last", "last-0", "last-1", "last-2")
+    ] == list("ccba")
     assert "There is no run `last-3`.\n" in refused("last-3")
     assert "there are 3 runs" in refused("last-3")
 
 
-def test_the_beginning_of_an_id_must_be_long_enough_and_of_one_run(project: Project, refused: Refused) -> None:
+def test_the_beginning_of_an_id_must_be_long_enough_and_of_one_run(
+    project: Project, refused: Refused
+) -> None:
     make_run(project, id="abcdefgh", tag="one")
     make_run(project, id="abcdefgi", tag="two")
 
@@ -117,7 +133,9 @@ def test_what_is_not_there_names_what_is(project: Project, refused: Refused) -> 
     assert "There is no run `./nowhere`" in refused("./nowhere")
 
 
-def test_the_best_run_is_by_the_recorded_mode_or_the_one_that_is_said(project: Project, refused: Refused) -> None:
+def test_the_best_run_is_by_the_recorded_mode_or_the_one_that_is_said(
+    project: Project, refused: Refused
+) -> None:
     best = Best(metric="acc", mode="max", value=0.9, step=1)
     make_run(project, id="aaaaaaaa", points={"acc": [0.5, 0.9], "loss": [3.0]}, best=best)
     make_run(project, id="bbbbbbbb", points={"acc": [0.8, math.nan], "loss": [1.0]})
@@ -127,7 +145,9 @@ def test_the_best_run_is_by_the_recorded_mode_or_the_one_that_is_said(project: P
     def best_of(metric: str) -> str:
         return find_run(f"best:{metric}", project).id[0]
 
-    assert [best_of(m) for m in ("acc", "acc:max", "acc:min", "loss:min", "loss:max", "a:b:min")] == list("aaabad")
+    assert [
+        best_of(m) for m in ("acc", "acc:max", "acc:min", "loss:min", "loss:max", "a:b:min")
+    ] == list("aaabad")
     assert "No run says whether small or large is good" in refused("best:loss")
     assert "write `best:loss:min` or `best:loss:max`" in refused("best:loss")
     assert "did you mean `loss`" in refused("best:los:min")
@@ -135,9 +155,13 @@ def test_the_best_run_is_by_the_recorded_mode_or_the_one_that_is_said(project: P
     assert "never a number" in refused("best:void:min")
 
 
-def test_runs_that_disagree_on_what_is_best_must_be_told(project: Project, refused: Refused) -> None:
+def test_runs_that_disagree_on_what_is_best_must_be_told(
+    project: Project, refused: Refused
+) -> None:
     for mode in ("min", "max"):
-        make_run(project, points={"acc": [1.0]}, best=Best(metric="acc", mode=mode, value=1.0, step=1))
+        make_run(
+            project, points={"acc": [1.0]}, best=Best(metric="acc", mode=mode, value=1.0, step=1)
+        )
 
     assert "Some runs want it small and some large" in refused("best:acc")
 
@@ -157,7 +181,14 @@ def test_a_checkpoint_is_found_by_step_name_best_and_latest(project: Project) ->
         assert run.id == "kq3f7abc"
         return path.name[-2:]
 
-    addresses = ("last@10", "last@latest", "last", "kq3@best", "last@step-000000020", f"{folder}@000000020")
+    addresses = (
+        "last@10",
+        "last@latest",
+        "last",
+        "kq3@best",
+        "last@step-000000020",
+        f"{folder}@000000020",
+    )
     assert [found(address) for address in addresses] == ["10", "20", "20", "10", "20", "20"]
     assert find_checkpoint("last", project, default="best")[1].name == "step-000000010"
 
@@ -199,7 +230,9 @@ def test_a_checkpoint_of_a_view_is_asked_for_directly(project: Project) -> None:
     assert checkpoint_of(RunView(view.path), "7").step == 7
 
 
-def test_without_a_project_the_way_to_one_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_project_the_way_to_one_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
 
     with pytest.raises(InputError, match="`assay init` makes this folder one"):
@@ -207,7 +240,9 @@ def test_without_a_project_the_way_to_one_is_said(tmp_path: Path, monkeypatch: p
     assert projects_here() == []
 
 
-def test_the_project_is_the_one_around_the_working_directory(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_project_is_the_one_around_the_working_directory(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
     inside = project.root / "src" / "deep"
     inside.mkdir(parents=True)
     monkeypatch.chdir(inside)

@@ -26,7 +26,13 @@ SRC = Path(__file__).resolve().parents[2] / "src"
 def three(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
     monkeypatch.chdir(project.root)
     for i in range(3):
-        make_run(project, tag=f"t{i}", age_s=100 - i, points={"loss": [3.0, i]} if i else {}, config=f"width = {i}\n")
+        make_run(
+            project,
+            tag=f"t{i}",
+            age_s=100 - i,
+            points={"loss": [3.0, i]} if i else {},
+            config=f"width = {i}\n",
+        )
     return project
 
 
@@ -64,7 +70,9 @@ class Frame:
 
 
 def test_a_table_becomes_a_frame(three: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pandas", SimpleNamespace(DataFrame=Frame, Index=lambda ids, name: ids))
+    monkeypatch.setitem(
+        sys.modules, "pandas", SimpleNamespace(DataFrame=Frame, Index=lambda ids, name: ids)
+    )
     table = assay.runs(sort="created", columns=["tag", "loss", "width"])
 
     frame = table.to_pandas("loss", "width")
@@ -74,7 +82,9 @@ def test_a_table_becomes_a_frame(three: Project, monkeypatch: pytest.MonkeyPatch
     assert frame["width"].tolist() == [0.0, 1.0, 2.0]
 
 
-def test_without_pandas_the_way_out_is_said(three: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_pandas_the_way_out_is_said(
+    three: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
 
     with pytest.raises(InputError, match="needs pandas"):
@@ -94,7 +104,9 @@ def test_a_notebook_gets_a_table_that_no_tag_can_break(project: Project) -> None
 def test_notes_are_found_by_their_words_and_their_history_is_kept(project: Project) -> None:
     folder = make_run(project, tag="a")
     make_run(project, tag="b")
-    edit(folder, [Edit(what="note", new="first thought"), Edit(what="note", new="Größer is better")])
+    edit(
+        folder, [Edit(what="note", new="first thought"), Edit(what="note", new="Größer is better")]
+    )
 
     assert [run.tag for run in assay.runs(grep="größer", project=project)] == ["a"]
     assert [run.tag for run in assay.runs(grep="THOUGHT first", project=project)] == ["a"]

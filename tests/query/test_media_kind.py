@@ -41,7 +41,10 @@ def test_a_lossless_and_an_animated_webp_have_their_sizes_elsewhere() -> None:
         (b"\x1a\x45\xdf\xa3", "video/webm"),
         (b"RIFF\0\0\0\0WEBP", "image/webp"),
         (b"\xff\xd8\xff", "image/jpeg"),
-        (b"<svg onload=alert(1)>", "text/plain; charset=utf-8"),  # shown as what it says, never as a picture or page
+        (
+            b"<svg onload=alert(1)>",
+            "text/plain; charset=utf-8",
+        ),  # shown as what it says, never as a picture or page
         ("grün".encode()[:3], "text/plain; charset=utf-8"),  # cut inside of a character
         (b"\x80\x04\x95\0", "application/octet-stream"),
         (b"\xfe\xfe\xfe\xfe\xfe", "application/octet-stream"),
@@ -50,13 +53,17 @@ def test_a_lossless_and_an_animated_webp_have_their_sizes_elsewhere() -> None:
 def test_a_head_is_what_it_begins_with(head: bytes, content_type: str) -> None:
     assert media_of(head).content_type == content_type
     assert media_of(head).kind == (
-        content_type.split("/")[0] if content_type[0] in "aiv" and "octet" not in content_type else ""
+        content_type.split("/")[0]
+        if content_type[0] in "aiv" and "octet" not in content_type
+        else ""
     )
 
 
 @given(
     st.binary(max_size=64),
-    st.sampled_from([b"", b"\x89PNG\r\n\x1a\n", b"GIF89a", b"\xff\xd8\xff", b"RIFF\0\0\0\0WEBPVP8X"]),
+    st.sampled_from(
+        [b"", b"\x89PNG\r\n\x1a\n", b"GIF89a", b"\xff\xd8\xff", b"RIFF\0\0\0\0WEBPVP8X"]
+    ),
 )
 def test_no_bytes_break_it(rest: bytes, start: bytes) -> None:
     media = media_of(start + rest)

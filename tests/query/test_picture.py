@@ -19,11 +19,15 @@ from assay.query.picture import decoded, picture
 from assay.record.media import png, stretched
 
 
-def png_of(image: np.ndarray, filters: list[int], kind: int, *, depth: int = 8, interlaced: int = 0) -> bytes:
+def png_of(
+    image: np.ndarray, filters: list[int], kind: int, *, depth: int = 8, interlaced: int = 0
+) -> bytes:
     """A PNG whose lines are filtered as asked, the standard's formulas spelled out once more."""
 
     def chunk(name: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+        return (
+            struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+        )
 
     height, width, channels = image.shape
     lines, flat = b"", image.reshape(height, width * channels).astype(int)
@@ -45,7 +49,10 @@ def png_of(image: np.ndarray, filters: list[int], kind: int, *, depth: int = 8, 
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + parts + chunk(b"IEND", b"")
 
 
-@given(arrays(np.uint8, st.tuples(st.integers(1, 6), st.integers(1, 6), st.just(4))), st.permutations(range(5)))
+@given(
+    arrays(np.uint8, st.tuples(st.integers(1, 6), st.integers(1, 6), st.just(4))),
+    st.permutations(range(5)),
+)
 def test_every_filter_of_png_is_undone(image: np.ndarray, filters: list[int]) -> None:
     assert np.array_equal(decoded(png_of(image, filters, 6)), image[:, :, :3])
     assert np.array_equal(decoded(png_of(image[:, :, :3], filters, 2)), image[:, :, :3])
@@ -57,7 +64,11 @@ def test_every_filter_of_png_is_undone(image: np.ndarray, filters: list[int]) ->
 def test_what_is_no_such_file_is_refused() -> None:
     image = np.zeros((2, 2, 1), np.uint8)
 
-    for data in (png_of(image, [0], 3), png_of(image, [0], 0, depth=16), png_of(image, [0], 0, interlaced=1)):
+    for data in (
+        png_of(image, [0], 3),
+        png_of(image, [0], 0, depth=16),
+        png_of(image, [0], 0, interlaced=1),
+    ):
         with pytest.raises(InputError, match="cannot be drawn here"):
             decoded(data)
     with pytest.raises(InputError, match="no PNG file"):
@@ -70,7 +81,10 @@ def test_two_pixels_are_one_character_and_the_room_is_kept() -> None:
     image[2, 0] = (10, 20, 30)
 
     assert picture(png(image), width=80, height=24, color=False) == ["███", "   "]
-    first, second = (for_terminal(line, color=True) for line in picture(png(image), width=80, height=24, color=True))
+    first, second = (
+        for_terminal(line, color=True)
+        for line in picture(png(image), width=80, height=24, color=True)
+    )
     assert first == "\x1b[38;2;255;255;255;48;2;255;255;255m▀\x1b[0m" * 3
     assert second.startswith("\x1b[38;2;10;20;30;48;2;0;0;0m▀")
     wide = picture(png(np.zeros((90, 400, 3), np.uint8)), width=40, height=10, color=False)

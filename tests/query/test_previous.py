@@ -30,7 +30,10 @@ def test_changed_keys_and_files_since_the_run_before_are_one_line(project: Proje
 
     second = recorded(project, "[optimizer]\nlr = 0.02\n")
 
-    assert since_previous(second) == f"vs previous run {first.id}: lr 0.01->0.02, 1 file changed (model.py)"
+    assert (
+        since_previous(second)
+        == f"vs previous run {first.id}: lr 0.01->0.02, 1 file changed (model.py)"
+    )
     third = recorded(project, "[optimizer]\nlr = 0.02\n")
     assert since_previous(third) == f"vs previous run {second.id}: config and code are the same"
     assert since_previous(first) == ""

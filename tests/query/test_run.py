@@ -20,7 +20,9 @@ from run_folders import SECOND, edit, hold_lease, make_checkpoint, make_run
 
 
 def test_a_run_recorded_by_a_script_shows_all_of_itself(project: Project) -> None:
-    with start("größer", {"optimizer": {"lr": 0.5}}, "A first try.\n\nWith care.", project=project) as run:
+    with start(
+        "größer", {"optimizer": {"lr": 0.5}}, "A first try.\n\nWith care.", project=project
+    ) as run:
         for step in range(1, 4):
             run.log({"loss": 1 / step, "acc": step}, step=step)
         run.artifact(b"picture", "plot.png")
@@ -67,7 +69,9 @@ def test_a_run_whose_process_is_gone_was_killed(project: Project) -> None:
     assert view.duration_s == pytest.approx(40)
 
 
-def test_a_run_without_an_end_and_without_a_lease_was_killed_here_and_is_unknown_elsewhere(project: Project) -> None:
+def test_a_run_without_an_end_and_without_a_lease_was_killed_here_and_is_unknown_elsewhere(
+    project: Project,
+) -> None:
     here = make_run(project, ran_s=None)
     elsewhere = make_run(project, ran_s=None, attempts=())
     (elsewhere / "metrics.bin").unlink()
@@ -139,7 +143,10 @@ def test_edits_are_merged_and_the_record_stays(project: Project) -> None:
 
 
 def test_checkpoints_are_in_the_order_of_steps_and_what_is_none_says_why(project: Project) -> None:
-    folder = make_run(project, best=Best(metric="acc", mode="max", value=1.0, step=900, checkpoint="step-000000900"))
+    folder = make_run(
+        project,
+        best=Best(metric="acc", mode="max", value=1.0, step=900, checkpoint="step-000000900"),
+    )
     for step in (1_000_000_000, 900, 20):
         make_checkpoint(folder, step)
     make_checkpoint(folder, 50, name="step-000000050.tmp")
@@ -197,7 +204,13 @@ def test_an_empty_run_has_nothing_and_says_so_without_failing(project: Project) 
 
     view = RunView(folder)
 
-    assert (view.config_text, view.desc, view.log_text, view.notes, view.events) == ("", "", "", [], [])
+    assert (view.config_text, view.desc, view.log_text, view.notes, view.events) == (
+        "",
+        "",
+        "",
+        [],
+        [],
+    )
     assert (view.checkpoints, view.artifacts, view.metrics, view.best) == ([], (), [], None)
     assert (view.code, dict(view.environment), plain(view.config)) == (Code(), {}, {})
     assert view.duration_s == 0

@@ -23,7 +23,11 @@ from run_folders import SECOND, edit, hold_lease, make_project, make_run, summar
 
 
 def cells(line: str) -> int:
-    return sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in line if not unicodedata.combining(c))
+    return sum(
+        2 if unicodedata.east_asian_width(c) in "WF" else 1
+        for c in line
+        if not unicodedata.combining(c)
+    )
 
 
 def column(project: Project, name: str, **options: object) -> list[object]:
@@ -34,7 +38,13 @@ def column(project: Project, name: str, **options: object) -> list[object]:
 def test_a_list_reads_well_at_eighty_columns(project: Project) -> None:
     best = Best(metric="valid/acc", mode="max", value=0.98765432, step=3)
     make_run(project, id="aaaaaaaa", tag="mnist-cnn", age_s=7300, ran_s=72, best=best)
-    make_run(project, id="bbbbbbbb", tag="a-much-longer-tag-that-nobody-can-read", age_s=200_000, ran_s=7500)
+    make_run(
+        project,
+        id="bbbbbbbb",
+        tag="a-much-longer-tag-that-nobody-can-read",
+        age_s=200_000,
+        ran_s=7500,
+    )
     make_run(project, id="cccccccc", tag="", status="failed", age_s=100, ran_s=4.2)
 
     assert list_runs(project).text(width=80) == [
@@ -43,7 +53,9 @@ def test_a_list_reads_well_at_eighty_columns(project: Project) -> None:
         "finished  mnist-cnn           aaaaaaaa  valid/acc 0.98765  1 min 12 s    2 h ago",
         "finished  a-much-lo…can-read  bbbbbbbb  -                   2 h 5 min    2 d ago",
     ]
-    assert "a-much-longer-tag-that-nobody-can-read" in "\n".join(list_runs(project).text(width=None))
+    assert "a-much-longer-tag-that-nobody-can-read" in "\n".join(
+        list_runs(project).text(width=None)
+    )
 
 
 def test_the_newest_comes_first_and_tests_only_on_request(project: Project) -> None:
@@ -87,7 +99,13 @@ def test_results_of_any_kind_can_be_a_column_and_be_sorted(project: Project) -> 
 
     assert column(project, "result", sort="tag") == ["text", 3, [1], {"x": 1}]
     assert len(column(project, "tag", sort="result")) == 4
-    assert list_runs(project, columns=["result"], sort="tag").text() == ["result", "text", "3", "[1]", '{"x":1}']
+    assert list_runs(project, columns=["result"], sort="tag").text() == [
+        "result",
+        "text",
+        "3",
+        "[1]",
+        '{"x":1}',
+    ]
 
 
 def test_every_column_has_something_to_say(project: Project) -> None:
@@ -101,15 +119,33 @@ def test_every_column_has_something_to_say(project: Project) -> None:
         attempt={"reason": "no\nmore", "to_step": 7, "config_hash": "c" * 64},
     )
     edit(folder, [Edit(what="label", key="paper", new=True), Edit(what="label", key="x", new=True)])
-    edit(folder, [Edit(what="note", new="older"), Edit(what="note", new="newer\nline"), Edit(what="tag", new="other")])
+    edit(
+        folder,
+        [
+            Edit(what="note", new="older"),
+            Edit(what="note", new="newer\nline"),
+            Edit(what="tag", new="other"),
+        ],
+    )
     names = [*COLUMNS, "acc", "acc.min", "acc.mean", "acc.count"]
 
     (row,) = list_runs(project, columns=names).cells
-    shown = dict(zip(names, list_runs(project, columns=names).lines(width=None)[1][0].split("  "), strict=False))
+    shown = dict(
+        zip(
+            names,
+            list_runs(project, columns=names).lines(width=None)[1][0].split("  "),
+            strict=False,
+        )
+    )
 
     assert row["labels"] == ["paper", "x"]
     assert (row["note"], row["tag"], row["reason"]) == ("newer\nline", "other", "no\nmore")
-    assert (row["step"], row["attempts"], row["config"], row["parent"]) == (7, 1, "c" * 16, "bbbbbbbb@3")
+    assert (row["step"], row["attempts"], row["config"], row["parent"]) == (
+        7,
+        1,
+        "c" * 16,
+        "bbbbbbbb@3",
+    )
     assert (row["acc"], row["acc.min"], row["acc.mean"], row["acc.count"]) == (0.5, 0.25, 0.375, 2)
     assert row["best"] == {"metric": "acc", "mode": "max", "value": 0.5, "step": 2}
     assert (row["folder"], row["project"]) == (str(folder), str(project.root))
@@ -187,7 +223,9 @@ def test_programs_get_json_with_words_for_what_json_lacks(project: Project) -> N
     assert len(list_runs(project).to_json().split("\n")) == 3
 
 
-@pytest.mark.parametrize("tag", ["=cmd|' /C calc'!A0", "+1+1", "-2+3", "@SUM(A1)", "\tx", "\rx", "=1"])
+@pytest.mark.parametrize(
+    "tag", ["=cmd|' /C calc'!A0", "+1+1", "-2+3", "@SUM(A1)", "\tx", "\rx", "=1"]
+)
 def test_a_tag_is_no_formula_in_a_spreadsheet(project: Project, tag: str) -> None:
     make_run(project, tag=tag)
 
@@ -206,8 +244,16 @@ def test_a_number_in_a_spreadsheet_stays_a_number(project: Project, tag: str) ->
 
 
 def test_csv_has_a_head_and_splits_the_best(project: Project) -> None:
-    make_run(project, tag='a,"b"', best=Best(metric="acc", mode="max", value=0.25, step=1), values={"r": {"x": 1}})
-    edit(make_run(project, tag="c"), [Edit(what="label", key="x", new=True), Edit(what="label", key="y", new=True)])
+    make_run(
+        project,
+        tag='a,"b"',
+        best=Best(metric="acc", mode="max", value=0.25, step=1),
+        values={"r": {"x": 1}},
+    )
+    edit(
+        make_run(project, tag="c"),
+        [Edit(what="label", key="x", new=True), Edit(what="label", key="y", new=True)],
+    )
 
     table = list_runs(project, columns=["tag", "best", "labels", "r"], sort="tag")
 
@@ -218,9 +264,15 @@ def test_csv_has_a_head_and_splits_the_best(project: Project) -> None:
     ]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=50)
-@given(tag=st.text(st.characters(exclude_categories=["Cs"]), max_size=60), width=st.integers(60, 120))
-def test_no_tag_breaks_the_lines_or_their_width(tmp_path_factory: pytest.TempPathFactory, tag: str, width: int) -> None:
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=50
+)
+@given(
+    tag=st.text(st.characters(exclude_categories=["Cs"]), max_size=60), width=st.integers(60, 120)
+)
+def test_no_tag_breaks_the_lines_or_their_width(
+    tmp_path_factory: pytest.TempPathFactory, tag: str, width: int
+) -> None:
     project = make_project(tmp_path_factory.mktemp("p"))
     make_run(project, tag=tag, summaries={"loss": summary(1.0)})
 

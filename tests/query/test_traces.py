@@ -14,20 +14,30 @@ from assay.query.traces import ABSENT, TracedStep, align
 Entry = tuple[Phase, str, str, int]
 
 
-def traced(*entries: Entry, step: int = 1, level: Level = "full", kind: SiteKind = "operation") -> TracedStep:
+def traced(
+    *entries: Entry, step: int = 1, level: Level = "full", kind: SiteKind = "operation"
+) -> TracedStep:
     """A step with these fingerprints: phase, module, name, number."""
     seen: dict[tuple[str, str, str], int] = {}
     digests = []
     for i, (phase, module, name, number) in enumerate(entries):
         occurrence = seen[phase, module, name] = seen.get((phase, module, name), -1) + 1
-        site = Site(id=i, phase=phase, module=module, name=name, dtype="float32", shape=(2,), kind=kind)
+        site = Site(
+            id=i, phase=phase, module=module, name=name, dtype="float32", shape=(2,), kind=kind
+        )
         digests.append(Digest(step, site, occurrence, number))
     return TracedStep(step, level, "crc32", tuple(digests))
 
 
-def named(left: Sequence[TracedStep], right: Sequence[TracedStep]) -> tuple[int, str, str, str, str] | None:
+def named(
+    left: Sequence[TracedStep], right: Sequence[TracedStep]
+) -> tuple[int, str, str, str, str] | None:
     first = align(iter(left), iter(right)).difference
-    return None if first is None else (first.step, first.module, first.op or first.name, first.left, first.right)
+    return (
+        None
+        if first is None
+        else (first.step, first.module, first.op or first.name, first.left, first.right)
+    )
 
 
 MM: Entry = ("forward", "a", "mm", 1)
@@ -67,12 +77,17 @@ def test_an_operation_that_only_one_has_comes_before_what_it_changed(is_left: bo
 def test_phases_and_steps_that_only_one_traced_are_no_difference() -> None:
     grad: Entry = ("backward", "a", "weight.grad", 5)
 
-    assert named([traced(MM), traced(MM, step=2)], [traced(MM, grad), traced(other(MM), step=3)]) is None
+    assert (
+        named([traced(MM), traced(MM, step=2)], [traced(MM, grad), traced(other(MM), step=3)])
+        is None
+    )
 
 
 def test_operations_are_left_out_where_only_one_has_them() -> None:
     loss: Entry = ("loss", "", "loss", 7)
-    full = TracedStep(1, "full", "crc32", (*traced(MM).digests, *traced(loss, kind="tensor").digests))
+    full = TracedStep(
+        1, "full", "crc32", (*traced(MM).digests, *traced(loss, kind="tensor").digests)
+    )
 
     assert named([full], [traced(loss, level="default", kind="tensor")]) is None
 
@@ -87,7 +102,12 @@ def test_fingerprints_of_other_kinds_are_not_compared() -> None:
 
 
 ENTRIES = st.lists(
-    st.tuples(st.sampled_from(["data", "forward", "backward"]), st.sampled_from("ab"), st.just("x"), st.integers(0, 3)),
+    st.tuples(
+        st.sampled_from(["data", "forward", "backward"]),
+        st.sampled_from("ab"),
+        st.just("x"),
+        st.integers(0, 3),
+    ),
     max_size=8,
 )
 

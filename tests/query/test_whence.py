@@ -27,7 +27,9 @@ def with_checkpoint(project: Project, tag: str, step: int, data: bytes) -> Path:
 
 
 @pytest.mark.row("C47")
-def test_a_copy_of_a_checkpoint_is_found_with_its_run_and_step(project: Project, tmp_path: Path) -> None:
+def test_a_copy_of_a_checkpoint_is_found_with_its_run_and_step(
+    project: Project, tmp_path: Path
+) -> None:
     with_checkpoint(project, "other", 5, b"other weights")
     path = with_checkpoint(project, "mine", 100, b"weights")
     copy = tmp_path / "renamed.ckpt"
@@ -52,8 +54,12 @@ def test_artifacts_and_code_are_found_too(project: Project, tmp_path: Path) -> N
     picture.write_bytes(b"a picture")
     code.write_text("x = 1\n")
 
-    assert [(each.run.tag, each.name) for each in find_origins(picture, [project])] == [("first", "plots/a.png")]
-    assert [(e.run.tag, e.what, e.name) for e in find_origins(code, [project])] == [("first", "code", "model.py")]
+    assert [(each.run.tag, each.name) for each in find_origins(picture, [project])] == [
+        ("first", "plots/a.png")
+    ]
+    assert [(e.run.tag, e.what, e.name) for e in find_origins(code, [project])] == [
+        ("first", "code", "model.py")
+    ]
     assert [each.name for each in find_by_name("png", [project])] == ["plots/a.png"]
 
 
@@ -73,7 +79,9 @@ def test_a_damaged_run_hides_no_other(project: Project, tmp_path: Path) -> None:
 
 
 @pytest.mark.row("C47", "S-C9")
-def test_a_file_of_a_watched_folder_is_found_by_name_and_by_content(project: Project, tmp_path: Path) -> None:
+def test_a_file_of_a_watched_folder_is_found_by_name_and_by_content(
+    project: Project, tmp_path: Path
+) -> None:
     with RunRecorder.start(project, tag="mine") as run:
         (run.watch("save", [".ckpt"]) / "1.ckpt").write_bytes(b"weights")
     with RunRecorder.start(project, tag="other"):

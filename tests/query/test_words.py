@@ -58,7 +58,17 @@ def test_an_age_is_one_unit_and_a_date_when_it_is_long() -> None:
 
 def test_numbers_are_short_and_whole_ones_whole() -> None:
     numbers = (0.1, 1 / 3, 1e-9, 123456.0, 1e20, float("nan"), float("-inf"), -0.5, 0.0)
-    assert [number(x) for x in numbers] == ["0.1", "0.33333", "1e-09", "123456", "1e+20", "nan", "-inf", "-0.5", "0"]
+    assert [number(x) for x in numbers] == [
+        "0.1",
+        "0.33333",
+        "1e-09",
+        "123456",
+        "1e+20",
+        "nan",
+        "-inf",
+        "-0.5",
+        "0",
+    ]
 
 
 def test_sizes_are_in_units_of_a_thousand() -> None:

@@ -40,7 +40,11 @@ def python(text: str, project: Project, **pipes: object) -> subprocess.Popen[str
     return subprocess.Popen(
         [sys.executable, "-c", BEGIN + text],
         cwd=project.root,
-        env={**os.environ, "PYTHONPATH": str(SRC), "PYTHONUNBUFFERED": ""},  # unbuffered, a line is several writes
+        env={
+            **os.environ,
+            "PYTHONPATH": str(SRC),
+            "PYTHONUNBUFFERED": "",
+        },  # unbuffered, a line is several writes
         text=True,
         **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **pipes},  # type: ignore[arg-type]
     )
@@ -51,14 +55,17 @@ def output(project: Project, *, of: int = -1) -> str:
 
 
 def settled(project: Project, end: str) -> str:
-    """The output once it ends like this: after a kill, the rest is still on its way for a moment."""
+    """The output once it ends like this: after a kill, the rest is still on its way for a
+    moment."""
     until = time.monotonic() + 100
     while not (text := output(project)).endswith(end) and time.monotonic() < until:
         time.sleep(0.02)
     return text
 
 
-def test_all_that_is_printed_is_shown_and_kept_children_and_c_code_included(project: Project) -> None:
+def test_all_that_is_printed_is_shown_and_kept_children_and_c_code_included(
+    project: Project,
+) -> None:
     script = python(
         """
 with assay.start() as run:
@@ -75,7 +82,9 @@ print("after the run")
     assert output(project) == "python\nchild\nbelow python\n"
 
 
-def test_what_is_printed_after_the_folder_has_vanished_is_shown_all_the_same(project: Project) -> None:
+def test_what_is_printed_after_the_folder_has_vanished_is_shown_all_the_same(
+    project: Project,
+) -> None:
     script = python(
         """
 import shutil
@@ -91,10 +100,14 @@ raise ValueError("and this")
     assert (script.returncode, out) == (1, "still here\n")
     assert "ValueError: and this" in errors
     assert errors.count("Traceback") == 1
-    assert errors.splitlines()[-1].startswith("The folder of this run is gone. Nothing is recorded any more. (")
+    assert errors.splitlines()[-1].startswith(
+        "The folder of this run is gone. Nothing is recorded any more. ("
+    )
 
 
-def test_the_two_ways_out_stay_apart_on_the_console_and_come_together_in_the_file(project: Project) -> None:
+def test_the_two_ways_out_stay_apart_on_the_console_and_come_together_in_the_file(
+    project: Project,
+) -> None:
     script = python(
         """
 with assay.start() as run:
@@ -185,7 +198,9 @@ with assay.start() as run:
     assert output(project) == "True True 40\nto stderr\nagain\n"
 
 
-def test_of_two_runs_at_once_the_first_keeps_the_output_and_runs_in_turn_keep_their_own(project: Project) -> None:
+def test_of_two_runs_at_once_the_first_keeps_the_output_and_runs_in_turn_keep_their_own(
+    project: Project,
+) -> None:
     script = python(
         """
 one, two = assay.start(tag="one"), assay.start(tag="two")
@@ -225,7 +240,9 @@ print("end")
     assert (script.returncode, errors) == (0, "")
     lines = out.splitlines()
     assert (lines[0], lines[-1]) == ("before", "end")
-    assert sorted(int(line.split()[1]) for line in lines if line.startswith("line")) == list(range(2000))
+    assert sorted(int(line.split()[1]) for line in lines if line.startswith("line")) == list(
+        range(2000)
+    )
 
 
 def test_a_reader_that_has_seen_enough_ends_nothing(project: Project) -> None:
@@ -249,7 +266,9 @@ with assay.start() as run:
     assert output(project).endswith("line 19999\n")
 
 
-def test_secrets_of_the_environment_are_shown_and_not_kept(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secrets_of_the_environment_are_shown_and_not_kept(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("MY_API_KEY", "planted0123456789")
     script = python(
         """

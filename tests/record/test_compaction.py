@@ -1,4 +1,5 @@
-"""Compaction loses nothing, or does nothing. More of it, with rewinds and resumes: `test_writer.py`."""
+"""Compaction loses nothing, or does nothing. More of it, with rewinds and resumes:
+`test_writer.py`."""
 
 from __future__ import annotations
 
@@ -66,7 +67,9 @@ def test_compacting_twice_changes_nothing(path: Path) -> None:
 
 
 @pytest.mark.parametrize("rows", [1, 7, 51, 20_000])
-def test_a_flipped_bit_of_a_compacted_file_costs_a_64th_of_a_curve_or_8_points(tmp_path: Path, rows: int) -> None:
+def test_a_flipped_bit_of_a_compacted_file_costs_a_64th_of_a_curve_or_8_points(
+    tmp_path: Path, rows: int
+) -> None:
     path = tmp_path / "metrics.bin"
     writer = MetricsWriter(path)
     for step in range(rows):
@@ -76,7 +79,9 @@ def test_a_flipped_bit_of_a_compacted_file_costs_a_64th_of_a_curve_or_8_points(t
     whole = path.read_bytes()
     chance = random.Random(rows)
 
-    for place in sorted({*range(200), *(chance.randrange(len(whole)) for _ in range(100))} & {*range(len(whole))}):
+    for place in sorted(
+        {*range(200), *(chance.randrange(len(whole)) for _ in range(100))} & {*range(len(whole))}
+    ):
         flipped = bytearray(whole)
         flipped[place] ^= 1 << chance.randrange(8)
 
@@ -85,7 +90,9 @@ def test_a_flipped_bit_of_a_compacted_file_costs_a_64th_of_a_curve_or_8_points(t
         (damage,) = contents.damages
         assert damage.offset <= place < damage.end
         read = {
-            step: value for block in contents.blocks for step, value in zip(block.steps, block.columns[0], strict=True)
+            step: value
+            for block in contents.blocks
+            for step, value in zip(block.steps, block.columns[0], strict=True)
         }
         assert len(read) >= rows - max(8, rows // 64)
         assert all(value == step / 3 for step, value in read.items())
@@ -121,7 +128,9 @@ def test_on_any_doubt_the_old_file_stays(path: Path, monkeypatch: pytest.MonkeyP
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_a_disk_that_is_full_leaves_the_old_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_is_full_leaves_the_old_file(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = path.read_bytes()
 
     def full(descriptor: int) -> None:

@@ -81,7 +81,9 @@ def test_edits_of_several_processes_at_once_are_all_kept(folder: RunFolder) -> N
         "from assay.record import edits; from assay.store.layout import RunFolder\n"
         "for i in range(200): edits.note(RunFolder(Path(sys.argv[1])), sys.argv[2] * 500 + str(i))\n"
     )
-    processes = [subprocess.Popen([sys.executable, "-c", program, str(folder.path), name]) for name in "abcd"]
+    processes = [
+        subprocess.Popen([sys.executable, "-c", program, str(folder.path), name]) for name in "abcd"
+    ]
     assert [process.wait(60) for process in processes] == [0, 0, 0, 0]
 
     lines = read_lines(folder.edits)

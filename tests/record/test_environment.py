@@ -53,7 +53,9 @@ def test_torch_is_looked_at_only_when_it_is_loaded_already() -> None:
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
-def test_a_loaded_torch_tells_its_version_threads_and_flags(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loaded_torch_tells_its_version_threads_and_flags(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     torch = ModuleType("torch")
     told = {
         "__version__": "9.9+cpu",
@@ -96,8 +98,12 @@ def test_gpus_and_their_driver_are_read_from_the_kernel(tmp_path: Path) -> None:
     assert gpus(tmp_path / "none") == {}
     for name in ("0000:01:00.0", "0000:02:00.0"):
         (tmp_path / "gpus" / name).mkdir(parents=True)
-        (tmp_path / "gpus" / name / "information").write_text("Model: \t\t NVIDIA H200\nIRQ:   110\n")
-    version = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 22:23:56 UTC 2024\n"
+        (tmp_path / "gpus" / name / "information").write_text(
+            "Model: \t\t NVIDIA H200\nIRQ:   110\n"
+        )
+    version = (
+        "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 22:23:56 UTC 2024\n"
+    )
     (tmp_path / "version").write_text(version)
 
     assert gpus(tmp_path) == {"gpus": ["NVIDIA H200", "NVIDIA H200"], "driver": "550.54.15"}

@@ -1,4 +1,5 @@
-"""What people really give to the methods of a run: it is kept, or refused by name, and the record stays whole."""
+"""What people really give to the methods of a run: it is kept, or refused by name, and the record
+stays whole."""
 
 from __future__ import annotations
 
@@ -112,7 +113,10 @@ GIVEN: Mapping[str, Any] = {
     "complex": 1 + 2j,
     "decimal": decimal.Decimal("1.5"),
     "fraction": Fraction(1, 3),
-    **{f"numpy {kind.__name__}": kind(1) for kind in (np.float16, np.float64, np.int8, np.uint64, np.bool_)},
+    **{
+        f"numpy {kind.__name__}": kind(1)
+        for kind in (np.float16, np.float64, np.int8, np.uint64, np.bool_)
+    },
     "numpy text": np.str_("a"),
     "numpy moment": np.datetime64("2024-01-31T07:32:00.000000001"),
     "numpy complex": np.complex64(1j),
@@ -121,7 +125,10 @@ GIVEN: Mapping[str, Any] = {
     "array": np.arange(6).reshape(2, 3),
     "array of objects": np.array([Bare(), None]),
     "large array": np.zeros((200, 200)),
-    **{f"torch {kind}": torch.tensor(1, dtype=kind) for kind in (torch.float32, torch.bfloat16, torch.bool)},
+    **{
+        f"torch {kind}": torch.tensor(1, dtype=kind)
+        for kind in (torch.float32, torch.bfloat16, torch.bool)
+    },
     "live loss": torch.ones(3, requires_grad=True).sum(),
     "tensor": torch.rand(2, 3),
     "large tensor": torch.zeros(200, 200),
@@ -186,7 +193,9 @@ METHODS: Mapping[str, Callable[[Run, Any], object]] = {
     "value name": lambda run, given: run.value(given, 1),
     "log": lambda run, given: run.log({"x": given}, 1),
     "log row": lambda run, given: run.log(given, 1),
-    "log name": lambda run, given: run.log({given: 1.0} if isinstance(given, collections.abc.Hashable) else {}, 1),
+    "log name": lambda run, given: run.log(
+        {given: 1.0} if isinstance(given, collections.abc.Hashable) else {}, 1
+    ),
     "log step": lambda run, given: run.log({"x": 1.0}, given),
     "log_later": lambda run, given: run.log_later({"x": given}, 1),
     "axis": lambda run, given: run.axis(given),
@@ -236,8 +245,22 @@ def test_whatever_is_given_the_record_stays_whole(tmp_path: Path, method: str) -
     assert max(map(len, told.values()), default=0) < 400
     if method == "value":
         assert set(told) == {
-            *("array of objects", "large array", "large tensor", "tensor without numbers", "bytes", "partial"),
-            *("module of python", "model", "generator of numbers", "figure", "picture", "picture with a palette"),
+            *(
+                "array of objects",
+                "large array",
+                "large tensor",
+                "tensor without numbers",
+                "bytes",
+                "partial",
+            ),
+            *(
+                "module of python",
+                "model",
+                "generator of numbers",
+                "figure",
+                "picture",
+                "picture with a palette",
+            ),
             *("grey picture", "frame", "bare object", "rude object", "holding itself", "axes"),
         }
         assert all("`x" in text for text in told.values())
@@ -245,7 +268,9 @@ def test_whatever_is_given_the_record_stays_whole(tmp_path: Path, method: str) -
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("kind", GIVEN)
-def test_whatever_a_config_is_a_run_starts_or_says_what_is_wrong_with_it(tmp_path: Path, kind: str) -> None:
+def test_whatever_a_config_is_a_run_starts_or_says_what_is_wrong_with_it(
+    tmp_path: Path, kind: str
+) -> None:
     for config in (GIVEN[kind], {"x": GIVEN[kind]}):
         try:
             run = assay.start(config=config, project=tmp_path, keep_output=False)
@@ -267,7 +292,10 @@ def test_numbers_are_numbers_and_the_others_text(tmp_path: Path) -> None:
 
     assert run.folder is not None
     values = run_file.read(run.folder.path).values
-    numbers = [values[kind] for kind in ("numpy float16", "numpy uint64", "numpy bool", "torch torch.bfloat16")]
+    numbers = [
+        values[kind]
+        for kind in ("numpy float16", "numpy uint64", "numpy bool", "torch torch.bfloat16")
+    ]
     assert repr(numbers) == "[1.0, 1, True, 1.0]"
     assert values["live loss"] == 3.0
     assert values["path"] == "/data/x"
@@ -462,7 +490,13 @@ def test_the_files_of_a_folder_are_kept_each(tmp_path: Path) -> None:
         run.artifact(bytearray(b"x"), "bytes")
 
     assert first == again != changed
-    assert set(kept(run)) == {"plots/a.txt", "plots/deep/b.txt", "other/a.txt", "other/deep/b.txt", "bytes"}
+    assert set(kept(run)) == {
+        "plots/a.txt",
+        "plots/deep/b.txt",
+        "other/a.txt",
+        "other/deep/b.txt",
+        "bytes",
+    }
 
 
 def test_gradients_of_a_model_have_one_distribution(tmp_path: Path) -> None:

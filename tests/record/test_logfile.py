@@ -18,7 +18,10 @@ def test_a_line_has_date_level_and_message(tmp_path: Path) -> None:
     close_log(handler)
 
     first, second = (tmp_path / "log.txt").read_text().splitlines()
-    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} INFO    \[a\] test_logfile\.py:\d+  hello world", first)
+    assert re.fullmatch(
+        r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} INFO    \[a\] test_logfile\.py:\d+  hello world",
+        first,
+    )
     assert re.search(r"ERROR   \[a\] test_logfile\.py:\d+  from a room$", second)
 
 
@@ -93,7 +96,9 @@ def test_a_person_who_set_up_logging_is_not_told_twice(
     assert capsys.readouterr().err == ""
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a full disk for tests is there on Linux only")
+@pytest.mark.skipif(
+    not Path("/dev/full").exists(), reason="a full disk for tests is there on Linux only"
+)
 def test_a_full_disk_paints_no_tracebacks(capsys: pytest.CaptureFixture[str]) -> None:
     handler = open_log(Path("/dev/full"), "a")
     try:

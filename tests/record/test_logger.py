@@ -159,7 +159,9 @@ def test_what_is_cut_has_room_for_wide_characters() -> None:
 
 
 @pytest.mark.row("C26")
-def test_a_folder_that_is_added_twice_has_each_line_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_is_added_twice_has_each_line_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     logger = Logger("train", console=False)
 
@@ -191,14 +193,18 @@ def test_lines_of_eight_threads_are_not_torn(tmp_path: Path) -> None:
     logger.close()
 
     for lines in (stream.getvalue().splitlines(), path.read_text().splitlines()):
-        assert sorted(lines) == sorted(f"{name} {i} {name * 20}" for name in "abcdefgh" for i in range(1000))
+        assert sorted(lines) == sorted(
+            f"{name} {i} {name * 20}" for name in "abcdefgh" for i in range(1000)
+        )
         for name in "abcdefgh":
             own = [int(line.split()[1]) for line in lines if line[0] == name]
             assert own == list(range(1000))
 
 
 @pytest.mark.row("C28")
-def test_a_listener_gets_level_and_text_until_it_has_enough(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_listener_gets_level_and_text_until_it_has_enough(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     heard: list[tuple[str, str]] = []
     logger = Logger(level="error", stream=io.StringIO())
     enough = logger.listen(lambda level, text: heard.append((level, text)))
@@ -225,7 +231,12 @@ def test_a_listener_that_fails_stops_no_line(capsys: pytest.CaptureFixture[str])
 @pytest.mark.row("B12")
 def test_one_call_sets_level_and_format() -> None:
     stream = io.StringIO()
-    logger = Logger("mnist", level="info", fmt="%(asctime)s - %(name)s - %(levelname)s - %(message)s", stream=stream)
+    logger = Logger(
+        "mnist",
+        level="info",
+        fmt="%(asctime)s - %(name)s - %(levelname)s - %(message)s",
+        stream=stream,
+    )
 
     logger.debug("no")
     logger.info("yes")
@@ -244,7 +255,9 @@ logger.info("x")
 root = logging.getLogger()
 print(root.handlers, root.level, logging.lastResort is not None)
 """
-    with python(text, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=os.environ["HOME"]) as script:
+    with python(
+        text, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=os.environ["HOME"]
+    ) as script:
         out, _ = script.communicate(timeout=60)
 
     assert out == "[] 30 True\n"
@@ -267,7 +280,9 @@ def test_a_format_that_cannot_be_used_is_refused_at_once() -> None:
 @pytest.mark.row("B15")
 def test_a_traceback_goes_to_screen_and_file_and_the_program_goes_on(tmp_path: Path) -> None:
     stream = io.StringIO()
-    logger = Logger("tutorial", fmt="%(asctime)s - %(name)s - %(levelname)s - %(message)s", stream=stream)
+    logger = Logger(
+        "tutorial", fmt="%(asctime)s - %(name)s - %(levelname)s - %(message)s", stream=stream
+    )
     path = logger.add_log_file(tmp_path / "result.log")
 
     logger.info("Start")
@@ -285,7 +300,10 @@ def test_a_traceback_goes_to_screen_and_file_and_the_program_goes_on(tmp_path: P
     assert first.endswith("- tutorial - INFO - Start")
     assert second.endswith("- WARNING - Something maybe fail.")
     assert third.endswith("- ERROR - Faild to get result")
-    assert (trace[0], trace[-1]) == ("Traceback (most recent call last):", "ZeroDivisionError: division by zero")
+    assert (trace[0], trace[-1]) == (
+        "Traceback (most recent call last):",
+        "ZeroDivisionError: division by zero",
+    )
     assert last.endswith("- INFO - Finished")
 
 

@@ -44,7 +44,9 @@ def test_everything_that_can_be_shown_is_kept_with_its_kind_and_step(tmp_path: P
         run.text("a/sample", "the cat", step=1)
         run.table("words", [{"word": "cat", "score": 0.5}, {"word": "=1+1", "extra": None}])
         run.table("rows", [[1, 2], [3, 4]], columns=["a", "b"], step=2)
-        run.histogram("weights", torch.arange(10, dtype=torch.bfloat16, requires_grad=True), step=3, bins=5)
+        run.histogram(
+            "weights", torch.arange(10, dtype=torch.bfloat16, requires_grad=True), step=3, bins=5
+        )
         run.image("image", np.eye(2), step=4)
         run.images("grid", torch.rand(5, 3, 4, 4), per_row=4)
         run.figure("figure", Figure())
@@ -104,7 +106,9 @@ def test_images_of_any_shape_and_type(image: object, first: tuple[int, int, int]
     assert tuple(found[0, 0]) == first
 
 
-@pytest.mark.parametrize("image", [np.zeros(3), np.zeros((2, 2, 5)), np.zeros((0, 2)), np.zeros((1, 2, 2, 3))])
+@pytest.mark.parametrize(
+    "image", [np.zeros(3), np.zeros((2, 2, 5)), np.zeros((0, 2)), np.zeros((1, 2, 2, 3))]
+)
 def test_what_is_no_image_is_refused(image: object) -> None:
     with pytest.raises(InputError, match="is no image"):
         media.pixels(image)
@@ -148,7 +152,9 @@ def test_tensors_logged_for_later_come_in_order_with_the_values_they_had(
     assert found["lr"].steps.tolist() == list(range(1, 151))
 
 
-def test_switched_off_nothing_is_made_and_every_call_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_switched_off_nothing_is_made_and_every_call_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("ASSAY", "off")
     monkeypatch.chdir(tmp_path)
     with assay.start() as run:

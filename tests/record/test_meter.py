@@ -238,7 +238,9 @@ def test_the_mean_is_that_of_all_values_in_whatever_form_they_came(
     for value, weight, as_tensor in values:
         am.update({"x": torch.tensor(value, dtype=torch.float64) if as_tensor else value}, weight)
 
-    expected = math.fsum(value * weight for value, weight, _ in values) / sum(weight for _, weight, _ in values)
+    expected = math.fsum(value * weight for value, weight, _ in values) / sum(
+        weight for _, weight, _ in values
+    )
     scale = max(abs(value) for value, _, _ in values)
     assert am.mean("x") == pytest.approx(expected, rel=1e-9, abs=1e-9 * (scale + 1))
 
@@ -273,7 +275,14 @@ def test_tensors_of_every_kind_and_mode_go_into_one_mean() -> None:
 def test_what_has_no_mean_shows_its_last_value_alone() -> None:
     am = AvgMeter()
     for i in range(2):
-        am.update({"complex": torch.tensor(1 + 2j), "count": np.int64(i), "text": np.str_("x"), "flag": True})
+        am.update(
+            {
+                "complex": torch.tensor(1 + 2j),
+                "count": np.int64(i),
+                "text": np.str_("x"),
+                "flag": True,
+            }
+        )
 
     assert str(am) == "@complex=(1+2j)  @count=1  @text=x  @flag=True"
     with pytest.raises(KeyError, match="no mean"):
@@ -326,7 +335,11 @@ def test_meters_work_with_nothing_else_of_the_house() -> None:
         "assert not heavy, heavy\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", script], env={"PYTHONPATH": str(SRC)}, capture_output=True, text=True, check=False
+        [sys.executable, "-c", script],
+        env={"PYTHONPATH": str(SRC)},
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
     assert (done.returncode, done.stdout) == (0, "@a=0.5000 @a=0.5000(0.5000)\n"), done.stderr

@@ -16,7 +16,9 @@ def run(tag: str = "t", *, reason: str = "") -> RunFile:
 
 
 def test_tag_is_the_title_and_desc_the_body() -> None:
-    assert first_text(run("my tag"), " text\n").startswith(f"# my tag\n\ntext\n\n{BEGIN.decode()}\n")
+    assert first_text(run("my tag"), " text\n").startswith(
+        f"# my tag\n\ntext\n\n{BEGIN.decode()}\n"
+    )
     assert first_text(run(""), "").startswith(f"# abcdefgh\n\n{BEGIN.decode()}\n")
 
 

@@ -67,7 +67,9 @@ def test_config_and_environment_are_on_disk_before_the_first_step(project: Proje
         assert folder == run.folder
         assert folder.config_toml.read_text() == "lr = 0.1\n"
         assert (folder.config_dir / "digits.toml").read_text() == "# mine\nlr = 0.1"
-        assert folder.readme.read_text().startswith("# Größe / 2\n\nA baseline.\n\nWith two paragraphs.\n")
+        assert folder.readme.read_text().startswith(
+            "# Größe / 2\n\nA baseline.\n\nWith two paragraphs.\n"
+        )
         assert (written.status, written.sealed, written.id) == ("running", False, run.id)
         newest = written.newest
         assert newest.number == 1
@@ -79,7 +81,9 @@ def test_config_and_environment_are_on_disk_before_the_first_step(project: Proje
         assert [each.fact for each in read_events(folder.events)] == [Started(attempt=1)]
 
 
-def test_the_folder_is_for_its_owner_only_and_its_name_tells_time_id_and_tag(project: Project) -> None:
+def test_the_folder_is_for_its_owner_only_and_its_name_tells_time_id_and_tag(
+    project: Project,
+) -> None:
     with begin(project, tag="MNIST cnn!") as run:
         assert stat.S_IMODE(run.folder.path.stat().st_mode) == 0o700
         assert run.folder.path.name.endswith(f"-{run.id}-mnist-cnn")
@@ -98,7 +102,9 @@ def test_a_finished_run_is_sealed_summed_up_and_free(project: Project) -> None:
     assert written.newest.to_step == 3
     assert written.newest.ended_ns is not None
     assert leases.read(run.folder.path) is None
-    assert [each.fact for each in read_events(run.folder.events)][-1] == Ended(status="finished", step=3)
+    assert [each.fact for each in read_events(run.folder.events)][-1] == Ended(
+        status="finished", step=3
+    )
     page = run.folder.readme.read_text()
     assert "| status | finished |" in page
     assert "| best | loss = 0.333333 at step 3 |" in page
@@ -121,7 +127,11 @@ def test_how_the_block_ends_is_how_the_run_ends(
         raise error
 
     written = run_file.read(run.folder.path)
-    assert (written.status, written.newest.status, written.newest.reason) == (status, status, reason)
+    assert (written.status, written.newest.status, written.newest.reason) == (
+        status,
+        status,
+        reason,
+    )
     (end,) = [each.fact for each in read_events(run.folder.events) if isinstance(each.fact, Ended)]
     assert (end.status, end.step, end.reason) == (status, 5, reason)
     assert ("boom" in end.traceback) == isinstance(error, ZeroDivisionError)
@@ -187,12 +197,16 @@ def test_the_root_logger_is_never_touched_and_ours_is_left_as_it_was(project: Pr
         assert (list(logging.getLogger().handlers), logging.getLogger().level) == before
         ours.info("noted")
 
-    assert re.search(r"INFO    \[\w+\] test_recorder\.py:\d+  noted\n", only_run(project).log.read_text())
+    assert re.search(
+        r"INFO    \[\w+\] test_recorder\.py:\d+  noted\n", only_run(project).log.read_text()
+    )
     assert ours.handlers == []
     assert ours.level == level
 
 
-def test_artifacts_are_kept_by_content_whatever_their_name(project: Project, tmp_path: Path) -> None:
+def test_artifacts_are_kept_by_content_whatever_their_name(
+    project: Project, tmp_path: Path
+) -> None:
     picture = tmp_path / "confusion.png"
     picture.write_bytes(b"png")
     names = ["a/b\n../c", "x" * 10_000, "‮evil"]
@@ -208,7 +222,9 @@ def test_artifacts_are_kept_by_content_whatever_their_name(project: Project, tmp
     assert len(list(FileBlobs(run.folder.artifacts).digests())) == 1
 
 
-def test_an_artifact_that_is_not_there_and_bytes_without_a_name_are_one_clear_error(project: Project) -> None:
+def test_an_artifact_that_is_not_there_and_bytes_without_a_name_are_one_clear_error(
+    project: Project,
+) -> None:
     with begin(project) as run:
         with pytest.raises(InputError, match="cannot be read"):
             run.artifact("nowhere.png")
@@ -226,13 +242,24 @@ def test_config_files_stay_inside_the_folder_whatever_they_are_called(project: P
     assert not (project.root / "evil.toml").exists()
 
 
-def test_two_config_files_of_one_name_keep_the_folders_that_tell_them_apart(project: Project) -> None:
-    files = {"main.py": "0", "configs/a/train.py": "1", str(project.root / "common" / "train.py"): "2", "Other.py": "3"}
+def test_two_config_files_of_one_name_keep_the_folders_that_tell_them_apart(
+    project: Project,
+) -> None:
+    files = {
+        "main.py": "0",
+        "configs/a/train.py": "1",
+        str(project.root / "common" / "train.py"): "2",
+        "Other.py": "3",
+    }
     files["configs/b/../b/train.py"] = "4"
 
     with begin(project, config_files=files) as run:
         folder = run.folder.config_dir
-        kept = {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
+        kept = {
+            str(path.relative_to(folder)): path.read_text()
+            for path in folder.rglob("*")
+            if path.is_file()
+        }
 
     assert {name.rpartition("/")[2] for name in kept} == {"main.py", "Other.py", "train.py"}
     assert kept.keys() >= {"main.py", "Other.py"}
@@ -283,11 +310,21 @@ def test_a_resumed_run_goes_on_in_the_same_folder(project: Project) -> None:
     assert (again.id, written.status, written.sealed) == (run.id, "finished", True)
     assert [a.number for a in written.attempts] == [1, 2]
     second = written.newest
-    assert (second.from_step, second.to_step, second.changed, second.config_hash) == (6, 7, ("lr",), "two")
+    assert (second.from_step, second.to_step, second.changed, second.config_hash) == (
+        6,
+        7,
+        ("lr",),
+        "two",
+    )
     assert second.seeds == {"s": 1}
     assert read_series(run.folder.metrics)["a"].steps.tolist() == [1, 2, 3, 4, 5, 6, 7]
-    assert sorted(read_series(run.folder.metrics, branches=True)["a"].steps) == [*range(1, 8), *range(7, 11)]
-    assert Started(attempt=2, step=6, checkpoint="step-6") in [each.fact for each in read_events(run.folder.events)]
+    assert sorted(read_series(run.folder.metrics, branches=True)["a"].steps) == [
+        *range(1, 8),
+        *range(7, 11),
+    ]
+    assert Started(attempt=2, step=6, checkpoint="step-6") in [
+        each.fact for each in read_events(run.folder.events)
+    ]
     assert run.folder.config_toml.read_text() == "lr = 2\n"
     assert (run.folder.config_dir / "before-attempt-2" / "config.toml").read_text() == "lr = 1\n"
 
@@ -401,9 +438,11 @@ def test_a_forgotten_run_of_a_script_that_is_ended_says_by_what(
 
 
 def test_a_recorder_that_nobody_finished_never_says_that_its_run_finished(project: Project) -> None:
-    """Only a script ends with Python; a run of a config that has no end was interrupted somewhere."""
+    """Only a script ends with Python; a run of a config that has no end was interrupted
+    somewhere."""
     script = run_script(
-        START + "run = RunRecorder.start(open_project(Path(sys.argv[1])), keep_code=False)", project.root
+        START + "run = RunRecorder.start(open_project(Path(sys.argv[1])), keep_code=False)",
+        project.root,
     )
     script.communicate(timeout=60)
 
@@ -429,7 +468,9 @@ def test_a_killed_run_leaves_all_its_points_and_can_be_resumed(project: Project)
     assert lease is not None
     assert leases.liveness(lease) == "dead"
     assert run_file.read(folder.path).status == "running"
-    assert read_series(folder.metrics)["loss"].values.tolist() == [step / 2 for step in range(1, 10_001)]
+    assert read_series(folder.metrics)["loss"].values.tolist() == [
+        step / 2 for step in range(1, 10_001)
+    ]
 
     with RunRecorder.resume(folder, from_step=9_000, keep_code=False) as run:
         run.log({"loss": 0.0}, 9_001)
@@ -441,7 +482,8 @@ def test_a_killed_run_leaves_all_its_points_and_can_be_resumed(project: Project)
 
 def test_of_processes_that_race_for_a_dead_run_exactly_one_gets_it(project: Project) -> None:
     dead = run_script(
-        START + "RunRecorder.start(open_project(Path(sys.argv[1])), keep_code=False); os._exit(0)", project.root
+        START + "RunRecorder.start(open_project(Path(sys.argv[1])), keep_code=False); os._exit(0)",
+        project.root,
     )
     dead.communicate(timeout=60)
     folder = only_run(project)
@@ -478,7 +520,11 @@ def test_a_forked_child_neither_writes_nor_ends_its_parents_run(project: Project
     child = os.fork()
     if child == 0:
         refused = 0
-        for call in (lambda: run.log({"a": 2.0}, 2), lambda: run.tell(Warned(message="x")), lambda: run.rewind(0)):
+        for call in (
+            lambda: run.log({"a": 2.0}, 2),
+            lambda: run.tell(Warned(message="x")),
+            lambda: run.rewind(0),
+        ):
             try:
                 call()
             except RecordError:
@@ -540,7 +586,9 @@ def test_a_place_where_nothing_can_be_written_is_one_clear_error(tmp_path: Path)
     with pytest.raises(InputError) as caught:
         begin(project)
 
-    assert caught.value.what == "The folder of the run cannot be made: something else is in its place."
+    assert (
+        caught.value.what == "The folder of the run cannot be made: something else is in its place."
+    )
     assert str(tmp_path / "runs") in caught.value.where
 
 
@@ -568,7 +616,9 @@ def test_a_folder_that_may_not_be_written_is_one_clear_error(tmp_path: Path) -> 
     assert list(project.runs_dir.iterdir()) == []
 
 
-def test_a_run_that_cannot_begin_leaves_no_folder_behind(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_cannot_begin_leaves_no_folder_behind(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
@@ -620,7 +670,9 @@ def test_the_folder_of_a_run_that_is_deleted_or_moved_is_made_again_and_the_end_
 def test_a_run_whose_disk_is_full_has_room_for_its_end(tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "none", str(disk)], check=False).returncode:
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=2m", "none", str(disk)], check=False
+    ).returncode:
         pytest.skip("mounting is not allowed here")
     try:
         run = begin(open_project(disk, create=True))
@@ -654,13 +706,17 @@ def test_a_folder_that_vanishes_is_told_in_one_line_when_the_run_ends(
     run.finish()
 
     (line,) = caplog.messages
-    assert line == f"The folder of this run is gone. Nothing is recorded any more. ({run.folder.path})"
+    assert (
+        line == f"The folder of this run is gone. Nothing is recorded any more. ({run.folder.path})"
+    )
     assert not run.folder.path.exists()
     with pytest.raises(RecordError, match="The folder of this run is gone"):
         run.log({"loss": 1.0}, 1)
 
 
-def test_events_that_cannot_be_written_stop_nothing(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_events_that_cannot_be_written_stop_nothing(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = begin(project)
 
     def full(*_: object) -> None:
@@ -717,7 +773,10 @@ def test_run_json_is_plain_json_that_other_programs_read(project: Project) -> No
         run.log({"a": float("inf")}, 1)
         run.set_value("answer", {"x": [1, 2]})
 
-    data = json.loads(run.folder.run_json.read_text(), parse_constant=lambda text: pytest.fail(f"{text} is no JSON"))
+    data = json.loads(
+        run.folder.run_json.read_text(),
+        parse_constant=lambda text: pytest.fail(f"{text} is no JSON"),
+    )
     assert data["summaries"]["a"]["last"] == "inf"
     assert data["values"] == {"answer": {"x": [1, 2]}}
 
@@ -744,7 +803,9 @@ except RecordError as error:
 """
 
 
-def test_whoever_is_taken_over_lets_go_before_a_point_of_the_other_is_written(project: Project) -> None:
+def test_whoever_is_taken_over_lets_go_before_a_point_of_the_other_is_written(
+    project: Project,
+) -> None:
     living = run_script(WRITES_ON, project.root)
     assert living.stdout is not None
     assert living.stdout.readline() == "ready\n"
@@ -759,4 +820,6 @@ def test_whoever_is_taken_over_lets_go_before_a_point_of_the_other_is_written(pr
     found = read_series(folder.metrics)
     on_curve = found["b"].branches == 0
     assert found["b"].steps[on_curve].tolist() == list(range(1, 60_501))
-    assert found["b"].values[on_curve].tolist() == [2.0] * 500 + [step / 2 for step in range(501, 60_501)]
+    assert found["b"].values[on_curve].tolist() == [2.0] * 500 + [
+        step / 2 for step in range(501, 60_501)
+    ]

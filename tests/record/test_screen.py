@@ -19,7 +19,8 @@ def path(tmp_path: Path) -> Path:
 
 
 def shown(path: Path, *pieces: str, flush: bool = True) -> str:
-    """What the file holds after the pieces; with `flush`, each is on disk before the next one comes."""
+    """What the file holds after the pieces; with `flush`, each is on disk before the next one
+    comes."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT)
     try:
         screen = Screen(descriptor)
@@ -62,7 +63,10 @@ def test_while_a_bar_is_drawn_its_present_state_is_in_the_file(path: Path) -> No
 
 
 def test_a_shorter_line_over_a_longer_one_leaves_its_rest_as_a_terminal_does(path: Path) -> None:
-    assert shown(path, "abcdef\rxy\n", "abcdef\rxy\x1b[K\n", "abcdef\r\x1b[2Kxy\n") == "xycdef\nxy\nxy\n"
+    assert (
+        shown(path, "abcdef\rxy\n", "abcdef\rxy\x1b[K\n", "abcdef\r\x1b[2Kxy\n")
+        == "xycdef\nxy\nxy\n"
+    )
 
 
 def test_a_bar_that_was_wiped_out_with_blanks_leaves_none(path: Path) -> None:
@@ -136,7 +140,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @given(pieces=PIECES)
 def test_how_output_is_cut_and_when_it_is_written_changes_nothing(pieces: list[str]) -> None:
     texts = []
-    for cut, flush in ((pieces, True), (pieces, False), (["".join(pieces)], True), (list("".join(pieces)), True)):
+    for cut, flush in (
+        (pieces, True),
+        (pieces, False),
+        (["".join(pieces)], True),
+        (list("".join(pieces)), True),
+    ):
         path = Path(os.environ["HOME"]) / "screen.txt"
         path.unlink(missing_ok=True)
         texts.append(shown(path, *cut, flush=flush))

@@ -18,8 +18,22 @@ from assay.store.blobs import FileBlobs
 from assay.store.code import read_file, read_tree
 from assay.store.layout import open_project
 
-SECRETS = [".env", ".env.local", "prod.env", "server.pem", "a.key", "id_rsa", "id_ed25519.pub", "credentials.json",
-           "my-secrets.yaml", "kaggle.json", ".netrc", ".pypirc", "service-account-1.json", "secrets.toml"]  # fmt: skip
+SECRETS = [
+    ".env",
+    ".env.local",
+    "prod.env",
+    "server.pem",
+    "a.key",
+    "id_rsa",
+    "id_ed25519.pub",
+    "credentials.json",
+    "my-secrets.yaml",
+    "kaggle.json",
+    ".netrc",
+    ".pypirc",
+    "service-account-1.json",
+    "secrets.toml",
+]
 PLAIN = [
     "train.py",
     "conf.toml",
@@ -31,7 +45,14 @@ PLAIN = [
     "tokenizer.py",
     "run.sh",
 ]
-NOT_CODE = ["model.pt", "photo.png", "data.bin", "weights.safetensors", "archive.zip", "noextension"]
+NOT_CODE = [
+    "model.pt",
+    "photo.png",
+    "data.bin",
+    "weights.safetensors",
+    "archive.zip",
+    "noextension",
+]
 
 
 @pytest.fixture
@@ -50,8 +71,17 @@ def tree(request: pytest.FixtureRequest, root: Path) -> Path:
 
 
 def git(folder: Path, *words: str) -> str:
-    identity = ["-c", "user.name=me", "-c", "user.email=me@example.org", "-c", "commit.gpgsign=false"]
-    done = subprocess.run(["git", *identity, *words], cwd=folder, check=True, capture_output=True, text=True)
+    identity = [
+        "-c",
+        "user.name=me",
+        "-c",
+        "user.email=me@example.org",
+        "-c",
+        "commit.gpgsign=false",
+    ]
+    done = subprocess.run(
+        ["git", *identity, *words], cwd=folder, check=True, capture_output=True, text=True
+    )
     return done.stdout.strip()
 
 
@@ -113,8 +143,23 @@ def test_what_is_too_large_is_left_out_and_it_is_said(tree: Path) -> None:
 
 
 def test_records_environments_and_build_outputs_are_no_code(root: Path) -> None:
-    write(root, "a.py", "runs/1/config.toml", ".venv/x.py", ".assay/settings.toml", "node_modules/m/i.js", "build/b.py")
-    write(root, "__pycache__/a.py", "myenv/pyvenv.cfg", "myenv/lib/x.py", "a.egg-info/PKG.txt", ".hidden/h.py")
+    write(
+        root,
+        "a.py",
+        "runs/1/config.toml",
+        ".venv/x.py",
+        ".assay/settings.toml",
+        "node_modules/m/i.js",
+        "build/b.py",
+    )
+    write(
+        root,
+        "__pycache__/a.py",
+        "myenv/pyvenv.cfg",
+        "myenv/lib/x.py",
+        "a.egg-info/PKG.txt",
+        ".hidden/h.py",
+    )
     blobs = MemoryBlobs()
 
     assert names(snapshot(root, blobs), blobs) == ["a.py"]
@@ -205,7 +250,9 @@ def test_a_repository_inside_the_project_is_kept_with_its_files(root: Path) -> N
     assert names(snapshot(root, blobs), blobs) == ["a.py", "vendored/deep/x.py", "vendored/lib.py"]
 
 
-def test_without_git_installed_the_folder_is_walked(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_git_installed_the_folder_is_walked(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     git(root, "init", "-q")
     write(root, "a.py")
     monkeypatch.setenv("PATH", "")
@@ -249,7 +296,9 @@ def test_the_cache_is_believed_only_while_the_file_is_the_same(root: Path, tmp_p
     assert read_file(blobs, again.snapshot, "a.py") == b"two\n"
 
 
-def test_folders_outside_of_the_project_are_kept_by_their_full_path(root: Path, tmp_path: Path) -> None:
+def test_folders_outside_of_the_project_are_kept_by_their_full_path(
+    root: Path, tmp_path: Path
+) -> None:
     write(root, "a.py", "src/b.py")
     write(tmp_path / "library", "c.py")
     blobs = MemoryBlobs()
@@ -311,14 +360,20 @@ def repository(root: Path) -> Path:
 
 
 def everything_in(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 def dirty(repository: Path) -> None:
     text = (repository / "train.py").read_text()
     (repository / "train.py").write_text(text.replace("line 3", "line three"))
     git(repository, "add", "train.py")
-    (repository / "train.py").write_text(text.replace("line 3", "line three").replace("line 15", "fifteen"))
+    (repository / "train.py").write_text(
+        text.replace("line 3", "line three").replace("line 15", "fifteen")
+    )
     (repository / "gone.py").unlink()
     (repository / "logo.bin").write_bytes(bytes(range(255, -1, -1)) * 4)
     (repository / "tool.sh").chmod(0o755)
@@ -351,12 +406,18 @@ def test_what_is_not_committed_is_a_patch_that_applies_cleanly_and_the_repositor
         for name, data in everything_in(repository).items()
         if not name.startswith((".git/", ".assay", "runs"))
     }
-    theirs = {name: data for name, data in everything_in(clone).items() if not name.startswith((".git/", ".assay"))}
+    theirs = {
+        name: data
+        for name, data in everything_in(clone).items()
+        if not name.startswith((".git/", ".assay"))
+    }
     assert theirs == ours
     assert (clone / "tool.sh").stat().st_mode & 0o100
 
 
-def test_of_a_project_in_a_part_of_a_repository_only_that_part_is_in_the_patch(repository: Path) -> None:
+def test_of_a_project_in_a_part_of_a_repository_only_that_part_is_in_the_patch(
+    repository: Path,
+) -> None:
     dirty(repository)
     blobs = MemoryBlobs()
 
@@ -367,7 +428,9 @@ def test_of_a_project_in_a_part_of_a_repository_only_that_part_is_in_the_patch(r
     assert "sub/sp" in patch
 
 
-def test_a_clean_repository_and_one_without_commits_have_no_patch(repository: Path, tmp_path: Path) -> None:
+def test_a_clean_repository_and_one_without_commits_have_no_patch(
+    repository: Path, tmp_path: Path
+) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
     git(empty, "init", "-q")
@@ -382,8 +445,13 @@ def test_a_user_who_configured_git_oddly_gets_the_same_patch(repository: Path) -
     dirty(repository)
     blobs = MemoryBlobs()
     plain = snapshot(repository, blobs).patch
-    for key, value in {"diff.noprefix": "true", "color.diff": "always", "diff.external": "false",
-                       "diff.mnemonicPrefix": "true", "diff.renames": "copies"}.items():  # fmt: skip
+    for key, value in {
+        "diff.noprefix": "true",
+        "color.diff": "always",
+        "diff.external": "false",
+        "diff.mnemonicPrefix": "true",
+        "diff.renames": "copies",
+    }.items():
         git(repository, "config", key, value)
 
     assert snapshot(repository, blobs).patch == plain
@@ -421,7 +489,9 @@ def test_planted_secrets_are_nowhere_in_the_record(
     assert "<redacted>" in (run.folder.path / "dirty.patch").read_text()
 
 
-def test_a_change_beside_a_committed_secret_is_left_out_of_the_patch_and_said(repository: Path) -> None:
+def test_a_change_beside_a_committed_secret_is_left_out_of_the_patch_and_said(
+    repository: Path,
+) -> None:
     write(repository, "old.py", text=f'key = "{PLANTED["hf"]}"\nlr = 0.1\n')
     git(repository, "add", "old.py")
     git(repository, "commit", "-qm", "oops")

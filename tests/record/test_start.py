@@ -27,7 +27,12 @@ def test_five_lines_make_a_whole_record(tmp_path: Path, monkeypatch: pytest.Monk
 
     assert run.folder is not None
     written = run_file.read(run.folder.path)
-    assert (written.tag, written.status, written.sealed, written.id) == ("mnist", "finished", True, run.id)
+    assert (written.tag, written.status, written.sealed, written.id) == (
+        "mnist",
+        "finished",
+        True,
+        run.id,
+    )
     assert run.folder.config_toml.read_text() == "lr = 0.001\n\n[model]\nwidth = 32\n"
     assert len(written.newest.config_hash) == 64
     assert read_series(run.folder.metrics)["train/loss"].values.tolist() == [0.3]
@@ -41,7 +46,10 @@ def test_a_new_project_is_said_in_one_line_and_only_once(
     start().finish()
     start().finish()
 
-    assert capsys.readouterr().err == f"assay: {tmp_path} is a project now (it has a folder .assay/).\n"
+    assert (
+        capsys.readouterr().err
+        == f"assay: {tmp_path} is a project now (it has a folder .assay/).\n"
+    )
     assert len(run_folders(open_project(tmp_path))) == 2
 
 
@@ -63,8 +71,12 @@ def test_switched_off_every_call_does_nothing_and_no_file_is_written(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_config_that_no_file_can_hold_is_refused_before_anything_is_written(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"`config.model` is of type object, which no record can hold"):
+def test_a_config_that_no_file_can_hold_is_refused_before_anything_is_written(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(
+        InputError, match=r"`config.model` is of type object, which no record can hold"
+    ):
         start(config={"model": object()}, project=tmp_path / "new")
 
     assert not (tmp_path / "new").exists()
@@ -83,6 +95,8 @@ def test_a_script_without_torch_stays_without_torch(tmp_path: Path) -> None:
         "print(sorted({'torch', 'numpy', 'pydantic', 'rich', 'sqlite3'} & set(sys.modules)))"
     )
 
-    done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=True
+    )
 
     assert done.stdout == "[]\n"

@@ -25,7 +25,9 @@ def test_what_was_written_is_there_although_nobody_closed_the_file(tmp_path: Pat
     writer.close()
 
 
-def test_a_full_disk_is_told_once_and_ends_the_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_told_once_and_ends_the_trace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     told: list[str] = []
     writer = TraceWriter(tmp_path / "1-0.bin", 1, on_problem=told.append)
 

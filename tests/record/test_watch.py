@@ -98,7 +98,9 @@ def test_a_folder_of_the_users_may_be_watched_and_what_was_in_it_before_is_not_t
     assert all(change.sha256 for change in file_changes(folder_of(run)))
 
 
-def test_a_file_at_rest_is_hashed_before_the_run_ends(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_at_rest_is_hashed_before_the_run_ends(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(watch_module, "SCAN_S", 0.01)
     with start(project) as run:
         (run.watch("save") / "1.ckpt").write_bytes(b"one")

@@ -1,4 +1,5 @@
-"""The writer of metrics: nothing that `log` returned from is lost, and nothing is read that was not logged."""
+"""The writer of metrics: nothing that `log` returned from is lost, and nothing is read that was not
+logged."""
 
 from __future__ import annotations
 
@@ -51,7 +52,9 @@ def curves(path: Path) -> Points:
     }
 
 
-def write(path: Path, rows: list[tuple[Mapping[str, float], int]], *, attempt: int = 1, preallocate: bool) -> None:
+def write(
+    path: Path, rows: list[tuple[Mapping[str, float], int]], *, attempt: int = 1, preallocate: bool
+) -> None:
     writer = MetricsWriter(path, attempt, preallocate=preallocate)
     for values, step in rows:
         writer.log(values, step)
@@ -59,9 +62,17 @@ def write(path: Path, rows: list[tuple[Mapping[str, float], int]], *, attempt: i
 
 
 def test_what_was_logged_is_read_back_in_order(path: Path, preallocate: bool) -> None:
-    write(path, [({"loss": 1.5, "acc": 0}, 0), ({"loss": 0.5, "acc": 1}, 1), ({"lr": 0.1}, 1)], preallocate=preallocate)
+    write(
+        path,
+        [({"loss": 1.5, "acc": 0}, 0), ({"loss": 0.5, "acc": 1}, 1), ({"lr": 0.1}, 1)],
+        preallocate=preallocate,
+    )
 
-    assert curves(path) == {"loss": [(0, 1.5), (1, 0.5)], "acc": [(0, 0.0), (1, 1.0)], "lr": [(1, 0.1)]}
+    assert curves(path) == {
+        "loss": [(0, 1.5), (1, 0.5)],
+        "acc": [(0, 0.0), (1, 1.0)],
+        "lr": [(1, 0.1)],
+    }
 
 
 def test_one_metric_takes_24_bytes_a_point_and_twenty_at_most_9(path: Path) -> None:
@@ -85,7 +96,9 @@ def writer_position(writer: MetricsWriter) -> int:
     return writer._map.tell()
 
 
-@pytest.mark.parametrize("kind", ["bool", "int", "numpy", "array of one", "tensor", "tensor with gradient"])
+@pytest.mark.parametrize(
+    "kind", ["bool", "int", "numpy", "array of one", "tensor", "tensor with gradient"]
+)
 def test_whatever_is_a_number_may_be_logged(path: Path, kind: str, preallocate: bool) -> None:
     torch = pytest.importorskip("torch") if "tensor" in kind else None
     value = {
@@ -102,8 +115,12 @@ def test_whatever_is_a_number_may_be_logged(path: Path, kind: str, preallocate: 
     assert curves(path) == {"a": [(1, 1.0), (2, 1.0)]}
 
 
-@pytest.mark.parametrize("value", ["1.5", None, [1.0, 2.0], np.zeros(2), 1 + 2j, b"1", 10**400, object()])
-def test_what_is_no_number_is_refused_by_the_name_of_its_metric(path: Path, value: object, preallocate: bool) -> None:
+@pytest.mark.parametrize(
+    "value", ["1.5", None, [1.0, 2.0], np.zeros(2), 1 + 2j, b"1", 10**400, object()]
+)
+def test_what_is_no_number_is_refused_by_the_name_of_its_metric(
+    path: Path, value: object, preallocate: bool
+) -> None:
     writer = MetricsWriter(path, preallocate=preallocate)
     writer.log({"good": 1.0, "bad/one": 2.0}, 1)
 
@@ -144,7 +161,19 @@ def test_values_that_are_no_mapping_are_refused_with_an_example(path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    "name", ["a/b", "a\nb", "x" * 10_000, "‮evil", "\ud800", "../../x", "'; DROP TABLE", "\0", "e\u0301", "é"]
+    "name",
+    [
+        "a/b",
+        "a\nb",
+        "x" * 10_000,
+        "‮evil",
+        "\ud800",
+        "../../x",
+        "'; DROP TABLE",
+        "\0",
+        "e\u0301",
+        "é",
+    ],
 )
 def test_names_are_data(path: Path, name: str, preallocate: bool) -> None:
     write(path, [({name: 1.0, "other": 2.0}, 1)], preallocate=preallocate)
@@ -155,7 +184,9 @@ def test_names_are_data(path: Path, name: str, preallocate: bool) -> None:
 
 
 def test_infinities_and_nan_are_kept(path: Path) -> None:
-    write(path, [({"a": math.inf}, 1), ({"a": -math.inf}, 2), ({"a": math.nan}, 3)], preallocate=True)
+    write(
+        path, [({"a": math.inf}, 1), ({"a": -math.inf}, 2), ({"a": math.nan}, 3)], preallocate=True
+    )
 
     values = read_series(path)["a"].values.tolist()
 
@@ -199,7 +230,9 @@ def test_a_row_of_many_thousand_metrics_is_kept_whole(path: Path, preallocate: b
 
     write(path, [(values, 1), (values, 2)], preallocate=preallocate)
 
-    assert {name: points[1] for name, points in curves(path).items()} == {n: (2, v) for n, v in values.items()}
+    assert {name: points[1] for name, points in curves(path).items()} == {
+        n: (2, v) for n, v in values.items()
+    }
     assert compact(path)
     assert len(curves(path)) == len(values)
 
@@ -210,7 +243,9 @@ def test_an_empty_log_call_writes_nothing(path: Path) -> None:
     assert curves(path) == {}
 
 
-def test_times_never_go_back_though_the_clock_is_set_back(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_times_never_go_back_though_the_clock_is_set_back(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write(path, [({"a": 1.0}, 1)], preallocate=True)
     hour_ago = time.time_ns() - 3600 * 1_000_000_000
     monkeypatch.setattr(writer_module.time, "time_ns", lambda: hour_ago)
@@ -269,7 +304,9 @@ def test_an_extent_made_ahead_by_another_thread_is_used_and_nothing_is_lost(path
     assert found["acc"].steps.tolist() == list(range(60_000))
 
 
-def test_growing_takes_the_extent_that_was_made_ahead(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_growing_takes_the_extent_that_was_made_ahead(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     writer = MetricsWriter(path, preallocate=True)
     while writer._spare is None:
         writer.log({"loss": 0.5}, 1)
@@ -318,7 +355,9 @@ def test_a_file_left_with_an_extent_made_ahead_is_gone_on_with(path: Path) -> No
     assert curves(path)["loss"] == [(1, 0.5)] * count + [(2, 1.5)]
 
 
-def test_what_was_grown_may_be_filled_by_others_before_it_is_used(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_grown_may_be_filled_by_others_before_it_is_used(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     writer = MetricsWriter(path, preallocate=True)
     writer.log({"a": 0.5}, 0)
     filled = []
@@ -374,7 +413,9 @@ def logger_process(path: Path, *, preallocate: bool, then: str) -> subprocess.Po
     )
 
 
-def test_after_kill_9_every_point_that_log_returned_from_is_there(path: Path, preallocate: bool) -> None:
+def test_after_kill_9_every_point_that_log_returned_from_is_there(
+    path: Path, preallocate: bool
+) -> None:
     with logger_process(path, preallocate=preallocate, then="wait") as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
@@ -388,7 +429,9 @@ def test_after_kill_9_every_point_that_log_returned_from_is_there(path: Path, pr
 
 
 @pytest.mark.slow
-def test_a_run_killed_in_full_flight_has_every_step_up_to_its_last_and_can_go_on(path: Path, preallocate: bool) -> None:
+def test_a_run_killed_in_full_flight_has_every_step_up_to_its_last_and_can_go_on(
+    path: Path, preallocate: bool
+) -> None:
     chance = random.Random(7)
     for _ in range(5):
         path.unlink(missing_ok=True)
@@ -410,19 +453,29 @@ def test_a_run_killed_in_full_flight_has_every_step_up_to_its_last_and_can_go_on
 
 def last_frame(data: bytes) -> tuple[int, int]:
     """Offset and size of the last frame of values."""
-    found = [item for item in frames.scan(data) if isinstance(item, frames.Frame) and item.tag < 0xFF00]
+    found = [
+        item for item in frames.scan(data) if isinstance(item, frames.Frame) and item.tag < 0xFF00
+    ]
     return found[-1].offset, frames.FRAME_HEAD_BYTES + len(found[-1].payload)
 
 
 @pytest.mark.parametrize("cut", ["zeroed", "cut off", "garbage"])
-def test_a_tail_torn_at_any_byte_costs_the_torn_row_and_nothing_else(path: Path, preallocate: bool, cut: str) -> None:
-    rows: list[tuple[Mapping[str, float], int]] = [({"a": step + 0.5, "b": -1.0}, step) for step in range(1, 6)]
+def test_a_tail_torn_at_any_byte_costs_the_torn_row_and_nothing_else(
+    path: Path, preallocate: bool, cut: str
+) -> None:
+    rows: list[tuple[Mapping[str, float], int]] = [
+        ({"a": step + 0.5, "b": -1.0}, step) for step in range(1, 6)
+    ]
     write(path, rows, preallocate=preallocate)
     whole = path.read_bytes()
     offset, size = last_frame(whole)
 
     for at in range(offset, offset + size):
-        tail = {"zeroed": bytes(len(whole) - at), "cut off": b"", "garbage": os.urandom(offset + size - at)}[cut]
+        tail = {
+            "zeroed": bytes(len(whole) - at),
+            "cut off": b"",
+            "garbage": os.urandom(offset + size - at),
+        }[cut]
         if cut == "garbage":
             tail += bytes(len(whole) - at - len(tail))
         torn = whole[:at] + tail
@@ -431,7 +484,9 @@ def test_a_tail_torn_at_any_byte_costs_the_torn_row_and_nothing_else(path: Path,
         path.write_bytes(torn)
 
         assert [step for step, _ in curves(path)["a"]] == [1, 2, 3, 4]
-        write(path, [({"a": 9.0, "b": 9.0}, 9), ({"new": 1.0}, 9)], attempt=2, preallocate=preallocate)
+        write(
+            path, [({"a": 9.0, "b": 9.0}, 9), ({"new": 1.0}, 9)], attempt=2, preallocate=preallocate
+        )
 
         contents = read_contents(path)
         assert not contents.damages
@@ -465,7 +520,9 @@ def test_damage_in_the_middle_is_not_taken_for_a_torn_tail(path: Path) -> None:
     assert not compact(path), "what may be saved by hand is not thrown away"
 
 
-def test_each_of_fifty_thousand_points_outlives_a_flipped_bit_anywhere_but_in_itself(path: Path) -> None:
+def test_each_of_fifty_thousand_points_outlives_a_flipped_bit_anywhere_but_in_itself(
+    path: Path,
+) -> None:
     write(path, [({"loss": float(step)}, step) for step in range(50_000)], preallocate=True)
     whole = path.read_bytes()
     chance = random.Random(1)
@@ -492,7 +549,9 @@ def test_damage_to_the_head_of_an_extent_costs_no_other_extent(path: Path, damag
     assert [row.step for row in rows] == list(range(30_000))
 
 
-def test_damage_is_told_when_a_run_is_resumed_and_its_number_is_given_to_no_other_set(path: Path) -> None:
+def test_damage_is_told_when_a_run_is_resumed_and_its_number_is_given_to_no_other_set(
+    path: Path,
+) -> None:
     write(path, [({"a": float(step)}, step) for step in range(5)], preallocate=False)
     write(path, [({"b": float(step)}, step) for step in range(5)], attempt=2, preallocate=False)
     data = bytearray(path.read_bytes())
@@ -531,11 +590,16 @@ def test_a_resumed_run_goes_back_and_the_old_branch_is_kept(path: Path, prealloc
     assert compact(path)
     assert curves(path)["a"] == expected
     old = read_series(path, branches=True)["a"]
-    assert [int(step) for step, branch in zip(old.steps, old.branches, strict=True) if branch == 2] == [7, 8, 9, 10]
+    assert [
+        int(step) for step, branch in zip(old.steps, old.branches, strict=True) if branch == 2
+    ] == [7, 8, 9, 10]
 
 
-def test_what_is_logged_again_at_the_step_that_a_run_goes_back_to_is_there_once(path: Path, preallocate: bool) -> None:
-    """A step was saved, then evaluated, then the run was killed: the resumed one evaluates it again."""
+def test_what_is_logged_again_at_the_step_that_a_run_goes_back_to_is_there_once(
+    path: Path, preallocate: bool
+) -> None:
+    """A step was saved, then evaluated, then the run was killed: the resumed one evaluates it
+    again."""
     write(path, [({"a": 1.0}, 3), ({"valid/a": 2.0}, 3), ({"a": 1.0}, 4)], preallocate=preallocate)
     writer = MetricsWriter(path, 2, preallocate=preallocate)
 
@@ -556,9 +620,15 @@ def test_a_compacted_file_can_be_gone_on_with(path: Path, preallocate: bool, sec
 
     write(path, [({"b": 3.0}, 3), ({"a": 3.0, "b": 4.0}, 4)], attempt=2, preallocate=second)
 
-    assert curves(path) == {"a": [(1, 1.0), (2, 2.0), (4, 3.0)], "b": [(2, 1.0), (3, 3.0), (4, 4.0)]}
+    assert curves(path) == {
+        "a": [(1, 1.0), (2, 2.0), (4, 3.0)],
+        "b": [(2, 1.0), (3, 3.0), (4, 4.0)],
+    }
     assert compact(path)
-    assert curves(path) == {"a": [(1, 1.0), (2, 2.0), (4, 3.0)], "b": [(2, 1.0), (3, 3.0), (4, 4.0)]}
+    assert curves(path) == {
+        "a": [(1, 1.0), (2, 2.0), (4, 3.0)],
+        "b": [(2, 1.0), (3, 3.0), (4, 4.0)],
+    }
 
 
 # -------------------------------------------------------------------------------------------------------------- no room
@@ -591,7 +661,9 @@ def test_without_room_training_goes_on_and_the_gap_is_told(
     writer.log({"a": 0.5}, 20_000)
     writer.close()
 
-    assert problems[1:] == [f"Metrics are written again. {20_000 - kept} points were lost, of steps {kept} to 19999."]
+    assert problems[1:] == [
+        f"Metrics are written again. {20_000 - kept} points were lost, of steps {kept} to 19999."
+    ]
     assert [step for step, _ in curves(path)["a"]] == [*range(kept), 20_000]
 
 
@@ -621,12 +693,16 @@ def test_growing_is_tried_again_at_most_once_a_second(
 def test_a_disk_that_is_really_full_ends_no_training(tmp_path: Path, preallocate: bool) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(disk)], check=False)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(disk)], check=False
+    )
     if mounted.returncode:
         pytest.skip("mounting is not allowed here")
     try:
         problems: list[str] = []
-        writer = MetricsWriter(disk / "metrics.bin", on_problem=problems.append, preallocate=preallocate)
+        writer = MetricsWriter(
+            disk / "metrics.bin", on_problem=problems.append, preallocate=preallocate
+        )
         (disk / "filler").write_bytes(bytes(400_000))
         for step in range(60_000):
             writer.log({"a": 0.5}, step)
@@ -638,7 +714,9 @@ def test_a_disk_that_is_really_full_ends_no_training(tmp_path: Path, preallocate
         steps = [step for step, _ in curves(disk / "metrics.bin")["a"]]
         assert steps[-1] == 60_000
         assert len(steps) + writer.lost_points == 60_001
-        assert [("cannot be written" in problem, "points were lost" in problem) for problem in problems] == [
+        assert [
+            ("cannot be written" in problem, "points were lost" in problem) for problem in problems
+        ] == [
             (True, False),
             (False, True),
         ]
@@ -651,7 +729,9 @@ def test_a_disk_that_is_really_full_ends_no_training(tmp_path: Path, preallocate
 
 @pytest.mark.parametrize("size", [0, 8, 5_000, 200_000])
 @pytest.mark.parametrize("looked", [False, True])
-def test_a_file_that_is_cut_off_costs_points_and_not_the_process(path: Path, size: int, looked: bool) -> None:
+def test_a_file_that_is_cut_off_costs_points_and_not_the_process(
+    path: Path, size: int, looked: bool
+) -> None:
     """In an OS process of its own: without the guard of the map it ends by SIGBUS."""
     script = f"""
 import os
@@ -671,7 +751,9 @@ writer.close()
 assert len(problems) == len(lost) == 1, problems
 print(problems[0])
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
 
     assert (done.returncode, done.stderr) == (0, "")
     assert "metrics.bin was cut off by somebody else" in done.stdout
@@ -694,7 +776,9 @@ def test_more_metrics_than_a_record_can_hold_are_refused_by_the_writer(
     assert {name: len(points) for name, points in curves(path).items()} == {"a": 1, "b": 1, "c": 1}
 
 
-def test_a_file_that_is_overwritten_with_something_else_is_set_aside(path: Path, preallocate: bool) -> None:
+def test_a_file_that_is_overwritten_with_something_else_is_set_aside(
+    path: Path, preallocate: bool
+) -> None:
     lost: list[str] = []
     writer = MetricsWriter(path, on_lost=lost.append, preallocate=preallocate)
     writer.log({"a": 0.5}, 1)
@@ -816,7 +900,9 @@ def test_a_folder_that_is_not_there_is_one_clear_error(tmp_path: Path) -> None:
 
 NAMES = st.sampled_from(["a", "b", "c/d", "é", "x" * 300])
 VALUES = st.floats(allow_nan=False) | st.integers(-(2**53), 2**53)
-STEPS = st.integers(-5, 30) | st.integers(0, 2) | st.sampled_from([-(1 << 63), 1 << 32, (1 << 63) - 1])
+STEPS = (
+    st.integers(-5, 30) | st.integers(0, 2) | st.sampled_from([-(1 << 63), 1 << 32, (1 << 63) - 1])
+)
 LOG = st.tuples(st.just("log"), st.dictionaries(NAMES, VALUES, max_size=4), STEPS)
 REWIND = st.tuples(st.just("rewind"), STEPS)
 REOPEN = st.tuples(st.just("reopen"))
@@ -877,7 +963,9 @@ def test_any_sequence_of_calls_is_read_back_as_it_was_before_and_after_compactio
         abandoned = {
             name: sorted(
                 (int(step), float(value))
-                for step, value, branch in zip(series.steps, series.values, series.branches, strict=True)
+                for step, value, branch in zip(
+                    series.steps, series.values, series.branches, strict=True
+                )
                 if branch
             )
             for name, series in everything.items()

@@ -1,10 +1,12 @@
-"""Run in a process of its own: builds and runs what a config can be composed to, and tells what that did.
+"""Run in a process of its own: builds and runs what a config can be composed to, and tells what
+that did.
 
-It reads {"folder": ..., "number": ..., "seed": ...} from standard input. Each composition is made by a grammar over
-the allow-list: any target, in any place of a config, its arguments other compositions, factories of them, or values
-that an attacker would try. What is built is trained with, and then used in every way that a training might: called,
-iterated, entered, listened to. One line of JSON tells what was forbidden among it, and how much of it came to be.
-"trees" are given in place of what the grammar makes, with "listed" added to the allow-list: so that a test sees the
+It reads {"folder": ..., "number": ..., "seed": ...} from standard input. Each composition is made
+by a grammar over the allow-list: any target, in any place of a config, its arguments other
+compositions, factories of them, or values that an attacker would try. What is built is trained
+with, and then used in every way that a training might: called, iterated, entered, listened to. One
+line of JSON tells what was forbidden among it, and how much of it came to be. "trees" are given in
+place of what the grammar makes, with "listed" added to the allow-list: so that a test sees the
 watch at work.
 """
 
@@ -59,12 +61,29 @@ WORDS = (
 )
 FLAGS_THAT_WRITE = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 NEVER = (
-    *("os.system", "os.exec", "os.posix_spawn", "os.startfile", "subprocess.", "pty.", "webbrowser."),
+    *(
+        "os.system",
+        "os.exec",
+        "os.posix_spawn",
+        "os.startfile",
+        "subprocess.",
+        "pty.",
+        "webbrowser.",
+    ),
     *("socket.__new__", "socket.connect", "socket.bind", "socket.sendto", "socket.getaddrinfo"),
     *("urllib.", "http.", "ftplib.", "smtplib.", "sqlite3.", "code.__new__"),
     *("pickle.find_class", "builtins.input", "cpython.run"),
 )
-CHANGES = ("os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.link", "os.symlink", "os.chmod", "os.truncate")
+CHANGES = (
+    "os.remove",
+    "os.rename",
+    "os.mkdir",
+    "os.rmdir",
+    "os.link",
+    "os.symlink",
+    "os.chmod",
+    "os.truncate",
+)
 ASKED_BY_TORCH = ("triton",)
 """Packages that torch imports where they are, whatever a config says: its counter of operations does."""
 LIMIT_S = 10
@@ -87,7 +106,9 @@ class Watch:
         self.is_on = False
         try:
             if self._is_forbidden(event, arguments):
-                os.write(self.log, f"{event} {str(arguments[:2])[:300]!r} {self._where()}\n".encode())
+                os.write(
+                    self.log, f"{event} {str(arguments[:2])[:300]!r} {self._where()}\n".encode()
+                )
         finally:
             self.is_on = True
 
@@ -98,7 +119,9 @@ class Watch:
             return not (event == "open" and self._is_inside(arguments[0]))
         if event == "open":
             path, mode, flags = arguments
-            writes = set(str(mode or "")) & set("wax+") or (mode is None and flags & FLAGS_THAT_WRITE)
+            writes = set(str(mode or "")) & set("wax+") or (
+                mode is None and flags & FLAGS_THAT_WRITE
+            )
             return bool(writes) and not self._is_inside(path)
         if event in CHANGES or event.startswith("shutil."):
             return not self._is_inside(arguments[0])
@@ -108,11 +131,14 @@ class Watch:
             return not is_known and top not in ASKED_BY_TORCH
         if event == "exec":
             file = getattr(arguments[0], "co_filename", "")
-            return not file.startswith(self.trusted_code) and not self._is_made_by_trusted_code(file)
+            return not file.startswith(self.trusted_code) and not self._is_made_by_trusted_code(
+                file
+            )
         return event.startswith(NEVER) and not self._is_of_assay_or_loader(event, arguments)
 
     def _is_of_assay_or_loader(self, event: str, arguments: tuple[Any, ...]) -> bool:
-        """Whether this is no doing of the config: the record asks git for files, a loader reads from its workers."""
+        """Whether this is no doing of the config: the record asks git for files, a loader reads
+        from its workers."""
         names = {Path(frame.filename).name for frame in inspect.stack()[3:12]}
         if event == "subprocess.Popen":
             return arguments[0] == "git" and "snapshot.py" in names
@@ -123,12 +149,21 @@ class Watch:
             return True  # opened before
         real = os.path.realpath(os.fspath(path))
         real = real.decode() if isinstance(real, bytes) else real
-        return real == "/dev/null" or real.startswith((f"{self.inside}{os.sep}", *_CACHES)) or "__pycache__" in real
+        return (
+            real == "/dev/null"
+            or real.startswith((f"{self.inside}{os.sep}", *_CACHES))
+            or "__pycache__" in real
+        )
 
     def _is_made_by_trusted_code(self, file: str) -> bool:
-        """Whether text is run by the standard library itself, as for a dataclass or a named tuple."""
+        """Whether text is run by the standard library itself, as for a dataclass or a named
+        tuple."""
         frame: FrameType | None = sys._getframe(3)
-        return file.startswith("<") and frame is not None and frame.f_code.co_filename.startswith(self.trusted_code)
+        return (
+            file.startswith("<")
+            and frame is not None
+            and frame.f_code.co_filename.startswith(self.trusted_code)
+        )
 
     def _where(self) -> str:
         frames = inspect.stack()[3:9]
@@ -139,7 +174,8 @@ _CACHES = ("/proc/", "/sys/", "/dev/shm/", "/dev/pts/", "/dev/tty")
 
 
 class Grammar:
-    """Makes calls of allowed targets, with arguments that fit by name or by type about as often as not."""
+    """Makes calls of allowed targets, with arguments that fit by name or by type about as often as
+    not."""
 
     def __init__(self, rng: random.Random) -> None:
         from assay.config.allowed import LISTED
@@ -156,7 +192,11 @@ class Grammar:
         self.functions = [name for name in self.names if name not in self.classes]
         self.modules = [name for name in self.classes if _is_module(self.things[name])]
         self.datasets = [name for name in self.names if "data" in name.lower() or "pipes" in name]
-        self.optimizers = [name for name in self.classes if name.startswith("torch.optim.") and name.count(".") == 2]
+        self.optimizers = [
+            name
+            for name in self.classes
+            if name.startswith("torch.optim.") and name.count(".") == 2
+        ]
         self.used: Counter[str] = Counter()
         self.nonsense = 0.2
         """How often an argument is anything at all."""
@@ -176,7 +216,11 @@ class Grammar:
                 made["args"] = [self.value(parameter, depth) for _ in range(self.rng.randint(0, 3))]
             elif parameter.kind is inspect.Parameter.VAR_KEYWORD:
                 if self.rng.random() < self.nonsense:
-                    made |= {self.rng.choice(("a", "forward", "__class__", "state_dict")): self.value(None, depth)}
+                    made |= {
+                        self.rng.choice(("a", "forward", "__class__", "state_dict")): self.value(
+                            None, depth
+                        )
+                    }
             elif parameter.default is inspect.Parameter.empty or self.rng.random() < 0.25:
                 made[parameter.name] = self.value(parameter, depth)
         if self.rng.random() < self.nonsense / 10:
@@ -186,13 +230,17 @@ class Grammar:
         return made
 
     def factory(self, depth: int, target: str = "") -> dict[str, Any]:
-        target = target or self.rng.choice(self.functions if self.rng.random() < 0.6 else self.names)
+        target = target or self.rng.choice(
+            self.functions if self.rng.random() < 0.6 else self.names
+        )
         made = self.call(target, depth)
         kept = {key: value for key, value in made.items() if self.rng.random() < 0.5}
         return {**kept, "type": target, "_partial_": True}
 
     def value(self, parameter: inspect.Parameter | None, depth: int) -> Any:
-        name, wanted = (parameter.name, str(parameter.annotation)) if parameter is not None else ("", "")
+        name, wanted = (
+            (parameter.name, str(parameter.annotation)) if parameter is not None else ("", "")
+        )
         if self.rng.random() < self.nonsense or (parameter is None and self.rng.random() < 0.5):
             return self.junk(depth)
         if depth > 0:
@@ -200,13 +248,21 @@ class Grammar:
                 return self.factory(depth - 1)
             if "Module" in wanted or name in ("model", "module", "criterion", "base"):
                 return self.call(self.rng.choice(self.modules), depth - 1)
-            if "ataset" in wanted or name in ("dataset", "datasets", "data_source", "source", "stream"):
+            if "ataset" in wanted or name in (
+                "dataset",
+                "datasets",
+                "data_source",
+                "source",
+                "stream",
+            ):
                 return self.call(self.rng.choice(self.datasets), depth - 1)
             if "ptimizer" in wanted or name == "optimizer":
                 return self.call(self.rng.choice(self.optimizers), depth - 1)
         if "Tensor" in wanted:
             return {"type": "torch.nn.Parameter"}
-        if wanted.startswith(("Sequence", "list", "tuple", "collections.abc.Sequence", "typing.Sequence")):
+        if wanted.startswith(
+            ("Sequence", "list", "tuple", "collections.abc.Sequence", "typing.Sequence")
+        ):
             return [self.rng.choice((1, 2, 3)) for _ in range(2)]
         if "bool" in wanted:
             return self.rng.random() < 0.5
@@ -231,7 +287,10 @@ class Grammar:
         if kind == 5:
             return self.factory(depth - 1)
         if kind == 6:
-            return [self.call(self.rng.choice(self.names), depth - 1) for _ in range(self.rng.randint(1, 2))]
+            return [
+                self.call(self.rng.choice(self.names), depth - 1)
+                for _ in range(self.rng.randint(1, 2))
+            ]
         return self.call(self.rng.choice(self.names), depth - 1)
 
     def config(self, target: str) -> dict[str, Any]:
@@ -239,16 +298,42 @@ class Grammar:
         made = base()
         self.nonsense = self.rng.choice((0.0, 0.0, 0.05, 0.3))
         places = [
-            *(("model",), ("process",), ("process", "criterion"), ("optimizer",), ("schedule",), ("task",)),
-            *(("data", "train", "source"), ("data", "train", "sampler"), ("data", "train", "batch_sampler")),
-            *(("data", "train", "collate"), ("data", "train", "worker_init"), ("data", "valid", "source")),
-            *(("process", "metrics", "m"), ("process", "batch_hook"), ("backward",), ("evaluate", "pipes")),
+            *(
+                ("model",),
+                ("process",),
+                ("process", "criterion"),
+                ("optimizer",),
+                ("schedule",),
+                ("task",),
+            ),
+            *(
+                ("data", "train", "source"),
+                ("data", "train", "sampler"),
+                ("data", "train", "batch_sampler"),
+            ),
+            *(
+                ("data", "train", "collate"),
+                ("data", "train", "worker_init"),
+                ("data", "valid", "source"),
+            ),
+            *(
+                ("process", "metrics", "m"),
+                ("process", "batch_hook"),
+                ("backward",),
+                ("evaluate", "pipes"),
+            ),
             *(("plugins",), ("plugins",), ("plugins",), ("criterion",)),
         ]
-        for place in {self._place_of(target), *self.rng.sample(places, self.rng.choice((0, 0, 1, 2)))}:
+        for place in {
+            self._place_of(target),
+            *self.rng.sample(places, self.rng.choice((0, 0, 1, 2))),
+        }:
             chosen = target if place == self._place_of(target) else self.rng.choice(self.names)
             call = self.call(chosen, 2)
-            if place[-1] in ("collate", "worker_init", "batch_hook") or self.rng.random() < self.nonsense:
+            if (
+                place[-1] in ("collate", "worker_init", "batch_hook")
+                or self.rng.random() < self.nonsense
+            ):
                 call = self.factory(1, chosen)
             _put(made, place, [call] if place[-1] in ("plugins", "pipes") else call)
         return made
@@ -274,7 +359,10 @@ def base() -> dict[str, Any]:
     collate = {"type": "torch.utils.data.default_collate", "_partial_": True}
     return {
         "model": {"type": "torch.nn.Embedding", "num_embeddings": 4, "embedding_dim": 3},
-        "process": {"type": "assay.engine.Supervised", "criterion": {"type": "torch.nn.CrossEntropyLoss"}},
+        "process": {
+            "type": "assay.engine.Supervised",
+            "criterion": {"type": "torch.nn.CrossEntropyLoss"},
+        },
         "optimizer": {"type": "torch.optim.SGD", "lr": 0.01},
         "data": {"train": {"source": source, "batch_size": 2, "collate": collate}},
         "train": {"steps": 2},
@@ -283,7 +371,9 @@ def base() -> dict[str, Any]:
 
 def _put(tree: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
     for key in path[:-1]:
-        inner = tree.setdefault(key, {"type": "assay.engine.TorchSchedule"} if key == "schedule" else {})
+        inner = tree.setdefault(
+            key, {"type": "assay.engine.TorchSchedule"} if key == "schedule" else {}
+        )
         tree = inner if isinstance(inner, dict) else {}
     if path[-1] == "plugins" and path[-1] in tree:
         tree[path[-1]] += value
@@ -337,7 +427,11 @@ def use(thing: Any, depth: int = 2) -> None:
     for attempt in attempts:
         with contextlib.suppress(Exception):
             found = attempt()
-            if depth and (callable(found) or hasattr(found, "__iter__")) and not isinstance(found, torch.Tensor | str):
+            if (
+                depth
+                and (callable(found) or hasattr(found, "__iter__"))
+                and not isinstance(found, torch.Tensor | str)
+            ):
                 use(found, depth - 1)
     with contextlib.suppress(Exception), thing:
         pass
@@ -364,7 +458,10 @@ def attack(tree: dict[str, Any], counts: Counter[str]) -> None:
 
     steps: list[tuple[str, Callable[[], Any]]] = [
         ("trained", lambda: train(open_config(tree), Launch(device="cpu", quiet=True))),
-        *(("built", functools.partial(lambda part: use(instantiate(part)), part)) for part in list(parts(tree))[:12]),
+        *(
+            ("built", functools.partial(lambda part: use(instantiate(part)), part))
+            for part in list(parts(tree))[:12]
+        ),
     ]
     for name, step in steps:
         try:
@@ -379,7 +476,13 @@ def attack(tree: dict[str, Any], counts: Counter[str]) -> None:
             counts["finished"] += name == "trained" and result.status == "finished"
 
 
-def run(folder: Path, number: int = 0, seed: int = 0, trees: Sequence[Any] = (), listed: Sequence[str] = ()) -> Any:
+def run(
+    folder: Path,
+    number: int = 0,
+    seed: int = 0,
+    trees: Sequence[Any] = (),
+    listed: Sequence[str] = (),
+) -> Any:
     """What was forbidden, and how much came to be."""
     import torch
 
@@ -402,7 +505,10 @@ def run(folder: Path, number: int = 0, seed: int = 0, trees: Sequence[Any] = (),
     code = (*(f"{root}{os.sep}" for root in roots), str(Path(assay.__file__).parent), "<frozen ")
     log = folder / "events"
     watch = Watch(
-        folder, code, frozenset(packages_distributions()), os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        folder,
+        code,
+        frozenset(packages_distributions()),
+        os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND),
     )
     sys.addaudithook(watch)
     counts: Counter[str] = Counter()
@@ -424,7 +530,9 @@ def main() -> int:
     folder = Path(os.path.realpath(asked.pop("folder")))
     os.chdir(folder)
     sys.path.insert(0, str(folder))
-    os.environ |= {name: str(folder / name) for name in ("XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME")}
+    os.environ |= {
+        name: str(folder / name) for name in ("XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME")
+    }
     tempfile.tempdir = str(folder)
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         found = run(folder, **asked)

@@ -1,9 +1,10 @@
 """Configs that an attacker would write, and a process that has `assay check` look at each of them.
 
-`corpus` makes the configs: targets of every kind in every place of a config and in every language, texts that grow or
-nest without an end, values that belong elsewhere, encodings, references, files that are no files. As a program it
-reads {"folder": ..., "part": ..., "parts": ...} from standard input, checks its part of the corpus, each config in a
-process of its own, and prints what each took and said as JSON.
+`corpus` makes the configs: targets of every kind in every place of a config and in every language,
+texts that grow or nest without an end, values that belong elsewhere, encodings, references, files
+that are no files. As a program it reads {"folder": ..., "part": ..., "parts": ...} from standard
+input, checks its part of the corpus, each config in a process of its own, and prints what each took
+and said as JSON.
 """
 
 from __future__ import annotations
@@ -67,7 +68,10 @@ def base() -> dict[str, Any]:
     source = {"type": "assay.engine.pipes.SequenceWrapper", "datapipe": rows}
     return {
         "model": {"type": "torch.nn.Embedding", "num_embeddings": 4, "embedding_dim": 3},
-        "process": {"type": "assay.engine.Supervised", "criterion": {"type": "torch.nn.CrossEntropyLoss"}},
+        "process": {
+            "type": "assay.engine.Supervised",
+            "criterion": {"type": "torch.nn.CrossEntropyLoss"},
+        },
         "optimizer": {"type": "torch.optim.SGD", "lr": 0.01},
         "data": {"train": {"source": source, "batch_size": 2, "collate": collate}},
         "train": {"steps": 2},
@@ -76,7 +80,19 @@ def base() -> dict[str, Any]:
 
 def corpus() -> list[Case]:
     """Return every attack; the same ones each time."""
-    makers = (targets, compositions, values, references, sizes, growth, yaml_tags, texts, no_files, typed, programs)
+    makers = (
+        targets,
+        compositions,
+        values,
+        references,
+        sizes,
+        growth,
+        yaml_tags,
+        texts,
+        no_files,
+        typed,
+        programs,
+    )
     return [case for maker in makers for case in maker()]
 
 
@@ -109,7 +125,8 @@ OPTIONS = ((), ("--strict",), ("--defaults",), ("--list",), ("--json",))
 
 
 def targets() -> Iterator[Case]:
-    """Every target of the list of bypasses, and every one of torch and assay that no config may name."""
+    """Every target of the list of bypasses, and every one of torch and assay that no config may
+    name."""
     named = [
         *bypass.REFUSED,
         *(name for name in own_targets.NEVER),
@@ -152,8 +169,15 @@ def compositions() -> Iterator[Case]:
         tree = tomllib.loads(path.read_text())
         for suffix in SUFFIXES:
             content = WRITERS[suffix](tree).encode()
-            yield Case(name=f"{path.stem} in {suffix}", file=f"{path.stem}{suffix}", classes="S1 S4", content=content)
-    for number, name in enumerate(("os.system", "builtins.eval", "subprocess.run", "torch.load", "model.system")):
+            yield Case(
+                name=f"{path.stem} in {suffix}",
+                file=f"{path.stem}{suffix}",
+                classes="S1 S4",
+                content=content,
+            )
+    for number, name in enumerate(
+        ("os.system", "builtins.eval", "subprocess.run", "torch.load", "model.system")
+    ):
         for place, suffix in zip(("collate", "worker_init"), SUFFIXES, strict=False):
             tree = base()
             tree["data"]["train"][place] = {"type": name, "_partial_": True}
@@ -167,7 +191,9 @@ def compositions() -> Iterator[Case]:
 
 def values() -> Iterator[Case]:
     """A call where a number, text, time or list belongs; and numbers that no run can have."""
-    calls = itertools.cycle(({"type": "os.system", "args": [SHELL]}, {"__class__": "os._wrap_close"}, [[[SHELL]]]))
+    calls = itertools.cycle(
+        ({"type": "os.system", "args": [SHELL]}, {"__class__": "os._wrap_close"}, [[[SHELL]]])
+    )
     suffixes = itertools.cycle(SUFFIXES)
     number = 0
     for path, key in scalars():
@@ -207,19 +233,73 @@ def put(tree: Mapping[str, Any], path: Sequence[str], value: Any) -> dict[str, A
 
 
 REFERENCES = (
-    *("${model.__class__}", "${model.forward.__globals__}", "${__import__('os').system('id')}", "${eval:1}"),
-    *("${oc.env:HOME}", "${python:os.system}", "${file:/etc/passwd}", "${include:/etc/passwd}", "${}", "${ }", "${"),
-    *("${.}", "${..}", "${...}", "${.......x}", "${model}", "${model.num_embeddings}", "@os.system", "@", "@model"),
-    *("@model.forward.__globals__", "@model.__init__", "@process.criterion.forward", "${random:int:0}"),
-    *("${random:int:9:0}", "${random:exec:0:1}", "${random:int:0:1e400}", "${device:os.system}", "${device:count:x}"),
-    *("${length:../../etc}", "${length:data.train.source}", "${global:../../etc/passwd}", "${global:}", "${env:}"),
-    *("${env:ASSAY_NOT_SET}", "${env:HOME}", "${train.steps}${train.steps}x", "$(id)", "`id`", "{{7*7}}", "%(x)s"),
-    *("${model.num_embeddings.real}", "${train.0}", "${data.train.source.datapipe.-1}", "${nothing:${train.steps}}"),
+    *(
+        "${model.__class__}",
+        "${model.forward.__globals__}",
+        "${__import__('os').system('id')}",
+        "${eval:1}",
+    ),
+    *(
+        "${oc.env:HOME}",
+        "${python:os.system}",
+        "${file:/etc/passwd}",
+        "${include:/etc/passwd}",
+        "${}",
+        "${ }",
+        "${",
+    ),
+    *(
+        "${.}",
+        "${..}",
+        "${...}",
+        "${.......x}",
+        "${model}",
+        "${model.num_embeddings}",
+        "@os.system",
+        "@",
+        "@model",
+    ),
+    *(
+        "@model.forward.__globals__",
+        "@model.__init__",
+        "@process.criterion.forward",
+        "${random:int:0}",
+    ),
+    *(
+        "${random:int:9:0}",
+        "${random:exec:0:1}",
+        "${random:int:0:1e400}",
+        "${device:os.system}",
+        "${device:count:x}",
+    ),
+    *(
+        "${length:../../etc}",
+        "${length:data.train.source}",
+        "${global:../../etc/passwd}",
+        "${global:}",
+        "${env:}",
+    ),
+    *(
+        "${env:ASSAY_NOT_SET}",
+        "${env:HOME}",
+        "${train.steps}${train.steps}x",
+        "$(id)",
+        "`id`",
+        "{{7*7}}",
+        "%(x)s",
+    ),
+    *(
+        "${model.num_embeddings.real}",
+        "${train.0}",
+        "${data.train.source.datapipe.-1}",
+        "${nothing:${train.steps}}",
+    ),
 )
 
 
 def references() -> Iterator[Case]:
-    """References that reach for code, files, the environment or themselves, where a number belongs."""
+    """References that reach for code, files, the environment or themselves, where a number
+    belongs."""
     for number, text in enumerate(REFERENCES):
         for suffix in (SUFFIXES[number % 4], SUFFIXES[(number + 1) % 4]):
             tree = put(base(), ("model", "num_embeddings"), text)
@@ -303,7 +383,9 @@ def sizes() -> Iterator[Case]:
         for suffix, text in by_suffix.items():
             name = f"{n:,} {kind} in {suffix}"
             content = text(n).encode()
-            yield Case(name=name, file=f"nested-{kind}-{n}{suffix}", classes="S5 S17", content=content)
+            yield Case(
+                name=name, file=f"nested-{kind}-{n}{suffix}", classes="S5 S17", content=content
+            )
     for suffix, (head, item, tail) in {
         ".toml": ("a = [", "0,", "0]"),
         ".json": ('{"a": [', "0,", "0]}"),
@@ -311,9 +393,19 @@ def sizes() -> Iterator[Case]:
         ".ini": ("a = [", "0,", "0]"),
     }.items():
         content = (head + item * (2 * MAX_VALUES) + tail).encode()
-        yield Case(name=f"too many values in {suffix}", file=f"values{suffix}", classes="S17", content=content)
+        yield Case(
+            name=f"too many values in {suffix}",
+            file=f"values{suffix}",
+            classes="S17",
+            content=content,
+        )
         content = head.encode() + b" " * (MAX_BYTES + 1) + tail.encode()
-        yield Case(name=f"too many bytes in {suffix}", file=f"bytes{suffix}", classes="S17", content=content)
+        yield Case(
+            name=f"too many bytes in {suffix}",
+            file=f"bytes{suffix}",
+            classes="S17",
+            content=content,
+        )
 
 
 ALIASES = "a0: &a0 [x,x,x,x,x,x,x,x,x]\n" + "".join(
@@ -327,7 +419,8 @@ TOML = WRITERS[".toml"](base()) + "\n"
 
 
 def growth() -> Iterator[Case]:
-    """A few lines that ask for a billion values, for as many configs, or for a mistake in each of many lines."""
+    """A few lines that ask for a billion values, for as many configs, or for a mistake in each of
+    many lines."""
     texts = {
         "aliases.yaml": ALIASES,
         "merges.yaml": MERGES,
@@ -335,60 +428,87 @@ def growth() -> Iterator[Case]:
         "circle-of-lists.yaml": "a: &a [*a, *a]\n",
         "anchors.yaml": "".join(f"a{i}: &x {i}\n" for i in range(20_000)) + "b: *y\n",
         "documents.yaml": "--- {a: 1}\n" * 20_000,
-        "interpolation.ini": "[s]\na0 = xxxxxxxxx\n" + "".join(f"a{i} = {f'%(a{i - 1})s' * 9}\n" for i in range(1, 30)),
+        "interpolation.ini": "[s]\na0 = xxxxxxxxx\n"
+        + "".join(f"a{i} = {f'%(a{i - 1})s' * 9}\n" for i in range(1, 30)),
         "interpolation-circle.ini": "a = %(b)s\nb = %(a)s\n",
         "doubled-text.toml": TOML
         + "[t]\na0 = 'xxxxxxxx'\n"
         + "".join(f'a{i} = "{f"${{t.a{i - 1}}}" * 9}"\n' for i in range(1, 30)),
         "doubled-table.json": json.dumps({**base(), "t": DOUBLED}),
-        "reference-chain.toml": TOML + "[t]\n" + "".join(f'a{i} = "${{t.a{i + 1}}}"\n' for i in range(5_000)),
+        "reference-chain.toml": TOML
+        + "[t]\n"
+        + "".join(f'a{i} = "${{t.a{i + 1}}}"\n' for i in range(5_000)),
         "reference-circle.toml": TOML
         + "[t]\n"
         + "".join(f'a{i} = "${{t.a{(i + 1) % 5_000}}}"\n' for i in range(5_000)),
         "objects-circle.toml": TOML
-        + "".join(f'[o{i}]\ntype = "torch.nn.ReLU"\ninplace = "@o{(i + 1) % 50}"\n' for i in range(50)),
+        + "".join(
+            f'[o{i}]\ntype = "torch.nn.ReLU"\ninplace = "@o{(i + 1) % 50}"\n' for i in range(50)
+        ),
         "sweep-product.toml": TOML
         + "[sweep]\n"
         + "".join(f'"optimizer.k{i}" = {list(range(100))}\n' for i in range(10)),
         "sweep-strings.toml": TOML + "[sweep]\n'train.steps' = '" + "1," * 100_000 + "1'\n",
         "sweep-long.toml": TOML + f"[sweep]\n'train.steps' = {list(range(100_000))}\n",
         "variants.toml": TOML + "".join(f"[variants.v{i}]\n" for i in range(MAX_VARIANTS + 1)),
-        "variants-wrong.toml": TOML + "".join(f"[variants.v{i}]\n'optimzer.lr' = {i}\n" for i in range(MAX_VARIANTS)),
-        "variants-large.toml": TOML + "".join(f"[variants.v{i}]\n'model.k{i}' = {i}\n" for i in range(MAX_VARIANTS)),
+        "variants-wrong.toml": TOML
+        + "".join(f"[variants.v{i}]\n'optimzer.lr' = {i}\n" for i in range(MAX_VARIANTS)),
+        "variants-large.toml": TOML
+        + "".join(f"[variants.v{i}]\n'model.k{i}' = {i}\n" for i in range(MAX_VARIANTS)),
         "sections.toml": TOML + "".join(f"[section{i}]\na = 1\n" for i in range(16_000)),
         "sections-wrong.toml": TOML + "".join(f"[trian{i}]\na = 1\n" for i in range(16_000)),
         "keys-wrong.toml": TOML + "[display]\n" + "".join(f"evrey{i} = 1\n" for i in range(16_000)),
         "arguments-wrong.toml": TOML.replace(
-            "num_embeddings = 4", "num_embeddings = 4\n" + "".join(f"num_embeding{i} = 1\n" for i in range(16_000))
+            "num_embeddings = 4",
+            "num_embeddings = 4\n" + "".join(f"num_embeding{i} = 1\n" for i in range(16_000)),
         ),
-        "targets-wrong.toml": TOML + "".join(f'[m{i}]\ntype = "torch.nn.Lineer{i}"\n' for i in range(5_000)),
-        "plugins-wrong.toml": TOML + "".join(f'[[plugins]]\ntype = "torch.nn.Lineer{i}"\n' for i in range(5_000)),
-        "modules-wrong.toml": TOML + "".join(f'[m{i}]\ntype = "modle{i}.Net"\n' for i in range(5_000)),
-        "user-targets-wrong.toml": TOML + "".join(f'[m{i}]\ntype = "model.Nett{i}"\n' for i in range(2_000)),
-        "references-wrong.toml": TOML + "[u]\n" + "".join(f'a{i} = "${{modle.width{i}}}"\n' for i in range(16_000)),
-        "objects-wrong.toml": TOML + "[u]\n" + "".join(f'a{i} = "@modle{i}"\n' for i in range(16_000)),
+        "targets-wrong.toml": TOML
+        + "".join(f'[m{i}]\ntype = "torch.nn.Lineer{i}"\n' for i in range(5_000)),
+        "plugins-wrong.toml": TOML
+        + "".join(f'[[plugins]]\ntype = "torch.nn.Lineer{i}"\n' for i in range(5_000)),
+        "modules-wrong.toml": TOML
+        + "".join(f'[m{i}]\ntype = "modle{i}.Net"\n' for i in range(5_000)),
+        "user-targets-wrong.toml": TOML
+        + "".join(f'[m{i}]\ntype = "model.Nett{i}"\n' for i in range(2_000)),
+        "references-wrong.toml": TOML
+        + "[u]\n"
+        + "".join(f'a{i} = "${{modle.width{i}}}"\n' for i in range(16_000)),
+        "objects-wrong.toml": TOML
+        + "[u]\n"
+        + "".join(f'a{i} = "@modle{i}"\n' for i in range(16_000)),
         "duplicates.toml": TOML + "".join("[train]\nsteps = 1\n" for _ in range(20_000)),
         "duplicates.json": "{" + ",".join('"train": {"steps": 1}' for _ in range(20_000)) + "}",
         "duplicates.yaml": "train: {steps: 1}\n" * 20_000,
         "duplicates.ini": "[train]\nsteps = 1\n" * 20_000,
         "tables-of-tables.toml": "[[a]]\n[[a.b]]\n" * 20_000 + "[a.b.c]\n[a.b.c]\n",
-        "arguments-deep.toml": TOML.replace("num_embeddings = 4", "num_embeddings = " + "[" * 150 + "]" * 150),
+        "arguments-deep.toml": TOML.replace(
+            "num_embeddings = 4", "num_embeddings = " + "[" * 150 + "]" * 150
+        ),
         "models-deep.json": json.dumps({**base(), "model": nested(60)}),
         "models-wide.json": json.dumps(
             {
                 **base(),
-                "model": {"type": "torch.nn.Sequential", "args": [{"type": "torch.nn.ReLU", "inplace": "x"}] * 5_000},
+                "model": {
+                    "type": "torch.nn.Sequential",
+                    "args": [{"type": "torch.nn.ReLU", "inplace": "x"}] * 5_000,
+                },
             }
         ),
         "long-name-of-argument.toml": TOML.replace(
             "num_embeddings = 4", "num_embeddings = 4\n" + "k" * 900_000 + " = 1"
         ),
-        "long-target.json": json.dumps({**base(), "model": {"type": "torch." + "nn." * 100_000 + "Linear"}}),
-        "long-user-target.json": json.dumps({**base(), "model": {"type": "model." + "a" * 1_000_000}}),
+        "long-target.json": json.dumps(
+            {**base(), "model": {"type": "torch." + "nn." * 100_000 + "Linear"}}
+        ),
+        "long-user-target.json": json.dumps(
+            {**base(), "model": {"type": "model." + "a" * 1_000_000}}
+        ),
         "long-value.json": json.dumps({**base(), "train": {"steps": "9" * 5_000_000}}),
         "long-period.json": json.dumps({**base(), "evaluate": {"every": "1" * 500_000 + " steps"}}),
         "long-duration.json": json.dumps({**base(), "train": {"time": "1 " * 500_000}}),
-        "long-choice.json": json.dumps({**base(), "train": {"steps": 1, "precision": "fp" * 500_000}}),
+        "long-choice.json": json.dumps(
+            {**base(), "train": {"steps": 1, "precision": "fp" * 500_000}}
+        ),
         "long-reference.json": json.dumps({**base(), "tag": "${" + "a." * 300_000 + "a}"}),
         "many-references.json": json.dumps({**base(), "tag": "${nothing}" * 100_000}),
         "open-references.json": json.dumps({**base(), "tag": "${" * 300_000}),
@@ -407,11 +527,35 @@ def nested(depth: int) -> dict[str, Any]:
 # --- texts -----------------------------------------------------------------------------------------------------------
 
 TAGS = (
-    *("!!python/object/apply:os.system ['touch PWNED']", "!!python/object/new:os.system ['touch PWNED']"),
-    *("!!python/name:os.system", "!!python/module:os", "!!python/object:subprocess.Popen {}", "!!python/tuple [1]"),
-    *("!!python/object/apply:subprocess.check_output [[touch, PWNED]]", "!!python/object/new:type {args: [z, [], {}]}"),
-    *("!!binary AAAA", "!!set {a}", "!!omap [a: 1]", "!include /etc/passwd", "!env HOME", "!ENV ${HOME}", "!join [a]"),
-    *("!!timestamp 2001-01-01", "!<tag:yaml.org,2002:python/name:os.system> x", "!os.system x", "!torch.load x"),
+    *(
+        "!!python/object/apply:os.system ['touch PWNED']",
+        "!!python/object/new:os.system ['touch PWNED']",
+    ),
+    *(
+        "!!python/name:os.system",
+        "!!python/module:os",
+        "!!python/object:subprocess.Popen {}",
+        "!!python/tuple [1]",
+    ),
+    *(
+        "!!python/object/apply:subprocess.check_output [[touch, PWNED]]",
+        "!!python/object/new:type {args: [z, [], {}]}",
+    ),
+    *(
+        "!!binary AAAA",
+        "!!set {a}",
+        "!!omap [a: 1]",
+        "!include /etc/passwd",
+        "!env HOME",
+        "!ENV ${HOME}",
+        "!join [a]",
+    ),
+    *(
+        "!!timestamp 2001-01-01",
+        "!<tag:yaml.org,2002:python/name:os.system> x",
+        "!os.system x",
+        "!torch.load x",
+    ),
     *("!!map [1]", "!!int x", "!!float x", "!!bool x", "!!merge x"),
 )
 
@@ -443,20 +587,45 @@ STRANGE = {
 
 
 def texts() -> Iterator[Case]:
-    """Bytes that are no text, and text that would steer a terminal, as a key, a value, a name and a word astray."""
+    """Bytes that are no text, and text that would steer a terminal, as a key, a value, a name and a
+    word astray."""
     keys: dict[str, tuple[bytes, ...]] = {
-        ".toml": (b'["%s"]\na = 1\n', b'[train]\nsteps = "%s"\n', b'[model]\ntype = "model.%s"\n', b"%s\n[x\n"),
-        ".json": (b'{"%s": {"a": 1}}', b'{"train": {"steps": "%s"}}', b'{"model": {"type": "model.%s"}}', b"{%s: [}"),
-        ".yaml": (b'"%s": {a: 1}\n', b'train: {steps: "%s"}\n', b'model: {type: "model.%s"}\n', b"%s: [}\n"),
-        ".ini": (b"[%s]\na = 1\n", b"[train]\nsteps = %s\n", b"[model]\ntype = model.%s\n", b"%s\n[x\n"),
+        ".toml": (
+            b'["%s"]\na = 1\n',
+            b'[train]\nsteps = "%s"\n',
+            b'[model]\ntype = "model.%s"\n',
+            b"%s\n[x\n",
+        ),
+        ".json": (
+            b'{"%s": {"a": 1}}',
+            b'{"train": {"steps": "%s"}}',
+            b'{"model": {"type": "model.%s"}}',
+            b"{%s: [}",
+        ),
+        ".yaml": (
+            b'"%s": {a: 1}\n',
+            b'train: {steps: "%s"}\n',
+            b'model: {type: "model.%s"}\n',
+            b"%s: [}\n",
+        ),
+        ".ini": (
+            b"[%s]\na = 1\n",
+            b"[train]\nsteps = %s\n",
+            b"[model]\ntype = model.%s\n",
+            b"%s\n[x\n",
+        ),
     }
-    for (at, (what, raw)), (suffix, forms) in itertools.product(enumerate(STRANGE.items()), keys.items()):
+    for (at, (what, raw)), (suffix, forms) in itertools.product(
+        enumerate(STRANGE.items()), keys.items()
+    ):
         for number, form in enumerate(forms):
             if what == "an invisible letter" and number == 3:
                 continue  # a mark at the begin of a file is allowed
             name = f"{what} in {suffix}, form {number}"
             content = form.replace(b"%s", raw)
-            yield Case(name=name, file=f"text{at}-{number}{suffix}", classes="S21 S24", content=content)
+            yield Case(
+                name=name, file=f"text{at}-{number}{suffix}", classes="S21 S24", content=content
+            )
 
 
 # --- what is no file -------------------------------------------------------------------------------------------------
@@ -495,24 +664,94 @@ def no_files() -> Iterator[Case]:
             "nothing": linked_to("nothing"),
         }
         for kind, make in made.items():
-            yield Case(name=f"{kind}{suffix}", file=f"{kind}{suffix}", classes="S9 S17", content=make)
-    for path in ("/dev/zero", "/dev/full", "/proc/kcore", "/etc/passwd", "/", "/dev/fd/0", "/etc/shadow"):
+            yield Case(
+                name=f"{kind}{suffix}", file=f"{kind}{suffix}", classes="S9 S17", content=make
+            )
+    for path in (
+        "/dev/zero",
+        "/dev/full",
+        "/proc/kcore",
+        "/etc/passwd",
+        "/",
+        "/dev/fd/0",
+        "/etc/shadow",
+    ):
         yield Case(name=path, file=path, classes="S9 S17")
-    for name in ("x" * 300, "a/" * 3000 + "b", "-", "--", "", "\0", "no\nline", "..", "~", "run:last", "http://a/b"):
-        yield Case(name=f"named {name[:20]!r}", file="none", classes="S7 S17", arguments=(f"={name}",))
+    for name in (
+        "x" * 300,
+        "a/" * 3000 + "b",
+        "-",
+        "--",
+        "",
+        "\0",
+        "no\nline",
+        "..",
+        "~",
+        "run:last",
+        "http://a/b",
+    ):
+        yield Case(
+            name=f"named {name[:20]!r}", file="none", classes="S7 S17", arguments=(f"={name}",)
+        )
 
 
 # --- what is typed ---------------------------------------------------------------------------------------------------
 
 TYPED = (
-    *("model.type=os.system", "model.type=builtins:exec", "model.__class__=os.system", "model.type=@os.system"),
-    *("optimizer.lr=__import__('os').system('touch PWNED')", "optimizer.lr=${eval:1}", "=x", "..=1", "a..b=1", ".=."),
-    *("train.steps=1e400", "train.steps=nan", "train.steps=-1", "seed=-1", "seed=99999999999999999999999", "seed=1.5"),
-    *("train.steps=[[[[", "train.steps={", 'train.steps="', "train.steps='", "train.steps=\x1b[2J", "trian.steps=1"),
-    *("data.train.workers=999999999999999999999999", "threads=0", "threads=os.system", "plugins=[os.system]"),
-    *("plugins.0.type=os.system", "data.train.source.type=torch.load", "process.criterion.type=model.system"),
-    *("variants.x=1", "sweep.x=1", "include=/etc/passwd", "defaults=/etc/passwd", "_target_=os.system"),
-    *("model._target_=os.system", "model.args=[touch PWNED]", "model.args.99999999=1", "optimizer.lr+=1"),
+    *(
+        "model.type=os.system",
+        "model.type=builtins:exec",
+        "model.__class__=os.system",
+        "model.type=@os.system",
+    ),
+    *(
+        "optimizer.lr=__import__('os').system('touch PWNED')",
+        "optimizer.lr=${eval:1}",
+        "=x",
+        "..=1",
+        "a..b=1",
+        ".=.",
+    ),
+    *(
+        "train.steps=1e400",
+        "train.steps=nan",
+        "train.steps=-1",
+        "seed=-1",
+        "seed=99999999999999999999999",
+        "seed=1.5",
+    ),
+    *(
+        "train.steps=[[[[",
+        "train.steps={",
+        'train.steps="',
+        "train.steps='",
+        "train.steps=\x1b[2J",
+        "trian.steps=1",
+    ),
+    *(
+        "data.train.workers=999999999999999999999999",
+        "threads=0",
+        "threads=os.system",
+        "plugins=[os.system]",
+    ),
+    *(
+        "plugins.0.type=os.system",
+        "data.train.source.type=torch.load",
+        "process.criterion.type=model.system",
+    ),
+    *(
+        "variants.x=1",
+        "sweep.x=1",
+        "include=/etc/passwd",
+        "defaults=/etc/passwd",
+        "_target_=os.system",
+    ),
+    *(
+        "model._target_=os.system",
+        "model.args=[touch PWNED]",
+        "model.args.99999999=1",
+        "optimizer.lr+=1",
+    ),
     *("--nothing", "--layout=data=99999999999999999999", "--memory=1e400", "--batch=((((("),
 )
 
@@ -529,11 +768,18 @@ def typed() -> Iterator[Case]:
     for number, text in enumerate((*TYPED, *long)):
         content = WRITERS[".toml"](base()).encode()
         name = f"typed {text[:60]!r}"
-        yield Case(name=name, file=f"typed{number}.toml", classes="S4 S5", content=content, arguments=(text,))
+        yield Case(
+            name=name,
+            file=f"typed{number}.toml",
+            classes="S4 S5",
+            content=content,
+            arguments=(text,),
+        )
 
 
 def programs() -> Iterator[Case]:
-    """Python configs, which are programs: with --shape none runs, and a mistake in one is a mistake of its author."""
+    """Python configs, which are programs: with --shape none runs, and a mistake in one is a mistake
+    of its author."""
     texts = {
         "shell": f"import os\nos.system({SHELL!r})\nmodel = dict(type='torch.nn.ReLU')\n",
         "circle": "model = {}\nmodel['x'] = model\n",
@@ -543,7 +789,13 @@ def programs() -> Iterator[Case]:
     for name, text in texts.items():
         for arguments in (("--shape",), ("--shape", "--json")):
             file = f"program-{name}{len(arguments)}.py"
-            yield Case(name=f"{name} {arguments}", file=file, classes="S3", content=text.encode(), arguments=arguments)
+            yield Case(
+                name=f"{name} {arguments}",
+                file=file,
+                classes="S3",
+                content=text.encode(),
+                arguments=arguments,
+            )
         if name != "shell":
             yield Case(name=name, file=f"program-{name}.py", classes="S17", content=text.encode())
 
@@ -600,7 +852,9 @@ def _checked(file: str, arguments: Sequence[str], out: int) -> int:
     os.dup2(out, 1)
     os.dup2(out, 2)
     os.close(out)
-    sys.stdout, sys.stderr = (os.fdopen(number, "w", encoding="utf-8", errors="replace") for number in (1, 2))
+    sys.stdout, sys.stderr = (
+        os.fdopen(number, "w", encoding="utf-8", errors="replace") for number in (1, 2)
+    )
     code = main(["check", file, *arguments])
     sys.stdout.flush()
     sys.stderr.flush()
@@ -611,7 +865,12 @@ def work(folder: Path, part: int, parts: int) -> dict[str, Any]:
     """Check what is good in every language, and a part of the corpus."""
     bypass.write(folder)
     good = [
-        Case(name=f"good{suffix}", file=f"good{suffix}", classes="", content=WRITERS[suffix](base()).encode())
+        Case(
+            name=f"good{suffix}",
+            file=f"good{suffix}",
+            classes="",
+            content=WRITERS[suffix](base()).encode(),
+        )
         for suffix in SUFFIXES
     ]
     warm_up(good[0].place(folder))
@@ -640,7 +899,9 @@ def main() -> int:
     asked = json.load(sys.stdin)
     folder = Path(os.path.realpath(asked.pop("folder")))
     os.chdir(folder)
-    os.environ |= {name: str(folder / name) for name in ("XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME")}
+    os.environ |= {
+        name: str(folder / name) for name in ("XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME")
+    }
     os.environ |= {"NO_COLOR": "1", "COLUMNS": "80"}
     json.dump(work(folder, **asked), sys.stdout)
     return 0

@@ -1,8 +1,10 @@
-"""Records that were damaged or made to harm whoever reads them, each from a number, and all that reads a record.
+"""Records that were damaged or made to harm whoever reads them, each from a number, and all that
+reads a record.
 
     python tests/security/records.py [FIRST] [HOW MANY]
 
-tells what any of them raises that is no answer; `tests/security/test_records.py` does the first few hundred.
+tells what any of them raises that is no answer; `tests/security/test_records.py` does the first few
+hundred.
 """
 
 from __future__ import annotations
@@ -40,9 +42,42 @@ from run_folders import make_checkpoint, make_project, make_run
 
 SLOW_S = 10.0
 OUTSIDE = "/etc/hostname"
-NUMBERS = [0, -1, 2**31, 2**63 - 1, 2**63, -(2**63) - 1, 2**200, 10**400, 1e400, -0.0, 1e-320, float("nan")]
-TEXTS = ["", "x" * 300_000, "\x1b]0;painted\x07", "\u202e", "\ud800", "../../..", "a\0b", "=1+1", "9" * 5000, "\n" * 50]
-VALUES: list[Any] = [*NUMBERS, *TEXTS, None, True, [], {}, [[]] * 100, {"a": {"b": [1, 2, {"c": None}]}}]
+NUMBERS = [
+    0,
+    -1,
+    2**31,
+    2**63 - 1,
+    2**63,
+    -(2**63) - 1,
+    2**200,
+    10**400,
+    1e400,
+    -0.0,
+    1e-320,
+    float("nan"),
+]
+TEXTS = [
+    "",
+    "x" * 300_000,
+    "\x1b]0;painted\x07",
+    "\u202e",
+    "\ud800",
+    "../../..",
+    "a\0b",
+    "=1+1",
+    "9" * 5000,
+    "\n" * 50,
+]
+VALUES: list[Any] = [
+    *NUMBERS,
+    *TEXTS,
+    None,
+    True,
+    [],
+    {},
+    [[]] * 100,
+    {"a": {"b": [1, 2, {"c": None}]}},
+]
 
 
 def recorded(project: Project) -> Path:
@@ -53,8 +88,12 @@ def recorded(project: Project) -> Path:
         for step in range(40):
             run.log({"train/loss": 1 / (step + 1), "lr": 0.1}, step)
         run.log({"valid/acc": 0.5, "epoch": 0.0}, 40)
-        run.tell(Evaluated(split="valid", step=40, metrics={"valid/acc": 0.5}, samples=8, seconds=0.1))
-        run.tell(Saved(name="step-000000040", kind="checkpoint", step=40, size_bytes=2, seconds=0.1))
+        run.tell(
+            Evaluated(split="valid", step=40, metrics={"valid/acc": 0.5}, samples=8, seconds=0.1)
+        )
+        run.tell(
+            Saved(name="step-000000040", kind="checkpoint", step=40, size_bytes=2, seconds=0.1)
+        )
         run.tell(Warned(message="careful", step=3))
         run.set_value("table", [[1, 2], [3, 4]])
         run.artifact(b"\x89PNG", "picture.png", kind="image", step=1)
@@ -65,7 +104,12 @@ def recorded(project: Project) -> Path:
     for edit in ("good", "better"):
         edits.append(folder, Edit(what="label", key=edit, new=True))
     edits.note(folder, "a note")
-    edits.append(folder, Edit(what="verdict", key="replay", new={"question": "replay", "runs": ["a"], "equal": True}))
+    edits.append(
+        folder,
+        Edit(
+            what="verdict", key="replay", new={"question": "replay", "runs": ["a"], "equal": True}
+        ),
+    )
     return folder.path
 
 
@@ -74,7 +118,9 @@ def attack(folder: Path, number: int) -> list[str]:
     chance = Random(number)
     done = []
     for _ in range(chance.choice([1, 1, 1, 2, 4])):
-        files = sorted(path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+        files = sorted(
+            path for path in folder.rglob("*") if path.is_file() and not path.is_symlink()
+        )
         path = chance.choice(files or [folder / "run.json"])
         harm = chance.choice(HARMS)
         with contextlib.suppress(OSError, ValueError, IndexError, RecursionError):
@@ -132,7 +178,9 @@ def become_folder(path: Path, chance: Random) -> None:
 
 def link(path: Path, chance: Random) -> None:
     path.unlink()
-    path.symlink_to(chance.choice([OUTSIDE, path.name, "/nowhere/at/all", "/dev/zero", "..", "run.json"]))
+    path.symlink_to(
+        chance.choice([OUTSIDE, path.name, "/nowhere/at/all", "/dev/zero", "..", "run.json"])
+    )
 
 
 def nest(path: Path, chance: Random) -> None:
@@ -162,7 +210,13 @@ def change_json(path: Path, chance: Random) -> None:
 
 
 def places_in(data: Any) -> Iterator[tuple[Any, Any]]:
-    for key, value in data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ():
+    for key, value in (
+        data.items()
+        if isinstance(data, dict)
+        else enumerate(data)
+        if isinstance(data, list)
+        else ()
+    ):
         yield data, key
         yield from places_in(value)
 
@@ -179,7 +233,12 @@ HARMS += [change_json] * 8  # of which there are so many kinds
 COMMANDS = [
     ["ls"],
     ["ls", "--json"],
-    ["ls", "--csv", "--columns", "status,tag,id,train/loss,valid/acc.max,model.width,note,labels,reason,parent"],
+    [
+        "ls",
+        "--csv",
+        "--columns",
+        "status,tag,id,train/loss,valid/acc.max,model.width,note,labels,reason,parent",
+    ],
     ["ls", "train/loss < 0.5 and age < 7d"],
     ["ls", "--grep", "careful"],
     ["ls", "--group"],
@@ -200,7 +259,9 @@ COMMANDS = [
 ]
 
 
-def readers(project: Project, folder: Path, other: Path) -> Iterator[tuple[str, Callable[[], object]]]:
+def readers(
+    project: Project, folder: Path, other: Path
+) -> Iterator[tuple[str, Callable[[], object]]]:
     """All that reads a record, by name."""
     run_id, its = folder.name.split("-")[2], other.name.split("-")[2]
     for command in COMMANDS:
@@ -299,7 +360,10 @@ def attacked_in(home: Path, number: int) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    first, count = int(sys.argv[1] if sys.argv[1:] else 0), int(sys.argv[2] if sys.argv[2:] else 300)
+    first, count = (
+        int(sys.argv[1] if sys.argv[1:] else 0),
+        int(sys.argv[2] if sys.argv[2:] else 300),
+    )
     for number in range(first, first + count):
         begun = time.monotonic()
         for wrong in attacked(number):

@@ -1,4 +1,5 @@
-"""A config composes what it may call as it likes, and reaches no code, no file, no import and no network by it."""
+"""A config composes what it may call as it likes, and reaches no code, no file, no import and no
+network by it."""
 
 from __future__ import annotations
 
@@ -18,12 +19,18 @@ from warm_python import Run
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 ATTACKS = sorted((HERE / "configs").glob("*.toml"))
-SEED, NUMBER = int(os.environ.get("ASSAY_ATTACK_SEED", 0)), int(os.environ.get("ASSAY_ATTACKS", 500))
+SEED, NUMBER = (
+    int(os.environ.get("ASSAY_ATTACK_SEED", 0)),
+    int(os.environ.get("ASSAY_ATTACKS", 500)),
+)
 
 PIPES = "torch.utils.data.datapipes"
 FRAMES = f"{PIPES}.dataframe.dataframes"
 OPENED = [
-    *(f"{FRAMES}.{name}" for name in ("CaptureGetAttr", "CaptureGetItem", "CaptureVariable", "DataFrameTracedOps")),
+    *(
+        f"{FRAMES}.{name}"
+        for name in ("CaptureGetAttr", "CaptureGetItem", "CaptureVariable", "DataFrameTracedOps")
+    ),
     f"{FRAMES}.CaptureLikeMock",
     f"{PIPES}.iter.fileopener.FileOpenerIterDataPipe",
     f"{PIPES}.iter.routeddecoder.RoutedDecoderIterDataPipe",
@@ -55,7 +62,9 @@ def attacked(folder: Path, **asked: Any) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_no_composition_of_allowed_targets_does_anything_but_compute_and_record(tmp_path: Path) -> None:
+def test_no_composition_of_allowed_targets_does_anything_but_compute_and_record(
+    tmp_path: Path,
+) -> None:
     found = attacked(tmp_path, number=NUMBER, seed=SEED)
 
     assert found["events"] == []
@@ -69,7 +78,9 @@ def test_no_composition_of_allowed_targets_does_anything_but_compute_and_record(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda path: path.stem)
-def test_the_watch_sees_what_an_allow_list_of_whole_modules_let_through(attack: Path, tmp_path: Path) -> None:
+def test_the_watch_sees_what_an_allow_list_of_whole_modules_let_through(
+    attack: Path, tmp_path: Path
+) -> None:
     (tmp_path / "evil.pyd").write_bytes(pickle.dumps(Touch()))
 
     found = attacked(tmp_path, trees=[tomllib.loads(attack.read_text())], listed=OPENED)
@@ -79,12 +90,18 @@ def test_the_watch_sees_what_an_allow_list_of_whole_modules_let_through(attack: 
 
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda path: path.stem)
-def test_a_config_that_runs_a_command_is_refused_by_check_and_by_run(attack: Path, tmp_path: Path, warm: Run) -> None:
+def test_a_config_that_runs_a_command_is_refused_by_check_and_by_run(
+    attack: Path, tmp_path: Path, warm: Run
+) -> None:
     (tmp_path / "evil.pyd").write_bytes(pickle.dumps(Touch()))
     (tmp_path / "a.toml").write_text(attack.read_text())
     variables = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "NO_COLOR": "1"}
 
-    for arguments in (["check", "a.toml", "--shape"], ["check", "a.toml", "--strict"], ["run", "a.toml"]):
+    for arguments in (
+        ["check", "a.toml", "--shape"],
+        ["check", "a.toml", "--strict"],
+        ["run", "a.toml"],
+    ):
         done = warm(["-m", "assay", *arguments], folder=tmp_path, variables=variables)
         assert done.returncode == 2
         assert "fine" not in done.stdout

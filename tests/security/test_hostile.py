@@ -74,5 +74,7 @@ def test_the_corpus_is_as_large_as_it_says() -> None:
 
     assert len(cases) >= 1_000
     assert len({case.name for case in cases}) == len(cases)
-    classes = sorted({name for case in cases for name in case.classes.split()}, key=lambda name: int(name[1:]))
+    classes = sorted(
+        {name for case in cases for name in case.classes.split()}, key=lambda name: int(name[1:])
+    )
     assert " ".join(classes) == "S1 S3 S4 S5 S7 S9 S17 S21 S24"

@@ -1,4 +1,5 @@
-"""What a config calls the files of a run is data: targets of assay write into the record and nowhere else."""
+"""What a config calls the files of a run is data: targets of assay write into the record and
+nowhere else."""
 
 from __future__ import annotations
 
@@ -14,7 +15,20 @@ from assay.config import own_targets
 from warm_python import Run
 
 ROOT = Path(__file__).resolve().parents[2]
-PLACES = ("path", "file", "filename", "folder", "dir", "directory", "log_dir", "root", "out", "output", "dest", "url")
+PLACES = (
+    "path",
+    "file",
+    "filename",
+    "folder",
+    "dir",
+    "directory",
+    "log_dir",
+    "root",
+    "out",
+    "output",
+    "dest",
+    "url",
+)
 NAMES = (
     "../../../out",
     "/tmp/../../{here}/out",
@@ -39,11 +53,17 @@ def config(name: str) -> str:
         {
             "tag": name[:100],
             "model": {"type": "torch.nn.Embedding", "num_embeddings": 4, "embedding_dim": 3},
-            "process": {"type": "assay.engine.Supervised", "criterion": {"type": "torch.nn.CrossEntropyLoss"}},
+            "process": {
+                "type": "assay.engine.Supervised",
+                "criterion": {"type": "torch.nn.CrossEntropyLoss"},
+            },
             "optimizer": {"type": "torch.optim.SGD", "lr": 0.01},
             "data": {"train": split, "valid": split},
             "train": {"steps": 2},
-            "evaluate": {"every": "1 epoch", "pipes": [{"type": "assay.engine.SaveOutputs", "name": name}]},
+            "evaluate": {
+                "every": "1 epoch",
+                "pipes": [{"type": "assay.engine.SaveOutputs", "name": name}],
+            },
             "plugins": [{"type": "assay.plugins.TensorBoard"}, {"type": "assay.engine.Profile"}],
         }
     )
@@ -51,7 +71,9 @@ def config(name: str) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES, ids=range(len(NAMES)))
-def test_what_a_config_calls_its_outputs_leads_nowhere(name: str, tmp_path: Path, warm: Run) -> None:
+def test_what_a_config_calls_its_outputs_leads_nowhere(
+    name: str, tmp_path: Path, warm: Run
+) -> None:
     here = tmp_path / "a" / "project"
     here.mkdir(parents=True)
     (here / "a.json").write_text(config(name.replace("{here}", str(tmp_path))))
@@ -64,9 +86,12 @@ def test_what_a_config_calls_its_outputs_leads_nowhere(name: str, tmp_path: Path
     assert done.returncode == 0, done.stderr
     (run,) = (here / "runs").iterdir()
     made = {path for path in tmp_path.rglob("*") if path.is_file()} - {here / "a.json"}
-    assert {path for path in made if run not in path.parents and here / ".assay" not in path.parents} == set()
+    assert {
+        path for path in made if run not in path.parents and here / ".assay" not in path.parents
+    } == set()
     assert not any(
-        "out" in path.name and not path.is_relative_to(tmp_path) for path in {*Path("/tmp").iterdir()} - before
+        "out" in path.name and not path.is_relative_to(tmp_path)
+        for path in {*Path("/tmp").iterdir()} - before
     )
 
 
@@ -74,4 +99,6 @@ def test_no_target_of_assay_is_told_where_to_write() -> None:
     for module, names in own_targets.ALLOWED.items():
         for name in names:
             target = getattr(importlib.import_module(module), name)
-            assert [each for each in inspect.signature(target).parameters if each in PLACES] == [], f"{module}.{name}"
+            assert [
+                each for each in inspect.signature(target).parameters if each in PLACES
+            ] == [], f"{module}.{name}"

@@ -1,4 +1,5 @@
-"""A record may come from anywhere: readers answer whatever is in it, harm no other run, and it can be removed."""
+"""A record may come from anywhere: readers answer whatever is in it, harm no other run, and it can
+be removed."""
 
 from __future__ import annotations
 
@@ -13,11 +14,16 @@ from run_folders import make_project
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from records import attacked_in, recorded, rewrite, said
 
-SEED, NUMBER = int(os.environ.get("ASSAY_ATTACK_SEED", 0)), int(os.environ.get("ASSAY_ATTACKS", 500))
+SEED, NUMBER = (
+    int(os.environ.get("ASSAY_ATTACK_SEED", 0)),
+    int(os.environ.get("ASSAY_ATTACKS", 500)),
+)
 
 
 @pytest.mark.slow
-def test_no_damaged_record_breaks_a_reader_harms_another_run_or_cannot_be_removed(tmp_path: Path) -> None:
+def test_no_damaged_record_breaks_a_reader_harms_another_run_or_cannot_be_removed(
+    tmp_path: Path,
+) -> None:
     """Of so many as `ASSAY_ATTACKS` says, beginning with that of the number `ASSAY_ATTACK_SEED`."""
     for number in range(SEED, SEED + NUMBER // 5):
         assert list(attacked_in(tmp_path / str(number), number)) == []

@@ -1,4 +1,5 @@
-"""`SECURITY.md` is true: every class of attacks is in it, its tests exist, its corpora are as large as it says."""
+"""`SECURITY.md` is true: every class of attacks is in it, its tests exist, its corpora are as large
+as it says."""
 
 from __future__ import annotations
 
@@ -25,9 +26,9 @@ def test_every_class_of_attacks_has_its_row_and_tests_that_are_there() -> None:
         assert tests, name
         for file, test in tests:
             tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
-            assert test in {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}, (
-                f"{file}::{test}"
-            )
+            assert test in {
+                node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)
+            }, f"{file}::{test}"
 
 
 def test_the_corpora_are_as_large_as_the_page_says() -> None:
@@ -39,7 +40,9 @@ def test_the_corpora_are_as_large_as_the_page_says() -> None:
 
     sizes = {
         file: size.replace(",", "")
-        for file, size in re.findall(r"^\| `(\S+)`: .* \| (?:over )?([\d,]+) \|", TEXT, re.MULTILINE)
+        for file, size in re.findall(
+            r"^\| `(\S+)`: .* \| (?:over )?([\d,]+) \|", TEXT, re.MULTILINE
+        )
     }
 
     assert sizes == {

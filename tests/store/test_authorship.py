@@ -1,4 +1,5 @@
-"""A user knows the records that they made, as long as nothing in them that chooses code was changed."""
+"""A user knows the records that they made, as long as nothing in them that chooses code was
+changed."""
 
 from __future__ import annotations
 
@@ -54,7 +55,12 @@ def test_a_record_is_known_again_by_who_made_it(made: RunFolder) -> None:
     run = read(made)
 
     assert authorship.is_own(made, run) and not authorship.is_moved(made, run)
-    ended = replace(changed(run, status="finished", to_step=9, ended_ns=2), status="finished", sealed=True, tag="b")
+    ended = replace(
+        changed(run, status="finished", to_step=9, ended_ns=2),
+        status="finished",
+        sealed=True,
+        tag="b",
+    )
     assert authorship.is_own(made, ended)
 
 
@@ -68,7 +74,9 @@ def test_a_record_is_known_again_by_who_made_it(made: RunFolder) -> None:
         {"number": 2},
     ],
 )
-def test_whoever_changes_what_chooses_code_makes_it_foreign(made: RunFolder, changes: dict[str, Any]) -> None:
+def test_whoever_changes_what_chooses_code_makes_it_foreign(
+    made: RunFolder, changes: dict[str, Any]
+) -> None:
     assert not authorship.is_own(made, changed(read(made), **changes))
 
 
@@ -78,12 +86,16 @@ def test_another_project_config_or_attempt_makes_it_foreign(made: RunFolder) -> 
     assert not authorship.is_own(made, replace(run, project="/tmp/evil"))
     assert not authorship.is_own(made, replace(run, made_by=""))
     assert not authorship.is_own(made, replace(run, made_by="0" * 64))
-    assert not authorship.is_own(made, replace(run, attempts=(*run.attempts, replace(ATTEMPT, number=2))))
+    assert not authorship.is_own(
+        made, replace(run, attempts=(*run.attempts, replace(ATTEMPT, number=2)))
+    )
     made.config_toml.write_text('seed = 1\n[model]\ntype = "evil.Net"\n')
     assert not authorship.is_own(made, run)
 
 
-def test_a_record_of_another_user_is_foreign(made: RunFolder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_record_of_another_user_is_foreign(
+    made: RunFolder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "somebody else"))
 
     assert not authorship.is_own(made, read(made))
@@ -107,7 +119,9 @@ def test_processes_that_make_a_key_at_once_share_one(tmp_path: Path) -> None:
     script = "from assay.store.authorship import _key; print(_key(make=True).hex())"
     variables = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "XDG_DATA_HOME": str(tmp_path)}
     started = [
-        subprocess.Popen([sys.executable, "-c", script], env=variables, stdout=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            [sys.executable, "-c", script], env=variables, stdout=subprocess.PIPE, text=True
+        )
         for _ in range(4)
     ]
 

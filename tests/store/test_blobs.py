@@ -26,7 +26,9 @@ def test_a_kept_file_is_read_only_and_leaves_no_temporary(tmp_path: Path) -> Non
 
     digest = blobs.put(b"data")
 
-    assert blobs.path(digest).stat().st_mode & 0o777 == 0o400, "as open as the folder, which is the test's own"
+    assert blobs.path(digest).stat().st_mode & 0o777 == 0o400, (
+        "as open as the folder, which is the test's own"
+    )
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == [blobs.path(digest)]
 
 

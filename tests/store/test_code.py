@@ -11,7 +11,10 @@ from assay.store.code import CodeFile, put_tree, read_file, read_tree
 
 def test_a_tree_comes_back_with_its_files() -> None:
     blobs = MemoryBlobs()
-    files = {"b.py": CodeFile(digest=blobs.put(b"b")), "ä/\n.py": CodeFile(digest=blobs.put(b"a"), mode=0o755)}
+    files = {
+        "b.py": CodeFile(digest=blobs.put(b"b")),
+        "ä/\n.py": CodeFile(digest=blobs.put(b"a"), mode=0o755),
+    }
 
     digest = put_tree(blobs, files)
 
@@ -44,7 +47,9 @@ def test_code_that_is_not_here_is_a_key_error() -> None:
         read_file(blobs, tree, "nowhere.py")
 
 
-@pytest.mark.parametrize("data", [b"not json", b"[]", b'{"format": 99, "files": {}}', b'{"files": {"a": 1}}'])
+@pytest.mark.parametrize(
+    "data", [b"not json", b"[]", b'{"format": 99, "files": {}}', b'{"files": {"a": 1}}']
+)
 def test_a_blob_that_is_no_tree_we_can_read_is_refused(data: bytes) -> None:
     blobs = MemoryBlobs()
 

@@ -22,7 +22,15 @@ from assay.core.run_file import Best
 from assay.record import edits
 from assay.record.recorder import RunRecorder
 from assay.store import index
-from assay.store.index import IndexRow, delete_index, index_file, lost_rows, open_index, refresh, reindex
+from assay.store.index import (
+    IndexRow,
+    delete_index,
+    index_file,
+    lost_rows,
+    open_index,
+    refresh,
+    reindex,
+)
 from assay.store.layout import Project, open_project
 from assay.store.migrations import MIGRATIONS, SCHEMA, migrate
 
@@ -75,9 +83,19 @@ def test_a_row_tells_what_the_run_tells(project: Project) -> None:
 
     (row,) = refresh(project)
 
-    assert (row.id, row.folder, row.kind, row.tag) == (run.id, run.folder.path.name, "train", "my tag")
+    assert (row.id, row.folder, row.kind, row.tag) == (
+        run.id,
+        run.folder.path.name,
+        "train",
+        "my tag",
+    )
     assert (row.status, row.sealed, row.error) == ("finished", 1, "")
-    assert (row.best_metric, row.best_mode, row.best_value, row.best_step) == ("acc", "max", 0.75, 2)
+    assert (row.best_metric, row.best_mode, row.best_value, row.best_step) == (
+        "acc",
+        "max",
+        0.75,
+        2,
+    )
     assert (row.step, row.attempts, row.config_hash) == (2, 1, "c" * 64)
     assert row.summaries["loss"].min == 1.0
     assert row.seconds == run_file.read(run.folder.path).seconds
@@ -150,7 +168,9 @@ def test_every_edit_of_a_sealed_run_is_seen(project: Project) -> None:
     assert [edit.new for edit in refresh(project)[0].edits] == ["good one", "better"]
 
 
-def test_deleted_runs_are_gone_and_moved_projects_begin_anew(project: Project, tmp_path: Path) -> None:
+def test_deleted_runs_are_gone_and_moved_projects_begin_anew(
+    project: Project, tmp_path: Path
+) -> None:
     first, second = finished(project), finished(project)
     settle(project)
     assert len(refresh(project)) == 2
@@ -216,7 +236,9 @@ def test_an_index_that_was_harmed_is_made_anew(
     assert reads == [], "it was written again"
 
 
-def test_an_index_that_cannot_be_written_costs_only_time(project: Project, home: Path, reads: list[Path]) -> None:
+def test_an_index_that_cannot_be_written_costs_only_time(
+    project: Project, home: Path, reads: list[Path]
+) -> None:
     finished(project)
     (home / ".cache").write_text("a file where a folder should be")
 
@@ -226,7 +248,9 @@ def test_an_index_that_cannot_be_written_costs_only_time(project: Project, home:
     assert len(reads) == 2
 
 
-def test_an_index_that_somebody_else_holds_costs_only_time(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_index_that_somebody_else_holds_costs_only_time(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(index, "_BUSY_S", 0.01)
     finished(project)
     expected = refresh(project)
@@ -278,7 +302,9 @@ def test_many_processes_may_refresh_at_once(project: Project) -> None:
         "from assay.store.layout import Project; from assay.store.index import refresh\n"
         "for _ in range(20): assert len(refresh(Project(Path(sys.argv[1])))) == 5\n"
     )
-    processes = [subprocess.Popen([sys.executable, "-c", program, str(project.root)]) for _ in range(4)]
+    processes = [
+        subprocess.Popen([sys.executable, "-c", program, str(project.root)]) for _ in range(4)
+    ]
 
     assert [process.wait(60) for process in processes] == [0, 0, 0, 0]
     assert len(refresh(project)) == 5
@@ -400,7 +426,9 @@ def test_reindexing_makes_it_anew(project: Project, home: Path) -> None:
         reindex(project)
 
 
-def test_a_readonly_index_is_asked_with_what_is_new(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_readonly_index_is_asked_with_what_is_new(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
     finished(project)
     settle(project)
     refresh(project)
@@ -416,7 +444,9 @@ def test_a_readonly_index_is_asked_with_what_is_new(project: Project, monkeypatc
 
 def test_keys_of_configs_are_kept_with_their_types(project: Project) -> None:
     config = 'a = 1\nb = 1.5\nc = true\nd = "x"\nlist = [1, 2]\nday = 2020-01-01\n'
-    with RunRecorder.start(project, config_toml=config + "[[t]]\nx = 1\n[[t]]\nx = 2\n", keep_code=False):
+    with RunRecorder.start(
+        project, config_toml=config + "[[t]]\nx = 1\n[[t]]\nx = 2\n", keep_code=False
+    ):
         pass
 
     found = open_index(project)
@@ -451,7 +481,9 @@ def test_an_index_that_was_harmed_since_it_was_opened_is_asked_from_the_folders(
     assert found.metric_names() == ["acc", "loss"]
 
 
-def test_what_an_index_remembers_of_a_lost_project_is_not_lost_by_asking(project: Project, tmp_path: Path) -> None:
+def test_what_an_index_remembers_of_a_lost_project_is_not_lost_by_asking(
+    project: Project, tmp_path: Path
+) -> None:
     finished(project)
     refresh(project)
     project.root.rename(tmp_path / "moved")

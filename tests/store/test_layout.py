@@ -40,7 +40,9 @@ def test_looking_for_a_project_makes_none(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_new_project_says_so_once_and_keeps_all_but_its_settings_out_of_git(tmp_path: Path) -> None:
+def test_a_new_project_says_so_once_and_keeps_all_but_its_settings_out_of_git(
+    tmp_path: Path,
+) -> None:
     assert open_project(tmp_path, create=True).is_new
     assert not open_project(tmp_path, create=True).is_new
 
@@ -73,7 +75,9 @@ def test_runs_lie_where_the_variable_says_then_the_settings_then_runs(
 
 
 @pytest.mark.parametrize("text", ["runs_dir = 3", "runs_dir = [", "[runs_dir]"])
-def test_settings_that_make_no_sense_are_an_error_that_names_the_file(tmp_path: Path, text: str) -> None:
+def test_settings_that_make_no_sense_are_an_error_that_names_the_file(
+    tmp_path: Path, text: str
+) -> None:
     project = open_project(tmp_path, create=True)
     project.settings.write_text(text)
 
@@ -114,7 +118,9 @@ def test_runs_are_listed_oldest_first_and_what_is_no_run_is_not(tmp_path: Path) 
 
 
 def test_a_renamed_folder_still_knows_its_run(tmp_path: Path) -> None:
-    (tmp_path / "run.json").write_text('{"format": 1, "id": "abcdefgh", "kind": "train", "created_ns": 1}')
+    (tmp_path / "run.json").write_text(
+        '{"format": 1, "id": "abcdefgh", "kind": "train", "created_ns": 1}'
+    )
 
     assert RunFolder(tmp_path).id == "abcdefgh"
 
@@ -128,7 +134,9 @@ def test_a_renamed_folder_still_knows_its_run(tmp_path: Path) -> None:
         (errno.EIO, RecordError, "Input/output error"),
     ],
 )
-def test_what_the_system_refuses_is_one_sentence(number: int, kind: type[AssayError], word: str) -> None:
+def test_what_the_system_refuses_is_one_sentence(
+    number: int, kind: type[AssayError], word: str
+) -> None:
 
     error = refusal(OSError(number, os.strerror(number)), Path("/runs/x"), "It cannot be written")
 

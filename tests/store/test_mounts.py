@@ -35,7 +35,8 @@ def test_the_innermost_and_newest_mount_decides(path: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "network"), [("nfs4", True), ("fuse.sshfs", True), ("ext4", False), ("tmpfs", False), ("", False)]
+    ("kind", "network"),
+    [("nfs4", True), ("fuse.sshfs", True), ("ext4", False), ("tmpfs", False), ("", False)],
 )
 def test_only_disks_of_other_machines_and_fuse_count_as_network(
     kind: str, network: bool, monkeypatch: pytest.MonkeyPatch

@@ -44,7 +44,11 @@ def packed(run: RunFolder, to: Path) -> Path:
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
 
 
 @pytest.mark.row("F13")
@@ -61,11 +65,17 @@ def test_a_packed_run_comes_out_elsewhere_as_it_was_with_its_code(
 
     assert files(folder.path) == before
     view = RunView(folder)
-    assert (view.tag, view.metric("loss").values.tolist(), view.checkpoints[0].step) == ("packed", [0.5], 3)
+    assert (view.tag, view.metric("loss").values.tolist(), view.checkpoints[0].step) == (
+        "packed",
+        [0.5],
+        3,
+    )
     assert list(read_tree(FileBlobs(other.code_dir), view.code.snapshot)) == ["model.py"]
 
 
-def test_a_run_is_not_unpacked_twice_nor_a_file_overwritten(project: Project, run: RunFolder, tmp_path: Path) -> None:
+def test_a_run_is_not_unpacked_twice_nor_a_file_overwritten(
+    project: Project, run: RunFolder, tmp_path: Path
+) -> None:
     file = packed(run, tmp_path / "run.tar.gz")
 
     with pytest.raises(InputError, match="here already"):
@@ -74,7 +84,9 @@ def test_a_run_is_not_unpacked_twice_nor_a_file_overwritten(project: Project, ru
         packed(run, file)
 
 
-def test_a_place_where_no_pack_can_be_written_is_one_clear_error(run: RunFolder, tmp_path: Path) -> None:
+def test_a_place_where_no_pack_can_be_written_is_one_clear_error(
+    run: RunFolder, tmp_path: Path
+) -> None:
     (tmp_path / "file").touch()
 
     with pytest.raises(InputError, match="cannot be packed: it is a file, not a folder"):
@@ -88,7 +100,9 @@ def test_a_run_that_goes_on_is_not_packed(project: Project, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("at", [0.0, 0.1, 0.5, 0.8])
 @pytest.mark.parametrize("how", ["flipped", "cut"])
-def test_a_damaged_pack_is_refused_and_leaves_nothing(run: RunFolder, tmp_path: Path, at: float, how: str) -> None:
+def test_a_damaged_pack_is_refused_and_leaves_nothing(
+    run: RunFolder, tmp_path: Path, at: float, how: str
+) -> None:
     file = packed(run, tmp_path / "run.tar.gz")
     data = bytearray(file.read_bytes())
     place = int(len(data) * at)

@@ -33,7 +33,9 @@ def test_code_that_is_not_here_is_named(tmp_path: Path) -> None:
         write_tree({"a.py": CodeFile(digest="0" * 64)}, MemoryBlobs(), tmp_path)
 
 
-@pytest.mark.parametrize("name", ["../x", "a/../../x", "/x", "", "a//b", "a/./b", "..", "a\\b", "a\0b", "C:/x"])
+@pytest.mark.parametrize(
+    "name", ["../x", "a/../../x", "/x", "", "a//b", "a/./b", "..", "a\\b", "a\0b", "C:/x"]
+)
 def test_no_name_leads_out_of_its_folder(name: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="leads out"):
         inside(tmp_path, name)

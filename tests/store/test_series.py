@@ -37,17 +37,30 @@ def file_of(rows: Logged, *, tail: bytes = b"") -> bytes:
 
 
 def test_a_summary_is_the_curve_in_a_few_numbers() -> None:
-    data = file_of([(("a",), 1, (4.0,)), (("a",), 2, (1.0,)), (("a",), 3, (1.0,)), (("a",), 5, (2.0,))])
+    data = file_of(
+        [(("a",), 1, (4.0,)), (("a",), 2, (1.0,)), (("a",), 3, (1.0,)), (("a",), 5, (2.0,))]
+    )
 
-    assert summaries(data) == {"a": Summary(last=2.0, step=5, count=4, min=1.0, at_min=2, max=4.0, at_max=1, mean=2.0)}
+    assert summaries(data) == {
+        "a": Summary(last=2.0, step=5, count=4, min=1.0, at_min=2, max=4.0, at_max=1, mean=2.0)
+    }
 
 
 def test_a_metric_that_is_logged_in_several_company_is_one_curve() -> None:
-    data = file_of([(("a",), 1, (3.0,)), (("a", "b"), 2, (1.0, 0.0)), (("b", "a"), 3, (0.0, 5.0)), (("a",), 4, (2.0,))])
+    data = file_of(
+        [
+            (("a",), 1, (3.0,)),
+            (("a", "b"), 2, (1.0, 0.0)),
+            (("b", "a"), 3, (0.0, 5.0)),
+            (("a",), 4, (2.0,)),
+        ]
+    )
 
     assert read_series(data)["a"].steps.tolist() == [1, 2, 3, 4]
     assert read_series(data)["a"].values.tolist() == [3.0, 1.0, 5.0, 2.0]
-    assert summaries(data)["a"] == Summary(last=2.0, step=4, count=4, min=1.0, at_min=2, max=5.0, at_max=3, mean=11 / 4)
+    assert summaries(data)["a"] == Summary(
+        last=2.0, step=4, count=4, min=1.0, at_min=2, max=5.0, at_max=3, mean=11 / 4
+    )
 
 
 def test_nan_is_counted_and_is_no_extreme() -> None:
@@ -83,9 +96,19 @@ def test_summaries_agree_with_numpy_on_any_curve() -> None:
 
     for name, series in read_series(data).items():
         found = summaries(data)[name]
-        assert (found.count, found.last, found.step) == (len(series), series.values[-1], series.steps[-1])
-        assert (found.min, found.at_min) == (series.values.min(), series.steps[series.values.argmin()])
-        assert (found.max, found.at_max) == (series.values.max(), series.steps[series.values.argmax()])
+        assert (found.count, found.last, found.step) == (
+            len(series),
+            series.values[-1],
+            series.steps[-1],
+        )
+        assert (found.min, found.at_min) == (
+            series.values.min(),
+            series.steps[series.values.argmin()],
+        )
+        assert (found.max, found.at_max) == (
+            series.values.max(),
+            series.steps[series.values.argmax()],
+        )
         assert found.mean == pytest.approx(series.values.mean())
 
 

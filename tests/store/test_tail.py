@@ -30,10 +30,14 @@ def equal(tail: Tail, path: Path) -> None:
     assert whole.keys() == followed.keys()
     for name, series in whole.items():
         for field in ("steps", "times_ns", "values", "branches"):
-            np.testing.assert_array_equal(getattr(series, field), getattr(followed[name], field), err_msg=name)
+            np.testing.assert_array_equal(
+                getattr(series, field), getattr(followed[name], field), err_msg=name
+            )
 
 
-def test_a_file_that_is_followed_holds_what_one_look_at_all_of_it_finds(recorder: RunRecorder) -> None:
+def test_a_file_that_is_followed_holds_what_one_look_at_all_of_it_finds(
+    recorder: RunRecorder,
+) -> None:
     tail, path = Tail(recorder.folder.metrics), recorder.folder.metrics
     assert not tail.update()
     for step in range(30_000):  # over more than one extent
@@ -106,7 +110,9 @@ def test_the_summaries_are_those_of_the_whole_file(
     data = frames.file_head(metrics_file.FORM)
     data += frames.pack_extent(metrics_file.FORM, sequence=0, attempt=1, base_ns=0, end=0)
     data += metrics_file.pack_keys(metrics_file.KeySet(0, ("loss",)))
-    data += b"".join(metrics_file.pack_wide(0, step, step, [value]) for step, value in enumerate(values, 1))
+    data += b"".join(
+        metrics_file.pack_wide(0, step, step, [value]) for step, value in enumerate(values, 1)
+    )
     path.write_bytes(data)
     tail = Tail(path)
     tail.update()
@@ -114,4 +120,6 @@ def test_the_summaries_are_those_of_the_whole_file(
     assert mine.mean == pytest.approx(theirs.mean, nan_ok=True)
     assert math.isfinite(mine.mean) or not all(map(math.isfinite, values))
     for name in ("last", "step", "count", "min", "at_min", "max", "at_max"):
-        assert getattr(mine, name) == pytest.approx(getattr(theirs, name), nan_ok=True, rel=0, abs=0), name
+        assert getattr(mine, name) == pytest.approx(
+            getattr(theirs, name), nan_ok=True, rel=0, abs=0
+        ), name

@@ -84,7 +84,9 @@ def test_code_that_only_removed_runs_needed_is_cleaned_away_on_request(project: 
     tree = read_tree(blobs, second.run.newest.code.snapshot)
     assert blobs.get(tree["model.py"].digest) == b"x = 2\n"
     third = recorded(project, "x = 1\n")
-    assert blobs.get(read_tree(blobs, third.run.newest.code.snapshot)["model.py"].digest) == b"x = 1\n"
+    assert (
+        blobs.get(read_tree(blobs, third.run.newest.code.snapshot)["model.py"].digest) == b"x = 1\n"
+    )
 
 
 def test_no_code_is_cleaned_away_while_a_run_cannot_say_what_it_needs(project: Project) -> None:

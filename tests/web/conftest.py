@@ -58,12 +58,15 @@ def browser() -> Iterator[Browser]:
 
 
 class Visitor:
-    """Somebody at a browser with a session: pages that say nothing to the console, and ask nobody else."""
+    """Somebody at a browser with a session: pages that say nothing to the console, and ask nobody
+    else."""
 
     def __init__(self, browser: Browser, server: Server, **options: Any) -> None:
         self.server = server
         self.troubles: list[str] = []
-        self.expected: list[str] = []  # what the console may say after all: a status that the test asks for
+        self.expected: list[
+            str
+        ] = []  # what the console may say after all: a status that the test asks for
         self.foreign: list[str] = []
         self.context: BrowserContext = browser.new_context(
             **{"viewport": {"width": 1280, "height": 800}, "reduced_motion": "reduce", **options}
@@ -84,7 +87,9 @@ class Visitor:
         page.on(
             "console",
             lambda said: (
-                self.troubles.append(f"{said.type}: {said.text}") if said.type in ("error", "warning") else None
+                self.troubles.append(f"{said.type}: {said.text}")
+                if said.type in ("error", "warning")
+                else None
             ),
         )
         page.goto(self.server.root.rstrip("/") + path)
@@ -96,7 +101,8 @@ class Visitor:
 
 @pytest.fixture
 def visit(browser: Browser) -> Iterator[Callable[..., Visitor]]:
-    """Come to a server as somebody; nothing may go wrong in the page, and it may ask nobody but its server."""
+    """Come to a server as somebody; nothing may go wrong in the page, and it may ask nobody but its
+    server."""
     visitors: list[Visitor] = []
 
     def come(server: Server, **options: Any) -> Visitor:
@@ -107,7 +113,9 @@ def visit(browser: Browser) -> Iterator[Callable[..., Visitor]]:
     yield come
     for visitor in visitors:
         visitor.close()
-        assert [said for said in visitor.troubles if not any(each in said for each in visitor.expected)] == []
+        assert [
+            said for said in visitor.troubles if not any(each in said for each in visitor.expected)
+        ] == []
         assert visitor.foreign == []
 
 
@@ -115,14 +123,18 @@ def visit(browser: Browser) -> Iterator[Callable[..., Visitor]]:
 def serve() -> Iterator[Callable[..., Server]]:
     """Start servers that end with the test."""
     with contextlib.ExitStack() as stack:
-        yield lambda folder, *arguments, **options: stack.enter_context(serving(folder, *arguments, **options))
+        yield lambda folder, *arguments, **options: stack.enter_context(
+            serving(folder, *arguments, **options)
+        )
 
 
 @pytest.fixture
 def assay_ui() -> Callable[..., subprocess.CompletedProcess[str]]:
     """Run `assay ui` to its end: for what it refuses to do."""
 
-    def run(folder: Path, *arguments: str, variables: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    def run(
+        folder: Path, *arguments: str, variables: dict[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-m", "assay", "ui", *arguments],
             cwd=folder,

@@ -1,4 +1,5 @@
-"""The server as a process, for tests: as `assay ui` starts it, with its link, its session, its log."""
+"""The server as a process, for tests: as `assay ui` starts it, with its link, its session, its
+log."""
 
 from __future__ import annotations
 
@@ -72,7 +73,9 @@ class Server:
             given["Content-Type"] = "application/json"
         given |= headers or {}
         where = f"{path}?{urlencode(query, doseq=True)}" if query else path
-        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)) as connection:
+        with contextlib.closing(
+            http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        ) as connection:
             connection.putrequest(method, where, skip_host=True, skip_accept_encoding=True)
             for name, value in given.items():
                 connection.putheader(name, value)
@@ -98,7 +101,9 @@ class Server:
 
 
 @contextlib.contextmanager
-def serving(folder: Path, *arguments: str, variables: Mapping[str, str] | None = None) -> Iterator[Server]:
+def serving(
+    folder: Path, *arguments: str, variables: Mapping[str, str] | None = None
+) -> Iterator[Server]:
     """Start `assay ui` in a folder, and end it."""
     process = subprocess.Popen(
         [sys.executable, "-m", "assay", "ui", "--port", "0", *arguments],

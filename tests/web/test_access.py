@@ -1,4 +1,5 @@
-"""Who reaches the server, from which page, under which name. Every rule is tried on every route there is."""
+"""Who reaches the server, from which page, under which name. Every rule is tried on every route
+there is."""
 
 from __future__ import annotations
 
@@ -32,13 +33,19 @@ def declared(router: Any) -> Iterator[APIRoute]:
 
 
 def routes() -> list[tuple[str, str]]:
-    """Every method and address that the application knows, with something in the place of each parameter."""
+    """Every method and address that the application knows, with something in the place of each
+    parameter."""
     api = make_api(Project(Path(".")), Keys(b""), Rules(""), Files.read())
     found = {(method, filled(route.path)) for route in declared(api) for method in route.methods}
-    # Methods that a route does not know are refused by the same rules, before anybody says that it does not know them.
+    # Methods that a route does not know are refused by the same rules, before anybody says that it
+    # does not know them.
     found |= {(method, path) for _, path in found for method in METHODS}
     files = Files.read().by_path
-    return sorted(found | {("GET", path) for path in files} | {("GET", "/no/such/page"), ("POST", "/api/none")})
+    return sorted(
+        found
+        | {("GET", path) for path in files}
+        | {("GET", "/no/such/page"), ("POST", "/api/none")}
+    )
 
 
 def filled(path: str) -> str:
@@ -58,7 +65,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 def test_the_table_of_routes_has_all_that_the_api_describes() -> None:
     described = json.loads(openapi())["paths"]
-    pairs = {(method.upper(), filled(path)) for path, methods in described.items() for method in methods}
+    pairs = {
+        (method.upper(), filled(path)) for path, methods in described.items() for method in methods
+    }
     assert pairs
     assert pairs <= set(ROUTES)
 
@@ -92,7 +101,15 @@ def test_the_names_of_this_machine_are_known_whatever_the_port(server: Server, h
 
 
 @pytest.mark.parametrize(
-    "origin", ["http://evil.test", "null", "http://127.0.0.1:1", "file://", "http://localhost.evil.test", "https://"]
+    "origin",
+    [
+        "http://evil.test",
+        "null",
+        "http://127.0.0.1:1",
+        "file://",
+        "http://localhost.evil.test",
+        "https://",
+    ],
 )
 def test_a_foreign_origin_is_refused_on_every_route(server: Server, origin: str) -> None:
     for method, path in ROUTES:
@@ -102,14 +119,22 @@ def test_a_foreign_origin_is_refused_on_every_route(server: Server, origin: str)
 
 
 @pytest.mark.parametrize("site", ["cross-site", "same-site"])
-def test_a_request_that_another_site_makes_is_refused_on_every_route(server: Server, site: str) -> None:
+def test_a_request_that_another_site_makes_is_refused_on_every_route(
+    server: Server, site: str
+) -> None:
     for method, path in ROUTES:
-        answer = server.ask(method, path, headers={"Sec-Fetch-Site": site, "Sec-Fetch-Mode": "no-cors"})
+        answer = server.ask(
+            method, path, headers={"Sec-Fetch-Site": site, "Sec-Fetch-Mode": "no-cors"}
+        )
         assert answer.status == 403, (method, path, answer.status)
 
 
 def test_a_link_from_elsewhere_leads_to_a_page_and_to_nothing_else(server: Server) -> None:
-    follows = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
+    follows = {
+        "Sec-Fetch-Site": "cross-site",
+        "Sec-Fetch-Mode": "navigate",
+        "Sec-Fetch-Dest": "document",
+    }
     assert server.ask("GET", "/", headers=follows).status == 200
     assert server.ask("GET", "/api/runs", headers=follows).status == 403
     assert server.ask("GET", "/", headers={**follows, "Sec-Fetch-Dest": "iframe"}).status == 403
@@ -124,26 +149,40 @@ def test_without_a_session_every_route_but_the_login_is_refused(server: Server) 
         assert b"secret-tag" not in answer.body
 
 
-@pytest.mark.parametrize("cookie", ["", "x", "{name}=", "{name}=0", "{name}={almost}", "other={value}"])
+@pytest.mark.parametrize(
+    "cookie", ["", "x", "{name}=", "{name}=0", "{name}={almost}", "other={value}"]
+)
 def test_a_cookie_that_is_not_the_session_opens_nothing(server: Server, cookie: str) -> None:
     name, _, value = server.cookie.partition("=")
-    text = cookie.format(name=name, value=value, almost=value[:-1] + ("0" if value[-1] != "0" else "1"))
+    text = cookie.format(
+        name=name, value=value, almost=value[:-1] + ("0" if value[-1] != "0" else "1")
+    )
     assert server.ask("GET", "/api/runs", session=False, headers={"Cookie": text}).status == 401
 
 
 def test_a_change_needs_the_header_of_the_page_beside_the_cookie(server: Server) -> None:
-    changes = [(method, path) for method, path in ROUTES if method in ("POST", "PUT", "PATCH", "DELETE")]
+    changes = [
+        (method, path) for method, path in ROUTES if method in ("POST", "PUT", "PATCH", "DELETE")
+    ]
     for method, path in changes:
         if path in PUBLIC:
             continue
         for headers in ({}, {"X-Assay-Write": "guess"}):
-            answer = server.ask(method, path, session=False, headers={"Cookie": server.cookie, **headers})
+            answer = server.ask(
+                method, path, session=False, headers={"Cookie": server.cookie, **headers}
+            )
             assert answer.status == 403, (method, path, answer.status)
 
 
 def test_what_a_form_or_a_beacon_can_send_changes_nothing(server: Server) -> None:
-    for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x"):
-        answer = server.ask("POST", "/login", b'{"token": "x"}', session=False, headers={"Content-Type": kind})
+    for kind in (
+        "text/plain",
+        "application/x-www-form-urlencoded",
+        "multipart/form-data; boundary=x",
+    ):
+        answer = server.ask(
+            "POST", "/login", b'{"token": "x"}', session=False, headers={"Content-Type": kind}
+        )
         assert answer.status in (401, 422)
 
 
@@ -161,7 +200,9 @@ def test_every_answer_says_what_a_browser_may_do_with_it(server: Server) -> None
         assert headers["x-frame-options"] == "DENY"
 
 
-def test_the_session_cookie_is_out_of_the_reach_of_scripts_and_of_other_sites(server: Server) -> None:
+def test_the_session_cookie_is_out_of_the_reach_of_scripts_and_of_other_sites(
+    server: Server,
+) -> None:
     answer = server.ask("POST", "/login", {"token": fresh_link(server)}, session=False)
     cookie = answer.headers["set-cookie"]
     assert "HttpOnly" in cookie
@@ -170,7 +211,9 @@ def test_the_session_cookie_is_out_of_the_reach_of_scripts_and_of_other_sites(se
 
 
 def fresh_link(server: Server) -> str:
-    return next(line for line in reversed(server.said) if "/login#" in line).strip().rpartition("#")[2]
+    return (
+        next(line for line in reversed(server.said) if "/login#" in line).strip().rpartition("#")[2]
+    )
 
 
 def test_a_link_opens_one_session_and_then_the_terminal_has_another(server: Server) -> None:
@@ -190,7 +233,10 @@ def test_a_body_that_is_too_long_is_refused_before_it_is_read(server: Server, si
 
 def test_a_body_without_a_length_is_refused(server: Server) -> None:
     answer = server.ask(
-        "POST", "/login", session=False, headers={"Transfer-Encoding": "chunked", "Content-Length": "0"}
+        "POST",
+        "/login",
+        session=False,
+        headers={"Transfer-Encoding": "chunked", "Content-Length": "0"},
     )
     assert answer.status in (400, 411)
 
@@ -212,7 +258,10 @@ def test_a_token_that_lasts_opens_the_api_and_is_on_no_command_line(tmp_path: Pa
         bearer = {"Authorization": f"Bearer {token}"}
         assert server.ask("GET", "/api/runs", session=False, headers=bearer).status == 200
         assert (
-            server.ask("GET", "/api/runs", session=False, headers={"Authorization": f"Bearer {token}x"}).status == 401
+            server.ask(
+                "GET", "/api/runs", session=False, headers={"Authorization": f"Bearer {token}x"}
+            ).status
+            == 401
         )
         assert server.ask("POST", "/login", {"token": token}, session=False).status == 204
         assert token not in Path(f"/proc/{server.process.pid}/cmdline").read_text(encoding="utf-8")
@@ -255,7 +304,9 @@ def test_a_name_that_a_proxy_uses_is_let_in_when_it_is_named(tmp_path: Path) -> 
     project = make_project(tmp_path)
     with serving(project.root, "--allow-host", "hub.example.org") as server:
         assert server.ask("GET", "/api/runs", headers={"Host": "hub.example.org"}).status == 200
-        assert server.ask("GET", "/api/runs", headers={"Host": "hub.example.org:8443"}).status == 200
+        assert (
+            server.ask("GET", "/api/runs", headers={"Host": "hub.example.org:8443"}).status == 200
+        )
         assert server.ask("GET", "/api/runs", headers={"Host": "example.org"}).status == 421
         own = {"Host": "hub.example.org", "Origin": "https://hub.example.org"}
         assert server.ask("GET", "/api/runs", headers=own).status == 200
@@ -272,7 +323,9 @@ def test_behind_a_path_of_a_proxy_everything_is_found(tmp_path: Path) -> None:
         assert "/user/me/proxy/7341/login#" in server.link
 
 
-@pytest.mark.parametrize(("path", "base"), [("/", "./"), ("/inbox", "./"), ("/runs/a", "../"), ("/a/b/c", "../../")])
+@pytest.mark.parametrize(
+    ("path", "base"), [("/", "./"), ("/inbox", "./"), ("/runs/a", "../"), ("/a/b/c", "../../")]
+)
 def test_a_page_finds_the_root_of_the_site_from_its_own_address(path: str, base: str) -> None:
     assert base_of(path) == base
 

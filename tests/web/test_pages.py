@@ -1,4 +1,5 @@
-"""The pages in a real browser, over a store of runs: each opens, does what it is for, and can be used by everybody."""
+"""The pages in a real browser, over a store of runs: each opens, does what it is for, and can be
+used by everybody."""
 
 from __future__ import annotations
 
@@ -23,7 +24,9 @@ pytestmark = pytest.mark.slow
 
 AXE = Path(__file__).resolve().parents[2] / "frontend" / "node_modules" / "axe-core" / "axe.min.js"
 HOSTILE = '"><img src=http://evil.test/x onerror=alert(1)><script>alert(2)</script>'
-TRACEBACK = 'Traceback (most recent call last):\n  File "train.py", line 3\nValueError: no such column\n'
+TRACEBACK = (
+    'Traceback (most recent call last):\n  File "train.py", line 3\nValueError: no such column\n'
+)
 
 
 def id_of(folder: Path) -> str:
@@ -54,20 +57,34 @@ def runs(project: Project) -> dict[str, str]:
             config="seed = 0\nlr = 0.1\n[model]\nwidth = 64\n",
         ),
         "broken": make_run(project, tag="broken", age_s=100, ran_s=50, status="failed"),
-        "hostile": make_run(project, tag=HOSTILE, age_s=400, points={HOSTILE: [1.0]}, config=f"x = '''{HOSTILE}'''\n"),
+        "hostile": make_run(
+            project,
+            tag=HOSTILE,
+            age_s=400,
+            points={HOSTILE: [1.0]},
+            config=f"x = '''{HOSTILE}'''\n",
+        ),
     }
     ended = Ended(status="failed", step=2, reason="ValueError: no such column", traceback=TRACEBACK)
     tell_now(folders["broken"], ended)
     RunFolder(folders["small"]).log.write_text("hello from the log\n", encoding="utf-8")
     folder = RunFolder(folders["hostile"])
     edits.note(folder, HOSTILE)
-    edits.describe(folder, f"{HOSTILE}\n\n[link](javascript:alert(3)) ![image](http://evil.test/y.png)", title=HOSTILE)
+    edits.describe(
+        folder,
+        f"{HOSTILE}\n\n[link](javascript:alert(3)) ![image](http://evil.test/y.png)",
+        title=HOSTILE,
+    )
     return {tag: id_of(path) for tag, path in folders.items()}
 
 
 @pytest.fixture(scope="module")
-def server(project: Project, runs: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with serving(project.root, variables={"XDG_DATA_HOME": str(tmp_path_factory.mktemp("data"))}) as server:
+def server(
+    project: Project, runs: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Server]:
+    with serving(
+        project.root, variables={"XDG_DATA_HOME": str(tmp_path_factory.mktemp("data"))}
+    ) as server:
         yield server
 
 
@@ -78,7 +95,9 @@ def someone(server: Server, visit: Callable[..., Visitor]) -> Visitor:
 
 def shown(page: Page) -> list[str]:
     """Return the ids of the runs in the table, top down."""
-    return [each.get_attribute("data-run") or "" for each in page.locator("[role=row][data-run]").all()]
+    return [
+        each.get_attribute("data-run") or "" for each in page.locator("[role=row][data-run]").all()
+    ]
 
 
 def test_a_filter_a_sort_and_a_selection_are_in_the_address_and_come_back(
@@ -105,7 +124,9 @@ def test_a_filter_a_sort_and_a_selection_are_in_the_address_and_come_back(
     page.get_by_text("4 runs").wait_for()
 
 
-def test_a_mistake_in_a_filter_is_shown_at_its_place_and_the_rows_stay(someone: Visitor, runs: dict[str, str]) -> None:
+def test_a_mistake_in_a_filter_is_shown_at_its_place_and_the_rows_stay(
+    someone: Visitor, runs: dict[str, str]
+) -> None:
     page = someone.open()
     page.locator(f'[data-run="{runs["wide"]}"]').wait_for()
     someone.expected.append("400")
@@ -126,7 +147,11 @@ def test_two_runs_are_compared_by_keyboard_alone(someone: Visitor, runs: dict[st
         page.keyboard.press(key)
 
     page.get_by_text("differ in model.width", exact=False).wait_for()
-    assert page.get_by_role("row", name=re.compile("^model.width")).inner_text().split() == ["model.width", "64", "32"]
+    assert page.get_by_role("row", name=re.compile("^model.width")).inner_text().split() == [
+        "model.width",
+        "64",
+        "32",
+    ]
     assert page.get_by_text("first different step 2", exact=False).is_visible()
 
 
@@ -197,7 +222,9 @@ def test_a_table_is_made_of_selected_runs_filled_and_exported(
     page.keyboard.press("Enter")
     page.wait_for_function("() => document.activeElement?.textContent === 'Markdown'")
     page.keyboard.press("ArrowDown")
-    page.wait_for_function("() => document.activeElement?.textContent === 'LaTeX (booktabs)'")  # moved by a timer
+    page.wait_for_function(
+        "() => document.activeElement?.textContent === 'LaTeX (booktabs)'"
+    )  # moved by a timer
     page.keyboard.press("Enter")
     page.get_by_text("Copied as LaTeX.").wait_for()
     assert r"\toprule" in page.evaluate("() => navigator.clipboard.readText()")
@@ -226,11 +253,19 @@ def test_a_run_that_is_not_there_has_its_own_words(someone: Visitor) -> None:
 def test_hostile_texts_are_shown_as_texts(someone: Visitor, runs: dict[str, str]) -> None:
     """No dialog, no request to another host: the visitor looks for both at the end."""
     pages = ["/?sel=*", f"/compare?runs={runs['hostile']},{runs['small']}", "/inbox", "/projects"]
-    pages += [f"/runs/{runs['hostile']}?tab={tab}" for tab in ("", "curves", "config", "artifacts", "environment")]
+    pages += [
+        f"/runs/{runs['hostile']}?tab={tab}"
+        for tab in ("", "curves", "config", "artifacts", "environment")
+    ]
     for path in pages:
         page = someone.open(path)
-        page.locator("#main").get_by_text(re.compile("onerror|runs|project|Inbox|artifact|No ")).first.wait_for()
-        assert page.locator('img[src^="http://evil"], a[href^="javascript"], #main script').count() == 0, path
+        page.locator("#main").get_by_text(
+            re.compile("onerror|runs|project|Inbox|artifact|No ")
+        ).first.wait_for()
+        assert (
+            page.locator('img[src^="http://evil"], a[href^="javascript"], #main script').count()
+            == 0
+        ), path
         page.close()
 
 

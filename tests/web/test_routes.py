@@ -1,4 +1,5 @@
-"""What the pages ask the server, over real HTTP: one run, comparisons, tables, inbox, views, projects, changes."""
+"""What the pages ask the server, over real HTTP: one run, comparisons, tables, inbox, views,
+projects, changes."""
 
 from __future__ import annotations
 
@@ -39,19 +40,35 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
 @pytest.fixture(scope="module")
 def runs(project: Project) -> dict[str, str]:
     """Runs by tag: two that differ, one that failed, one whose record is damaged."""
-    good = make_run(project, tag="good", points={"valid/acc": [0.5, 0.9]}, config="seed = 0\nlr = 0.1\n")
-    other = make_run(project, tag="other", points={"valid/acc": [0.5, 0.8]}, config="seed = 0\nlr = 0.2\n")
-    failed = make_run(project, tag=HOSTILE, status="failed", age_s=5, ran_s=5, attempt={"reason": HOSTILE})
-    tell_now(failed, Ended(status="failed", step=1, reason=HOSTILE, traceback="Traceback: " + HOSTILE))
+    good = make_run(
+        project, tag="good", points={"valid/acc": [0.5, 0.9]}, config="seed = 0\nlr = 0.1\n"
+    )
+    other = make_run(
+        project, tag="other", points={"valid/acc": [0.5, 0.8]}, config="seed = 0\nlr = 0.2\n"
+    )
+    failed = make_run(
+        project, tag=HOSTILE, status="failed", age_s=5, ran_s=5, attempt={"reason": HOSTILE}
+    )
+    tell_now(
+        failed, Ended(status="failed", step=1, reason=HOSTILE, traceback="Traceback: " + HOSTILE)
+    )
     damaged = make_run(project, tag="damaged", points={"loss": [1.0]}, config="lr = [[[")
     (damaged / "events.jsonl").write_bytes(b"\xff\xfe{{{\n")
     return {
-        name: id_of(path) for name, path in {"good": good, "other": other, "failed": failed, "damaged": damaged}.items()
+        name: id_of(path)
+        for name, path in {
+            "good": good,
+            "other": other,
+            "failed": failed,
+            "damaged": damaged,
+        }.items()
     }
 
 
 @pytest.fixture(scope="module")
-def server(project: Project, runs: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(
+    project: Project, runs: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Server]:
     data = tmp_path_factory.mktemp("data")
     with serving(project.root, variables={"XDG_DATA_HOME": str(data)}) as server:
         yield server
@@ -61,19 +78,25 @@ def test_a_run_says_everything_that_fits_on_a_page(server: Server, runs: dict[st
     found = server.get(f"/api/runs/{runs['good']}")
 
     assert found["line"]["tag"] == "good"
-    assert [(each["name"], each["last"], each["max"]) for each in found["metrics"]] == [("valid/acc", 0.9, 0.9)]
+    assert [(each["name"], each["last"], each["max"]) for each in found["metrics"]] == [
+        ("valid/acc", 0.9, 0.9)
+    ]
     assert f"assay log {runs['good']}" in [each["line"] for each in found["commands"]]
     rows = server.get(f"/api/runs/{runs['good']}/config")["rows"]
     assert {row["key"]: row["value"] for row in rows} == {"seed": "0", "lr": "0.1"}
 
 
-def test_a_damaged_record_has_its_own_words_and_the_rest_is_there(server: Server, runs: dict[str, str]) -> None:
+def test_a_damaged_record_has_its_own_words_and_the_rest_is_there(
+    server: Server, runs: dict[str, str]
+) -> None:
     found = server.get(f"/api/runs/{runs['damaged']}")
     assert found["metrics"][0]["name"] == "loss"
     assert server.get(f"/api/runs/{runs['damaged']}/config")["problem"]
 
 
-def test_a_run_that_is_not_there_is_a_404_that_says_so(server: Server, runs: dict[str, str]) -> None:
+def test_a_run_that_is_not_there_is_a_404_that_says_so(
+    server: Server, runs: dict[str, str]
+) -> None:
     for path in ("/api/runs/zzzz", "/api/runs/zzzz/config", "/api/runs/zzzz/code", "/api/compare"):
         answer = server.ask("GET", path, **({"runs": "zzzz,yyyy"} if "compare" in path else {}))
         assert answer.status == 404, (path, answer.body)
@@ -97,23 +120,32 @@ def test_a_run_that_vanishes_while_it_is_shown_is_gone_and_no_error_of_the_serve
         shutil.rmtree(folder.with_name(".gone"))
 
 
-def test_a_text_of_a_run_is_read_by_its_name_and_never_by_a_path(server: Server, runs: dict[str, str]) -> None:
+def test_a_text_of_a_run_is_read_by_its_name_and_never_by_a_path(
+    server: Server, runs: dict[str, str]
+) -> None:
     for name in ("../run.json", "/etc/passwd", "run.json", "config.toml"):
         assert server.ask("GET", f"/api/runs/{runs['good']}/text", name=name).status == 404
     for path in ("../../run.json", "/etc/passwd"):
-        assert server.ask("GET", f"/api/runs/{runs['good']}/code/file?path={quote(path)}").status == 404
+        assert (
+            server.ask("GET", f"/api/runs/{runs['good']}/code/file?path={quote(path)}").status
+            == 404
+        )
     digest = hashlib.sha256(b"").hexdigest()
     assert server.ask("GET", f"/api/runs/{runs['good']}/blobs/{digest}").status == 404
 
 
-def test_hostile_texts_come_as_data_that_no_browser_takes_for_a_page(server: Server, runs: dict[str, str]) -> None:
+def test_hostile_texts_come_as_data_that_no_browser_takes_for_a_page(
+    server: Server, runs: dict[str, str]
+) -> None:
     answer = server.ask("GET", f"/api/runs/{runs['failed']}")
     assert answer.json["line"]["tag"] == HOSTILE
     assert answer.headers["content-type"] == "application/json"
     assert answer.headers["x-content-type-options"] == "nosniff"
 
 
-def test_runs_are_compared_with_the_one_that_is_chosen(server: Server, runs: dict[str, str]) -> None:
+def test_runs_are_compared_with_the_one_that_is_chosen(
+    server: Server, runs: dict[str, str]
+) -> None:
     both = f"{runs['good']},{runs['other']}"
 
     found = server.get("/api/compare", runs=both, base=runs["other"])
@@ -126,16 +158,23 @@ def test_runs_are_compared_with_the_one_that_is_chosen(server: Server, runs: dic
     assert server.ask("GET", "/api/compare", runs=runs["good"]).status == 400
 
 
-def test_a_table_is_made_of_runs_changed_and_exported(server: Server, project: Project, runs: dict[str, str]) -> None:
+def test_a_table_is_made_of_runs_changed_and_exported(
+    server: Server, project: Project, runs: dict[str, str]
+) -> None:
     made = server.ask(
-        "POST", "/api/tables", {"name": "of-runs", "columns": ["valid/acc"], "runs": [runs["good"], runs["other"]]}
+        "POST",
+        "/api/tables",
+        {"name": "of-runs", "columns": ["valid/acc"], "runs": [runs["good"], runs["other"]]},
     )
     assert made.status == 200, made.body
     table = made.json
     assert sorted(row["cells"][0]["text"] for row in table["rows"]) == ["good", "other"]
     column, row = table["columns"][1]["key"], table["rows"][0]["key"]
 
-    changes = [{"what": "column", "column": column, "best": "max"}, {"what": "add-column", "text": "remark"}]
+    changes = [
+        {"what": "column", "column": column, "best": "max"},
+        {"what": "add-column", "text": "remark"},
+    ]
     changed = server.ask(
         "POST", "/api/tables/of-runs/changes", {"changes": changes, "revision": table["revision"]}
     ).json
@@ -161,10 +200,16 @@ def test_a_table_that_somebody_else_changed_is_not_overwritten(server: Server) -
     assert server.get("/api/tables/shared")["title"] == "theirs"
 
 
-def test_the_inbox_says_why_a_run_died_until_it_is_read(server: Server, runs: dict[str, str]) -> None:
+def test_the_inbox_says_why_a_run_died_until_it_is_read(
+    server: Server, runs: dict[str, str]
+) -> None:
     found = server.get("/api/inbox")
     message = next(each for each in found["messages"] if each["run"] == runs["failed"])
-    assert message["kind"] == "failed" and message["text"] == HOSTILE and "Traceback" in message["detail"]
+    assert (
+        message["kind"] == "failed"
+        and message["text"] == HOSTILE
+        and "Traceback" in message["detail"]
+    )
     assert found["unread"] == server.get("/api/inbox/unread") >= 1
 
     server.ask("POST", "/api/inbox/marks", {"ids": [message["id"]]})
@@ -175,8 +220,14 @@ def test_the_inbox_says_why_a_run_died_until_it_is_read(server: Server, runs: di
     assert server.get("/api/inbox/unread") == 1
 
 
-def test_a_view_is_a_file_of_the_project_that_comes_back_as_it_was(server: Server, project: Project) -> None:
-    view = {"where": "tag = good", "sort": ["-valid/acc"], "columns": [{"name": "lr", "width": 80, "pinned": True}]}
+def test_a_view_is_a_file_of_the_project_that_comes_back_as_it_was(
+    server: Server, project: Project
+) -> None:
+    view = {
+        "where": "tag = good",
+        "sort": ["-valid/acc"],
+        "columns": [{"name": "lr", "width": 80, "pinned": True}],
+    }
 
     assert server.ask("PUT", "/api/views/mine", view).status == 200
 
@@ -195,16 +246,24 @@ def test_edits_of_a_run_are_kept_and_can_be_taken_back(server: Server, project: 
     seen = server.get(f"/api/runs/{run}")["descDigest"]
     assert server.ask("PUT", f"/api/runs/{run}/desc", {"text": "why", "seen": seen}).status == 200
     assert server.ask("PUT", f"/api/runs/{run}/desc", {"text": "other", "seen": seen}).status == 409
-    labelled = server.ask("POST", "/api/acts", {"act": "label", "runs": [run, "zzzz"], "labels": ["kept"]}).json
+    labelled = server.ask(
+        "POST", "/api/acts", {"act": "label", "runs": [run, "zzzz"], "labels": ["kept"]}
+    ).json
     assert labelled["ids"] == [run] and [each["run"] for each in labelled["refused"]] == ["zzzz"]
 
     found = server.get(f"/api/runs/{run}")
     assert [note["text"] for note in found["notes"]] == ["looks good"]
-    assert (found["line"]["tag"], found["desc"], found["line"]["labels"]) == ("renamed", "why", ["kept"])
+    assert (found["line"]["tag"], found["desc"], found["line"]["labels"]) == (
+        "renamed",
+        "why",
+        ["kept"],
+    )
 
     assert server.ask("POST", "/api/acts", {"act": "remove", "runs": [run]}).json["ids"] == [run]
     assert server.ask("GET", f"/api/runs/{run}").status == 404
-    assert server.ask("POST", "/api/acts", {"act": "bring-back", "runs": [run]}).json["ids"] == [run]
+    assert server.ask("POST", "/api/acts", {"act": "bring-back", "runs": [run]}).json["ids"] == [
+        run
+    ]
     assert server.get(f"/api/runs/{run}")["line"]["tag"] == "renamed"
 
 
@@ -215,16 +274,23 @@ def test_a_filter_with_a_mistake_says_where(server: Server) -> None:
         assert "^" in answer.json["where"] or answer.json["what"]
 
 
-def test_the_projects_of_the_user_are_listed_the_own_one_first(server: Server, project: Project) -> None:
+def test_the_projects_of_the_user_are_listed_the_own_one_first(
+    server: Server, project: Project
+) -> None:
     found = server.get("/api/projects")
     assert found[0]["root"] == str(project.root)
     assert found[0]["key"] == ""
     assert found[0]["runs"] >= 4
 
 
-def test_what_a_metric_depends_on_and_the_values_of_columns(server: Server, runs: dict[str, str]) -> None:
+def test_what_a_metric_depends_on_and_the_values_of_columns(
+    server: Server, runs: dict[str, str]
+) -> None:
     found = server.get("/api/values", column=["lr", "valid/acc"], where="lr > 0")
-    assert sorted(zip(found["columns"]["lr"], found["columns"]["valid/acc"], strict=True)) == [(0.1, 0.9), (0.2, 0.8)]
+    assert sorted(zip(found["columns"]["lr"], found["columns"]["valid/acc"], strict=True)) == [
+        (0.1, 0.9),
+        (0.2, 0.8),
+    ]
     keys = server.get("/api/importance", metric="valid/acc")["keys"]
     assert [each["key"] for each in keys] == ["lr"]
 
@@ -272,7 +338,10 @@ def test_a_page_hears_of_runs_that_another_request_has_read(tmp_path: Path) -> N
 
 def test_a_server_ends_in_silence_while_a_page_is_open(tmp_path: Path) -> None:
     project = make_project(tmp_path / "project")
-    with serving(project.root) as server, closing(socket.create_connection(("127.0.0.1", server.port))) as page:
+    with (
+        serving(project.root) as server,
+        closing(socket.create_connection(("127.0.0.1", server.port))) as page,
+    ):
         head = f"GET /api/live HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\nCookie: {server.cookie}\r\n\r\n"
         page.sendall(head.encode())
         assert b"200" in page.recv(100)

@@ -1,4 +1,5 @@
-"""From a log call to a pixel: a store, a query, a route, a table with rows that live and a curve that grows."""
+"""From a log call to a pixel: a store, a query, a route, a table with rows that live and a curve
+that grows."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """A task that sets how batches are made of samples.
 
-Other than in the text of alchemy: `class MyTask`, not `def`; the method is `dataset`, and returns the pair.
+Other than in the text of alchemy: `class MyTask`, not `def`; the method is `dataset`, and returns
+the pair.
 """
 
 import torch
@@ -12,7 +13,9 @@ from assay.engine.pipes import chain, itr, lst
 def collate_fn(samples: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
     """Lists of different length, filled up with zeros, and whether their sum is even."""
     longest = max(map(len, samples))
-    filled = torch.tensor([[*sample, *[0] * (longest - len(sample))] for sample in samples], dtype=torch.float32)
+    filled = torch.tensor(
+        [[*sample, *[0] * (longest - len(sample))] for sample in samples], dtype=torch.float32
+    )
     return filled.sum(1, keepdim=True), torch.tensor([sum(sample) % 2 for sample in samples])
 
 

@@ -1,4 +1,5 @@
-"""What the snippet of alchemy imports from there: a registry, a class to inherit from, and `evaluate`."""
+"""What the snippet of alchemy imports from there: a registry, a class to inherit from, and
+`evaluate`."""
 
 from assay.build import sym_tbl
 from assay.engine import Evaluate

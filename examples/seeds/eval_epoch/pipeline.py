@@ -1,7 +1,7 @@
 """The pipeline that the README of alchemy shows.
 
-Other than there: the imports. `train_sched` counts what is completed, so at the end of an epoch this epoch is counted
-already, and is said by `epoch` and `step`.
+Other than there: the imports. `train_sched` counts what is completed, so at the end of an epoch
+this epoch is counted already, and is said by `epoch` and `step`.
 """
 
 import logging

@@ -1,7 +1,7 @@
 """The config of the LiBai tutorial, its three parts in one file.
 
-Other than there: the imports, which come from assay and from the folders beside this file; `configs/train.py` holds the
-defaults that the tutorial lists; loaders without workers.
+Other than there: the imports, which come from assay and from the folders beside this file;
+`configs/train.py` holds the defaults that the tutorial lists; loaders without workers.
 """
 
 from configs.train import train

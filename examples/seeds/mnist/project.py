@@ -1,7 +1,8 @@
 """The whole project of the LiBai tutorial: `assay run project.py`.
 
-Other than there: loaders are sections of the config (`data`), data those of `dataset/digits.py`, and the parts that
-the library puts in by itself (optimizer, process, what is the best) are written down. `train` has the tutorial's names.
+Other than there: loaders are sections of the config (`data`), data those of `dataset/digits.py`,
+and the parts that the library puts in by itself (optimizer, process, what is the best) are written
+down. `train` has the tutorial's names.
 """
 
 from dataset.digits import MnistDataSet
@@ -19,7 +20,9 @@ data = dict(
     test=dict(source=LazyCall(MnistDataSet)(is_train=False), batch_size=32),
 )
 
-process = LazyCall("assay.engine.OwnLoss")(metrics={"Acc@1": LazyCall("assay.engine.Accuracy")(top=1)})
+process = LazyCall("assay.engine.OwnLoss")(
+    metrics={"Acc@1": LazyCall("assay.engine.Accuracy")(top=1)}
+)
 optimizer = LazyCall("torch.optim.AdamW")(lr=1e-3, weight_decay=0.01)
 schedule = LazyCall("assay.engine.WarmupCosine")()
 

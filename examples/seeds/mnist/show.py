@@ -1,4 +1,5 @@
-"""Build the model and the data that the configs name, and print what `train` says after it was changed."""
+"""Build the model and the data that the configs name, and print what `train` says after it was
+changed."""
 
 from assay.build import instantiate
 from assay.config import get_config
@@ -13,5 +14,7 @@ print(sorted(model(**batch)), [len(instantiate(test).dataset) for test in config
 print(sorted(model.eval()(**batch)), tuple(model(**batch)["prediction_scores"].shape))
 
 train = config.train
-print(train.train_iter, train.train_epoch, train.train_micro_batch_size, train.log_period, train.seed)
+print(
+    train.train_iter, train.train_epoch, train.train_micro_batch_size, train.log_period, train.seed
+)
 print(train.evaluation)

@@ -1,4 +1,5 @@
-"""Train the model of the LiBai tutorial, which computes its own loss, and look at what it gives in both modes."""
+"""Train the model of the LiBai tutorial, which computes its own loss, and look at what it gives in
+both modes."""
 
 import torch
 
@@ -17,7 +18,9 @@ print("train:", {name: tuple(value.shape) for name, value in found.items()})
 found = model.eval()(**batch)
 print("eval:", {name: tuple(value.shape) for name, value in found.items()})
 
-process = OwnLoss(model, torch.optim.SGD(model.parameters(), lr=0.05), metrics={"Acc@1": Accuracy()})
+process = OwnLoss(
+    model, torch.optim.SGD(model.parameters(), lr=0.05), metrics={"Acc@1": Accuracy()}
+)
 engine = Engine(process, train, epochs=2, handlers=Evaluate({"test": test}).handlers())
 engine.run()
 print(engine.state.step, "steps,", sorted(engine.state.metrics))

@@ -1,4 +1,5 @@
-"""Stand-ins for the plugins that alchemy brings along: each says when it is entered and left, and what it was given."""
+"""Stand-ins for the plugins that alchemy brings along: each says when it is entered and left, and
+what it was given."""
 
 from assay.plugins import TensorBoard
 

@@ -1,4 +1,5 @@
-"""Build the plugins and the pipes of tagger.toml, enter and leave the plugins, count what comes out of the pipes."""
+"""Build the plugins and the pipes of tagger.toml, enter and leave the plugins, count what comes out
+of the pipes."""
 
 from pathlib import Path
 

@@ -1,7 +1,8 @@
 """Each config trained, then tested with its best weights, as the README of alchemy shows it.
 
-Other than there: no tester takes the place of the runner, and nothing of it has to be taken out of the config: a test
-builds neither schedule nor optimizer and takes the best weights. What the user edits stays: here tag and pipes.
+Other than there: no tester takes the place of the runner, and nothing of it has to be taken out of
+the config: a test builds neither schedule nor optimizer and takes the best weights. What the user
+edits stays: here tag and pipes.
 """
 
 from pathlib import Path
@@ -11,7 +12,13 @@ import assay
 
 def train_and_test(cfgs, device=None, user_dir=None, desc="", debug=False):
     run_results = assay.run(
-        cfgs, device=device, user_dir=user_dir, desc=desc, debug=debug, then_test=True, edit_test=for_the_test
+        cfgs,
+        device=device,
+        user_dir=user_dir,
+        desc=desc,
+        debug=debug,
+        then_test=True,
+        edit_test=for_the_test,
     )
     for run_result in run_results:
         if run_result.exception is not None:

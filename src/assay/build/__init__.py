@@ -1,4 +1,5 @@
-"""Asked for -> objects: targets are found, calls checked and made, and everything made lives in one context per run."""
+"""Asked for -> objects: targets are found, calls checked and made, and everything made lives in one
+context per run."""
 
 from assay.build.builder import build, instantiate
 from assay.build.context import ROLES, Context, ContextError, Promise, current

@@ -1,8 +1,10 @@
-"""Does a value of the config fit a parameter's type, and what does it become: pydantic, asked as strictly as JSON is.
+"""Does a value of the config fit a parameter's type, and what does it become: pydantic, asked as
+strictly as JSON is.
 
-A list becomes the tuple, a string the Path or Enum that the hint asks for; `"3"` is no int and true no number. What is
-typed on the command line has no quotes: there the type decides whether `123` is text and `0.9,0.99` two numbers. A hint
-that pydantic cannot handle is not checked. pydantic is imported by the first call, not by this module.
+A list becomes the tuple, a string the Path or Enum that the hint asks for; `"3"` is no int and true
+no number. What is typed on the command line has no quotes: there the type decides whether `123` is
+text and `0.9,0.99` two numbers. A hint that pydantic cannot handle is not checked. pydantic is
+imported by the first call, not by this module.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ from assay.core.errors import did_you_mean
 if TYPE_CHECKING:
     from pydantic import TypeAdapter, ValidationError
 
-_adapters: weakref.WeakKeyDictionary[Any, dict[str, TypeAdapter[Any] | None]] = weakref.WeakKeyDictionary()
+_adapters: weakref.WeakKeyDictionary[Any, dict[str, TypeAdapter[Any] | None]] = (
+    weakref.WeakKeyDictionary()
+)
 
 _OBJECT = "be an object (a call, or a reference to one)"
 _PHRASES = {
@@ -62,7 +66,8 @@ _PHRASES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Misfit:
-    """One part of a value that does not fit: where it is written, what is wrong ("must be ..."), how to mend it.
+    """One part of a value that does not fit: where it is written, what is wrong ("must be ..."),
+    how to mend it.
 
     `inside` is its path in the value.
     """
@@ -85,13 +90,20 @@ def is_data(node: Node) -> bool:
 
 
 def is_reference(node: Node) -> bool:
-    """Whether a scalar stands for an object: "@model", but neither "@none" nor "@@x", which is the text "@x"."""
+    """Whether a scalar stands for an object: "@model", but neither "@none" nor "@@x", which is the
+    text "@x"."""
     text = node.value if isinstance(node, Leaf) else None
-    return isinstance(text, str) and text.startswith("@") and not text.startswith("@@") and text != NONE
+    return (
+        isinstance(text, str)
+        and text.startswith("@")
+        and not text.startswith("@@")
+        and text != NONE
+    )
 
 
 def scalar(leaf: Leaf) -> Any:
-    """What a scalar that stands for nothing else means: "@none" is None, and "@@x" the text "@x"."""
+    """What a scalar that stands for nothing else means: "@none" is None, and "@@x" the text
+    "@x"."""
     return None if leaf.value == NONE else literal(leaf.value)
 
 
@@ -110,8 +122,9 @@ def data(node: Node) -> Any:
 class Judged:
     """A value held against the type of a parameter.
 
-    `node` is the value as it reads best (other than it was given only if it was typed on the command line), `value`
-    what the called code gets. `why_not` says why there was no judgement, "" when there was one.
+    `node` is the value as it reads best (other than it was given only if it was typed on the
+    command line), `value` what the called code gets. `why_not` says why there was no judgement, ""
+    when there was one.
     """
 
     node: Node
@@ -131,8 +144,13 @@ def judged(target: Callable[..., Any], parameter: Parameter, node: Node) -> Judg
         return found
     if len(first.misfits) == 1 and not first.misfits[0].fix:
         inside = first.misfits[0].inside
-        mended = ((say, _with_part(node, inside, part)) for say, part in _mended(get_at(node, inside) or node))
-        fix = next((say for say, other in mended if not _judged(target, parameter, other).misfits), "")
+        mended = (
+            (say, _with_part(node, inside, part))
+            for say, part in _mended(get_at(node, inside) or node)
+        )
+        fix = next(
+            (say for say, other in mended if not _judged(target, parameter, other).misfits), ""
+        )
         return replace(first, misfits=(replace(first.misfits[0], fix=fix),))
     return first
 
@@ -143,7 +161,8 @@ def _with_part(node: Node, inside: KeyPath, part: Node) -> Node:
 
 
 def _mended(node: Node) -> Iterator[tuple[str, Node]]:
-    """Small slips that may explain a value that does not fit: how to mend each, and what comes out."""
+    """Small slips that may explain a value that does not fit: how to mend each, and what comes
+    out."""
     match node:
         case Leaf(str() as text):
             other = value_of(text)
@@ -172,7 +191,9 @@ def _other_readings(node: Node) -> Iterator[Node]:
     if not isinstance(node, Leaf) or not isinstance(node.value, str):
         yield from_plain(escaped(text), node.origin)
     if "," in text:
-        yield from_plain([value_of(part) for part in text.strip().removesuffix(",").split(",")], node.origin)
+        yield from_plain(
+            [value_of(part) for part in text.strip().removesuffix(",").split(",")], node.origin
+        )
 
 
 def _judged(target: Callable[..., Any], parameter: Parameter, node: Node) -> Judged:
@@ -183,10 +204,13 @@ def _judged(target: Callable[..., Any], parameter: Parameter, node: Node) -> Jud
     from pydantic import ValidationError
 
     try:
-        better = adapter.validate_json(json.dumps(value, default=_iso), strict=True, **_no_extra(parameter.hint))
+        better = adapter.validate_json(
+            json.dumps(value, default=_iso), strict=True, **_no_extra(parameter.hint)
+        )
     except ValidationError as error:
         return Judged(node=node, value=value, misfits=tuple(_read(error, node)))
-    except Exception as error:  # types may bring their own validators, which raise what they like: then no judgement
+    # types may bring their own validators, which raise what they like: then no judgement
+    except Exception as error:
         return Judged(node=node, value=value, why_not=f"its type raised {type(error).__name__}")
     # For an Iterable pydantic gives an iterator that is empty after one pass.
     return Judged(node=node, value=value if isinstance(better, Iterator) else better)
@@ -234,12 +258,16 @@ def _new_adapter(hint: Any) -> TypeAdapter[Any] | None:
     from pydantic import ConfigDict, TypeAdapter
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about the user's models, said again each time they are used
+        warnings.simplefilter(
+            "ignore"
+        )  # about the user's models, said again each time they are used
         # A model or dataclass has a config of its own and refuses another.
         for config in (ConfigDict(arbitrary_types_allowed=True), None):
             try:
                 return TypeAdapter(hint, config=config)
-            except Exception:  # a hint pydantic knows nothing of is not checked; it may fail in any way
+            except (
+                Exception
+            ):  # a hint pydantic knows nothing of is not checked; it may fail in any way
                 continue
     return None
 
@@ -257,22 +285,33 @@ def _read(error: ValidationError, node: Node) -> list[Misfit]:
         phrase = _PHRASES.get(kind, "")
         match kind:
             case "literal_error" | "enum":
-                choices.setdefault(path, []).extend(re.findall(r"'([^']*)'", context.get("expected", "")))
+                choices.setdefault(path, []).extend(
+                    re.findall(r"'([^']*)'", context.get("expected", ""))
+                )
                 phrase = f"be {context.get('expected', '')}".replace("'", '"')
             case "missing":
                 key = one["loc"][-1]
-                phrase = f"have {key} item{'s' * (key != 1)}" if isinstance(key, int) else f"have a `{key}`"
+                phrase = (
+                    f"have {key} item{'s' * (key != 1)}"
+                    if isinstance(key, int)
+                    else f"have a `{key}`"
+                )
             case "too_long" if context.get("max_length") is not None:
                 phrase = f"have at most {context['max_length']} items"
         phrase = phrase or one["msg"].replace("Input should be", "be").replace("Input should", "")
         wanted.setdefault(path, []).append(phrase)
-    # A union refuses the whole and its parts: where a part is named, that says more only if every member went so far.
+    # A union refuses the whole and its parts: where a part is named, that says more only if every
+    # member went so far.
     if () in wanted and len(wanted) > 1:
         wanted = {(): [phrase for phrases in wanted.values() for phrase in phrases]}
     for path, phrases in wanted.items():
         part = get_at(node, path) or node
         is_text = isinstance(part, Leaf) and isinstance(part.value, str)
-        fix = did_you_mean(str(scalar(part)), choices.get(path, ())) if isinstance(part, Leaf) and is_text else ""
+        fix = (
+            did_you_mean(str(scalar(part)), choices.get(path, ()))
+            if isinstance(part, Leaf) and is_text
+            else ""
+        )
         said = f"must {_joined(phrases)}, not {_short(part)}"
         found.append(Misfit(origin=part.origin, said=said, fix=fix, inside=path))
     return found
@@ -294,11 +333,14 @@ def _extra(node: Node, path: tuple[str | int, ...]) -> Misfit:
     parent, key = get_at(node, path[:-1]), path[-1] if path else ""
     if not isinstance(parent, Table) or not isinstance(key, str) or key not in parent.items:
         return Misfit(origin=node.origin, said=f"must not have a key `{key}`")
-    return Misfit(origin=parent.key_origin(key), said=f"must not have a key `{key}`", inside=path[:-1])
+    return Misfit(
+        origin=parent.key_origin(key), said=f"must not have a key `{key}`", inside=path[:-1]
+    )
 
 
 def _inside(node: Node, loc: tuple[str | int, ...]) -> tuple[str | int, ...]:
-    """The part of `loc` that is a path in the value: pydantic mixes in the names of union members."""
+    """The part of `loc` that is a path in the value: pydantic mixes in the names of union
+    members."""
     path: tuple[str | int, ...] = ()
     for step in loc:
         if get_at(node, (*path, step)) is not None:

@@ -1,4 +1,5 @@
-"""From the tree to objects: depth first, what is used twice is built once, and an error says where it was asked for."""
+"""From the tree to objects: depth first, what is used twice is built once, and an error says where
+it was asked for."""
 
 from __future__ import annotations
 
@@ -53,25 +54,29 @@ def build(
     roles: Collection[str] = ROLES,
     extra: Mapping[str, Any] | None = None,
 ) -> Any:
-    """The object that `node`, which is at `path` in `root`, asks for. Call it inside `user_code(user_dirs)`.
+    """The object that `node`, which is at `path` in `root`, asks for. Call it inside
+    `user_code(user_dirs)`.
 
-    A call is made with what is written, then `extra` (by keyword, for this node only), then what `context` injects;
-    what is written wins. Built once for each context: the same path gives the same object again. ConfigError when the
-    tree cannot mean this; what the called code raises passes through with a note.
+    A call is made with what is written, then `extra` (by keyword, for this node only), then what
+    `context` injects; what is written wins. Built once for each context: the same path gives the
+    same object again. ConfigError when the tree cannot mean this; what the called code raises
+    passes through with a note.
     """
     builder = _Builder(root, context, tuple(user_dirs), tuple(trusted), roles, context.built, [])
     return builder.node(node, path, extra or {})
 
 
 def instantiate(target: Any, /, *args: Any, **kwargs: Any) -> Any:
-    """Build one thing from Python: a target, a class or function, or a tree such as `{"type": "torch.nn.Linear", ...}`.
+    """Build one thing from Python: a target, a class or function, or a tree such as `{"type":
+    "torch.nn.Linear", ...}`.
 
     >>> instantiate({"type": "torch.nn.Linear", "in_features": 2}, out_features=3).weight.shape
     torch.Size([3, 2])
 
-    A list is built item by item. `"${width}"` and `"${.width}"` are values of this tree; variables of the environment
-    and of the project are read now. What is given here wins over what is written in the tree. Required parameters that
-    are in neither come from the context in use, if there is one. An object that is made already is returned as it is.
+    A list is built item by item. `"${width}"` and `"${.width}"` are values of this tree; variables
+    of the environment and of the project are read now. What is given here wins over what is written
+    in the tree. Required parameters that are in neither come from the context in use, if there is
+    one. An object that is made already is returned as it is.
     """
     if isinstance(target, Sequence) and not isinstance(target, str):
         return instantiate({"items": target}, *args, **kwargs)["items"]
@@ -101,9 +106,14 @@ def instantiate(target: Any, /, *args: Any, **kwargs: Any) -> Any:
 
 
 def _without_references(tree: Table, late: Mapping[str, Any]) -> Table:
-    """Return `tree` with values in place of its value references, and without the arguments that come `late`."""
-    leaves = {key: leaf for key, value in late.items() if (leaf := leaf_of(value, _PYTHON)) is not None}
-    body, problems = references.drawn(replace(tree, items={**tree.items, **leaves}), references.Draws())
+    """Return `tree` with values in place of its value references, and without the arguments that
+    come `late`."""
+    leaves = {
+        key: leaf for key, value in late.items() if (leaf := leaf_of(value, _PYTHON)) is not None
+    }
+    body, problems = references.drawn(
+        replace(tree, items={**tree.items, **leaves}), references.Draws()
+    )
     body, wrong = references.resolved(body)
     problems += [problem for problem in wrong if problem.key not in late]
     root, wrong = with_outside(body, os.environ, Settings(Path.cwd()).variables)
@@ -112,14 +122,19 @@ def _without_references(tree: Table, late: Mapping[str, Any]) -> Table:
     for path, node in walk(root):
         if isinstance(node, Leaf) and references.is_unresolved(node) and dotted(path) not in told:
             message = f"`{node.value}` is known when a run starts, and here is none"
-            problems.append(Problem(kind="unknown-reference", message=message, origin=node.origin, key=dotted(path)))
+            problems.append(
+                Problem(
+                    kind="unknown-reference", message=message, origin=node.origin, key=dotted(path)
+                )
+            )
     if problems:
         raise ConfigError(problems)
     return replace(root, items={key: node for key, node in root.items.items() if key not in late})
 
 
 def problem_of(error: ArgumentError, root: Node, path: KeyPath, origin: Origin) -> Problem:
-    """What is wrong inside an argument of the call at `path`, at the nearest place that the config has for it."""
+    """What is wrong inside an argument of the call at `path`, at the nearest place that the config
+    has for it."""
     for depth in range(len(error.inside), 0, -1):
         node = get_at(root, (*path, *error.inside[:depth]))
         if node is not None:
@@ -145,7 +160,9 @@ def _as_tree(target: object) -> Node | None:
         case str() | type():
             return None
         case _:
-            tree = getattr(target, "tree", None)  # of Params, and of calls that have not happened yet
+            tree = getattr(
+                target, "tree", None
+            )  # of Params, and of calls that have not happened yet
             made = tree() if callable(tree) else None
             return made if isinstance(made, Leaf | List | Table) else None
 
@@ -212,11 +229,16 @@ class _Builder:
         try:
             target = find(name, user_dirs=self.user_dirs, trusted=self.trusted)
         except TargetError as error:
-            raise ConfigError([error.problem(node.items["type"].origin, dotted((*path, "type")))]) from error.__cause__
+            raise ConfigError(
+                [error.problem(node.items["type"].origin, dotted((*path, "type")))]
+            ) from error.__cause__
         signature = signature_of(target) or Signature(named=())
         known = signature.by_keyword()
         at = signature.at if mapping_given(target, node) is None else lambda _: None
-        args = [self.argument(item, (*path, "args", i), target, at(i)) for i, item in enumerate(node.args)]
+        args = [
+            self.argument(item, (*path, "args", i), target, at(i))
+            for i, item in enumerate(node.args)
+        ]
         kwargs = {
             key: self.argument(item, (*path, key), target, known.get(key))
             for key, item in node.items.items()
@@ -246,14 +268,22 @@ class _Builder:
         return found.value
 
     def made(
-        self, target: Any, args: list[Any], kwargs: dict[str, Any], path: KeyPath, origin: Origin, name: str = ""
+        self,
+        target: Any,
+        args: list[Any],
+        kwargs: dict[str, Any],
+        path: KeyPath,
+        origin: Origin,
+        name: str = "",
     ) -> Any:
         """The call itself, with what is not given taken from the context."""
         label = name or getattr(target, "__qualname__", repr(target))
         signature = signature_of(target) or Signature(named=())
         if is_configurable(target) and len(args) == 1 and isinstance(args[0], Mapping):
             signature = Signature(named=())  # the mapping says the rest
-        taken = {parameter.name for i in range(len(args)) if (parameter := signature.at(i)) is not None}
+        taken = {
+            parameter.name for i in range(len(args)) if (parameter := signature.at(i)) is not None
+        }
         given = {*taken, *kwargs}
         is_foreign = owner_of(target, user_dirs=self.user_dirs) not in ("user", "assay")
         roles = [role for role in self.roles if not (is_foreign and role in NOT_BY_NAME)]
@@ -291,5 +321,9 @@ class _Builder:
         chain = " -> ".join(f"`{dotted(link)}`" for link in loop)
         self.fail("reference-cycle", f"These need each other to be built: {chain}", origin, path)
 
-    def fail(self, kind: str, message: str, origin: Origin, path: KeyPath, fix: str = "") -> NoReturn:
-        raise ConfigError([Problem(kind=kind, message=message, origin=origin, key=dotted(path), fix=fix)])
+    def fail(
+        self, kind: str, message: str, origin: Origin, path: KeyPath, fix: str = ""
+    ) -> NoReturn:
+        raise ConfigError(
+            [Problem(kind=kind, message=message, origin=origin, key=dotted(path), fix=fix)]
+        )

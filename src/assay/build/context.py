@@ -1,8 +1,8 @@
 """One typed store per run: what was put in, what can be made when asked for, and who gets it.
 
-An entry has a name and a type. A type finds what was declared with exactly it, else what is an instance of it; a name
-finds that name. The inner scope (run > epoch > step) is asked first. Builtin types find nothing: a bare `int` could be
-anybody's; a NewType alias can be declared and found.
+An entry has a name and a type. A type finds what was declared with exactly it, else what is an
+instance of it; a name finds that name. The inner scope (run > epoch > step) is asked first. Builtin
+types find nothing: a bare `int` could be anybody's; a NewType alias can be declared and found.
 """
 
 from __future__ import annotations
@@ -43,8 +43,9 @@ class ContextError(InputError):
 class Promise:
     """What is known of something before it is there.
 
-    `type`: what it will be an instance of, None when nobody can tell. It is made from what is at `paths` of the config
-    and from what has one of `names`, or by `provider`. `never`: why it will not come at all.
+    `type`: what it will be an instance of, None when nobody can tell. It is made from what is at
+    `paths` of the config and from what has one of `names`, or by `provider`. `never`: why it will
+    not come at all.
     """
 
     type: Any = None
@@ -55,7 +56,8 @@ class Promise:
 
 
 class Entry:
-    """Something that is in a context, that a provider will make once somebody asks, or that is promised."""
+    """Something that is in a context, that a provider will make once somebody asks, or that is
+    promised."""
 
     __slots__ = ("is_ready", "is_single", "name", "owner", "promise", "provider", "type", "value")
 
@@ -97,7 +99,8 @@ class Entry:
             return False
 
     def may_be(self, kind: Any) -> bool:
-        """Whether what is promised may turn out to be of this type: nothing, or only a base of it, is known."""
+        """Whether what is promised may turn out to be of this type: nothing, or only a base of it,
+        is known."""
         if self.promise is None or self.promise.never:
             return False
         expected = self.promise.type
@@ -115,7 +118,8 @@ class Entry:
 class _Book:
     """What the scopes of one run share.
 
-    `version` counts what comes and goes: after that, lookups are done anew. `making`: whose providers run now.
+    `version` counts what comes and goes: after that, lookups are done anew. `making`: whose
+    providers run now.
     """
 
     __slots__ = ("lock", "making", "version")
@@ -132,9 +136,14 @@ class Context:
     `modules` are classes, or objects, whose methods under `provides` say how things are made.
     """
 
-    def __init__(self, *modules: object, scope: Scope = "run", parent: Context | None = None) -> None:
+    def __init__(
+        self, *modules: object, scope: Scope = "run", parent: Context | None = None
+    ) -> None:
         if parent is not None and _SCOPES.index(scope) <= _SCOPES.index(parent.scope):
-            raise ContextError(f"A scope `{scope}` cannot be in a scope `{parent.scope}`.", fix="run > epoch > step")
+            raise ContextError(
+                f"A scope `{scope}` cannot be in a scope `{parent.scope}`.",
+                fix="run > epoch > step",
+            )
         self.scope: Scope = scope
         self.parent = parent
         self.built: dict[Any, Any] = {}
@@ -170,10 +179,15 @@ class Context:
 
     def names(self) -> list[str]:
         """Everything that can be asked for by name, the innermost scope first."""
-        return [entry.name for entry in self.entries() if entry.promise is None or not entry.promise.never]
+        return [
+            entry.name
+            for entry in self.entries()
+            if entry.promise is None or not entry.promise.never
+        ]
 
     def entries(self) -> list[Entry]:
-        """What the scopes hold and are promised, the innermost first; an inner name hides an outer one."""
+        """What the scopes hold and are promised, the innermost first; an inner name hides an outer
+        one."""
         found: dict[str, Entry] = {}
         for scope in self._chain():
             for name, entry in list(scope._entries.items()):
@@ -186,17 +200,24 @@ class Context:
     # --- putting in -----------------------------------------------------------------------------------------------
 
     def set(self, name: str, value: Any, type: Any = None) -> None:
-        """Put `value` in under `name`, in place of what this scope had there. With `type`, that type finds this one."""
+        """Put `value` in under `name`, in place of what this scope had there. With `type`, that
+        type finds this one."""
         old = self._entries.get(name)
         is_value = old is not None and old.provider is None and old.promise is None
         is_alike = old and is_value and old.type is type and old.value.__class__ is value.__class__
-        if old and is_alike and not any(one.value is old.value for one in self._entries.values() if one is not old):
-            old.value = value  # found by the same lookups as before: what changes each step costs no new ones
+        if (
+            old
+            and is_alike
+            and not any(one.value is old.value for one in self._entries.values() if one is not old)
+        ):
+            # found by the same lookups as before: what changes each step costs no new ones
+            old.value = value
             return
         self._put(Entry(self, name, type, value))
 
     def add(self, name: str, value: Any, type: Any = None) -> bool:
-        """As `set`, but only when nothing is there by that name, here or further out; False when something is."""
+        """As `set`, but only when nothing is there by that name, here or further out; False when
+        something is."""
         with self._book.lock:
             old = self._named(name)
             if old is not None and not (old.promise and old.promise.never):
@@ -208,16 +229,24 @@ class Context:
         """`name` will be set later, or never: asking for it now is an error that says so."""
         self._put(Entry(self, name, promise=promise))
 
-    def provide(self, provider: Callable[..., Any], *, type: Any = None, name: str | None = None) -> None:
-        """Call `provider` once, when somebody asks for what it returns; its own parameters come from this context.
+    def provide(
+        self, provider: Callable[..., Any], *, type: Any = None, name: str | None = None
+    ) -> None:
+        """Call `provider` once, when somebody asks for what it returns; its own parameters come
+        from this context.
 
-        Found by `type` (else its return annotation, or the class itself) and by `name` (else its own).
+        Found by `type` (else its return annotation, or the class itself) and by `name` (else its
+        own).
         """
         mark = provision_of(provider) or Provision()
         kind = type or mark.type or _returns(provider)
         label = name or mark.name or getattr(provider, "__name__", "") or repr(provider)
         old = self._entries.get(label)
-        if old is not None and old.provider is not None and not _is_redefined(old.provider, provider):
+        if (
+            old is not None
+            and old.provider is not None
+            and not _is_redefined(old.provider, provider)
+        ):
             raise ContextError(
                 f"`{label}` is provided twice: by `{_callable_name(old.provider)}` and `{_callable_name(provider)}`.",
                 where=" and ".join(filter(None, (_place(old.provider), _place(provider)))),
@@ -226,8 +255,11 @@ class Context:
         self._put(Entry(self, label, kind, provider=provider, is_single=mark.singleton))
 
     def install(self, module: object) -> None:
-        """Take every method of `module`, an object or a class to make one of, that is marked with `provides`."""
-        marked = [name for name, _ in inspect.getmembers_static(module) if _is_provider(module, name)]
+        """Take every method of `module`, an object or a class to make one of, that is marked with
+        `provides`."""
+        marked = [
+            name for name, _ in inspect.getmembers_static(module) if _is_provider(module, name)
+        ]
         source = module() if isinstance(module, type) else module
         for name in marked:
             self.provide(getattr(source, name))
@@ -262,12 +294,14 @@ class Context:
     @overload
     def try_get(self, key: type[T], default: T | None = None) -> T | None: ...
     def try_get(self, key: Any, default: Any = None) -> Any:
-        """As `get`, but `default` when nothing is there (yet). Two candidates are still an error."""
+        """As `get`, but `default` when nothing is there (yet). Two candidates are still an
+        error."""
         found = self._entry(key)
         return default if found is None or found.promise else self._remember(key, found)
 
     def source(self, parameter: Parameter, *, roles: Collection[str] | None = None) -> Entry | None:
-        """Who fills a parameter: by its annotation, then by its name (any that is set, or only `roles`)."""
+        """Who fills a parameter: by its annotation, then by its name (any that is set, or only
+        `roles`)."""
         name = parameter.name
         by_name = self._named(name) if roles is None or name in roles else None
         if by_name is not None and by_name.promise and by_name.promise.never:
@@ -287,17 +321,25 @@ class Context:
         return by_name or self._marked(kind)
 
     def arguments(
-        self, target: Callable[..., Any], *, given: Collection[str] = (), roles: Collection[str] | None = None
+        self,
+        target: Callable[..., Any],
+        *,
+        given: Collection[str] = (),
+        roles: Collection[str] | None = None,
     ) -> dict[str, Entry]:
-        """Who fills the parameters of `target` that are not `given`. One that nobody fills is left out.
+        """Who fills the parameters of `target` that are not `given`. One that nobody fills is left
+        out.
 
-        Required ones always; those with a default only under `inject`, or when annotated with a type of assay's.
+        Required ones always; those with a default only under `inject`, or when annotated with a
+        type of assay's.
         """
         signature = signature_of(target) or Signature(named=())
         with_defaults = is_injected(target)
         sources: dict[str, Entry] = {}
         for parameter in signature.named:
-            if parameter.name in given or not (parameter.required or with_defaults or from_assay(parameter.hint)):
+            if parameter.name in given or not (
+                parameter.required or with_defaults or from_assay(parameter.hint)
+            ):
                 continue
             entry = self.source(parameter, roles=roles)
             if entry is not None:
@@ -323,7 +365,8 @@ class Context:
         return functools.partial(fn, *args, **kwargs)
 
     def validate(self) -> None:
-        """Everything that can be asked for can be made, without making it; else the error that asking would give."""
+        """Everything that can be asked for can be made, without making it; else the error that
+        asking would give."""
         with self._book.lock:
             for scope in self._chain():
                 for entry in list(scope._entries.values()):
@@ -331,7 +374,8 @@ class Context:
 
     @contextmanager
     def use(self) -> Iterator[Context]:
-        """Make this the context that `current` returns, in this thread and what it starts, but in no other process."""
+        """Make this the context that `current` returns, in this thread and what it starts, but in
+        no other process."""
         _stay_here()
         token = _current.set(self)
         root = self.run
@@ -345,7 +389,8 @@ class Context:
             _current.reset(token)
 
     def kept_here(self) -> dict[str, object]:
-        """What must not be copied to a loader's workers, by name: this context, and assay's own objects in it."""
+        """What must not be copied to a loader's workers, by name: this context, and assay's own
+        objects in it."""
         kept: dict[str, object] = {"context": self.run}
         for entry in self.entries():
             if entry.name in _KEPT_HERE and entry.is_ready and entry.value is not None:
@@ -353,7 +398,8 @@ class Context:
         return kept
 
     def check_for_workers(self, thing: object, where: str) -> None:
-        """InputError with the path of attributes when `thing`, which worker processes will get, holds any of these."""
+        """InputError with the path of attributes when `thing`, which worker processes will get,
+        holds any of these."""
         reach.check_for_workers(thing, where, self.kept_here())
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
@@ -390,7 +436,9 @@ class Context:
         return value
 
     def _named(self, name: str) -> Entry | None:
-        return next((scope._entries[name] for scope in self._chain() if name in scope._entries), None)
+        return next(
+            (scope._entries[name] for scope in self._chain() if name in scope._entries), None
+        )
 
     def _candidates(self, key: Any) -> list[Entry]:
         """Of the innermost scope that has any; the same object under two names counts once."""
@@ -400,10 +448,17 @@ class Context:
         if injectable(key) is not key:
             return []
         for scope in self._chain():
-            entries = [e for e in list(scope._entries.values()) if not (e.promise and e.promise.never)]
-            found = [entry for entry in entries if entry.type is key] or [e for e in entries if e.is_a(key)]
+            entries = [
+                e for e in list(scope._entries.values()) if not (e.promise and e.promise.never)
+            ]
+            found = [entry for entry in entries if entry.type is key] or [
+                e for e in entries if e.is_a(key)
+            ]
             if found:
-                distinct = {id(entry.value) if entry.is_ready else id(entry): entry for entry in reversed(found)}
+                distinct = {
+                    id(entry.value) if entry.is_ready else id(entry): entry
+                    for entry in reversed(found)
+                }
                 return list(reversed(distinct.values()))
         return []
 
@@ -426,7 +481,9 @@ class Context:
         self._put(entry)
         return entry
 
-    def _all_arguments(self, function: Callable[..., Any], chain: Sequence[Entry]) -> dict[str, Entry]:
+    def _all_arguments(
+        self, function: Callable[..., Any], chain: Sequence[Entry]
+    ) -> dict[str, Entry]:
         sources = self.arguments(function)
         signature = signature_of(function) or Signature(named=())
         for parameter in signature.named:
@@ -454,7 +511,9 @@ class Context:
             return entry.value  # another thread was first
         self._book.making.append(entry)
         try:
-            args, kwargs = self._call_arguments(entry.provider, self._all_arguments(entry.provider, []))
+            args, kwargs = self._call_arguments(
+                entry.provider, self._all_arguments(entry.provider, [])
+            )
             value = entry.provider(*args, **kwargs)
         finally:
             self._book.making.pop()
@@ -471,7 +530,9 @@ class Context:
         kwargs = {}
         for name, entry in sources.items():
             if entry.promise is not None:
-                self._not_there(entry.name, entry.promise, f", which `{_callable_name(function)}` asks for,")
+                self._not_there(
+                    entry.name, entry.promise, f", which `{_callable_name(function)}` asks for,"
+                )
             kwargs[name] = self.value(entry)
         for parameter in signature.named:
             if not parameter.by_position or parameter.name not in kwargs:
@@ -483,17 +544,33 @@ class Context:
         if promise.never:
             raise ContextError(f"There is no `{name}` here: {promise.never}.")
         made = [*promise.names, *(".".join(map(str, path)) for path in promise.paths)]
-        made_from = f"it is made from {' and '.join(f'`{each}`' for each in made)}" if made else "it is made later"
-        raise ContextError(f"`{name}`{who} is not there yet: {made_from}.", fix="ask for it later, in a handler")
+        made_from = (
+            f"it is made from {' and '.join(f'`{each}`' for each in made)}"
+            if made
+            else "it is made later"
+        )
+        raise ContextError(
+            f"`{name}`{who} is not there yet: {made_from}.", fix="ask for it later, in a handler"
+        )
 
     def _missing(self, key: Any) -> NoReturn:
         word = key if isinstance(key, str) else _type_name(key)
-        what = f"Nothing is set as `{word}`." if isinstance(key, str) else f"Nothing here is a `{word}`."
+        what = (
+            f"Nothing is set as `{word}`."
+            if isinstance(key, str)
+            else f"Nothing here is a `{word}`."
+        )
         raise ContextError(what, fix=self._near(word))
 
-    def _nobody(self, parameter: Parameter, function: Callable[..., Any], chain: Sequence[Entry]) -> NoReturn:
+    def _nobody(
+        self, parameter: Parameter, function: Callable[..., Any], chain: Sequence[Entry]
+    ) -> NoReturn:
         asked = "".join(f", asked for by {_label(entry)}" for entry in reversed(chain[:-1]))
-        hint = f" ({_type_name(parameter.hint)})" if parameter.hint is not inspect.Parameter.empty else ""
+        hint = (
+            f" ({_type_name(parameter.hint)})"
+            if parameter.hint is not inspect.Parameter.empty
+            else ""
+        )
         raise ContextError(
             f"Nothing provides `{parameter.name}`{hint}, needed by `{_callable_name(function)}`{asked}.",
             where=_place(function),
@@ -524,7 +601,8 @@ _lock = threading.Lock()
 
 @functools.cache
 def _stay_here() -> None:
-    """From now on a forked process (a loader's worker) begins without a run, as one that is started anew does."""
+    """From now on a forked process (a loader's worker) begins without a run, as one that is started
+    anew does."""
 
     def begin_without() -> None:
         global _lock
@@ -552,7 +630,8 @@ def context_here() -> Context | None:
 
 
 def current() -> Context:
-    """The context in use here; in a thread that has none, that of the only run this process has open."""
+    """The context in use here; in a thread that has none, that of the only run this process has
+    open."""
     context = context_here()
     if context is None:
         raise ContextError("No run is open here.", fix="with context.use(): ...")
@@ -560,7 +639,9 @@ def current() -> Context:
 
 
 def _is_provider(module: object, name: str) -> bool:
-    return not name.startswith("__") and provision_of(inspect.getattr_static(module, name)) is not None
+    return (
+        not name.startswith("__") and provision_of(inspect.getattr_static(module, name)) is not None
+    )
 
 
 def _is_redefined(old: Callable[..., Any], new: Callable[..., Any]) -> bool:

@@ -1,6 +1,8 @@
-"""Where the `**kwargs` of a function end up, read from its source: mostly in the call of one other function.
+"""Where the `**kwargs` of a function end up, read from its source: mostly in the call of one other
+function.
 
-Only what is plain to see is followed: one call takes them, and else they are only looked into by constant names.
+Only what is plain to see is followed: one call takes them, and else they are only looked into by
+constant names.
 """
 
 from __future__ import annotations
@@ -18,8 +20,9 @@ from typing import Any
 class Handover:
     """The one call that takes a function's `**kwargs`.
 
-    `positional` arguments and `keywords` are given there already. `with_args`: the function's `*args` go there too.
-    `popped` are the names taken out before, each with whether it has to be there; `put` those put in.
+    `positional` arguments and `keywords` are given there already. `with_args`: the function's
+    `*args` go there too. `popped` are the names taken out before, each with whether it has to be
+    there; `put` those put in.
     """
 
     to: ast.expr
@@ -31,7 +34,8 @@ class Handover:
 
 
 def handover(function: types.FunctionType) -> Handover | None:
-    """Who takes the `**kwargs` of `function`; None when its source is not there or does not make it plain."""
+    """Who takes the `**kwargs` of `function`; None when its source is not there or does not make it
+    plain."""
     try:
         # Of the code: of a function that wraps another one, inspect reads the other one.
         tree = ast.parse(textwrap.dedent(inspect.getsource(function.__code__)))
@@ -53,7 +57,8 @@ def is_super_init(to: ast.expr) -> bool:
 
 
 def callee(to: ast.expr, function: types.FunctionType, first: Any = None) -> Any:
-    """The object that `to` names inside `function`, found without running anything; None when that cannot be told.
+    """The object that `to` names inside `function`, found without running anything; None when that
+    cannot be told.
 
     `first` is what the first parameter is when that is known: the class of a classmethod.
     """
@@ -99,7 +104,11 @@ class _Reading:
         with_args = bool(self.args) and len(starred) == 1 and self._is(starred[0].value, self.args)
         if starred and (not with_args or call.args[-1] is not starred[0]):
             return None
-        doubles = [keyword for keyword in call.keywords if keyword.arg is None and not self._is(keyword.value)]
+        doubles = [
+            keyword
+            for keyword in call.keywords
+            if keyword.arg is None and not self._is(keyword.value)
+        ]
         if doubles:
             return None
         return Handover(
@@ -112,7 +121,8 @@ class _Reading:
         )
 
     def look(self, node: ast.AST, *, is_certain: bool) -> None:
-        """Sort every use of the name; `is_certain`: this is reached whenever the function is called."""
+        """Sort every use of the name; `is_certain`: this is reached whenever the function is
+        called."""
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef):
             # Called some other time, or never.
             self.is_plain &= not any(self._is(inner) for inner in ast.walk(node))
@@ -123,40 +133,63 @@ class _Reading:
             self.is_plain = False
         if isinstance(node, ast.Name) and node.id == self.args:
             self.num_args_uses += 1
-        is_branch = isinstance(node, ast.If | ast.For | ast.While | ast.Try | ast.IfExp | ast.BoolOp | ast.Match)
+        is_branch = isinstance(
+            node, ast.If | ast.For | ast.While | ast.Try | ast.IfExp | ast.BoolOp | ast.Match
+        )
         for child in ast.iter_child_nodes(node):
             self.look(child, is_certain=is_certain and not is_branch)
 
     def _understood(self, node: ast.AST, is_certain: bool) -> bool:
         """Whether `node` is a use that leaves it plain where the arguments go."""
         match node:
-            case ast.Call(keywords=keywords) if any(k.arg is None and self._is(k.value) for k in keywords):
+            case ast.Call(keywords=keywords) if any(
+                k.arg is None and self._is(k.value) for k in keywords
+            ):
                 self.calls.append(node)
-                rest = [node.func, *node.args, *(k.value for k in keywords if k.arg or not self._is(k.value))]
+                rest = [
+                    node.func,
+                    *node.args,
+                    *(k.value for k in keywords if k.arg or not self._is(k.value)),
+                ]
                 for part in rest:
                     self.look(part, is_certain=is_certain)
-            case ast.Call(func=ast.Attribute(value=value, attr="pop"), args=[ast.Constant(value=str(name)), *default]):
+            case ast.Call(
+                func=ast.Attribute(value=value, attr="pop"),
+                args=[ast.Constant(value=str(name)), *default],
+            ):
                 if not self._is(value):
                     return False
                 self.popped.append((node.lineno, name, is_certain and not default))
                 self._look_all(default, is_certain)
-            case ast.Call(func=ast.Attribute(value=value, attr="setdefault"), args=[ast.Constant(value=str(name)), *d]):
+            case ast.Call(
+                func=ast.Attribute(value=value, attr="setdefault"),
+                args=[ast.Constant(value=str(name)), *d],
+            ):
                 if not self._is(value):
                     return False
                 self.put.append((node.lineno, name))
                 self._look_all(d, is_certain)
-            case ast.Call(func=ast.Attribute(value=value, attr=attr), args=[ast.Constant(), *default]):
+            case ast.Call(
+                func=ast.Attribute(value=value, attr=attr), args=[ast.Constant(), *default]
+            ):
                 if not (attr == "get" and self._is(value)):
                     return False
                 self._look_all(default, is_certain)
-            case ast.Assign(targets=[ast.Subscript(value=value, slice=ast.Constant(value=str(name)))], value=given):
+            case ast.Assign(
+                targets=[ast.Subscript(value=value, slice=ast.Constant(value=str(name)))],
+                value=given,
+            ):
                 if not self._is(value):
                     return False
                 self.put.append((node.lineno, name))
                 self.look(given, is_certain=is_certain)
-            case ast.Subscript(value=value, slice=ast.Constant(), ctx=ast.Load()) if self._is(value):
+            case ast.Subscript(value=value, slice=ast.Constant(), ctx=ast.Load()) if self._is(
+                value
+            ):
                 pass
-            case ast.Compare(left=ast.Constant(), ops=[ast.In() | ast.NotIn()], comparators=[value]) if self._is(value):
+            case ast.Compare(
+                left=ast.Constant(), ops=[ast.In() | ast.NotIn()], comparators=[value]
+            ) if self._is(value):
                 pass
             case _:
                 return False

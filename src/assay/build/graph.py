@@ -1,4 +1,5 @@
-"""Who needs whom, found before anything is built: calls of the config, providers, and what is promised.
+"""Who needs whom, found before anything is built: calls of the config, providers, and what is
+promised.
 
 Targets are imported and signatures read; nothing is called.
 """
@@ -22,15 +23,19 @@ from assay.core.ports import Recorder
 
 
 class _NotLoaded:
-    """Stands for a type of the engine's as long as nothing has imported the engine: then nobody asks for it."""
+    """Stands for a type of the engine's as long as nothing has imported the engine: then nobody
+    asks for it."""
 
 
 _NOT_BUILT = ("plugins", "variants", "sweep")
 """Plugins come first and one by one; the others are no objects."""
 
 
-def expected(root: Table, path: KeyPath, *, user_dirs: Sequence[Path], trusted: Collection[str] = ()) -> Any:
-    """The type of what the node at `path` becomes: its class, or what its function says it returns; None: unknown."""
+def expected(
+    root: Table, path: KeyPath, *, user_dirs: Sequence[Path], trusted: Collection[str] = ()
+) -> Any:
+    """The type of what the node at `path` becomes: its class, or what its function says it returns;
+    None: unknown."""
     node = get_at(root, path)
     for _ in range(len(root.items) + 1):  # references to references end, or are told elsewhere
         if not (isinstance(node, Leaf) and is_reference(node)):
@@ -59,7 +64,8 @@ def provided_by(target: Any) -> Iterator[Any]:
 
 
 def promise_providers(context: Context, module: Any) -> None:
-    """Promise what the functions under `provides` of the class `module` will give once there is an object of it."""
+    """Promise what the functions under `provides` of the class `module` will give once there is an
+    object of it."""
     for function in provided_by(module):
         mark = provision_of(function)
         signature = signature_of(function)
@@ -68,8 +74,11 @@ def promise_providers(context: Context, module: Any) -> None:
         context.promise(mark.name or function.__name__, Promise(type=kind, provider=function))
 
 
-def promise_run(root: Table, context: Context, *, user_dirs: Sequence[Path], trusted: Collection[str] = ()) -> None:
-    """Promise everything that a training run of this config will hold. Call it inside `user_code(user_dirs)`."""
+def promise_run(
+    root: Table, context: Context, *, user_dirs: Sequence[Path], trusted: Collection[str] = ()
+) -> None:
+    """Promise everything that a training run of this config will hold. Call it inside
+    `user_code(user_dirs)`."""
 
     def kind(*path: str | int) -> Any:
         return expected(root, path, user_dirs=user_dirs, trusted=trusted)
@@ -101,12 +110,15 @@ def promise_run(root: Table, context: Context, *, user_dirs: Sequence[Path], tru
 
 
 def _backward(root: Table, engine: Callable[[str], Any], own: Any) -> Promise:
-    """What the part between losses and weights will be: one of the config's own, or assay's for one or several."""
+    """What the part between losses and weights will be: one of the config's own, or assay's for one
+    or several."""
     if (get_at(root, ("backward", "type"))) is not None:
         return Promise(type=own, names=("optimizer", "schedule"), paths=(("backward",),))
     node = root.items.get("optimizer")
     is_one = not isinstance(node, Table) or "type" in node.items
-    return Promise(type=engine("Backward" if is_one else "Backwards"), names=("optimizer", "schedule"))
+    return Promise(
+        type=engine("Backward" if is_one else "Backwards"), names=("optimizer", "schedule")
+    )
 
 
 def plugin_paths(root: Table) -> list[KeyPath]:
@@ -116,7 +128,8 @@ def plugin_paths(root: Table) -> list[KeyPath]:
 
 
 def planned(root: Table, *, user_dirs: Sequence[Path], trusted: Collection[str] = ()) -> Context:
-    """A context with nothing but promises of the run. Call it, and what takes it, inside one `user_code(user_dirs)`."""
+    """A context with nothing but promises of the run. Call it, and what takes it, inside one
+    `user_code(user_dirs)`."""
     context = Context()
     promise_run(root, context, user_dirs=user_dirs, trusted=trusted)
     return context
@@ -124,7 +137,11 @@ def planned(root: Table, *, user_dirs: Sequence[Path], trusted: Collection[str] 
 
 def promised_types(context: Context) -> list[Any]:
     """The types of what is promised; Any stands for those that nobody can know before."""
-    entries = [entry for entry in context.entries() if entry.promise is not None and not entry.promise.never]
+    entries = [
+        entry
+        for entry in context.entries()
+        if entry.promise is not None and not entry.promise.never
+    ]
     return [Any if entry.expected is None else entry.expected for entry in entries]
 
 
@@ -136,10 +153,12 @@ def check_graph(
     trusted: Collection[str] = (),
     roles: Collection[str] = ROLES,
 ) -> list[Problem]:
-    """What will be missing, needed by itself, or there twice, when a run builds this config; nothing is built.
+    """What will be missing, needed by itself, or there twice, when a run builds this config;
+    nothing is built.
 
-    `context` holds what is there and what is promised. What a call lacks by itself is told by `check_signatures`.
-    Call it inside the `user_code` in which `context` was planned: imported anew, a class is another class.
+    `context` holds what is there and what is promised. What a call lacks by itself is told by
+    `check_signatures`. Call it inside the `user_code` in which `context` was planned: imported
+    anew, a class is another class.
     """
     plugins = plugin_paths(root)
     graph = _Graph(root, context, user_dirs, trusted, roles, plugins)
@@ -170,14 +189,22 @@ class _Graph:
         """Tell of every name that two plugins provide."""
         owners: dict[str, KeyPath] = {}
         for path in plugins:
-            for name in _names_of(expected(self.root, path, user_dirs=self.user_dirs, trusted=self.trusted)):
+            for name in _names_of(
+                expected(self.root, path, user_dirs=self.user_dirs, trusted=self.trusted)
+            ):
                 first = owners.setdefault(name, path)
                 node = get_at(self.root, path)
                 if first != path and node is not None:
-                    message = f"`{name}` is provided twice: by `{dotted(first)}` and by `{dotted(path)}`"
+                    message = (
+                        f"`{name}` is provided twice: by `{dotted(first)}` and by `{dotted(path)}`"
+                    )
                     fix = "give one of them another name: @provides(name=...)"
                     problem = Problem(
-                        kind="provided-twice", message=message, origin=node.origin, key=dotted(path), fix=fix
+                        kind="provided-twice",
+                        message=message,
+                        origin=node.origin,
+                        key=dotted(path),
+                        fix=fix,
                     )
                     self.problems.append(problem)
 
@@ -209,9 +236,14 @@ class _Graph:
         except TargetError:
             return  # told by the signature stage
         signature = signature_of(target) or Signature(named=())
-        by_position = {parameter.name for i in range(len(node.args)) if (parameter := signature.at(i))}
+        by_position = {
+            parameter.name for i in range(len(node.args)) if (parameter := signature.at(i))
+        }
         given = {*node.items, *by_position}
-        is_foreign = owner_of(target, user_dirs=self.user_dirs, trusted=self.trusted) not in ("user", "assay")
+        is_foreign = owner_of(target, user_dirs=self.user_dirs, trusted=self.trusted) not in (
+            "user",
+            "assay",
+        )
         roles = [role for role in self.roles if not (is_foreign and role in NOT_BY_NAME)]
         self.parameters(target, signature, given, roles, is_provider=False)
 
@@ -226,7 +258,9 @@ class _Graph:
     ) -> None:
         with_defaults = is_injected(target)
         for parameter in signature.named:
-            if parameter.name in given or not (parameter.required or with_defaults or from_assay(parameter.hint)):
+            if parameter.name in given or not (
+                parameter.required or with_defaults or from_assay(parameter.hint)
+            ):
                 continue
             try:
                 entry = self.context.source(parameter, roles=roles)
@@ -236,14 +270,20 @@ class _Graph:
             if entry is not None:
                 self.entry(entry)
             elif is_provider and parameter.required and not self.may_come(parameter):
-                hint = "" if injectable(parameter.hint) is None else f" ({_name(injectable(parameter.hint))})"
+                hint = (
+                    ""
+                    if injectable(parameter.hint) is None
+                    else f" ({_name(injectable(parameter.hint))})"
+                )
                 self.tell("missing-provider", f"nothing provides `{parameter.name}`{hint}")
 
     def entry(self, entry: Entry) -> None:
         """What fills a parameter, and what that is made from."""
         maker = entry.provider or (entry.promise.provider if entry.promise else None)
         if maker is None and entry.promise and next(iter(self.open)) in self.first:
-            self.tell("too-early", f"`{entry.name}` is made later than this", "ask for it in a handler")
+            self.tell(
+                "too-early", f"`{entry.name}` is made later than this", "ask for it in a handler"
+            )
             return
         if entry.is_ready or not self.enter((entry.owner, entry.name), entry.name, None):
             return
@@ -261,12 +301,14 @@ class _Graph:
         self.leave((entry.owner, entry.name))
 
     def may_come(self, parameter: Parameter) -> bool:
-        """Whether something promised, of which too little is known, may turn out to be what is asked for."""
+        """Whether something promised, of which too little is known, may turn out to be what is
+        asked for."""
         kind = injectable(parameter.hint)
         return kind is not None and any(entry.may_be(kind) for entry in self.context.entries())
 
     def enter(self, key: Any, label: str, origin: Origin | None) -> bool:
-        """Whether to look at this now: not when it was looked at before, or is being looked at, which is a cycle."""
+        """Whether to look at this now: not when it was looked at before, or is being looked at,
+        which is a cycle."""
         if key in self.done:
             return False
         if key in self.open:
@@ -289,11 +331,22 @@ class _Graph:
 
     def tell(self, kind: str, what: str, fix: str = "", *, path: bool = True) -> None:
         labels = list(dict.fromkeys(self.open.values()))
-        message = f"{what}, needed by {' -> '.join(f'`{label}`' for label in labels)}" if path else what
+        message = (
+            f"{what}, needed by {' -> '.join(f'`{label}`' for label in labels)}" if path else what
+        )
         origin = self.places[-1]
-        key = next((label for key, label in reversed(self.open.items()) if not isinstance(key[0], Context)), "")
+        key = next(
+            (
+                label
+                for key, label in reversed(self.open.items())
+                if not isinstance(key[0], Context)
+            ),
+            "",
+        )
         if not any((one.kind, one.message) == (kind, message) for one in self.problems):
-            self.problems.append(Problem(kind=kind, message=message, origin=origin, key=key, fix=fix))
+            self.problems.append(
+                Problem(kind=kind, message=message, origin=origin, key=key, fix=fix)
+            )
 
 
 def _names_of(module: Any) -> list[str]:

@@ -1,4 +1,5 @@
-"""User code belongs to one run: found first while the run is open, gone from the process when it ends."""
+"""User code belongs to one run: found first while the run is open, gone from the process when it
+ends."""
 
 from __future__ import annotations
 
@@ -21,7 +22,11 @@ from assay.core.errors import InputError
 
 _INSTALLED = re.compile(r"[/\\](?:site|dist)-packages[/\\]")
 _LIBRARIES = tuple(
-    {os.path.realpath(folder) for folder in sysconfig.get_paths().values() if folder and os.path.isdir(folder)}
+    {
+        os.path.realpath(folder)
+        for folder in sysconfig.get_paths().values()
+        if folder and os.path.isdir(folder)
+    }
     - {os.path.realpath(sys.prefix), os.path.realpath(sys.base_prefix)}
     | {str(Path(__file__).resolve().parents[1])}
 )
@@ -38,17 +43,22 @@ def roots_of(user_dirs: Sequence[Path]) -> tuple[str, ...]:
 
 
 def lies_under(file: str, roots: Sequence[str]) -> bool:
-    """Whether a source file is the user's: below one of `roots`, and no installed package that also lies there."""
+    """Whether a source file is the user's: below one of `roots`, and no installed package that also
+    lies there."""
     return any(
         file.startswith(_folder(root))
         and not _INSTALLED.search(file, len(root.rstrip(os.sep)))
-        and not any(_folder(lib).startswith(_folder(root)) and file.startswith(_folder(lib)) for lib in _LIBRARIES)
+        and not any(
+            _folder(lib).startswith(_folder(root)) and file.startswith(_folder(lib))
+            for lib in _LIBRARIES
+        )
         for root in roots
     )
 
 
 def is_user_module(module: ModuleType, roots: Sequence[str]) -> bool:
-    """Whether a loaded module is the user's. Asks nothing of the module: some import their world when looked at."""
+    """Whether a loaded module is the user's. Asks nothing of the module: some import their world
+    when looked at."""
     try:
         names = object.__getattribute__(module, "__dict__")
     except AttributeError:
@@ -65,11 +75,12 @@ def is_user_module(module: ModuleType, roots: Sequence[str]) -> bool:
 
 @contextmanager
 def user_code(user_dirs: Sequence[Path]) -> Iterator[None]:
-    """While open, imports look into `user_dirs` first, and whatever was loaded under those names is set aside.
+    """While open, imports look into `user_dirs` first, and whatever was loaded under those names is
+    set aside.
 
-    At the end the modules of these folders leave `sys.modules`, the names they registered are forgotten, and everything
-    is as before. Opened again with the same folders while open, it changes nothing. The standard library, torch, numpy
-    and assay are never set aside.
+    At the end the modules of these folders leave `sys.modules`, the names they registered are
+    forgotten, and everything is as before. Opened again with the same folders while open, it
+    changes nothing. The standard library, torch, numpy and assay are never set aside.
     """
     opening = _open(user_dirs)
     try:
@@ -84,7 +95,9 @@ class _Opening:
     def __init__(self, user_dirs: Sequence[Path], folders: list[str]) -> None:
         self.roots = roots_of(user_dirs)
         self.folders = folders
-        self.names = frozenset(UserModules(user_dirs).names()) - sys.stdlib_module_names - _NEVER_AGAIN
+        self.names = (
+            frozenset(UserModules(user_dirs).names()) - sys.stdlib_module_names - _NEVER_AGAIN
+        )
         self.thread = threading.get_ident()
         self.registered: Names | None = None
         self.hidden: dict[str, ModuleType] = {}
@@ -133,7 +146,8 @@ def _close(opening: _Opening) -> None:
         sys.modules.update(opening.hidden)
         if opening.registered is not None:
             registry.close(opening.registered)
-        parameters.forget()  # what is known of the user's classes would keep them, and all they hold
+        # what is known of the user's classes would keep them, and all they hold
+        parameters.forget()
         adapters.forget()
         for folder in opening.folders:
             if folder in sys.path:  # unless the user's code took it out

@@ -1,4 +1,5 @@
-"""Marks for the user's classes and functions. They change nothing: everything can still be called by hand."""
+"""Marks for the user's classes and functions. They change nothing: everything can still be called
+by hand."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ _CONFIGURABLE = "__assay_configurable__"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provision:
-    """What a provider is found by; None: its return annotation and its own name. `singleton`: it is called once."""
+    """What a provider is found by; None: its return annotation and its own name. `singleton`: it is
+    called once."""
 
     type: Any = None
     name: str | None = None
@@ -25,7 +27,8 @@ class Provision:
 
 
 def inject(target: F) -> F:
-    """Parameters with a default are injected too, and a marked class is built when somebody asks for it.
+    """Parameters with a default are injected too, and a marked class is built when somebody asks
+    for it.
 
     Stands on a class, on its `__init__`, or on a function.
     """
@@ -44,13 +47,16 @@ def is_injected(target: Callable[..., Any]) -> bool:
 @overload
 def provides(target: F) -> F: ...
 @overload
-def provides(*, type: Any = None, name: str | None = None, singleton: bool = True) -> Callable[[F], F]: ...
+def provides(
+    *, type: Any = None, name: str | None = None, singleton: bool = True
+) -> Callable[[F], F]: ...
 def provides(
     target: F | None = None, *, type: Any = None, name: str | None = None, singleton: bool = True
 ) -> F | Callable[[F], F]:
     """What this function returns is there for others to ask for.
 
-    It is called once, when the first one asks; with `singleton=False` each one gets an object of its own.
+    It is called once, when the first one asks; with `singleton=False` each one gets an object of
+    its own.
     """
 
     def mark(function: F) -> F:
@@ -69,9 +75,11 @@ def provision_of(target: object) -> Provision | None:
 
 
 def configurable(init: F) -> F:
-    """Stands on `__init__`: it also takes one mapping in place of keyword arguments; those given beside it win.
+    """Stands on `__init__`: it also takes one mapping in place of keyword arguments; those given
+    beside it win.
 
-    A class method `from_config(cfg)` may say which arguments a mapping means; without one its keys are the arguments.
+    A class method `from_config(cfg)` may say which arguments a mapping means; without one its keys
+    are the arguments.
     """
 
     @functools.wraps(init)
@@ -96,5 +104,6 @@ def is_configurable(target: Callable[..., Any]) -> bool:
 
 
 def _is_mapping(value: Any) -> bool:
-    """A dictionary, or what behaves like one: configs of other packages need not inherit from Mapping."""
+    """A dictionary, or what behaves like one: configs of other packages need not inherit from
+    Mapping."""
     return isinstance(value, Mapping) or (hasattr(value, "keys") and hasattr(value, "__getitem__"))

@@ -1,4 +1,5 @@
-"""Checks of models and optimizers whose class says that the engine cannot train with them as they are."""
+"""Checks of models and optimizers whose class says that the engine cannot train with them as they
+are."""
 
 from __future__ import annotations
 
@@ -19,8 +20,11 @@ CLOSURE_FIX = (
 )
 
 
-def check_materials(root: Table, *, user_dirs: Sequence[Path], trusted: Collection[str] = ()) -> list[Problem]:
-    """Return a problem for each lazy module of the model, and for each optimizer whose step needs a closure.
+def check_materials(
+    root: Table, *, user_dirs: Sequence[Path], trusted: Collection[str] = ()
+) -> list[Problem]:
+    """Return a problem for each lazy module of the model, and for each optimizer whose step needs a
+    closure.
 
     Call it inside `user_code(user_dirs)`.
     """
@@ -34,19 +38,26 @@ def check_materials(root: Table, *, user_dirs: Sequence[Path], trusted: Collecti
         if isinstance(found := kind(path), type) and issubclass(found, lazy):
             message = f"`{found.__name__}` has no weights before its first batch, and the optimizer is made before it"
             origin, key = table.items["type"].origin, dotted(path)
-            problems.append(Problem(kind="lazy-module", message=message, origin=origin, key=key, fix=LAZY_FIX))
+            problems.append(
+                Problem(kind="lazy-module", message=message, origin=origin, key=key, fix=LAZY_FIX)
+            )
     if not _is_updated_by_engine(kind(("process",))):
         return problems
     for path, table in _calls(root.items.get("optimizer"), ("optimizer",)):
         if isinstance(found := kind(path), type) and needs_closure(found):
             message = f"`{found.__name__}` computes the loss again within its step: the step needs a closure"
             origin, key = table.items["type"].origin, dotted(path)
-            problems.append(Problem(kind="needs-closure", message=message, origin=origin, key=key, fix=CLOSURE_FIX))
+            problems.append(
+                Problem(
+                    kind="needs-closure", message=message, origin=origin, key=key, fix=CLOSURE_FIX
+                )
+            )
     return problems
 
 
 def _is_updated_by_engine(process: Any) -> bool:
-    """Return whether the update of a process is that of `assay.engine.Process`, which calls `optimizer.step()`."""
+    """Return whether the update of a process is that of `assay.engine.Process`, which calls
+    `optimizer.step()`."""
     update = getattr(process, "update", None)
     return isinstance(process, type) and getattr(update, "__module__", "") == "assay.engine.process"
 

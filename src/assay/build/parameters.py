@@ -1,7 +1,8 @@
-"""What a callable takes: names, what is required, and each type hint that can be resolved, one by one.
+"""What a callable takes: names, what is required, and each type hint that can be resolved, one by
+one.
 
-`**kwargs` are followed to the call that takes them, as long as the source makes it plain: then what that call takes
-belongs to what this one takes.
+`**kwargs` are followed to the call that takes them, as long as the source makes it plain: then what
+that call takes belongs to what this one takes.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ _KEYWORD = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYW
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter:
-    """One parameter; `hint` is UNKNOWN or a real type, `default` UNKNOWN when there is none, or none to be seen.
+    """One parameter; `hint` is UNKNOWN or a real type, `default` UNKNOWN when there is none, or
+    none to be seen.
 
     `written` is the hint as it stands in the source, also when it cannot be resolved.
     """
@@ -87,7 +89,8 @@ def forget() -> None:
 
 
 def injectable(hint: Any) -> Any:
-    """The class or NewType to look for when a parameter has this hint; None when the hint says too little.
+    """The class or NewType to look for when a parameter has this hint; None when the hint says too
+    little.
 
     >>> injectable(int) is None
     True
@@ -104,7 +107,11 @@ def injectable(hint: Any) -> Any:
     kind = origin or hint
     if isinstance(kind, typing.NewType):
         return kind
-    if kind is UNKNOWN or not isinstance(kind, type) or kind.__module__ in ("builtins", "typing", "collections.abc"):
+    if (
+        kind is UNKNOWN
+        or not isinstance(kind, type)
+        or kind.__module__ in ("builtins", "typing", "collections.abc")
+    ):
         return None
     return kind
 
@@ -175,7 +182,8 @@ def _written(annotation: Any) -> str:
 
 
 def _maker(cls: type) -> tuple[type, types.FunctionType] | None:
-    """The `__init__` that decides what `cls` takes, with the class it stands in; None when something else does."""
+    """The `__init__` that decides what `cls` takes, with the class it stands in; None when
+    something else does."""
     calls_init = inspect.getattr_static(type(cls), "__call__") is vars(type)["__call__"]
     makes_plainly = inspect.getattr_static(cls, "__new__") is vars(object)["__new__"]
     if not (calls_init and makes_plainly) or "__signature__" in vars(cls):
@@ -194,7 +202,8 @@ def _followed(
     first: Any = None,
     seen: tuple[Any, ...] = (),
 ) -> Signature:
-    """`own`, the signature of `function`, with what its `**kwargs` may hold; as it is where they cannot be followed."""
+    """`own`, the signature of `function`, with what its `**kwargs` may hold; as it is where they
+    cannot be followed."""
     hand = handover(function) if isinstance(function, types.FunctionType) else None
     if hand is None:
         return own
@@ -250,10 +259,11 @@ def _outermost(target: Any) -> Any:
 
 
 def _with_wrappers(advertised: Signature, function: Any) -> Signature:
-    """Add what wrappers take beyond the signature of the function they wrap, which is the one that Python tells.
+    """Add what wrappers take beyond the signature of the function they wrap, which is the one that
+    Python tells.
 
-    A wrapper that hands its `**kwargs` on to one call takes what that takes. Of one that does more with them, as the
-    configs of transformers do, nobody can tell which names it takes.
+    A wrapper that hands its `**kwargs` on to one call takes what that takes. Of one that does more
+    with them, as the configs of transformers do, nobody can tell which names it takes.
     """
     while isinstance(function, types.FunctionType) and hasattr(function, "__wrapped__"):
         own = _parameters(inspect.signature(function, follow_wrapped=False), _namespaces(function))
@@ -261,9 +271,16 @@ def _with_wrappers(advertised: Signature, function: Any) -> Signature:
         hand = handover(function) if own.var_kwargs is not None else None
         more = [each for each in own.named if not each.by_position and each.name not in names]
         if hand is not None:
-            more += [_keyword(name, required) for name, required in hand.popped.items() if name not in names]
+            more += [
+                _keyword(name, required)
+                for name, required in hand.popped.items()
+                if name not in names
+            ]
         given = {*hand.put, *hand.keywords} if hand is not None else set()
-        named = [replace(each, required=False) if each.name in given else each for each in advertised.named]
+        named = [
+            replace(each, required=False) if each.name in given else each
+            for each in advertised.named
+        ]
         advertised = replace(advertised, named=(*named, *more))
         if own.var_kwargs is not None and hand is None and not _is_faithful(function):
             return replace(advertised, var_kwargs=advertised.var_kwargs or own.var_kwargs)
@@ -272,13 +289,16 @@ def _with_wrappers(advertised: Signature, function: Any) -> Signature:
 
 
 def _is_faithful(function: types.FunctionType) -> bool:
-    """Return whether a wrapper takes what it advertises: those of Python (`contextmanager`) and of assay do."""
+    """Return whether a wrapper takes what it advertises: those of Python (`contextmanager`) and of
+    assay do."""
     top = str(function.__globals__.get("__name__", "")).partition(".")[0]
     return top == "assay" or top in sys.stdlib_module_names
 
 
 def _keyword(name: str, required: bool) -> Parameter:
-    return Parameter(name=name, kind=inspect.Parameter.KEYWORD_ONLY, required=required, hint=UNKNOWN)
+    return Parameter(
+        name=name, kind=inspect.Parameter.KEYWORD_ONLY, required=required, hint=UNKNOWN
+    )
 
 
 def _takes_nothing(cls: type, defining: type) -> bool:
@@ -293,7 +313,9 @@ def _joined(own: Signature, hand: Handover, inner: Signature, positional: int) -
     named = {parameter.name: parameter for parameter in own.named}
     for parameter in inner.named:
         if parameter.name in hand.popped:
-            taken = replace(parameter, kind=inspect.Parameter.KEYWORD_ONLY, required=hand.popped[parameter.name])
+            taken = replace(
+                parameter, kind=inspect.Parameter.KEYWORD_ONLY, required=hand.popped[parameter.name]
+            )
             named.setdefault(parameter.name, taken)
         elif parameter.name not in filled and (hand.with_args or parameter.by_keyword):
             kind = parameter.kind if hand.with_args else inspect.Parameter.KEYWORD_ONLY
@@ -328,14 +350,20 @@ def _namespaces(target: Callable[..., Any]) -> list[_Space]:
     elif not isinstance(target, types.FunctionType | types.MethodType):
         target = inspect.getattr_static(type(target), "__call__", target)
     own = getattr(inspect.unwrap(target), "__globals__", {})
-    spaces = [own, *(vars(sys.modules[name]) for name in dict.fromkeys(modules) if name in sys.modules)]
+    spaces = [
+        own,
+        *(vars(sys.modules[name]) for name in dict.fromkeys(modules) if name in sys.modules),
+    ]
     return [*((space, local) for space in spaces), ({**_usual_names(), **own}, local)]
 
 
 @functools.cache
 def _usual_names() -> dict[str, Any]:
-    """What annotations name most often without importing it when they run: it stands under TYPE_CHECKING."""
-    return {name: vars(place)[name] for place in (typing, collections.abc) for name in place.__all__}
+    """What annotations name most often without importing it when they run: it stands under
+    TYPE_CHECKING."""
+    return {
+        name: vars(place)[name] for place in (typing, collections.abc) for name in place.__all__
+    }
 
 
 def _resolved(annotation: Any, spaces: Sequence[_Space]) -> Any:
@@ -348,6 +376,8 @@ def _resolved(annotation: Any, spaces: Sequence[_Space]) -> Any:
         probe.__annotations__ = {"hint": annotation}
         try:
             return typing.get_type_hints(probe, space, local, include_extras=True)["hint"]
-        except Exception:  # annotations are the user's text and may raise anything; an unknown hint is only not checked
+        # annotations are the user's text and may raise anything; an unknown hint is only not
+        # checked
+        except Exception:
             continue
     return UNKNOWN if isinstance(annotation, str) else annotation

@@ -1,4 +1,5 @@
-"""Plugins: ordered context managers around a run. Every one that was entered is left, whatever fails."""
+"""Plugins: ordered context managers around a run. Every one that was entered is left, whatever
+fails."""
 
 from __future__ import annotations
 
@@ -27,10 +28,13 @@ class Plugin:
         return f"{self.where} ({type(self.thing).__qualname__})"
 
     def handlers(self) -> list[Handler]:
-        """What it wants to be called for: its methods under `on`, in the order of the class, then `handlers()`."""
+        """What it wants to be called for: its methods under `on`, in the order of the class, then
+        `handlers()`."""
         listed = getattr(self.thing, "handlers", None)
         own = listed() if callable(listed) else []
-        marked = [value for value in _attributes(type(self.thing)).values() if isinstance(value, Handler)]
+        marked = [
+            value for value in _attributes(type(self.thing)).values() if isinstance(value, Handler)
+        ]
         return [*(self._bound(handler) for handler in marked), *own]
 
     def _bound(self, handler: Handler) -> Handler:
@@ -54,8 +58,9 @@ def as_plugin(where: str, thing: Any) -> Plugin:
 def entered(plugins: Sequence[Plugin]) -> Iterator[None]:
     """Enter them in order; leave in reverse those that were entered, also after an error.
 
-    What was raised first is raised, with a note for each plugin that failed after it. When only plugins failed while
-    they were left, that is raised: the one error, or all in an ExceptionGroup. No plugin can swallow an error.
+    What was raised first is raised, with a note for each plugin that failed after it. When only
+    plugins failed while they were left, that is raised: the one error, or all in an ExceptionGroup.
+    No plugin can swallow an error.
     """
     inside: list[Plugin] = []
     try:
@@ -105,7 +110,9 @@ def _told(error: BaseException) -> str:
 
 def _is_marked(kind: type) -> bool:
     names = _attributes(kind)
-    return any(isinstance(value, Handler) or provision_of(value) is not None for value in names.values())
+    return any(
+        isinstance(value, Handler) or provision_of(value) is not None for value in names.values()
+    )
 
 
 def _attributes(kind: type) -> dict[str, Any]:

@@ -1,6 +1,8 @@
-"""Short names for classes and functions, by kind: what a config may write in place of a dotted path.
+"""Short names for classes and functions, by kind: what a config may write in place of a dotted
+path.
 
-A name given in the user's folders lives as long as their run; any other lives as long as the process.
+A name given in the user's folders lives as long as their run; any other lives as long as the
+process.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ class RegistryError(InputError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registered:
-    """Something with a short name. `kind` is "" when it was registered without one; `place` is file:line."""
+    """Something with a short name. `kind` is "" when it was registered without one; `place` is
+    file:line."""
 
     name: str
     kind: str
@@ -44,7 +47,8 @@ class Names:
 
 
 class Registry:
-    """All names that are seen here: those of the run that is open in this thread, and those of the process."""
+    """All names that are seen here: those of the run that is open in this thread, and those of the
+    process."""
 
     def __init__(self) -> None:
         self._process = Names(lambda _: True)
@@ -52,10 +56,13 @@ class Registry:
         self._lock = threading.RLock()
 
     def add(self, thing: Any, *, name: str, kind: str, file: str, line: int) -> None:
-        """Give `thing` a name; RegistryError with both places when something else of the kind has it."""
+        """Give `thing` a name; RegistryError with both places when something else of the kind has
+        it."""
         new = Registered(name=name, kind=kind, thing=thing, place=f"{file}:{line}")
         with self._lock:
-            owner = next((names for names in reversed(self._runs) if names.owns(file)), self._process)
+            owner = next(
+                (names for names in reversed(self._runs) if names.owns(file)), self._process
+            )
             for names in (owner, self._process):
                 old = names.known.get((kind, name))
                 if old is not None and not _is_redefined(old.thing, thing):
@@ -70,12 +77,18 @@ class Registry:
         """Everything registered, or everything of one kind (a class or its name), by name."""
         wanted = None if kind is None else kind_name(kind)
         with self._lock:
-            here = [names for names in self._runs if names.thread == threading.get_ident()] or self._runs
+            here = [
+                names for names in self._runs if names.thread == threading.get_ident()
+            ] or self._runs
             found = [each for names in [self._process, *here] for each in names.known.values()]
-        return sorted((each for each in found if wanted in (None, each.kind)), key=lambda each: (each.name, each.kind))
+        return sorted(
+            (each for each in found if wanted in (None, each.kind)),
+            key=lambda each: (each.name, each.kind),
+        )
 
     def try_get(self, name: str, kind: object = None) -> Any:
-        """What has this short name, or None; RegistryError when several kinds have it and none is asked for."""
+        """What has this short name, or None; RegistryError when several kinds have it and none is
+        asked for."""
         found = [each for each in self.all(kind) if each.name == name]
         if len(found) > 1:
             raise RegistryError(
@@ -86,17 +99,21 @@ class Registry:
         return found[0].thing if found else None
 
     def get(self, name: str, kind: object = None) -> Any:
-        """What has this short name; RegistryError with the three nearest names when nothing has it."""
+        """What has this short name; RegistryError with the three nearest names when nothing has
+        it."""
         found = self.try_get(name, kind)
         if found is None:
-            self._unknown(name, "" if kind is None else f" of kind {kind_name(kind)}", self.all(kind))
+            self._unknown(
+                name, "" if kind is None else f" of kind {kind_name(kind)}", self.all(kind)
+            )
         return found
 
     def __contains__(self, name: object) -> bool:
         return any(each.name == name for each in self.all())
 
     def open(self, owns: Callable[[str], bool]) -> Names:
-        """From now on, what is registered in a file that `owns` says yes to belongs to what is returned."""
+        """From now on, what is registered in a file that `owns` says yes to belongs to what is
+        returned."""
         names = Names(owns)
         with self._lock:
             self._runs.append(names)
@@ -122,10 +139,11 @@ def register(kind: type, /, name: str | None = None) -> Callable[[F], F]: ...
 @overload
 def register(name: str | None = None, /, *, kind: type | None = None) -> Callable[[F], F]: ...
 def register(first: Any = None, /, name: str | None = None, *, kind: type | None = None) -> Any:
-    """Give a class or function a short name: its own, or the one that is written. It stays what it is.
+    """Give a class or function a short name: its own, or the one that is written. It stays what it
+    is.
 
-    `@register`, `@register("small")`, `@register(Pipe)`, `@register(Pipe, "small")`: names of different kinds do not
-    meet. A kind is any class; only its name counts.
+    `@register`, `@register("small")`, `@register(Pipe)`, `@register(Pipe, "small")`: names of
+    different kinds do not meet. A kind is any class; only its name counts.
     """
     caller = sys._getframe(1)
     if isinstance(first, str):
@@ -162,7 +180,8 @@ def _named(target: F, name: str | None, kind: type | None, caller: FrameType) ->
 
 
 def _is_bound(thing: type, caller: FrameType) -> bool:
-    """Whether a class has its name already. One that is being decorated gets it later; a kind must have it."""
+    """Whether a class has its name already. One that is being decorated gets it later; a kind must
+    have it."""
     found: Any = sys.modules.get(thing.__module__)
     for part in thing.__qualname__.split("."):
         found = getattr(found, part, None)

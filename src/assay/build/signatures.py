@@ -1,4 +1,5 @@
-"""The signature stage of a check: targets are imported, and every call of a config is held against what it calls."""
+"""The signature stage of a check: targets are imported, and every call of a config is held against
+what it calls."""
 
 from __future__ import annotations
 
@@ -13,7 +14,14 @@ from assay.build.adapters import is_data, is_reference, judged
 from assay.build.context import NOT_BY_NAME, ROLES
 from assay.build.isolation import user_code
 from assay.build.marks import is_configurable, is_injected
-from assay.build.parameters import UNKNOWN, Parameter, Signature, from_assay, injectable, signature_of
+from assay.build.parameters import (
+    UNKNOWN,
+    Parameter,
+    Signature,
+    from_assay,
+    injectable,
+    signature_of,
+)
 from assay.build.targets import TargetError, canonical, find, owner_of
 from assay.config.check import Default
 from assay.config.tree import (
@@ -39,7 +47,8 @@ FACTORY = "_partial_"
 RESERVED = ("type", "args", FACTORY)
 """Keys of a call that are no arguments."""
 
-# Not objects yet: their keys are overrides of other sections, and are checked when they are in place.
+# Not objects yet: their keys are overrides of other sections, and are checked when they are in
+# place.
 _NOT_BUILT = ("variants", "sweep")
 
 _SHOWN_KEYS = 3
@@ -47,7 +56,8 @@ _SHOWN_KEYS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Injected:
-    """A parameter that nobody gives and the run fills: its dotted path, what by, and the call it belongs to."""
+    """A parameter that nobody gives and the run fills: its dotted path, what by, and the call it
+    belongs to."""
 
     key: str
     by: str
@@ -59,8 +69,8 @@ class Injected:
 class Examined:
     """What the signature stage found out.
 
-    `typed` are the values that were typed on the command line and read otherwise once their type was known; `targets`
-    the one name of everything that is called. Both by path.
+    `typed` are the values that were typed on the command line and read otherwise once their type
+    was known; `targets` the one name of everything that is called. Both by path.
     """
 
     problems: tuple[Problem, ...] = ()
@@ -113,16 +123,20 @@ def examine(
     strict: bool = False,
     is_whole: bool = True,
 ) -> Examined:
-    """Hold every call of a config against what it calls: target, names, missing arguments, types of values.
+    """Hold every call of a config against what it calls: target, names, missing arguments, types of
+    values.
 
-    Injection will fill parameters by `roles` and `types` (Any among them: by something of a type that is not known);
-    the call at dotted path `p` gets `given[p]` by keyword when it is built. What cannot be checked comes back as notes
-    of kind "unchecked"; `strict` makes errors of the keys among them and tells of the types too. Of a tree that is not
-    whole, nothing is said to be missing.
+    Injection will fill parameters by `roles` and `types` (Any among them: by something of a type
+    that is not known); the call at dotted path `p` gets `given[p]` by keyword when it is built.
+    What cannot be checked comes back as notes of kind "unchecked"; `strict` makes errors of the
+    keys among them and tells of the types too. Of a tree that is not whole, nothing is said to be
+    missing.
     """
     check = _Check(user_dirs, roles, types, given or {}, trusted, strict, is_whole)
     with user_code(user_dirs):
-        problems = tuple(at_most(problem for path, table in calls(root) for problem in check.call(path, table)))
+        problems = tuple(
+            at_most(problem for path, table in calls(root) for problem in check.call(path, table))
+        )
     return Examined(
         problems=problems,
         defaults=tuple(check.defaults),
@@ -135,7 +149,12 @@ def examine(
 def calls(root: Table) -> Iterator[tuple[KeyPath, Table]]:
     """Every call of a config with its path, the outer before the inner."""
     for path, node in walk(root):
-        if isinstance(node, Table) and "type" in node.items and not _is_standard(path) and path[0] not in _NOT_BUILT:
+        if (
+            isinstance(node, Table)
+            and "type" in node.items
+            and not _is_standard(path)
+            and path[0] not in _NOT_BUILT
+        ):
             yield path, node
 
 
@@ -177,7 +196,9 @@ class _Check:
     def call(self, path: KeyPath, table: Table) -> Iterator[Problem]:
         place = table.items["type"].origin
         if table.target is None:
-            yield _problem("wrong-type", "`type` must be a string that names a target", place, (*path, "type"))
+            yield _problem(
+                "wrong-type", "`type` must be a string that names a target", place, (*path, "type")
+            )
             return
         if is_reference(table.items["type"]):
             return  # what is referred to cannot be known before it is built
@@ -188,14 +209,19 @@ class _Check:
         self.targets[path] = canonical(target, table.target, user_dirs=self.user_dirs)
         lacking = sorted(getattr(target, "__abstractmethods__", ()))
         if lacking and inspect.isabstract(target):
-            message = (
-                f"`{table.target}` is abstract and cannot be made: it lacks {_and([f'`{name}`' for name in lacking])}"
+            message = f"`{table.target}` is abstract and cannot be made: it lacks {_and([f'`{name}`' for name in lacking])}"
+            yield _problem(
+                "abstract-class", message, place, (*path, "type"), "name a class under it that can"
             )
-            yield _problem("abstract-class", message, place, (*path, "type"), "name a class under it that can")
             return
         positional = table.items.get("args")
         if positional is not None and not isinstance(positional, List):
-            yield _problem("wrong-type", "`args` must be a list: `args = [...]`", positional.origin, (*path, "args"))
+            yield _problem(
+                "wrong-type",
+                "`args` must be a list: `args = [...]`",
+                positional.origin,
+                (*path, "args"),
+            )
         signature = signature_of(target)
         if signature is None:
             message = f"Python cannot tell what `{table.target}` takes"
@@ -203,7 +229,9 @@ class _Check:
             return
         mapping = mapping_given(target, table)
         if mapping is not None and hasattr(target, "from_config"):
-            yield self.unchecked(f"`from_config` of `{table.target}` says what this means", mapping.origin, path)
+            yield self.unchecked(
+                f"`from_config` of `{table.target}` says what this means", mapping.origin, path
+            )
             return
         if mapping is not None:
             table = _spread(table, mapping)
@@ -214,9 +242,14 @@ class _Check:
                 meant.update(nearest(str(parse_dotted(problem.key)[-1]), signature.by_keyword()))
             yield problem
         factory = table.items.get(FACTORY)
-        if factory is not None and not (isinstance(factory, Leaf) and isinstance(factory.value, bool)):
-            yield _problem("wrong-type", f"`{FACTORY}` must be true or false", factory.origin, (*path, FACTORY))
-        # Whoever calls a factory gives the rest; and without knowing `args`, too much would seem to be missing.
+        if factory is not None and not (
+            isinstance(factory, Leaf) and isinstance(factory.value, bool)
+        ):
+            yield _problem(
+                "wrong-type", f"`{FACTORY}` must be true or false", factory.origin, (*path, FACTORY)
+            )
+        # Whoever calls a factory gives the rest; and without knowing `args`, too much would seem to
+        # be missing.
         if not is_factory(table) and (positional is None or isinstance(positional, List)):
             yield from self.unfilled(path, table, target, signature, meant)
 
@@ -232,20 +265,28 @@ class _Check:
 
     def unchecked(self, message: str, origin: Origin, path: KeyPath, fix: str = "") -> Problem:
         severity: Severity = "error" if self.strict else "note"
-        return _problem("unchecked", f"{message}, so this is unchecked", origin, path, fix, severity)
+        return _problem(
+            "unchecked", f"{message}, so this is unchecked", origin, path, fix, severity
+        )
 
-    def positional(self, path: KeyPath, table: Table, target: Any, signature: Signature) -> Iterator[Problem]:
+    def positional(
+        self, path: KeyPath, table: Table, target: Any, signature: Signature
+    ) -> Iterator[Problem]:
         for i, node in enumerate(table.args):
             here = (*path, "args", i)
             parameter = signature.at(i)
             if parameter is None:
                 count = sum(parameter.by_position for parameter in signature.named)
                 takes = f"takes {count or 'no'} positional argument{'s' * (count != 1)}"
-                yield _problem("unknown-argument", f"`{table.target}` {takes}, not {i + 1}", node.origin, here)
+                yield _problem(
+                    "unknown-argument", f"`{table.target}` {takes}, not {i + 1}", node.origin, here
+                )
                 return
             yield from self.value(here, node, target, parameter, table)
 
-    def named(self, path: KeyPath, table: Table, target: Any, signature: Signature) -> Iterator[Problem]:
+    def named(
+        self, path: KeyPath, table: Table, target: Any, signature: Signature
+    ) -> Iterator[Problem]:
         known = signature.by_keyword()
         by_position = _taken(table, signature)
         others: list[str] = []
@@ -263,7 +304,13 @@ class _Check:
             else:
                 takes = ", ".join(known) or "no arguments"
                 fix = did_you_mean(key, known) or f"it takes: {takes}"
-                yield _problem("unknown-argument", f"`{table.target}` takes no argument `{key}`", where, here, fix)
+                yield _problem(
+                    "unknown-argument",
+                    f"`{table.target}` takes no argument `{key}`",
+                    where,
+                    here,
+                    fix,
+                )
         if signature.var_kwargs is not None:
             yield from self.passed_on(path, table, others, signature.var_kwargs.name, known)
 
@@ -275,7 +322,9 @@ class _Check:
         others = []
         for key in keys:
             if fix := did_you_mean(key, known):
-                yield self.unchecked(f"`{key}` goes {into}", table.key_origin(key), (*path, key), fix)
+                yield self.unchecked(
+                    f"`{key}` goes {into}", table.key_origin(key), (*path, key), fix
+                )
             else:
                 others.append(key)
         if others:
@@ -284,12 +333,16 @@ class _Check:
             message = f"{_and([*shown, *rest])} {'go' if others[1:] else 'goes'} {into}"
             yield self.unchecked(message, table.key_origin(others[0]), (*path, others[0]))
 
-    def value(self, path: KeyPath, node: Node, target: Any, parameter: Parameter, table: Table) -> Iterator[Problem]:
+    def value(
+        self, path: KeyPath, node: Node, target: Any, parameter: Parameter, table: Table
+    ) -> Iterator[Problem]:
         if not is_data(node):
             return
         found = judged(target, parameter, node)
         for misfit in found.misfits:
-            message = f"`{dotted((parameter.name, *misfit.inside))}` of `{table.target}` {misfit.said}"
+            message = (
+                f"`{dotted((parameter.name, *misfit.inside))}` of `{table.target}` {misfit.said}"
+            )
             yield _problem("wrong-type", message, misfit.origin, path, misfit.fix)
         if found.node is not node:
             self.typed[path] = node, found.node
@@ -300,7 +353,8 @@ class _Check:
     def unfilled(
         self, path: KeyPath, table: Table, target: Any, signature: Signature, meant: Collection[str]
     ) -> Iterator[Problem]:
-        """What is not given: injected, left at its default, or missing. What was `meant` by a mistyped key is told."""
+        """What is not given: injected, left at its default, or missing. What was `meant` by a
+        mistyped key is told."""
         filled = {*table.items, *_taken(table, signature), *self.given.get(dotted(path), ())}
         place = table.items["type"].origin
         owner = owner_of(target, user_dirs=self.user_dirs, trusted=self.trusted)
@@ -310,14 +364,22 @@ class _Check:
                 continue
             is_foreign_device = parameter.name in NOT_BY_NAME and owner not in ("user", "assay")
             may_inject = parameter.required or with_defaults or from_assay(parameter.hint)
-            by = self.filler(parameter, () if is_foreign_device else self.roles) if may_inject else ""
+            by = (
+                self.filler(parameter, () if is_foreign_device else self.roles)
+                if may_inject
+                else ""
+            )
             key = dotted((*path, parameter.name))
             if by:
-                self.injected.append(Injected(key=key, by=by, owner=str(table.target), origin=place))
+                self.injected.append(
+                    Injected(key=key, by=by, owner=str(table.target), origin=place)
+                )
             elif not parameter.required:
                 if parameter.default is not UNKNOWN:
                     value = _shown(parameter.default)
-                    self.defaults.append(Default(key=key, value=value, owner=str(table.target), origin=place))
+                    self.defaults.append(
+                        Default(key=key, value=value, owner=str(table.target), origin=place)
+                    )
             elif self.is_whole and parameter.name not in meant:
                 message = f"`{table.target}` needs `{parameter.name}`"
                 fix = f"write `{parameter.name} = ...` in [{dotted(path)}]"
@@ -328,7 +390,8 @@ class _Check:
                 yield _problem("missing-argument", message, place, path, fix)
 
     def filler(self, parameter: Parameter, roles: Collection[str]) -> str:
-        """What injection will fill a parameter by, "" if by nothing: as `Context.source`, for what is not there yet."""
+        """What injection will fill a parameter by, "" if by nothing: as `Context.source`, for what
+        is not there yet."""
         if parameter.name in roles:
             return f"the role `{parameter.name}`"
         kind = injectable(parameter.hint)
@@ -339,11 +402,16 @@ class _Check:
             return ""
         if isinstance(kind, type) and is_injected(kind):
             return by_type
-        return by_type if any(one in (kind, Any) or _is_subclass(one, kind) for one in self.types) else ""
+        return (
+            by_type
+            if any(one in (kind, Any) or _is_subclass(one, kind) for one in self.types)
+            else ""
+        )
 
 
 def _is_standard(path: KeyPath) -> bool:
-    """Whether assay itself reads the table at `path`: a `type` in it is no target, and the shape stage says so."""
+    """Whether assay itself reads the table at `path`: a `type` in it is no target, and the shape
+    stage says so."""
     key = schema.find(path)
     is_split = len(path) == 2 and path[0] == "data"
     return not path or is_split or (key is not None and key.kind in ("table", "tables"))
@@ -352,7 +420,9 @@ def _is_standard(path: KeyPath) -> bool:
 def _taken(table: Table, signature: Signature) -> set[str]:
     """Names of the parameters that `args` fills."""
     filled = (signature.at(i) for i in range(len(table.args)))
-    return {parameter.name for parameter in filled if parameter is not None and parameter.by_position}
+    return {
+        parameter.name for parameter in filled if parameter is not None and parameter.by_position
+    }
 
 
 def _is_subclass(one: Any, kind: Any) -> bool:
@@ -390,6 +460,13 @@ def _and(words: Sequence[str]) -> str:
 
 
 def _problem(
-    kind: str, message: str, origin: Origin, path: KeyPath, fix: str = "", severity: Severity = "error"
+    kind: str,
+    message: str,
+    origin: Origin,
+    path: KeyPath,
+    fix: str = "",
+    severity: Severity = "error",
 ) -> Problem:
-    return Problem(kind=kind, message=message, origin=origin, key=dotted(path), fix=fix, severity=severity)
+    return Problem(
+        kind=kind, message=message, origin=origin, key=dotted(path), fix=fix, severity=severity
+    )

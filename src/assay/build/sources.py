@@ -1,4 +1,5 @@
-"""Does what [data] says of a source fit its class: a data set is made into batches here, an iterable gives its own."""
+"""Does what [data] says of a source fit its class: a data set is made into batches here, an
+iterable gives its own."""
 
 from __future__ import annotations
 
@@ -13,13 +14,14 @@ from assay.core.diagnostics import Problem
 
 ORDER_KEYS = ("shuffle", "sampler", "batch_sampler", "randomness")
 """Keys of a split that need items by index."""
-SHUFFLE_INSIDE = (
-    "leave it out, and shuffle inside of the data set; or make it a stream with itr.Shuffle (assay.engine.chain)"
-)
+SHUFFLE_INSIDE = "leave it out, and shuffle inside of the data set; or make it a stream with itr.Shuffle (assay.engine.chain)"
 
 
-def check_sources(root: Table, *, user_dirs: Sequence[Path], trusted: Collection[str] = ()) -> list[Problem]:
-    """What is wrong with the splits whose source is of a known class. Call it inside `user_code(user_dirs)`."""
+def check_sources(
+    root: Table, *, user_dirs: Sequence[Path], trusted: Collection[str] = ()
+) -> list[Problem]:
+    """What is wrong with the splits whose source is of a known class. Call it inside
+    `user_code(user_dirs)`."""
     data = root.items.get("data")
     splits = data.items if isinstance(data, Table) else {}
     problems: list[Problem] = []
@@ -70,24 +72,42 @@ def _problems(split: str, table: Table, kind: type) -> Iterator[Problem]:
             message, fix = f"[{key}] has no `batch_size`", f"write batch_size = 64 under [{key}]"
             yield Problem(kind="missing-key", message=message, origin=origin, key=key, fix=fix)
     elif not (hasattr(kind, "__iter__") or hasattr(kind, "__getitem__")):
-        message = f"a `{kind.__name__}` is no data: it can neither be iterated nor asked for an item"
+        message = (
+            f"a `{kind.__name__}` is no data: it can neither be iterated nor asked for an item"
+        )
         fix = "give a data set (__len__ and __getitem__), or an iterable of batches"
-        yield Problem(kind="wrong-type", message=message, origin=origin, key=f"{key}.source", fix=fix)
+        yield Problem(
+            kind="wrong-type", message=message, origin=origin, key=f"{key}.source", fix=fix
+        )
     elif _gives_samples(kind):
         if "batch_size" not in table.items:
             message = f"[{key}] has no `batch_size`, and a `{kind.__name__}` gives samples: it is an IterableDataset"
-            yield Problem(kind="missing-key", message=message, origin=origin, key=key, fix=batches_of(split))
+            yield Problem(
+                kind="missing-key", message=message, origin=origin, key=key, fix=batches_of(split)
+            )
         for name in ORDER_KEYS:
             if name in table.items:
                 message = f"`{name}` is for items by index, but a `{kind.__name__}` gives one sample after the other"
                 place = table.key_origin(name)
-                yield Problem(kind="unused-key", message=message, origin=place, key=f"{key}.{name}", fix=SHUFFLE_INSIDE)
+                yield Problem(
+                    kind="unused-key",
+                    message=message,
+                    origin=place,
+                    key=f"{key}.{name}",
+                    fix=SHUFFLE_INSIDE,
+                )
     else:
         for name in loader_keys(table):
-            message = f"`{name}` says how to make batches, but a `{kind.__name__}` gives batches itself"
+            message = (
+                f"`{name}` says how to make batches, but a `{kind.__name__}` gives batches itself"
+            )
             fix = "leave it out; or, if it gives samples, derive it from torch.utils.data.IterableDataset"
             yield Problem(
-                kind="unused-key", message=message, origin=table.key_origin(name), key=f"{key}.{name}", fix=fix
+                kind="unused-key",
+                message=message,
+                origin=table.key_origin(name),
+                key=f"{key}.{name}",
+                fix=fix,
             )
 
 
@@ -100,7 +120,8 @@ def batches_of(split: str) -> str:
 
 
 def _gives_samples(kind: type) -> bool:
-    """Return whether it is an IterableDataset that is no loader, which only what it holds would tell for sure.
+    """Return whether it is an IterableDataset that is no loader, which only what it holds would
+    tell for sure.
 
     Streams of assay make batches themselves.
     """
@@ -110,6 +131,9 @@ def _gives_samples(kind: type) -> bool:
 
 
 def _is_dataset(kind: type) -> bool:
-    """Whether it gives samples by index; an IterableDataset of torch inherits that and cannot do it."""
+    """Whether it gives samples by index; an IterableDataset of torch inherits that and cannot do
+    it."""
     stream = getattr(sys.modules.get("torch.utils.data"), "IterableDataset", ())
-    return hasattr(kind, "__len__") and hasattr(kind, "__getitem__") and not issubclass(kind, stream)
+    return (
+        hasattr(kind, "__len__") and hasattr(kind, "__getitem__") and not issubclass(kind, stream)
+    )

@@ -1,4 +1,5 @@
-"""The symbol table: a view of the context in use, for code that reaches for things instead of asking for them.
+"""The symbol table: a view of the context in use, for code that reaches for things instead of
+asking for them.
 
 It has assay's own members, a global table for whatever a run wants to share, and local frames.
 """
@@ -52,7 +53,9 @@ class SymbolTable:
     def set(self, name: str, value: Any) -> None:
         """Set what is not there yet; ContextError when it is."""
         if not self.try_set(name, value):
-            raise ContextError(f"`{name}` is set already.", fix="force_set to replace it, try_set to leave it")
+            raise ContextError(
+                f"`{name}` is set already.", fix="force_set to replace it, try_set to leave it"
+            )
 
     def try_set(self, name: str, value: Any) -> bool:
         """Set what is not there yet; False when it is, and then nothing changes."""
@@ -63,7 +66,8 @@ class SymbolTable:
         self._context.set(name, value)
 
     def get(self, name: str) -> Any:
-        """What has this name; ContextError with the nearest names and all that is set when nothing has it."""
+        """What has this name; ContextError with the nearest names and all that is set when nothing
+        has it."""
         found = self.try_get(name, _MISSING)
         if found is _MISSING:
             if name in self._context.promised():
@@ -86,7 +90,8 @@ class SymbolTable:
 
     @contextmanager
     def frame(self) -> Iterator[SymbolTable]:
-        """A frame of its own, as of a function: only what is set in the top frame is local, and it goes with it."""
+        """A frame of its own, as of a function: only what is set in the top frame is local, and it
+        goes with it."""
         token = _frames.set((*_frames.get(), _Frame(self._run())))
         try:
             yield self
@@ -96,7 +101,9 @@ class SymbolTable:
     def set_local(self, name: str, value: Any) -> None:
         """As `set`, in the top frame."""
         if not self.try_set_local(name, value):
-            raise ContextError(f"`{name}` is set already in this frame.", fix="force_set_local to replace it")
+            raise ContextError(
+                f"`{name}` is set already in this frame.", fix="force_set_local to replace it"
+            )
 
     def try_set_local(self, name: str, value: Any) -> bool:
         """As `try_set`, in the top frame."""
@@ -178,7 +185,9 @@ class SymbolTable:
 
     def __getattr__(self, name: str) -> Any:
         if name in vars(SymbolTable) and not name.startswith("_"):
-            return self._member(_NAMES.get(name, name))  # a property could not find it: say that once more
+            return self._member(
+                _NAMES.get(name, name)
+            )  # a property could not find it: say that once more
         members = [member for member in vars(SymbolTable) if not member.startswith("_")]
         near = nearest(name, members)
         fix = f"did you mean `{near[0]}`?" if near else f'what was set is read by get("{name}")'
@@ -202,7 +211,10 @@ class SymbolTable:
     def _top(self, name: str) -> dict[str, Any]:
         frames = [frame for frame in _frames.get() if frame.owner is self._run()]
         if not frames:
-            raise NoFrameError(f"No frame is open in which `{name}` could be local.", fix="with sym_tbl().frame(): ...")
+            raise NoFrameError(
+                f"No frame is open in which `{name}` could be local.",
+                fix="with sym_tbl().frame(): ...",
+            )
         return frames[-1].values
 
 

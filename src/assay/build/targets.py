@@ -1,7 +1,8 @@
-"""From the text of a target to the class or function it names, and the by-object half of the allow-list.
+"""From the text of a target to the class or function it names, and the by-object half of the
+allow-list.
 
-A name is easy to disguise, an object is not: whatever path a target takes, what counts is where the object it ends at
-was defined. Nothing is called on the way.
+A name is easy to disguise, an object is not: whatever path a target takes, what counts is where the
+object it ends at was defined. Nothing is called on the way.
 """
 
 from __future__ import annotations
@@ -43,18 +44,28 @@ Owner = Literal["assay", "user", "torch", "trusted"]
 class TargetError(InputError):
     """A target that names nothing, cannot be imported, or is not allowed."""
 
-    def __init__(self, kind: str, what: str, *, fix: str = "", raised_at: Sequence[Problem] = ()) -> None:
+    def __init__(
+        self, kind: str, what: str, *, fix: str = "", raised_at: Sequence[Problem] = ()
+    ) -> None:
         super().__init__(what, fix=fix)
         self.kind = kind
         self.raised_at = tuple(raised_at)
 
     def problem(self, origin: Origin, key: str = "") -> Problem:
         """The same as a problem of the config, at the place where the target is written."""
-        return Problem(kind=self.kind, message=self.what, origin=origin, key=key, fix=self.fix, related=self.raised_at)
+        return Problem(
+            kind=self.kind,
+            message=self.what,
+            origin=origin,
+            key=key,
+            fix=self.fix,
+            related=self.raised_at,
+        )
 
 
 def resolve(target: str, *, user_dirs: Sequence[Path], trusted: Collection[str] = ()) -> Any:
-    """The class or function that `target` names; TargetError when there is none, or none that a config may call.
+    """The class or function that `target` names; TargetError when there is none, or none that a
+    config may call.
 
     Outside `user_code` the module is imported for this call only.
     """
@@ -64,7 +75,9 @@ def resolve(target: str, *, user_dirs: Sequence[Path], trusted: Collection[str] 
 
 def find(target: str, *, user_dirs: Sequence[Path], trusted: Collection[str] = ()) -> Any:
     """As `resolve`, with imports as they are now."""
-    search = _Search(unregistered(target, user_dirs), tuple(user_dirs), roots_of(user_dirs), frozenset(trusted))
+    search = _Search(
+        unregistered(target, user_dirs), tuple(user_dirs), roots_of(user_dirs), frozenset(trusted)
+    )
     return search.run()
 
 
@@ -79,16 +92,22 @@ def unregistered(target: str, user_dirs: Sequence[Path]) -> str:
 def canonical(thing: Any, target: str, *, user_dirs: Sequence[Path]) -> str:
     """Return the one name of what `target` names: the module that defines it and its name there.
 
-    Torch and assay move things between modules nobody is to know: for those it is the name that is listed. Something
-    that cannot be found under its own name (a partial, an object) keeps the one it was asked for by.
+    Torch and assay move things between modules nobody is to know: for those it is the name that is
+    listed. Something that cannot be found under its own name (a partial, an object) keeps the one
+    it was asked for by.
     """
     written = unregistered(target, user_dirs).replace(":", ".")
     listed = _listed_name(thing)
     if listed:
         return listed
     module, qualname = _home(thing), str(getattr(thing, "__qualname__", ""))
-    if isinstance(thing, types.MethodType) and isinstance(thing.__self__, type):  # of this class, not of its parent
-        module, qualname = thing.__self__.__module__, f"{thing.__self__.__qualname__}.{thing.__name__}"
+    if isinstance(thing, types.MethodType) and isinstance(
+        thing.__self__, type
+    ):  # of this class, not of its parent
+        module, qualname = (
+            thing.__self__.__module__,
+            f"{thing.__self__.__qualname__}.{thing.__name__}",
+        )
     if isinstance(thing, functools.partial) or not qualname or "<" in qualname:
         return written
     return f"{module}.{qualname}" if _reaches(module, qualname, thing) else written
@@ -102,7 +121,9 @@ def _reaches(module: str, qualname: str, thing: Any) -> bool:
     return found is (thing.__func__ if isinstance(thing, types.MethodType) else thing)
 
 
-def owner_of(thing: Any, *, user_dirs: Sequence[Path], trusted: Collection[str] = ()) -> Owner | None:
+def owner_of(
+    thing: Any, *, user_dirs: Sequence[Path], trusted: Collection[str] = ()
+) -> Owner | None:
     """Who defined this class or function; None when nobody that a config may call."""
     return _owner(thing, roots_of(user_dirs), frozenset(trusted))
 
@@ -119,13 +140,18 @@ class _Search:
         module, rest = self._import_longest(names)
         found = self._walk(module, rest)
         if isinstance(found, types.ModuleType):
-            self._unknown(f"`{self.target}` is a module, not a class or function", "", public_names(found))
+            self._unknown(
+                f"`{self.target}` is a module, not a class or function", "", public_names(found)
+            )
         if not callable(found):
             raise TargetError(
-                "unknown-target", f"`{self.target}` is a {type(found).__name__}; a target is a class or function"
+                "unknown-target",
+                f"`{self.target}` is a {type(found).__name__}; a target is a class or function",
             )
         if _owner(found, self.roots, self.trusted) is None:
-            self._refuse(f"`{self.target}` is {_defined(found)}, which a config may not call", _home(found))
+            self._refuse(
+                f"`{self.target}` is {_defined(found)}, which a config may not call", _home(found)
+            )
         return found
 
     def _split(self) -> list[str]:
@@ -149,7 +175,9 @@ class _Search:
         if same:
             both = " and ".join(str(one.origin) for one in same)
             fix = f'write "{same[0].target}" or "{same[1].target}"'
-            raise TargetError("duplicate-name", f"`{self.target}` is registered more than once: {both}", fix=fix)
+            raise TargetError(
+                "duplicate-name", f"`{self.target}` is registered more than once: {both}", fix=fix
+            )
         found = {module: modules.find(module) for module in modules.names()}
         places = [
             f"{module}.{self.target}"
@@ -181,7 +209,9 @@ class _Search:
                 )
             self._refuse(f"`{self.target}` is in `{top}`, which is not this project's code", top)
         if any(name.startswith("_") for name in names):
-            raise TargetError("target-not-allowed", f"`{self.target}` is private to `{top}`", fix=WRAP)
+            raise TargetError(
+                "target-not-allowed", f"`{self.target}` is private to `{top}`", fix=WRAP
+            )
 
     def _import_longest(self, names: Sequence[str]) -> tuple[types.ModuleType, Sequence[str]]:
         before, colon, _ = self.target.partition(":")
@@ -189,8 +219,12 @@ class _Search:
         module = self._import(names[0])
         for i in range(1, limit):
             is_last = i == len(names) - 1
-            if is_last and not isinstance(self._attribute(module, names[i]), types.ModuleType | _Missing):
-                return module, names[i:]  # a class named like the module it is in: `pkg.net` means the class
+            if is_last and not isinstance(
+                self._attribute(module, names[i]), types.ModuleType | _Missing
+            ):
+                return module, names[
+                    i:
+                ]  # a class named like the module it is in: `pkg.net` means the class
             name = ".".join(names[: i + 1])
             if not hasattr(module, "__path__") or _spec(name) is None:
                 if colon:
@@ -202,22 +236,34 @@ class _Search:
     def _import(self, name: str) -> types.ModuleType:
         try:
             return importlib.import_module(name)
-        except (Exception, SystemExit) as error:  # the user's module runs here and may raise anything
+        except (
+            Exception,
+            SystemExit,
+        ) as error:  # the user's module runs here and may raise anything
             self._import_failed(name, error)
 
     def _import_failed(self, name: str, error: BaseException) -> NoReturn:
-        frames = [_at_frame(frame) for frame in traceback.extract_tb(error.__traceback__) if self._is_users(frame)]
+        frames = [
+            _at_frame(frame)
+            for frame in traceback.extract_tb(error.__traceback__)
+            if self._is_users(frame)
+        ]
         said = str(error)
         if isinstance(error, SyntaxError) and error.filename:
             said = error.msg
             frames.append(_at_syntax(error))
         fix = ""
         if isinstance(error, ModuleNotFoundError) and error.name:
-            known = [*UserModules(self.user_dirs).names(), *(found.name for found in pkgutil.iter_modules())]
+            known = [
+                *UserModules(self.user_dirs).names(),
+                *(found.name for found in pkgutil.iter_modules()),
+            ]
             near = did_you_mean(error.name, known, cutoff=0.75)
             fix = near or f"install `{error.name.partition('.')[0]}`, or correct the import"
         elif isinstance(error, ImportError) and "relative import with no known parent" in said:
-            fix = f"`{name}` is in no package: import by the full name, as in `from model import Net`"
+            fix = (
+                f"`{name}` is in no package: import by the full name, as in `from model import Net`"
+            )
         place = f" ({frames[-1].origin.source}:{frames[-1].origin.line})" if frames else ""
         message = f"`{name}` cannot be imported: {type(error).__name__}{f': {said}' if said else ''}{place}"
         raise TargetError("import-failed", message, fix=fix, raised_at=frames) from error
@@ -234,9 +280,14 @@ class _Search:
                 kind = "module" if isinstance(outer, types.ModuleType) else "class"
                 self._unknown(f"the {kind} `{label}` has no `{name}`", name, public_names(outer))
             if not is_last and isinstance(found, types.ModuleType):
-                self._refuse(f"`{self.target}` reaches `{found.__name__}` only through `{outer.__name__}`", "")
+                self._refuse(
+                    f"`{self.target}` reaches `{found.__name__}` only through `{outer.__name__}`",
+                    "",
+                )
             if not is_last and not isinstance(found, type):
-                raise TargetError("unknown-target", f"`{name}` in `{self.target}` is neither a module nor a class")
+                raise TargetError(
+                    "unknown-target", f"`{name}` in `{self.target}` is neither a module nor a class"
+                )
         return found
 
     def _attribute(self, outer: Any, name: str) -> Any:
@@ -261,7 +312,9 @@ class _Search:
         raise TargetError("unknown-target", message, fix=fix)
 
     def _refuse(self, what: str, home: str) -> NoReturn:
-        raise TargetError("target-not-allowed", what, fix=trust_command(home.partition(".")[0]) or WRAP)
+        raise TargetError(
+            "target-not-allowed", what, fix=trust_command(home.partition(".")[0]) or WRAP
+        )
 
 
 class _Missing:
@@ -272,7 +325,8 @@ _MISSING = _Missing()
 
 
 def public_names(thing: Any) -> list[str]:
-    """What did-you-mean may offer for a module or class: no private names, nothing that was merely imported."""
+    """What did-you-mean may offer for a module or class: no private names, nothing that was merely
+    imported."""
     names = [name for name in dir(thing) if not name.startswith("_")]
     if not isinstance(thing, types.ModuleType):
         return names
@@ -280,8 +334,12 @@ def public_names(thing: Any) -> list[str]:
     listed = getattr(thing, "__all__", None)
     if listed is None:
         listed = [name for name in names if not isinstance(vars(thing).get(name), types.ModuleType)]
-    lowered = {name.lower() for name in listed}  # AdamW is meant, not the module adamw that it lies in
-    return sorted({*listed, *(name for name in submodules if name[0] != "_" and name.lower() not in lowered)})
+    lowered = {
+        name.lower() for name in listed
+    }  # AdamW is meant, not the module adamw that it lies in
+    return sorted(
+        {*listed, *(name for name in submodules if name[0] != "_" and name.lower() not in lowered)}
+    )
 
 
 def _spec(name: str) -> Any:
@@ -305,7 +363,8 @@ def _is_trusted(module: str, trusted: frozenset[str], *, partly: bool = False) -
     if not can_trust(module.partition(".")[0]):
         return False
     return any(
-        f"{module}.".startswith(f"{name}.") or (partly and f"{name}.".startswith(f"{module}.")) for name in trusted
+        f"{module}.".startswith(f"{name}.") or (partly and f"{name}.".startswith(f"{module}."))
+        for name in trusted
     )
 
 
@@ -332,7 +391,9 @@ def _is_users(thing: Any, module: str, roots: tuple[str, ...]) -> bool:
         loaded = sys.modules.get(module)
         return loaded is not None and is_user_module(loaded, roots)
     inner = inspect.unwrap(thing)
-    codes = [function.__code__ for function in (thing, inner) if isinstance(function, types.FunctionType)]
+    codes = [
+        function.__code__ for function in (thing, inner) if isinstance(function, types.FunctionType)
+    ]
     if codes:
         return any(lies_under(code.co_filename, roots) for code in codes)
     is_instance = not isinstance(thing, types.BuiltinFunctionType)
@@ -357,7 +418,11 @@ def _objects(module: types.ModuleType) -> dict[int, tuple[Any, str]]:
     """Return what the allow-list names in a module: each object, with its name, by identity."""
     # Not by __module__ and __qualname__: those are attributes, which anything may set.
     names = {name: vars(module).get(name) for name in LISTED[module.__name__]}
-    return {id(thing): (thing, f"{module.__name__}.{name}") for name, thing in names.items() if thing is not None}
+    return {
+        id(thing): (thing, f"{module.__name__}.{name}")
+        for name, thing in names.items()
+        if thing is not None
+    }
 
 
 def _is_trusted_of_torch(thing: Any, trusted: Collection[str]) -> bool:
@@ -390,16 +455,28 @@ def _defined(thing: Any) -> str:
 def _at_frame(frame: traceback.FrameSummary) -> Problem:
     line = linecache.getline(frame.filename, frame.lineno or 0).encode()
     column = end = 0
-    if line and frame.colno is not None and frame.end_colno is not None:  # counted in bytes by Python
+    if (
+        line and frame.colno is not None and frame.end_colno is not None
+    ):  # counted in bytes by Python
         column = len(line[: frame.colno].decode(errors="replace")) + 1
-        end = len(line[: frame.end_colno].decode(errors="replace")) + 1 if frame.end_lineno == frame.lineno else 0
-    origin = Origin(source=_from_here(frame.filename), line=frame.lineno or 0, column=column, end_column=end)
+        end = (
+            len(line[: frame.end_colno].decode(errors="replace")) + 1
+            if frame.end_lineno == frame.lineno
+            else 0
+        )
+    origin = Origin(
+        source=_from_here(frame.filename), line=frame.lineno or 0, column=column, end_column=end
+    )
     where = "while the module runs" if frame.name == "<module>" else f"in {frame.name}"
-    return Problem(kind="import-failed", message=f"raised here, {where}", origin=origin, severity="note")
+    return Problem(
+        kind="import-failed", message=f"raised here, {where}", origin=origin, severity="note"
+    )
 
 
 def _at_syntax(error: SyntaxError) -> Problem:
-    origin = Origin(source=_from_here(str(error.filename)), line=error.lineno or 0, column=error.offset or 0)
+    origin = Origin(
+        source=_from_here(str(error.filename)), line=error.lineno or 0, column=error.offset or 0
+    )
     return Problem(kind="import-failed", message=error.msg, origin=origin, severity="note")
 
 

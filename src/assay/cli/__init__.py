@@ -1,1 +1,2 @@
-"""The command line: one file a command, each imported only when it is called, each importing only what it uses."""
+"""The command line: one file a command, each imported only when it is called, each importing only
+what it uses."""

@@ -12,7 +12,8 @@ from assay.record import edits
 
 
 @click.command(
-    name="archive", help="Leave runs out of lists; nothing of them is deleted. `assay ls --archived` has them."
+    name="archive",
+    help="Leave runs out of lists; nothing of them is deleted. `assay ls --archived` has them.",
 )
 @click.argument("runs", metavar="RUN...", nargs=-1, required=True)
 @click.option("--undo", is_flag=True, help="Show them again.")

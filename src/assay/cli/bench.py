@@ -16,17 +16,28 @@ def command() -> None:
     """What can be measured."""
 
 
-@command.command(name="data", help="Batches a second of data.train, with and without pinned memory.")
+@command.command(
+    name="data", help="Batches a second of data.train, with and without pinned memory."
+)
 @click.argument("arguments", metavar="CONFIG [KEY=VALUE ...]", nargs=-1, type=click.UNPROCESSED)
 @click.option(
-    "--seconds", type=click.FloatRange(min=0, min_open=True), default=5.0, help="How long each is measured; 5."
+    "--seconds",
+    type=click.FloatRange(min=0, min_open=True),
+    default=5.0,
+    help="How long each is measured; 5.",
 )
-@click.option("--workers", "counts", help="Numbers of workers to compare, as in 0,2,4. Left out: that of the config.")
+@click.option(
+    "--workers",
+    "counts",
+    help="Numbers of workers to compare, as in 0,2,4. Left out: that of the config.",
+)
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def data(arguments: tuple[str, ...], seconds: float, counts: str | None, as_json: bool) -> int:
     files, overrides = given(arguments)
     if len(files) != 1:
-        raise InputError("`assay bench data` looks at one config.", fix="assay bench data digits.toml")
+        raise InputError(
+            "`assay bench data` looks at one config.", fix="assay bench data digits.toml"
+        )
     workers = _numbers(counts)
     from assay.compose import bench_data
     from assay.config import open_config
@@ -50,5 +61,7 @@ def _numbers(text: str | None) -> tuple[int, ...]:
     except ValueError:
         counts = (-1,)
     if any(count < 0 for count in counts):
-        raise InputError(f"--workers takes numbers of workers, not `{text}`.", fix="--workers 0,2,4")
+        raise InputError(
+            f"--workers takes numbers of workers, not `{text}`.", fix="--workers 0,2,4"
+        )
     return counts

@@ -24,10 +24,22 @@ _EVERY_S = 2.0
 _HOST = "127.0.0.1"
 
 
-@click.command(name="board", help="Show the curves of runs in TensorBoard, on this machine only, until Ctrl-C.")
+@click.command(
+    name="board", help="Show the curves of runs in TensorBoard, on this machine only, until Ctrl-C."
+)
 @click.argument("runs", metavar="RUN...", nargs=-1, required=True)
-@click.option("--port", type=click.IntRange(0, 65535), default=6006, show_default=True, help="0: any that is free.")
-@click.option("--logdir", metavar="DIR", help="Write the event files there and leave them; nothing is started.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=6006,
+    show_default=True,
+    help="0: any that is free.",
+)
+@click.option(
+    "--logdir",
+    metavar="DIR",
+    help="Write the event files there and leave them; nothing is started.",
+)
 def command(runs: tuple[str, ...], port: int, logdir: str | None) -> int:
     views = list({view.id: view for view in map(find_run, runs)}.values())
     if importlib.util.find_spec("tensorboard") is None:
@@ -41,13 +53,25 @@ def command(runs: tuple[str, ...], port: int, logdir: str | None) -> int:
         with Board(named, Path(logdir)) as board:
             echo(f"{board.update()} points written to {logdir}")
         return 0
-    with tempfile.TemporaryDirectory(prefix="assay-board-") as name, Board(named, Path(name)) as board:
+    with (
+        tempfile.TemporaryDirectory(prefix="assay-board-") as name,
+        Board(named, Path(name)) as board,
+    ):
         board.update()
         return _serve(board, Path(name), port)
 
 
 def _serve(board: Board, folder: Path, port: int) -> int:
-    arguments = ["--logdir", str(folder), "--host", _HOST, "--port", str(port), "--reload_interval", "2"]
+    arguments = [
+        "--logdir",
+        str(folder),
+        "--host",
+        _HOST,
+        "--port",
+        str(port),
+        "--reload_interval",
+        "2",
+    ]
     with subprocess.Popen([sys.executable, "-m", "tensorboard.main", *arguments]) as viewer:
         try:
             while True:

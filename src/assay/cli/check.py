@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def _uncollected() -> Iterator[None]:
-    """Nearly everything a check makes lives until it ends; looking for garbage in between takes a tenth of its time."""
+    """Nearly everything a check makes lives until it ends; looking for garbage in between takes a
+    tenth of its time."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -49,13 +50,34 @@ def _uncollected() -> Iterator[None]:
 )
 @click.argument("arguments", metavar="CONFIG [KEY=VALUE ...]", nargs=-1, type=click.UNPROCESSED)
 @click.option("--shape", is_flag=True, help="Only what can be told without running any code.")
-@click.option("--strict", is_flag=True, help="Refuse keys that nothing can check: those that vanish in **kwargs.")
-@click.option("--defaults", is_flag=True, help="List every default that is taken, and everything that is injected.")
-@click.option("--list", "listed", is_flag=True, help="List the configs of the file: variants, points of its sweep.")
-@click.option("--data", is_flag=True, help="Load one epoch of every split in several ways: all of it, and the same?")
+@click.option(
+    "--strict",
+    is_flag=True,
+    help="Refuse keys that nothing can check: those that vanish in **kwargs.",
+)
+@click.option(
+    "--defaults",
+    is_flag=True,
+    help="List every default that is taken, and everything that is injected.",
+)
+@click.option(
+    "--list",
+    "listed",
+    is_flag=True,
+    help="List the configs of the file: variants, points of its sweep.",
+)
+@click.option(
+    "--data",
+    is_flag=True,
+    help="Load one epoch of every split in several ways: all of it, and the same?",
+)
 @rehearsal_options
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
-@click.option("--user-dir", type=click.Path(), help="Where your modules are. Left out: beside the config, then src/.")
+@click.option(
+    "--user-dir",
+    type=click.Path(),
+    help="Where your modules are. Left out: beside the config, then src/.",
+)
 @_uncollected()
 def command(
     arguments: tuple[str, ...],
@@ -80,20 +102,30 @@ def command(
     conditions = {"--layout": layout, "--memory": memory, "--device": device, "--batch": batch}
     if variant is not None and not rehearse:
         fix = "leave it out; --list shows them, each with its hash"
-        raise InputError("`assay check` looks at every variant of the file: it has no option `--variant`.", fix=fix)
+        raise InputError(
+            "`assay check` looks at every variant of the file: it has no option `--variant`.",
+            fix=fix,
+        )
     for name, value in conditions.items():
         if value and not rehearse:
-            raise InputError(f"`{name}` says how to rehearse.", fix=f"assay check --rehearse {name} {value}")
+            raise InputError(
+                f"`{name}` says how to rehearse.", fix=f"assay check --rehearse {name} {value}"
+            )
     asked = wanted(memory, device, batch) if rehearse else None
     files, overrides = given(arguments)
     overrides += layout_overrides(layout)
     if len(files) != 1:
         raise InputError("`assay check` looks at one config.", fix="assay check digits.toml")
     if defaults and shape:
-        raise InputError("--defaults needs the signatures, which --shape leaves out.", fix="leave out one of the two")
+        raise InputError(
+            "--defaults needs the signatures, which --shape leaves out.",
+            fix="leave out one of the two",
+        )
     if shape and files[0].lower().endswith(".py"):
         fix = "leave out --shape to run it, or write the config as TOML: assay show RUN --config"
-        what = f"--shape runs nothing, and {files[0]} is a program: only running it tells its shape."
+        what = (
+            f"--shape runs nothing, and {files[0]} is a program: only running it tells its shape."
+        )
         raise InputError(what, fix=fix)
     config = open_config(files[0], overrides, user_dir=user_dir)
     configs = list(variations(config))
@@ -116,19 +148,27 @@ def command(
         rows = rows_of(config, examiner.canonical if not shape else lambda _: None)
     audits = []
     if data and shape:
-        raise InputError("--data loads the data, which --shape leaves out.", fix="leave out one of the two")
+        raise InputError(
+            "--data loads the data, which --shape leaves out.", fix="leave out one of the two"
+        )
     if data and not bad:
         from assay.compose import audit_data
 
         audits = audit_data(config)
     differs = any(audit.problems for audit in audits)
     if asked is not None and shape:
-        raise InputError("--rehearse builds the model, which --shape leaves out.", fix="leave out one of the two")
+        raise InputError(
+            "--rehearse builds the model, which --shape leaves out.", fix="leave out one of the two"
+        )
     report = _rehearsed(config, variant, asked) if asked is not None and not bad else None
     bad = bad or (report is not None and bool(report.failures))
     if as_json:
         told = to_json(problems)
-        extra = {**(_taken(config, found) if defaults and found else {}), **_listed(rows, listed), **_audited(audits)}
+        extra = {
+            **(_taken(config, found) if defaults and found else {}),
+            **_listed(rows, listed),
+            **_audited(audits),
+        }
         extra |= {"rehearsal": to_plain(report)} if report is not None else {}
         echo_json({"problems": told, **extra} if extra else told)
         return 2 if bad else int(differs)
@@ -171,9 +211,14 @@ def _audited(audits: Sequence[Audit]) -> dict[str, Any]:
 def _show_audits(audits: Sequence[Audit]) -> None:
     on = use_color(sys.stdout)
     for audit in audits:
-        echo(f"\n{paint(f'data.{audit.split}', 'bold', on=on)}  {audit.samples:,} samples, {audit.batches:,} batches")
+        echo(
+            f"\n{paint(f'data.{audit.split}', 'bold', on=on)}  {audit.samples:,} samples, {audit.batches:,} batches"
+        )
         rate = f"{audit.batches_per_s:,.0f} batches/s, " if audit.batches_per_s else ""
-        for name, text in (*audit.facts, ("speed", f"{rate}the first after {audit.first_batch_s:.2f} s")):
+        for name, text in (
+            *audit.facts,
+            ("speed", f"{rate}the first after {audit.first_batch_s:.2f} s"),
+        ):
             echo(f"  {name:<10}  {text}")
         for problem in audit.problems:
             echo(f"  {paint('problem', 'red bold', on=on)}     {problem}")
@@ -205,11 +250,23 @@ def _taken(config: Config, found: Examined) -> dict[str, list[dict[str, Any]]]:
     defaults = [*standard_defaults(config.root), *found.defaults]
     return {
         "defaults": [
-            {"key": one.key, "value": one.value, "of": one.owner, "source": one.origin.source, "line": one.origin.line}
+            {
+                "key": one.key,
+                "value": one.value,
+                "of": one.owner,
+                "source": one.origin.source,
+                "line": one.origin.line,
+            }
             for one in defaults
         ],
         "injected": [
-            {"key": one.key, "by": one.by, "of": one.owner, "source": one.origin.source, "line": one.origin.line}
+            {
+                "key": one.key,
+                "by": one.by,
+                "of": one.owner,
+                "source": one.origin.source,
+                "line": one.origin.line,
+            }
             for one in found.injected
         ],
     }
@@ -220,7 +277,9 @@ def _show_taken(taken: dict[str, list[dict[str, Any]]], *, after: bool) -> None:
     lines = [""] if after else []
     for title, sign, what in (("defaults", "=", "value"), ("injected", "by", "by")):
         lines += [paint(title, "bold", on=on)] if taken[title] else []
-        for owner, rows in groupby(taken[title], key=lambda row: f"{row['of']}  {_place(row)}".rstrip()):
+        for owner, rows in groupby(
+            taken[title], key=lambda row: f"{row['of']}  {_place(row)}".rstrip()
+        ):
             lines.append(f"  {paint(owner, 'dim', on=on)}")
             lines += [f"    {row['key']} {sign} {row[what]}" for row in rows]
         lines += [""] if taken[title] else []

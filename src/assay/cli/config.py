@@ -1,4 +1,5 @@
-"""`assay config`: settings of a project, variables of this machine, and where a value of a config comes from."""
+"""`assay config`: settings of a project, variables of this machine, and where a value of a config
+comes from."""
 
 from __future__ import annotations
 
@@ -21,7 +22,10 @@ if TYPE_CHECKING:
 WIDTH = 80
 
 
-@click.group(name="config", help="Settings of this project, variables of this machine, and where a value comes from.")
+@click.group(
+    name="config",
+    help="Settings of this project, variables of this machine, and where a value comes from.",
+)
 def command() -> None:
     """The commands below it."""
 
@@ -29,8 +33,12 @@ def command() -> None:
 def scope_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """`--global` and `--local`, which exclude each other."""
     for option in (
-        click.option("--local", "is_local", is_flag=True, help="Of this project: .assay/settings.toml."),
-        click.option("--global", "is_global", is_flag=True, help="Of all your projects on this machine."),
+        click.option(
+            "--local", "is_local", is_flag=True, help="Of this project: .assay/settings.toml."
+        ),
+        click.option(
+            "--global", "is_global", is_flag=True, help="Of all your projects on this machine."
+        ),
     ):
         function = option(function)
     return function
@@ -70,7 +78,9 @@ def get(name: str, is_local: bool, is_global: bool, config: str | None) -> int:
 @click.argument("name")
 @click.argument("value")
 @scope_options
-@click.option("--file", "config", type=click.Path(), help="A key of this config instead; its comments stay.")
+@click.option(
+    "--file", "config", type=click.Path(), help="A key of this config instead; its comments stay."
+)
 def set_(name: str, value: str, is_local: bool, is_global: bool, config: str | None) -> int:
     from assay.config.settings import SETTINGS, path_of, write
     from assay.config.values import value_of
@@ -85,14 +95,20 @@ def set_(name: str, value: str, is_local: bool, is_global: bool, config: str | N
     near = did_you_mean(name, SETTINGS) if name not in SETTINGS else ""
     write(_file(scope or "local"), path, value if name == "runs_dir" else value_of(value))
     if near:
-        echo(f"`{name}` is a variable now; there is a setting with a name like it: {near}", err=True)
+        echo(
+            f"`{name}` is a variable now; there is a setting with a name like it: {near}", err=True
+        )
     return 0
 
 
-@command.command(name="unset", help="Remove a setting or a variable, of this project unless --global.")
+@command.command(
+    name="unset", help="Remove a setting or a variable, of this project unless --global."
+)
 @click.argument("name")
 @scope_options
-@click.option("--file", "config", type=click.Path(), help="A key of this config instead; its comments stay.")
+@click.option(
+    "--file", "config", type=click.Path(), help="A key of this config instead; its comments stay."
+)
 def unset(name: str, is_local: bool, is_global: bool, config: str | None) -> int:
     from assay.config.settings import path_of, remove
 
@@ -122,7 +138,8 @@ def ls(is_local: bool, is_global: bool, as_json: bool) -> int:
 
 
 @command.command(
-    name="trust", help="Let configs of this project name what a package defines, or one class or function of torch."
+    name="trust",
+    help="Let configs of this project name what a package defines, or one class or function of torch.",
 )
 @click.argument("packages", nargs=-1)
 @click.option("--remove", is_flag=True, help="Trust it no longer.")
@@ -158,14 +175,23 @@ def trust(packages: tuple[str, ...], remove: bool, local: bool, is_global: bool)
 @click.argument("key")
 @click.argument("arguments", metavar="CONFIG [KEY=VALUE ...]", nargs=-1, type=click.UNPROCESSED)
 @click.option("--variant", help="With this variant of the file.")
-@click.option("--user-dir", type=click.Path(), help="Where your modules are. Left out: beside the config, then src/.")
+@click.option(
+    "--user-dir",
+    type=click.Path(),
+    help="Where your modules are. Left out: beside the config, then src/.",
+)
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
-def explain(key: str, arguments: tuple[str, ...], variant: str | None, user_dir: str | None, as_json: bool) -> int:
+def explain(
+    key: str, arguments: tuple[str, ...], variant: str | None, user_dir: str | None, as_json: bool
+) -> int:
     from assay.config import expand, open_config
 
     files, overrides = given(arguments)
     if len(files) != 1:
-        raise InputError("`assay config explain` looks at one config.", fix=f"assay config explain {key} digits.toml")
+        raise InputError(
+            "`assay config explain` looks at one config.",
+            fix=f"assay config explain {key} digits.toml",
+        )
     base = open_config(files[0], overrides, user_dir=user_dir)
     (config,) = expand(base, [variant] if variant else [], sweep=False)
     found = _explained(config, key)
@@ -254,7 +280,9 @@ def _path(key: str) -> Any:
     try:
         return parse_dotted(key)
     except ValueError:
-        raise InputError(f"`{key}` is no path of keys.", fix="Write it as in optimizer.lr.") from None
+        raise InputError(
+            f"`{key}` is no path of keys.", fix="Write it as in optimizer.lr."
+        ) from None
 
 
 def _read(file: Path) -> str:
@@ -342,17 +370,35 @@ def _not_given(config: Config, key: str, asked: str) -> dict[str, Any]:
     if key in defaults:
         one = defaults[key]
         step = {"how": f"is the default of {one.owner}", "text": ""}
-        return {"key": key, "value": one.value, "shown": one.value, "how": "default", "steps": [_at(one.origin, step)]}
+        return {
+            "key": key,
+            "value": one.value,
+            "shown": one.value,
+            "how": "default",
+            "steps": [_at(one.origin, step)],
+        }
     if key in injected:
         by = injected[key]
         step = {"how": f"is filled by {by.by} for {by.owner}", "text": ""}
-        return {"key": key, "value": None, "shown": "(injected)", "how": "injected", "steps": [_at(by.origin, step)]}
+        return {
+            "key": key,
+            "value": None,
+            "shown": "(injected)",
+            "how": "injected",
+            "steps": [_at(by.origin, step)],
+        }
     known = [*(dotted(path) for path, _ in walk(config.root) if path), *defaults, *injected]
     raise InputError(f"There is no `{asked}` in {config.path}.", fix=did_you_mean(asked, known))
 
 
 def _at(origin: Any, step: dict[str, Any]) -> dict[str, Any]:
-    return {"source": origin.source, "line": origin.line, "column": origin.column, "note": origin.note, **step}
+    return {
+        "source": origin.source,
+        "line": origin.line,
+        "column": origin.column,
+        "note": origin.note,
+        **step,
+    }
 
 
 def _story(found: dict[str, Any], color: bool) -> Iterator[str]:

@@ -30,12 +30,25 @@ _HOW = {"added": "only right", "removed": "only left", "changed": "changed", "mo
 @click.argument("left", metavar="A")
 @click.argument("right", metavar="[B]", required=False)
 @click.option("--config", is_flag=True, help="Compare their configs.")
-@click.option("--metrics", is_flag=True, help="Compare their metrics, those of speed, time and memory too.")
-@click.option("--env", "environment", is_flag=True, help="Compare their environments: versions, machine, variables.")
+@click.option(
+    "--metrics", is_flag=True, help="Compare their metrics, those of speed, time and memory too."
+)
+@click.option(
+    "--env",
+    "environment",
+    is_flag=True,
+    help="Compare their environments: versions, machine, variables.",
+)
 @click.option("--code", is_flag=True, help="Compare their code.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def command(
-    left: str, right: str | None, config: bool, metrics: bool, environment: bool, code: bool, as_json: bool
+    left: str,
+    right: str | None,
+    config: bool,
+    metrics: bool,
+    environment: bool,
+    code: bool,
+    as_json: bool,
 ) -> int:
     asked = {"config": config, "metrics": metrics, "environment": environment, "code": code}
     parts: tuple[Part, ...] = tuple(part for part in PARTS if asked[part]) or PARTS
@@ -54,7 +67,8 @@ def _two(left: str, right: str | None) -> tuple[RunView, RunView]:
     before = previous_run(run)
     if before is None:
         raise InputError(
-            f"There is no run of the tag `{run.tag}` before {run.id}.", fix="name the other one: assay diff A B"
+            f"There is no run of the tag `{run.tag}` before {run.id}.",
+            fix="name the other one: assay diff A B",
         )
     return before, run
 
@@ -76,7 +90,11 @@ def _lines(found: RunDiff, color: bool) -> Iterator[str]:
         yield from _code(found.code, color)
     if found.code_missing:
         yield from ("", found.code_missing)
-    same = [part for part in found.parts if not getattr(found, part) and not (part == "code" and found.code_missing)]
+    same = [
+        part
+        for part in found.parts
+        if not getattr(found, part) and not (part == "code" and found.code_missing)
+    ]
     if same:
         yield from ("", f"No difference in {_and(same)}.")
 
@@ -115,7 +133,9 @@ def _metrics(changes: Sequence[MetricChanged]) -> Iterator[str]:
         for what in ("last", "min", "max"):
             left, right = _number(change.left, what), _number(change.right, what)
             if first or left != right:
-                rows.append((visible(change.name) if first else "", what, left, right, _delta(change, what)))
+                rows.append(
+                    (visible(change.name) if first else "", what, left, right, _delta(change, what))
+                )
             first = False
     width = min(30, max(len(name) for name, *_ in rows))
     yield f"  {'':<{width}}        {'left':>12}  {'right':>12}  {'difference':>12}"

@@ -67,4 +67,8 @@ def _place(first: Difference) -> str:
     """Return phase, module and operation: `forward, model.layers.3: aten.native_dropout`."""
     what = first.op or first.name
     again = f" (call {first.occurrence + 1} of the step)" if first.occurrence and first.op else ""
-    return f"{first.phase}, {first.module}: {what}{again}" if first.module else f"{first.phase}: {what}{again}"
+    return (
+        f"{first.phase}, {first.module}: {what}{again}"
+        if first.module
+        else f"{first.phase}: {what}{again}"
+    )

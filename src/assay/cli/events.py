@@ -10,7 +10,10 @@ from assay.core.errors import InputError
 from assay.core.events import When
 
 
-@click.command(name="events", help="Who listens to what while a config runs, in the order in which they are called.")
+@click.command(
+    name="events",
+    help="Who listens to what while a config runs, in the order in which they are called.",
+)
 @click.argument("arguments", metavar="CONFIG [KEY=VALUE ...]", nargs=-1, type=click.UNPROCESSED)
 def command(arguments: tuple[str, ...]) -> int:
     from assay.config import open_config
@@ -23,7 +26,9 @@ def command(arguments: tuple[str, ...]) -> int:
     found = listeners(open_config(files[0], overrides))
     echo(f"{'event':<16}  {'when':<12}  {'priority':>8}  handler")
     for handler in found:
-        echo(f"{handler.event:<16}  {_words(handler.when):<12}  {handler.priority:>8}  {handler.name}")
+        echo(
+            f"{handler.event:<16}  {_words(handler.when):<12}  {handler.priority:>8}  {handler.name}"
+        )
     return 0
 
 

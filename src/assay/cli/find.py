@@ -30,7 +30,9 @@ def command(file: str, all_projects: bool, as_json: bool) -> int:
     if path.exists():
         found = find_origins(path, homes)
     elif "/" in file:
-        raise InputError("There is no such file.", where=file, fix="a name without / is looked for in all runs")
+        raise InputError(
+            "There is no such file.", where=file, fix="a name without / is looked for in all runs"
+        )
     else:
         found = find_by_name(file, homes)
     if as_json:
@@ -40,8 +42,17 @@ def command(file: str, all_projects: bool, as_json: bool) -> int:
         tag = visible(each.run.tag) or "-"
         echo(f"{each.run.id}  {tag}  {each.what}{step}  {visible(each.name)}")
     if not found:
-        where = "no project that you have" if all_projects or len(homes) != 1 else "this project; try --all-projects"
-        echo(f"No run made it in {where}." if "try" in where else f"No run made it: {where} knows it.", err=True)
+        where = (
+            "no project that you have"
+            if all_projects or len(homes) != 1
+            else "this project; try --all-projects"
+        )
+        echo(
+            f"No run made it in {where}."
+            if "try" in where
+            else f"No run made it: {where} knows it.",
+            err=True,
+        )
     return 0 if found else 1
 
 

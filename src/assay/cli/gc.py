@@ -12,8 +12,12 @@ from assay.query.words import size
 from assay.store.trash import clean
 
 
-@click.command(name="gc", help="Delete the files of removed runs, and forget projects whose folders are gone.")
-@click.option("--code", is_flag=True, help="Delete kept code too that no run of this project needs.")
+@click.command(
+    name="gc", help="Delete the files of removed runs, and forget projects whose folders are gone."
+)
+@click.option(
+    "--code", is_flag=True, help="Delete kept code too that no run of this project needs."
+)
 @click.option("--dry-run", is_flag=True, help="Only say what would be deleted.")
 def command(code: bool, dry_run: bool) -> int:
     here = projects_here()
@@ -22,7 +26,11 @@ def command(code: bool, dry_run: bool) -> int:
     for name in done.runs:
         echo(f"{would}deleted: {name}")
     for root in done.projects:
-        why = "is no project any more (no .assay/ in it)" if root.is_dir() else "is not there any more"
+        why = (
+            "is no project any more (no .assay/ in it)"
+            if root.is_dir()
+            else "is not there any more"
+        )
         echo(f"{would}forgotten: {visible(str(root))} {why}")
     if done.code_files:
         echo(f"{would}deleted: {count(done.code_files, 'file')} of kept code")

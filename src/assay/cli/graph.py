@@ -11,7 +11,10 @@ from assay.cli.rehearsal import rehearse_one
 from assay.cli.terminal import echo, echo_json
 
 
-@click.command(name="graph", help="Show how one batch flows through a training step: dtypes and shapes at each stage.")
+@click.command(
+    name="graph",
+    help="Show how one batch flows through a training step: dtypes and shapes at each stage.",
+)
 @click.argument("arguments", metavar="CONFIG [KEY=VALUE ...]", nargs=-1, type=click.UNPROCESSED)
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def command(arguments: tuple[str, ...], as_json: bool) -> int:
@@ -20,7 +23,9 @@ def command(arguments: tuple[str, ...], as_json: bool) -> int:
     if as_json:
         echo_json([asdict(stage) for stage in stages])
         return code
-    width, kind = (max((len(getattr(stage, key)) for stage in stages), default=0) for key in ("name", "kind"))
+    width, kind = (
+        max((len(getattr(stage, key)) for stage in stages), default=0) for key in ("name", "kind")
+    )
     for stage in stages:
         echo(f"{stage.name:<{width}}  {stage.kind:<{kind}}  {stage.gives}")
     return code

@@ -30,14 +30,21 @@ _TAG_CHARACTERS = 40
 )
 @click.argument("tool", metavar="tensorboard|mlflow|wandb")
 @click.argument("folder", metavar="DIR")
-@click.option("--again", is_flag=True, help="Take runs that are here already anew: they may have gone on since.")
+@click.option(
+    "--again",
+    is_flag=True,
+    help="Take runs that are here already anew: they may have gone on since.",
+)
 @click.option("--dry-run", is_flag=True, help="Say what would be imported; write nothing.")
 def command(tool: str, folder: str, again: bool, dry_run: bool) -> int:
     found = _find(tool, Path(folder))
     project = open_project(Path.cwd(), create=not dry_run)
     if project.is_new:
         echo(f"assay: {project.root} is a project now (it has a folder .assay/).", err=True)
-    here = {id_of_folder(entry.name): RunFolder(Path(entry.path)) for entry in scan_runs(project.runs_dir)}
+    here = {
+        id_of_folder(entry.name): RunFolder(Path(entry.path))
+        for entry in scan_runs(project.runs_dir)
+    }
     known = [] if again else [run for run in found if run.run_id in here]
     wanted = [run for run in found if again or run.run_id not in here]
     failed = 0
@@ -58,13 +65,19 @@ def _find(tool: str, folder: Path) -> list[Found]:
     if not folder.exists():
         raise InputError("There is no such folder.", where=str(folder))
     if tool != "mlflow" and not folder.is_dir():
-        raise InputError("This is a file, not a folder.", where=str(folder), fix="give the folder that holds it")
+        raise InputError(
+            "This is a file, not a folder.", where=str(folder), fix="give the folder that holds it"
+        )
     from assay.store.foreign import mlflow, tensorboard, wandb
 
     try:
-        found = {"tensorboard": tensorboard.find, "mlflow": mlflow.find, "wandb": wandb.find}[tool](folder)
+        found = {"tensorboard": tensorboard.find, "mlflow": mlflow.find, "wandb": wandb.find}[tool](
+            folder
+        )
     except OSError as error:
-        raise refusal(error, folder, "The folder cannot be read", fix="Make it readable, or copy it") from error
+        raise refusal(
+            error, folder, "The folder cannot be read", fix="Make it readable, or copy it"
+        ) from error
     return list({run.run_id: run for run in found}.values())
 
 
@@ -81,7 +94,10 @@ def _take(project: Project, found: Found, before: RunFolder | None, *, dry_run: 
         show_progress("")
         reason = error.what if isinstance(error, AssayError) else str(error)
         path = visible(str(found.path))
-        echo(f"error: {visible(found.name)} could not be imported: {visible(reason)} ({path})", err=True)
+        echo(
+            f"error: {visible(found.name)} could not be imported: {visible(reason)} ({path})",
+            err=True,
+        )
         return False
     show_progress("")
     done = "would import" if dry_run else "imported" if before is None else "imported again"

@@ -59,7 +59,11 @@ def command(everything: bool, days: float, keep: bool, all_projects: bool, as_js
         echo("Nothing new." if not everything else "No messages.")
     if not keep:
         for home in homes:
-            fresh = [(each.id, each.at_ns) for project, each in found if project is home and not each.is_read]
+            fresh = [
+                (each.id, each.at_ns)
+                for project, each in found
+                if project is home and not each.is_read
+            ]
             if fresh:
                 mark(home, fresh)
     return 0
@@ -78,7 +82,9 @@ def _lines(messages: list[Message], now_ns: int) -> list[str]:
         kind = paint(f"{message.kind:<{width}}", _STYLES.get(message.kind, "red"), on=color)
         tag = visible(message.tag)[:24]
         when = age(message.at_ns, now_ns)
-        out.append(f"{kind}  {message.run}  {tag:<{tags}}  {when:>9}  {visible(message.text)}".rstrip())
+        out.append(
+            f"{kind}  {message.run}  {tag:<{tags}}  {when:>9}  {visible(message.text)}".rstrip()
+        )
         detail = message.detail.strip().split("\n") if message.detail.strip() else []
         cut = len(detail) - _DETAIL_LINES
         out += [f"    ... {cut} lines: assay log {message.run} --events"] if cut > 0 else []

@@ -118,7 +118,8 @@ FILES = {"config.toml": _CONFIG, "model.py": _MODEL, "data.py": _DATA, "test_pro
 
 
 @click.command(
-    name="init", help="Make a project to begin with: a config, a model, data and a test that run as they are."
+    name="init",
+    help="Make a project to begin with: a config, a model, data and a test that run as they are.",
 )
 @click.argument("folder", metavar="[DIR]", default=".", type=click.Path(path_type=Path))
 def command(folder: Path) -> int:
@@ -126,7 +127,10 @@ def command(folder: Path) -> int:
 
     there = [name for name in FILES if (folder / name).exists()]
     if there:
-        raise InputError(f"{folder} already has {', '.join(there)}: nothing was written.", fix="assay init NEW_FOLDER")
+        raise InputError(
+            f"{folder} already has {', '.join(there)}: nothing was written.",
+            fix="assay init NEW_FOLDER",
+        )
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in FILES.items():

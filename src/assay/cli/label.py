@@ -12,7 +12,10 @@ from assay.query.run import RunView
 from assay.record import edits
 
 
-@click.command(name="label", help="Put labels on a run, or take them off; without LABEL show those that it has.")
+@click.command(
+    name="label",
+    help="Put labels on a run, or take them off; without LABEL show those that it has.",
+)
 @click.argument("run")
 @click.argument("labels", metavar="[LABEL]...", nargs=-1)
 @click.option("-d", "--delete", is_flag=True, help="Take these labels off.")
@@ -20,7 +23,9 @@ def command(run: str, labels: tuple[str, ...], delete: bool) -> int:
     view = find_run(run)
     if delete:
         if not labels:
-            raise InputError("Which labels?", fix=f"assay label {view.id} -d LABEL; it has {_listed(view)}")
+            raise InputError(
+                "Which labels?", fix=f"assay label {view.id} -d LABEL; it has {_listed(view)}"
+            )
         for label in labels:
             if label not in view.labels:
                 fix = did_you_mean(label, view.labels) or f"it has {_listed(view)}"

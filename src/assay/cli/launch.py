@@ -26,24 +26,50 @@ def launch_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 help="cpu, cuda, cuda:1, mps; several runs take those of cuda:0,1 in turn. Left out: the accelerator if"
                 " there is one.",
             ),
-            click.option("--desc", default="", help="What this run is for; the body of its README."),
-            click.option("--debug", is_flag=True, help="A line for every step, and the op that fails in backward."),
-            click.option("--pdb", is_flag=True, help="When it fails, look around there with Python's debugger."),
+            click.option(
+                "--desc", default="", help="What this run is for; the body of its README."
+            ),
+            click.option(
+                "--debug",
+                is_flag=True,
+                help="A line for every step, and the op that fails in backward.",
+            ),
+            click.option(
+                "--pdb",
+                is_flag=True,
+                help="When it fails, look around there with Python's debugger.",
+            ),
             click.option("--no-file", is_flag=True, help="Leave no record and no other file."),
             click.option(
-                "--max-steps", type=click.IntRange(min=1), metavar="N", help="Stop after that many steps at the latest."
+                "--max-steps",
+                type=click.IntRange(min=1),
+                metavar="N",
+                help="Stop after that many steps at the latest.",
             ),
             click.option(
-                "--nproc", type=click.IntRange(min=1), metavar="N", help="Train in N processes that share each batch."
+                "--nproc",
+                type=click.IntRange(min=1),
+                metavar="N",
+                help="Train in N processes that share each batch.",
             ),
             click.option(
-                "--nnodes", type=click.IntRange(min=1), default=1, metavar="N", help="The same on each of N machines."
+                "--nnodes",
+                type=click.IntRange(min=1),
+                default=1,
+                metavar="N",
+                help="The same on each of N machines.",
             ),
             click.option(
-                "--node-rank", type=click.IntRange(min=0), metavar="I", help="Which of the machines this is, from 0."
+                "--node-rank",
+                type=click.IntRange(min=0),
+                metavar="I",
+                help="Which of the machines this is, from 0.",
             ),
             click.option(
-                "--rendezvous", default="", metavar="HOST:PORT", help="Where they meet: machine 0, and a free port."
+                "--rendezvous",
+                default="",
+                metavar="HOST:PORT",
+                help="Where they meet: machine 0, and a free port.",
             ),
             click.option(
                 "--max-restarts",
@@ -63,11 +89,15 @@ def launch_of(**options: Any) -> Launch:
     """The launch that the options of `launch_options` describe."""
     from assay.compose import Launch
 
-    return Launch(**{name: given for name, given in options.items() if name != "pdb"}, command=("assay", *sys.argv[1:]))
+    return Launch(
+        **{name: given for name, given in options.items() if name != "pdb"},
+        command=("assay", *sys.argv[1:]),
+    )
 
 
 def told(result: RunResult, *, pdb: bool = False, can_resume: bool = True) -> int:
-    """Tell a person how a run ended; the exit code. With `pdb` they may look around where it failed."""
+    """Tell a person how a run ended; the exit code. With `pdb` they may look around where it
+    failed."""
     if not result.is_first and result.exception is None:
         return result.exit_code
     color = use_color(sys.stderr)
@@ -75,13 +105,23 @@ def told(result: RunResult, *, pdb: bool = False, can_resume: bool = True) -> in
     error = result.exception
     if result.status == "finished":
         values = [f"{name} {value:.4f}" for name, value in result.value.items()]
-        parts = filter(None, [f"finished {result.id}".rstrip(), f"step {result.step}", *values, result.note])
+        parts = filter(
+            None, [f"finished {result.id}".rstrip(), f"step {result.step}", *values, result.note]
+        )
         first, *rest = folded("  ".join(parts), width(sys.stderr))
-        echo("\n".join([paint("finished", "green bold", on=color) + first.removeprefix("finished"), *rest]), err=True)
+        echo(
+            "\n".join(
+                [paint("finished", "green bold", on=color) + first.removeprefix("finished"), *rest]
+            ),
+            err=True,
+        )
     elif result.status == "stopped":
         if isinstance(error, AssayError):  # what hung meanwhile
             _explain(error, color)
-        echo(f"{paint('stopped', 'yellow bold', on=color)} {result.id}  at step {result.step}", err=True)
+        echo(
+            f"{paint('stopped', 'yellow bold', on=color)} {result.id}  at step {result.step}",
+            err=True,
+        )
     else:
         _explain(error, color)
     if where:
@@ -102,7 +142,8 @@ def told_both(result: RunResult, *, pdb: bool = False) -> int:
 
 
 def told_test(result: RunResult, *, measures: bool = True, pdb: bool = False) -> int:
-    """Tell a person what a test measured, and how it ended; the exit code. `measures`: whether it was to measure."""
+    """Tell a person what a test measured, and how it ended; the exit code. `measures`: whether it
+    was to measure."""
     if result.status == "finished":
         for name, value in result.value.items():
             echo(f"{name:<20} {value:.4f}")
@@ -112,7 +153,8 @@ def told_test(result: RunResult, *, measures: bool = True, pdb: bool = False) ->
 
 
 def given(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Config files and overrides among positional arguments; InputError for what is neither, and how to write it."""
+    """Config files and overrides among positional arguments; InputError for what is neither, and
+    how to write it."""
     from assay.config import is_override
 
     files: list[str] = []
@@ -135,35 +177,67 @@ def _no_option(argument: str) -> InputError:
     name, has_value, value = argument.partition("=")
     context = click.get_current_context(silent=True)
     path = context.command_path if context is not None else "assay"
-    options = [option for parameter in context.command.params for option in parameter.opts] if context else []
+    options = (
+        [option for parameter in context.command.params for option in parameter.opts]
+        if context
+        else []
+    )
     key = next(iter(homes_of(name.lstrip("-").replace("-", "_"))), "")
-    near = "" if "." in name or key else did_you_mean(name, [each for each in options if each.startswith("-")])
-    written = f"write `{key or name.lstrip('-')}={value if has_value else '...'}`" if key or has_value else ""
+    near = (
+        ""
+        if "." in name or key
+        else did_you_mean(name, [each for each in options if each.startswith("-")])
+    )
+    written = (
+        f"write `{key or name.lstrip('-')}={value if has_value else '...'}`"
+        if key or has_value
+        else ""
+    )
     fix = " or ".join(filter(None, [near.removesuffix("?"), written])) + ("?" if near else "")
     return InputError(f"`{path}` has no option `{name}`.", fix=fix or f"`{path} --help` shows them")
 
 
 def _refuse_torn(arguments: Sequence[str], i: int) -> None:
-    """An override that the shell has torn apart at its spaces leaves pieces that look like files."""
+    """An override that the shell has torn apart at its spaces leaves pieces that look like
+    files."""
     before = next((j for j in range(i - 1, -1, -1) if "=" in arguments[j]), None)
-    if arguments[i].startswith("=") or (i + 1 < len(arguments) and arguments[i + 1].startswith("=")):
+    if arguments[i].startswith("=") or (
+        i + 1 < len(arguments) and arguments[i + 1].startswith("=")
+    ):
         start = i - 1 if arguments[i].startswith("=") else i
-        whole = "".join(arguments[max(start, 0) : start + 3 if arguments[start + 1] == "=" else start + 2])
-        raise InputError(f"`{arguments[i]}` is no config file.", fix=f"write `{whole}`, without spaces")
+        whole = "".join(
+            arguments[max(start, 0) : start + 3 if arguments[start + 1] == "=" else start + 2]
+        )
+        raise InputError(
+            f"`{arguments[i]}` is no config file.", fix=f"write `{whole}`, without spaces"
+        )
     if before is None:
         return
     opened = " ".join(arguments[before : i + 1])
     value = arguments[before].partition("=")[2]
-    is_open = any(value.count(one) > value.count(other) for one, other in ("[]", "{}", "()")) or value == ""
+    is_open = (
+        any(value.count(one) > value.count(other) for one, other in ("[]", "{}", "()"))
+        or value == ""
+    )
     if is_open:
-        end = next((k for k in range(i, len(arguments)) if arguments[k].endswith(("]", "}", ")"))), i)
+        end = next(
+            (k for k in range(i, len(arguments)) if arguments[k].endswith(("]", "}", ")"))), i
+        )
         opened = " ".join(arguments[before : end + 1])
-        fix = f"write '{opened}'" if value else f"write `{''.join(arguments[before : i + 1])}`, without spaces"
-        raise InputError(f"`{arguments[i]}` is no config file: the shell has cut `{opened}` at its spaces.", fix=fix)
+        fix = (
+            f"write '{opened}'"
+            if value
+            else f"write `{''.join(arguments[before : i + 1])}`, without spaces"
+        )
+        raise InputError(
+            f"`{arguments[i]}` is no config file: the shell has cut `{opened}` at its spaces.",
+            fix=fix,
+        )
 
 
 def _look_around(error: BaseException) -> None:
-    """Python's debugger at the line that failed; the record is complete by now, however long this takes."""
+    """Python's debugger at the line that failed; the record is complete by now, however long this
+    takes."""
     import pdb
 
     while error.__cause__ is not None:  # what was raised first knows more than what explains it

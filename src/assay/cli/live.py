@@ -29,9 +29,23 @@ _NUMBERS = 10
     help="The curves of a run, drawn in the terminal again and again while it trains; Ctrl-C leaves it alone.",
 )
 @click.argument("run")
-@click.option("-m", "--metric", metavar="NAME", help="The curve to draw large. Left out: the first loss.")
-@click.option("-i", "--image", metavar="NAME", help="The newest image of that name, as those of a weight, below it.")
-@click.option("--every", "every_s", metavar="S", type=click.FloatRange(min=0.1), default=1.0, help="Seconds between.")
+@click.option(
+    "-m", "--metric", metavar="NAME", help="The curve to draw large. Left out: the first loss."
+)
+@click.option(
+    "-i",
+    "--image",
+    metavar="NAME",
+    help="The newest image of that name, as those of a weight, below it.",
+)
+@click.option(
+    "--every",
+    "every_s",
+    metavar="S",
+    type=click.FloatRange(min=0.1),
+    default=1.0,
+    help="Seconds between.",
+)
 @click.option("--once", is_flag=True, help="Draw once. So it is where there is no terminal.")
 def command(run: str, metric: str | None, image: str | None, every_s: float, once: bool) -> int:
     view = find_run(run)
@@ -63,7 +77,11 @@ def _page(view: RunView, metric: str | None, width: int, height: int, color: boo
     status = paint(view.status, STATUS_STYLES[view.status], on=color)
     summaries = view.summaries
     step = max((each.step for each in summaries.values()), default=0)
-    at = f"epoch {summaries[EPOCH].last + 1:.0f}  step {step}" if EPOCH in summaries else f"step {step}"
+    at = (
+        f"epoch {summaries[EPOCH].last + 1:.0f}  step {step}"
+        if EPOCH in summaries
+        else f"step {step}"
+    )
     tag = visible(elided(view.tag, 30)) or "-"
     yield f"{paint(tag, 'bold', on=color)}  {view.id}  {status}  {at}  {duration(view.duration_s)}"
     if view.status != "running":
@@ -98,7 +116,9 @@ def _page(view: RunView, metric: str | None, width: int, height: int, color: boo
 
 def _epochs(epochs: Series, curve: Series, axis: str) -> str:
     """The epochs of the first and the last step, below the two."""
-    first, last = (str(each + 1) for each in epochs_at(epochs, [int(curve.steps[0]), int(curve.steps[-1])]))
+    first, last = (
+        str(each + 1) for each in epochs_at(epochs, [int(curve.steps[0]), int(curve.steps[-1])])
+    )
     return f"{'':>{axis.index('└') + 1}}epoch {first}".ljust(len(axis) - len(last)) + last
 
 

@@ -39,16 +39,32 @@ _MOST_BYTES = 64 << 20
 @click.command(name="log", help="What a run logged, or its events: what happened when.")
 @click.argument("run")
 @click.option("-f", "--follow", is_flag=True, help="Go on until the run ends.")
-@click.option("--events", is_flag=True, help="Its events instead: started, evaluated, saved, warned, changed, ended.")
-@click.option("--json", "as_json", is_flag=True, help="Its metrics instead, or its events: one JSON object a line.")
-@click.option("--csv", "as_csv", is_flag=True, help="Its metrics instead, as a table: one column each.")
-@click.option("-n", "--lines", metavar="N", type=click.IntRange(min=0), help="Only the last N lines.")
-def command(run: str, follow: bool, events: bool, as_json: bool, as_csv: bool, lines: int | None) -> int:
+@click.option(
+    "--events",
+    is_flag=True,
+    help="Its events instead: started, evaluated, saved, warned, changed, ended.",
+)
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Its metrics instead, or its events: one JSON object a line.",
+)
+@click.option(
+    "--csv", "as_csv", is_flag=True, help="Its metrics instead, as a table: one column each."
+)
+@click.option(
+    "-n", "--lines", metavar="N", type=click.IntRange(min=0), help="Only the last N lines."
+)
+def command(
+    run: str, follow: bool, events: bool, as_json: bool, as_csv: bool, lines: int | None
+) -> int:
     view = find_run(run)
     if as_csv:
         if follow or events or as_json:
             raise InputError(
-                "--csv stands alone: a table has all its columns from the start.", fix="leave the others out"
+                "--csv stands alone: a table has all its columns from the start.",
+                fix="leave the others out",
             )
         return _table(view, lines)
     source = _source(view, events, as_json)
@@ -114,7 +130,10 @@ class _Text:
         self._offset += whole
         if not whole:
             return []
-        return [visible(line) for line in data[:whole].decode("utf-8", "replace").removesuffix("\n").split("\n")]
+        return [
+            visible(line)
+            for line in data[:whole].decode("utf-8", "replace").removesuffix("\n").split("\n")
+        ]
 
 
 class _Events:
@@ -136,7 +155,8 @@ class _Events:
 
 
 class _Rows:
-    """What was logged and not given yet: step, time, and the value of each metric, an object a line."""
+    """What was logged and not given yet: step, time, and the value of each metric, an object a
+    line."""
 
     def __init__(self, view: RunView) -> None:
         self._view = view
@@ -146,10 +166,14 @@ class _Rows:
         from assay.query.rows import logged_rows
 
         rows = list(logged_rows(self._view))
-        # Of a run that was resumed meanwhile from an earlier step there are fewer: it goes on behind those.
+        # Of a run that was resumed meanwhile from an earlier step there are fewer: it goes on
+        # behind those.
         fresh = rows[self._given :]
         self._given = len(rows)
-        return [dumps({"step": row.step, "time": row.time_ns / 1e9, "metrics": row.values}) for row in fresh]
+        return [
+            dumps({"step": row.step, "time": row.time_ns / 1e9, "metrics": row.values})
+            for row in fresh
+        ]
 
 
 def _event_object(event: Timed) -> list[str]:
@@ -172,7 +196,9 @@ def _in_words(fact: RunFact) -> tuple[str, str]:
             return "started", f"attempt {attempt}{from_where}"
         case Evaluated(split=split, step=step, metrics=metrics, partial=partial):
             values = ", ".join(f"{name} {number(value)}" for name, value in metrics.items())
-            return "evaluated", f"{split} at step {step}: {values}" + (f" ({partial})" if partial else "")
+            return "evaluated", f"{split} at step {step}: {values}" + (
+                f" ({partial})" if partial else ""
+            )
         case Saved(name=name, kind=kind, size_bytes=size_bytes, seconds=seconds, best=best):
             words = [
                 kind,

@@ -27,12 +27,28 @@ _LESS_NEEDED = ("tag", "best", "project", "kind", "age", "duration")
     assay ls 'valid/loss < 0.3 and model.hidden == 64 and age < 7d'""",
 )
 @click.argument("expr", nargs=-1)
-@click.option("--grep", metavar="WORDS", default="", help="Only runs with these words in tag, notes or README.")
+@click.option(
+    "--grep",
+    metavar="WORDS",
+    default="",
+    help="Only runs with these words in tag, notes or README.",
+)
 @click.option("--sort", metavar="K", default="", help="Sort by a column; -K for the largest first.")
-@click.option("--columns", metavar="K,..", default="", help="Columns to show: valid/acc.max, optimizer.lr, note, ...")
+@click.option(
+    "--columns",
+    metavar="K,..",
+    default="",
+    help="Columns to show: valid/acc.max, optimizer.lr, note, ...",
+)
 @click.option("--diff", is_flag=True, help="A column for each key of the configs that differs.")
-@click.option("--view", metavar="NAME", default="", help="As a view that was saved in `assay ui` shows them.")
-@click.option("--group", is_flag=True, help="One line for runs that differ in the seed alone: mean ± deviation.")
+@click.option(
+    "--view", metavar="NAME", default="", help="As a view that was saved in `assay ui` shows them."
+)
+@click.option(
+    "--group",
+    is_flag=True,
+    help="One line for runs that differ in the seed alone: mean ± deviation.",
+)
 @click.option("-n", "--limit", metavar="N", type=click.IntRange(min=1), help="Only the first N.")
 @click.option("--tests", is_flag=True, help="Test runs too.")
 @click.option("--archived", is_flag=True, help="Archived runs too.")
@@ -75,7 +91,10 @@ def command(
         table, left_out = _fitting(table, differing or ([] if columns else _LESS_NEEDED))
         _print(table)
         if diff and left_out:
-            echo(f"... and {len(left_out)} more keys that differ: --csv and --json have them all", err=True)
+            echo(
+                f"... and {len(left_out)} more keys that differ: --csv and --json have them all",
+                err=True,
+            )
         elif left_out:
             echo(f"... too narrow for: {', '.join(left_out)}", err=True)
     else:
@@ -84,7 +103,12 @@ def command(
 
 
 def _of_view(
-    view: str, homes: Sequence[Project], asked: dict[str, Any], names: list[str], sort: str, group: bool
+    view: str,
+    homes: Sequence[Project],
+    asked: dict[str, Any],
+    names: list[str],
+    sort: str,
+    group: bool,
 ) -> tuple[list[str], str, bool]:
     """Take from a saved view what the command does not say itself."""
     from assay.store.views import read_view
@@ -111,7 +135,8 @@ def _differing(homes: list[Project], asked: dict[str, Any]) -> list[str]:
 
 
 def _fitting(table: Table, dropped: Sequence[str]) -> tuple[Table, list[str]]:
-    """Return the table with as many of its columns as the terminal has room for, and those left out.
+    """Return the table with as many of its columns as the terminal has room for, and those left
+    out.
 
     Of `dropped`, the last is left out first. A number that is cut reads as another one, so none is.
     """
@@ -121,17 +146,24 @@ def _fitting(table: Table, dropped: Sequence[str]) -> tuple[Table, list[str]]:
     while limit is not None and kept and max(map(cell_count, table.text(width=limit))) > limit:
         last = kept.pop()
         left_out.append(last)
-        table = replace(table, columns=tuple(column for column in table.columns if column.name != last))
+        table = replace(
+            table, columns=tuple(column for column in table.columns if column.name != last)
+        )
     return table, left_out
 
 
 def _refuse_with_group(**given: bool) -> None:
     for name, is_given in given.items():
         if is_given:
-            raise InputError(f"--group and --{name} do not go together.", fix="--group takes --columns and --json")
+            raise InputError(
+                f"--group and --{name} do not go together.",
+                fix="--group takes --columns and --json",
+            )
 
 
-def _print_groups(homes: list[Project], names: list[str], limit: int | None, as_json: bool, asked: Any) -> int:
+def _print_groups(
+    homes: list[Project], names: list[str], limit: int | None, as_json: bool, asked: Any
+) -> int:
     from assay.query.groups import GroupTable, grouped
 
     table = grouped(find_runs(homes, **asked), names)
@@ -154,7 +186,10 @@ def _print(table: Table) -> None:
         if row is None:
             line = paint(line, "dim", on=color)
         elif color and at == 0:
-            line = paint(row.status, STATUS_STYLES.get(row.status, ""), on=True) + line[len(row.status) :]
+            line = (
+                paint(row.status, STATUS_STYLES.get(row.status, ""), on=True)
+                + line[len(row.status) :]
+            )
         out.append(line)
     out += [f"{row.id}: {visible(row.written.reason)}" for row in table.rows if row.is_unsaved]
     echo("\n".join(out))

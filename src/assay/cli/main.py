@@ -49,7 +49,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "bench": ("assay.cli.bench", "Measure how fast the data of a config is loaded."),
     "replay": ("assay.cli.replay", "Train a recorded run again, and compare the bits."),
     "diverge": ("assay.cli.diverge", "First step, module and operation in which two runs differ."),
-    "verify-resume": ("assay.cli.verify_resume", "Kill and resume a config's run, and compare the bits."),
+    "verify-resume": (
+        "assay.cli.verify_resume",
+        "Kill and resume a config's run, and compare the bits.",
+    ),
     "summary": ("assay.cli.summary", "The layers of a model: shapes, parameters, operations."),
     "graph": ("assay.cli.graph", "How one batch goes through a step, stage by stage."),
     "events": ("assay.cli.events", "Who listens to what while a config runs, in order."),
@@ -123,7 +126,9 @@ class Commands(click.Group):
             formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
         with formatter.section("Code"):
             names = ", ".join(RUNS_CODE)
-            formatter.write_text(f"Your code runs with {names}; see their --help. All else reads data only.")
+            formatter.write_text(
+                f"Your code runs with {names}; see their --help. All else reads data only."
+            )
 
 
 def _print_version(ctx: click.Context, _parameter: click.Parameter, asked: bool) -> None:
@@ -151,7 +156,8 @@ def commands() -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code: 0 fine, 1 failed or different, 2 wrong input, 130 interrupted."""
+    """Run one command and return its exit code: 0 fine, 1 failed or different, 2 wrong input, 130
+    interrupted."""
     args = list(sys.argv[1:] if argv is None else argv) or ["--help"]
     try:
         code = _run(args)
@@ -251,24 +257,40 @@ def _in_our_words(error: click.UsageError) -> InputError:
     path = error.ctx.command_path if error.ctx is not None else "assay"
     how = f"`{path} --help` shows how"
     group = error.ctx.command if error.ctx is not None else None
-    if isinstance(group, click.Group) and (found := re.fullmatch(r"No such command '(.*)'\.", error.message)):
-        fix = did_you_mean(found[1], group.commands) or f"the commands are {', '.join(group.commands)}"
+    if isinstance(group, click.Group) and (
+        found := re.fullmatch(r"No such command '(.*)'\.", error.message)
+    ):
+        fix = (
+            did_you_mean(found[1], group.commands)
+            or f"the commands are {', '.join(group.commands)}"
+        )
         return InputError(f"`{path}` has no command `{found[1]}`.", fix=fix)
     match error:
         case click.NoSuchOption(option_name=name, possibilities=near):
-            return InputError(f"`{path}` has no option `{name}`.", fix=f"did you mean `{near[0]}`?" if near else how)
+            return InputError(
+                f"`{path}` has no option `{name}`.",
+                fix=f"did you mean `{near[0]}`?" if near else how,
+            )
         case click.MissingParameter(param=click.Parameter() as parameter):
             what = parameter.human_readable_name.removesuffix("...")
             kind = "argument" if isinstance(parameter, click.Argument) else "option"
             return InputError(f"`{path}` needs the {kind} {what}.", fix=how)
         case click.BadParameter(param=click.Option(type=click.IntRange() as kind) as option):
             given = error.message.partition(" is not ")[0]
-            limit = f"from {kind.min} to {kind.max}" if kind.max is not None else f"of at least {kind.min}"
-            return InputError(f"`{path}`: {option.opts[0]} must be a whole number {limit}, not {given}.")
+            limit = (
+                f"from {kind.min} to {kind.max}"
+                if kind.max is not None
+                else f"of at least {kind.min}"
+            )
+            return InputError(
+                f"`{path}`: {option.opts[0]} must be a whole number {limit}, not {given}."
+            )
         case click.BadParameter(param=click.Option() as option):
             return InputError(f"`{path}`, {option.opts[0]}: {_sentence(error.message)}", fix=how)
         case click.BadParameter(param=click.Parameter() as parameter):
-            return InputError(f"`{path}`, {parameter.human_readable_name}: {_sentence(error.message)}", fix=how)
+            return InputError(
+                f"`{path}`, {parameter.human_readable_name}: {_sentence(error.message)}", fix=how
+            )
         case _:
             return InputError(f"`{path}`: {_sentence(error.format_message())}", fix=how)
 
@@ -279,7 +301,8 @@ def _sentence(text: str) -> str:
 
 
 def _report(error: BaseException) -> None:
-    """A fault: the part of the traceback that can help somebody, and where to take it if it is not in their code."""
+    """A fault: the part of the traceback that can help somebody, and where to take it if it is not
+    in their code."""
     import platform
     import traceback
 

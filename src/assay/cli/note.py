@@ -12,7 +12,10 @@ from assay.query.words import moment
 from assay.record import edits
 
 
-@click.command(name="note", help="Add a note to a run; without TEXT show those that it has. None is ever replaced.")
+@click.command(
+    name="note",
+    help="Add a note to a run; without TEXT show those that it has. None is ever replaced.",
+)
 @click.argument("run")
 @click.argument("text", nargs=-1)
 def command(run: str, text: tuple[str, ...]) -> int:

@@ -16,7 +16,8 @@ from assay.store.packing import SUFFIX, pack
 
 
 @click.command(
-    name="pack", help="Put a run into one file, with its code and checkpoints: to keep elsewhere, or to give away."
+    name="pack",
+    help="Put a run into one file, with its code and checkpoints: to keep elsewhere, or to give away.",
 )
 @click.argument("run")
 @click.option("--to", metavar="FILE", help=f"Left out: the name of its folder with {SUFFIX}, here.")
@@ -26,7 +27,9 @@ def command(run: str, to: str | None) -> int:
     if path.is_dir():
         path /= f"{view.path.absolute().name}{SUFFIX}"
     found = pack(view.folder, code_store(view), path)
-    echo(f"packed: {os.fspath(path)}  {size(path.stat().st_size)}, {count(len(found.files), 'file')}")
+    echo(
+        f"packed: {os.fspath(path)}  {size(path.stat().st_size)}, {count(len(found.files), 'file')}"
+    )
     if not any(name.startswith("code/") for name in found.files):
         echo("Its code is not in it: none was kept, or it is not here.", err=True)
     return 0

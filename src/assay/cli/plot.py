@@ -25,7 +25,9 @@ from assay.query.find import find_run
     required=True,
     help="What is drawn; may be repeated. `loss` is train/loss and valid/loss.",
 )
-@click.option("-o", "--to", metavar="FILE", required=True, help="The file to write: .pdf, .png or .svg.")
+@click.option(
+    "-o", "--to", metavar="FILE", required=True, help="The file to write: .pdf, .png or .svg."
+)
 @click.option("--title", default="", help="What stands above.")
 @click.option("--log", is_flag=True, help="A logarithmic axis of values.")
 def command(runs: tuple[str, ...], metric: tuple[str, ...], to: str, title: str, log: bool) -> int:

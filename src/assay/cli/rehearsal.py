@@ -86,7 +86,9 @@ def layout_overrides(layout: str | None) -> list[str]:
             fix = did_you_mean(axis, PARALLEL_AXES) or f"axes are {', '.join(PARALLEL_AXES)}"
             raise InputError(f"--layout: {axis!r} is no axis.", fix=fix)
         if not count.isdecimal() or not int(count):
-            raise InputError(f"--layout: {part.strip()!r} has no size.", fix="--layout data=8,tensor=4")
+            raise InputError(
+                f"--layout: {part.strip()!r} has no size.", fix="--layout data=8,tensor=4"
+            )
         sizes[axis] = count
     return [f"parallel.{axis}={count}" for axis, count in sizes.items()]
 
@@ -105,13 +107,17 @@ def rehearse_first(configs: Sequence[Config], launch: Launch) -> int:
     return 0
 
 
-def rehearse_one(command: str, files: Sequence[str], overrides: Sequence[str]) -> tuple[Rehearsal, int]:
+def rehearse_one(
+    command: str, files: Sequence[str], overrides: Sequence[str]
+) -> tuple[Rehearsal, int]:
     """Rehearse the one config that a command was given; the report and the exit code.
 
     What ends a step is printed: the report then is about the part before it.
     """
     if len(files) != 1:
-        raise InputError(f"`assay {command}` looks at one config.", fix=f"assay {command} digits.toml")
+        raise InputError(
+            f"`assay {command}` looks at one config.", fix=f"assay {command} digits.toml"
+        )
     from assay.compose.rehearsal import Wanted, rehearse
     from assay.config import open_config
 

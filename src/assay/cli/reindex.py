@@ -13,7 +13,10 @@ from assay.query.words import duration
 from assay.store.index import reindex
 
 
-@click.command(name="reindex", help="Make the index anew from the run folders. It is a cache: this loses nothing.")
+@click.command(
+    name="reindex",
+    help="Make the index anew from the run folders. It is a cache: this loses nothing.",
+)
 @click.option("--all-projects", is_flag=True, help="That of every project that you have.")
 def command(all_projects: bool) -> int:
     for project in place.all_projects() if all_projects else [place.project_here()]:

@@ -19,16 +19,29 @@ from assay.core.terminal import folded
     " for not equal, 2 for what cannot be done again.",
 )
 @click.argument("run", metavar="RUN[@CKPT]")
-@click.option("--steps", metavar="A:B", default="", help="Only after A, which is 0 or has a checkpoint, up to B.")
 @click.option(
-    "--force", is_flag=True, help="Even with another torch, device or number of threads than then, or a damaged record."
+    "--steps",
+    metavar="A:B",
+    default="",
+    help="Only after A, which is 0 or has a checkpoint, up to B.",
+)
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Even with another torch, device or number of threads than then, or a damaged record.",
 )
 @trust_option
 def command(run: str, steps: str, force: bool, trust: bool) -> int:
     from assay.compose import replay
     from assay.compose.comparing import shown
 
-    done = replay(run, steps=steps, force=force, trust=permission(trust), tell=lambda line: echo(line, err=True))
+    done = replay(
+        run,
+        steps=steps,
+        force=force,
+        trust=permission(trust),
+        tell=lambda line: echo(line, err=True),
+    )
     verdict, color = done.verdict, use_color(sys.stdout)
     for line in shown(done.compared):
         for part in folded(line, width(sys.stdout)):
@@ -40,7 +53,9 @@ def command(run: str, steps: str, force: bool, trust: bool) -> int:
     first = verdict.difference
     assert first is not None
     values = f" ({first.left} and {first.right})" if first.left else ""
-    echo(f"{paint('not equal', 'red bold', on=color)}: first at step {first.step}, {first.name}{values}")
+    echo(
+        f"{paint('not equal', 'red bold', on=color)}: first at step {first.step}, {first.name}{values}"
+    )
     for name, (was, now) in verdict.changed_inputs.items():
         echo(f"not as it was: {name}  {was} -> {now}")
     if done.kept is not None:

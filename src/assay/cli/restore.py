@@ -39,7 +39,9 @@ def command(run: str, to: str | None, force: bool) -> int:
         tree = read_tree(store, view.code.snapshot)
     except KeyError:
         what = f"The code of {view.id} is not here: its folder was copied without its project's code store."
-        raise RecordError(what, where=str(view.path), fix="`assay pack` takes the code along") from None
+        raise RecordError(
+            what, where=str(view.path), fix="`assay pack` takes the code along"
+        ) from None
     folder = Path(to or f"restored-{view.id}")
     aside = make_room(folder, force=force)
     if aside is not None:
@@ -61,9 +63,14 @@ def command(run: str, to: str | None, force: bool) -> int:
 
 
 def _run_again(view: RunView, folder: Path) -> list[str]:
-    """Put the resolved config, overrides included, where its modules are found; the command that trains it."""
+    """Put the resolved config, overrides included, where its modules are found; the command that
+    trains it."""
     root = Path(view.file.project)
-    kept = [Path(each) for attempt in reversed(view.file.attempts) for each in attempt.launch.get("user_dirs", ())]
+    kept = [
+        Path(each)
+        for attempt in reversed(view.file.attempts)
+        for each in attempt.launch.get("user_dirs", ())
+    ]
     given = Path(view.file.config_path).parent
     # The config of a run that was trained again lay in that run's folder, where no modules are.
     home = kept[0] if kept and id_of_folder(given.name) is not None else given
@@ -72,5 +79,7 @@ def _run_again(view: RunView, folder: Path) -> list[str]:
     beside.mkdir(parents=True, exist_ok=True)
     write_atomic(config, view.config_text.encode("utf-8", "surrogateescape"), durable=False)
     modules = [restored(path, root, folder) for path in kept[:1]]
-    elsewhere = [f"--user-dir={os.fspath(path)}" for path in modules if path != beside and path.is_dir()]
+    elsewhere = [
+        f"--user-dir={os.fspath(path)}" for path in modules if path != beside and path.is_dir()
+    ]
     return ["assay", "run", os.fspath(config), *elsewhere]

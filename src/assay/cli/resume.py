@@ -19,19 +19,30 @@ from assay.core.errors import InputError
 )
 @click.argument("arguments", metavar="RUN[@CKPT] [KEY=VALUE ...]", nargs=-1, type=click.UNPROCESSED)
 @launch_options
-@click.option("--take-over", is_flag=True, help="Even if another process seems to be writing this run.")
+@click.option(
+    "--take-over", is_flag=True, help="Even if another process seems to be writing this run."
+)
 @click.option("--force", is_flag=True, help="Even with another seed or other data.")
-@click.option("--no-verify", is_flag=True, help="Do not compare the checkpoint with its digests first.")
+@click.option(
+    "--no-verify", is_flag=True, help="Do not compare the checkpoint with its digests first."
+)
 @trust_option
 def command(
-    arguments: tuple[str, ...], take_over: bool, force: bool, no_verify: bool, trust: bool, **options: Any
+    arguments: tuple[str, ...],
+    take_over: bool,
+    force: bool,
+    no_verify: bool,
+    trust: bool,
+    **options: Any,
 ) -> int:
     runs, overrides = given(arguments)
     if len(runs) != 1:
         count = f", not with {len(runs)}: {', '.join(runs)}" if runs else ""
         raise InputError(f"`assay resume` goes on with one run{count}.", fix="assay resume last")
     if Path(runs[0]).is_file():
-        raise InputError(f"{runs[0]} is a file, not a run.", fix=f"assay run {runs[0]}, or assay resume last")
+        raise InputError(
+            f"{runs[0]} is a file, not a run.", fix=f"assay run {runs[0]}, or assay resume last"
+        )
     from assay.compose import resume
 
     launch = launch_of(**options)

@@ -14,7 +14,9 @@ from assay.store.layout import RunFolder
 from assay.store.trash import bring_back, remove, removed
 
 
-@click.command(name="rm", help="Remove runs. Their files stay until `assay gc`; --undo brings them back.")
+@click.command(
+    name="rm", help="Remove runs. Their files stay until `assay gc`; --undo brings them back."
+)
 @click.argument("runs", metavar="RUN...", nargs=-1, required=True)
 @click.option("--undo", is_flag=True, help="Bring back runs that were removed, by id.")
 def command(runs: tuple[str, ...], undo: bool) -> int:
@@ -34,9 +36,15 @@ def command(runs: tuple[str, ...], undo: bool) -> int:
 def _removed(address: str) -> RunFolder:
     project = project_here()
     gone = removed(project)
-    found = [folder for folder in gone if folder.id.startswith(address) or address == folder.path.name]
+    found = [
+        folder for folder in gone if folder.id.startswith(address) or address == folder.path.name
+    ]
     if len(found) == 1:
         return found[0]
     ids = ", ".join(id_of_folder(folder.path.name) or "" for folder in found or gone)
-    what = f"`{address}` is the beginning of several ids." if found else f"No removed run is called `{address}`."
+    what = (
+        f"`{address}` is the beginning of several ids."
+        if found
+        else f"No removed run is called `{address}`."
+    )
     raise InputError(what, where=str(project.runs_dir), fix=f"there are {ids}" if ids else "")

@@ -34,8 +34,15 @@ FAST = ["evaluate.every=10 steps", "evaluate.limit=2", "checkpoint.every=10 step
 )
 @click.argument("arguments", metavar="CONFIG... [KEY=VALUE ...]", nargs=-1, type=click.UNPROCESSED)
 @launch_options
-@click.option("--variant", "variants", multiple=True, help="A variant of the file, or all of them; may be repeated.")
-@click.option("--no-sweep", is_flag=True, help="Leave the sweep of the file aside: run its base once.")
+@click.option(
+    "--variant",
+    "variants",
+    multiple=True,
+    help="A variant of the file, or all of them; may be repeated.",
+)
+@click.option(
+    "--no-sweep", is_flag=True, help="Leave the sweep of the file aside: run its base once."
+)
 @click.option(
     "--user-dir",
     "user_dirs",
@@ -43,19 +50,42 @@ FAST = ["evaluate.every=10 steps", "evaluate.limit=2", "checkpoint.every=10 step
     multiple=True,
     help="Where your modules are; may be repeated. Left out: beside the config, then src/.",
 )
-@click.option("--from", "weights_from", metavar="RUN[@CKPT]|FILE", default="", help="Begin with these weights.")
+@click.option(
+    "--from",
+    "weights_from",
+    metavar="RUN[@CKPT]|FILE",
+    default="",
+    help="Begin with these weights.",
+)
 @click.option(
     "--resume",
     "resumed",
     type=click.Choice(["auto"]),
     help="auto: go on with the newest run of this config and tag that did not finish, if there is one.",
 )
-@click.option("--rehearse", is_flag=True, help="First try one step without its memory: see assay check --rehearse.")
+@click.option(
+    "--rehearse",
+    is_flag=True,
+    help="First try one step without its memory: see assay check --rehearse.",
+)
 @click.option("--tag", help="Instead of the config's tag.")
-@click.option("--seed", type=click.IntRange(min=0), metavar="N", help="Instead of the config's seed.")
-@click.option("--fast-dev-run", "fast", is_flag=True, help="20 steps with all that a run does on the way: a trial.")
-@click.option("--then-test", is_flag=True, help="Test each run when it has finished, in a record of its own.")
-@click.option("--edit-test", metavar="TARGET", help="A function of yours that changes the config of that test.")
+@click.option(
+    "--seed", type=click.IntRange(min=0), metavar="N", help="Instead of the config's seed."
+)
+@click.option(
+    "--fast-dev-run",
+    "fast",
+    is_flag=True,
+    help="20 steps with all that a run does on the way: a trial.",
+)
+@click.option(
+    "--then-test", is_flag=True, help="Test each run when it has finished, in a record of its own."
+)
+@click.option(
+    "--edit-test",
+    metavar="TARGET",
+    help="A function of yours that changes the config of that test.",
+)
 def command(
     arguments: tuple[str, ...],
     variants: tuple[str, ...],
@@ -86,13 +116,16 @@ def command(
         _refuse_run(file)
     opened = [open_config(file, overrides, user_dir=user_dirs or None) for file in files]
     made = [expand(config, variants, sweep=not no_sweep) for config in opened]
-    # All shapes first: a typo in the last config must not come to light after a night of training the others.
+    # All shapes first: a typo in the last config must not come to light after a night of training
+    # the others.
     _refuse([problem for configs in made for problem in told_once(configs, problems_of_shape)])
     if edit_test is not None and not then_test:
         raise InputError("`--edit-test` changes the config of a test.", fix="give --then-test, too")
     launch = launch_of(**options)
     if resumed is not None and (then_test or sum(map(len, made)) > 1):
-        raise InputError("`--resume auto` goes on with one run.", fix="give one config, and no --then-test")
+        raise InputError(
+            "`--resume auto` goes on with one run.", fix="give one config, and no --then-test"
+        )
     if len(launch.devices()) > 1:
         _check_devices(launch.devices())
     if rehearse:
@@ -105,13 +138,17 @@ def command(
         return _series(made, launch, pdb=options["pdb"], then_test=then_test, edit_test=edit_test)
     config = made[0][0]
     if resumed is not None:
-        return told(resume_or_train(config, launch, tell=lambda line: echo(line, err=True)), pdb=options["pdb"])
+        return told(
+            resume_or_train(config, launch, tell=lambda line: echo(line, err=True)),
+            pdb=options["pdb"],
+        )
     result = train_and_test(config, launch, edit=edit_test) if then_test else train(config, launch)
     return told_both(result, pdb=options["pdb"])
 
 
 def _check_devices(names: Sequence[str]) -> None:
-    """All of them at once: the last one must not turn out to be missing after a night on the others."""
+    """All of them at once: the last one must not turn out to be missing after a night on the
+    others."""
     from assay.compose import check_device
 
     for name in names:
@@ -119,7 +156,8 @@ def _check_devices(names: Sequence[str]) -> None:
 
 
 def _refuse_run(name: str) -> None:
-    """InputError for a run where a config belongs; anything else that is no file is told when it is opened."""
+    """InputError for a run where a config belongs; anything else that is no file is told when it is
+    opened."""
     if Path(name).exists() or "." in name:
         return
     from assay.query.find import find
@@ -133,18 +171,33 @@ def _refuse_run(name: str) -> None:
     raise InputError(f"`{name}` is a run, not a config file.", fix=fix)
 
 
-def _series(made: Sequence[Sequence[Config]], launch: Any, *, pdb: bool, then_test: bool, edit_test: str | None) -> int:
+def _series(
+    made: Sequence[Sequence[Config]],
+    launch: Any,
+    *,
+    pdb: bool,
+    then_test: bool,
+    edit_test: str | None,
+) -> int:
     from assay.compose import Examiner, train_each
     from assay.config.expansion import told_once
 
     examiner = Examiner()
-    _refuse([problem for configs in made for problem in told_once(configs, lambda c: examiner.examined(c).problems)])
+    _refuse(
+        [
+            problem
+            for configs in made
+            for problem in told_once(configs, lambda c: examiner.examined(c).problems)
+        ]
+    )
     configs = [config for same_file in made for config in same_file]
     color = use_color(sys.stderr)
     echo(f"{len(configs)} runs, one after another", err=True)
     rows: list[tuple[str, str, str, str]] = []
     code = 0
-    results = train_each(configs, launch, then_test=then_test, edit_test=edit_test, records_all=True)
+    results = train_each(
+        configs, launch, then_test=then_test, edit_test=edit_test, records_all=True
+    )
     for i, config in enumerate(configs, 1):
         echo(f"\n{paint(f'[{i}/{len(configs)}]', 'bold', on=color)} {_title(config)}", err=True)
         result = next(results)
@@ -157,7 +210,10 @@ def _series(made: Sequence[Sequence[Config]], launch: Any, *, pdb: bool, then_te
             break
     echo("", err=True)
     for line, status in _table(rows, width(sys.stderr)):
-        echo(line.replace(status, paint(status, STATUS_STYLES.get(status, ""), on=color), 1), err=True)
+        echo(
+            line.replace(status, paint(status, STATUS_STYLES.get(status, ""), on=color), 1),
+            err=True,
+        )
     if unfinished := sum(status != "finished" for _, status, _, _ in rows):
         echo(f"\n{unfinished} of {len(rows)} did not finish", err=True)
     return code
@@ -168,17 +224,30 @@ def _outcome(result: RunResult) -> str:
     if result.exception is None:
         return "  ".join(f"{name} {value:.4f}" for name, value in result.value.items())
     first = str(result.exception).strip().split("\n", 1)[0]
-    return first if isinstance(result.exception, AssayError) else f"{type(result.exception).__name__}: {first}"
+    return (
+        first
+        if isinstance(result.exception, AssayError)
+        else f"{type(result.exception).__name__}: {first}"
+    )
 
 
-def _table(rows: Sequence[tuple[str, str, str, str]], limit: int | None) -> Iterator[tuple[str, str]]:
-    """Give aligned lines of id, status, point and outcome, each with its status; the outcome is cut."""
+def _table(
+    rows: Sequence[tuple[str, str, str, str]], limit: int | None
+) -> Iterator[tuple[str, str]]:
+    """Give aligned lines of id, status, point and outcome, each with its status; the outcome is
+    cut."""
     from assay.core.terminal import elided, visible
 
-    shown = [(run_id or "-", status, visible(point), visible(outcome)) for run_id, status, point, outcome in rows]
+    shown = [
+        (run_id or "-", status, visible(point), visible(outcome))
+        for run_id, status, point, outcome in rows
+    ]
     widths = [max(len(row[i]) for row in shown) for i in range(3)]
     for row in shown:
-        line = "  ".join(f"{cell:<{size}}" for cell, size in zip(row, widths, strict=False)) + f"  {row[3]}"
+        line = (
+            "  ".join(f"{cell:<{size}}" for cell, size in zip(row, widths, strict=False))
+            + f"  {row[3]}"
+        )
         yield elided(line.rstrip(), limit or _WIDEST), row[1]
 
 

@@ -27,8 +27,18 @@ from assay.query.place import projects_here
 from assay.query.run import RunView
 from assay.query.words import age, duration, moment, number, size
 
-_KIND_TITLES: Mapping[Kind, str] = {"trap": "Traps", "code": "Code", "bound": "Bound", "safe": "Safe"}
-_KIND_STYLES: Mapping[Kind, str] = {"trap": "red bold", "code": "yellow bold", "bound": "bold", "safe": "green bold"}
+_KIND_TITLES: Mapping[Kind, str] = {
+    "trap": "Traps",
+    "code": "Code",
+    "bound": "Bound",
+    "safe": "Safe",
+}
+_KIND_STYLES: Mapping[Kind, str] = {
+    "trap": "red bold",
+    "code": "yellow bold",
+    "bound": "bold",
+    "safe": "green bold",
+}
 _CONFIG_LINES = 40
 _METRICS = 30
 _CHECKPOINTS = 10
@@ -36,13 +46,21 @@ _CHECKPOINTS = 10
 
 @click.command(name="show", help="Everything about one run, on a page.")
 @click.argument("run")
-@click.option("--config", "only_config", is_flag=True, help="Its config and nothing else, as it was saved.")
-@click.option("--determinism", is_flag=True, help="On what its bits depend: switches, threads, versions, traps.")
+@click.option(
+    "--config", "only_config", is_flag=True, help="Its config and nothing else, as it was saved."
+)
+@click.option(
+    "--determinism",
+    is_flag=True,
+    help="On what its bits depend: switches, threads, versions, traps.",
+)
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def command(run: str, only_config: bool, determinism: bool, as_json: bool) -> int:
     view, _ = find(run)
     if only_config and determinism:
-        raise InputError("--config and --determinism are two pages.", fix="leave out one of the two")
+        raise InputError(
+            "--config and --determinism are two pages.", fix="leave out one of the two"
+        )
     if only_config:
         echo(escaped_json(view.config_text), end="")  # TOML escapes as JSON does
     elif determinism:
@@ -138,11 +156,16 @@ def _facts(view: RunView) -> Iterator[str]:
         best = view.best
         yield _fact("best", f"{visible(best.metric)} {number(best.value)} at step {best.step}")
     if view.origin:
-        yield _fact("imported", visible(", ".join(f"{key} {value}" for key, value in view.origin.items())))
+        yield _fact(
+            "imported", visible(", ".join(f"{key} {value}" for key, value in view.origin.items()))
+        )
     for key, value in view.values.items():
         if key.startswith(IMPORTED):
             continue
-        yield _fact("result", f"{visible(key)} = {visible(value if isinstance(value, str) else dumps(value))}")
+        yield _fact(
+            "result",
+            f"{visible(key)} = {visible(value if isinstance(value, str) else dumps(value))}",
+        )
     if run.attempts:
         if run.newest.command:
             yield _fact("command", visible(shlex.join(run.newest.command)))
@@ -168,7 +191,11 @@ def _environment(view: RunView) -> str:
 
 def _code(view: RunView) -> str:
     code = view.code
-    parts = [f"snapshot {code.snapshot[:12]}, {count(code.files, 'file')}" if code.snapshot else "not kept"]
+    parts = [
+        f"snapshot {code.snapshot[:12]}, {count(code.files, 'file')}"
+        if code.snapshot
+        else "not kept"
+    ]
     if code.git_commit:
         parts.append(f"git {code.git_commit[:10]}{' with changes' if code.git_dirty else ''}")
     if code.left_out:
@@ -257,7 +284,10 @@ def _config(view: RunView, color: bool) -> Iterator[str]:
 def _next(view: RunView, color: bool) -> Iterator[str]:
     run = _address(view)
     if view.error:
-        steps = [(f"assay log {run}", "what it said last"), (f"assay rm {run}", "take it out of the lists")]
+        steps = [
+            (f"assay log {run}", "what it said last"),
+            (f"assay rm {run}", "take it out of the lists"),
+        ]
         yield from ("", paint("Next", "bold", on=color))
         yield from (f"  {line:<{len(steps[0][0])}}  {why}" for line, why in steps)
         return
@@ -268,7 +298,11 @@ def _next(view: RunView, color: bool) -> Iterator[str]:
     elif view.status == "finished":
         steps = [(f"assay log {run}", "what it logged")]
         steps += [(f"assay test {run}", "evaluate it on its test data")] if view.checkpoints else []
-        steps += [(f"assay rerun {run} KEY=VALUE", "train it again, changed")] if view.file.config_path else []
+        steps += (
+            [(f"assay rerun {run} KEY=VALUE", "train it again, changed")]
+            if view.file.config_path
+            else []
+        )
     else:
         steps = [(f"assay log {run}", "what it said last")]
         steps += [(f"assay resume {run}", "go on where it was")] if view.checkpoints else []
@@ -280,7 +314,8 @@ def _next(view: RunView, color: bool) -> Iterator[str]:
 
 
 def _address(view: RunView) -> str:
-    """What commands typed here may call the run: its id, or its folder where no project here has it."""
+    """What commands typed here may call the run: its id, or its folder where no project here has
+    it."""
     folder = view.path.absolute().parent.resolve()
     is_here = any(project.runs_dir.resolve() == folder for project in projects_here())
     return view.id if is_here else shlex.quote(str(view.path))
@@ -309,7 +344,12 @@ def _short(path: Path) -> str:
 def _data(view: RunView) -> dict[str, Any]:
     """`run.json`, with what is derived and what was said later."""
     checkpoints = [
-        {"name": each.name, "path": str(each.path), "step": each.step, "kind": each.manifest and each.manifest.kind}
+        {
+            "name": each.name,
+            "path": str(each.path),
+            "step": each.step,
+            "kind": each.manifest and each.manifest.kind,
+        }
         | ({"why": each.why} if each.why else {})
         for each in view.all_checkpoints
     ]

@@ -12,14 +12,20 @@ from assay.cli.terminal import echo, echo_json
 
 
 @click.command(
-    name="summary", help="Show the layers of a model: shapes, parameters, and the FLOPs of one forward pass."
+    name="summary",
+    help="Show the layers of a model: shapes, parameters, and the FLOPs of one forward pass.",
 )
 @click.argument("arguments", metavar="CONFIG [KEY=VALUE ...]", nargs=-1, type=click.UNPROCESSED)
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def command(arguments: tuple[str, ...], as_json: bool) -> int:
     report, code = rehearse_one("summary", *given(arguments))
     flops = report.layers[0].flops if report.layers else 0
-    totals = {"params": report.parameters, "trained": report.trained, "flops": flops, "samples": report.samples}
+    totals = {
+        "params": report.parameters,
+        "trained": report.trained,
+        "flops": flops,
+        "samples": report.samples,
+    }
     if as_json:
         echo_json({"layers": [asdict(layer) for layer in report.layers], **totals})
         return code
@@ -32,7 +38,9 @@ def command(arguments: tuple[str, ...], as_json: bool) -> int:
     widths = [max(len(row[i]) for row in rows) for i in range(5)]
     for row in rows:
         left = "  ".join(f"{cell:<{width}}" for cell, width in zip(row[:3], widths, strict=False))
-        right = "  ".join(f"{cell:>{width}}" for cell, width in zip(row[3:], widths[3:], strict=True))
+        right = "  ".join(
+            f"{cell:>{width}}" for cell, width in zip(row[3:], widths[3:], strict=True)
+        )
         echo(f"{left}  {right}")
     echo(f"{report.parameters:,} parameters, {report.trained:,} trained")
     echo(f"{flops:,} FLOPs forward, of {report.samples} samples")

@@ -25,7 +25,9 @@ from assay.store.tables import Link, ResultTable, read_history, read_table, tabl
 FORMS = {".md": "markdown", ".tex": "latex", ".csv": "csv", ".json": "json"}
 
 
-@click.group(name="table", help="Read and write result tables, whose cells are texts or values of runs.")
+@click.group(
+    name="table", help="Read and write result tables, whose cells are texts or values of runs."
+)
 def command() -> None:
     pass
 
@@ -50,7 +52,9 @@ def ls() -> int:
     return 0
 
 
-@command.command(name="show", help="Show a table as it is now: stale cells are marked with what they were.")
+@command.command(
+    name="show", help="Show a table as it is now: stale cells are marked with what they were."
+)
 @click.argument("name")
 @click.option("--history", is_flag=True, help="Show its changes instead: when, who, what.")
 def show(name: str, history: bool) -> int:
@@ -60,7 +64,9 @@ def show(name: str, history: bool) -> int:
         for edit in read_history(project, name):
             place = " ".join(filter(None, [edit.row, edit.column]))
             change = f"{_plain(edit.old)} -> {_plain(edit.new)}"
-            echo(visible(f"{moment(edit.at_ns)}  {edit.who}  {edit.what} {place}  {change}".rstrip()))
+            echo(
+                visible(f"{moment(edit.at_ns)}  {edit.who}  {edit.what} {place}  {change}".rstrip())
+            )
         return 0
     found = shown(table, _catalog(project))
     echo("\n".join(_lines(found)))
@@ -90,7 +96,9 @@ def show(name: str, history: bool) -> int:
     help="The run that the value is of; several times: mean.",
 )
 @click.option("--where", metavar="EXPR", default="", help="The runs that the value is of.")
-@click.option("--best", type=click.Choice(["max", "min"]), help="Which values of the column are good.")
+@click.option(
+    "--best", type=click.Choice(["max", "min"]), help="Which values of the column are good."
+)
 def set_(
     name: str,
     row: str,
@@ -169,7 +177,9 @@ def export(name: str, file: str | None, form: str | None) -> int:
     return 0
 
 
-@command.command(name="import", help="Add the rows of a CSV file to a table, which is made when it is not there.")
+@command.command(
+    name="import", help="Add the rows of a CSV file to a table, which is made when it is not there."
+)
 @click.argument("name")
 @click.argument("file")
 def import_(name: str, file: str) -> int:
@@ -204,11 +214,15 @@ def _read(project: Project, name: str) -> ResultTable:
         return read_table(project, name)
     except FileNotFoundError:
         names = table_names(project)
-        fix = did_you_mean(name, names) or (f"there are {', '.join(names)}" if names else "there is none yet")
+        fix = did_you_mean(name, names) or (
+            f"there are {', '.join(names)}" if names else "there is none yet"
+        )
         raise InputError(f"There is no table `{name}`.", fix=fix) from None
 
 
-def _with_row(project: Project, name: str, table: ResultTable, text: str) -> tuple[ResultTable, str]:
+def _with_row(
+    project: Project, name: str, table: ResultTable, text: str
+) -> tuple[ResultTable, str]:
     """Return the table with a row of this key or first text, and its key."""
     first = table.columns[0].key if table.columns else ""
     for row in table.rows:
@@ -219,10 +233,14 @@ def _with_row(project: Project, name: str, table: ResultTable, text: str) -> tup
         first = table.columns[0].key
     table = table_edits.change(project, name, Change(what="add-row"))
     key = table.rows[-1].key
-    return table_edits.change(project, name, Change(what="cell", row=key, column=first, new=text)), key
+    return table_edits.change(
+        project, name, Change(what="cell", row=key, column=first, new=text)
+    ), key
 
 
-def _with_column(project: Project, name: str, table: ResultTable, title: str) -> tuple[ResultTable, str]:
+def _with_column(
+    project: Project, name: str, table: ResultTable, title: str
+) -> tuple[ResultTable, str]:
     for column in table.columns:
         if title in (column.key, column.title):
             return table, column.key
@@ -238,11 +256,15 @@ def _lines(found: ShownTable) -> list[str]:
         return ["The table is empty."]
     widths = [max(len(line[i]) for line in [head, *body]) for i in range(len(head))]
     rights = [
-        bool(body) and all(isinstance(row.cells[i].value, float | None) for row in found.rows) for i in range(len(head))
+        bool(body) and all(isinstance(row.cells[i].value, float | None) for row in found.rows)
+        for i in range(len(head))
     ]
     lines = []
     for line in [head, *body]:
-        cells = (cell.rjust(w) if right else cell.ljust(w) for cell, w, right in zip(line, widths, rights, strict=True))
+        cells = (
+            cell.rjust(w) if right else cell.ljust(w)
+            for cell, w, right in zip(line, widths, rights, strict=True)
+        )
         lines.append("  ".join(cells).rstrip())
     return [paint(lines[0], "dim", on=color), *lines[1:]]
 

@@ -9,7 +9,15 @@ from typing import Any, TextIO
 
 from assay.core.terminal import elided, for_terminal, style, visible
 
-_CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "blue": "34", "cyan": "36"}
+_CODES = {
+    "bold": "1",
+    "dim": "2",
+    "red": "31",
+    "green": "32",
+    "yellow": "33",
+    "blue": "34",
+    "cyan": "36",
+}
 
 STATUS_STYLES = {
     "running": "blue",
@@ -24,7 +32,8 @@ STATUS_STYLES = {
 
 
 def use_color(stream: TextIO) -> bool:
-    """Whether colours make sense there: a terminal, and nobody who asked for none (https://no-color.org)."""
+    """Whether colours make sense there: a terminal, and nobody who asked for none
+    (https://no-color.org)."""
     if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         return False
     try:
@@ -46,14 +55,16 @@ def width(stream: TextIO) -> int | None:
 
 
 def paint(text: str, styles: str, *, on: bool) -> str:
-    """Return `text` in a style such as "red bold", which `echo` shows; as it is when `on` is false."""
+    """Return `text` in a style such as "red bold", which `echo` shows; as it is when `on` is
+    false."""
     if not on or not styles:
         return text
     return style(text, ";".join(_CODES[word] for word in styles.split()))
 
 
 def echo(text: str = "", *, err: bool = False, end: str = "\n") -> None:
-    """Write lines of text to stdout or stderr. Nothing that a terminal would obey comes through but our own styles."""
+    """Write lines of text to stdout or stderr. Nothing that a terminal would obey comes through but
+    our own styles."""
     stream = sys.stderr if err else sys.stdout
     _write(stream, for_terminal(text, color=use_color(stream)) + end)
 
@@ -66,7 +77,8 @@ def echo_json(data: Any, *, indent: int | None = 1) -> None:
 
 
 def redraw(lines: Sequence[str], before: int) -> int:
-    """Write lines over the `before` lines that stand there; return how many these are. Nothing flickers."""
+    """Write lines over the `before` lines that stand there; return how many these are. Nothing
+    flickers."""
     color = use_color(sys.stdout)
     back = f"\x1b[{before}A" if before else ""
     shown = [f"{for_terminal(line, color=color)}\x1b[K\n" for line in lines]
@@ -85,5 +97,9 @@ def _write(stream: TextIO, text: str) -> None:
     try:
         stream.write(text)
     except UnicodeEncodeError:  # a terminal that knows fewer letters
-        stream.write(text.encode(stream.encoding or "ascii", "backslashreplace").decode(stream.encoding or "ascii"))
+        stream.write(
+            text.encode(stream.encoding or "ascii", "backslashreplace").decode(
+                stream.encoding or "ascii"
+            )
+        )
     stream.flush()

@@ -17,14 +17,34 @@ from assay.core.errors import InputError
     " with the weights that --from names.",
     context_settings={"ignore_unknown_options": True},
 )
-@click.argument("arguments", metavar="RUN[@CKPT]|CONFIG [KEY=VALUE ...]", nargs=-1, type=click.UNPROCESSED)
-@click.option("--from", "weights", default="", metavar="RUN[@CKPT]|PATH", help="Whose weights a CONFIG is tested with.")
-@click.option("--split", "splits", multiple=True, help="Which split; may be repeated. Left out: test, and all test_*.")
-@click.option("--infer", is_flag=True, help="Keep what the model gives for [data.infer]: no loss, no metrics.")
+@click.argument(
+    "arguments", metavar="RUN[@CKPT]|CONFIG [KEY=VALUE ...]", nargs=-1, type=click.UNPROCESSED
+)
+@click.option(
+    "--from",
+    "weights",
+    default="",
+    metavar="RUN[@CKPT]|PATH",
+    help="Whose weights a CONFIG is tested with.",
+)
+@click.option(
+    "--split",
+    "splits",
+    multiple=True,
+    help="Which split; may be repeated. Left out: test, and all test_*.",
+)
+@click.option(
+    "--infer", is_flag=True, help="Keep what the model gives for [data.infer]: no loss, no metrics."
+)
 @launch_options
 @trust_option
 def command(
-    arguments: tuple[str, ...], weights: str, splits: tuple[str, ...], infer: bool, trust: bool, **options: Any
+    arguments: tuple[str, ...],
+    weights: str,
+    splits: tuple[str, ...],
+    infer: bool,
+    trust: bool,
+    **options: Any,
 ) -> int:
     addresses, overrides = given(arguments)
     if len(addresses) != 1:

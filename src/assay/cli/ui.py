@@ -22,11 +22,21 @@ _LEAST_TOKEN = 16
     On another machine: ssh -L 7341:127.0.0.1:7341 HOST, then open the link here.""",
 )
 @click.option("--port", metavar="P", type=click.IntRange(0, 65535), help="0: any that is free.")
-@click.option("--host", metavar="ADDRESS", default="127.0.0.1", help="Beyond this machine: needs a token.")
-@click.option("--allow-host", "names", metavar="NAME", multiple=True, help="A name that a proxy calls it by.")
-@click.option("--prefix", metavar="/PATH", default="", help="What a proxy leaves in front of each path.")
-@click.option("--token-file", metavar="FILE", help=f"A file with a lasting token; so does {TOKEN_VARIABLE}.")
-@click.option("--read-only", "is_read_only", is_flag=True, help="Nothing can be changed from the page.")
+@click.option(
+    "--host", metavar="ADDRESS", default="127.0.0.1", help="Beyond this machine: needs a token."
+)
+@click.option(
+    "--allow-host", "names", metavar="NAME", multiple=True, help="A name that a proxy calls it by."
+)
+@click.option(
+    "--prefix", metavar="/PATH", default="", help="What a proxy leaves in front of each path."
+)
+@click.option(
+    "--token-file", metavar="FILE", help=f"A file with a lasting token; so does {TOKEN_VARIABLE}."
+)
+@click.option(
+    "--read-only", "is_read_only", is_flag=True, help="Nothing can be changed from the page."
+)
 def command(
     port: int | None,
     host: str,
@@ -68,7 +78,8 @@ def _say(event: str, text: str) -> None:
 
 
 def _token(file: str | None) -> str:
-    """Return the token that the user chose, never from the command line, which every user of a machine can read."""
+    """Return the token that the user chose, never from the command line, which every user of a
+    machine can read."""
     token = os.environ.get(TOKEN_VARIABLE, "")
     if file is not None:
         try:
@@ -83,5 +94,7 @@ def _token(file: str | None) -> str:
 
 def _prefix(text: str) -> str:
     if text and not text.startswith("/"):
-        raise InputError(f"A prefix begins with a slash, `{text}` does not.", fix=f"--prefix /{text}")
+        raise InputError(
+            f"A prefix begins with a slash, `{text}` does not.", fix=f"--prefix /{text}"
+        )
     return text.rstrip("/")

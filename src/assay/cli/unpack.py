@@ -16,7 +16,10 @@ from assay.store.layout import open_project
 from assay.store.packing import check, unpack
 
 
-@click.command(name="unpack", help="Take a packed run into this project. Every file is compared with its digest first.")
+@click.command(
+    name="unpack",
+    help="Take a packed run into this project. Every file is compared with its digest first.",
+)
 @click.argument("file")
 @click.option("--check", "only_check", is_flag=True, help="Only compare; write nothing.")
 def command(file: str, only_check: bool) -> int:

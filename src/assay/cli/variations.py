@@ -8,7 +8,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from assay.cli.terminal import paint
-from assay.config import Config, Node, Table, changed_keys, config_hash, expand, plain, seedless_hash
+from assay.config import (
+    Config,
+    Node,
+    Table,
+    changed_keys,
+    config_hash,
+    expand,
+    plain,
+    seedless_hash,
+)
 from assay.config.sweep import sweep_of
 from assay.config.variants import ALL, variants_of
 from assay.core.plain import dumps
@@ -25,7 +34,8 @@ Hashed = Callable[[Config], Table | None]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One config: what it is called, its hashes ("" when its targets were not looked at), the keys it changes."""
+    """One config: what it is called, its hashes ("" when its targets were not looked at), the keys
+    it changes."""
 
     config: Config
     name: str
@@ -71,7 +81,8 @@ def as_json(found: Sequence[Row]) -> list[dict[str, Any]]:
 
 
 def lines(found: Sequence[Row], file: str, *, color: bool) -> Iterator[str]:
-    """One block for each config: its name and hash, and what it changes; at most 80 columns wide."""
+    """One block for each config: its name and hash, and what it changes; at most 80 columns
+    wide."""
     wide = min(max(len(row.name) for row in found), _NAME_WIDTH)
     for row in found:
         name = elided(row.name, wide).ljust(wide)
@@ -99,7 +110,9 @@ def _row(base: Config, config: Config, tree: Table | None) -> Row:
     if config.point:
         changes = tuple((key, None, node) for key, node in config.assigned)
     else:
-        changes = tuple((one.key, one.before, one.after) for one in changed_keys(base.root, config.root))
+        changes = tuple(
+            (one.key, one.before, one.after) for one in changed_keys(base.root, config.root)
+        )
     return Row(
         config=config,
         name=config.name or "base",

@@ -25,12 +25,25 @@ if TYPE_CHECKING:
     context_settings={"ignore_unknown_options": True},
 )
 @click.argument("arguments", metavar="CONFIG [KEY=VALUE ...]", nargs=-1, type=click.UNPROCESSED)
-@click.option("--kills", type=click.IntRange(min=1), default=3, metavar="N", help="How often it is killed; 3.")
-@click.option("--kill-seed", type=click.IntRange(min=0), metavar="N", help="Kill where another time did.")
+@click.option(
+    "--kills", type=click.IntRange(min=1), default=3, metavar="N", help="How often it is killed; 3."
+)
+@click.option(
+    "--kill-seed", type=click.IntRange(min=0), metavar="N", help="Kill where another time did."
+)
 @click.option("--variant", "variants", multiple=True, help="A variant of the file.")
-@click.option("--user-dir", type=click.Path(), help="Where your modules are. Left out: beside the config, then src/.")
+@click.option(
+    "--user-dir",
+    type=click.Path(),
+    help="Where your modules are. Left out: beside the config, then src/.",
+)
 @click.option("--device", help="cpu, cuda, cuda:1, mps. Left out: the accelerator if there is one.")
-@click.option("--max-steps", type=click.IntRange(min=2), metavar="N", help="Stop after that many steps at the latest.")
+@click.option(
+    "--max-steps",
+    type=click.IntRange(min=2),
+    metavar="N",
+    help="Stop after that many steps at the latest.",
+)
 def command(
     arguments: tuple[str, ...],
     kills: int,
@@ -42,7 +55,10 @@ def command(
 ) -> int:
     files, overrides = given(arguments)
     if len(files) != 1:
-        raise InputError("`assay verify-resume` tries one config.", fix="assay verify-resume digits.toml --kills 5")
+        raise InputError(
+            "`assay verify-resume` tries one config.",
+            fix="assay verify-resume digits.toml --kills 5",
+        )
     from assay.compose import Launch, verify_resume
     from assay.compose.comparing import shown
     from assay.compose.verify_resume import runs_of
@@ -54,7 +70,9 @@ def command(
     seed = secrets.randbelow(10**6) if kill_seed is None else kill_seed
     echo(f"kills: {kills}, drawn with --kill-seed {seed}", err=True)
     launch = Launch(device=device, max_steps=max_steps)
-    check = verify_resume(configs[0], launch, kills=kills, seed=seed, tell=lambda line: echo(line, err=True))
+    check = verify_resume(
+        configs[0], launch, kills=kills, seed=seed, tell=lambda line: echo(line, err=True)
+    )
     for line in shown(check.compared):
         for part in folded(line, width(sys.stdout)):
             echo(part)

@@ -11,7 +11,11 @@ WIDTH = 80
 
 def wrapped(text: str, *, indent: str = "  ") -> list[str]:
     """Lines of at most WIDTH columns; paragraphs stay apart, control characters are spelled out."""
-    lines = [line for part in text.split("\n") for line in textwrap.wrap(visible(part), WIDTH - len(indent)) or [""]]
+    lines = [
+        line
+        for part in text.split("\n")
+        for line in textwrap.wrap(visible(part), WIDTH - len(indent)) or [""]
+    ]
     return [f"{indent}{line}".rstrip() for line in lines]
 
 

@@ -1,6 +1,7 @@
 """The composition root: the one room that knows config, build, engine and record.
 
-What is heavy (torch above all) is imported when it is used, so that a mistake in a config is told before.
+What is heavy (torch above all) is imported when it is used, so that a mistake in a config is told
+before.
 """
 
 from assay.compose.checks import Examiner as Examiner

@@ -39,8 +39,12 @@ class Assembled:
     saver_folder: Path | None = None
     attempt: int = 1
     loaded: Mapping[str, Any] | None = None  # parts of a checkpoint for who is not there yet
-    expected: Mapping[str, Any] | None = None  # a whole checkpoint, to compare with what was made of it
-    loaders: Mapping[str, Iterable[Any]] = field(default_factory=dict)  # of the splits that are evaluated
+    expected: Mapping[str, Any] | None = (
+        None  # a whole checkpoint, to compare with what was made of it
+    )
+    loaders: Mapping[str, Iterable[Any]] = field(
+        default_factory=dict
+    )  # of the splits that are evaluated
     notes: list[str] = field(default_factory=list)  # to say at the start
     say: Callable[[str], None] = _say  # to the person who looks on
     save: Save | None = None  # of a process that writes checkpoints
@@ -55,7 +59,9 @@ class Assembled:
         return Saver(self.saver_folder, keep=keep, attempt=self.attempt, writers=writers)
 
 
-def assemble(house: House, launch: Launch, *, saver_folder: Path | None = None, bind: Bind | None = None) -> Assembled:
+def assemble(
+    house: House, launch: Launch, *, saver_folder: Path | None = None, bind: Bind | None = None
+) -> Assembled:
     from assay.engine import Engine, Loader
     from assay.engine.data.adopt import as_source
     from assay.engine.data.source import Source
@@ -69,7 +75,9 @@ def assemble(house: House, launch: Launch, *, saver_folder: Path | None = None, 
     accumulate = 1 if isinstance(train, Source) else settings.get("accumulate", 1)
     epochs, steps, length = settings.get("epochs"), settings.get("steps"), ""
     if settings.get("until") == "last" and epochs is not None and steps is not None:
-        epochs, steps, length = larger(as_source(train, accumulate=accumulate), epochs=epochs, steps=steps)
+        epochs, steps, length = larger(
+            as_source(train, accumulate=accumulate), epochs=epochs, steps=steps
+        )
     if launch.max_steps is not None:
         steps = launch.max_steps if steps is None else min(steps, launch.max_steps)
     engine = Engine(
@@ -112,24 +120,33 @@ def assemble(house: House, launch: Launch, *, saver_folder: Path | None = None, 
         threads=threads_in_use(),
     )
     spread = "" if house.mesh is None else f"mesh: {house.mesh.layout}"
-    notes = [line for line in (launch.after, length, limit, spread, _zero(house), divided, *pipeline) if line]
+    notes = [
+        line
+        for line in (launch.after, length, limit, spread, _zero(house), divided, *pipeline)
+        if line
+    ]
     loaders = {split: make_loader(house, split) for split in evaluation_plan(house)[1]}
     return Assembled(house, engine, saver_folder, loaders=loaders, notes=notes)
 
 
 def _join_pipeline(house: House, engine: Engine) -> list[str]:
-    """Where the model was split into stages, let the engine train through them; what there is to say of it."""
+    """Where the model was split into stages, let the engine train through them; what there is to
+    say of it."""
     if house.mesh is None or house.mesh.pipeline is None:
         return []
     from assay.engine.precision import in_precision
 
     precision = house.values("train").get("precision", "fp32")
     evaluate = house.values("evaluate").get("precision", "fp32")
-    house.mesh.pipeline.join(engine, lambda run: in_precision(precision, house.device, run, evaluate=evaluate))
+    house.mesh.pipeline.join(
+        engine, lambda run: in_precision(precision, house.device, run, evaluate=evaluate)
+    )
     return house.mesh.pipeline.lines
 
 
-def listen(assembled: Assembled, recorder: RunRecorder | NullRecorder, launch: Launch, *, saving: bool) -> None:
+def listen(
+    assembled: Assembled, recorder: RunRecorder | NullRecorder, launch: Launch, *, saving: bool
+) -> None:
     """Everything that listens to a run, in the order of their priorities."""
     import logging
 
@@ -142,14 +159,18 @@ def listen(assembled: Assembled, recorder: RunRecorder | NullRecorder, launch: L
     loaders = assembled.loaders
     limit = house.values("evaluate").get("limit")
     pipes, metrics = evaluation_of(house)
-    evaluate = Evaluate(loaders, every=period, limit=limit, seed=house.seed, pipes=pipes, metrics=metrics)
+    evaluate = Evaluate(
+        loaders, every=period, limit=limit, seed=house.seed, pipes=pipes, metrics=metrics
+    )
     engine.bus.extend(evaluate.handlers())
     if saving and house.is_on("checkpoint"):
         settings = house.values("checkpoint")
 
         def remember(metric: str, mode: Any, value: float, step: int, checkpoint: str) -> None:
             assert isinstance(recorder, RunRecorder)  # it is the first one that tells
-            recorder.set_best(Best(metric=metric, mode=mode, value=value, step=step, checkpoint=checkpoint))
+            recorder.set_best(
+                Best(metric=metric, mode=mode, value=value, step=step, checkpoint=checkpoint)
+            )
 
         best = settings.get("best") if house.is_on("evaluate") else None
         assembled.save = Save(
@@ -162,7 +183,12 @@ def listen(assembled: Assembled, recorder: RunRecorder | NullRecorder, launch: L
         )
         engine.bus.extend(assembled.save.handlers())
     shown = house.values("display")
-    quiet = launch.quiet or not house.is_first or bool(shown.get("quiet", False)) or not house.is_on("display")
+    quiet = (
+        launch.quiet
+        or not house.is_first
+        or bool(shown.get("quiet", False))
+        or not house.is_on("display")
+    )
     logger = recorder.logger if isinstance(recorder, RunRecorder) else logging.getLogger("assay")
     engine.bus.extend(Throughput().handlers())
     if not any(isinstance(plugin.thing, Memory) for plugin in house.plugins):
@@ -170,7 +196,9 @@ def listen(assembled: Assembled, recorder: RunRecorder | NullRecorder, launch: L
     if house.values("train").get("compile", False):
         engine.bus.extend(CompileReport(say=logger.info).handlers())
     lengths = {split: length_of(loader, limit) for split, loader in loaders.items()}
-    display = Display(logger=logger, quiet=quiet, every=shown.get("every", "1 epoch"), lengths=lengths)
+    display = Display(
+        logger=logger, quiet=quiet, every=shown.get("every", "1 epoch"), lengths=lengths
+    )
     assembled.say = display.say
     engine.bus.extend(display.handlers())
     if launch.debug:
@@ -193,9 +221,13 @@ def listen(assembled: Assembled, recorder: RunRecorder | NullRecorder, launch: L
         is_evaluated = bool(loaders) or period == "never"
         for line in [*assembled.notes, *_opening(engine, is_evaluated=is_evaluated)]:
             display.say(line)
-        exactness = engine.source.exactness(engine.state.epoch)  # now: the record of the run has all that it prints
+        exactness = engine.source.exactness(
+            engine.state.epoch
+        )  # now: the record of the run has all that it prints
         if not exactness.startswith("exact"):
-            warn(f"data.train is {exactness}. A run that goes on from a checkpoint sees other data.")
+            warn(
+                f"data.train is {exactness}. A run that goes on from a checkpoint sees other data."
+            )
         elif not isinstance(engine.source, Loader) or engine.source is not engine.state.dataloader:
             display.say(f"data.train: {exactness}")
         if isinstance(recorder, RunRecorder):
@@ -205,7 +237,9 @@ def listen(assembled: Assembled, recorder: RunRecorder | NullRecorder, launch: L
         if isinstance(loader, Loader):
             loader.warn = warn
 
-    engine.bus.add(Handler(event=Event.RUN_BEGIN, fn=say_what_is_run, priority=100, name="Display.opening"))
+    engine.bus.add(
+        Handler(event=Event.RUN_BEGIN, fn=say_what_is_run, priority=100, name="Display.opening")
+    )
 
 
 def _zero(house: House) -> str:
@@ -218,7 +252,11 @@ def _zero(house: House) -> str:
         return "ZeRO: one process has everything, there is nothing to share out"
     layout, asked = house.mesh.layout, int(settings.get("shard", 1))
     sizes = f"data {layout.shard} is shard {layout.shard}, " if asked == 1 else ""
-    kept = {1: "weights and gradients stay whole in a step", 2: "weights stay whole in a step", 3: "all is shared out"}
+    kept = {
+        1: "weights and gradients stay whole in a step",
+        2: "weights stay whole in a step",
+        3: "all is shared out",
+    }
     return f"ZeRO stage {layout.stage}: {sizes}{kept[layout.stage]}"
 
 
@@ -231,13 +269,18 @@ def evaluation_plan(house: House) -> tuple[str, list[str]]:
 
 
 def _opening(engine: Engine, *, is_evaluated: bool) -> list[str]:
-    """Return lines on how long the run is and why, and on what the optimizer trains how, if not all alike."""
+    """Return lines on how long the run is and why, and on what the optimizer trains how, if not all
+    alike."""
     from assay.engine import Loader
     from assay.engine.groups import described
     from assay.engine.totals import arithmetic
 
     state, source = engine.state, engine.source
-    lines = arithmetic(source, epochs=state.max_epochs, total=state.max_steps) if isinstance(source, Loader) else []
+    lines = (
+        arithmetic(source, epochs=state.max_epochs, total=state.max_steps)
+        if isinstance(source, Loader)
+        else []
+    )
     if not is_evaluated:
         lines.append("nothing is evaluated: there is no data.valid")
     groups = described(engine.process.backward.optimizers, engine.process.model)

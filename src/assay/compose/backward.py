@@ -1,4 +1,5 @@
-"""The part between losses and weights: one optimizer or several, each with its schedule, or one of the user's own."""
+"""The part between losses and weights: one optimizer or several, each with its schedule, or one of
+the user's own."""
 
 from __future__ import annotations
 
@@ -23,7 +24,9 @@ def make_backward(house: House, model: Model) -> BackwardPart:
     from assay.engine.scaler import ScaledBackward
 
     context, settings = house.context, house.values("train")
-    optimizers = {name: _optimizer(house, model, path) for name, path in _paths(house, "optimizer").items()}
+    optimizers = {
+        name: _optimizer(house, model, path) for name, path in _paths(house, "optimizer").items()
+    }
     if "" in optimizers:
         context.set("optimizer", optimizers[""])
     schedules = _schedules(house, optimizers)
@@ -41,14 +44,22 @@ def make_backward(house: House, model: Model) -> BackwardPart:
     if list(optimizers) == [""]:
         if every:
             where = _place(node, "every")
-            raise InputError("[backward] every is for several optimizers, and there is one.", where=where)
+            raise InputError(
+                "[backward] every is for several optimizers, and there is one.", where=where
+            )
         return kind(optimizers[""], schedule=schedules.get(""), weights=weights, **how)
     for name in weights:
         if name not in optimizers:
             fix = did_you_mean(name, optimizers) or f"there are: {', '.join(optimizers)}"
-            raise InputError(f"[backward.weights] {name} is no optimizer.", where=_place(node, "weights"), fix=fix)
+            raise InputError(
+                f"[backward.weights] {name} is no optimizer.",
+                where=_place(node, "weights"),
+                fix=fix,
+            )
     parts = {
-        name: kind(each, schedule=schedules.get(name, schedules.get("")), weights=_of(weights, name), **how)
+        name: kind(
+            each, schedule=schedules.get(name, schedules.get("")), weights=_of(weights, name), **how
+        )
         for name, each in optimizers.items()
     }
     return Backwards(parts, every=every)
@@ -65,17 +76,27 @@ def _of(weights: Mapping[str, Any], name: str) -> Mapping[str, float]:
 
 
 def _own(
-    house: House, node: Table, optimizers: dict[str, Any], schedules: dict[str, Any], how: dict[str, Any]
+    house: House,
+    node: Table,
+    optimizers: dict[str, Any],
+    schedules: dict[str, Any],
+    how: dict[str, Any],
 ) -> BackwardPart:
     """What [backward] names, with what it takes of what there is."""
     from assay.build.parameters import signature_of
     from assay.build.targets import find as find_target
     from assay.engine.backward_part import BackwardPart
 
-    target = find_target(str(node.target), user_dirs=house.config.user_dirs, trusted=house.config.settings.trusted)
+    target = find_target(
+        str(node.target), user_dirs=house.config.user_dirs, trusted=house.config.settings.trusted
+    )
     signature = signature_of(target)
     takes = signature.by_keyword() if signature else {}
-    there = {"optimizers": optimizers, "schedules": schedules, **{key: value for key, value in how.items() if value}}
+    there = {
+        "optimizers": optimizers,
+        "schedules": schedules,
+        **{key: value for key, value in how.items() if value},
+    }
     if "" in optimizers:
         there["optimizer"] = optimizers[""]
     if "" in schedules:
@@ -84,8 +105,12 @@ def _own(
         if key not in takes:
             where = str(house.root.items["train"].key_origin(key))  # type: ignore[union-attr]
             fix = f"Leave it out, or let {node.target} take {key}."
-            raise InputError(f"[train] {key} is given, and {node.target} does not take it.", where=where, fix=fix)
-    part = house.build_at(("backward",), **{key: value for key, value in there.items() if key in takes})
+            raise InputError(
+                f"[train] {key} is given, and {node.target} does not take it.", where=where, fix=fix
+            )
+    part = house.build_at(
+        ("backward",), **{key: value for key, value in there.items() if key in takes}
+    )
     if isinstance(part, BackwardPart):
         if "" not in optimizers and list(part.optimizers) == [""]:
             house.context.set("optimizer", part.optimizers[""])
@@ -117,21 +142,29 @@ def _schedules(house: House, optimizers: Mapping[str, Any]) -> dict[str, Any]:
     for name in paths:
         if name and name not in optimizers:
             fix = did_you_mean(name, optimizers) or f"there are: {', '.join(optimizers)}"
-            raise InputError(f"[schedule.{name}] belongs to no optimizer.", where=_place(node, name), fix=fix)
+            raise InputError(
+                f"[schedule.{name}] belongs to no optimizer.", where=_place(node, name), fix=fix
+            )
     if "" in paths and "" not in optimizers and optimizers and _is_of_torch(house, paths[""]):
         fix = f"Write {', '.join(f'[schedule.{name}]' for name in optimizers)}."
-        raise InputError("A scheduler of torch belongs to one optimizer, and there are several.", fix=fix)
+        raise InputError(
+            "A scheduler of torch belongs to one optimizer, and there are several.", fix=fix
+        )
     schedules: dict[str, Any] = {}
     for name, path in paths.items():
         if name:
-            house.context.set("optimizer", optimizers[name])  # a scheduler of torch asks for it by this name
+            house.context.set(
+                "optimizer", optimizers[name]
+            )  # a scheduler of torch asks for it by this name
         schedules[name] = house.build_at(path)
     return schedules
 
 
 def _is_of_torch(house: House, path: KeyPath) -> bool:
     target = getattr(get_at(house.root, path), "target", None)
-    return str(target).startswith("torch.optim.lr_scheduler") or str(target).endswith("TorchSchedule")
+    return str(target).startswith("torch.optim.lr_scheduler") or str(target).endswith(
+        "TorchSchedule"
+    )
 
 
 def _optimizer(house: House, model: Model, path: KeyPath) -> Any:
@@ -157,7 +190,9 @@ def _optimizer(house: House, model: Model, path: KeyPath) -> Any:
             try:
                 groups.check(optimizer)
             except ArgumentError as error:
-                raise ConfigError([problem_of(error, house.root, (*path, "params"), params.origin)]) from error
+                raise ConfigError(
+                    [problem_of(error, house.root, (*path, "params"), params.origin)]
+                ) from error
     return optimizer
 
 
@@ -168,5 +203,10 @@ def _parameters(model: Model, name: str, where: str) -> list[Any]:
     if parameters:
         return parameters
     fix = did_you_mean(name, [part for part in parts if part])
-    fix = fix or f'Write params = {{ type = "assay.engine.Groups", only = "..." }} in [optimizer.{name}].'
-    raise InputError(f"The model has no part {name!r} for [optimizer.{name}] to train.", where=where, fix=fix)
+    fix = (
+        fix
+        or f'Write params = {{ type = "assay.engine.Groups", only = "..." }} in [optimizer.{name}].'
+    )
+    raise InputError(
+        f"The model has no part {name!r} for [optimizer.{name}] to train.", where=where, fix=fix
+    )

@@ -1,4 +1,5 @@
-"""Both stages of the check of a config: its shape, then its calls. Torch is imported by the second only."""
+"""Both stages of the check of a config: its shape, then its calls. Torch is imported by the second
+only."""
 
 from __future__ import annotations
 
@@ -46,7 +47,8 @@ def examined(config: Config, *, strict: bool = False, training: bool = True) -> 
 
     if importlib.util.find_spec("torch") is None:
         return _without_torch(config)
-    # What is wrong with references was told by the shape stage; the values they stand for are then not judged.
+    # What is wrong with references was told by the shape stage; the values they stand for are then
+    # not judged.
     root, _ = with_outside(config.root, os.environ, config.settings.variables)
     where: dict[str, Any] = {"user_dirs": config.user_dirs, "trusted": config.settings.trusted}
     with user_code(config.user_dirs):  # one import for all that follows
@@ -54,7 +56,12 @@ def examined(config: Config, *, strict: bool = False, training: bool = True) -> 
         types, roles = promised_types(plan), [role for role in ROLES if role != "criterion"]
         if not training or "criterion" in plan.names():
             roles.append("criterion")
-        how: dict[str, Any] = {"roles": roles, "types": types, "given": {"backward": GIVEN}, "strict": strict}
+        how: dict[str, Any] = {
+            "roles": roles,
+            "types": types,
+            "given": {"backward": GIVEN},
+            "strict": strict,
+        }
         found = examine(root, **where, **how, is_whole=not config.read_problems)
         if any(problem.severity == "error" for problem in found.problems):
             return found
@@ -92,8 +99,11 @@ class Examiner:
             return told_once(configs, lambda each: self.examined(each).problems)
 
     def canonical(self, config: Config) -> Table:
-        """The tree of `config` to hash. A point that sets plain values calls what its variant calls."""
-        calls_others = any(key.endswith(("type", "args")) or not is_plain(node) for key, node in config.assigned)
+        """The tree of `config` to hash. A point that sets plain values calls what its variant
+        calls."""
+        calls_others = any(
+            key.endswith(("type", "args")) or not is_plain(node) for key, node in config.assigned
+        )
         if calls_others or config.variant not in self._of_variant:
             found = self.examined(config)
             return found.canonical(self._found[id(config)][1].root)
@@ -114,12 +124,14 @@ def _without_torch(config: Config) -> Examined:
 
 
 def sound(config: Config) -> Config:
-    """The config, if both stages of the check let it pass; ConfigError with the problems of the first that does not."""
+    """The config, if both stages of the check let it pass; ConfigError with the problems of the
+    first that does not."""
     return passed(config)[0]
 
 
 def passed(config: Config, *sections: str, training: bool = True) -> tuple[Config, Examined]:
-    """The config with every value as its type reads it, and what the signature stage found; it must have `sections`."""
+    """The config with every value as its type reads it, and what the signature stage found; it must
+    have `sections`."""
     # A metric that decides is none of a test, which may well measure other things.
     _refuse(each for each in problems_of_shape(config) if training or each.kind != "never-measured")
     config = _known(config)
@@ -150,14 +162,23 @@ def _require(config: Config, *sections: str) -> None:
     names = ", ".join(f"[{name}]" for name in missing)
     what = f"sections {names}" if len(missing) > 1 else f"section {names}"
     source = os.fspath(config.path or "the config")
-    ready = [f"from assay.config.defaults.{HOMES[name]} import {name}" for name in missing if name in HOMES]
-    fix = f"Write it, or start from a default: {'; '.join(ready)}" if ready and source.endswith(".py") else ""
+    ready = [
+        f"from assay.config.defaults.{HOMES[name]} import {name}"
+        for name in missing
+        if name in HOMES
+    ]
+    fix = (
+        f"Write it, or start from a default: {'; '.join(ready)}"
+        if ready and source.endswith(".py")
+        else ""
+    )
     fix = fix or "Write it; assay.config.defaults has one to start from." if ready else fix
     raise InputError(f"The config has no {what}, which a run needs.", where=source, fix=fix)
 
 
 def _known(config: Config) -> Config:
-    """The config with what only this machine knows written into it; torch is asked only if it is in there."""
+    """The config with what only this machine knows written into it; torch is asked only if it is in
+    there."""
     if not asks_machine(config.root):
         return config
     from assay.engine.device import device_count

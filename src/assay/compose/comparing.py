@@ -1,4 +1,5 @@
-"""What two runs have left, compared bit for bit: their checkpoints part by part, their curves point by point."""
+"""What two runs have left, compared bit for bit: their checkpoints part by part, their curves point
+by point."""
 
 from __future__ import annotations
 
@@ -21,9 +22,11 @@ _NAMED = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """One of the things that were compared, with where the two runs differ: nowhere when they are equal.
+    """One of the things that were compared, with where the two runs differ: nowhere when they are
+    equal.
 
-    `otherwise` is what is said of it when nothing differs; `step` the first step at which it differs, if it is a curve.
+    `otherwise` is what is said of it when nothing differs; `step` the first step at which it
+    differs, if it is a curve.
     """
 
     name: str
@@ -34,7 +37,8 @@ class Compared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parting:
-    """Where two curves part: at which step, and how in words. `left` and `right` are the values there, if there are."""
+    """Where two curves part: at which step, and how in words. `left` and `right` are the values
+    there, if there are."""
 
     step: int
     how: str
@@ -66,15 +70,24 @@ def parting(left: Series | None, right: Series | None) -> Parting | None:
     """Where two curves part, None when they are the same bit for bit."""
     if left is None or right is None:
         known = right if left is None else left
-        return Parting(step=int(known.steps[0]) if known is not None else 0, how="is in one of them only")
-    if left.steps.tobytes() == right.steps.tobytes() and left.values.tobytes() == right.values.tobytes():
+        return Parting(
+            step=int(known.steps[0]) if known is not None else 0, how="is in one of them only"
+        )
+    if (
+        left.steps.tobytes() == right.steps.tobytes()
+        and left.values.tobytes() == right.values.tobytes()
+    ):
         return None
-    for step, other, value, its in zip(left.steps, right.steps, left.values, right.values, strict=False):
+    for step, other, value, its in zip(
+        left.steps, right.steps, left.values, right.values, strict=False
+    ):
         if step != other:
             first = int(min(step, other))
             return Parting(step=first, how=f"has a point at step {first} in one of them only")
         if value.tobytes() != its.tobytes():
-            return Parting(step=int(step), how=f"from step {step} on", left=float(value), right=float(its))
+            return Parting(
+                step=int(step), how=f"from step {step} on", left=float(value), right=float(its)
+            )
     longer = left if len(left) > len(right) else right
     how = f"has {len(left.steps)} points and {len(right.steps)}"
     return Parting(step=int(longer.steps[min(len(left), len(right))]), how=how)
@@ -83,7 +96,9 @@ def parting(left: Series | None, right: Series | None) -> Parting | None:
 def shown(compared: tuple[Compared, ...]) -> list[str]:
     """A line for each thing that was compared."""
     width = max(len(each.name) for each in compared)
-    return [f"{each.name:<{width}}  {_said(each.differences) or each.otherwise}" for each in compared]
+    return [
+        f"{each.name:<{width}}  {_said(each.differences) or each.otherwise}" for each in compared
+    ]
 
 
 def _said(differences: tuple[str, ...]) -> str:

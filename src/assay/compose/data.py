@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 
 def audit_data(config: Config) -> list[Audit]:
-    """One epoch of every split, loaded in several ways and compared. Nothing is trained or recorded."""
+    """One epoch of every split, loaded in several ways and compared. Nothing is trained or
+    recorded."""
     from assay.engine.data.audit import audit
 
     with open_house(sound(config), Launch()) as house:
@@ -56,10 +57,13 @@ def bench_data(config: Config, *, seconds: float, workers: tuple[int, ...] = ())
 
 
 def lengths_of(config: Config, splits: Sequence[str]) -> dict[str, int]:
-    """Optimizer steps of an epoch of each split (batches of those that are not trained on); its data set is built."""
+    """Optimizer steps of an epoch of each split (batches of those that are not trained on); its
+    data set is built."""
     data = config.root.items.get("data")
     if isinstance(data, Table) and (asked := asks_lengths(data)):
-        raise InputError(f"The data cannot depend on how long data.{asked[0]} is.", fix="Write the number.")
+        raise InputError(
+            f"The data cannot depend on how long data.{asked[0]} is.", fix="Write the number."
+        )
     lengths = {}
     with open_house(config, Launch()) as house:
         _promise_nothing(house)
@@ -67,10 +71,15 @@ def lengths_of(config: Config, splits: Sequence[str]) -> dict[str, int]:
             known = splits_of(house.root)
             if split not in known:
                 fix = did_you_mean(split, known) or f"There are: {', '.join(known)}."
-                raise InputError(f"`${{length:data.{split}}}`: there is no [data.{split}].", fix=fix)
+                raise InputError(
+                    f"`${{length:data.{split}}}`: there is no [data.{split}].", fix=fix
+                )
             length = _length(house, split)
             if length is None:
-                raise InputError(f"`${{length:data.{split}}}`: nobody knows how long data.{split} is.", fix="Write it.")
+                raise InputError(
+                    f"`${{length:data.{split}}}`: nobody knows how long data.{split} is.",
+                    fix="Write it.",
+                )
             lengths[split] = length
     return lengths
 

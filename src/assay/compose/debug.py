@@ -1,4 +1,5 @@
-"""`--debug`: kernels run one at a time, backward errors name their op, and there is a line for every step."""
+"""`--debug`: kernels run one at a time, backward errors name their op, and there is a line for
+every step."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ VARIABLE = "CUDA_LAUNCH_BLOCKING"
 
 @contextlib.contextmanager
 def debugging(*, on: bool) -> Iterator[None]:
-    """While inside, all that `--debug` means; afterwards everything is as it was. Enter before a device is used."""
+    """While inside, all that `--debug` means; afterwards everything is as it was. Enter before a
+    device is used."""
     if not on:
         yield
         return
@@ -50,7 +52,11 @@ def debug_handlers(
         model = engine.process.model
         count = sum(parameter.numel() for parameter in model.parameters())
         logger.debug(
-            "%s with %s parameters on %s, seed %d", type(model).__name__, f"{count:,}", engine.device, engine.seed
+            "%s with %s parameters on %s, seed %d",
+            type(model).__name__,
+            f"{count:,}",
+            engine.device,
+            engine.seed,
         )
         for purpose, seed in streams(engine.seed, splits).items():
             logger.debug("generator for %s: seed %d", purpose, seed)
@@ -59,7 +65,13 @@ def debug_handlers(
     def step(engine: Engine) -> None:
         state, now = engine.state, time.perf_counter()
         spent, since[0] = now - since[0], now
-        logger.debug("step %d: loss %.6g, %s, %.1f ms", state.step, state.loss, _described(state.batch), 1000 * spent)
+        logger.debug(
+            "step %d: loss %.6g, %s, %.1f ms",
+            state.step,
+            state.loss,
+            _described(state.batch),
+            1000 * spent,
+        )
 
     return [
         Handler(event=Event.RUN_BEGIN, fn=begin, priority=-90, name="Debug"),
@@ -69,8 +81,16 @@ def debug_handlers(
 
 def _described(batch: Any) -> str:
     """Types and shapes of the tensors of a batch, as in `float32 (8, 4) and int64 (8,)`."""
-    items = batch.values() if isinstance(batch, dict) else batch if isinstance(batch, list | tuple) else [batch]
+    items = (
+        batch.values()
+        if isinstance(batch, dict)
+        else batch
+        if isinstance(batch, list | tuple)
+        else [batch]
+    )
     shown = [
-        f"{str(item.dtype).removeprefix('torch.')} {tuple(item.shape)}" for item in items if hasattr(item, "shape")
+        f"{str(item.dtype).removeprefix('torch.')} {tuple(item.shape)}"
+        for item in items
+        if hasattr(item, "shape")
     ]
     return " and ".join(shown) or f"a {type(batch).__name__}"

@@ -1,4 +1,5 @@
-"""First step, phase, module and operation in which two recorded runs differ, and what differs between them."""
+"""First step, phase, module and operation in which two recorded runs differ, and what differs
+between them."""
 
 from __future__ import annotations
 
@@ -60,7 +61,8 @@ class Diverged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Start:
-    """The step from which both runs are trained again: the beginning, or a checkpoint with equal bits."""
+    """The step from which both runs are trained again: the beginning, or a checkpoint with equal
+    bits."""
 
     step: int = 0
     name: str = ""
@@ -74,7 +76,8 @@ def diverge(
     trust: Trust = False,
     tell: Callable[[str], None] = lambda line: None,
 ) -> Diverged:
-    """Compare the traces and curves of two runs; train the suspicious steps of both again where these are too coarse.
+    """Compare the traces and curves of two runs; train the suspicious steps of both again where
+    these are too coarse.
 
     Both are trained again from the newest checkpoint with equal bits before the difference, each
     from its own code and config, with every operation traced; for a run that was not made here
@@ -127,7 +130,11 @@ def _recorded(a: RunView, b: RunView) -> Alignment:
 
 def _traced(a: RunView, b: RunView) -> Alignment:
     """Return the earliest difference of the traces of all ranks."""
-    alignments = [(rank, align(steps_of(a, rank), steps_of(b, rank))) for rank in ranks_of(a) if rank in ranks_of(b)]
+    alignments = [
+        (rank, align(steps_of(a, rank), steps_of(b, rank)))
+        for rank in ranks_of(a)
+        if rank in ranks_of(b)
+    ]
     if not alignments:
         return Alignment()
     rank, first = min(alignments, key=lambda pair: (_moment(pair[1].difference), pair[0]))
@@ -138,11 +145,16 @@ def _traced(a: RunView, b: RunView) -> Alignment:
 
 
 def _moment(difference: Difference | None) -> tuple[float, int]:
-    return (float("inf"), 0) if difference is None else (difference.step, PHASES.index(difference.phase))
+    return (
+        (float("inf"), 0)
+        if difference is None
+        else (difference.step, PHASES.index(difference.phase))
+    )
 
 
 def _in_curves(a: RunView, b: RunView) -> tuple[Difference | None, int, int]:
-    """Return the first difference of the curves that both have, the points that were compared, and the last step."""
+    """Return the first difference of the curves that both have, the points that were compared, and
+    the last step."""
     left, right = (read_series(view.folder.metrics) for view in (a, b))
     first: Difference | None = None
     count = last = 0
@@ -153,7 +165,13 @@ def _in_curves(a: RunView, b: RunView) -> tuple[Difference | None, int, int]:
             count, last = count + 1, max(last, step)
             if value.tobytes() != other.tobytes():
                 phase = _PHASE_OF.get(name, "loss" if name.startswith("train/") else "state")
-                found = Difference(step=step, phase=phase, name=name, left=repr(float(value)), right=repr(float(other)))
+                found = Difference(
+                    step=step,
+                    phase=phase,
+                    name=name,
+                    left=repr(float(value)),
+                    right=repr(float(other)),
+                )
                 first = min(filter(None, (first, found)), key=_moment)
                 break
     return first, count, last
@@ -184,7 +202,8 @@ def _again(
     trust: Trust,
     tell: Callable[[str], None],
 ) -> Alignment:
-    """Train both up to the step of the difference, with every operation after the last equal weights traced."""
+    """Train both up to the step of the difference, with every operation after the last equal
+    weights traced."""
     first = found.difference
     assert first is not None
     start = _common_checkpoint(a, b, first.step)
@@ -203,7 +222,10 @@ def _again(
         where = f" from {start.name}" if start.name else ""
         tell(f"trained again{where}: both to step {first.step}, {time.monotonic() - begun:.0f} s")
         fine = _traced(*views)
-        repeats = [_recorded(view, again).difference is None for view, again in zip((a, b), views, strict=True)]
+        repeats = [
+            _recorded(view, again).difference is None
+            for view, again in zip((a, b), views, strict=True)
+        ]
         for view, is_same in zip((a, b), repeats, strict=True):
             if not is_same:
                 notes.append(
@@ -213,7 +235,9 @@ def _again(
             notes.append(f"trained again, both are equal up to step {first.step}")
             return found
         notes += fine.notes
-        return replace(fine, first_step=found.first_step, last_step=found.last_step, compared=found.compared)
+        return replace(
+            fine, first_step=found.first_step, last_step=found.last_step, compared=found.compared
+        )
     finally:
         with suppress(OSError):
             forget([folder / name / "project" for name in ("left", "right")])
@@ -234,10 +258,15 @@ def _common_checkpoint(a: RunView, b: RunView, before: int) -> _Start:
 
 
 def _cause(found: Alignment, changed: Mapping[str, tuple[str, str]]) -> Cause:
-    """Return the class of the difference: by its phase, or the environment where nothing else differs."""
+    """Return the class of the difference: by its phase, or the environment where nothing else
+    differs."""
     first = found.difference
     assert first is not None
-    if changed and all(name.startswith("environment ") for name in changed) and first.phase not in ("init", "data"):
+    if (
+        changed
+        and all(name.startswith("environment ") for name in changed)
+        and first.phase not in ("init", "data")
+    ):
         return "environment"
     if first.name in ("sample indices", ORDER):
         return "data order"
@@ -268,5 +297,9 @@ def _environment(left: Mapping[str, Any], right: Mapping[str, Any]) -> dict[str,
     a, b = dict(flat(left)), dict(flat(right))
     counted = ("packages.", "variables.", "torch.threads")
     names = [name for name in dict.fromkeys([*a, *b]) if name.startswith(counted)]
-    found = {name: (a.get(name, "not set"), b.get(name, "not set")) for name in names if a.get(name) != b.get(name)}
+    found = {
+        name: (a.get(name, "not set"), b.get(name, "not set"))
+        for name in names
+        if a.get(name) != b.get(name)
+    }
     return unlike(left, right) | found

@@ -11,8 +11,8 @@ from assay.config.tree import Leaf, Table, get_at, plain
 def check_division(config: Config) -> None:
     """InputError when the model cannot be divided or split as [parallel] says, with the arithmetic.
 
-    Only a model that is a class and takes plain values is looked at, without memory for its weights; of any other the
-    processes find out themselves.
+    Only a model that is a class and takes plain values is looked at, without memory for its
+    weights; of any other the processes find out themselves.
     """
     node = get_at(config.root, ("parallel",))
     given = plain(node) if node is not None else {}
@@ -41,7 +41,9 @@ def _outline(config: Config) -> Any:
     if not isinstance(node, Table) or node.target is None:
         return None
     leaves = [item for key, item in node.items.items() if key != "type"]
-    if not all(isinstance(leaf, Leaf) and not str(leaf.value).startswith(("@", "$")) for leaf in leaves):
+    if not all(
+        isinstance(leaf, Leaf) and not str(leaf.value).startswith(("@", "$")) for leaf in leaves
+    ):
         return None
     dirs, trusted = config.user_dirs, config.settings.trusted
     with user_code(dirs):
@@ -50,7 +52,14 @@ def _outline(config: Config) -> Any:
             if not isinstance(resolve(str(node.target), user_dirs=dirs, trusted=trusted), type):
                 return None
             with context.use(), without_memory():
-                return build(node, context, root=config.root, path=("model",), user_dirs=dirs, trusted=trusted)
+                return build(
+                    node,
+                    context,
+                    root=config.root,
+                    path=("model",),
+                    user_dirs=dirs,
+                    trusted=trusted,
+                )
         except Exception:  # what the model raises is told by the processes that need it
             return None
         finally:

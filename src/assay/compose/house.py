@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class House:
-    """What is being built for one run: the tree with its environment, the context, where it goes, how it is left."""
+    """What is being built for one run: the tree with its environment, the context, where it goes,
+    how it is left."""
 
     config: Config
     root: Table
@@ -74,7 +75,8 @@ class House:
         return self.build_at((section,))
 
     def build_at(self, path: KeyPath, **extra: Any) -> Any:
-        """What is written at `path`; `extra` are arguments of its call where nothing else is written."""
+        """What is written at `path`; `extra` are arguments of its call where nothing else is
+        written."""
         from assay.build import build
 
         node = get_at(self.root, path)
@@ -101,9 +103,15 @@ class House:
 
 @contextlib.contextmanager
 def open_house(
-    config: Config, launch: Launch, *, joins: bool = False, goes_on: str = "", device: Device | None = None
+    config: Config,
+    launch: Launch,
+    *,
+    joins: bool = False,
+    goes_on: str = "",
+    device: Device | None = None,
 ) -> Iterator[House]:
-    """`joins`: together with the other processes that were started for this run, which all go on with `goes_on`.
+    """`joins`: together with the other processes that were started for this run, which all go on
+    with `goes_on`.
 
     `device` is one that is known already, in place of the one of `launch`.
     """
@@ -136,10 +144,14 @@ def open_house(
             house.rank_folder = rank_folder_of(launch)
             settings = house.values("parallel")
             layout = Layout.of(settings, processes=here.count)
-            house.mesh = stack.enter_context(joined(here, device, layout, bucket_mb=settings.get("bucket_mb", 0)))
+            house.mesh = stack.enter_context(
+                joined(here, device, layout, bucket_mb=settings.get("bucket_mb", 0))
+            )
             _check_alike(house, goes_on)
             if house.ranks is not None and not launch.ranks_folder:
-                house.rank_folder = _watching(house.ranks, here.rank, settings.get("timeout", PARALLEL_TIMEOUT), stack)
+                house.rank_folder = _watching(
+                    house.ranks, here.rank, settings.get("timeout", PARALLEL_TIMEOUT), stack
+                )
             if house.rank_folder is not None:
                 house.beats = FileBeats(house.rank_folder.beat(here.rank))
                 if house.ranks is not None:
@@ -156,22 +168,33 @@ def check_device(name: str) -> None:
 
 
 def the_one_device(launch: Launch) -> str | None:
-    """The device of one run; None: the accelerator if there is one. InputError when several are named."""
+    """The device of one run; None: the accelerator if there is one. InputError when several are
+    named."""
     names = launch.devices()
     if len(names) > 1:
-        fix = "Name one. Several are for several runs: the configs of `assay run` take them in turn."
-        raise InputError(f"A run uses one device; here are {len(names)}: {', '.join(names)}.", fix=fix)
+        fix = (
+            "Name one. Several are for several runs: the configs of `assay run` take them in turn."
+        )
+        raise InputError(
+            f"A run uses one device; here are {len(names)}: {', '.join(names)}.", fix=fix
+        )
     return names[0] if names else None
 
 
 def _check_alike(house: House, goes_on: str) -> None:
-    """InputError when another process has another config: it was changed meanwhile, or draws by chance."""
+    """InputError when another process has another config: it was changed meanwhile, or draws by
+    chance."""
     if house.ranks is None:
         return
     if len(set(house.ranks.gather_from_everyone(goes_on))) > 1:
-        raise InputError("The processes do not agree which run they go on with.", fix="Name it: assay resume RUN.")
+        raise InputError(
+            "The processes do not agree which run they go on with.",
+            fix="Name it: assay resume RUN.",
+        )
     if len(set(house.ranks.gather_from_everyone(dump(house.config.root)))) > 1:
-        raise InputError("The processes of this run have read different configs.", fix="Start them with --nproc.")
+        raise InputError(
+            "The processes of this run have read different configs.", fix="Start them with --nproc."
+        )
 
 
 def rank_folder_of(launch: Launch) -> RankFolder | None:
@@ -181,11 +204,20 @@ def rank_folder_of(launch: Launch) -> RankFolder | None:
 
 
 def _watching(ranks: Ranks, rank: int, timeout: str, stack: ExitStack) -> RankFolder:
-    """Look after the processes of this machine, which somebody else has started, in a folder of theirs."""
+    """Look after the processes of this machine, which somebody else has started, in a folder of
+    theirs."""
     from assay.engine.parallel.watch import RankWatchdog, StillRanks, SuspendedRanks, was_suspended
 
-    own = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="assay-rank-", ignore_cleanup_errors=True)))
-    here = [path for place, path in ranks.gather_from_everyone((this_place(), str(own))) if place == this_place()]
+    own = Path(
+        stack.enter_context(
+            tempfile.TemporaryDirectory(prefix="assay-rank-", ignore_cleanup_errors=True)
+        )
+    )
+    here = [
+        path
+        for place, path in ranks.gather_from_everyone((this_place(), str(own)))
+        if place == this_place()
+    ]
     folder = RankFolder(Path(here[0]))
     folder.begin(rank)
     ranks.wait()
@@ -194,7 +226,9 @@ def _watching(ranks: Ranks, rank: int, timeout: str, stack: ExitStack) -> RankFo
         folder.order(Order(cause=described(found, timeout=timeout)))
 
     watchdog = RankWatchdog(
-        SuspendedRanks(folder.pids, lambda rank, pid: folder.tell_failed(rank, was_suspended(rank, pid))),
+        SuspendedRanks(
+            folder.pids, lambda rank, pid: folder.tell_failed(rank, was_suspended(rank, pid))
+        ),
         StillRanks(folder.watched, order, timeout_s=parse_duration_s(timeout)),
     )
     stack.enter_context(watchdog)
@@ -202,14 +236,18 @@ def _watching(ranks: Ranks, rank: int, timeout: str, stack: ExitStack) -> RankFo
 
 
 def _furnish(house: House) -> None:
-    """Put in what is known from the start, promise the rest, make the plugins: they may say how the rest is made."""
+    """Put in what is known from the start, promise the rest, make the plugins: they may say how the
+    rest is made."""
     from assay.build import as_plugin, plugin_paths, promise_run
 
     context, config = house.context, house.config
     context.set("context", context)
     context.set("cfg", plain(house.root))
     context.set("device", house.device)
-    context.set("device_info", {"name": str(house.device), "type": house.device.type, "index": house.device.index})
+    context.set(
+        "device_info",
+        {"name": str(house.device), "type": house.device.type, "index": house.device.index},
+    )
     context.provide(_console, name="console")
     promise_run(house.root, context, user_dirs=config.user_dirs, trusted=config.settings.trusted)
     for path in plugin_paths(house.root):

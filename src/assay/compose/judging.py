@@ -7,7 +7,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from assay.compose.comparing import CLOCKED, ORDER, PARTS, Compared, Parting, compare_checkpoints, parting
+from assay.compose.comparing import (
+    CLOCKED,
+    ORDER,
+    PARTS,
+    Compared,
+    Parting,
+    compare_checkpoints,
+    parting,
+)
 from assay.compose.stretch import Stretch
 from assay.core.errors import CheckpointError, InputError
 from assay.core.manifest import folder_of_step
@@ -37,18 +45,33 @@ def judge(
         count += points
         title = "sample order" if name == ORDER else name
         said = f"equal, {points} point{'s' if points != 1 else ''}"
-        compared.append(Compared(name=title, differences=(where.how,) if where is not None else (), otherwise=said))
+        compared.append(
+            Compared(
+                name=title, differences=(where.how,) if where is not None else (), otherwise=said
+            )
+        )
     if all(each.name != "sample order" for each in compared):
-        compared.append(Compared(name="sample order", otherwise="not recorded (assay.engine.BatchDigest does it)"))
+        compared.append(
+            Compared(
+                name="sample order", otherwise="not recorded (assay.engine.BatchDigest does it)"
+            )
+        )
     found = _checkpoints(view, again, stretch)
     for name in PARTS:
         differences = [(step, each) for step, parts in found.items() for each in parts[name]]
-        partings += [(step, Difference(step=step, phase=_PHASES[name], name=each)) for step, each in differences]
+        partings += [
+            (step, Difference(step=step, phase=_PHASES[name], name=each))
+            for step, each in differences
+        ]
         first_step = differences[0][0] if differences else 0
         told = tuple(each for step, each in differences if step == first_step)
         told = (f"at step {first_step} {told[0]}", *told[1:]) if told else ()
         at = f"equal at step{'s' if len(found) > 1 else ''} {', '.join(map(str, found))}"
-        compared.append(Compared(name=name, differences=told, otherwise=at if found else "no checkpoint to compare"))
+        compared.append(
+            Compared(
+                name=name, differences=told, otherwise=at if found else "no checkpoint to compare"
+            )
+        )
     count += len(found)
     if not count:
         raise InputError(f"{view.id} has recorded nothing of {stretch.said}.", where=str(view.path))
@@ -75,7 +98,9 @@ def _difference(name: str, where: Parting) -> Difference:
     return Difference(step=where.step, phase=phase, name=name, left=left, right=right)
 
 
-def _curves(view: RunView, again: RunView, stretch: Stretch) -> Iterator[tuple[str, Series | None, Series | None]]:
+def _curves(
+    view: RunView, again: RunView, stretch: Stretch
+) -> Iterator[tuple[str, Series | None, Series | None]]:
     """The curves of both within the stretch, by name, but for those of the clock."""
     import numpy as np  # here: a verdict is read without it
 
@@ -91,10 +116,14 @@ def _curves(view: RunView, again: RunView, stretch: Stretch) -> Iterator[tuple[s
         if name.startswith(CLOCKED) or not (len(left or ()) or len(right or ())):
             continue
         if not stretch.whole:  # of the last step each has what came before it was left
-            at_end = [int((each.steps == stretch.last).sum()) if each is not None else 0 for each in (left, right)]
+            at_end = [
+                int((each.steps == stretch.last).sum()) if each is not None else 0
+                for each in (left, right)
+            ]
             if at_end[0] != at_end[1]:
                 left, right = (
-                    _masked(each, each.steps < stretch.last) if each is not None else None for each in (left, right)
+                    _masked(each, each.steps < stretch.last) if each is not None else None
+                    for each in (left, right)
                 )
                 if not (len(left or ()) or len(right or ())):
                     continue
@@ -103,7 +132,9 @@ def _curves(view: RunView, again: RunView, stretch: Stretch) -> Iterator[tuple[s
 
 def _within(series: Series, stretch: Stretch) -> Series:
     inside = series.steps <= stretch.last
-    return _masked(series, inside & (series.steps > stretch.first) if stretch.checkpoint else inside)
+    return _masked(
+        series, inside & (series.steps > stretch.first) if stretch.checkpoint else inside
+    )
 
 
 def _masked(series: Series, inside: Any) -> Series:
@@ -117,8 +148,11 @@ def _masked(series: Series, inside: Any) -> Series:
     )
 
 
-def _checkpoints(view: RunView, again: RunView, stretch: Stretch) -> dict[int, dict[str, list[str]]]:
-    """What differs in the checkpoints that both have, by step. InputError when one of the record's is damaged."""
+def _checkpoints(
+    view: RunView, again: RunView, stretch: Stretch
+) -> dict[int, dict[str, list[str]]]:
+    """What differs in the checkpoints that both have, by step. InputError when one of the record's
+    is damaged."""
     theirs = {each.name: each for each in again.checkpoints}
     found = {}
     for each in view.checkpoints:

@@ -14,13 +14,15 @@ from assay.core.facts import EndStatus
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """Settings of one launch: they come from the command line, are kept in `run.json` and never in the config.
+    """Settings of one launch: they come from the command line, are kept in `run.json` and never in
+    the config.
 
     `nproc` processes on each of `nnodes` machines.
 
-    `device`: one, or a list such as `cuda:0,1` that several runs take in turn; None: the accelerator if there is one.
-    `stop_at`: the step at which the run is left although it is planned longer, as by a signal if `is_interrupted`.
-    `traced_from`: the step from which every step is traced at the full level, whatever the config says.
+    `device`: one, or a list such as `cuda:0,1` that several runs take in turn; None: the
+    accelerator if there is one. `stop_at`: the step at which the run is left although it is planned
+    longer, as by a signal if `is_interrupted`. `traced_from`: the step from which every step is
+    traced at the full level, whatever the config says.
     """
 
     device: str | None = None
@@ -61,11 +63,13 @@ class Launch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult:
-    """How a run ended. `record_dir` is None with `no_file`; `exception` is what it failed with; `value` its metrics.
+    """How a run ended. `record_dir` is None with `no_file`; `exception` is what it failed with;
+    `value` its metrics.
 
-    `test`: how the test that followed it ended, when one was asked for. `is_first`: not of the processes of a run that
-    leave it to another one to record and to tell. `signal` was heard meanwhile, 0 for none: whoever has more to do
-    ends, even if this run came to its own end. `note` is for the person: what could not be kept, what was tested.
+    `test`: how the test that followed it ended, when one was asked for. `is_first`: not of the
+    processes of a run that leave it to another one to record and to tell. `signal` was heard
+    meanwhile, 0 for none: whoever has more to do ends, even if this run came to its own end. `note`
+    is for the person: what could not be kept, what was tested.
     """
 
     record_dir: Path | None

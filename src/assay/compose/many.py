@@ -39,11 +39,13 @@ def run(
     then_test: bool = False,
     edit_test: Edit | str | None = None,
 ) -> list[RunResult]:
-    """Train one config after another; results come in their order. An exception is kept in its result, not raised.
+    """Train one config after another; results come in their order. An exception is kept in its
+    result, not raised.
 
-    Of a file with variants the base runs, or those named ("all" is every one); of a file with a sweep all its points.
-    Of several devices (`[0, 1]`, "cuda:0,1") the runs take one each in turn.
-    `then_test`: each is tested when it has finished (`RunResult.test`); `edit_test` may change the config of its test.
+    Of a file with variants the base runs, or those named ("all" is every one); of a file with a
+    sweep all its points. Of several devices (`[0, 1]`, "cuda:0,1") the runs take one each in turn.
+    `then_test`: each is tested when it has finished (`RunResult.test`); `edit_test` may change the
+    config of its test.
     """
     paths = [configs] if isinstance(configs, str | os.PathLike) else list(configs)
     variants = [variant] if isinstance(variant, str) else list(variant)
@@ -58,13 +60,19 @@ def run(
             continue
         _warn(made)
         results += train_each(
-            made, launch, then_test=then_test, edit_test=edit_test, before=len(results), records_all=len(made) > 1
+            made,
+            launch,
+            then_test=then_test,
+            edit_test=edit_test,
+            before=len(results),
+            records_all=len(made) > 1,
         )
     return results
 
 
 def _warn(configs: Sequence[Config]) -> None:
-    """What only looks wrong: nothing stops because of it, and nobody else would tell whoever calls from Python."""
+    """What only looks wrong: nothing stops because of it, and nobody else would tell whoever calls
+    from Python."""
     told = told_once(configs, problems_of_shape)
     warnings = [problem for problem in told if problem.severity == "warning"]
     if warnings:
@@ -80,19 +88,27 @@ def train_each(
     before: int = 0,
     records_all: bool = False,
 ) -> Iterator[RunResult]:
-    """Train one config after another, until one is stopped. An exception is kept in its result, not raised.
+    """Train one config after another, until one is stopped. An exception is kept in its result, not
+    raised.
 
-    Of several devices the runs take one each in turn, counted from the `before` runs that were there already.
-    `records_all`: a run that could not be built has a record all the same, so that each point of a sweep has one.
+    Of several devices the runs take one each in turn, counted from the `before` runs that were
+    there already. `records_all`: a run that could not be built has a record all the same, so that
+    each point of a sweep has one.
     """
     devices = launch.devices() or (None,)
     for i, config in enumerate(configs, before):
         one = replace(launch, device=devices[i % len(devices)])
         try:
-            result = train_and_test(config, one, edit=edit_test) if then_test else train(config, one)
-        except Exception as error:  # whatever is raised while one run is built, the others are not to blame
+            result = (
+                train_and_test(config, one, edit=edit_test) if then_test else train(config, one)
+            )
+        except (
+            Exception
+        ) as error:  # whatever is raised while one run is built, the others are not to blame
             result = _not_started(config, error)
-        except KeyboardInterrupt as error:  # while it was built: nothing is lost but what comes after it
+        except (
+            KeyboardInterrupt
+        ) as error:  # while it was built: nothing is lost but what comes after it
             result = replace(_not_started(config, error), status="stopped")
         if records_all and result.status == "failed" and result.record_dir is None:
             result = _recorded(result, config, one)
@@ -104,7 +120,9 @@ def train_each(
 
 
 def _not_started(config: Config | None, error: BaseException) -> RunResult:
-    return RunResult(record_dir=None, config=config, status="failed", exception=error, exit_code=code_of(error))
+    return RunResult(
+        record_dir=None, config=config, status="failed", exception=error, exit_code=code_of(error)
+    )
 
 
 def _recorded(result: RunResult, config: Config, launch: Launch) -> RunResult:
@@ -121,7 +139,9 @@ def _let_go(error: BaseException | None) -> None:
     """Free what the run held, the memory of its device above all, before the next one needs it."""
     while error is not None:
         frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-        for frame in frames[1:]:  # left by the error, generators among them; the first is where it was caught
+        for frame in frames[
+            1:
+        ]:  # left by the error, generators among them; the first is where it was caught
             _clear(frame)
         for frame in frames:
             _forget_variables(frame)
@@ -130,7 +150,8 @@ def _let_go(error: BaseException | None) -> None:
 
 
 def _forget_variables(frame: FrameType | None) -> None:
-    """What the calls that led to an error hold, the model among it, is let go of; the lines of its traceback stay."""
+    """What the calls that led to an error hold, the model among it, is let go of; the lines of its
+    traceback stay."""
     while frame is not None:
         if not frame.f_code.co_flags & inspect.CO_GENERATOR:  # one that waits would be ended
             _clear(frame)

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """A checkpoint or a file of weights, None for none; `parent` is RUN@CHECKPOINT by id, "" when it is of no run.
+    """A checkpoint or a file of weights, None for none; `parent` is RUN@CHECKPOINT by id, "" when
+    it is of no run.
 
     `options` are those of `load_weights`: rename, strict, pickled.
     """
@@ -30,7 +31,8 @@ class Origin:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def fill(self, model: Model) -> str:
-        """Give a model the weights, and nothing else; says what did not fit where that is allowed, else "".
+        """Give a model the weights, and nothing else; says what did not fit where that is allowed,
+        else "".
 
         InputError when they do not fit or cannot be read.
         """
@@ -47,7 +49,9 @@ class Origin:
             else:
                 report = load_weights(model, self.path, **how)
         except CheckpointError as error:
-            raise InputError(error.what, where=error.where or str(self.path), fix=error.fix) from error
+            raise InputError(
+                error.what, where=error.where or str(self.path), fix=error.fix
+            ) from error
         return "" if report.fits else f"weights of {self.path}: {report}"
 
 
@@ -68,7 +72,8 @@ def asked_for(root: Table, address: str = "") -> Origin:
 
 
 def origin_of(address: str) -> Origin:
-    """What RUN, RUN@CHECKPOINT, a checkpoint's folder or a file of weights means; of a RUN its best, else its newest.
+    """What RUN, RUN@CHECKPOINT, a checkpoint's folder or a file of weights means; of a RUN its
+    best, else its newest.
 
     InputError when there is nothing, with what there is.
     """
@@ -77,7 +82,9 @@ def origin_of(address: str) -> Origin:
         return Origin(path, _parent_of(path))
     view, name = find(address)
     try:
-        found = checkpoint_of(view, name or ("best" if view.best_checkpoint is not None else "latest"))
+        found = checkpoint_of(
+            view, name or ("best" if view.best_checkpoint is not None else "latest")
+        )
     except CheckpointError as error:
         raise InputError(error.what, where=error.where, fix=error.fix) from error
     return Origin(found.path, f"{view.id}@{found.name}")
@@ -90,6 +97,8 @@ def _is_of_a_run(path: Path) -> bool:
 def _parent_of(path: Path) -> str:
     """The run whose folder a checkpoint lies in."""
     try:
-        return f"{run_file.read(path.resolve().parent.parent).id}@{path.name}" if path.is_dir() else ""
+        return (
+            f"{run_file.read(path.resolve().parent.parent).id}@{path.name}" if path.is_dir() else ""
+        )
     except (OSError, RecordError):
         return ""

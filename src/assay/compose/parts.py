@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 
 def make_process(house: House, *, training: bool) -> Process:
-    """Task, model, optimizer, backward, criterion and process, in the order in which they need each other."""
+    """Task, model, optimizer, backward, criterion and process, in the order in which they need each
+    other."""
     from assay.engine import as_process, seed_all
     from assay.engine.device import channels_last, move, place, use_threads
     from assay.engine.lazy_modules import refuse_lazy
@@ -41,7 +42,9 @@ def make_process(house: House, *, training: bool) -> Process:
         channels_last(model)
     is_split = house.mesh is not None and house.mesh.layout.pipeline > 1
     if is_split and training:
-        _speed_up(model, settings, is_split=True)  # it looks at blocks, of which each process is about to have a few
+        _speed_up(
+            model, settings, is_split=True
+        )  # it looks at blocks, of which each process is about to have a few
     if house.mesh is not None:
         divide(model, house.mesh, house.values("parallel"))
     context.set("model", model)
@@ -79,7 +82,9 @@ def _speed_up(model: Model, settings: dict[str, Any], *, is_split: bool = False)
 
     if is_split and settings.get("compile") is True:
         fix = 'Write compile = "blocks", or patterns of names.'
-        raise InputError("[train] compile = true is for a whole model; a pipeline has parts of it.", fix=fix)
+        raise InputError(
+            "[train] compile = true is for a whole model; a pipeline has parts of it.", fix=fix
+        )
     recompute(model, settings.get("activation_checkpoint", False))
     compiled(model, settings.get("compile", False))
 
@@ -111,12 +116,16 @@ def make_loader(house: House, split: str) -> Iterable[Any]:
         return _batches_of_samples(house, split, source, settings, collate)
     if not is_dataset(source):
         if collate is not None:
-            raise InputError(f"The task gave a collate with data.{split}, which gives whole batches.")
+            raise InputError(
+                f"The task gave a collate with data.{split}, which gives whole batches."
+            )
         _check_batches(house, split, source)
         house.context.set(f"{split}_loader", source, type=LOADERS.get(split))
         return source  # type: ignore[no-any-return]
     if not {"batch_size", "micro_batch_size", "batch_sampler"} & settings.keys():
-        raise InputError(f"[data.{split}] has no batch_size.", fix=f"Write batch_size = 64 under [data.{split}].")
+        raise InputError(
+            f"[data.{split}] has no batch_size.", fix=f"Write batch_size = 64 under [data.{split}]."
+        )
     given = _loader_settings(house, split, settings)
     if collate is not None:
         given.setdefault("collate", collate)
@@ -129,7 +138,8 @@ def make_loader(house: House, split: str) -> Iterable[Any]:
 
 
 def _source(house: House, split: str) -> tuple[Any, Any]:
-    """What the data of a split come from, and the collate that a task gave with them, None for none."""
+    """What the data of a split come from, and the collate that a task gave with them, None for
+    none."""
     if get_at(house.root, ("data", split, "source")) is not None:
         return house.build_at(("data", split, "source")), None
     found = dataset_of(house, split)
@@ -139,14 +149,18 @@ def _source(house: House, split: str) -> tuple[Any, Any]:
     unknown = [str(name) for name in options if name not in ("collate", "collate_fn")]
     if unknown:
         what = f"The task gave `{unknown[0]}` with the data of the split {split!r}."
-        raise InputError(what, fix=f"It may give `collate`; the rest is written under [data.{split}].")
+        raise InputError(
+            what, fix=f"It may give `collate`; the rest is written under [data.{split}]."
+        )
     return data, options.get("collate", options.get("collate_fn"))
 
 
 def _loader_settings(house: House, split: str, settings: dict[str, Any]) -> dict[str, Any]:
     """The table of a split as arguments of a `Loader`."""
     calls = ("sampler", "batch_sampler", "collate", "worker_init")
-    given = {name: value for name, value in settings.items() if name not in ("source", "timeout", *calls)}
+    given = {
+        name: value for name, value in settings.items() if name not in ("source", "timeout", *calls)
+    }
     for name in calls:
         if name in settings:
             given[name] = house.build_at(("data", split, name))
@@ -188,8 +202,11 @@ def _refuse_empty(house: House, split: str, loader: Loader) -> None:
     )
 
 
-def _stream_loader(house: House, split: str, stream: Stream, settings: dict[str, Any], collate: Any) -> Iterable[Any]:
-    """The batches of a stream, which makes them itself; `collate` unless the config says another."""
+def _stream_loader(
+    house: House, split: str, stream: Stream, settings: dict[str, Any], collate: Any
+) -> Iterable[Any]:
+    """The batches of a stream, which makes them itself; `collate` unless the config says
+    another."""
     from assay.engine.names import LOADERS
     from assay.engine.pipes import StreamLoader
 
@@ -199,11 +216,22 @@ def _stream_loader(house: House, split: str, stream: Stream, settings: dict[str,
     table = get_at(house.root, ("data", split))
     if settings and isinstance(table, Table):
         name = next(iter(settings))
-        fix = "itr.Shuffle shuffles a stream." if name == "shuffle" else "itr.Batch and itr.Bucket make its batches."
+        fix = (
+            "itr.Shuffle shuffles a stream."
+            if name == "shuffle"
+            else "itr.Batch and itr.Bucket make its batches."
+        )
         what = f"data.{split}: `{name}` is for items by index, but this is a stream."
         raise InputError(what, where=str(table.key_origin(name)), fix=fix)
     accumulate = house.values("train").get("accumulate", 1) if split == "train" else 1
-    loader = StreamLoader(stream, seed=house.seed, split=split, accumulate=accumulate, workers=workers, collate=collate)
+    loader = StreamLoader(
+        stream,
+        seed=house.seed,
+        split=split,
+        accumulate=accumulate,
+        workers=workers,
+        collate=collate,
+    )
     house.context.set(f"{split}_loader", loader, type=LOADERS.get(split))
     return loader
 
@@ -222,7 +250,11 @@ def _batches_of_samples(
     node, kind = table.items.get("source"), type(dataset).__name__
     if "batch_size" not in settings:
         what = f"data.{split}: {kind} is an IterableDataset, which gives samples, and there is no batch_size."
-        raise InputError(what, where=str(node.origin if node is not None else table.origin), fix=batches_of(split))
+        raise InputError(
+            what,
+            where=str(node.origin if node is not None else table.origin),
+            fix=batches_of(split),
+        )
     for name in ORDER_KEYS:
         if name in settings:
             what = f"data.{split}: `{name}` is for items by index, but a {kind} gives one sample after the other."
@@ -239,7 +271,8 @@ def _batches_of_samples(
 
 
 def _check_batches(house: House, split: str, source: Any) -> None:
-    """InputError when `source`, which is no data set, cannot give the batches of a split as the config asks for."""
+    """InputError when `source`, which is no data set, cannot give the batches of a split as the
+    config asks for."""
     from assay.build import loader_keys
 
     table = get_at(house.root, ("data", split))
@@ -248,7 +281,11 @@ def _check_batches(house: House, split: str, source: Any) -> None:
     name, where = type(source).__name__, str(node.origin if node is not None else table.origin)
     if not isinstance(source, Iterable) and not hasattr(source, "__getitem__"):
         fix = "Give a data set (__len__ and __getitem__), or an iterable of batches."
-        raise InputError(f"data.{split}: a {name} can neither be iterated nor asked for an item.", where=where, fix=fix)
+        raise InputError(
+            f"data.{split}: a {name} can neither be iterated nor asked for an item.",
+            where=where,
+            fix=fix,
+        )
     keys = loader_keys(table)
     if keys:
         raise InputError(
@@ -259,7 +296,9 @@ def _check_batches(house: House, split: str, source: Any) -> None:
         )
     if split != "train" and isinstance(source, Iterator):
         fix = "Give something that can be iterated again: a class with __iter__, a DataLoader."
-        raise InputError(f"data.{split}: a {name} can be gone through once only.", where=where, fix=fix)
+        raise InputError(
+            f"data.{split}: a {name} can be gone through once only.", where=where, fix=fix
+        )
 
 
 def splits_of(root: Table) -> list[str]:

@@ -26,7 +26,8 @@ OWN_END_S = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """Order to end at once: `cause` is what a person is told, `signal` the one behind it, 0 for none."""
+    """Order to end at once: `cause` is what a person is told, `signal` the one behind it, 0 for
+    none."""
 
     cause: str
     signal: int = 0
@@ -35,16 +36,19 @@ class Order:
     def reason(self) -> str:
         """Reason for the record, in one line."""
         first = self.cause.split("\n", 1)[0]
-        return f"{signal.Signals(self.signal).name}: {first}" if self.signal else f"RankError: {first}"
+        return (
+            f"{signal.Signals(self.signal).name}: {first}" if self.signal else f"RankError: {first}"
+        )
 
 
 class RankFolder:
-    """Files of the ranks that were started together on one machine; each is whole from the first moment.
+    """Files of the ranks that were started together on one machine; each is whole from the first
+    moment.
 
-    A rank writes its process id when it begins, signs of life meanwhile, and a mapping of facts when it
-    has ended (`status`, `error`, `signal`, ...). `follows` among them says that the error came of the end of
-    another rank. Whoever watches writes that in the place of a rank that cannot. `launcher` is the folder of
-    the process that started them, if that is assay.
+    A rank writes its process id when it begins, signs of life meanwhile, and a mapping of facts
+    when it has ended (`status`, `error`, `signal`, ...). `follows` among them says that the error
+    came of the end of another rank. Whoever watches writes that in the place of a rank that cannot.
+    `launcher` is the folder of the process that started them, if that is assay.
     """
 
     def __init__(self, path: Path, *, launcher: Path | None = None) -> None:
@@ -52,7 +56,8 @@ class RankFolder:
         self.launcher = launcher
 
     def begin(self, rank: int) -> None:
-        """Tell that the process that calls is this rank, and let it be asked for its stack from now on."""
+        """Tell that the process that calls is this rank, and let it be asked for its stack from now
+        on."""
         from assay.engine.parallel.stacks import offer_stack
 
         self.path.mkdir(exist_ok=True)
@@ -68,18 +73,26 @@ class RankFolder:
 
     def ranks(self) -> dict[int, int]:
         """Process ids of the ranks that have begun; 0 for one that is just about to."""
-        return {int(file.name.partition("-")[2]): int(text(file) or 0) for file in self.path.glob("pid-*")}
+        return {
+            int(file.name.partition("-")[2]): int(text(file) or 0)
+            for file in self.path.glob("pid-*")
+        }
 
     def pids(self) -> dict[int, int]:
         """Process ids of the ranks that have begun and have not told how they ended."""
-        return {rank: pid for rank, pid in self.ranks().items() if pid and not self._ended(rank).exists()}
+        return {
+            rank: pid
+            for rank, pid in self.ranks().items()
+            if pid and not self._ended(rank).exists()
+        }
 
     def watched(self) -> list[Rank]:
         """Return the same ranks, with the files of their signs of life."""
         from assay.engine.parallel.watch import Rank
 
         return [
-            Rank(rank=rank, pid=pid, beat=self.beat(rank), stack=self.stack(rank)) for rank, pid in self.pids().items()
+            Rank(rank=rank, pid=pid, beat=self.beat(rank), stack=self.stack(rank))
+            for rank, pid in self.pids().items()
         ]
 
     def tell(self, rank: int, told: Mapping[str, Any]) -> None:
@@ -93,19 +106,26 @@ class RankFolder:
     def told(self) -> dict[int, dict[str, Any]]:
         """Return what ranks have told of their end, by rank."""
         files = self.path.glob("ended-*.json")
-        return {int(file.stem.partition("-")[2]): json.loads(file.read_text(encoding="utf-8")) for file in files}
+        return {
+            int(file.stem.partition("-")[2]): json.loads(file.read_text(encoding="utf-8"))
+            for file in files
+        }
 
     def error(self) -> str:
-        """Return the first error of a rank that did not follow from the end of another one, "" for none."""
+        """Return the first error of a rank that did not follow from the end of another one, "" for
+        none."""
         own = [each for each in self.told().values() if each["error"] and not each["follows"]]
         return str(min(own, key=lambda each: each["time"])["error"]) if own else ""
 
     def ended_by(self) -> str:
-        """Say what ended ranks: the first error, or who is gone without a word; "" while all is well."""
+        """Say what ended ranks: the first error, or who is gone without a word; "" while all is
+        well."""
         if error := self.error():
             return error
         gone = {rank: pid for rank, pid in self.pids().items() if process_start(pid) is None}
-        return next((f"Rank {rank} (pid {pid}) ended without a word." for rank, pid in gone.items()), "")
+        return next(
+            (f"Rank {rank} (pid {pid}) ended without a word." for rank, pid in gone.items()), ""
+        )
 
     def signal(self) -> int:
         """Return the signal that ended ranks, 0 where none did."""
@@ -126,8 +146,11 @@ class RankFolder:
         return None
 
     @contextmanager
-    def under_orders(self, end: Callable[[Order], object], hear: Callable[[int], object]) -> Iterator[None]:
-        """Inside, call `end` in a thread of its own once an order was given, unless the block is left soon after.
+    def under_orders(
+        self, end: Callable[[Order], object], hear: Callable[[int], object]
+    ) -> Iterator[None]:
+        """Inside, call `end` in a thread of its own once an order was given, unless the block is
+        left soon after.
 
         `hear` is called there with the first signal of the launcher: a main thread that waits in a
         collective hears of none.
@@ -169,7 +192,8 @@ def heard_in(launcher: Path) -> int:
 class Deaths:
     """Check of a launcher: tells how a rank has ended that said nothing, as soon as it is gone.
 
-    A thread waits for each rank, because torch's launcher, which waits too, tells only when all have ended.
+    A thread waits for each rank, because torch's launcher, which waits too, tells only when all
+    have ended.
     """
 
     def __init__(self, folder: Callable[[], RankFolder]) -> None:

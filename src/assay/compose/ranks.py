@@ -52,7 +52,8 @@ SECONDS_TO_SHARE = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """What every process of a run does: a config that nothing changes any more; the run to go on with, if there is one.
+    """What every process of a run does: a config that nothing changes any more; the run to go on
+    with, if there is one.
 
     `options` are further arguments of the function that does it.
     """
@@ -72,23 +73,34 @@ class Task:
 
 
 def asked_processes(config: Config, launch: Launch) -> int:
-    """How many processes a run is to have; InputError where [parallel] and what was typed do not agree."""
+    """How many processes a run is to have; InputError where [parallel] and what was typed do not
+    agree."""
     node, given = get_at(config.root, ("parallel",)), parallel_of(config)
     axes = {name: int(given[name]) for name in PARALLEL_AXES if name in given}
     product = 1
     for size in axes.values():
         product *= size
-    asked = f"--nnodes {launch.nnodes} x --nproc {launch.nproc}" if launch.nnodes > 1 else f"--nproc {launch.nproc}"
+    asked = (
+        f"--nnodes {launch.nnodes} x --nproc {launch.nproc}"
+        if launch.nnodes > 1
+        else f"--nproc {launch.nproc}"
+    )
     if launch.nproc is None:
         if product % launch.nnodes:
             fix = "Give --nproc, how many there are on each; or change [parallel]."
-            raise InputError(f"{product} processes cannot be split evenly on {launch.nnodes} machines.", fix=fix)
+            raise InputError(
+                f"{product} processes cannot be split evenly on {launch.nnodes} machines.", fix=fix
+            )
         return product
     count = launch.nproc * launch.nnodes
     if not axes or count == product:
         return count
     sizes = " x ".join(f"{size} {name}" for name, size in axes.items())
-    each = f"Give --nproc {product // launch.nnodes}, or leave it out" if product % launch.nnodes == 0 else "Change it"
+    each = (
+        f"Give --nproc {product // launch.nnodes}, or leave it out"
+        if product % launch.nnodes == 0
+        else "Change it"
+    )
     raise InputError(
         f"{asked} is not {sizes} = {product}.",
         where=str(node.origin) if node is not None else "",
@@ -97,15 +109,21 @@ def asked_processes(config: Config, launch: Launch) -> int:
 
 
 def is_spread(config: Config, launch: Launch) -> bool:
-    """Whether this process has to start those that do the work. InputError when there are not as many as asked for."""
+    """Whether this process has to start those that do the work. InputError when there are not as
+    many as asked for."""
     from assay.engine.parallel.join import world
 
     count, here = asked_processes(config, launch), world()
     if here.count > 1 and (launch.nnodes == 1 or launch.ranks_folder):
         if launch.max_restarts and not launch.ranks_folder:
             fix = "Give it to torchrun; or start one process on each machine, and --nproc and --nnodes."
-            raise InputError("--max-restarts is for processes that assay starts; these have been started.", fix=fix)
-        is_asked = launch.nproc is not None or any(axis in parallel_of(config) for axis in PARALLEL_AXES)
+            raise InputError(
+                "--max-restarts is for processes that assay starts; these have been started.",
+                fix=fix,
+            )
+        is_asked = launch.nproc is not None or any(
+            axis in parallel_of(config) for axis in PARALLEL_AXES
+        )
         if is_asked and count != here.count:
             raise InputError(
                 f"{here.count} processes were started, and the config asks for {count}.",
@@ -150,9 +168,13 @@ def spread_config(config: Config, launch: Launch, *, parent: str = "") -> RunRes
     return _spread(task_of(config, launch, parent=parent), asked_processes(config, launch), config)
 
 
-def spread_resume(config: Config, launch: Launch, record: Path, checkpoint: str, **options: Any) -> RunResult:
+def spread_resume(
+    config: Config, launch: Launch, record: Path, checkpoint: str, **options: Any
+) -> RunResult:
     """Go on with a run in the processes that its config asks for."""
-    task = replace(task_of(config, launch, **options), resumed=str(record.resolve()), checkpoint=checkpoint)
+    task = replace(
+        task_of(config, launch, **options), resumed=str(record.resolve()), checkpoint=checkpoint
+    )
     return _spread(task, asked_processes(config, launch), config)
 
 
@@ -200,7 +222,12 @@ def _spread(task: Task, count: int, config: Config) -> RunResult:
                 lambda: _newest(folder).pids(),
                 lambda rank, pid: _newest(folder).tell_failed(rank, was_suspended(rank, pid)),
             ),
-            StillRanks(lambda: _newest(folder).watched(), order, timeout_s=parse_duration_s(timeout), heard=heard),
+            StillRanks(
+                lambda: _newest(folder).watched(),
+                order,
+                timeout_s=parse_duration_s(timeout),
+                heard=heard,
+            ),
         )
         with answered(hear), RankWatchdog(*checks):
             deaths = start(
@@ -216,9 +243,15 @@ def _spread(task: Task, count: int, config: Config) -> RunResult:
         place = first.get("folder") or text(folder / "folder")
         record = Path(place) if place else None
         least = min(newest.ranks(), default=0)
-        if record is not None and not first.get("id"):  # rank 0 is gone without a word, or on another machine
+        if record is not None and not first.get(
+            "id"
+        ):  # rank 0 is gone without a word, or on another machine
             view = find(str(record))[0]
-            first = {**first, "id": view.id, "step": max((each.step or 0 for each in view.checkpoints), default=0)}
+            first = {
+                **first,
+                "id": view.id,
+                "step": max((each.step or 0 for each in view.checkpoints), default=0),
+            }
         if record is not None:
             for local in range(1, count // nodes.count):
                 kept = RunFolder(record).ranks / f"{least + local}.txt"
@@ -242,16 +275,24 @@ def _spread(task: Task, count: int, config: Config) -> RunResult:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _outcome(ranks: RankFolder, first: Mapping[str, Any], deaths: Sequence[Death], number: int) -> dict[str, Any]:
-    """Return how the run ended, of which rank 0 told `first`; `number` is the signal of the launcher, 0 for none.
+def _outcome(
+    ranks: RankFolder, first: Mapping[str, Any], deaths: Sequence[Death], number: int
+) -> dict[str, Any]:
+    """Return how the run ended, of which rank 0 told `first`; `number` is the signal of the
+    launcher, 0 for none.
 
-    A run that came to its own end is finished, whatever signal came late; after a signal nothing else is a
-    failure, but a rank that hung is told.
+    A run that came to its own end is finished, whatever signal came late; after a signal nothing
+    else is a failure, but a rank that hung is told.
     """
     number = number or (0 if ranks.error() else ranks.signal())
     if first.get("status") == "finished" and not ranks.error():
         note = first.get("note", "")
-        return {"status": "finished", "signal": number, "note": note, "exit_code": first.get("exit_code", 0)}
+        return {
+            "status": "finished",
+            "signal": number,
+            "note": note,
+            "exit_code": first.get("exit_code", 0),
+        }
     if number:
         order = ranks.ordered()
         hung = RankError(order.cause) if order is not None else None
@@ -263,9 +304,12 @@ def _outcome(ranks: RankFolder, first: Mapping[str, Any], deaths: Sequence[Death
 
 
 class _PassOn:
-    """Check that sends every signal that this process heard to each rank, once the rank can answer it."""
+    """Check that sends every signal that this process heard to each rank, once the rank can answer
+    it."""
 
-    def __init__(self, pids: Callable[[], Mapping[int, int]], heard: Sequence[tuple[int, float]]) -> None:
+    def __init__(
+        self, pids: Callable[[], Mapping[int, int]], heard: Sequence[tuple[int, float]]
+    ) -> None:
         self.pids = pids
         self.heard = heard
         self._sent: dict[int, int] = {}
@@ -293,7 +337,9 @@ def _newest(folder: Path) -> RankFolder:
     return _attempt(folder, max(numbers, default=0))
 
 
-def _cause(told: Mapping[int, Mapping[str, Any]], own: str, deaths: Sequence[Death]) -> AssayError | None:
+def _cause(
+    told: Mapping[int, Mapping[str, Any]], own: str, deaths: Sequence[Death]
+) -> AssayError | None:
     """The first thing that went wrong, and what followed from it left out."""
     if own:
         return RankError(own)
@@ -306,7 +352,8 @@ def _cause(told: Mapping[int, Mapping[str, Any]], own: str, deaths: Sequence[Dea
 
 
 def work(place: str) -> int:
-    """What each process does; the exit code is 0 also for a run that was stopped, as nobody has to end the others."""
+    """What each process does; the exit code is 0 also for a run that was stopped, as nobody has to
+    end the others."""
     from assay.engine.parallel.join import world
     from assay.engine.parallel.watch import LostParent, RankWatchdog
 
@@ -359,12 +406,15 @@ def _launch(task: Task, folder: Path, here: World) -> Launch:
     if (folder / "folder").exists() and not here.restarts:
         given["after"] = "restart: processes of another machine have ended"
     if here.restarts:
-        given["after"] = f"restart {here.restarts}: {_attempt(folder, here.restarts - 1).ended_by()}"
+        given["after"] = (
+            f"restart {here.restarts}: {_attempt(folder, here.restarts - 1).ended_by()}"
+        )
     return Launch(**given)
 
 
 def _do(task: Task, launch: Launch, rank: int, begun: str) -> RunResult:
-    """Train, or go on. `begun` is the record that processes before these have begun, which then is gone on with."""
+    """Train, or go on. `begun` is the record that processes before these have begun, which then is
+    gone on with."""
     from assay.compose.checks import sound
     from assay.compose.training import go_on, train
 
@@ -373,7 +423,11 @@ def _do(task: Task, launch: Launch, rank: int, begun: str) -> RunResult:
         view = find(begun)[0]
         if view.status == "finished":  # somebody failed while leaving
             return RunResult(
-                record_dir=view.path, config=config, status="finished", id=view.id, step=view.file.newest.to_step
+                record_dir=view.path,
+                config=config,
+                status="finished",
+                id=view.id,
+                step=view.file.newest.to_step,
             )
         verify = task.options.get("verify", True)
         return go_on(view, "", sound(config), launch, take_over=False, verify=verify, force=True)
@@ -398,7 +452,8 @@ def config_of(task: Task, folder: Path, rank: int) -> Config:
 
 
 def said(error: BaseException, rank: int) -> str:
-    """What a process failed with, as a person reads it: the error first, then where it came from."""
+    """What a process failed with, as a person reads it: the error first, then where it came
+    from."""
     from assay.record.recorder import ending
 
     where = f"On rank {rank}: " if rank else ""
@@ -434,7 +489,8 @@ def is_ending(ranks: RankFolder | None) -> bool:
 
 
 def tell_folder(launch: Launch, house: House, record: Path | None) -> None:
-    """Where the record is, for who started these processes, and for those that may go on after them. Collective."""
+    """Where the record is, for who started these processes, and for those that may go on after
+    them. Collective."""
     place = str(record or "")
     if house.ranks is not None:
         place = house.ranks.gather_from_everyone(place)[0]
@@ -443,7 +499,8 @@ def tell_folder(launch: Launch, house: House, record: Path | None) -> None:
 
 
 def check_shared(house: House, folder: Path) -> None:
-    """InputError when what rank 0 writes in `folder` cannot be read by all others: it has to be on a shared disk."""
+    """InputError when what rank 0 writes in `folder` cannot be read by all others: it has to be on
+    a shared disk."""
     if house.ranks is None:
         return
     nonce = folder / f".shared-{secrets.token_hex(8)}"
@@ -456,7 +513,9 @@ def check_shared(house: House, folder: Path) -> None:
         time.sleep(0.1)
         with contextlib.suppress(OSError):
             os.listdir(folder)  # a disk of the network looks again
-    seen = house.ranks.gather_from_everyone((socket.gethostname(), str(folder), (folder / name).exists()))
+    seen = house.ranks.gather_from_everyone(
+        (socket.gethostname(), str(folder), (folder / name).exists())
+    )
     if house.is_first:
         nonce.unlink(missing_ok=True)
     for rank, (host, theirs, has_seen) in enumerate(seen):

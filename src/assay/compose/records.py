@@ -86,7 +86,8 @@ def new_record(
 
 
 def secrets_of(config: Config) -> Secrets:
-    """Return the secrets that a run of `config` is given: by variables, the command, settings and the config itself."""
+    """Return the secrets that a run of `config` is given: by variables, the command, settings and
+    the config itself."""
     secrets = Secrets.known({**config.settings.variables, **os.environ}, sys.orig_argv)
     secrets.add(secrets_under(plain(config.root)))
     return secrets
@@ -104,18 +105,23 @@ def log_formats(config: Config) -> dict[str, Any]:
 
 def tell_changes(recorder: RunRecorder) -> None:
     """One line in the log: what is different from the run of this tag before."""
-    with contextlib.suppress(OSError, AssayError):  # an old record that cannot be read keeps no new one from starting
+    with contextlib.suppress(
+        OSError, AssayError
+    ):  # an old record that cannot be read keeps no new one from starting
         if said := since_previous(RunView(recorder.folder)):
             recorder.logger.info("%s", said)
 
 
 def set_recorder(house: House, recorder: RunRecorder | NullRecorder) -> None:
     house.context.set("recorder", recorder)
-    house.context.set("record_dir", recorder.folder.path if isinstance(recorder, RunRecorder) else None)
+    house.context.set(
+        "record_dir", recorder.folder.path if isinstance(recorder, RunRecorder) else None
+    )
 
 
 def recorded_of(config: Config) -> dict[str, Any]:
-    """What stands beside the config of a run: which one of its file, what it was given from outside, and its job."""
+    """What stands beside the config of a run: which one of its file, what it was given from
+    outside, and its job."""
     sources: dict[str, Mapping[str, Any]] = {"env": os.environ, "global": config.settings.variables}
     outside = {}
     for each in outside_used(config.root):
@@ -139,18 +145,25 @@ def _outside(name: str, value: Any) -> Any:
 
 def is_fused(engine: Engine) -> bool:
     optimizers = engine.process.backward.optimizers.values()
-    return any(group.get("fused") is True for optimizer in optimizers for group in optimizer.param_groups)
+    return any(
+        group.get("fused") is True for optimizer in optimizers for group in optimizer.param_groups
+    )
 
 
-def tell_defaults(recorder: RunRecorder | NullRecorder, config: Config, found: Examined, assembled: Assembled) -> None:
-    """Log every default and everything injected, and keep them beside the config: nothing is taken silently."""
+def tell_defaults(
+    recorder: RunRecorder | NullRecorder, config: Config, found: Examined, assembled: Assembled
+) -> None:
+    """Log every default and everything injected, and keep them beside the config: nothing is taken
+    silently."""
     if not isinstance(recorder, RunRecorder):
         return
     taken = []
     for each in [*standard_defaults(config.root), *found.defaults]:
         if each.key == "optimizer.fused":
             each = replace(each, value=str(is_fused(assembled.engine)))
-        recorder.logger.info("default %s = %s (%s, %s)", each.key, each.value, each.owner, each.origin)
+        recorder.logger.info(
+            "default %s = %s (%s, %s)", each.key, each.value, each.owner, each.origin
+        )
         taken.append(Taken(key=each.key, value=each.value, owner=each.owner))
     for one in found.injected:
         recorder.logger.info("injected %s by %s (%s, %s)", one.key, one.by, one.owner, one.origin)
@@ -162,7 +175,8 @@ def tell_defaults(recorder: RunRecorder | NullRecorder, config: Config, found: E
 
 
 def project_around(path: Path | None) -> Project:
-    """The project around a config, else around the working directory; else the working directory becomes one."""
+    """The project around a config, else around the working directory; else the working directory
+    becomes one."""
     home = find_project(path.resolve().parent) if path is not None else None
     return home or find_project(Path.cwd()) or open_project(Path.cwd(), create=True)
 
@@ -216,7 +230,9 @@ def failed(
 ) -> RunResult:
     """End the record with what was raised; interrupts end as stopped."""
     status, reason, traceback = ending(error)
-    if status == "finished":  # sys.exit() is an end of a script, and not of a run that had more to do
+    if (
+        status == "finished"
+    ):  # sys.exit() is an end of a script, and not of a run that had more to do
         status, reason = "failed", "SystemExit: code of the run called sys.exit()"
     folder, run_id = None, ""
     if isinstance(recorder, RunRecorder):

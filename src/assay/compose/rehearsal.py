@@ -84,7 +84,9 @@ def rehearse(config: Config, wanted: Wanted | None = None) -> Rehearsal:
                 from assay.engine.rehearse.imagined import imagined_mesh
 
                 bucket = int(house.values("parallel").get("bucket_mb", 0))
-                house.mesh = stack.enter_context(imagined_mesh(layout, stands_for, bucket_mb=bucket))
+                house.mesh = stack.enter_context(
+                    imagined_mesh(layout, stands_for, bucket_mb=bucket)
+                )
             yield _parts(house, site, wanted, device)
 
     report = climb(build, limit_bytes=limit)
@@ -122,7 +124,8 @@ def work(place: str) -> int:
 
 
 def is_first_rank() -> bool:
-    """Return True unless this is one of the processes of a run that leave it to another to speak."""
+    """Return True unless this is one of the processes of a run that leave it to another to
+    speak."""
     from assay.engine.parallel.join import world
 
     return world().rank == 0
@@ -231,7 +234,8 @@ def _begun(ranks: Any, windows: Iterable[Window]) -> Iterator[Window]:
 
 
 def _checkpoints(house: House) -> tuple[int, Path]:
-    """Return how many checkpoints may exist at once, and a folder of the disk they are written to."""
+    """Return how many checkpoints may exist at once, and a folder of the disk they are written
+    to."""
     path = house.config.path
     project = find_project(path.resolve().parent if path is not None else Path.cwd())
     folder = project.runs_dir if project is not None else Path.cwd()

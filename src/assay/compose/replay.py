@@ -1,6 +1,8 @@
-"""A recorded run is trained again, from its code, config and checkpoint of then, and both are compared bit for bit.
+"""A recorded run is trained again, from its code, config and checkpoint of then, and both are
+compared bit for bit.
 
-It happens in a project of its own and in a process of its own: the record gets a verdict, and nothing else changes.
+It happens in a project of its own and in a process of its own: the record gets a verdict, and
+nothing else changes.
 """
 
 from __future__ import annotations
@@ -56,7 +58,8 @@ _TASK = "task.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replayed:
-    """What came out: a verdict, a line for each thing that was compared, and the run that it was compared with.
+    """What came out: a verdict, a line for each thing that was compared, and the run that it was
+    compared with.
 
     `kept` is the folder of that run when the two differ, else None: it is gone.
     """
@@ -88,11 +91,13 @@ def replay(
     trust: Trust = False,
     tell: Callable[[str], None] = lambda line: None,
 ) -> Replayed:
-    """Train RUN again, or from RUN@CKPT on, and compare curves and checkpoints with what was recorded.
+    """Train RUN again, or from RUN@CKPT on, and compare curves and checkpoints with what was
+    recorded.
 
-    `steps` is A:B, where A has a checkpoint or is 0: only the steps after A up to B. InputError for what cannot be done
-    again, and why; `force` tries it in another environment than that of then, and where the record is damaged. For a
-    run that was not made here `trust` has to allow its code and its config.
+    `steps` is A:B, where A has a checkpoint or is 0: only the steps after A up to B. InputError for
+    what cannot be done again, and why; `force` tries it in another environment than that of then,
+    and where the record is damaged. For a run that was not made here `trust` has to allow its code
+    and its config.
     """
     view, name = find(address)
     if view.error or (view.damages and not force):
@@ -107,14 +112,20 @@ def replay(
         first, (was, now) = next(iter(changed.items()))
         others = f" (and {len(changed) - 1} more)" if len(changed) > 1 else ""
         what = f"{view.id} cannot be replayed here: {first} was {was or 'not set'} and is {now or 'not set'}{others}."
-        raise InputError(what, where=str(view.path), fix="replay it where it was made; --force tries it all the same")
+        raise InputError(
+            what,
+            where=str(view.path),
+            fix="replay it where it was made; --force tries it all the same",
+        )
     folder = Path(tempfile.mkdtemp(prefix="assay-replay-")).resolve()
     is_kept = False
     try:
         begun = time.monotonic()
         again = train_again(view, stretch, folder)
         tell(f"replayed: {stretch.said}, {time.monotonic() - begun:.0f} s")
-        changed |= unlike(attempt.environment, again.environment)  # a process that has computed knows more
+        changed |= unlike(
+            attempt.environment, again.environment
+        )  # a process that has computed knows more
         verdict, compared = judge(view, again, stretch, changed)
         is_kept = not verdict.equal
         keep_verdict(view, verdict, tell)
@@ -127,7 +138,8 @@ def replay(
 
 
 def permit_again(view: RunView, stretch: Stretch, *, use: str, trust: Trust) -> None:
-    """Raise InputError for a run that was not made here, unless `trust` allows its code, and for one without secrets.
+    """Raise InputError for a run that was not made here, unless `trust` allows its code, and for
+    one without secrets.
 
     Call it before `train_again`.
     """
@@ -138,8 +150,11 @@ def permit_again(view: RunView, stretch: Stretch, *, use: str, trust: Trust) -> 
     refuse_redacted(saved, view.id)
 
 
-def train_again(view: RunView, stretch: Stretch, folder: Path, *, traced_from: int | None = None) -> RunView:
-    """Train these steps of a run again from its own code and config, in a project in `folder` and its own OS process.
+def train_again(
+    view: RunView, stretch: Stretch, folder: Path, *, traced_from: int | None = None
+) -> RunView:
+    """Train these steps of a run again from its own code and config, in a project in `folder` and
+    its own OS process.
 
     With `traced_from` every step from there on is traced with all its operations. InputError with
     what the process said when it fails, and for code that is not here.
@@ -152,7 +167,9 @@ def train_again(view: RunView, stretch: Stretch, folder: Path, *, traced_from: i
         settings=str(scratch.project.root),
         threads=attempt.environment.get("torch", {}).get("threads"),
         launch={**_launch(view, stretch), "traced_from": traced_from},
-        resumed=str(_begun(view, stretch, scratch.project.root, scratch.user_dirs)) if stretch.checkpoint else "",
+        resumed=str(_begun(view, stretch, scratch.project.root, scratch.user_dirs))
+        if stretch.checkpoint
+        else "",
         checkpoint=stretch.checkpoint,
         parent=view.id,
     )
@@ -160,7 +177,9 @@ def train_again(view: RunView, stretch: Stretch, folder: Path, *, traced_from: i
     said = _train(folder, scratch.cwd, scratch.environment)
     again = _only_run(scratch.project.runs_dir)
     if said is not None:
-        raise InputError(f"The replay failed, where the run did not, and said:\n{said}", where=str(view.path))
+        raise InputError(
+            f"The replay failed, where the run did not, and said:\n{said}", where=str(view.path)
+        )
     assert again is not None
     return again
 
@@ -197,7 +216,9 @@ def _weights(view: RunView, origin: str) -> str:
     else:
         path = Path(view.file.attempts[0].cwd) / Path(origin).expanduser()
     if path is None or not path.exists():
-        raise InputError(f"The weights that {view.id} began with are gone: {origin}.", where=str(view.path))
+        raise InputError(
+            f"The weights that {view.id} began with are gone: {origin}.", where=str(view.path)
+        )
     return str(path)
 
 
@@ -215,7 +236,13 @@ def _begun(view: RunView, stretch: Stretch, project: Path, user_dirs: Sequence[P
         launch={**stretch.attempts[-1].launch, "user_dirs": [str(path) for path in user_dirs]},
     )
     file = replace(
-        view.file, project=str(project), status="stopped", sealed=False, attempts=(attempt,), summaries={}, best=None
+        view.file,
+        project=str(project),
+        status="stopped",
+        sealed=False,
+        attempts=(attempt,),
+        summaries={},
+        best=None,
     )
     shutil.copyfile(config_of(view, stretch.attempts[-1]), folder.config_toml)
     run_file.write(folder.path, file)
@@ -261,7 +288,9 @@ def work(place: str) -> RunResult:
     if not task.resumed:
         return train(config, launch, parent=task.parent)
     view = RunView(Path(task.resumed))
-    return go_on(view, task.checkpoint, sound(config), launch, take_over=False, verify=True, force=False)
+    return go_on(
+        view, task.checkpoint, sound(config), launch, take_over=False, verify=True, force=False
+    )
 
 
 def _only_run(runs_dir: Path) -> RunView | None:
@@ -292,11 +321,16 @@ def unlike(then: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[s
     """What decides about bits and differs in two environments, of what both tell."""
     a, b = dict(flat(then)), dict(flat(now))
     both = [name for name in _DECISIVE if name in a and name in b]
-    return {name: (a[name], b[name]) for name in both if _shortened(name, a[name]) != _shortened(name, b[name])}
+    return {
+        name: (a[name], b[name])
+        for name in both
+        if _shortened(name, a[name]) != _shortened(name, b[name])
+    }
 
 
 def _shortened(name: str, value: str) -> str:
-    """Of the version of Python the first two numbers; the others change no number that is computed."""
+    """Of the version of Python the first two numbers; the others change no number that is
+    computed."""
     return ".".join(value.split(".")[:2]) if name == "python" else value
 
 
@@ -311,7 +345,8 @@ def _is_here(device: str) -> bool:
 
 
 def keep_verdict(view: RunView, verdict: Verdict, tell: Callable[[str], None]) -> None:
-    """Append the verdict to the edits of a run; a record that may only be read stays as it is, and that is told."""
+    """Append the verdict to the edits of a run; a record that may only be read stays as it is, and
+    that is told."""
     try:
         append(view.folder, Edit(what="verdict", key=verdict.question, new=to_plain(verdict)))
     except AssayError as error:  # a record that may only be read is proven all the same

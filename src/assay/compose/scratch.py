@@ -1,4 +1,5 @@
-"""A run's code in a project of its own, laid out as it was, so that it can be trained again beside the one of now."""
+"""A run's code in a project of its own, laid out as it was, so that it can be trained again beside
+the one of now."""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ _NEVER_LINKED = frozenset({".assay", ".git", "__pycache__"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scratch:
-    """The project in a folder of its own: where its modules are, and where its process is started, as what."""
+    """The project in a folder of its own: where its modules are, and where its process is started,
+    as what."""
 
     project: Project
     user_dirs: tuple[Path, ...]
@@ -43,7 +45,8 @@ class Scratch:
 
 
 def lay_out(run: RunView, attempt: Attempt, folder: Path) -> Scratch:
-    """Write the code that an attempt had below `folder`; what is no code lies there as links to the project of now.
+    """Write the code that an attempt had below `folder`; what is no code lies there as links to the
+    project of now.
 
     InputError when the code is not here.
     """
@@ -70,18 +73,27 @@ def lay_out(run: RunView, attempt: Attempt, folder: Path) -> Scratch:
 def _write_code(run: RunView, attempt: Attempt, home: Project | None, folder: Path) -> None:
     digest = attempt.code.snapshot
     if not digest:
-        raise InputError(f"No code was kept with {run.id}: nobody knows what to run.", where=str(run.path))
+        raise InputError(
+            f"No code was kept with {run.id}: nobody knows what to run.", where=str(run.path)
+        )
     homes = [each for each in (find_project(run.path), home) if each is not None]
     for store in (code_blobs(each) for each in homes):
         if digest in store:
             write_tree(read_tree(store, digest), store, folder)
             return
-    what = f"The code of {run.id} is not here: its folder was copied without its project's code store."
-    raise InputError(what, where=str(run.path), fix="`assay pack` takes the code along, `assay unpack` brings it in")
+    what = (
+        f"The code of {run.id} is not here: its folder was copied without its project's code store."
+    )
+    raise InputError(
+        what,
+        where=str(run.path),
+        fix="`assay pack` takes the code along, `assay unpack` brings it in",
+    )
 
 
 def _link(source: Path, to: Path, *, skipped: Path) -> None:
-    """Let all be below `to` that is below `source` and was not kept with the code: data, above all."""
+    """Let all be below `to` that is below `source` and was not kept with the code: data, above
+    all."""
     for path in _entries(source):
         place = to / path.name
         if path.name in _NEVER_LINKED or path == skipped:
@@ -89,7 +101,9 @@ def _link(source: Path, to: Path, *, skipped: Path) -> None:
         if path.is_dir() and not path.is_symlink() and (place.is_dir() or _is_above(path, skipped)):
             place.mkdir(exist_ok=True)
             _link(path, place, skipped=skipped)
-        elif path.suffix != ".py" and not os.path.lexists(place):  # a module of today is none of that run
+        elif path.suffix != ".py" and not os.path.lexists(
+            place
+        ):  # a module of today is none of that run
             place.symlink_to(path)
 
 
@@ -107,9 +121,17 @@ def _is_above(path: Path, other: Path) -> bool:
 def _environment(attempt: Attempt, was: Path, folder: Path) -> dict[str, str]:
     """The variables of now, but for those that change results, which are as they were."""
     kept = attempt.environment.get("variables", {})
-    found = {name: value for name, value in os.environ.items() if name not in VARIABLES or name in _OF_THE_PLACE}
+    found = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in VARIABLES or name in _OF_THE_PLACE
+    }
     # By the list of now: a record says what it likes.
-    found |= {name: value for name, value in kept.items() if name in VARIABLES and name not in _OF_THE_PLACE}
+    found |= {
+        name: value
+        for name, value in kept.items()
+        if name in VARIABLES and name not in _OF_THE_PLACE
+    }
     for name, value in attempt.launch.get("outside", {}).items():
         kind, _, variable = name.partition(":")
         steers = variable.startswith(_STEERING)
@@ -118,7 +140,9 @@ def _environment(attempt: Attempt, was: Path, folder: Path) -> dict[str, str]:
     paths = [Path(path) for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     inside = [restored(path, was, folder) if path.is_relative_to(was) else path for path in paths]
     found["PYTHONPATH"] = os.pathsep.join(map(str, inside))
-    found["PYTHONSAFEPATH"] = "1"  # else modules of the working directory come before those that were kept
+    found["PYTHONSAFEPATH"] = (
+        "1"  # else modules of the working directory come before those that were kept
+    )
     found.pop(RUNS_DIR_VARIABLE, None)
     found["NO_COLOR"] = "1"
     return found

@@ -24,7 +24,11 @@ def described(found: Standstill, *, timeout: str) -> str:
     lines = [_headline(found, culprits)]
     for each in culprits:
         lines += [f"rank {each.rank} stands at:", *_lines(each.stack)]
-    lines += [f"rank {each.rank} waits at {_place(each.stack)}" for each in found.ranks if each not in culprits]
+    lines += [
+        f"rank {each.rank} waits at {_place(each.stack)}"
+        for each in found.ranks
+        if each not in culprits
+    ]
     if not found.signal:
         lines.append(f"[parallel] timeout is {timeout}: all ranks were ended.")
     return "\n  ".join(lines)
@@ -33,7 +37,9 @@ def described(found: Standstill, *, timeout: str) -> str:
 def _headline(found: Standstill, culprits: Sequence[Standing]) -> str:
     first = culprits[0]
     silent_s = min(each.silent_s for each in culprits)
-    since = f"for {silent_s:.0f} s" + (f" in step {first.beat.step + 1}" if first.beat is not None else "")
+    since = f"for {silent_s:.0f} s" + (
+        f" in step {first.beat.step + 1}" if first.beat is not None else ""
+    )
     if not all(each.stack.is_waiting for each in culprits):
         return f"Rank {first.rank} (pid {first.pid}) has stood still {since}."
     if len(found.ranks) == 1:
@@ -42,7 +48,8 @@ def _headline(found: Standstill, culprits: Sequence[Standing]) -> str:
 
 
 def _lines(stack: Stack) -> list[str]:
-    """Return lines as in a traceback, the innermost last: those of the user, and the one where it stands."""
+    """Return lines as in a traceback, the innermost last: those of the user, and the one where it
+    stands."""
     if not stack.frames:
         return ["  (it did not say where)"]
     lines = []
@@ -62,6 +69,7 @@ def _place(stack: Stack) -> str:
 
 
 def _calling(frames: Sequence[Frame]) -> list[Frame]:
-    """Return the frames of the user, the innermost first; without any the one in which assay calls the library."""
+    """Return the frames of the user, the innermost first; without any the one in which assay calls
+    the library."""
     theirs = [frame for frame in frames if is_of_user(frame.file)]
     return theirs[:_SHOWN_FRAMES] or [frame for frame in frames if is_of_house(frame.file)][:1]

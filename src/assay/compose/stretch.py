@@ -19,7 +19,8 @@ _STEPS = re.compile(r"(\d*):(\d*)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stretch:
-    """The steps after `first` up to `last`, and the attempts that made them. `whole`: the run ended there by itself.
+    """The steps after `first` up to `last`, and the attempts that made them. `whole`: the run ended
+    there by itself.
 
     `checkpoint` is where it begins, "" for the beginning of the run.
     """
@@ -41,12 +42,16 @@ def stretch_of(view: RunView, name: str, steps: str) -> Stretch:
     where = str(view.path)
     if view.kind != "train":
         raise InputError(
-            f"The run {view.id} is a test, which trains nothing.", where=where, fix=f"assay test {view.id}"
+            f"The run {view.id} is a test, which trains nothing.",
+            where=where,
+            fix=f"assay test {view.id}",
         )
     refuse_without_config(view, fix="run it again, and `assay diff` both")
     first, last = _given(steps)
     if name and first is not None:
-        raise InputError("A replay begins at one place.", fix=f"leave out @{name}, or the step before the colon")
+        raise InputError(
+            "A replay begins at one place.", fix=f"leave out @{name}, or the step before the colon"
+        )
     checkpoint = ""
     if name or first:
         try:
@@ -55,11 +60,18 @@ def stretch_of(view: RunView, name: str, steps: str) -> Stretch:
             raise InputError(error.what, where=error.where, fix=error.fix) from error
         assert found.manifest is not None
         if found.manifest.kind == "model":
-            raise InputError(f"{found.name} of {view.id} holds weights only: nothing goes on from there.", where=where)
+            raise InputError(
+                f"{found.name} of {view.id} holds weights only: nothing goes on from there.",
+                where=where,
+            )
         first, checkpoint = found.manifest.step, found.name
     end = _end(view)
     if last is None and view.status in ("running", "unknown"):
-        fix = f"say up to where: --steps {first or 0}:{end}" if end > (first or 0) else "wait for its end"
+        fix = (
+            f"say up to where: --steps {first or 0}:{end}"
+            if end > (first or 0)
+            else "wait for its end"
+        )
         raise InputError(f"The run {view.id} is {view.status_text}.", where=where, fix=fix)
     if last is not None and last > end:
         raise InputError(f"The run {view.id} has made {end} steps, not {last}.", where=where)
@@ -121,7 +133,11 @@ def _refuse_seams(view: RunView, stretch: Stretch) -> None:
             name
             for name, a, b in (
                 ("other code", before.code.snapshot, after.code.snapshot),
-                ("another config", config_of(view, before).read_text(), config_of(view, after).read_text()),
+                (
+                    "another config",
+                    config_of(view, before).read_text(),
+                    config_of(view, after).read_text(),
+                ),
                 ("another device", before.devices, after.devices),
                 ("other options", _bound(before), _bound(after)),
             )
@@ -129,9 +145,17 @@ def _refuse_seams(view: RunView, stretch: Stretch) -> None:
         ]
         if differs:
             at = after.from_step
-            steps = [each.step for each in view.checkpoints if each.step is not None and each.step >= at]
-            fixes = [f"the steps before it alone: assay replay {view.id} --steps {stretch.first}:{at}"]
-            fixes += [f"those after it: assay replay {view.id}@{steps[0]}"] if steps and steps[0] < stretch.last else []
+            steps = [
+                each.step for each in view.checkpoints if each.step is not None and each.step >= at
+            ]
+            fixes = [
+                f"the steps before it alone: assay replay {view.id} --steps {stretch.first}:{at}"
+            ]
+            fixes += (
+                [f"those after it: assay replay {view.id}@{steps[0]}"]
+                if steps and steps[0] < stretch.last
+                else []
+            )
             what = f"Attempt {after.number} of {view.id} went on from step {at} with {' and '.join(differs)}."
             raise InputError(what, where=str(view.path), fix="; ".join(fixes))
 

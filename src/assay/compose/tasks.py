@@ -32,7 +32,10 @@ def make_task(house: House) -> Any:
                 fix="Derive it from assay.engine.Task, or write `def dataset(self, split)`.",
             )
         house.context.set("task", task)
-        house.task, house.meta = task, meta_of(task)  # now: what cannot be written is known before the run begins
+        house.task, house.meta = (
+            task,
+            meta_of(task),
+        )  # now: what cannot be written is known before the run begins
     return house.task
 
 

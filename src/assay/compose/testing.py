@@ -1,4 +1,5 @@
-"""Weights evaluated on test splits, or inferring from data without targets, with a record of its own."""
+"""Weights evaluated on test splits, or inferring from data without targets, with a record of its
+own."""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ Edit = Callable[[dict[str, Any]], Mapping[str, Any] | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weights:
-    """Weights to test: the checkpoint in a folder, or a file of weights; `parent` is RUN@CHECKPOINT of a record.
+    """Weights to test: the checkpoint in a folder, or a file of weights; `parent` is RUN@CHECKPOINT
+    of a record.
 
     `why` says, of those of a record, why it is these that are tested.
     """
@@ -64,19 +66,24 @@ def test(
 ) -> RunResult:
     """Evaluate a recorded run, or a config with the weights of one, on splits.
 
-    The weights are the best ones if the run kept any, else the newest. `weights` names them for a config: a run, a
-    checkpoint's folder, or a safetensors file. Without `splits` it is `test`, and each whose name begins with `test_`.
-    `infer`: those that begin with `infer`, without loss and metrics; the outputs are kept. Makes a record of its own
-    (kind test) whose parent is the checkpoint. InputError for a run that was not made here, unless `trust` allows what
-    its config says.
+    The weights are the best ones if the run kept any, else the newest. `weights` names them for a
+    config: a run, a checkpoint's folder, or a safetensors file. Without `splits` it is `test`, and
+    each whose name begins with `test_`. `infer`: those that begin with `infer`, without loss and
+    metrics; the outputs are kept. Makes a record of its own (kind test) whose parent is the
+    checkpoint. InputError for a run that was not made here, unless `trust` allows what its config
+    says.
     """
     launch = launch or Launch()
     if is_config(address):
         config, _ = passed(open_config(address, overrides), "data", training=False)
         origin = asked_for(config.root) if not weights else None
         if origin is not None and origin.path is None:
-            fix = f"assay test {address} --from RUN, or a checkpoint's folder, or a .safetensors file"
-            raise InputError("A config has no weights to test.", fix=f"{fix}; or give it load_weights")
+            fix = (
+                f"assay test {address} --from RUN, or a checkpoint's folder, or a .safetensors file"
+            )
+            raise InputError(
+                "A config has no weights to test.", fix=f"{fix}; or give it load_weights"
+            )
         found = weights_at(weights) if origin is None else _weights_of(origin)
         return test_config(config, found, launch, splits=splits, infer=infer)
     if weights or overrides:
@@ -101,7 +108,8 @@ def is_config(address: str) -> bool:
 
 
 def weights_at(address: str) -> Weights:
-    """The weights that an address means: RUN, RUN@CHECKPOINT, the folder of a checkpoint, a file of weights."""
+    """The weights that an address means: RUN, RUN@CHECKPOINT, the folder of a checkpoint, a file of
+    weights."""
     path = Path(address).expanduser()
     if path.suffix == ".safetensors":
         if not path.is_file():
@@ -113,7 +121,10 @@ def weights_at(address: str) -> Weights:
     if name:
         why = "as asked for"
     elif view.best_checkpoint:
-        name, why = "best", f"the best by {view.best.metric}" if view.best is not None else "the best"
+        name, why = (
+            "best",
+            f"the best by {view.best.metric}" if view.best is not None else "the best",
+        )
     else:
         name, why = "latest", "the newest that were kept"
     view, folder = find_checkpoint(f"{view.id}@{name}")
@@ -130,7 +141,12 @@ def _weights_of(origin: Asked) -> Weights:
 
 
 def test_config(
-    config: Config, weights: Weights, launch: Launch, *, splits: Sequence[str] = (), infer: bool = False
+    config: Config,
+    weights: Weights,
+    launch: Launch,
+    *,
+    splits: Sequence[str] = (),
+    infer: bool = False,
 ) -> RunResult:
     """Evaluate what `config` says with given weights; see `test`."""
     from assay.build import Promise, entered
@@ -157,7 +173,14 @@ def test_config(
         with obeying() as signals:
             try:
                 with signals.held():
-                    recorder = new_record(config, launch, None, kind="test", parent=weights.parent, device=house.device)
+                    recorder = new_record(
+                        config,
+                        launch,
+                        None,
+                        kind="test",
+                        parent=weights.parent,
+                        device=house.device,
+                    )
                 set_recorder(house, recorder)
                 keep_meta(house, recorder)
                 value: dict[str, float] = {}
@@ -182,7 +205,9 @@ def test_config(
                         )
                         if results:
                             recorder.log(results, step)
-                        recorder.tell(Evaluated(split=split, step=step, metrics=results, samples=samples))
+                        recorder.tell(
+                            Evaluated(split=split, step=step, metrics=results, samples=samples)
+                        )
                         value |= results
                         fire(Event.EVAL_END)
             except BaseException as error:
@@ -195,12 +220,16 @@ def test_config(
 
 
 def train_and_test(config: Config, launch: Launch, *, edit: Edit | str | None = None) -> RunResult:
-    """Train what a config asks for, then test it; the result of the test is in that of the training.
+    """Train what a config asks for, then test it; the result of the test is in that of the
+    training.
 
-    The config of the test is that of the run. `edit`, a function or the target of one, may change it as plain data.
+    The config of the test is that of the run. `edit`, a function or the target of one, may change
+    it as plain data.
     """
     if launch.no_file:
-        raise InputError("What leaves no record cannot be tested afterwards.", fix="Leave --no-file out.")
+        raise InputError(
+            "What leaves no record cannot be tested afterwards.", fix="Leave --no-file out."
+        )
     _wanted(config, (), infer=False)
     change = _edit(edit, config)
     result = train(config, launch)
@@ -212,7 +241,13 @@ def train_and_test(config: Config, launch: Launch, *, edit: Edit | str | None = 
             derived, _ = passed(edited(derived, change), "data", training=False)
         return replace(result, test=test_config(derived, weights_at(result.id), launch))
     except AssayError as error:
-        test = RunResult(record_dir=None, config=config, status="failed", exception=error, exit_code=error.exit_code)
+        test = RunResult(
+            record_dir=None,
+            config=config,
+            status="failed",
+            exception=error,
+            exit_code=error.exit_code,
+        )
         return replace(result, test=test)
 
 
@@ -246,11 +281,15 @@ def _wanted(config: Config, splits: Iterable[str], *, infer: bool) -> list[str]:
     """The splits to look at; InputError names one that is not there."""
     known = splits_of(config.root)
     is_meant = is_for_inference if infer else is_for_tests
-    wanted = list(splits) or [name for name in known if is_meant(name)] or ["infer" if infer else "test"]
+    wanted = (
+        list(splits) or [name for name in known if is_meant(name)] or ["infer" if infer else "test"]
+    )
     for split in wanted:
         if split not in known:
             fix = choose(split, known, "--split names one of")
-            raise InputError(f"The config has no [data.{split}].", where=os.fspath(config.path or ""), fix=fix)
+            raise InputError(
+                f"The config has no [data.{split}].", where=os.fspath(config.path or ""), fix=fix
+            )
     return wanted
 
 
@@ -263,7 +302,8 @@ def _without_loss(root: Table) -> Table:
 
 
 def _evaluation_events(house: House, step: int) -> Callable[[Event], None]:
-    """Calls what the plugins want to be called for while a split is looked at; there is no engine to do it."""
+    """Calls what the plugins want to be called for while a split is looked at; there is no engine
+    to do it."""
     from assay.engine.bus import Bus
 
     bus = Bus(house.context.bind)

@@ -21,7 +21,9 @@ from assay.store.layout import RunFolder
 
 
 @contextmanager
-def traced(assembled: Assembled, recorder: RunRecorder | NullRecorder, launch: Launch) -> Iterator[None]:
+def traced(
+    assembled: Assembled, recorder: RunRecorder | NullRecorder, launch: Launch
+) -> Iterator[None]:
     """Trace the run within, if it is recorded: each rank writes a file of its own. Collective."""
     from assay.engine.parallel.join import world
 
@@ -52,7 +54,9 @@ def tracing_handlers(
     every, level = _how_often(assembled, launch)
     if not every:
         return []
-    return Tracer(write, every=every, level=level, first=launch.traced_from or 0, rank=rank).handlers()
+    return Tracer(
+        write, every=every, level=level, first=launch.traced_from or 0, rank=rank
+    ).handlers()
 
 
 def _how_often(assembled: Assembled, launch: Launch) -> tuple[int, Level]:

@@ -1,4 +1,5 @@
-"""`assay.Trainer`: a training as one class, with its record. Torch is imported when the class is asked for."""
+"""`assay.Trainer`: a training as one class, with its record. Torch is imported when the class is
+asked for."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ else:
 
 
 class Recorded(_Engine):
-    """What `assay.Trainer` adds to that of the engine: the record of the run, and means over an epoch."""
+    """What `assay.Trainer` adds to that of the engine: the record of the run, and means over an
+    epoch."""
 
     run: Run | None = None
     board: TensorBoard | None = None
@@ -31,7 +33,8 @@ class Recorded(_Engine):
         self.average = AvgMeter()
 
     def initial_exp(self, folder: str | os.PathLike[str]) -> None:
-        """Begin the record in the project `folder`, which is made; then the callbacks and the trainer itself."""
+        """Begin the record in the project `folder`, which is made; then the callbacks and the
+        trainer itself."""
         from assay.engine import Save, Saver
 
         name = getattr(self.params, "exp_name", "") or type(self).__name__

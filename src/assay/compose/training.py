@@ -77,10 +77,12 @@ if TYPE_CHECKING:
 def train(config: Config, launch: Launch, *, parent: str = "") -> RunResult:
     """Train what a config asks for, recorded from before the first step to after the last.
 
-    A wrong config raises before anything is written; once there is a record, what is raised inside ends up in the
-    result (and in the record). `parent` is the run whose config this is.
+    A wrong config raises before anything is written; once there is a record, what is raised inside
+    ends up in the result (and in the record). `parent` is the run whose config this is.
     """
-    has_own = get_at(config.root, ("backward", "type")) is not None  # which may well make its optimizers itself
+    has_own = (
+        get_at(config.root, ("backward", "type")) is not None
+    )  # which may well make its optimizers itself
     config, found = passed(config, *(() if has_own else ("optimizer",)), "data", "train")
     if not launch.no_file and not launch.ranks_folder and (view := cut_off(config)) is not None:
         again = replace(launch, after=f"the job was started again: goes on with {view.id}")
@@ -103,9 +105,13 @@ def train(config: Config, launch: Launch, *, parent: str = "") -> RunResult:
 
 
 def _train(
-    assembled: Assembled, begin: Callable[[], RunRecorder | NullRecorder], config: Config, launch: Launch
+    assembled: Assembled,
+    begin: Callable[[], RunRecorder | NullRecorder],
+    config: Config,
+    launch: Launch,
 ) -> RunResult:
-    """Train what is assembled, with the record that `begin` opens; whatever happens, that record gets its end."""
+    """Train what is assembled, with the record that `begin` opens; whatever happens, that record
+    gets its end."""
     engine, house = assembled.engine, assembled.house
     stop = engine.state.stop
 
@@ -113,7 +119,8 @@ def _train(
     recorder: RunRecorder | NullRecorder = NullRecorder()
 
     def say(line: str) -> None:
-        # Ranks that are left when one has failed are ended by a signal that nobody has asked for; and
+        # Ranks that are left when one has failed are ended by a signal that nobody has asked for;
+        # and
         # what the launcher heard is said from the thread that hears of it.
         if not (ranks is not None and ranks.heard()) and not is_ending(ranks):
             assembled.say(line)
@@ -124,8 +131,12 @@ def _train(
 
     with ExitStack() as stack:
         if ranks is not None:
-            stack.enter_context(ranks.under_orders(end, lambda number: assembled.say(heard_line(number))))
-        signals = stack.enter_context(stopping(stop, say=say, echo_s=ECHO_S if ranks is not None else 0.0))
+            stack.enter_context(
+                ranks.under_orders(end, lambda number: assembled.say(heard_line(number)))
+            )
+        signals = stack.enter_context(
+            stopping(stop, say=say, echo_s=ECHO_S if ranks is not None else 0.0)
+        )
         try:
             with signals.held():  # a record that is half begun could not be ended
                 recorder = begin()
@@ -146,7 +157,9 @@ def _train(
                 result = replace(result, exit_code=128 + stop.signal)
             elif note:
                 result = replace(
-                    result, exit_code=CheckpointError.exit_code, note="; ".join(filter(None, [note, result.note]))
+                    result,
+                    exit_code=CheckpointError.exit_code,
+                    note="; ".join(filter(None, [note, result.note])),
                 )
             result = replace(result, is_first=house.is_first)
     return replace(result, signal=signals.heard[0] if signals.heard else stop.signal)
@@ -161,7 +174,13 @@ def _unsaved(assembled: Assembled, step: int) -> str:
 
 
 def _end_by_order(
-    order: Order, recorder: RunRecorder | NullRecorder, config: Config, launch: Launch, house: House, *, step: int
+    order: Order,
+    recorder: RunRecorder | NullRecorder,
+    config: Config,
+    launch: Launch,
+    house: House,
+    *,
+    step: int,
 ) -> None:
     """End the record as an order says, tell it, and end the process."""
     status: EndStatus = "stopped" if order.signal else "failed"
@@ -174,7 +193,9 @@ def _end_by_order(
         code = 128 + order.signal if order.signal else RankError.exit_code
         facts = facts_of(replace(result, exit_code=code), house.rank)
         house.rank_folder.tell(house.rank, {**facts, "error": "" if order.signal else order.cause})
-    os._exit(0 if order.signal else RankError.exit_code)  # nothing else ends a main thread that hangs
+    os._exit(
+        0 if order.signal else RankError.exit_code
+    )  # nothing else ends a main thread that hangs
 
 
 def _run(assembled: Assembled, recorder: RunRecorder | NullRecorder, launch: Launch) -> State:
@@ -188,11 +209,17 @@ def _run(assembled: Assembled, recorder: RunRecorder | NullRecorder, launch: Lau
     set_recorder(house, recorder)
     keep_meta(house, recorder)
     if launch.ranks_folder:
-        tell_folder(launch, house, recorder.folder.path if isinstance(recorder, RunRecorder) else None)
+        tell_folder(
+            launch, house, recorder.folder.path if isinstance(recorder, RunRecorder) else None
+        )
     listen(assembled, recorder, launch, saving=_is_saving(assembled, recorder))
     on = house.values("train").get("deterministic", False)
     model = engine.process.model
-    with traced(assembled, recorder, launch), entered(house.plugins), deterministic(model, enabled=on):
+    with (
+        traced(assembled, recorder, launch),
+        entered(house.plugins),
+        deterministic(model, enabled=on),
+    ):
         engine.bus.extend(handler for plugin in house.plugins for handler in plugin.handlers())
         if assembled.loaded is not None:
             restore_listeners(engine, assembled.loaded)
@@ -206,11 +233,14 @@ def _run(assembled: Assembled, recorder: RunRecorder | NullRecorder, launch: Lau
 
 
 def _is_saving(assembled: Assembled, recorder: RunRecorder | NullRecorder) -> bool:
-    """Whether this process writes checkpoints: the one that records, or all where none has the whole model."""
+    """Whether this process writes checkpoints: the one that records, or all where none has the
+    whole model."""
     mesh = assembled.house.mesh
     if mesh is None or mesh.writers is None:
         return isinstance(recorder, RunRecorder)
-    folder = mesh.writers.gather(str(assembled.saver_folder or "") if isinstance(recorder, RunRecorder) else "")[0]
+    folder = mesh.writers.gather(
+        str(assembled.saver_folder or "") if isinstance(recorder, RunRecorder) else ""
+    )[0]
     assembled.saver_folder = Path(folder) if folder else None
     return bool(folder)
 
@@ -227,14 +257,16 @@ def rerun(
     trust: Trust = False,
     tell: Tell = _in_silence,
 ) -> RunResult:
-    """Train the config of a recorded run once more, with keys changed, as a new run whose parent it is.
+    """Train the config of a recorded run once more, with keys changed, as a new run whose parent it
+    is.
 
     InputError when the run was not made here and `trust` does not allow what its config says.
     """
     view, name = find(address)
     if name:
         raise InputError(
-            "A run is trained again from its beginning.", fix=f"assay resume {address}, or leave out @{name}"
+            "A run is trained again from its beginning.",
+            fix=f"assay resume {address}, or leave out @{name}",
         )
     refuse_without_config(view, fix="run it again")
     config = open_config(view.saved_config, overrides, user_dir=None)
@@ -253,11 +285,12 @@ def resume(
     trust: Trust = False,
     tell: Tell = _in_silence,
 ) -> RunResult:
-    """Go on with a recorded run from its newest (or the named) checkpoint, under the same id, as a new attempt.
+    """Go on with a recorded run from its newest (or the named) checkpoint, under the same id, as a
+    new attempt.
 
-    When the newest cannot be read it is the one before, and that is said. Without `verify` no digest is looked at.
-    InputError for another seed or other data than the run has, unless `force`; and for a run that was not made here,
-    unless `trust` allows what its config says.
+    When the newest cannot be read it is the one before, and that is said. Without `verify` no
+    digest is looked at. InputError for another seed or other data than the run has, unless `force`;
+    and for a run that was not made here, unless `trust` allows what its config says.
     """
     view, name = find(address)
     if view.kind != "train":
@@ -265,15 +298,25 @@ def resume(
     refuse_without_config(view, fix=f'run it again, with assay.start(..., resume="{view.id}")')
     saved = open_config(view.saved_config, overrides, user_dir=None)
     config = sound(at_home(saved, view, use="resume it", trust=trust, tell=tell))
-    how = {"take_over": take_over or is_cut_off(view), "verify": verify, "force": force, "is_trusted": True}
+    how = {
+        "take_over": take_over or is_cut_off(view),
+        "verify": verify,
+        "force": force,
+        "is_trusted": True,
+    }
     return go_on(view, name, config, launch or Launch(), **how)
 
 
-def resume_or_train(config: Config, launch: Launch, *, tell: Callable[[str], None] = lambda line: None) -> RunResult:
-    """Go on with the newest run of this config that did not finish and is not running; train it anew without one."""
+def resume_or_train(
+    config: Config, launch: Launch, *, tell: Callable[[str], None] = lambda line: None
+) -> RunResult:
+    """Go on with the newest run of this config that did not finish and is not running; train it
+    anew without one."""
     if launch.no_file or launch.weights_from:
         given = "--no-file" if launch.no_file else "--from"
-        raise InputError(f"`--resume auto` goes on with what was recorded; {given} leaves that aside.")
+        raise InputError(
+            f"`--resume auto` goes on with what was recorded; {given} leaves that aside."
+        )
     config = sound(config)
     view = unfinished(config)
     if view is None:
@@ -294,10 +337,11 @@ def go_on(
     force: bool,
     is_trusted: bool = False,
 ) -> RunResult:
-    """A new attempt of a run, with this config, from its checkpoint of that name, "" for the newest.
+    """A new attempt of a run, with this config, from its checkpoint of that name, "" for the
+    newest.
 
-    `is_trusted`: somebody was asked about a record that was not made here. A config of one's own can be trained on from
-    its checkpoints, which are data, without that.
+    `is_trusted`: somebody was asked about a record that was not made here. A config of one's own
+    can be trained on from its checkpoints, which are data, without that.
     """
     from assay.config import changed_keys
     from assay.engine.checkpoint.engine_state import is_of_engine, restore
@@ -333,17 +377,24 @@ def go_on(
             optimizers = list(assembled.engine.process.backward.optimizers.values())
             asked = [settings_of(each) for each in optimizers]
             restore(assembled.engine, parts)
-            # The checkpoint brings the settings of then; what was changed since is what the user wants now.
+            # The checkpoint brings the settings of then; what was changed since is what the user
+            # wants now.
             for each, settings in zip(optimizers, asked, strict=True):
                 put_settings(
-                    each, settings, {key.rpartition(".")[2] for key in changed if key.startswith("optimizer.")}
+                    each,
+                    settings,
+                    {key.rpartition(".")[2] for key in changed if key.startswith("optimizer.")},
                 )
-            assembled.loaded = {name: part for name, part in parts.items() if not is_of_engine(name)}
+            assembled.loaded = {
+                name: part for name, part in parts.items() if not is_of_engine(name)
+            }
             assembled.expected = parts if verify and not changed else None
         else:  # it was killed before its first checkpoint, and begins as it did then
             origin = asked_for(config.root, launch.weights_from or _weights_from(view))
             assembled.notes += filter(None, [origin.fill(assembled.engine.process.model)])
-        if view.status == "finished" and assembled.engine.state.step == (assembled.engine.state.max_steps or -1):
+        if view.status == "finished" and assembled.engine.state.step == (
+            assembled.engine.state.max_steps or -1
+        ):
             raise InputError(
                 f"The run {view.id} finished at step {step}: there is nothing left to do.",
                 fix=f"Train longer: assay resume {view.id} train.epochs=...",
@@ -367,7 +418,11 @@ def go_on(
                 config_files=config.files,
                 config_hash=config_hash(config.named or config.root),
                 seedless_hash=seedless_hash(config.named or config.root),
-                launch={**launch.recorded(), **recorded_of(config), "fused": is_fused(assembled.engine)},
+                launch={
+                    **launch.recorded(),
+                    **recorded_of(config),
+                    "fused": is_fused(assembled.engine),
+                },
                 devices=[str(assembled.engine.device)],
                 seeds={"seed": assembled.engine.seed},
                 command=launch.command,
@@ -382,7 +437,9 @@ def go_on(
             if len(recorder.run.attempts) > 1:
                 assembled.notes += told_differences(*recorder.run.attempts[-2:])
             for each in skipped:
-                message = f"{each.name} is no checkpoint: {each.why}. The run goes on from step {step}."
+                message = (
+                    f"{each.name} is no checkpoint: {each.why}. The run goes on from step {step}."
+                )
                 recorder.tell(Warned(message=message, step=step))
             assembled.saver(attempt=recorder.run.newest.number).set_aside(step)
             return recorder
@@ -405,17 +462,23 @@ def listeners(config: Config) -> list[Handler]:
     config = sound(config)
     with open_house(config, Launch()) as house:
         # Not bound: what a handler asks for may be there only once the plugins are entered.
-        assembled = assemble(house, Launch(), saver_folder=Path("checkpoints"), bind=lambda handler: handler)
+        assembled = assemble(
+            house, Launch(), saver_folder=Path("checkpoints"), bind=lambda handler: handler
+        )
         listen(assembled, NullRecorder(), Launch(), saving=True)
         assembled.engine.bus.extend(tracing_handlers(assembled, Launch(), lambda data: None))
-        assembled.engine.bus.extend(handler for plugin in house.plugins for handler in plugin.handlers())
+        assembled.engine.bus.extend(
+            handler for plugin in house.plugins for handler in plugin.handlers()
+        )
         return assembled.engine.bus.order()
 
 
 def load_model(address: str, checkpoint: str = "best", *, trust: bool = False) -> Model:
-    """The model of a recorded run, built from its record, with the weights of a checkpoint, in eval mode.
+    """The model of a recorded run, built from its record, with the weights of a checkpoint, in eval
+    mode.
 
-    A run that was not made here needs `trust`: its config says what is built, with the modules of the working tree.
+    A run that was not made here needs `trust`: its config says what is built, with the modules of
+    the working tree.
     """
     from assay.engine.checkpoint.weights import load_model_state
     from assay.engine.handlers.ema import evaluated_weights

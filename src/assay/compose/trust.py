@@ -1,7 +1,9 @@
-"""Code that a recorded run may use: that of this user's working tree, and none of a foreign record unasked.
+"""Code that a recorded run may use: that of this user's working tree, and none of a foreign record
+unasked.
 
-All that a record says is data. Where its user folders, its project and its config lead is followed at once only if this
-user made it; else somebody has to say so, and then the modules come from the working tree all the same.
+All that a record says is data. Where its user folders, its project and its config lead is followed
+at once only if this user made it; else somebody has to say so, and then the modules come from the
+working tree all the same.
 """
 
 from __future__ import annotations
@@ -29,8 +31,8 @@ _SHOWN = 12
 class Foreign:
     """A record that was not made here, and what using it would run.
 
-    `use` completes "to ... it": "resume", "test". `calls` are the targets of its config that are neither torch's nor
-    assay's; `code` says where modules come from.
+    `use` completes "to ... it": "resume", "test". `calls` are the targets of its config that are
+    neither torch's nor assay's; `code` says where modules come from.
     """
 
     run: str
@@ -68,8 +70,8 @@ def at_home(
 ) -> Config:
     """Return the saved config of a run with the modules and settings that it may use here.
 
-    InputError when the run was not made here and `trust` does not allow it, or when it lacks secrets that it was run
-    with (of the section `part`, if that is given).
+    InputError when the run was not made here and `trust` does not allow it, or when it lacks
+    secrets that it was run with (of the section `part`, if that is given).
     """
     config = _permitted(config, view, use=use, trust=trust, tell=tell)
     refuse_redacted(config, view.id, part=part)
@@ -93,7 +95,9 @@ def permit(view: RunView, root: Table, *, use: str, code: str, trust: Trust) -> 
     """Raise InputError unless this user made the run, or `trust` allows what it would run."""
     if authorship.is_own(view.folder, view.file):
         return
-    foreign = Foreign(run=view.id, use=use, made=_made(view), calls=tuple(_foreign_calls(root)), code=code)
+    foreign = Foreign(
+        run=view.id, use=use, made=_made(view), calls=tuple(_foreign_calls(root)), code=code
+    )
     if trust(foreign) if callable(trust) else trust:
         return
     raise InputError(
@@ -110,7 +114,8 @@ def is_at_home(view: RunView) -> bool:
 
 
 def home_of(view: RunView) -> Project | None:
-    """Return the project that a run was made in; of one that comes from elsewhere the one that its folder lies in."""
+    """Return the project that a run was made in; of one that comes from elsewhere the one that its
+    folder lies in."""
     if is_at_home(view):
         return Project(Path(view.file.project))
     return find_project(view.path) or find_project(Path.cwd())
@@ -126,7 +131,8 @@ def kept_dirs(view: RunView) -> Sequence[str]:
 
 
 def _moved_dirs(view: RunView, root: Path) -> tuple[Path, ...]:
-    """Return where the folders of modules are in the project at `root`: those inside of the project of then."""
+    """Return where the folders of modules are in the project at `root`: those inside of the project
+    of then."""
     was = os.path.normpath(view.file.project or os.sep)
     inside = [os.path.relpath(path, was) for path in kept_dirs(view) if _is_below(path, was)]
     return tuple(dict.fromkeys(root / path for path in inside)) or (root, root / "src")
@@ -145,5 +151,7 @@ def _made(view: RunView) -> str:
 
 def _foreign_calls(root: Table) -> list[str]:
     """Return the targets of a config that are neither torch's nor assay's, each once."""
-    found = dict.fromkeys(node.target for _, node in walk(root) if isinstance(node, Table) and node.target)
+    found = dict.fromkeys(
+        node.target for _, node in walk(root) if isinstance(node, Table) and node.target
+    )
     return [target for target in found if parts_of(target)[0] not in ("torch", "assay")]

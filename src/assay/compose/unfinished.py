@@ -1,4 +1,5 @@
-"""`--resume auto`: the run of a config that somebody began and nobody ended, and what keeps one from going on."""
+"""`--resume auto`: the run of a config that somebody began and nobody ended, and what keeps one
+from going on."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ _DECISIVE = ("python", "machine", "packages.torch", "packages.numpy", "torch.", 
 
 
 def job_of(variables: Mapping[str, str] | None = None) -> tuple[str, int]:
-    """The job of Slurm, or the torchrun, that this process is part of ("": of none), and how often it was restarted."""
+    """The job of Slurm, or the torchrun, that this process is part of ("": of none), and how often
+    it was restarted."""
     from assay.engine.parallel.start import OWN_JOBS
 
     variables = os.environ if variables is None else variables
@@ -40,22 +42,27 @@ def job_of(variables: Mapping[str, str] | None = None) -> tuple[str, int]:
 
 
 def cut_off(config: Config) -> RunView | None:
-    """The run of this config that the same job has begun before it was started again, unless that finished."""
+    """The run of this config that the same job has begun before it was started again, unless that
+    finished."""
     job, restarts = job_of()
     return unfinished(config, job=job) if job and restarts else None
 
 
 def is_cut_off(view: RunView) -> bool:
-    """Whether this job itself wrote the run last, before it was started again: nobody writes it any more."""
+    """Whether this job itself wrote the run last, before it was started again: nobody writes it any
+    more."""
     job, restarts = job_of()
-    return bool(job and restarts and view.file.attempts and view.file.newest.launch.get("job") == job)
+    return bool(
+        job and restarts and view.file.attempts and view.file.newest.launch.get("job") == job
+    )
 
 
 def unfinished(config: Config, *, job: str = "") -> RunView | None:
-    """The newest training run of the project with this config's hash and tag that is not finished and not running.
+    """The newest training run of the project with this config's hash and tag that is not finished
+    and not running.
 
-    With `job` the newest that is of this job and not finished: it cannot be running. `config` has passed both stages of
-    the check: the hash needs the names that these find.
+    With `job` the newest that is of this job and not finished: it cannot be running. `config` has
+    passed both stages of the check: the hash needs the names that these find.
     """
     start = config.path.resolve().parent if config.path is not None else None
     project = find_project(start) if start is not None else None
@@ -67,7 +74,12 @@ def unfinished(config: Config, *, job: str = "") -> RunView | None:
         with contextlib.suppress(AssayError):  # a record that cannot be read is none to go on with
             view = RunView(folder)
             file = view.file
-            if file.kind != "train" or file.tag != tag or not file.attempts or file.newest.config_hash != wanted:
+            if (
+                file.kind != "train"
+                or file.tag != tag
+                or not file.attempts
+                or file.newest.config_hash != wanted
+            ):
                 continue
             if job and file.newest.launch.get("job") != job:
                 continue
@@ -77,7 +89,8 @@ def unfinished(config: Config, *, job: str = "") -> RunView | None:
 
 
 def refuse_without_config(view: RunView, *, fix: str = "") -> None:
-    """Raise InputError for a run without a config to train: a script recorded it, or another tracker."""
+    """Raise InputError for a run without a config to train: a script recorded it, or another
+    tracker."""
     file = view.file
     if file.attempts and "user_dirs" in file.attempts[0].launch and view.config_text:
         return
@@ -90,10 +103,15 @@ def refuse_without_config(view: RunView, *, fix: str = "") -> None:
 
 
 def refuse_without_checkpoints(view: RunView) -> None:
-    """Raise InputError when a run that saved something, or finished, would begin anew: its checkpoints were deleted."""
-    if any(each.manifest is not None and each.manifest.kind != "model" for each in view.checkpoints):
+    """Raise InputError when a run that saved something, or finished, would begin anew: its
+    checkpoints were deleted."""
+    if any(
+        each.manifest is not None and each.manifest.kind != "model" for each in view.checkpoints
+    ):
         return
-    if view.status != "finished" and not any(isinstance(timed.fact, Saved) for timed in view.events):
+    if view.status != "finished" and not any(
+        isinstance(timed.fact, Saved) for timed in view.events
+    ):
         return  # it was ended before its first checkpoint
     raise InputError(
         f"The run {view.id} ({view.status_text}, step {view.last_step}) has no checkpoint any more: it would be"
@@ -129,12 +147,15 @@ def _drawn_from(root: Table) -> str:
 
 
 def told_differences(before: Attempt, now: Attempt) -> list[str]:
-    """What is not as it was when the attempt before began, beside the config: code and environment."""
+    """What is not as it was when the attempt before began, beside the config: code and
+    environment."""
     lines = []
     if now.changed_code:
         lines.append(f"code changed: {'  '.join(now.changed_code)}")
     a, b = (dict(flat(attempt.environment)) for attempt in (before, now))
     for key in dict.fromkeys([*a, *b]):
         if key.startswith(_DECISIVE) and a.get(key) != b.get(key):
-            lines.append(f"environment changed: {key}  {a.get(key, 'not set')} -> {b.get(key, 'not set')}")
+            lines.append(
+                f"environment changed: {key}  {a.get(key, 'not set')} -> {b.get(key, 'not set')}"
+            )
     return lines

@@ -1,6 +1,8 @@
-"""Whether a run that is killed and resumed ends with the bits of one that is not: both are tried, in processes.
+"""Whether a run that is killed and resumed ends with the bits of one that is not: both are tried,
+in processes.
 
-Everything happens in a temporary project: the user's gets no run, no snapshot and no line in its index.
+Everything happens in a temporary project: the user's gets no run, no snapshot and no line in its
+index.
 """
 
 from __future__ import annotations
@@ -41,8 +43,8 @@ _SHOWN_LINES = 20
 class ResumeCheck:
     """Outcome of a comparison.
 
-    `killed_at` are the steps that were completed at each kill, `resumed_from` those of the checkpoints.
-    `kept` is the folder with both runs when they differ, else None: it is gone.
+    `killed_at` are the steps that were completed at each kill, `resumed_from` those of the
+    checkpoints. `kept` is the folder with both runs when they differ, else None: it is gone.
     """
 
     steps: int
@@ -57,13 +59,19 @@ class ResumeCheck:
 
     @property
     def first_step(self) -> int | None:
-        """First step at which a curve differs; None where none does, and where only the end tells."""
+        """First step at which a curve differs; None where none does, and where only the end
+        tells."""
         return min((each.step for each in self.compared if each.step is not None), default=None)
 
     @property
     def blames_resume(self) -> bool:
-        """True if the runs were equal until one of them was resumed. Else two undisturbed runs would differ, too."""
-        return self.first_step is None or not self.resumed_from or self.first_step > self.resumed_from[0]
+        """True if the runs were equal until one of them was resumed. Else two undisturbed runs
+        would differ, too."""
+        return (
+            self.first_step is None
+            or not self.resumed_from
+            or self.first_step > self.resumed_from[0]
+        )
 
 
 def verify_resume(
@@ -74,12 +82,12 @@ def verify_resume(
     seed: int = 0,
     tell: Callable[[str], None] = lambda line: None,
 ) -> ResumeCheck:
-    """Train the config uninterrupted, then with `kills` times kill -9 at steps drawn with `seed`, and compare the end.
+    """Train the config uninterrupted, then with `kills` times kill -9 at steps drawn with `seed`,
+    and compare the end.
 
-    The killed run saves several times for each kill, and so that most fall between two checkpoints, unless an override
-    of the config says how often.
-    InputError for a config whose end is decided by a clock, or that is over too soon; AssayError for a run that fails
-    by itself.
+    The killed run saves several times for each kill, and so that most fall between two checkpoints,
+    unless an override of the config says how often. InputError for a config whose end is decided by
+    a clock, or that is over too soon; AssayError for a run that fails by itself.
     """
     launch = launch or Launch()
     config = sound(config)
@@ -100,7 +108,9 @@ def verify_resume(
         targets = sorted(draw.randrange(first, steps) for _ in range(kills))
         killed, killed_at = _killed(trial, targets, draw, saving, tell)
         if not killed_at:
-            raise InputError("The run is over too soon to be killed.", fix="train longer: train.epochs=...")
+            raise InputError(
+                "The run is over too soon to be killed.", fix="train longer: train.epochs=..."
+            )
         found = compared(whole, killed)
         check = ResumeCheck(
             steps=steps,
@@ -126,7 +136,8 @@ def _says_when(config: Config) -> bool:
 def _period(steps: int, kills: int) -> int:
     """Steps between two checkpoints, several for each kill; never so that the last step has one.
 
-    At a step a checkpoint is written before the epoch ends: the final one of the other run comes after.
+    At a step a checkpoint is written before the epoch ends: the final one of the other run comes
+    after.
     """
     every = max(1, steps // (4 * (kills + 1)))
     while steps % every == 0:
@@ -147,7 +158,9 @@ def _killed(
         with trial.started("killed", saving, attempt=attempt) as child:
             step = _wait_for(trial, child, attempt, target)
             if step is not None:
-                time.sleep(draw.random() * trial.pace_s)  # anywhere in the step that comes, not only after one
+                time.sleep(
+                    draw.random() * trial.pace_s
+                )  # anywhere in the step that comes, not only after one
                 child.kill()
         if child.wait() == 0:
             tell(f"kill {attempt} of {len(targets)}: it had ended before")
@@ -159,19 +172,28 @@ def _killed(
         begun = run_file.read(folder.path).newest.from_step
         tell(f"kill {attempt} of {len(targets)}: at step {step}, begun at {begun}")
         killed_at.append(step)
-        if run_file.read(folder.path).status == "finished":  # the kill came when there was nothing left to do
+        if (
+            run_file.read(folder.path).status == "finished"
+        ):  # the kill came when there was nothing left to do
             return folder, killed_at
     return trial.run("killed", [], attempt=len(targets) + 1), killed_at
 
 
-def _wait_for(trial: _Trial, child: subprocess.Popen[bytes], attempt: int, target: int) -> int | None:
-    """The step that this attempt has made as soon as that is `target` at least; None when it ends before."""
+def _wait_for(
+    trial: _Trial, child: subprocess.Popen[bytes], attempt: int, target: int
+) -> int | None:
+    """The step that this attempt has made as soon as that is `target` at least; None when it ends
+    before."""
     first: tuple[float, int] | None = None
     while child.poll() is None:
         time.sleep(_LOOK_S)
         with contextlib.suppress(OSError, AssayError):  # what is not there yet
             folder = trial.folder_of("killed")
-            begun = [timed.fact for timed in read_events(folder.events) if isinstance(timed.fact, Started)]
+            begun = [
+                timed.fact
+                for timed in read_events(folder.events)
+                if isinstance(timed.fact, Started)
+            ]
             if len(begun) < attempt:
                 continue
             step = _last_step(folder)
@@ -219,7 +241,9 @@ class _Trial:
         return self.folder_of(name)
 
     @contextlib.contextmanager
-    def started(self, name: str, overrides: Sequence[str], *, attempt: int) -> Iterator[subprocess.Popen[bytes]]:
+    def started(
+        self, name: str, overrides: Sequence[str], *, attempt: int
+    ) -> Iterator[subprocess.Popen[bytes]]:
         """The process of an attempt: the first trains the config, the others go on with its run."""
         if attempt == 1:
             dirs = [word for path in self._user_dirs for word in ("--user-dir", path)]
@@ -261,10 +285,15 @@ def _frozen(config: Config) -> str:
     """The config as both runs train it: it saves, and records what is in the batches."""
     values = plain(config.root)
     if "time" in values.get("train", {}):
-        raise InputError("A run that a clock ends is never twice the same.", fix="+train.steps=1000 train.time=@delete")
+        raise InputError(
+            "A run that a clock ends is never twice the same.",
+            fix="+train.steps=1000 train.time=@delete",
+        )
     plugins = values.get("plugins", [])
     witness = {"type": "assay.engine.BatchDigest"}
-    values["plugins"] = {**plugins, "batch_digest": witness} if isinstance(plugins, dict) else [*plugins, witness]
+    values["plugins"] = (
+        {**plugins, "batch_digest": witness} if isinstance(plugins, dict) else [*plugins, witness]
+    )
     saving: dict[str, Any] = {**values.get("checkpoint", {}), "enabled": True}
     if not _says_when(config) or saving.get("every") == "never":
         saving["every"] = "1 epoch"
@@ -279,8 +308,11 @@ def _failure(trial: _Trial, name: str, code: int) -> AssayError:
 
 
 def compared(whole: RunFolder, killed: RunFolder) -> tuple[Compared, ...]:
-    """What two finished runs have left, compared: the final checkpoint by part, every curve, the order of samples."""
-    left, right = (folder.checkpoints / pointed(folder.checkpoints, "final") for folder in (whole, killed))
+    """What two finished runs have left, compared: the final checkpoint by part, every curve, the
+    order of samples."""
+    left, right = (
+        folder.checkpoints / pointed(folder.checkpoints, "final") for folder in (whole, killed)
+    )
     parts = compare_checkpoints(left, right)
     out = [Compared(name=name, differences=tuple(found)) for name, found in parts.items()]
     a, b = (read_series(folder.metrics) for folder in (whole, killed))
@@ -292,7 +324,11 @@ def compared(whole: RunFolder, killed: RunFolder) -> tuple[Compared, ...]:
     first = min((where.step for where in partings.values()), default=None)
     out.append(Compared(name="metrics", differences=found, step=first))
     parted = (order.how,) if order is not None else ()
-    out.append(Compared(name="sample order", differences=parted, step=order.step if order is not None else None))
+    out.append(
+        Compared(
+            name="sample order", differences=parted, step=order.step if order is not None else None
+        )
+    )
     return tuple(out)
 
 

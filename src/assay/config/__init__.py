@@ -1,6 +1,8 @@
-"""What was asked for: a tree of plain data and calls, where each value came from, and what is wrong with it.
+"""What was asked for: a tree of plain data and calls, where each value came from, and what is wrong
+with it.
 
-Names are looked up when they are first used: a recorder that writes down a config does not pay for reading one.
+Names are looked up when they are first used: a recorder that writes down a config does not pay for
+reading one.
 """
 
 from __future__ import annotations

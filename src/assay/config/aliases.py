@@ -1,4 +1,5 @@
-"""Keys that other systems use for what has a name here: they are taken, with a note that says the name."""
+"""Keys that other systems use for what has a name here: they are taken, with a note that says the
+name."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ from assay.core.errors import nearest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alias:
-    """`old` means `new`. `value` turns the one value into the other; None says that nothing is to be set."""
+    """`old` means `new`. `value` turns the one value into the other; None says that nothing is to
+    be set."""
 
     old: str
     new: str
@@ -70,7 +72,10 @@ def _switch(node: Node) -> Node | None:
 def _accuracies(node: Node) -> Node | None:
     tops = node.items if isinstance(node, List) else (node,)
     metrics = {
-        "acc" if top.value == 1 else f"acc{top.value}": {"type": "assay.engine.Accuracy", "top": top.value}
+        "acc" if top.value == 1 else f"acc{top.value}": {
+            "type": "assay.engine.Accuracy",
+            "top": top.value,
+        }
         for top in tops
         if isinstance(top, Leaf)
     }
@@ -80,15 +85,45 @@ def _accuracies(node: Node) -> Node | None:
 ALIASES: Sequence[Alias] = (
     Alias(old="train.eval_period", new="evaluate.every", note="in steps", value=_steps),
     Alias(old="train.topk", new="process.metrics", note="one Accuracy for each", value=_accuracies),
-    Alias(old="train.recompute_grad", new="train.activation_checkpoint", note="the switch", value=_switch),
+    Alias(
+        old="train.recompute_grad",
+        new="train.activation_checkpoint",
+        note="the switch",
+        value=_switch,
+    ),
     Alias(old="train.train_epoch", new="train.epochs", note="0 is left out", value=_count),
     Alias(old="train.train_iter", new="train.steps", note="0 is left out", value=_count),
     Alias(old="train.log_period", new="display.every", note="in steps", value=_steps),
-    Alias(old="train.warmup_ratio", new="schedule.warmup_ratio", note="a part of the schedule", value=_as_it_is),
-    Alias(old="backward.period", new="train.accumulate", note="micro-steps of one step", value=_as_it_is),
-    Alias(old="backward.clip_norm", new="train.clip_norm", note="a setting of training", value=_as_it_is),
-    Alias(old="backward.non_finite", new="train.non_finite", note="a setting of training", value=_as_it_is),
-    Alias(old="train.zero_optimization", new="parallel.zero", note="shares out the weights", value=_as_it_is),
+    Alias(
+        old="train.warmup_ratio",
+        new="schedule.warmup_ratio",
+        note="a part of the schedule",
+        value=_as_it_is,
+    ),
+    Alias(
+        old="backward.period",
+        new="train.accumulate",
+        note="micro-steps of one step",
+        value=_as_it_is,
+    ),
+    Alias(
+        old="backward.clip_norm",
+        new="train.clip_norm",
+        note="a setting of training",
+        value=_as_it_is,
+    ),
+    Alias(
+        old="backward.non_finite",
+        new="train.non_finite",
+        note="a setting of training",
+        value=_as_it_is,
+    ),
+    Alias(
+        old="train.zero_optimization",
+        new="parallel.zero",
+        note="shares out the weights",
+        value=_as_it_is,
+    ),
     Alias(old="zero", new="parallel.zero", note="shares out the weights", value=_as_it_is),
     Alias(old="train.amp", new="train.precision", note="bf16 when it is enabled", value=_precision),
     Alias(
@@ -104,7 +139,12 @@ ALIASES: Sequence[Alias] = (
         value=_nothing,
     ),
     *(
-        Alias(old=f"data.{split}.{old}", new=f"data.{split}.{new}", note="the name in torch", value=_as_it_is)
+        Alias(
+            old=f"data.{split}.{old}",
+            new=f"data.{split}.{new}",
+            note="the name in torch",
+            value=_as_it_is,
+        )
         for split in ("train", "valid", "test")
         for old, new in (
             ("dataset", "source"),
@@ -123,7 +163,8 @@ OTHER_CALLS = {"_target_": "type", "_args_": "args"}
 
 
 def with_own_calls(node: Node) -> tuple[Node, list[Problem]]:
-    """Return `node` with the calls of Hydra and LazyConfig written as calls are here, and one note that says so."""
+    """Return `node` with the calls of Hydra and LazyConfig written as calls are here, and one note
+    that says so."""
     found: list[Origin] = []
 
     def changed(node: Node) -> Node:
@@ -135,7 +176,9 @@ def with_own_calls(node: Node) -> tuple[Node, list[Problem]]:
                     found.append(node.key_origin("_target_"))
                     items = {OTHER_CALLS.get(key, key): item for key, item in items.items()}
                     origins = {OTHER_CALLS.get(key, key): origin for key, origin in origins.items()}
-                same = len(items) == len(node.items) and all(node.items.get(key) is items[key] for key in items)
+                same = len(items) == len(node.items) and all(
+                    node.items.get(key) is items[key] for key in items
+                )
                 return node if same else replace(node, items=items, key_origins=origins)
             case List():
                 row = tuple(map(changed, node.items))
@@ -150,20 +193,30 @@ def with_own_calls(node: Node) -> tuple[Node, list[Problem]]:
     first = min(found, key=lambda origin: (origin.line, origin.column))
     times = f", {len(found)} times in this config" if len(found) > 1 else ""
     message = f"`_target_` is `type` here{times}"
-    return node, [Problem(kind="alias", severity="note", message=message, origin=first, key="_target_")]
+    return node, [
+        Problem(kind="alias", severity="note", message=message, origin=first, key="_target_")
+    ]
 
 
 def applied(root: Table) -> tuple[Table, list[Problem]]:
     """`root` with every alias under its name here, and a note for each.
 
-    Given under both names, the one that this file writes itself wins over one that it imports; else the name here.
-    `train_iter` and `train_epoch` given together mean the larger of both.
+    Given under both names, the one that this file writes itself wins over one that it imports; else
+    the name here. `train_iter` and `train_epoch` given together mean the larger of both.
     """
     own, notes = with_own_calls(root)
     assert isinstance(own, Table)
     root = own
-    both = [node for name in ("train_iter", "train_epoch") if (node := get_at(root, ("train", name))) is not None]
-    if len(both) == 2 and all(_count(node) is not None for node in both) and get_at(root, ("train", "until")) is None:
+    both = [
+        node
+        for name in ("train_iter", "train_epoch")
+        if (node := get_at(root, ("train", name))) is not None
+    ]
+    if (
+        len(both) == 2
+        and all(_count(node) is not None for node in both)
+        and get_at(root, ("train", "until")) is None
+    ):
         root = set_at(root, ("train", "until"), Leaf("last", both[0].origin), both[0].origin)
     for alias in ALIASES:
         path, to = parse_dotted(alias.old), parse_dotted(alias.new)
@@ -174,7 +227,9 @@ def applied(root: Table) -> tuple[Table, list[Problem]]:
         value = alias.value(node)
         root = delete_at(root, path)
         is_there = get_at(root, to) is not None
-        is_theirs = is_there and key_origin_at(root, to).source != root.origin.source == origin.source
+        is_theirs = (
+            is_there and key_origin_at(root, to).source != root.origin.source == origin.source
+        )
         counts = value is not None and is_there and not is_theirs
         notes.append(_note(alias, origin, "which is given too and counts" if counts else ""))
         if value is None or counts:
@@ -187,10 +242,13 @@ def applied(root: Table) -> tuple[Table, list[Problem]]:
 
 
 def renamed(setting: Setting) -> tuple[Setting | None, list[Problem]]:
-    """A setting of an alias as one of its name here, with a note; None when it asks for nothing. Others stay."""
+    """A setting of an alias as one of its name here, with a note; None when it asks for nothing.
+    Others stay."""
     if setting.parts[-1:] == ("_target_",):
         setting = replace(setting, parts=(*setting.parts[:-1], "type"))
-    alias = next((each for each in ALIASES if _is_under(setting.parts, parse_dotted(each.old))), None)
+    alias = next(
+        (each for each in ALIASES if _is_under(setting.parts, parse_dotted(each.old))), None
+    )
     if alias is None:
         return setting, []
     old, to = parse_dotted(alias.old), parse_dotted(alias.new)
@@ -198,7 +256,9 @@ def renamed(setting: Setting) -> tuple[Setting | None, list[Problem]]:
     if alias.value is _as_it_is:
         to = (*to, *setting.parts[len(old) :])
         origins = (setting.key_origin(),) * len(to)
-        return replace(setting, parts=to, origins=origins, to_create=f"+{dotted(to)}={setting.text or '...'}"), notes
+        return replace(
+            setting, parts=to, origins=origins, to_create=f"+{dotted(to)}={setting.text or '...'}"
+        ), notes
     origins = (setting.key_origin(),) * len(to)
     if setting.value is None:
         return replace(setting, parts=to, origins=origins), notes
@@ -210,7 +270,9 @@ def renamed(setting: Setting) -> tuple[Setting | None, list[Problem]]:
     if value is None:
         return None, notes
     shown = f"{alias.new}={setting.text if setting.text is not None else '...'}"
-    return replace(setting, parts=to, value=value, origins=origins, text=None, to_create=f"+{shown}"), notes
+    return replace(
+        setting, parts=to, value=value, origins=origins, text=None, to_create=f"+{shown}"
+    ), notes
 
 
 def with_alias(problem: Problem) -> Problem:
@@ -218,7 +280,11 @@ def with_alias(problem: Problem) -> Problem:
     above, _, word = problem.key.rpartition(".")
     if problem.kind != "unknown-key":
         return problem
-    words = {alias.old.rpartition(".")[2]: alias for alias in ALIASES if alias.old.rpartition(".")[0] == above}
+    words = {
+        alias.old.rpartition(".")[2]: alias
+        for alias in ALIASES
+        if alias.old.rpartition(".")[0] == above
+    }
     known = re.findall("did you mean `([^`]+)`", problem.fix)
     near = nearest(word, [*known, *words])
     if not near or near[0] in known:

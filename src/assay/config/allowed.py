@@ -1,6 +1,8 @@
-"""The by-name half of the allow-list: decides from the text of a target, before anything is imported.
+"""The by-name half of the allow-list: decides from the text of a target, before anything is
+imported.
 
-A name is easy to disguise, so this half only refuses. The other half looks at the object (assay.build.targets).
+A name is easy to disguise, so this half only refuses. The other half looks at the object
+(assay.build.targets).
 """
 
 from __future__ import annotations
@@ -75,11 +77,14 @@ def is_listed(target: str) -> bool:
     (True, True, False)
     """
     module, _, name = target.rpartition(".")
-    return any(name in names and f"{module}.".startswith(f"{place}.") for place, names in LISTED.items())
+    return any(
+        name in names and f"{module}.".startswith(f"{place}.") for place, names in LISTED.items()
+    )
 
 
 def can_trust(name: str) -> bool:
-    """Return whether `assay config trust` helps: never for Python itself, assay, or torch as a whole.
+    """Return whether `assay config trust` helps: never for Python itself, assay, or torch as a
+    whole.
 
     >>> can_trust("timm"), can_trust("os"), can_trust("torch"), can_trust("torch.nn.DataParallel")
     (True, False, False, True)
@@ -92,12 +97,14 @@ def can_trust(name: str) -> bool:
 
 
 def trust_command(name: str) -> str:
-    """Return what to type so that a package, or one name of torch, is allowed; "" where nothing helps."""
+    """Return what to type so that a package, or one name of torch, is allowed; "" where nothing
+    helps."""
     return f"assay config trust {name}" if can_trust(name) else ""
 
 
 def refused_by_name(target: str, trusted: Collection[str] = ()) -> Refusal | None:
-    """Return why the well-formed `target` is not allowed, whatever this project defines; None where it may be.
+    """Return why the well-formed `target` is not allowed, whatever this project defines; None where
+    it may be.
 
     >>> refused_by_name("torch.os.system").message
     '`torch.os.system` is a part of torch that a config may not call'
@@ -151,7 +158,9 @@ def _refused_of_torch(target: str, name: str, trusted: Collection[str]) -> Refus
         return Refusal(message=f"`{target}` {why}", fix=WRAP)
     if name in trusted:
         return None
-    near = "" if is_reviewed(name) else _meant(name)  # of what is known it is known that it was meant
+    near = (
+        "" if is_reviewed(name) else _meant(name)
+    )  # of what is known it is known that it was meant
     command = trust_command(name)
     module = name.rpartition(".")[0]
     if near and module in LISTED and _installed_torch() in torch_targets.REVIEWED:
@@ -165,7 +174,8 @@ def _refused_of_torch(target: str, name: str, trusted: Collection[str]) -> Refus
 
 
 def _unknown(target: str, name: str, near: str) -> Refusal:
-    """Return the refusal of a mistyped name, in the words that a mistyped name of the user's own module gets."""
+    """Return the refusal of a mistyped name, in the words that a mistyped name of the user's own
+    module gets."""
     module, _, last = name.rpartition(".")
     message = f"`{target}` is unknown: the module `{module}` has no `{last}`"
     return Refusal(message=message, fix=near, kind="unknown-target")
@@ -173,7 +183,8 @@ def _unknown(target: str, name: str, near: str) -> Refusal:
 
 @functools.cache
 def _installed_torch() -> str:
-    """Return the version of the installed torch without its build, "" where there is none. Nothing is imported."""
+    """Return the version of the installed torch without its build, "" where there is none. Nothing
+    is imported."""
     try:
         return importlib.metadata.version("torch").partition("+")[0]
     except importlib.metadata.PackageNotFoundError:
@@ -181,20 +192,28 @@ def _installed_torch() -> str:
 
 
 def _meant(name: str) -> str:
-    """Return a did-you-mean: the nearest listed name of the same module, or the same name in another module."""
+    """Return a did-you-mean: the nearest listed name of the same module, or the same name in
+    another module."""
     module, _, last = name.rpartition(".")
     near = nearest(last, LISTED.get(module, ()), cutoff=0.7)
     top = name.partition(".")[0]
-    same = [f"{place}.{last}" for place, names in LISTED.items() if last in names and place.startswith(top)]
+    same = [
+        f"{place}.{last}"
+        for place, names in LISTED.items()
+        if last in names and place.startswith(top)
+    ]
     return suggested(near or same[:1])
 
 
 def _is_public(name: str) -> bool:
-    """Return whether a name may be torch's own, and not private or merely imported there: `torch.nn.functional.os`."""
+    """Return whether a name may be torch's own, and not private or merely imported there:
+    `torch.nn.functional.os`."""
     inner = name.split(".")[1:]
     is_reached = any(part in sys.stdlib_module_names or part == "torch" for part in inner[:-1])
     is_private = any(part.startswith("_") for part in inner)
-    return name.startswith(tuple(f"{place}." for place in torch_targets.PLACES)) and not (is_reached or is_private)
+    return name.startswith(tuple(f"{place}." for place in torch_targets.PLACES)) and not (
+        is_reached or is_private
+    )
 
 
 def _never(name: str) -> str:

@@ -1,4 +1,5 @@
-"""The shape stage: everything about a config that can be told without running anything of the user's, at once."""
+"""The shape stage: everything about a config that can be told without running anything of the
+user's, at once."""
 
 from __future__ import annotations
 
@@ -30,10 +31,12 @@ def check_shape(
     environ: Mapping[str, str] | None = None,
     variables: Mapping[str, Any] | None = None,
 ) -> list[Problem]:
-    """Every problem of the shape stage, in source order: what could not be read, references, keys, types, targets.
+    """Every problem of the shape stage, in source order: what could not be read, references, keys,
+    types, targets.
 
-    No user module is imported, and no torch. `trusted` are the packages that are allowed as targets, `variables` the
-    globals that `${global:...}` names; both are those of the config's project, unless given.
+    No user module is imported, and no torch. `trusted` are the packages that are allowed as
+    targets, `variables` the globals that `${global:...}` names; both are those of the config's
+    project, unless given.
     """
     with few_suggestions():
         return _problems(config, trusted, environ, variables)
@@ -48,9 +51,13 @@ def _problems(
     settings = config.settings
     trusted = settings.trusted if trusted is None else trusted
     variables = settings.variables if variables is None else variables
-    root, problems = with_outside(config.root, os.environ if environ is None else environ, variables)
+    root, problems = with_outside(
+        config.root, os.environ if environ is None else environ, variables
+    )
     problems = [*config.problems, *config.notes, *problems]
-    is_whole = not any(problem.kind in ("syntax", "duplicate-key", "too-large", "too-deep") for problem in problems)
+    is_whole = not any(
+        problem.kind in ("syntax", "duplicate-key", "too-large", "too-deep") for problem in problems
+    )
     problems += _top_level(config, root, is_whole=is_whole)
     if is_whole:
         problems += _unused_keys(config)
@@ -68,7 +75,8 @@ def _problems(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Default:
-    """A key that is not given: what is taken instead, and for whom. `origin` is the place it would belong to."""
+    """A key that is not given: what is taken instead, and for whom. `origin` is the place it would
+    belong to."""
 
     key: str
     value: str
@@ -90,21 +98,37 @@ def standard_defaults(root: Table) -> list[Default]:
             found.append(Default(key=dotted(path), value=value, owner=owner, origin=origin))
         elif key.kind == "tables" and isinstance(node, Table):
             for name, item in node.items.items():
-                look(Key(name=name, kind="table", doc="", keys=key.keys), item, (*path, name), node.key_origin(name))
+                look(
+                    Key(name=name, kind="table", doc="", keys=key.keys),
+                    item,
+                    (*path, name),
+                    node.key_origin(name),
+                )
         elif key.kind == "table" and (isinstance(node, Table) or (node is None and len(path) == 1)):
             # A table inside a section that is not there is off: nothing is taken from it.
             for inner in key.keys:
-                look(inner, node.items.get(inner.name) if node is not None else None, (*path, inner.name), origin)
+                look(
+                    inner,
+                    node.items.get(inner.name) if node is not None else None,
+                    (*path, inner.name),
+                    origin,
+                )
 
     nowhere = Origin(source="<default>")
     for key in schema.SECTIONS:
         is_given = key.name in root.items
-        look(key, root.items.get(key.name), (key.name,), root.key_origin(key.name) if is_given else nowhere)
+        look(
+            key,
+            root.items.get(key.name),
+            (key.name,),
+            root.key_origin(key.name) if is_given else nowhere,
+        )
     return found
 
 
 def _in_order(config: Config, problems: list[Problem]) -> list[Problem]:
-    """Files first, from top to bottom, then the arguments as they were given; nothing is told twice."""
+    """Files first, from top to bottom, then the arguments as they were given; nothing is told
+    twice."""
     order = {source: i for i, source in enumerate(config.files)}
     arguments = {argument: i for i, argument in enumerate(config.overrides)}
 
@@ -113,7 +137,11 @@ def _in_order(config: Config, problems: list[Problem]) -> list[Problem]:
         argument = arguments.get(origin.text or "", 0) if origin.source == CLI else 0
         return order.get(origin.source, len(order)), argument, origin.line, origin.column
 
-    astray = {problem.origin for problem in problems if problem.kind in ("unknown-reference", "reference-cycle")}
+    astray = {
+        problem.origin
+        for problem in problems
+        if problem.kind in ("unknown-reference", "reference-cycle")
+    }
     kept: dict[tuple[str, Origin], Problem] = {}
     for problem in problems:
         # A value that refers to nothing is also of no type: that is the same mistake.
@@ -124,7 +152,9 @@ def _in_order(config: Config, problems: list[Problem]) -> list[Problem]:
 
 def _top_level(config: Config, root: Table, *, is_whole: bool) -> Iterator[Problem]:
     standard = [key.name for key in schema.SECTIONS]
-    used = config.uses.names(config.written) | {str(target[0]) for target in config.uses.objects(config.written)}
+    used = config.uses.names(config.written) | {
+        str(target[0]) for target in config.uses.objects(config.written)
+    }
     missing = used - set(root.items)
     for name, node in root.items.items():
         if name in standard:
@@ -143,37 +173,58 @@ def _top_level(config: Config, root: Table, *, is_whole: bool) -> Iterator[Probl
             near = near or _meant(name, root, [*standard, *schema.MAKERS])
             if near or isinstance(node, Leaf):
                 fix = near or f"top-level keys are {', '.join(standard)}"
-                yield Problem(kind="unknown-key", message=f"unknown key `{name}`", origin=origin, key=name, fix=fix)
+                yield Problem(
+                    kind="unknown-key",
+                    message=f"unknown key `{name}`",
+                    origin=origin,
+                    key=name,
+                    fix=fix,
+                )
             elif is_whole:
                 if nearest(name, missing):
                     continue  # the reference that was to lead here is wrong, which is told there
                 fix = _renamed(name, root) or f'refer to it as "@{name}", or remove it'
                 message = f"nothing uses the section `{name}`"
-                yield Problem(kind="unused-section", message=message, origin=origin, key=name, fix=fix)
+                yield Problem(
+                    kind="unused-section", message=message, origin=origin, key=name, fix=fix
+                )
 
 
 def _unused_keys(config: Config) -> Iterator[Problem]:
-    """Keys of a section to copy from that nobody copies. In a file with variants, some variant may be who does."""
+    """Keys of a section to copy from that nobody copies. In a file with variants, some variant may
+    be who does."""
     uses = config.uses
-    used = {path for tree in (config.written, config.given) for path in (uses.values(tree) | uses.objects(tree))}
-    beside: dict[KeyPath, tuple[list[str], list[str]]] = {}  # by table: what is used in it, and what of that is missing
+    used = {
+        path
+        for tree in (config.written, config.given)
+        for path in (uses.values(tree) | uses.objects(tree))
+    }
+    beside: dict[
+        KeyPath, tuple[list[str], list[str]]
+    ] = {}  # by table: what is used in it, and what of that is missing
     for path in used:
         near, astray = beside.setdefault(path[:-1], ([], []))
         near.append(str(path[-1]))
         if get_at(config.written, path) is None:
             astray.append(str(path[-1]))
-    above = {path[:length] for path in used for length in range(1, min(len(path), MAX_DEPTH))}  # no table is deeper
+    above = {
+        path[:length] for path in used for length in range(1, min(len(path), MAX_DEPTH))
+    }  # no table is deeper
     standard = {key.name for key in schema.SECTIONS} | set(schema.LAUNCH) | set(schema.MAKERS)
     for name, node in config.written.items.items():
         if name in standard or (name,) not in above:
             continue
-        todo: list[tuple[KeyPath, Node, Origin]] = [((name,), node, config.written.key_origin(name))]
+        todo: list[tuple[KeyPath, Node, Origin]] = [
+            ((name,), node, config.written.key_origin(name))
+        ]
         while todo:
             path, node, origin = todo.pop()
             if path in used:
                 continue
             if isinstance(node, Table) and path in above:
-                todo += [((*path, key), item, node.key_origin(key)) for key, item in node.items.items()]
+                todo += [
+                    ((*path, key), item, node.key_origin(key)) for key, item in node.items.items()
+                ]
             else:
                 near, astray = beside.get(path[:-1], ([], []))
                 if nearest(str(path[-1]), astray):
@@ -189,7 +240,8 @@ def _unused_keys(config: Config) -> Iterator[Problem]:
 
 
 def _meant(name: str, root: Table, standard: list[str]) -> str:
-    """Which standard name was meant. One that is there already was meant again only if it looks very much alike."""
+    """Which standard name was meant. One that is there already was meant again only if it looks
+    very much alike."""
     near = nearest(name, standard)
     if near and SequenceMatcher(None, name, near[0]).ratio() < 0.7:
         is_shortened = _is_shortened(name, near[0])
@@ -200,7 +252,9 @@ def _meant(name: str, root: Table, standard: list[str]) -> str:
 
 def _renamed(name: str, root: Table) -> str:
     """`bert_model` where no `model` is: the sections of a run have fixed names."""
-    calls = [key.name for key in schema.SECTIONS if key.kind == "call" and key.name not in root.items]
+    calls = [
+        key.name for key in schema.SECTIONS if key.kind == "call" and key.name not in root.items
+    ]
     same = next((call for call in calls if call in name.split("_")), "")
     return f'a run looks for `{same}`: call it that, or write {same} = "@{name}"' if same else ""
 

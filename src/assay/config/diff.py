@@ -18,7 +18,8 @@ class Change:
 
 
 def changed_keys(a: Table, b: Table) -> list[Change]:
-    """Every key that `a` and `b` do not agree on, as deep as both have it, in the order of `a`, then of `b`.
+    """Every key that `a` and `b` do not agree on, as deep as both have it, in the order of `a`,
+    then of `b`.
 
     Lists of plain values count as one value; lists of tables or calls are compared item by item.
     """

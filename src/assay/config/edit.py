@@ -1,7 +1,8 @@
 """One key of somebody's TOML text set or removed: their comments, order and spelling stay.
 
-The text is cut and filled where the parser saw the key; what cannot be done so is left to tomlkit, which keeps comments
-but not every blank. Whichever: what is written reads back as the old tree with this one change, or nothing is written.
+The text is cut and filled where the parser saw the key; what cannot be done so is left to tomlkit,
+which keeps comments but not every blank. Whichever: what is written reads back as the old tree with
+this one change, or nothing is written.
 """
 
 from __future__ import annotations
@@ -14,7 +15,20 @@ from datetime import date, time
 from typing import Any
 
 from assay.config.sources.toml import read
-from assay.config.tree import NONE, KeyPath, Leaf, List, Node, Table, delete_at, dotted, get_at, plain, same, set_at
+from assay.config.tree import (
+    NONE,
+    KeyPath,
+    Leaf,
+    List,
+    Node,
+    Table,
+    delete_at,
+    dotted,
+    get_at,
+    plain,
+    same,
+    set_at,
+)
 from assay.core.diagnostics import Origin
 from assay.core.errors import InputError
 
@@ -30,7 +44,9 @@ def with_key(text: str, path: KeyPath, value: Node, *, source: str = "<string>")
         wanted = set_at(page.root, path, value)
     except KeyError as error:
         raise InputError(f"`{error.args[0]}` cannot hold `{dotted(path)}`.", where=source) from None
-    return page.first_that_says((wanted,), path, page.with_key(path, value), lambda holder: _put(holder, path, value))
+    return page.first_that_says(
+        (wanted,), path, page.with_key(path, value), lambda holder: _put(holder, path, value)
+    )
 
 
 def without_key(text: str, path: KeyPath, *, source: str = "<string>") -> str:
@@ -95,10 +111,18 @@ class _Page:
         return cls(bare, read(bare, source, excerpt=True), source, mark, starts)
 
     def first_that_says(
-        self, wanted: tuple[Table, ...], path: KeyPath, texts: Iterator[str], change: Callable[[Any], None]
+        self,
+        wanted: tuple[Table, ...],
+        path: KeyPath,
+        texts: Iterator[str],
+        change: Callable[[Any], None],
     ) -> str:
         """The first text that reads as the first of the wanted trees, else as the next."""
-        said = [(text, self._said(text)) for text in (*texts, self._by_tomlkit(path, change)) if text is not None]
+        said = [
+            (text, self._said(text))
+            for text in (*texts, self._by_tomlkit(path, change))
+            if text is not None
+        ]
         for tree in wanted:
             for text, root in said:
                 if root is not None and same(root, tree):
@@ -127,7 +151,9 @@ class _Page:
             if inside:
                 yield self._with(max(inside), max(inside), f", {said}")
             else:
-                yield self._with(end - 1, end - 1, f" {said} " if isinstance(holder, Table) else said)
+                yield self._with(
+                    end - 1, end - 1, f" {said} " if isinstance(holder, Table) else said
+                )
             return
         ends = sorted({self._end_of_line(at) for at in inside}, reverse=True)
         if path[:-1]:
@@ -146,7 +172,11 @@ class _Page:
         start, end = self._span(node.origin)
         if isinstance(holder, Table) and isinstance(last, str):
             start = self._span(holder.key_origin(last))[0]
-        line = self.line_starts[node.origin.line - 1] if isinstance(last, int) else self._start_of_line(start)
+        line = (
+            self.line_starts[node.origin.line - 1]
+            if isinstance(last, int)
+            else self._start_of_line(start)
+        )
         yield self._with(line, min(self._end_of_line(end) + len(self._newline), len(self.text)), "")
         siblings = [self._span(each.origin) for each in _children(holder)]
         before = [stop for _, stop in siblings if stop <= start]
@@ -173,12 +203,26 @@ class _Page:
             document = tomlkit.parse(self.text)
             change(_holder(document, path))
             return tomlkit.dumps(document)
-        except (TOMLKitError, ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError):
+        except (
+            TOMLKitError,
+            ValueError,
+            KeyError,
+            IndexError,
+            TypeError,
+            AttributeError,
+            RecursionError,
+        ):
             return None
 
     def _with_new_table(self, path: KeyPath, said: str) -> str:
         header = ".".join(_key(str(part)) for part in path[:-1])
-        gap = "" if not self.text else self._newline if self.text.endswith("\n") else self._newline * 2
+        gap = (
+            ""
+            if not self.text
+            else self._newline
+            if self.text.endswith("\n")
+            else self._newline * 2
+        )
         return f"{self.text}{gap}[{header}]{self._newline}{said}{self._newline}"
 
     def _start_of_item(self, holder: Node, node: Node) -> int:
@@ -200,7 +244,8 @@ class _Page:
         return self.text[self._start_of_line(at) : at + 1].strip().startswith("[")
 
     def _end_of_heading(self) -> int:
-        """Where the comment ends that the file begins with; one that a table follows at once belongs to the table."""
+        """Where the comment ends that the file begins with; one that a table follows at once
+        belongs to the table."""
         at = 0
         while self.text[at : at + 1] == "#":
             at = min(self._end_of_line(at) + len(self._newline), len(self.text))

@@ -16,11 +16,12 @@ from assay.core.errors import ConfigError, InputError, did_you_mean, few_suggest
 
 
 def expand(config: Config, variants: Sequence[str] = (), *, sweep: bool = True) -> list[Config]:
-    """The configs to run, in order: the base or the named variants ("all" is every one), each at every point of the
-    sweep if there is one.
+    """The configs to run, in order: the base or the named variants ("all" is every one), each at
+    every point of the sweep if there is one.
 
-    Each keeps its own `problems`. InputError for a variant that is not there, ConfigError when the sections that say
-    what to make of the file cannot be understood. A key given on the command line is fixed: it no longer varies.
+    Each keeps its own `problems`. InputError for a variant that is not there, ConfigError when the
+    sections that say what to make of the file cannot be understood. A key given on the command line
+    is fixed: it no longer varies.
     """
     known, problems = variants_of(config.written)
     plan, wrong = sweep_of(config.written) if sweep else (None, [])
@@ -42,7 +43,8 @@ MAX_TOLD = 400
 
 
 def variations(config: Config) -> Iterator[Config]:
-    """The base, every variant, and every value of the sweep by itself: what has to make sense for all to do so.
+    """The base, every variant, and every value of the sweep by itself: what has to make sense for
+    all to do so.
 
     Of very many, or very large ones, only the first; `problems_of_sections` says so.
     """
@@ -61,13 +63,17 @@ def problems_of_sections(config: Config) -> list[Problem]:
         message = f"of the {count:,} configs of this file the first {most:,} are checked here"
         fix = "each of them is checked before it runs"
         origin = config.written.origin
-        problems.append(Problem(kind="too-many", severity="warning", message=message, origin=origin, fix=fix))
+        problems.append(
+            Problem(kind="too-many", severity="warning", message=message, origin=origin, fix=fix)
+        )
     return problems
 
 
 def _single(config: Config) -> list[tuple[Variant | None, Point]]:
     """Return each variant, and each value of each key of the sweep by itself."""
-    found: list[tuple[Variant | None, Point]] = [(each, ()) for each in variants_of(config.written)[0].values()]
+    found: list[tuple[Variant | None, Point]] = [
+        (each, ()) for each in variants_of(config.written)[0].values()
+    ]
     plan, _ = sweep_of(config.written)
     if plan is not None:
         found += [(None, ((axis, value),)) for axis, value in plan.without(_fixed(config)).single()]
@@ -92,7 +98,14 @@ def _at_points(config: Config, variant: Variant | None, plan: Sweep | None) -> I
 def _made(config: Config, variant: Variant | None, point: Point) -> Config:
     changes: list[Change] = [variant.settings] if variant is not None else []
     changes.append(lambda _: ([axis.with_value(value, SECTION) for axis, value in point], []))
-    made = merged(config.given, config.overrides, config.draws, config.uses, changes, is_whole=not config.read_problems)
+    made = merged(
+        config.given,
+        config.overrides,
+        config.draws,
+        config.uses,
+        changes,
+        is_whole=not config.read_problems,
+    )
     return replace(
         config,
         root=made.root,
@@ -110,7 +123,10 @@ def _checked(name: str, known: Collection[str], config: Config) -> str:
         return name
     where = str(config.path) if config.path else "the config"
     if not known:
-        raise InputError(f"{where} has no variants.", fix='Write [variants.big] and under it "model.hidden" = 512.')
+        raise InputError(
+            f"{where} has no variants.",
+            fix='Write [variants.big] and under it "model.hidden" = 512.',
+        )
     fix = did_you_mean(name, known) or f"It has: {', '.join(known)}."
     raise InputError(f"There is no variant `{name}` in {where}.", fix=fix)
 
@@ -126,7 +142,9 @@ def _fixed(config: Config) -> list[KeyPath]:
     return paths
 
 
-def told_once(configs: Iterable[Config], stage: Callable[[Config], Iterable[Problem]]) -> list[Problem]:
+def told_once(
+    configs: Iterable[Config], stage: Callable[[Config], Iterable[Problem]]
+) -> list[Problem]:
     """What one stage of a check says about several configs of one file, each problem once."""
     problems: dict[tuple[str, Origin], Problem] = {}
     with few_suggestions():  # for all of them together
@@ -138,13 +156,21 @@ def told_once(configs: Iterable[Config], stage: Callable[[Config], Iterable[Prob
         else:
             return list(problems.values())
     message = f"more than {MAX_TOLD} mistakes: configs of this file after {config.name} were not looked at"
-    return [*problems.values(), Problem(kind="too-many", message=message, origin=config.root.origin)]
+    return [
+        *problems.values(),
+        Problem(kind="too-many", message=message, origin=config.root.origin),
+    ]
 
 
 def _said_of(problem: Problem, config: Config) -> Problem:
-    """A line that is right by itself may be wrong in one variation: then the problem says in which."""
+    """A line that is right by itself may be wrong in one variation: then the problem says in
+    which."""
     if problem.origin.note:
         return problem
     where = f" in the variant {config.variant}" if config.variant else ""
-    where += f" when the sweep sets {' and '.join(key for key, _ in config.assigned)}" if config.assigned else ""
+    where += (
+        f" when the sweep sets {' and '.join(key for key, _ in config.assigned)}"
+        if config.assigned
+        else ""
+    )
     return replace(problem, message=f"{problem.message},{where}") if where else problem

@@ -1,4 +1,5 @@
-"""Where a value of a config comes from: what set it, what that replaced, and what it was copied from."""
+"""Where a value of a config comes from: what set it, what that replaced, and what it was copied
+from."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from assay.core.diagnostics import Origin
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One place on the way to a value. `how` says what happened there, `text` is the line as it is written."""
+    """One place on the way to a value. `how` says what happened there, `text` is the line as it is
+    written."""
 
     how: str
     origin: Origin
@@ -21,7 +23,8 @@ class Step:
 
 
 def steps(config: Config, path: KeyPath) -> list[Step]:
-    """Every place that had a part in the value at `path`, the one that won first. Empty when nobody set it."""
+    """Every place that had a part in the value at `path`, the one that won first. Empty when nobody
+    set it."""
     return list(_steps(config, path, "set", frozenset()))
 
 
@@ -40,13 +43,29 @@ def _steps(config: Config, path: KeyPath, how: str, seen: frozenset[KeyPath]) ->
         if target not in seen:
             yield from _steps(config, target, f"copies {dotted(target)}", seen | {target})
     if "${random:" in text:
-        yield Step(how="drawn anew at each start", origin=Origin(source="a run keeps the number it got"), text="")
+        yield Step(
+            how="drawn anew at each start",
+            origin=Origin(source="a run keeps the number it got"),
+            text="",
+        )
     if "${device:" in text:
-        yield Step(how="known when it starts", origin=Origin(source="a run keeps the number it found"), text="")
+        yield Step(
+            how="known when it starts",
+            origin=Origin(source="a run keeps the number it found"),
+            text="",
+        )
     for kind, name in outside_named(text):
-        origin = config.settings.origin_of(name) if kind == "global" else Origin(source=f"the environment ({name})")
+        origin = (
+            config.settings.origin_of(name)
+            if kind == "global"
+            else Origin(source=f"the environment ({name})")
+        )
         if origin is not None:
-            yield Step(how=f"takes the {'global' if kind == 'global' else 'variable'} {name}", origin=origin, text="")
+            yield Step(
+                how=f"takes the {'global' if kind == 'global' else 'variable'} {name}",
+                origin=origin,
+                text="",
+            )
 
 
 def _links(config: Config, path: KeyPath, node: Node) -> list[Origin]:
@@ -57,7 +76,9 @@ def _links(config: Config, path: KeyPath, node: Node) -> list[Origin]:
     return links
 
 
-def _copied_from_above(config: Config, path: KeyPath, how: str, seen: frozenset[KeyPath]) -> Iterator[Step]:
+def _copied_from_above(
+    config: Config, path: KeyPath, how: str, seen: frozenset[KeyPath]
+) -> Iterator[Step]:
     """`model.width` where `model = "${base}"`: the way leads on in `base.width`."""
     for length in range(len(path) - 1, 0, -1):
         node = get_at(config.written, path[:length])

@@ -1,4 +1,5 @@
-"""The canonical form of a config, its hash, and a TOML text that always reads back as the same tree."""
+"""The canonical form of a config, its hash, and a TOML text that always reads back as the same
+tree."""
 
 from __future__ import annotations
 
@@ -18,11 +19,13 @@ TRAINED_SPLIT = "train"
 
 
 def canonical(root: Table, *, seed: bool = True) -> str:
-    """What determines the weights, in one line of text that is equal for configs that ask for the same.
+    """What determines the weights, in one line of text that is equal for configs that ask for the
+    same.
 
-    1 and 1.0 are alike, `module:Name` is `module.Name`, the order of keys does not count; `tag`, `desc`, evaluation,
-    saving, display, threads and every split but train are left out, and so is a section that only these refer to.
-    All secrets are alike: nobody can try passwords against the hash, and a new one makes no other experiment.
+    1 and 1.0 are alike, `module:Name` is `module.Name`, the order of keys does not count; `tag`,
+    `desc`, evaluation, saving, display, threads and every split but train are left out, and so is a
+    section that only these refer to. All secrets are alike: nobody can try passwords against the
+    hash, and a new one makes no other experiment.
     """
     root = without_secrets(root)
     return _text(Table(_what_counts(root, seed=seed), root.origin))
@@ -39,14 +42,18 @@ def seedless_hash(root: Table) -> str:
 
 
 def whole_hash(root: Table, *, seed: bool = True) -> str:
-    """The hash of a config whose keys have no meaning here, as that of a script: all of them count."""
+    """The hash of a config whose keys have no meaning here, as that of a script: all of them
+    count."""
     root = without_secrets(root, has_references=False)
     counted = {name: node for name, node in root.items.items() if seed or name != "seed"}
-    return hashlib.sha256(_text(Table(counted, root.origin)).encode("utf-8", "surrogatepass")).hexdigest()
+    return hashlib.sha256(
+        _text(Table(counted, root.origin)).encode("utf-8", "surrogatepass")
+    ).hexdigest()
 
 
 def dump(root: Table) -> str:
-    """`root` as TOML. It reads back as an equal tree: that is tried here, and a tree for which it fails is refused."""
+    """`root` as TOML. It reads back as an equal tree: that is tried here, and a tree for which it
+    fails is refused."""
     import tomli_w  # reading a config does not pay for writing one
 
     try:
@@ -68,13 +75,17 @@ def _what_counts(root: Table, *, seed: bool) -> dict[str, Node]:
         if key is None or not key.weights or name in schema.LAUNCH or (name == "seed" and not seed):
             continue
         if name == "data" and isinstance(node, Table):
-            node = Table({split: item for split, item in node.items.items() if split == TRAINED_SPLIT}, node.origin)
+            node = Table(
+                {split: item for split, item in node.items.items() if split == TRAINED_SPLIT},
+                node.origin,
+            )
         counted[name] = _without_weightless(key, node)
     todo = list(counted.values())
     while todo:
         for _, target, _ in objects_used(todo.pop()):
             name = str(target[0])
-            # A part of a section that is left out counts when something that counts is built from it.
+            # A part of a section that is left out counts when something that counts is built from
+            # it.
             if name in root.items and name not in counted:
                 counted[name] = root.items[name]
                 todo.append(root.items[name])
@@ -86,7 +97,12 @@ def _what_counts(root: Table, *, seed: bool) -> dict[str, Node]:
 def _add_split(root: Table, counted: dict[str, Node], split: str) -> list[Node]:
     """A split that what counts refers to: data.train with source = "@data.all.source"."""
     data, kept = root.items.get("data"), counted.get("data")
-    if not isinstance(data, Table) or not isinstance(kept, Table) or split in kept.items or split not in data.items:
+    if (
+        not isinstance(data, Table)
+        or not isinstance(kept, Table)
+        or split in kept.items
+        or split not in data.items
+    ):
         return []
     counted["data"] = Table({**kept.items, split: data.items[split]}, kept.origin)
     return [data.items[split]]
@@ -97,9 +113,14 @@ def _without_weightless(key: schema.Key, node: Node) -> Node:
         return node
     if key.kind == "tables":
         inner = schema.Key(name="", kind="table", doc="", keys=key.keys)
-        return Table({name: _without_weightless(inner, item) for name, item in node.items.items()}, node.origin)
+        return Table(
+            {name: _without_weightless(inner, item) for name, item in node.items.items()},
+            node.origin,
+        )
     weightless = {each.name for each in key.keys if not each.weights}
-    return Table({name: item for name, item in node.items.items() if name not in weightless}, node.origin)
+    return Table(
+        {name: item for name, item in node.items.items() if name not in weightless}, node.origin
+    )
 
 
 def _text(node: Node) -> str:
@@ -109,7 +130,9 @@ def _text(node: Node) -> str:
         case List():
             return f"[{','.join(map(_text, node.items))}]"
         case Table():
-            return f"{{{','.join(_pair(key, node.items[key], node) for key in sorted(node.items))}}}"
+            return (
+                f"{{{','.join(_pair(key, node.items[key], node) for key in sorted(node.items))}}}"
+            )
 
 
 def _pair(key: str, node: Node, table: Table) -> str:
@@ -138,7 +161,9 @@ def _scalar(value: Scalar) -> str:
 
 
 def _integer(value: int) -> str:
-    return str(value) if value.bit_length() <= 64 else hex(value)  # str() refuses more than 4,300 digits
+    return (
+        str(value) if value.bit_length() <= 64 else hex(value)
+    )  # str() refuses more than 4,300 digits
 
 
 def _for_toml(node: Node) -> Any:

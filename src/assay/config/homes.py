@@ -1,4 +1,5 @@
-"""Places where a key belongs that was written in another section: `lr` of the optimizer, `epochs` of [train]."""
+"""Places where a key belongs that was written in another section: `lr` of the optimizer, `epochs`
+of [train]."""
 
 from __future__ import annotations
 
@@ -20,13 +21,19 @@ _USUAL = {
 
 
 def homes_of(word: str, root: Table | None = None) -> list[str]:
-    """Return the keys of a config whose last part is `word`: those of the standard sections, and of `root`.
+    """Return the keys of a config whose last part is `word`: those of the standard sections, and of
+    `root`.
 
     >>> homes_of("epochs"), homes_of("batch_size"), homes_of("lr")
     (['train.epochs'], ['data.train.batch_size'], ['optimizer.lr'])
     """
     sections = [section for section in schema.SECTIONS if section.kind == "table"]
-    found = [f"{section.name}.{key.name}" for section in sections for key in section.keys if key.name == word]
+    found = [
+        f"{section.name}.{key.name}"
+        for section in sections
+        for key in section.keys
+        if key.name == word
+    ]
     splits = next(section for section in schema.SECTIONS if section.name == "data")
     found += [f"data.train.{word}" for key in splits.keys if key.name == word]
     paths = list(_paths(root, ())) if root is not None and can_suggest() else []
@@ -37,7 +44,8 @@ def homes_of(word: str, root: Table | None = None) -> list[str]:
 
 
 def meant_elsewhere(word: str, root: Table, *, above: KeyPath = ()) -> str:
-    """Ask `did you mean `optimizer.lr`?` for a key that stands in the table `above` and belongs elsewhere."""
+    """Ask `did you mean `optimizer.lr`?` for a key that stands in the table `above` and belongs
+    elsewhere."""
     here = dotted((*above, word))
     return suggested([home for home in homes_of(word, root) if home != here][:_MOST])
 

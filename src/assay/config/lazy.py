@@ -32,7 +32,8 @@ class Spot:
 
 
 class Section(dict[str, Any]):
-    """A table of a config in Python: a dictionary whose keys are attributes too, and which knows who wrote them.
+    """A table of a config in Python: a dictionary whose keys are attributes too, and which knows
+    who wrote them.
 
     >>> train = Section(epochs=1)
     >>> train.epochs += 1
@@ -44,7 +45,9 @@ class Section(dict[str, Any]):
     _spot: Spot | None
     _spots: dict[str, Spot | None]
 
-    def __init__(self, given: Mapping[str, Any] | Iterable[tuple[str, Any]] = (), /, **more: Any) -> None:
+    def __init__(
+        self, given: Mapping[str, Any] | Iterable[tuple[str, Any]] = (), /, **more: Any
+    ) -> None:
         super().__init__(given, **more)
         self.__dict__["_spot"] = _caller()
         self.__dict__["_spots"] = {}
@@ -58,7 +61,9 @@ class Section(dict[str, Any]):
 
     def __setattr__(self, name: str, value: Any) -> None:
         if hasattr(type(self), name) or name in self.__dict__:
-            raise AttributeError(f"`{name}` is a method of every section; write [{name!r}] for the key")
+            raise AttributeError(
+                f"`{name}` is a method of every section; write [{name!r}] for the key"
+            )
         self._put(name, value, _caller())
 
     def __delattr__(self, name: str) -> None:
@@ -117,7 +122,8 @@ class Section(dict[str, Any]):
 
 
 class Call(Section):
-    """A call that has not happened: its target under `type`, its arguments by name, positional ones under `args`."""
+    """A call that has not happened: its target under `type`, its arguments by name, positional ones
+    under `args`."""
 
     def __repr__(self) -> str:
         arguments = {name: value for name, value in self.items() if name not in ("type", "args")}
@@ -126,7 +132,8 @@ class Call(Section):
 
 
 class LazyCall:
-    """`L(Net)(width=32)` is a `Call` of Net, which is built later; `L("model.Net")` does not even import it."""
+    """`L(Net)(width=32)` is a `Call` of Net, which is built later; `L("model.Net")` does not even
+    import it."""
 
     def __init__(self, target: Any) -> None:
         if not (isinstance(target, str) or callable(target)):
@@ -136,7 +143,9 @@ class LazyCall:
     def __call__(self, /, *args: Any, **kwargs: Any) -> Call:
         for name in ("type", "args"):
             if name in kwargs:
-                raise TypeError(f"`{name}` cannot be written as an argument: in a config it has a meaning of its own")
+                raise TypeError(
+                    f"`{name}` cannot be written as an argument: in a config it has a meaning of its own"
+                )
         made = Call({"type": self.target, **({"args": list(args)} if args else {}), **kwargs})
         made.__dict__["_spot"] = _caller()
         return made
@@ -146,20 +155,23 @@ L = LazyCall
 
 
 def target_of(thing: Any) -> str:
-    """The text that names a class or function in a config; for what has no name, what it looks like."""
+    """The text that names a class or function in a config; for what has no name, what it looks
+    like."""
     module = getattr(thing, "__module__", None)
     name = getattr(thing, "__qualname__", None)
     if not isinstance(module, str) or not isinstance(name, str):
         return repr(thing)
     if not isinstance(thing, type) and isinstance(getattr(thing, "__self__", None), type):
-        name = f"{thing.__self__.__qualname__}.{thing.__name__}"  # a classmethod, by the class it was taken from
+        # a classmethod, by the class it was taken from
+        name = f"{thing.__self__.__qualname__}.{thing.__name__}"
         module = thing.__self__.__module__
         thing = thing.__self__
     return f"{_public(module, name.partition('.')[0])}.{name}"
 
 
 def _public(module: str, name: str) -> str:
-    """The shortest package that offers `name` from `module`: torch.nn for torch.nn.modules.linear."""
+    """The shortest package that offers `name` from `module`: torch.nn for
+    torch.nn.modules.linear."""
     parts = module.split(".")
     home = sys.modules.get(module)
     thing = getattr(home, name, None)
@@ -211,11 +223,14 @@ def _caller() -> Spot | None:
     return Spot(code.co_filename, line or 0, column or 0, end_line or 0, end_column or 0)
 
 
-_known_positions: dict[int, tuple[CodeType, list[tuple[int | None, int | None, int | None, int | None]]]] = {}
+_known_positions: dict[
+    int, tuple[CodeType, list[tuple[int | None, int | None, int | None, int | None]]]
+] = {}
 
 
 def _positions(code: CodeType) -> list[tuple[int | None, int | None, int | None, int | None]]:
-    """Where each instruction comes from, kept for a few codes: a long config would ask for it at every call."""
+    """Where each instruction comes from, kept for a few codes: a long config would ask for it at
+    every call."""
     known = _known_positions.get(id(code))
     if known is None or known[0] is not code:
         if len(_known_positions) >= 8:

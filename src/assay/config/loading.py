@@ -41,14 +41,16 @@ PYTHON = ".py"
 class Config:
     """What was asked for.
 
-    `root` is the tree to build and to keep: merged, with value references replaced and without the sections that were
-    only there to be copied from. `written` is the merged tree before that, `given` the file before anything was merged
-    into it, with its variants and its sweep: see `expand`. `variant` and `point` ("2/6") say which of them this is,
-    `assigned` what the point set. `files` holds every source exactly as given. `user_dirs` is where user modules are
-    looked for, first match wins; `settings` are those of the project. `problems` is what went wrong so far, of which
-    `read_problems` concern the text alone, and `notes` what was read as something else (`file_notes`: in the file);
-    `check_shape` tells these and everything else. `named` is `root` with every target under its one name, once the
-    signature stage has looked at it: the tree that is hashed.
+    `root` is the tree to build and to keep: merged, with value references replaced and without the
+    sections that were only there to be copied from. `written` is the merged tree before that,
+    `given` the file before anything was merged into it, with its variants and its sweep: see
+    `expand`. `variant` and `point` ("2/6") say which of them this is, `assigned` what the point
+    set. `files` holds every source exactly as given. `user_dirs` is where user modules are looked
+    for, first match wins; `settings` are those of the project. `problems` is what went wrong so
+    far, of which `read_problems` concern the text alone, and `notes` what was read as something
+    else (`file_notes`: in the file); `check_shape` tells these and everything else. `named` is
+    `root` with every target under its one name, once the signature stage has looked at it: the tree
+    that is hashed.
     """
 
     root: Table
@@ -87,11 +89,12 @@ def load(
     *,
     user_dir: str | os.PathLike[str] | None = None,
 ) -> Config:
-    """The config in a file, a mapping, a `Params` or a dataclass; ConfigError with everything that could not be read.
+    """The config in a file, a mapping, a `Params` or a dataclass; ConfigError with everything that
+    could not be read.
 
-    The suffix says how a file is written: .toml, .py, .json, .yaml or .ini. What is not a file is copied. Whether its
-    keys and values make sense is for `check_shape` to tell. Without `user_dir`, user modules are looked for in the
-    folder of the config and then in `src/` there.
+    The suffix says how a file is written: .toml, .py, .json, .yaml or .ini. What is not a file is
+    copied. Whether its keys and values make sense is for `check_shape` to tell. Without `user_dir`,
+    user modules are looked for in the folder of the config and then in `src/` there.
     """
     return _sound(open_config(given, overrides, user_dir=user_dir))
 
@@ -116,7 +119,8 @@ def open_config(
     *,
     user_dir: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
 ) -> Config:
-    """Like `load`, but what is wrong inside the file is kept in `Config.problems`: for `check_shape` to tell it all.
+    """Like `load`, but what is wrong inside the file is kept in `Config.problems`: for
+    `check_shape` to tell it all.
 
     Of several `user_dir` the first that has a module wins.
     """
@@ -189,10 +193,14 @@ def _user_dirs(
 ) -> tuple[Path, ...]:
     if given is None:
         return folder, folder / "src"
-    paths = tuple(Path(each) for each in ([given] if isinstance(given, str | os.PathLike) else given))
+    paths = tuple(
+        Path(each) for each in ([given] if isinstance(given, str | os.PathLike) else given)
+    )
     for path in paths:
         if not path.is_dir():
-            raise InputError(f"The folder of user modules does not exist: {path}", fix="Check --user-dir.")
+            raise InputError(
+                f"The folder of user modules does not exist: {path}", fix="Check --user-dir."
+            )
     return paths
 
 
@@ -215,7 +223,9 @@ def _text_of(file: Path) -> tuple[str, list[Problem]]:
         column = len(good) - (good.rfind("\n") + 1) + 1
         origin = Origin(source=str(file), line=good.count("\n") + 1, column=column)
         message = f"byte 0x{raw[error.start]:02x} is no UTF-8"
-        return "", [Problem(kind="syntax", message=message, origin=origin, fix="save the file as UTF-8")]
+        return "", [
+            Problem(kind="syntax", message=message, origin=origin, fix="save the file as UTF-8")
+        ]
 
 
 def _near_files(file: Path) -> str:

@@ -1,4 +1,5 @@
-"""From what a file says to one config: a variant and a point of a sweep, then the command line, then its references."""
+"""From what a file says to one config: a variant and a point of a sweep, then the command line,
+then its references."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ Change = Callable[[Table], tuple[Sequence[Setting], Sequence[Problem]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Merged:
-    """`written` is everything put together, `root` the same with value references replaced and nothing left over.
+    """`written` is everything put together, `root` the same with value references replaced and
+    nothing left over.
 
     `notes` tell which settings were taken under another name.
     """
@@ -61,7 +63,11 @@ def merged(
     root, wrong = references.resolved(body)
     problems += wrong
     if not is_whole:
-        problems = [problem for problem in problems if problem.kind not in ("unknown-reference", "unknown-key")]
+        problems = [
+            problem
+            for problem in problems
+            if problem.kind not in ("unknown-reference", "unknown-key")
+        ]
     root = _without(root, _templates(written, root, uses))
     return Merged(root=root, written=written, problems=tuple(problems), notes=tuple(notes))
 

@@ -1,4 +1,5 @@
-"""What a config takes from outside: `${env:X}` from the environment, `${global:X}` from the settings."""
+"""What a config takes from outside: `${env:X}` from the environment, `${global:X}` from the
+settings."""
 
 from __future__ import annotations
 
@@ -23,11 +24,14 @@ from assay.core.diagnostics import Problem
 from assay.core.errors import did_you_mean
 
 
-def with_outside(root: Table, environ: Mapping[str, str], variables: Mapping[str, Any]) -> tuple[Table, list[Problem]]:
+def with_outside(
+    root: Table, environ: Mapping[str, str], variables: Mapping[str, Any]
+) -> tuple[Table, list[Problem]]:
     """`root` with every `${env:X}` and `${global:X}` replaced.
 
-    Alone in its string a variable of the environment is read like an override (`8` is a number, unless text is wanted),
-    a global keeps its type. What comes from outside is never a reference itself.
+    Alone in its string a variable of the environment is read like an override (`8` is a number,
+    unless text is wanted), a global keeps its type. What comes from outside is never a reference
+    itself.
     """
     outside = _Outside(environ, variables)
     return each_text(root, outside.node), outside.problems
@@ -51,14 +55,23 @@ class _Outside:
                 return found[0]
             value = self.value(named)
             if isinstance(value, Mapping | list):
-                message = f"the global `{named['name']}` is a list or table and cannot stand inside text"
-                self.problems.append(Problem(kind="wrong-type", message=message, origin=leaf.origin, key=dotted(path)))
+                message = (
+                    f"the global `{named['name']}` is a list or table and cannot stand inside text"
+                )
+                self.problems.append(
+                    Problem(
+                        kind="wrong-type", message=message, origin=leaf.origin, key=dotted(path)
+                    )
+                )
                 return found[0]
             return (value if isinstance(value, str) else text_of(value)).replace("${", "$${")
 
         filled = IN_TEXT.sub(put_in, text)
         # What comes from outside is never a reference to an object.
-        return replace(leaf, value=f"@{filled}" if filled.startswith("@") and not text.startswith("@") else filled)
+        return replace(
+            leaf,
+            value=f"@{filled}" if filled.startswith("@") and not text.startswith("@") else filled,
+        )
 
     def whole(self, leaf: Leaf, named: re.Match[str], path: KeyPath) -> Node:
         if not self.is_there(named, leaf, path):
@@ -69,12 +82,20 @@ class _Outside:
             return from_plain(_escaped_all(self.variables[name]), origin)
         text = self.environ[name]
         standard = schema.find(path)
-        is_text = standard is not None and standard.kind in ("text", "period", "steps", "duration", "choice")
+        is_text = standard is not None and standard.kind in (
+            "text",
+            "period",
+            "steps",
+            "duration",
+            "choice",
+        )
         value = text if is_text else value_of(text)
         if not isinstance(value, bool | int | float | str | date | time | None):
             value = text
         plain = escaped(value) if isinstance(value, str) else value
-        return Leaf(plain, replace(leaf.origin, note=f"from the environment variable {name}"), typed=text)
+        return Leaf(
+            plain, replace(leaf.origin, note=f"from the environment variable {name}"), typed=text
+        )
 
     def value(self, named: re.Match[str]) -> Any:
         return (self.variables if named["kind"] == "global" else self.environ)[named["name"]]
@@ -83,7 +104,10 @@ class _Outside:
         name = named["name"]
         if named["kind"] == "global":
             known: Iterable[str] = self.variables
-            message, fix = f"the global `{name}` is not set", f"assay config set --global {name} VALUE"
+            message, fix = (
+                f"the global `{name}` is not set",
+                f"assay config set --global {name} VALUE",
+            )
         else:
             known = self.environ
             message, fix = f"the environment variable `{name}` is not set", f"export {name}=..."
@@ -91,7 +115,13 @@ class _Outside:
             return True
         fix = did_you_mean(name, known) or fix
         self.problems.append(
-            Problem(kind="unknown-reference", message=message, origin=leaf.origin, key=dotted(path), fix=fix)
+            Problem(
+                kind="unknown-reference",
+                message=message,
+                origin=leaf.origin,
+                key=dotted(path),
+                fix=fix,
+            )
         )
         return False
 

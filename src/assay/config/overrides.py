@@ -1,4 +1,5 @@
-"""`optimizer.lr=1e-2` on the command line: which arguments are overrides, what they set, what is wrong with them."""
+"""`optimizer.lr=1e-2` on the command line: which arguments are overrides, what they set, what is
+wrong with them."""
 
 from __future__ import annotations
 
@@ -7,7 +8,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from assay.config.homes import meant_elsewhere
-from assay.config.tree import KeyPath, Leaf, List, Node, Table, delete_at, dotted, fitted, from_plain, get_at, set_at
+from assay.config.tree import (
+    KeyPath,
+    Leaf,
+    List,
+    Node,
+    Table,
+    delete_at,
+    dotted,
+    fitted,
+    from_plain,
+    get_at,
+    set_at,
+)
 from assay.config.values import value_of
 from assay.core import schema
 from assay.core.diagnostics import Origin, Problem
@@ -19,7 +32,8 @@ _OVERRIDE = re.compile(r"(?P<plus>\+?)(?P<key>[A-Za-z_][\w.-]*)=", re.ASCII)
 
 
 def is_override(argument: str) -> bool:
-    """Whether a command-line argument is an override: it looks like `key=value` and no file has that name.
+    """Whether a command-line argument is an override: it looks like `key=value` and no file has
+    that name.
 
     >>> is_override("optimizer.lr=1e-2"), is_override("digits.toml"), is_override("--lr=1")
     (True, False, False)
@@ -33,7 +47,8 @@ def is_override(argument: str) -> bool:
 
 
 def typed_text(node: Node) -> str | None:
-    """A value exactly as typed, on the command line or in a variable: `name=123` means "123" to a str."""
+    """A value exactly as typed, on the command line or in a variable: `name=123` means "123" to a
+    str."""
     if isinstance(node, Leaf) and node.typed is not None:
         return node.typed
     origin = node.origin
@@ -60,10 +75,12 @@ def value_for(path: KeyPath, text: str, origin: Origin | None = None) -> Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """One key to set, asked for by an argument, a variant or a point of a sweep. `value` None deletes what is there.
+    """One key to set, asked for by an argument, a variant or a point of a sweep. `value` None
+    deletes what is there.
 
-    `origins` are the places of the parts of the key. `creates`: a table or list item that is not there is meant.
-    `to_create` is how that would be written. `text` is the value as typed, where it was typed without quotes.
+    `origins` are the places of the parts of the key. `creates`: a table or list item that is not
+    there is meant. `to_create` is how that would be written. `text` is the value as typed, where it
+    was typed without quotes.
     """
 
     parts: KeyPath
@@ -75,14 +92,19 @@ class Setting:
 
     def key_origin(self, first: int = 0, last: int | None = None) -> Origin:
         """Where the parts `first` up to `last` of the key stand."""
-        start, end = self.origins[first], self.origins[(len(self.parts) if last is None else last) - 1]
+        start, end = (
+            self.origins[first],
+            self.origins[(len(self.parts) if last is None else last) - 1],
+        )
         return replace(start, end_line=end.end_line, end_column=end.end_column)
 
 
 class RefusedError(Exception):
     """A setting that cannot be done."""
 
-    def __init__(self, kind: str, message: str, origin: Origin, *, key: str = "", fix: str = "") -> None:
+    def __init__(
+        self, kind: str, message: str, origin: Origin, *, key: str = "", fix: str = ""
+    ) -> None:
         super().__init__(message)
         self.problem = Problem(kind=kind, message=message, origin=origin, key=key, fix=fix)
 
@@ -94,15 +116,24 @@ def setting_of(argument: str) -> Setting:
         whole = _origin(argument, 0, len(argument))
         bare = argument.lstrip("-")
         if argument.startswith("-") and _OVERRIDE.match(bare):
-            raise RefusedError("syntax", f"`{argument}` is no option of assay", whole, fix=f"write {bare}")
+            raise RefusedError(
+                "syntax", f"`{argument}` is no option of assay", whole, fix=f"write {bare}"
+            )
         if re.fullmatch(r"~[A-Za-z_][\w.-]*", argument):
-            raise RefusedError("syntax", f"`{argument}` is no override", whole, fix=f"write {argument[1:]}={DELETE}")
+            raise RefusedError(
+                "syntax",
+                f"`{argument}` is no override",
+                whole,
+                fix=f"write {argument[1:]}={DELETE}",
+            )
         fix = "write key=value, as in optimizer.lr=0.01"
         raise RefusedError("syntax", f"`{argument}` is no override", whole, fix=fix)
     parts = tuple(found["key"].split("."))
     if "" in parts:
         whole = _origin(argument, found.start("key"), found.end("key"))
-        raise RefusedError("syntax", f"`{found['key']}` has an empty part", whole, fix="write a.b=value")
+        raise RefusedError(
+            "syntax", f"`{found['key']}` has an empty part", whole, fix="write a.b=value"
+        )
     origins, start = [], found.start("key")
     for part in parts:
         origins.append(_origin(argument, start, start + len(part)))
@@ -111,7 +142,9 @@ def setting_of(argument: str) -> Setting:
     is_deleted = text.strip() == DELETE
     return Setting(
         parts=parts,
-        value=None if is_deleted else from_plain(value_of(text), _origin(argument, found.end(), len(argument))),
+        value=None
+        if is_deleted
+        else from_plain(value_of(text), _origin(argument, found.end(), len(argument))),
         origins=tuple(origins),
         creates=bool(found["plus"]),
         to_create=f"+{argument.removeprefix('+')}",
@@ -133,12 +166,18 @@ def put(root: Table, setting: Setting) -> Table:
         elif old is not None:
             message = f"`{dotted(path)}` is there already"
             fix = f"write {setting.to_create.removeprefix('+')}"
-            raise RefusedError("duplicate-key", message, setting.key_origin(), key=dotted(path), fix=fix)
+            raise RefusedError(
+                "duplicate-key", message, setting.key_origin(), key=dotted(path), fix=fix
+            )
         elif len(path) == 1 and not isinstance(setting.value, Table):
             raise _not_there(root, setting, path)
     elif old is None:
         _check_new(root, setting, path)
-    node = setting.value if setting.text is None else value_for(path, setting.text, setting.value.origin)
+    node = (
+        setting.value
+        if setting.text is None
+        else value_for(path, setting.text, setting.value.origin)
+    )
     if old is not None and not setting.creates:
         node = replace(node, origin=replace(node.origin, replaced=old.origin))
     try:
@@ -148,7 +187,9 @@ def put(root: Table, setting: Setting) -> Table:
 
 
 def _origin(argument: str, start: int, end: int) -> Origin:
-    return Origin(source=CLI, line=1, column=start + 1, end_line=1, end_column=end + 1, text=argument)
+    return Origin(
+        source=CLI, line=1, column=start + 1, end_line=1, end_column=end + 1, text=argument
+    )
 
 
 def _axis(setting: Setting) -> KeyPath | None:
@@ -167,7 +208,9 @@ def _check_new(root: Table, setting: Setting, path: KeyPath) -> None:
     if schema.find(path) is not None and not is_new_split:
         return
     standard = schema.find(path[:-1])
-    is_closed = _is_split(path[:-1]) or (standard is not None and standard.kind in ("table", "tables"))
+    is_closed = _is_split(path[:-1]) or (
+        standard is not None and standard.kind in ("table", "tables")
+    )
     if len(path) == 1 or not isinstance(parent, Table) or is_closed:
         raise _not_there(root, setting, path)
 
@@ -193,20 +236,32 @@ def _not_there(root: Table, setting: Setting, path: KeyPath) -> RefusedError:
         count = len(parent.items)
         fix = f"its items are 0 to {count - 1}; " if count else ""
         fix += f"+{dotted(above)}=... adds one"
-        return RefusedError("unknown-key", f"`{dotted(above)}` has no item `{word}`", origin, key=key, fix=fix)
+        return RefusedError(
+            "unknown-key", f"`{dotted(above)}` has no item `{word}`", origin, key=key, fix=fix
+        )
     if parent is not None and not isinstance(parent, Table):
         message = f"`{dotted(above)}` is one value, so it has no `{word}`"
         return RefusedError("unknown-key", message, origin, key=key)
     choices = _choices(root, above)
     if word in choices:  # known, and left out of this config
-        fix = "" if setting.creates or setting.value is None else f"write {setting.to_create} to make it"
-        return RefusedError("unknown-key", f"there is no `{key}` in the config", origin, key=key, fix=fix)
+        fix = (
+            ""
+            if setting.creates or setting.value is None
+            else f"write {setting.to_create} to make it"
+        )
+        return RefusedError(
+            "unknown-key", f"there is no `{key}` in the config", origin, key=key, fix=fix
+        )
     fix = "" if setting.creates else meant_elsewhere(word, root, above=above)
     if fix:
         return RefusedError("unknown-key", f"unknown key `{key}`", origin, key=key, fix=fix)
     fix = did_you_mean(word, choices)
     standard = schema.find(above)
-    is_open = bool(above) and not _is_split(above) and (standard is None or standard.kind in ("call", "tables"))
+    is_open = (
+        bool(above)
+        and not _is_split(above)
+        and (standard is None or standard.kind in ("call", "tables"))
+    )
     if is_open and not setting.creates and setting.value is not None:
         fix = f"{fix[:-1]}, or" if fix else "write"
         fix += f" {setting.to_create} to make it"
@@ -231,4 +286,8 @@ def _choices(root: Table, above: KeyPath) -> list[str]:
         data = schema.section("data")
         return [*names, *(key.name for key in data.keys)] if data else names
     standard = schema.find(above)
-    return [*names, *(key.name for key in standard.keys)] if standard and standard.kind == "table" else names
+    return (
+        [*names, *(key.name for key in standard.keys)]
+        if standard and standard.kind == "table"
+        else names
+    )

@@ -1,6 +1,8 @@
-"""Classes and functions of assay that a config may name: those that write nowhere but into the record of the run.
+"""Classes and functions of assay that a config may name: those that write nowhere but into the
+record of the run.
 
-What saves, loads or runs by a path of its own is left out: a config names it by a section, or code calls it.
+What saves, loads or runs by a path of its own is left out: a config names it by a section, or code
+calls it.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """Strings with a meaning. Never code.
 
-`"@model"` is an object, `"${a.b}"` a value, `"${.b}"` and `"${..b}"` values beside and above. `"${env:X}"` and
-`"${global:X}"` come from outside, `"${random:int:0:9}"` is drawn, `"${device:count}"` and `"${length:data.train}"` are
-known when a run starts, `"run:last@best"` is a run. A tree keeps the written form of what is decided later: object
-references, references to the outside and to the machine, runs and the escapes `"@@text"` and `"$${"`. So resolving
-twice is resolving once, and a saved tree reads back as it was.
+`"@model"` is an object, `"${a.b}"` a value, `"${.b}"` and `"${..b}"` values beside and above.
+`"${env:X}"` and `"${global:X}"` come from outside, `"${random:int:0:9}"` is drawn,
+`"${device:count}"` and `"${length:data.train}"` are known when a run starts, `"run:last@best"` is a
+run. A tree keeps the written form of what is decided later: object references, references to the
+outside and to the machine, runs and the escapes `"@@text"` and `"$${"`. So resolving twice is
+resolving once, and a saved tree reads back as it was.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ from assay.config.tree import (
 from assay.core.diagnostics import Origin, Problem
 from assay.core.errors import did_you_mean, nearest
 
-MAX_NODES = 100_000  # values that references may add to a tree: ten lines can otherwise ask for a billion
+MAX_NODES = (
+    100_000  # values that references may add to a tree: ten lines can otherwise ask for a billion
+)
 MAX_TEXT = 1_000_000  # characters of one string put together from others
 MAX_CHAIN = 100  # references to references
 
@@ -53,14 +56,21 @@ RUN = "run:"
 
 
 def reference_of(node: Node) -> KeyPath | None:
-    """The path whose object `"@path"` stands for; None for everything else. ValueError when it is no path."""
-    if not isinstance(node, Leaf) or not isinstance(node.value, str) or node.value[:1] != "@" or node.value[1:2] == "@":
+    """The path whose object `"@path"` stands for; None for everything else. ValueError when it is
+    no path."""
+    if (
+        not isinstance(node, Leaf)
+        or not isinstance(node.value, str)
+        or node.value[:1] != "@"
+        or node.value[1:2] == "@"
+    ):
         return None
     return parse_dotted(node.value[1:])
 
 
 def literal(value: Scalar) -> Scalar:
-    """What a scalar means once nothing in it stands for something else: the escapes `@@` and `$${` become `@` and `${`.
+    """What a scalar means once nothing in it stands for something else: the escapes `@@` and `$${`
+    become `@` and `${`.
 
     >>> literal("@@home"), literal("$${HOME}")
     ('@home', '${HOME}')
@@ -76,11 +86,16 @@ def run_of(value: object) -> str | None:
     >>> run_of("run:last@best"), run_of("last")
     ('last@best', None)
     """
-    return value.removeprefix(RUN).strip() if isinstance(value, str) and value.startswith(RUN) else None
+    return (
+        value.removeprefix(RUN).strip()
+        if isinstance(value, str) and value.startswith(RUN)
+        else None
+    )
 
 
 def is_unresolved(leaf: Leaf) -> bool:
-    """Whether a value still waits for a reference, because that could not be followed or comes from outside."""
+    """Whether a value still waits for a reference, because that could not be followed or comes from
+    outside."""
     value = leaf.value
     return isinstance(value, str) and any(found[0] != "$${" for found in IN_TEXT.finditer(value))
 
@@ -91,13 +106,15 @@ def escaped(text: str) -> str:
 
 
 class Draws:
-    """What `${random:...}` became. Each place where one is written is drawn once, however often the tree is made."""
+    """What `${random:...}` became. Each place where one is written is drawn once, however often the
+    tree is made."""
 
     def __init__(self) -> None:
         self._values: dict[tuple[object, ...], int | float] = {}
 
     def value(self, path: KeyPath, origin: Origin, at: int, spec: re.Match[str]) -> int | float:
-        """The number at character `at` of the string at `path`. ValueError when `spec` asks for none."""
+        """The number at character `at` of the string at `path`. ValueError when `spec` asks for
+        none."""
         place = (path, origin.source, origin.line, origin.column, origin.text, at)
         if place not in self._values:
             self._values[place] = _draw(spec)
@@ -105,7 +122,8 @@ class Draws:
 
 
 def drawn(root: Table, draws: Draws) -> tuple[Table, list[Problem]]:
-    """`root` with a number in place of every `${random:int:LOW:HIGH}` (both included) and `${random:float:LOW:HIGH}`.
+    """`root` with a number in place of every `${random:int:LOW:HIGH}` (both included) and
+    `${random:float:LOW:HIGH}`.
 
     The numbers come from the operating system: no generator of the program is touched.
     """
@@ -123,7 +141,13 @@ def drawn(root: Table, draws: Draws) -> tuple[Table, list[Problem]]:
         except ValueError as error:
             fix = "write ${random:int:0:9} or ${random:float:0.1:0.5}: the least and the greatest"
             problems.append(
-                Problem(kind="unknown-reference", message=str(error), origin=leaf.origin, key=dotted(path), fix=fix)
+                Problem(
+                    kind="unknown-reference",
+                    message=str(error),
+                    origin=leaf.origin,
+                    key=dotted(path),
+                    fix=fix,
+                )
             )
             return None
 
@@ -141,7 +165,8 @@ def asks_machine(root: Table) -> bool:
 
 
 def with_machine(root: Table, values: Mapping[str, int]) -> Table:
-    """`root` with what this machine says in place of `${device:count}`; `values` holds it by `device:count`."""
+    """`root` with what this machine says in place of `${device:count}`; `values` holds it by
+    `device:count`."""
 
     def number_at(leaf: Leaf, path: KeyPath, found: re.Match[str]) -> int | None:
         return values.get((found["inside"] or "").strip())
@@ -150,7 +175,8 @@ def with_machine(root: Table, values: Mapping[str, int]) -> Table:
 
 
 def asks_lengths(root: Table) -> list[str]:
-    """The splits whose `${length:data.SPLIT}`, the optimizer steps of an epoch, a value of `root` waits for."""
+    """The splits whose `${length:data.SPLIT}`, the optimizer steps of an epoch, a value of `root`
+    waits for."""
     found = {
         asked["split"]: None
         for _, node in walk(root)
@@ -172,14 +198,20 @@ def with_lengths(root: Table, lengths: Mapping[str, int]) -> Table:
 
 
 def _with_numbers(
-    root: Table, kind: str, how: str, number_at: Callable[[Leaf, KeyPath, re.Match[str]], int | float | None]
+    root: Table,
+    kind: str,
+    how: str,
+    number_at: Callable[[Leaf, KeyPath, re.Match[str]], int | float | None],
 ) -> Table:
-    """`root` with a number in place of every reference that has one; the origin says `how` it was written."""
+    """`root` with a number in place of every reference that has one; the origin says `how` it was
+    written."""
 
     def leaf_of(leaf: Leaf, text: str, path: KeyPath) -> Leaf:
         if kind not in text:
             return leaf
-        origin = replace(leaf.origin, note=", ".join(filter(None, [leaf.origin.note, f"{how} {text}"])))
+        origin = replace(
+            leaf.origin, note=", ".join(filter(None, [leaf.origin.note, f"{how} {text}"]))
+        )
         whole = IN_TEXT.fullmatch(text)
         if whole is not None:
             number = number_at(leaf, path, whole)
@@ -196,10 +228,12 @@ def _with_numbers(
 
 
 def resolved(root: Table) -> tuple[Table, list[Problem]]:
-    """`root` with every `${a.b}` replaced by what stands there, and what is wrong with references of both kinds.
+    """`root` with every `${a.b}` replaced by what stands there, and what is wrong with references
+    of both kinds.
 
-    A string that is one reference and nothing else takes the value with its type, be it a table; inside a longer
-    string the value becomes text. `${env:X}`, `${global:X}` and `@path` stay: see `outside` and the builder.
+    A string that is one reference and nothing else takes the value with its type, be it a table;
+    inside a longer string the value becomes text. `${env:X}`, `${global:X}` and `@path` stay: see
+    `outside` and the builder.
     """
     work = _Resolver(root)
     changed = work.node(root, ())
@@ -210,8 +244,14 @@ def resolved(root: Table) -> tuple[Table, list[Problem]]:
 
 def outside_used(root: Table) -> list[str]:
     """Every `env:X` and `global:X` that `root` mentions, each once, in order."""
-    texts = (node.value for _, node in walk(root) if isinstance(node, Leaf) and isinstance(node.value, str))
-    return list(dict.fromkeys(f"{kind}:{name}" for text in texts for kind, name in outside_named(text)))
+    texts = (
+        node.value
+        for _, node in walk(root)
+        if isinstance(node, Leaf) and isinstance(node.value, str)
+    )
+    return list(
+        dict.fromkeys(f"{kind}:{name}" for text in texts for kind, name in outside_named(text))
+    )
 
 
 def outside_named(text: str) -> list[tuple[str, str]]:
@@ -238,18 +278,23 @@ def _insides(text: str) -> list[str]:
 
 
 class Uses:
-    """References between the sections of a tree. Each section is read once, however many trees share it."""
+    """References between the sections of a tree. Each section is read once, however many trees
+    share it."""
 
     def __init__(self) -> None:
-        # By identity: trees that differ in one key share all other nodes, which are kept here so that none is reused.
-        self._by_section: dict[tuple[str, int], tuple[Node, frozenset[KeyPath], frozenset[KeyPath]]] = {}
+        # By identity: trees that differ in one key share all other nodes, which are kept here so
+        # that none is reused.
+        self._by_section: dict[
+            tuple[str, int], tuple[Node, frozenset[KeyPath], frozenset[KeyPath]]
+        ] = {}
 
     def values(self, root: Table) -> set[KeyPath]:
         """Return the paths that some `${path}` of `root` mentions from another section."""
         return {path for name, node in root.items.items() for path in self._of(name, node)[1]}
 
     def names(self, root: Table) -> set[str]:
-        """Return the top-level names that some `${name...}` of `root` mentions from another section."""
+        """Return the top-level names that some `${name...}` of `root` mentions from another
+        section."""
         return {str(path[0]) for path in self.values(root)}
 
     def objects(self, root: Table) -> set[KeyPath]:
@@ -262,8 +307,14 @@ class Uses:
             values: set[KeyPath] = set()
             for path, inner in walk(node, (name,)):
                 if isinstance(inner, Leaf) and isinstance(inner.value, str) and "${" in inner.value:
-                    values.update(target for target in value_named(inner.value, path) if target[:1] != path[:1])
-            objects = frozenset(target for _, target, _ in objects_used(node, path=(name,)) if target)
+                    values.update(
+                        target
+                        for target in value_named(inner.value, path)
+                        if target[:1] != path[:1]
+                    )
+            objects = frozenset(
+                target for _, target, _ in objects_used(node, path=(name,)) if target
+            )
             known = self._by_section[name, id(node)] = node, frozenset(values), objects
         return known
 
@@ -273,14 +324,17 @@ def is_plain(node: Node) -> bool:
     return all(
         not (isinstance(part, Table) and "type" in part.items)
         and not (
-            isinstance(part, Leaf) and isinstance(part.value, str) and (part.value[:1] == "@" or is_unresolved(part))
+            isinstance(part, Leaf)
+            and isinstance(part.value, str)
+            and (part.value[:1] == "@" or is_unresolved(part))
         )
         for _, part in walk(node)
     )
 
 
 def objects_used(root: Node, *, path: KeyPath = ()) -> Iterator[tuple[KeyPath, KeyPath, Origin]]:
-    """Every object reference below `root`: where it stands, what it names, its origin. Malformed ones are left out."""
+    """Every object reference below `root`: where it stands, what it names, its origin. Malformed
+    ones are left out."""
     for here, node in walk(root, path):
         try:
             target = reference_of(node)
@@ -291,7 +345,8 @@ def objects_used(root: Node, *, path: KeyPath = ()) -> Iterator[tuple[KeyPath, K
 
 
 def each_text(root: Table, change: Callable[[Leaf, str, KeyPath], Node]) -> Table:
-    """`root` with every string that holds `${` changed; parts in which nothing changes stay the same objects."""
+    """`root` with every string that holds `${` changed; parts in which nothing changes stay the
+    same objects."""
 
     def node_of(node: Node, path: KeyPath) -> Node:
         match node:
@@ -299,7 +354,11 @@ def each_text(root: Table, change: Callable[[Leaf, str, KeyPath], Node]) -> Tabl
                 return change(node, text, path)
             case Table():
                 items = {key: node_of(item, (*path, key)) for key, item in node.items.items()}
-                return replace(node, items=items) if _differ(items.values(), node.items.values()) else node
+                return (
+                    replace(node, items=items)
+                    if _differ(items.values(), node.items.values())
+                    else node
+                )
             case List():
                 row = tuple(node_of(item, (*path, i)) for i, item in enumerate(node.items))
                 return replace(node, items=row) if _differ(row, node.items) else node
@@ -331,9 +390,11 @@ def _differ(a: Iterable[object], b: Iterable[object]) -> bool:
 
 
 def _target(inside: str | None, path: KeyPath) -> KeyPath | None:
-    """Return the path of a value reference at `path`; None when it is malformed or comes from outside.
+    """Return the path of a value reference at `path`; None when it is malformed or comes from
+    outside.
 
-    Leading dots count from the table or list that the reference stands in: one is beside, each further one above.
+    Leading dots count from the table or list that the reference stands in: one is beside, each
+    further one above.
     """
     if inside is None or ":" in inside:
         return None
@@ -368,8 +429,12 @@ class _Stop(Exception):
 class _Resolver:
     root: Table
     problems: list[Problem] = field(default_factory=list)
-    done: dict[KeyPath, tuple[Node, int]] = field(default_factory=dict)  # resolved targets and how many nodes they have
-    following: list[tuple[KeyPath, Origin]] = field(default_factory=list)  # targets being resolved now, outermost first
+    done: dict[KeyPath, tuple[Node, int]] = field(
+        default_factory=dict
+    )  # resolved targets and how many nodes they have
+    following: list[tuple[KeyPath, Origin]] = field(
+        default_factory=list
+    )  # targets being resolved now, outermost first
     added: int = 0
     told: set[KeyPath] = field(default_factory=set)
 
@@ -379,7 +444,11 @@ class _Resolver:
                 return self.leaf(node, text, path)
             case Table():
                 items = {key: self.node(item, (*path, key)) for key, item in node.items.items()}
-                return replace(node, items=items) if _differ(items.values(), node.items.values()) else node
+                return (
+                    replace(node, items=items)
+                    if _differ(items.values(), node.items.values())
+                    else node
+                )
             case List():
                 row = tuple(self.node(item, (*path, i)) for i, item in enumerate(node.items))
                 return replace(node, items=row) if _differ(row, node.items) else node
@@ -424,12 +493,17 @@ class _Resolver:
             if not isinstance(node, Leaf):
                 kind = "table" if isinstance(node, Table) else "list"
                 raise self.stop(
-                    leaf, path, "wrong-type", f"`{dotted(target)}` is a {kind} and cannot stand inside text"
+                    leaf,
+                    path,
+                    "wrong-type",
+                    f"`{dotted(target)}` is a {kind} and cannot stand inside text",
                 )
             value = text_of(node.value)
             length += len(value)
             if length > MAX_TEXT:
-                raise self.stop(leaf, path, "too-large", f"the text grows beyond {MAX_TEXT:,} characters")
+                raise self.stop(
+                    leaf, path, "too-large", f"the text grows beyond {MAX_TEXT:,} characters"
+                )
             # What `@@x` means is `@x`; only at the very start of a string has `@` to be doubled.
             add(value.removeprefix("@") if value.startswith("@@") and parts else value)
         add(text[at:])
@@ -438,16 +512,26 @@ class _Resolver:
     def checked(self, inside: str | None, leaf: Leaf, path: KeyPath) -> KeyPath:
         """The path inside `${...}`, fitted to the tree; _Stop when nothing is there."""
         if inside is None:
-            raise self.stop(leaf, path, "unknown-reference", "`${` is not closed", "write $${ for the two characters")
+            raise self.stop(
+                leaf,
+                path,
+                "unknown-reference",
+                "`${` is not closed",
+                "write $${ for the two characters",
+            )
         target = _target(inside, path)
         if inside.strip().startswith("." * (len(path) + 1)):
-            raise self.stop(leaf, path, "unknown-reference", f"`${{{inside}}}` leads out of the config")
+            raise self.stop(
+                leaf, path, "unknown-reference", f"`${{{inside}}}` leads out of the config"
+            )
         if target is None:
             kind, colon, rest = inside.strip().partition(":")
             near = nearest(kind, ("env", "global", "random", "length")) if colon else []
             whole = [f"{near[0]}:{rest}"] if near else nearest(inside.strip(), MACHINE)
             fix = f"did you mean `${{{whole[0]}}}`?" if whole else _FORMS
-            raise self.stop(leaf, path, "unknown-reference", f"`${{{inside}}}` is no reference", fix)
+            raise self.stop(
+                leaf, path, "unknown-reference", f"`${{{inside}}}` is no reference", fix
+            )
         target = fitted(self.root, target)
         if get_at(self.root, target) is None:
             problem = _unknown(self.root, target, f"${{{inside}}}", leaf.origin, path)
@@ -466,7 +550,12 @@ class _Resolver:
                     self.stop(leaf, path, "reference-cycle", f"a value needs itself: {chain}")
                 raise _Stop
         if len(self.following) >= MAX_CHAIN:
-            raise self.stop(leaf, path, "reference-cycle", f"more than {MAX_CHAIN} references lead to each other")
+            raise self.stop(
+                leaf,
+                path,
+                "reference-cycle",
+                f"more than {MAX_CHAIN} references lead to each other",
+            )
         if target not in self.done:
             node = get_at(self.root, target)
             assert node is not None
@@ -482,11 +571,18 @@ class _Resolver:
         found, size = self.done[target]
         self.added += size
         if self.added > MAX_NODES:
-            raise self.stop(leaf, path, "too-large", f"references make the config larger than {MAX_NODES:,} values")
+            raise self.stop(
+                leaf,
+                path,
+                "too-large",
+                f"references make the config larger than {MAX_NODES:,} values",
+            )
         return found
 
     def stop(self, leaf: Leaf, path: KeyPath, kind: str, message: str, fix: str = "") -> _Stop:
-        self.problems.append(Problem(kind=kind, message=message, origin=leaf.origin, key=dotted(path), fix=fix))
+        self.problems.append(
+            Problem(kind=kind, message=message, origin=leaf.origin, key=dotted(path), fix=fix)
+        )
         return _Stop()
 
 
@@ -534,7 +630,13 @@ def _object_problems(root: Table) -> list[Problem]:
             message = f"`{node.value}` is no reference to an object"
             fix = "write @path.of.a.section, or @@ for text that starts with @"
             problems.append(
-                Problem(kind="unknown-reference", message=message, origin=node.origin, key=dotted(path), fix=fix)
+                Problem(
+                    kind="unknown-reference",
+                    message=message,
+                    origin=node.origin,
+                    key=dotted(path),
+                    fix=fix,
+                )
             )
             continue
         if target is None:
@@ -548,7 +650,8 @@ def _object_problems(root: Table) -> list[Problem]:
 
 
 def _circles(root: Table, edges: Mapping[KeyPath, KeyPath]) -> list[Problem]:
-    """Objects that need themselves: building a path builds every reference below it, and those build their targets."""
+    """Objects that need themselves: building a path builds every reference below it, and those
+    build their targets."""
     below: dict[KeyPath, list[KeyPath]] = {}
     for path in edges:
         for length in range(len(path) + 1):
@@ -589,7 +692,13 @@ def _circle(root: Table, circle: list[KeyPath], edges: Mapping[KeyPath, KeyPath]
 
 
 def _is_kept(inside: str) -> bool:
-    """Whether `${inside}` is for others: from outside, of the machine, or random and already told to be wrong."""
+    """Whether `${inside}` is for others: from outside, of the machine, or random and already told
+    to be wrong."""
     inside = inside.strip()
     is_length = bool(_LENGTH.fullmatch(inside))
-    return bool(OUTSIDE.fullmatch(inside)) or is_length or inside in MACHINE or inside.startswith("random:")
+    return (
+        bool(OUTSIDE.fullmatch(inside))
+        or is_length
+        or inside in MACHINE
+        or inside.startswith("random:")
+    )

@@ -1,4 +1,5 @@
-"""Secrets in a tree: replaced before it is written down, and told when what was written down is to be run."""
+"""Secrets in a tree: replaced before it is written down, and told when what was written down is to
+be run."""
 
 from __future__ import annotations
 
@@ -15,8 +16,11 @@ if TYPE_CHECKING:
 _REFERENCE = re.compile(r"@[A-Za-z_][\w.\[\]-]*")
 
 
-def without_secrets(root: Table, secrets: Secrets | None = None, *, has_references: bool = True) -> Table:
-    """Return `root` with a word in the place of each secret: under names of secrets, in texts, and known ones.
+def without_secrets(
+    root: Table, secrets: Secrets | None = None, *, has_references: bool = True
+) -> Table:
+    """Return `root` with a word in the place of each secret: under names of secrets, in texts, and
+    known ones.
 
     Without `has_references`, as in the config of a script, `@name` is a text like any other.
     """
@@ -29,7 +33,9 @@ def without_secrets(root: Table, secrets: Secrets | None = None, *, has_referenc
 
 def redacted_keys(root: Table) -> list[KeyPath]:
     """Return the paths of what was left out of a saved config."""
-    return [path for path, node in walk(root) if isinstance(node, Leaf) and _is_redacted(node.value)]
+    return [
+        path for path, node in walk(root) if isinstance(node, Leaf) and _is_redacted(node.value)
+    ]
 
 
 def _is_redacted(value: object) -> bool:
@@ -47,6 +53,13 @@ def _cleaned(node: Node, name: str, secrets: Secrets, has_references: bool) -> N
             items = tuple(_cleaned(item, name, secrets, has_references) for item in node.items)
             return node if items == node.items else replace(node, items=items)
         case Table():
-            fresh = {key: _cleaned(item, key, secrets, has_references) for key, item in node.items.items()}
-            return node if all(fresh[key] is node.items[key] for key in fresh) else replace(node, items=fresh)
+            fresh = {
+                key: _cleaned(item, key, secrets, has_references)
+                for key, item in node.items.items()
+            }
+            return (
+                node
+                if all(fresh[key] is node.items[key] for key in fresh)
+                else replace(node, items=fresh)
+            )
     return node

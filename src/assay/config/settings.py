@@ -1,7 +1,9 @@
-"""What holds for more than one config: a project's settings, and variables of this project or of this machine.
+"""What holds for more than one config: a project's settings, and variables of this project or of
+this machine.
 
-A project's file is `.assay/settings.toml`, the user's own lies in their config folder. `[globals]` holds the variables
-that a config names as `${global:NAME}`; the project's win. Everything else is read from the project's file only.
+A project's file is `.assay/settings.toml`, the user's own lies in their config folder. `[globals]`
+holds the variables that a config names as `${global:NAME}`; the project's win. Everything else is
+read from the project's file only.
 """
 
 from __future__ import annotations
@@ -42,7 +44,8 @@ _MAX_BYTES = 1_000_000
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings that a config in the folder `start` sees. Files are read when something is asked for, and once."""
+    """The settings that a config in the folder `start` sees. Files are read when something is asked
+    for, and once."""
 
     start: Path
 
@@ -59,7 +62,11 @@ class Settings:
 
     @cached_property
     def local(self) -> Table:
-        return _read(self.local_file, "local") if self.local_file is not None else _nothing("<no project>")
+        return (
+            _read(self.local_file, "local")
+            if self.local_file is not None
+            else _nothing("<no project>")
+        )
 
     @cached_property
     def globally(self) -> Table:
@@ -69,7 +76,11 @@ class Settings:
     def trusted(self) -> frozenset[str]:
         """Packages that this project allows as targets."""
         node = self.local.items.get(TRUSTED)
-        return frozenset(str(plain(item)) for item in node.items) if isinstance(node, List) else frozenset()
+        return (
+            frozenset(str(plain(item)) for item in node.items)
+            if isinstance(node, List)
+            else frozenset()
+        )
 
     @cached_property
     def variables(self) -> Mapping[str, Any]:
@@ -96,7 +107,8 @@ class Globals(Mapping[str, Any]):
     >>> sorted(Globals(Path("/nowhere")))
     []
 
-    The project is the one around `start`, by default around the working directory. Read anew each time.
+    The project is the one around `start`, by default around the working directory. Read anew each
+    time.
     """
 
     def __init__(self, start: Path | None = None) -> None:
@@ -142,7 +154,9 @@ class UnknownVariableError(InputError, KeyError):
     def __init__(self, name: str, known: Mapping[str, Any]) -> None:
         fix = did_you_mean(name, known)
         how = f"assay config set --global {name} VALUE"
-        super().__init__(f"The variable `{name}` is not set.", fix=f"{fix} Else: {how}" if fix else how)
+        super().__init__(
+            f"The variable `{name}` is not set.", fix=f"{fix} Else: {how}" if fix else how
+        )
 
     __str__ = Exception.__str__  # KeyError would show the text in quotes
 
@@ -163,19 +177,24 @@ def file_of(settings: Settings, scope: Scope) -> Path:
         return settings.global_file
     if settings.local_file is None:
         fix = "Go into a project, make one with `assay init`, or use --global."
-        raise InputError(f"There is no project in {settings.start.absolute()} or above it.", fix=fix)
+        raise InputError(
+            f"There is no project in {settings.start.absolute()} or above it.", fix=fix
+        )
     return settings.local_file
 
 
 def path_of(name: str) -> KeyPath:
-    """Where a name given to `assay config` lies in a file: settings at the top, all else is a variable."""
+    """Where a name given to `assay config` lies in a file: settings at the top, all else is a
+    variable."""
     return (name,) if name in SETTINGS else variable_path(name)
 
 
 def variable_path(name: str) -> KeyPath:
     """Where a variable lies. InputError when the name cannot be one."""
     if name in SETTINGS:
-        raise InputError(f"`{name}` is a setting, not a variable.", fix=f"assay config set {name} VALUE")
+        raise InputError(
+            f"`{name}` is a setting, not a variable.", fix=f"assay config set {name} VALUE"
+        )
     if not _NAME.fullmatch(name):
         fix = "Use letters, digits, - and _; begin with a letter."
         raise InputError(f"`{name}` cannot be the name of a variable.", fix=fix)
@@ -183,7 +202,8 @@ def variable_path(name: str) -> KeyPath:
 
 
 def write(file: Path, path: KeyPath, value: object) -> None:
-    """Set one key of a settings file, which keeps its comments. What the file could not mean is refused."""
+    """Set one key of a settings file, which keeps its comments. What the file could not mean is
+    refused."""
     text = _text(file)
     node = from_plain(value, Origin(source="<cli>"))
     _replace(file, with_key(text, path, node, source=str(file)))
@@ -198,7 +218,9 @@ def trust(settings: Settings, package: str) -> bool:
     """Allow the targets of a package in this project; False when they were allowed already."""
     why = _untrustable(package)
     if why:
-        raise InputError(why, fix="Call it in a function of your own code and name that function in the config.")
+        raise InputError(
+            why, fix="Call it in a function of your own code and name that function in the config."
+        )
     if package in settings.trusted:
         return False
     write(file_of(settings, "local"), (TRUSTED,), sorted({*settings.trusted, package}))
@@ -217,7 +239,10 @@ def _untrustable(package: str) -> str:
     if not all(part.isidentifier() for part in package.split(".")):
         return f"`{package}` is no name of a package."
     if not can_trust(package):
-        owners = {"assay": "it is assay itself", "torch": "of torch, a project trusts one class or function at a time"}
+        owners = {
+            "assay": "it is assay itself",
+            "torch": "of torch, a project trusts one class or function at a time",
+        }
         return f"`{package}` cannot be trusted: {owners.get(package.split('.')[0], 'it is Python itself')}."
     return ""
 
@@ -258,7 +283,9 @@ def _replace(file: Path, text: str) -> None:
         # A settings file that is a link stays one.
         write_atomic(Path(os.path.realpath(file)), text.encode("utf-8"))
     except OSError as error:
-        raise InputError(f"The settings cannot be written: {error.strerror or error}.", where=str(file)) from error
+        raise InputError(
+            f"The settings cannot be written: {error.strerror or error}.", where=str(file)
+        ) from error
 
 
 def _wrong(root: Table, scope: Scope) -> Iterator[Problem]:
@@ -266,7 +293,9 @@ def _wrong(root: Table, scope: Scope) -> Iterator[Problem]:
         origin = root.key_origin(name)
         if name == GLOBALS:
             if not isinstance(node, Table):
-                yield _problem("wrong-type", f"`{GLOBALS}` must be a table of variables", node.origin, name)
+                yield _problem(
+                    "wrong-type", f"`{GLOBALS}` must be a table of variables", node.origin, name
+                )
                 continue
             for key in node.items:
                 if not _NAME.fullmatch(key):
@@ -278,7 +307,9 @@ def _wrong(root: Table, scope: Scope) -> Iterator[Problem]:
             yield _problem("unknown-key", f"there is no setting `{name}`", origin, name, fix)
         elif scope == "global":
             fix = f"write it into .assay/{SETTINGS_NAME} of the project"
-            yield _problem("unknown-key", f"`{name}` is a setting of one project", origin, name, fix)
+            yield _problem(
+                "unknown-key", f"`{name}` is a setting of one project", origin, name, fix
+            )
         else:
             yield from _wrong_setting(name, node)
 
@@ -293,7 +324,9 @@ def _wrong_setting(name: str, node: Node) -> Iterator[Problem]:
     if name != TRUSTED:
         return
     if not isinstance(node, List):
-        yield _problem("wrong-type", f'`{name}` must be a list of packages, as in ["timm"]', node.origin, name)
+        yield _problem(
+            "wrong-type", f'`{name}` must be a list of packages, as in ["timm"]', node.origin, name
+        )
         return
     for item in node.items:
         value = plain(item)

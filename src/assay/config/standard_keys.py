@@ -1,4 +1,5 @@
-"""What is wrong with the standard sections: their keys, types, units and bounds, and what belongs together."""
+"""What is wrong with the standard sections: their keys, types, units and bounds, and what belongs
+together."""
 
 from __future__ import annotations
 
@@ -16,9 +17,13 @@ from assay.core.errors import did_you_mean, nearest, suggested
 from assay.core.schema import Key
 
 
-def key_problems(key: Key, node: Node, key_origin: Origin, path: KeyPath, *, is_whole: bool) -> Iterator[Problem]:
+def key_problems(
+    key: Key, node: Node, key_origin: Origin, path: KeyPath, *, is_whole: bool
+) -> Iterator[Problem]:
     """What is wrong with `node` as the value of `key`."""
-    if isinstance(node, Leaf) and ((node.value is None and not key.required) or is_unresolved(node)):
+    if isinstance(node, Leaf) and (
+        (node.value is None and not key.required) or is_unresolved(node)
+    ):
         return
     match key.kind:
         case "call" if key.keys and isinstance(node, Table) and "type" not in node.items:
@@ -36,11 +41,17 @@ def key_problems(key: Key, node: Node, key_origin: Origin, path: KeyPath, *, is_
             pass
         case "switch" if isinstance(node, List):
             yield from key_problems(
-                Key(name=key.name, kind="names", doc=key.doc), node, key_origin, path, is_whole=is_whole
+                Key(name=key.name, kind="names", doc=key.doc),
+                node,
+                key_origin,
+                path,
+                is_whole=is_whole,
             )
         case "calls":
             if not isinstance(node, List):
-                yield wrong_type(node, path, f'a list of calls, as in {key.name} = [{{ type = "module.Name" }}]')
+                yield wrong_type(
+                    node, path, f'a list of calls, as in {key.name} = [{{ type = "module.Name" }}]'
+                )
                 return
             for i, item in enumerate(node.items):
                 yield from _call(item, item.origin, (*path, i), is_whole=is_whole)
@@ -52,7 +63,9 @@ def key_problems(key: Key, node: Node, key_origin: Origin, path: KeyPath, *, is_
                 return
             for name, item in node.items.items():
                 inner = Key(name=name, kind="table", doc=key.doc, keys=key.keys)
-                yield from key_problems(inner, item, node.key_origin(name), (*path, name), is_whole=is_whole)
+                yield from key_problems(
+                    inner, item, node.key_origin(name), (*path, name), is_whole=is_whole
+                )
         case "names":
             if not isinstance(node, List):
                 yield wrong_type(node, path, 'a list of names, as in ["valid"]')
@@ -64,7 +77,9 @@ def key_problems(key: Key, node: Node, key_origin: Origin, path: KeyPath, *, is_
             yield from _scalar(key, node, path)
 
 
-def _table(key: Key, node: Node, key_origin: Origin, path: KeyPath, *, is_whole: bool) -> Iterator[Problem]:
+def _table(
+    key: Key, node: Node, key_origin: Origin, path: KeyPath, *, is_whole: bool
+) -> Iterator[Problem]:
     if not isinstance(node, Table):
         example = key.keys[0].name
         yield wrong_type(node, path, f"a table with keys such as `{example}`")
@@ -72,7 +87,9 @@ def _table(key: Key, node: Node, key_origin: Origin, path: KeyPath, *, is_whole:
     for name, item in node.items.items():
         inner = key.key(name)
         if inner is not None:
-            yield from key_problems(inner, item, node.key_origin(name), (*path, name), is_whole=is_whole)
+            yield from key_problems(
+                inner, item, node.key_origin(name), (*path, name), is_whole=is_whole
+            )
             continue
         known = [each.name for each in key.keys]
         yield with_alias(
@@ -81,14 +98,18 @@ def _table(key: Key, node: Node, key_origin: Origin, path: KeyPath, *, is_whole:
                 message=f"unknown key `{dotted((*path, name))}`",
                 origin=node.key_origin(name),
                 key=dotted((*path, name)),
-                fix=did_you_mean(name, known) or suggested(homes_of(name)) or f"it takes: {', '.join(known)}",
+                fix=did_you_mean(name, known)
+                or suggested(homes_of(name))
+                or f"it takes: {', '.join(known)}",
             )
         )
     if not is_whole:
         return  # what seems to be missing may stand in a line that could not be read
     for inner in key.keys:
         if inner.required and inner.name not in node.items:
-            yield _missing(f"`{dotted(path)}` has no `{inner.name}`", key_origin, path, _example(inner))
+            yield _missing(
+                f"`{dotted(path)}` has no `{inner.name}`", key_origin, path, _example(inner)
+            )
     if key.one_of and not any(_is_given(node, name) for name in key.one_of):
         choices = f"{', '.join(key.one_of[:-1])} or {key.one_of[-1]}"
         yield _missing(f"`{dotted(path)}` has no end", key_origin, path, f"give one of {choices}")
@@ -134,19 +155,29 @@ def source_problems(root: Table) -> Iterator[Problem]:
         if isinstance(split, Table) and not _is_given(split, "source"):
             path = ("data", name)
             example = 'add source = { type = "module.Name" }'
-            yield _missing(f"`{dotted(path)}` has no `source`", data.key_origin(name), path, example)
+            yield _missing(
+                f"`{dotted(path)}` has no `source`", data.key_origin(name), path, example
+            )
 
 
 def _are_named(node: Node) -> bool:
     """Whether these are several calls by name, in the place of one: nothing in there but tables."""
-    return isinstance(node, Table) and bool(node.items) and all(isinstance(item, Table) for item in node.items.values())
+    return (
+        isinstance(node, Table)
+        and bool(node.items)
+        and all(isinstance(item, Table) for item in node.items.values())
+    )
 
 
 def _numbers(node: Node, path: KeyPath) -> Iterator[Problem]:
     if isinstance(node, Table) and node.target is None:
         for name, item in node.items.items():
             yield from _numbers(item, (*path, name))
-    elif not (isinstance(node, Leaf) and isinstance(node.value, int | float) and not isinstance(node.value, bool)):
+    elif not (
+        isinstance(node, Leaf)
+        and isinstance(node.value, int | float)
+        and not isinstance(node.value, bool)
+    ):
         yield wrong_type(node, path, "a number, or a table of them")
 
 
@@ -161,19 +192,27 @@ def _texts(node: Node, path: KeyPath) -> Iterator[Problem]:
 
 def evaluation_problems(root: Table) -> Iterator[Problem]:
     """Splits that are named and not there, and a best that is never measured."""
-    data, evaluate, checkpoint = (root.items.get(name) for name in ("data", "evaluate", "checkpoint"))
+    data, evaluate, checkpoint = (
+        root.items.get(name) for name in ("data", "evaluate", "checkpoint")
+    )
     if not isinstance(data, Table):
         return
     there = list(data.items)
     splits = [name for name in there if schema.is_evaluated(name)]
     named = evaluate.items.get("splits") if isinstance(evaluate, Table) else None
     if isinstance(named, List):
-        splits = [leaf.value for leaf in named.items if isinstance(leaf, Leaf) and isinstance(leaf.value, str)]
+        splits = [
+            leaf.value
+            for leaf in named.items
+            if isinstance(leaf, Leaf) and isinstance(leaf.value, str)
+        ]
         for i, leaf in enumerate(named.items):
             if isinstance(leaf, Leaf) and isinstance(leaf.value, str) and leaf.value not in there:
                 fix = did_you_mean(leaf.value, there) or f"there is {', '.join(there)}"
                 path: KeyPath = ("evaluate", "splits", i)
-                yield problem_at("unknown-split", f"[data] has no split `{leaf.value}`", leaf, path, fix)
+                yield problem_at(
+                    "unknown-split", f"[data] has no split `{leaf.value}`", leaf, path, fix
+                )
     if _scalar_at(evaluate, "enabled") is False:
         return  # switched off for once: the rest of the section may stay as it is
     measured = [] if _scalar_at(evaluate, "every") == "never" else splits
@@ -183,13 +222,16 @@ def evaluation_problems(root: Table) -> Iterator[Problem]:
         yield from _never_measured(root, ("checkpoint", "best", "metric"), measured, names, what)
     for path in _plugins(root):
         if _target_at(root, path) in _EARLY_STOP:
-            yield from _never_measured(root, (*path, "metric"), measured, names, "it never stops the run")
+            yield from _never_measured(
+                root, (*path, "metric"), measured, names, "it never stops the run"
+            )
 
 
 def _never_measured(
     root: Table, path: KeyPath, splits: list[str], names: list[str] | None, what: str
 ) -> Iterator[Problem]:
-    """Find a metric of no split that is evaluated, or none of `names`, which are None where nobody knows them."""
+    """Find a metric of no split that is evaluated, or none of `names`, which are None where nobody
+    knows them."""
     leaf = get_at(root, path)
     if not isinstance(leaf, Leaf) or not isinstance(leaf.value, str) or is_unresolved(leaf):
         return
@@ -197,8 +239,18 @@ def _never_measured(
     message = f"`{leaf.value}` is never measured, so {what}"
     if split not in splits:
         near = nearest(split, splits)
-        fix = f"splits that are evaluated: {', '.join(splits)}" if splits else "give [data.valid], or another split"
-        yield problem_at("never-measured", message, leaf, path, f"did you mean `{near[0]}/{rest}`?" if near else fix)
+        fix = (
+            f"splits that are evaluated: {', '.join(splits)}"
+            if splits
+            else "give [data.valid], or another split"
+        )
+        yield problem_at(
+            "never-measured",
+            message,
+            leaf,
+            path,
+            f"did you mean `{near[0]}/{rest}`?" if near else fix,
+        )
     elif names is not None and rest.partition("/")[0] not in names:
         near = nearest(rest, names)
         known = ", ".join(f"{split}/{name}" for name in names)
@@ -211,21 +263,32 @@ _EARLY_STOP = ("assay.engine.EarlyStop", "assay.engine.handlers.early_stop.Early
 
 
 def _measured_names(root: Table) -> list[str] | None:
-    """Name the metrics of each split; None where code of the user may measure more than the config names."""
+    """Name the metrics of each split; None where code of the user may measure more than the config
+    names."""
     metrics = get_at(root, ("process", "metrics"))
     is_open = "task" in root.items or get_at(root, ("evaluate", "pipes")) is not None
-    is_open = is_open or any(not _target_at(root, path).startswith("assay.") for path in _plugins(root))
+    is_open = is_open or any(
+        not _target_at(root, path).startswith("assay.") for path in _plugins(root)
+    )
     if is_open or _target_at(root, ("process",)) not in _SUPERVISED:
         return None
     if metrics is None:
         return ["loss"]
-    return ["loss", *metrics.items] if isinstance(metrics, Table) and metrics.target is None else None
+    return (
+        ["loss", *metrics.items] if isinstance(metrics, Table) and metrics.target is None else None
+    )
 
 
 def _plugins(root: Table) -> list[KeyPath]:
     """Return the places of the plugins."""
     node = root.items.get("plugins")
-    names = range(len(node.items)) if isinstance(node, List) else node.items if isinstance(node, Table) else ()
+    names = (
+        range(len(node.items))
+        if isinstance(node, List)
+        else node.items
+        if isinstance(node, Table)
+        else ()
+    )
     return [("plugins", name) for name in names]
 
 
@@ -253,7 +316,9 @@ def _scalar(key: Key, node: Node, path: KeyPath) -> Iterator[Problem]:
             return
         case "choice", str():
             fix = did_you_mean(value, key.choices) or f"it takes {_or(key.choices)}"
-            yield problem_at("wrong-value", f"`{dotted(path)}` cannot be {shown(node)}", node, path, fix)
+            yield problem_at(
+                "wrong-value", f"`{dotted(path)}` cannot be {shown(node)}", node, path, fix
+            )
         case "int", str() if value in key.choices:
             return
         case "int", int() if not isinstance(value, bool):
@@ -289,7 +354,13 @@ def _is_object(value: str) -> bool:
 
 def _unit(key: Key, node: Node, path: KeyPath) -> Problem:
     what, forms = _FORMS[key.kind]
-    return problem_at("wrong-unit", f"`{dotted(path)}` is no {what}: {shown(node)}", node, path, f"write one {forms}")
+    return problem_at(
+        "wrong-unit",
+        f"`{dotted(path)}` is no {what}: {shown(node)}",
+        node,
+        path,
+        f"write one {forms}",
+    )
 
 
 def _bounds(key: Key, value: int | float, node: Node, path: KeyPath) -> Iterator[Problem]:
@@ -304,7 +375,9 @@ def _bounds(key: Key, value: int | float, node: Node, path: KeyPath) -> Iterator
         limit = f"at most {schema.MAX_INT}"
     else:
         return
-    yield problem_at("wrong-value", f"`{dotted(path)}` must be {limit}, not {shown(node)}", node, path)
+    yield problem_at(
+        "wrong-value", f"`{dotted(path)}` must be {limit}, not {shown(node)}", node, path
+    )
 
 
 def _wanted(key: Key) -> str:
@@ -334,11 +407,17 @@ def _or(choices: tuple[str, ...]) -> str:
 def wrong_type(node: Node, path: KeyPath, wanted: str) -> Problem:
     """That a value is not what is wanted there; a number in quotes is told to be one without."""
     fix = ""
-    if isinstance(node, Leaf) and isinstance(node.value, str) and ("number" in wanted or wanted.startswith("true")):
+    if (
+        isinstance(node, Leaf)
+        and isinstance(node.value, str)
+        and ("number" in wanted or wanted.startswith("true"))
+    ):
         bare = node.value.strip()
         if re.fullmatch(r"[+-]?\d[\d_]*(\.\d+)?([eE][+-]?\d+)?|true|false", bare):
             fix = f"write it without quotes: {bare}"
-    return problem_at("wrong-type", f"`{dotted(path)}` must be {wanted}, not {shown(node)}", node, path, fix)
+    return problem_at(
+        "wrong-type", f"`{dotted(path)}` must be {wanted}, not {shown(node)}", node, path, fix
+    )
 
 
 def problem_at(kind: str, message: str, node: Node, path: KeyPath, fix: str = "") -> Problem:
@@ -358,7 +437,11 @@ def shown(node: Node) -> str:
         case Leaf(str() as value):
             return f'"{value}"' if len(value) <= 40 else f'"{value[:37]}..."'
         case Leaf(date() | time() as value):
-            return f"the date {value.isoformat()}" if isinstance(value, date) else f"the time {value.isoformat()}"
+            return (
+                f"the date {value.isoformat()}"
+                if isinstance(value, date)
+                else f"the time {value.isoformat()}"
+            )
         case Leaf(None):
             return "none"
         case Leaf(value):

@@ -1,8 +1,9 @@
 """`[sweep] "optimizer.lr" = [1e-3, 1e-4]`: many runs from one config, as data.
 
-`mode = "grid"` (every combination, the last axis fastest), "zip" (first with first, second with second) or "random"
-(`points` of them, the same ones each time; another `draw` gives others). An axis is a list of values, or a range
-`{ low = 1e-5, high = 1e-1, scale = "log" }`: random draws from it, grid and zip take `count` values from end to end.
+`mode = "grid"` (every combination, the last axis fastest), "zip" (first with first, second with
+second) or "random" (`points` of them, the same ones each time; another `draw` gives others). An
+axis is a list of values, or a range `{ low = 1e-5, high = 1e-1, scale = "log" }`: random draws from
+it, grid and zip take `count` values from end to end.
 """
 
 from __future__ import annotations
@@ -52,7 +53,9 @@ class Range:
         if share in (0.0, 1.0):
             return self.high if share else self.low
         if self.is_log:
-            value = math.exp(math.log(self.low) + share * (math.log(self.high) - math.log(self.low)))
+            value = math.exp(
+                math.log(self.low) + share * (math.log(self.high) - math.log(self.low))
+            )
         else:
             value = self.low + share * (self.high - self.low)
         if isinstance(self.low, int) and isinstance(self.high, int):
@@ -97,7 +100,9 @@ class Sweep:
 
     def without(self, fixed: Sequence[KeyPath]) -> Sweep:
         """The sweep that is left when the command line has fixed some of its keys."""
-        return replace(self, axes=tuple(axis for axis in self.axes if not any(map(axis.is_in, fixed))))
+        return replace(
+            self, axes=tuple(axis for axis in self.axes if not any(map(axis.is_in, fixed)))
+        )
 
     def size(self) -> int:
         """How many points there are."""
@@ -118,7 +123,9 @@ class Sweep:
             return
         match self.mode:
             case "grid":
-                rows: Iterator[tuple[Node, ...]] = itertools.product(*(axis.values for axis in self.axes))
+                rows: Iterator[tuple[Node, ...]] = itertools.product(
+                    *(axis.values for axis in self.axes)
+                )
             case "zip":
                 rows = zip(*(axis.values for axis in self.axes), strict=False)
             case "random":
@@ -130,7 +137,10 @@ class Sweep:
         """Every value of every axis once: what has to make sense by itself. Of a range its ends."""
         for axis in self.axes:
             if axis.range is not None:
-                yield from ((axis, Leaf(value, axis.range.origin)) for value in (axis.range.low, axis.range.high))
+                yield from (
+                    (axis, Leaf(value, axis.range.origin))
+                    for value in (axis.range.low, axis.range.high)
+                )
             else:
                 yield from ((axis, value) for value in _telling(axis.values))
 
@@ -153,7 +163,9 @@ class Sweep:
         # One stream for each axis: another axis more changes nothing in those that were there.
         streams = [random.Random(f"{self.draw}:{axis.key}") for axis in self.axes]
         for _ in range(self.count):
-            yield tuple(_value(axis, stream) for axis, stream in zip(self.axes, streams, strict=True))
+            yield tuple(
+                _value(axis, stream) for axis, stream in zip(self.axes, streams, strict=True)
+            )
 
 
 def assignments(point: Point) -> tuple[tuple[str, Node], ...]:
@@ -172,7 +184,9 @@ def _telling(values: Sequence[Node]) -> Sequence[Node]:
             numbers.setdefault(type(node.value), []).append(node)
         else:
             others.append(node)
-    ends = [end for same in numbers.values() for end in (min(same, key=_number), max(same, key=_number))]
+    ends = [
+        end for same in numbers.values() for end in (min(same, key=_number), max(same, key=_number))
+    ]
     return [*ends, *others]
 
 
@@ -187,33 +201,51 @@ def sweep_of(root: Table) -> tuple[Sweep | None, list[Problem]]:
     if section is None:
         return None, []
     if not isinstance(section, Table):
-        return None, [_problem("wrong-type", f"`{SECTION}` must be a table", section.origin, SECTION, _FORM)]
+        return None, [
+            _problem("wrong-type", f"`{SECTION}` must be a table", section.origin, SECTION, _FORM)
+        ]
     problems: list[Problem] = []
     origin = root.key_origin(SECTION)
-    options = {name: node for name, node in section.items.items() if name in OPTIONS and not _is_axis(node)}
+    options = {
+        name: node for name, node in section.items.items() if name in OPTIONS and not _is_axis(node)
+    }
     mode = _mode(options.get("mode"), problems)
     count = _whole(options, "points", 1, problems)
     draw = _whole(options, "draw", 0, problems)
     axes = tuple(_axes(section, (), (), mode, tuple(options), problems))
     if not axes and not problems:
-        problems.append(_problem("missing-key", f"`{SECTION}` varies nothing", origin, SECTION, _FORM))
+        problems.append(
+            _problem("missing-key", f"`{SECTION}` varies nothing", origin, SECTION, _FORM)
+        )
     if mode == "random" and count is None and "points" not in options:
         fix = "write points = 20 under [sweep]"
-        problems.append(_problem("missing-key", "a random sweep needs `points`", origin, SECTION, fix))
+        problems.append(
+            _problem("missing-key", "a random sweep needs `points`", origin, SECTION, fix)
+        )
     if mode != "random":
         for name in ("points", "draw"):
             if name in options:
                 message = f"`{name}` is for a random sweep; this one is {mode}"
                 fix = 'write mode = "random", or remove it'
-                problems.append(_problem("unknown-key", message, section.key_origin(name), f"{SECTION}.{name}", fix))
+                problems.append(
+                    _problem(
+                        "unknown-key", message, section.key_origin(name), f"{SECTION}.{name}", fix
+                    )
+                )
     if mode == "zip":
         problems += _uneven(axes)
     if problems:
         return None, problems
     sweep = Sweep(mode=mode, axes=axes, origin=origin, count=count or 0, draw=draw or 0)
     if sweep.size() > MAX_POINTS:
-        message = f"the sweep has {sweep.size():,} points; more than {MAX_POINTS:,} are none anybody runs"
-        return None, [_problem("too-large", message, origin, SECTION, 'write mode = "random" and points = 100')]
+        message = (
+            f"the sweep has {sweep.size():,} points; more than {MAX_POINTS:,} are none anybody runs"
+        )
+        return None, [
+            _problem(
+                "too-large", message, origin, SECTION, 'write mode = "random" and points = 100'
+            )
+        ]
     return sweep, []
 
 
@@ -225,7 +257,9 @@ def _is_range(node: Node) -> bool:
     """A table of numbers from `low` to `high`, and not one of further axes."""
     if not isinstance(node, Table) or "type" in node.items:
         return False
-    return bool({"low", "high"} & node.items.keys()) and all(isinstance(item, Leaf) for item in node.items.values())
+    return bool({"low", "high"} & node.items.keys()) and all(
+        isinstance(item, Leaf) for item in node.items.values()
+    )
 
 
 def _axes(
@@ -248,17 +282,29 @@ def _axes(
             continue
         if setting.creates:
             message = f"`{key}` in a sweep makes nothing new"
-            problems.append(_problem("syntax", message, origin, shown, "put the key into the file, then vary it"))
+            problems.append(
+                _problem(
+                    "syntax", message, origin, shown, "put the key into the file, then vary it"
+                )
+            )
         elif isinstance(node, List) and not node.items:
-            problems.append(_problem("wrong-value", f"`{shown}` has no values", node.origin, shown, _FORM))
+            problems.append(
+                _problem("wrong-value", f"`{shown}` has no values", node.origin, shown, _FORM)
+            )
         elif isinstance(node, List):
             yield Axis(setting=setting, values=node.items)
         elif _is_range(node):
             assert isinstance(node, Table)
             found = _range(node, shown, mode, problems)
             if found is not None:
-                spaced = () if mode == "random" else tuple(Leaf(value, node.origin) for value in found.spaced())
-                yield Axis(setting=setting, values=spaced, range=found if mode == "random" else None)
+                spaced = (
+                    ()
+                    if mode == "random"
+                    else tuple(Leaf(value, node.origin) for value in found.spaced())
+                )
+                yield Axis(
+                    setting=setting, values=spaced, range=found if mode == "random" else None
+                )
         elif isinstance(node, Table) and "type" not in node.items:
             yield from _axes(node, setting.parts, setting.origins, mode, (), problems)
         else:
@@ -273,31 +319,49 @@ def _range(node: Table, shown: str, mode: Mode, problems: list[Problem]) -> Rang
         if key not in RANGE:
             fix = did_you_mean(key, RANGE) or f"a range has {', '.join(RANGE)}"
             message = f"unknown key `{key}` of a range"
-            problems.append(_problem("unknown-key", message, node.key_origin(key), f"{shown}.{key}", fix))
+            problems.append(
+                _problem("unknown-key", message, node.key_origin(key), f"{shown}.{key}", fix)
+            )
     ends = []
     for name in ("low", "high"):
         end = node.items.get(name)
         value = end.value if isinstance(end, Leaf) else None
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or not math.isfinite(value)
+        ):
             place = end.origin if end is not None else node.origin
-            problems.append(_problem("wrong-type", f"`{shown}.{name}` must be a number", place, f"{shown}.{name}"))
+            problems.append(
+                _problem(
+                    "wrong-type", f"`{shown}.{name}` must be a number", place, f"{shown}.{name}"
+                )
+            )
         else:
             ends.append(value)
     scale = _plain(node.items.get("scale"), "linear")
     if scale not in ("linear", "log"):
         message = f'`{shown}.scale` must be "linear" or "log"'
-        problems.append(_problem("wrong-value", message, node.items["scale"].origin, f"{shown}.scale"))
+        problems.append(
+            _problem("wrong-value", message, node.items["scale"].origin, f"{shown}.scale")
+        )
     count = _whole(node.items, "count", 1, problems, shown)
     if len(problems) > before or len(ends) < 2:
         return None
     low, high = ends
     if low > high or (scale == "log" and low <= 0):
         why = "its `low` is above its `high`" if low > high else "a log scale begins above 0"
-        problems.append(_problem("wrong-value", f"`{shown}` is no range: {why}", node.origin, shown))
+        problems.append(
+            _problem("wrong-value", f"`{shown}` is no range: {why}", node.origin, shown)
+        )
         return None
     if mode != "random" and count is None:
         message = f"`{shown}` needs a `count`: how many values from low to high"
-        problems.append(_problem("missing-key", message, node.origin, shown, 'write count = 5, or mode = "random"'))
+        problems.append(
+            _problem(
+                "missing-key", message, node.origin, shown, 'write count = 5, or mode = "random"'
+            )
+        )
         return None
     return Range(low=low, high=high, is_log=scale == "log", count=count, origin=node.origin)
 
@@ -310,7 +374,11 @@ def _mode(node: Node | None, problems: list[Problem]) -> Mode:
         case _:
             assert node is not None
             fix = did_you_mean(str(value), MODES) or f"it is one of {', '.join(MODES)}"
-            problems.append(_problem("wrong-value", f"a sweep has no mode `{value}`", node.origin, "sweep.mode", fix))
+            problems.append(
+                _problem(
+                    "wrong-value", f"a sweep has no mode `{value}`", node.origin, "sweep.mode", fix
+                )
+            )
             return "grid"
 
 
@@ -319,7 +387,11 @@ def _plain(node: Node | None, default: object) -> object:
 
 
 def _whole(
-    items: Mapping[str, Node], name: str, minimum: int, problems: list[Problem], above: str = SECTION
+    items: Mapping[str, Node],
+    name: str,
+    minimum: int,
+    problems: list[Problem],
+    above: str = SECTION,
 ) -> int | None:
     node = items.get(name)
     if node is None:
@@ -346,7 +418,9 @@ def _uneven(axes: Sequence[Axis]) -> Iterator[Problem]:
                 f"`{axis.key}` has {len(axis.values)} values and `{axes[0].key}` {len(axes[0].values)}:"
                 " in a zip they go together"
             )
-            yield _problem("wrong-value", message, axis.setting.key_origin(), f"{SECTION}.{axis.key}")
+            yield _problem(
+                "wrong-value", message, axis.setting.key_origin(), f"{SECTION}.{axis.key}"
+            )
 
 
 def _value(axis: Axis, stream: random.Random) -> Node:

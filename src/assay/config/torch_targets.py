@@ -1,8 +1,10 @@
-"""Classes and functions of torch that a config may name: those that compute on what they are given, and nothing else.
+"""Classes and functions of torch that a config may name: those that compute on what they are given,
+and nothing else.
 
-Reviewed by hand, name by name. What is listed opens no file, imports nothing, decodes nothing, traces nothing and looks
-up no attribute by a name that it is given; if it takes a callable, that comes from a config as a listed target too.
-`./dev targets` tells which public names of the installed torch are in none of the three tables.
+Reviewed by hand, name by name. What is listed opens no file, imports nothing, decodes nothing,
+traces nothing and looks up no attribute by a name that it is given; if it takes a callable, that
+comes from a config as a listed target too. `./dev targets` tells which public names of the
+installed torch are in none of the three tables.
 """
 
 from __future__ import annotations
@@ -12,7 +14,18 @@ from collections.abc import Mapping
 PLACES = ("torch.nn", "torch.optim", "torch.utils.data")
 """Packages of torch in which configs look for targets."""
 
-REVIEWED = ("2.6.0", "2.7.0", "2.7.1", "2.8.0", "2.9.0", "2.9.1", "2.10.0", "2.11.0", "2.12.0", "2.13.0")
+REVIEWED = (
+    "2.6.0",
+    "2.7.0",
+    "2.7.1",
+    "2.8.0",
+    "2.9.0",
+    "2.9.1",
+    "2.10.0",
+    "2.11.0",
+    "2.12.0",
+    "2.13.0",
+)
 """Versions of torch whose public names were reviewed. A name need not be in all of them."""
 
 ALLOWED: Mapping[str, tuple[str, ...]] = {
@@ -133,7 +146,10 @@ ON_TRUST: tuple[str, ...] = (
     "torch.nn.modules.batchnorm.sync_batch_norm",
     "torch.nn.modules.rnn.apply_permutation",
     "torch.nn.parameter.is_lazy",
-    *(f"torch.optim.{name}.{name}" for name in ["adadelta", "adagrad", "adam", "adamax", "adamw", "asgd", "nadam"]),
+    *(
+        f"torch.optim.{name}.{name}"
+        for name in ["adadelta", "adagrad", "adam", "adamax", "adamw", "asgd", "nadam"]
+    ),
     *(f"torch.optim.{name}.{name}" for name in ["radam", "rmsprop", "rprop", "sgd"]),
     "torch.utils.data.dataset.randperm",
     "torch.utils.data.get_worker_info",

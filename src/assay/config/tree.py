@@ -1,4 +1,5 @@
-"""The tree every front end produces: tables, lists and scalars, each with the place it came from. Immutable."""
+"""The tree every front end produces: tables, lists and scalars, each with the place it came from.
+Immutable."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ MAX_DEPTH = 200
 class Leaf:
     """One scalar. Compared by identity; `same` compares what trees say.
 
-    `typed` is the text it was read from, where that had no quotes to say whether `123` is a number or text.
+    `typed` is the text it was read from, where that had no quotes to say whether `123` is a number
+    or text.
     """
 
     value: Scalar
@@ -44,7 +46,8 @@ class List:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Table:
-    """Nodes by key. `key_origins` holds where each key was written; a key without one has its node's origin."""
+    """Nodes by key. `key_origins` holds where each key was written; a key without one has its
+    node's origin."""
 
     items: Mapping[str, Node]
     origin: Origin
@@ -56,7 +59,8 @@ class Table:
 
     @property
     def target(self) -> str | None:
-        """What is called with this table's other keys: its `type`, or None when this is plain data."""
+        """What is called with this table's other keys: its `type`, or None when this is plain
+        data."""
         leaf = self.items.get("type")
         return leaf.value if isinstance(leaf, Leaf) and isinstance(leaf.value, str) else None
 
@@ -89,7 +93,8 @@ def get_at(root: Node, path: KeyPath) -> Node | None:
 
 
 def key_origin_at(root: Table, path: KeyPath) -> Origin:
-    """Where the last key of `path` was written; for a list item, where the item is. `path` must exist."""
+    """Where the last key of `path` was written; for a list item, where the item is. `path` must
+    exist."""
     if not path:
         return root.origin
     parent = get_at(root, path[:-1])
@@ -103,7 +108,8 @@ def key_origin_at(root: Table, path: KeyPath) -> Origin:
 
 
 def set_at(root: Table, path: KeyPath, node: Node, key_origin: Origin | None = None) -> Table:
-    """`root` with `node` at `path`. Missing tables on the way are made; a list takes an index up to its length.
+    """`root` with `node` at `path`. Missing tables on the way are made; a list takes an index up to
+    its length.
 
     Raises KeyError with the dotted path of the first part that cannot hold what follows.
     """
@@ -129,7 +135,9 @@ def delete_at(root: Table, path: KeyPath) -> Table:
         )
     else:
         assert isinstance(parent, List)
-        smaller = replace(parent, items=tuple(node for i, node in enumerate(parent.items) if i != last))
+        smaller = replace(
+            parent, items=tuple(node for i, node in enumerate(parent.items) if i != last)
+        )
     if not path[:-1]:
         assert isinstance(smaller, Table)
         return smaller
@@ -137,14 +145,17 @@ def delete_at(root: Table, path: KeyPath) -> Table:
 
 
 def walk(root: Node, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Node]]:
-    """Every node with its path, the outer before the inner, in the order they were written; `root` comes first."""
+    """Every node with its path, the outer before the inner, in the order they were written; `root`
+    comes first."""
     todo: list[tuple[KeyPath, Node]] = [(path, root)]
     while todo:
         here, node = todo.pop()
         yield here, node
         match node:
             case Table():
-                todo.extend(((*here, key), item) for key, item in reversed(list(node.items.items())))
+                todo.extend(
+                    ((*here, key), item) for key, item in reversed(list(node.items.items()))
+                )
             case List():
                 todo.extend(((*here, i), node.items[i]) for i in range(len(node.items) - 1, -1, -1))
             case Leaf():
@@ -170,7 +181,8 @@ def from_plain(value: object, origin: Origin) -> Node:
 def same(a: Node, b: Node) -> bool:
     """Whether two trees say the same; origins and the order of keys do not count.
 
-    Stricter than `==` on plain values: true is not 1, 1 is not 1.0, -0.0 is not 0.0. And nan is nan.
+    Stricter than `==` on plain values: true is not 1, 1 is not 1.0, -0.0 is not 0.0. And nan is
+    nan.
     """
     match a, b:
         case Leaf(), Leaf():
@@ -178,13 +190,17 @@ def same(a: Node, b: Node) -> bool:
         case List(), List():
             return len(a.items) == len(b.items) and all(map(same, a.items, b.items))
         case Table(), Table():
-            return a.items.keys() == b.items.keys() and all(same(item, b.items[key]) for key, item in a.items.items())
+            return a.items.keys() == b.items.keys() and all(
+                same(item, b.items[key]) for key, item in a.items.items()
+            )
         case _:
             return False
 
 
 _BARE = re.compile(r"[A-Za-z_][\w-]*")
-_PART = re.compile(r"""\[(?P<index>\d+)\]|"(?P<quoted>(?:[^"\\]|\\.)*)"|(?P<bare>[^.\[\]"]+)""", re.DOTALL)
+_PART = re.compile(
+    r"""\[(?P<index>\d+)\]|"(?P<quoted>(?:[^"\\]|\\.)*)"|(?P<bare>[^.\[\]"]+)""", re.DOTALL
+)
 
 
 def dotted(path: KeyPath) -> str:
@@ -233,7 +249,8 @@ def parse_dotted(text: str) -> KeyPath:
 
 
 def fitted(root: Node, parts: KeyPath) -> KeyPath:
-    """`parts` with `"0"` turned into 0 wherever the tree has a list: `plugins.0.type` means `plugins[0].type`."""
+    """`parts` with `"0"` turned into 0 wherever the tree has a list: `plugins.0.type` means
+    `plugins[0].type`."""
     path: list[str | int] = []
     node: Node | None = root
     for part in parts:
@@ -266,7 +283,8 @@ def _set(node: Node | None, path: KeyPath, depth: int, new: Node, key_origin: Or
 
 
 def leaf_of(value: object, origin: Origin) -> Leaf | None:
-    """The leaf of a plain scalar, None for anything else. A number or text of a subclass becomes one of the builtin."""
+    """The leaf of a plain scalar, None for anything else. A number or text of a subclass becomes
+    one of the builtin."""
     match value:
         case bool() | None | date() | time():
             return Leaf(value, origin)
@@ -291,11 +309,18 @@ def _from_plain(value: object, origin: Origin, path: KeyPath) -> Node:
         case Mapping():
             for key in value:
                 if not isinstance(key, str):
-                    raise InputError(f"The key {key!r} of `{dotted(path)}` is no string.", where=str(origin))
-            items = {str.__str__(key): _from_plain(item, origin, (*path, key)) for key, item in value.items()}
+                    raise InputError(
+                        f"The key {key!r} of `{dotted(path)}` is no string.", where=str(origin)
+                    )
+            items = {
+                str.__str__(key): _from_plain(item, origin, (*path, key))
+                for key, item in value.items()
+            }
             return Table(items, origin, dict.fromkeys(items, origin))
         case list() | tuple():
-            return List(tuple(_from_plain(item, origin, (*path, i)) for i, item in enumerate(value)), origin)
+            return List(
+                tuple(_from_plain(item, origin, (*path, i)) for i, item in enumerate(value)), origin
+            )
         case _:
             raise InputError(
                 f"`{dotted(path)}` is a {type(value).__name__}; a config holds tables, lists, numbers, strings,"

@@ -1,4 +1,5 @@
-"""What user modules define, found by parsing their files: nothing of the user's is run to check a config."""
+"""What user modules define, found by parsing their files: nothing of the user's is run to check a
+config."""
 
 from __future__ import annotations
 
@@ -18,9 +19,11 @@ MAX_FILES = 20_000  # looked at for registered names
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserModule:
-    """One file of the user's. `names` is what it defines at top level; None when parsing cannot tell.
+    """One file of the user's. `names` is what it defines at top level; None when parsing cannot
+    tell.
 
-    `syntax_error` is what is wrong with the file, with `line` and `column`, when it cannot be parsed.
+    `syntax_error` is what is wrong with the file, with `line` and `column`, when it cannot be
+    parsed.
     """
 
     path: Path
@@ -32,7 +35,8 @@ class UserModule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """Where a dotted target leads. `module` is None for a folder without `__init__.py`; `rest` is the path inside."""
+    """Where a dotted target leads. `module` is None for a folder without `__init__.py`; `rest` is
+    the path inside."""
 
     module: UserModule | None
     folder: Path | None
@@ -41,7 +45,8 @@ class Found:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registered:
-    """A class or function under `@register`: the short name, the kind it was given (or ""), and where it stands."""
+    """A class or function under `@register`: the short name, the kind it was given (or ""), and
+    where it stands."""
 
     name: str
     kind: str
@@ -52,7 +57,11 @@ class Registered:
     @property
     def target(self) -> str:
         """What names it without being registered."""
-        return f"{self.module}:{self.qualname}" if "." in self.qualname else f"{self.module}.{self.qualname}"
+        return (
+            f"{self.module}:{self.qualname}"
+            if "." in self.qualname
+            else f"{self.module}.{self.qualname}"
+        )
 
 
 class UserModules:
@@ -64,7 +73,8 @@ class UserModules:
 
     @cached_property
     def registered(self) -> dict[str, list[Registered]]:
-        """Everything under `@register` by its name. Looked for when a config uses a short name, and only then."""
+        """Everything under `@register` by its name. Looked for when a config uses a short name, and
+        only then."""
         found: dict[str, list[Registered]] = {}
         for file, module in _files_below(self.folders):
             for each in _registered_in(file, module):
@@ -80,7 +90,8 @@ class UserModules:
         return tuple(sorted({name for folder in self.folders for name in modules_in(folder)}))
 
     def find(self, target: str) -> Found | None:
-        """What `package.module.Name` or `package.module:Name` leads to; None when the first part is no user module."""
+        """What `package.module.Name` or `package.module:Name` leads to; None when the first part is
+        no user module."""
         dotted, _, inside = target.partition(":")
         parts = dotted.split(".")
         for folder in self.folders:
@@ -98,7 +109,9 @@ class UserModules:
                     return Found(module=module, folder=package, rest=rest + inside)
                 folder = package
             elif file.is_file():
-                return Found(module=self._module(file), folder=None, rest=tuple(parts[i + 1 :]) + inside)
+                return Found(
+                    module=self._module(file), folder=None, rest=tuple(parts[i + 1 :]) + inside
+                )
             elif package.is_dir():
                 folder = package
             else:
@@ -129,7 +142,9 @@ def _is_module(folder: Path, name: str) -> bool:
     if (folder / f"{name}.py").is_file() or (package / "__init__.py").is_file():
         return True
     try:
-        return package.is_dir() and any(entry.suffix == ".py" or _is_package(entry) for entry in package.iterdir())
+        return package.is_dir() and any(
+            entry.suffix == ".py" or _is_package(entry) for entry in package.iterdir()
+        )
     except OSError:
         return False
 
@@ -143,10 +158,16 @@ def _parse(path: Path) -> UserModule:
         tree = ast.parse(read_bytes(path, MAX_BYTES, follow=True))
     except SyntaxError as error:
         return UserModule(
-            path=path, names=None, syntax_error=error.msg, line=error.lineno or 1, column=max(1, error.offset or 1)
+            path=path,
+            names=None,
+            syntax_error=error.msg,
+            line=error.lineno or 1,
+            column=max(1, error.offset or 1),
         )
     except (ValueError, RecursionError, MemoryError) as error:  # null bytes, absurd nesting
-        return UserModule(path=path, names=None, syntax_error=str(error) or "it nests too deep", line=1, column=1)
+        return UserModule(
+            path=path, names=None, syntax_error=str(error) or "it nests too deep", line=1, column=1
+        )
     except OSError:
         return UserModule(path=path, names=None)
     names = set(_defined(tree.body))
@@ -155,13 +176,16 @@ def _parse(path: Path) -> UserModule:
 
 
 def _defined(body: Iterable[ast.stmt]) -> Iterator[str]:
-    """Names that these statements bind, branches and loops included; "*" when they cannot be known."""
+    """Names that these statements bind, branches and loops included; "*" when they cannot be
+    known."""
     for statement in body:
         match statement:
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
                 yield statement.name
             case ast.Import():
-                yield from (alias.asname or alias.name.partition(".")[0] for alias in statement.names)
+                yield from (
+                    alias.asname or alias.name.partition(".")[0] for alias in statement.names
+                )
             case ast.ImportFrom():
                 yield from (alias.asname or alias.name for alias in statement.names)
             case ast.Assign():
@@ -169,7 +193,9 @@ def _defined(body: Iterable[ast.stmt]) -> Iterator[str]:
                     yield from _bound(target)
             case ast.AnnAssign() | ast.AugAssign():
                 yield from _bound(statement.target)
-            case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Call(func=ast.Name(id="globals"))))):
+            case ast.Expr(
+                value=ast.Call(func=ast.Attribute(value=ast.Call(func=ast.Name(id="globals"))))
+            ):
                 yield "*"
             case _:
                 if isinstance(statement, ast.For | ast.AsyncFor):
@@ -199,7 +225,8 @@ def _bound(target: ast.expr) -> Iterator[str]:
 
 
 def _files_below(folders: Sequence[Path]) -> Iterator[tuple[Path, str]]:
-    """Every file that can be imported from `folders`, with the name of its module; an environment is not entered."""
+    """Every file that can be imported from `folders`, with the name of its module; an environment
+    is not entered."""
     own = {os.path.realpath(folder) for folder in folders}
     count = 0
     for root in folders:
@@ -216,8 +243,15 @@ def _files_below(folders: Sequence[Path]) -> Iterator[tuple[Path, str]]:
                     count += 1
                     if count > MAX_FILES:
                         return
-                    yield Path(entry.path), package.rstrip(".") if stem == "__init__" else package + stem
-                elif entry.name.isidentifier() and entry.name != "__pycache__" and _may_enter(entry, own):
+                    yield (
+                        Path(entry.path),
+                        package.rstrip(".") if stem == "__init__" else package + stem,
+                    )
+                elif (
+                    entry.name.isidentifier()
+                    and entry.name != "__pycache__"
+                    and _may_enter(entry, own)
+                ):
                     todo.append((entry.path, f"{package}{entry.name}."))
 
 
@@ -238,7 +272,9 @@ def _registered_in(file: Path, module: str) -> tuple[Registered, ...]:
 
 
 @lru_cache(maxsize=2000)
-def _registered_as_of(file: Path, module: str, _mtime_ns: int, _size: int) -> tuple[Registered, ...]:
+def _registered_as_of(
+    file: Path, module: str, _mtime_ns: int, _size: int
+) -> tuple[Registered, ...]:
     return tuple(_read_registered(file, module))
 
 
@@ -258,7 +294,11 @@ def _read_registered(file: Path, module: str) -> Iterator[Registered]:
             if ast.unparse(mark) in marks:
                 name, kind = _registration(decorator, statement.name)
                 yield Registered(
-                    name=name, kind=kind, module=module, qualname=qualname, origin=_at_name(file, statement, lines)
+                    name=name,
+                    kind=kind,
+                    module=module,
+                    qualname=qualname,
+                    origin=_at_name(file, statement, lines),
                 )
 
 
@@ -266,7 +306,11 @@ def _names_of_register(tree: ast.Module) -> set[str]:
     """How this file may write assay's `register`: as imported, whatever it was called."""
     names = set()
     for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "assay" and not node.level:
+        if (
+            isinstance(node, ast.ImportFrom)
+            and (node.module or "").partition(".")[0] == "assay"
+            and not node.level
+        ):
             for alias in node.names:
                 name = alias.asname or alias.name
                 names.add(name if alias.name == "register" else f"{name}.register")
@@ -280,7 +324,8 @@ def _names_of_register(tree: ast.Module) -> set[str]:
 def _definitions(
     body: Iterable[ast.stmt], outer: str
 ) -> Iterator[tuple[str, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef]]:
-    """Classes and functions that can be named from outside, those in branches and in classes included."""
+    """Classes and functions that can be named from outside, those in branches and in classes
+    included."""
     for statement in body:
         match statement:
             case ast.ClassDef():
@@ -296,19 +341,36 @@ def _definitions(
 
 
 def _registration(decorator: ast.expr, own_name: str) -> tuple[str, str]:
-    """The name and the kind that a decorator gives: `register`, `register("name")`, `register(Kind, name="name")`."""
+    """The name and the kind that a decorator gives: `register`, `register("name")`, `register(Kind,
+    name="name")`."""
     if not isinstance(decorator, ast.Call):
         return own_name, ""
-    given = [*decorator.args, *(keyword.value for keyword in decorator.keywords if keyword.arg in ("name", "kind"))]
-    names = [part.value for part in given if isinstance(part, ast.Constant) and isinstance(part.value, str)]
+    given = [
+        *decorator.args,
+        *(keyword.value for keyword in decorator.keywords if keyword.arg in ("name", "kind")),
+    ]
+    names = [
+        part.value
+        for part in given
+        if isinstance(part, ast.Constant) and isinstance(part.value, str)
+    ]
     kinds = [part for part in given if isinstance(part, ast.Name | ast.Attribute)]
     kind = ast.unparse(kinds[0]).rpartition(".")[2] if kinds else ""
     return (names[0] if names else own_name), kind
 
 
-def _at_name(file: Path, statement: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef, lines: list[str]) -> Origin:
+def _at_name(
+    file: Path, statement: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef, lines: list[str]
+) -> Origin:
     """The place of the name in `class Name`."""
     line = lines[statement.lineno - 1]
-    start = line.find(statement.name, len(line.encode()[: statement.col_offset].decode(errors="replace")))
+    start = line.find(
+        statement.name, len(line.encode()[: statement.col_offset].decode(errors="replace"))
+    )
     column = max(start, 0) + 1
-    return Origin(source=str(file), line=statement.lineno, column=column, end_column=column + len(statement.name))
+    return Origin(
+        source=str(file),
+        line=statement.lineno,
+        column=column,
+        end_column=column + len(statement.name),
+    )

@@ -14,7 +14,8 @@ _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 
 
 def value_of(text: str) -> Any:
-    """Return TOML where `text` is TOML, else null/none/true/false in any case or a number such as `.5`, else `text`.
+    """Return TOML where `text` is TOML, else null/none/true/false in any case or a number such as
+    `.5`, else `text`.
 
     >>> value_of("1e-3"), value_of("[1, 2]"), value_of("True"), value_of(".5"), value_of("adam")
     (0.001, [1, 2], True, 0.5, 'adam')

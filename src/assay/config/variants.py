@@ -35,7 +35,15 @@ def variants_of(root: Table) -> tuple[Mapping[str, Variant], list[Problem]]:
     if section is None:
         return {}, []
     if not isinstance(section, Table):
-        return {}, [_problem("wrong-type", f"`{SECTION}` must be a table of variants", section.origin, SECTION, _FORM)]
+        return {}, [
+            _problem(
+                "wrong-type",
+                f"`{SECTION}` must be a table of variants",
+                section.origin,
+                SECTION,
+                _FORM,
+            )
+        ]
     if len(section.items) > MAX_VARIANTS:
         message = f"the file has {len(section.items):,} variants; more than {MAX_VARIANTS:,} are none anybody runs"
         fix = "write a sweep: [sweep] with a list of values for a key"
@@ -46,9 +54,17 @@ def variants_of(root: Table) -> tuple[Mapping[str, Variant], list[Problem]]:
         key = dotted((SECTION, name))
         if name == ALL:
             message = f"no variant can be called `{ALL}`: `--variant {ALL}` means every one"
-            problems.append(_problem("wrong-value", message, section.key_origin(name), key, "give it another name"))
+            problems.append(
+                _problem(
+                    "wrong-value", message, section.key_origin(name), key, "give it another name"
+                )
+            )
         elif not isinstance(node, Table):
-            problems.append(_problem("wrong-type", f"the variant `{name}` must be a table", node.origin, key, _FORM))
+            problems.append(
+                _problem(
+                    "wrong-type", f"the variant `{name}` must be a table", node.origin, key, _FORM
+                )
+            )
         else:
             found[name] = Variant(name=name, table=node)
     return found, problems
@@ -57,7 +73,9 @@ def variants_of(root: Table) -> tuple[Mapping[str, Variant], list[Problem]]:
 _FORM = 'write [variants.big] and under it "model.hidden" = 512'
 
 
-def key_setting(table: Table, key: str, value: Node, above: KeyPath, origins: tuple[Origin, ...]) -> Setting:
+def key_setting(
+    table: Table, key: str, value: Node, above: KeyPath, origins: tuple[Origin, ...]
+) -> Setting:
     """What `"+a.b" = value` in a table asks for. ValueError when the key is no path."""
     parts = parse_dotted(key.removeprefix("+"))
     origin = table.key_origin(key)
@@ -81,30 +99,52 @@ def noted(node: Node, note: str) -> Node:
             return List(tuple(noted(item, note) for item in node.items), origin)
         case Table():
             origins = {key: replace(place, note=note) for key, place in node.key_origins.items()}
-            return Table({key: noted(item, note) for key, item in node.items.items()}, origin, origins)
+            return Table(
+                {key: noted(item, note) for key, item in node.items.items()}, origin, origins
+            )
 
 
 def _settings(
-    root: Table, above: KeyPath, table: Table, origins: tuple[Origin, ...], note: str, problems: list[Problem]
+    root: Table,
+    above: KeyPath,
+    table: Table,
+    origins: tuple[Origin, ...],
+    note: str,
+    problems: list[Problem],
 ) -> Iterator[Setting]:
-    """A table without `type` is merged key by key into the one that is there; everything else replaces."""
+    """A table without `type` is merged key by key into the one that is there; everything else
+    replaces."""
     for key, node in table.items.items():
         try:
             setting = key_setting(table, key, node, above, origins)
         except ValueError:
             where = table.key_origin(key)
-            problems.append(_problem("syntax", f"`{key}` is no path of keys", where, key, 'write "a.b" = value'))
+            problems.append(
+                _problem("syntax", f"`{key}` is no path of keys", where, key, 'write "a.b" = value')
+            )
             continue
-        setting = replace(setting, origins=tuple(replace(origin, note=note) for origin in setting.origins))
+        setting = replace(
+            setting, origins=tuple(replace(origin, note=note) for origin in setting.origins)
+        )
         path = fitted(root, setting.parts)
         old, standard = get_at(root, path), schema.find(path)
-        is_merged = isinstance(old, Table) or (old is None and standard is not None and standard.kind == "table")
-        if isinstance(node, Table) and "type" not in node.items and node.items and is_merged and not setting.creates:
+        is_merged = isinstance(old, Table) or (
+            old is None and standard is not None and standard.kind == "table"
+        )
+        if (
+            isinstance(node, Table)
+            and "type" not in node.items
+            and node.items
+            and is_merged
+            and not setting.creates
+        ):
             yield from _settings(root, setting.parts, node, setting.origins, note, problems)
             continue
         if setting.value is not None:
             is_section = len(path) == 1 and old is None and isinstance(setting.value, Table)
-            setting = replace(setting, value=noted(setting.value, note), creates=setting.creates or is_section)
+            setting = replace(
+                setting, value=noted(setting.value, note), creates=setting.creates or is_section
+            )
         yield setting
 
 

@@ -1,1 +1,2 @@
-"""The vocabulary of every other room: facts, events, ports, errors, formats on disk. Standard library only."""
+"""The vocabulary of every other room: facts, events, ports, errors, formats on disk. Standard
+library only."""

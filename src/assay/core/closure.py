@@ -12,4 +12,6 @@ def needs_closure(optimizer: type) -> bool:
     except (AttributeError, TypeError, ValueError):
         return False
     free = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    return any(each.default is inspect.Parameter.empty and each.kind not in free for each in parameters)
+    return any(
+        each.default is inspect.Parameter.empty and each.kind not in free for each in parameters
+    )

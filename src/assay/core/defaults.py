@@ -34,7 +34,8 @@ class Defaults:
 
 
 def read(folder: Path) -> tuple[Taken, ...]:
-    """Return what a run took; nothing for one that was recorded without. RecordError when it cannot be read."""
+    """Return what a run took; nothing for one that was recorded without. RecordError when it cannot
+    be read."""
     try:
         return read_json(folder / FILE_NAME, Defaults, version=FORMAT, limit=MAX_BYTES).taken
     except FileNotFoundError:

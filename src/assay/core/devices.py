@@ -7,12 +7,15 @@ from collections.abc import Sequence
 
 from assay.core.errors import InputError
 
-_ITEM = re.compile(r"(?:(?P<kind>[A-Za-z]\w*)(?::(?=\d))?)?(?:(?P<first>\d+)(?:-(?P<last>\d+))?)?", re.ASCII)
+_ITEM = re.compile(
+    r"(?:(?P<kind>[A-Za-z]\w*)(?::(?=\d))?)?(?:(?P<first>\d+)(?:-(?P<last>\d+))?)?", re.ASCII
+)
 _MOST = 1024
 
 
 def device_names(given: str | int | Sequence[str | int]) -> tuple[str, ...]:
-    """The devices of a list, each by its whole name. InputError for what is no list, or names one twice.
+    """The devices of a list, each by its whole name. InputError for what is no list, or names one
+    twice.
 
     >>> device_names("cuda:0,1"), device_names("0-2"), device_names([1, "cpu"])
     (('cuda:0', 'cuda:1'), ('cuda:0', 'cuda:1', 'cuda:2'), ('cuda:1', 'cpu'))
@@ -28,14 +31,19 @@ def device_names(given: str | int | Sequence[str | int]) -> tuple[str, ...]:
         if found is None or not item:
             if len(items) == 1 and isinstance(given, str):
                 return (item,)  # one name, which torch knows or not
-            raise InputError(f"{_shown(given)} is no list of devices.", fix="Write cpu, cuda:1, or cuda:0,1.")
+            raise InputError(
+                f"{_shown(given)} is no list of devices.", fix="Write cpu, cuda:1, or cuda:0,1."
+            )
         numbers = _numbers(found["first"], found["last"], given)
         # A number alone is one more of the kind before it: cuda:0,1.
         kind = found["kind"] or kind or "cuda"
         names += [f"{kind}:{number}" for number in numbers] if found["first"] else [kind]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise InputError(f"{_shown(given)} names {twice} twice.", fix="A run has its device to itself: name each once.")
+        raise InputError(
+            f"{_shown(given)} names {twice} twice.",
+            fix="A run has its device to itself: name each once.",
+        )
     return tuple(names)
 
 
@@ -43,7 +51,9 @@ def _numbers(first: str | None, last: str | None, given: object) -> range:
     low = int(first or 0)
     high = int(last) if last is not None else low
     if high < low or high - low >= _MOST:
-        raise InputError(f"{_shown(given)} is no list of devices.", fix="A range goes upwards, as in 0-3.")
+        raise InputError(
+            f"{_shown(given)} is no list of devices.", fix="A range goes upwards, as in 0-3."
+        )
     return range(low, high + 1)
 
 

@@ -1,4 +1,5 @@
-"""Where a value came from, what is wrong with it, and how that is shown: the compiler-like half of assay."""
+"""Where a value came from, what is wrong with it, and how that is shown: the compiler-like half of
+assay."""
 
 from __future__ import annotations
 
@@ -16,8 +17,9 @@ Severity = Literal["error", "warning", "note"]
 class Origin:
     """A place in a source. Lines and columns count from 1, columns in code points; 0 means unknown.
 
-    `source` is the path as the user gave it, or a name in angle brackets ("<cli>"). `text` holds the source itself
-    when it is no file. `end_column` is exclusive. `replaced` is the origin of the value that this one overrode.
+    `source` is the path as the user gave it, or a name in angle brackets ("<cli>"). `text` holds
+    the source itself when it is no file. `end_column` is exclusive. `replaced` is the origin of the
+    value that this one overrode.
     """
 
     source: str
@@ -47,7 +49,8 @@ class Origin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """One thing that is wrong in what the user asked for. `kind` is stable and kebab-case; `key` the dotted path."""
+    """One thing that is wrong in what the user asked for. `kind` is stable and kebab-case; `key`
+    the dotted path."""
 
     kind: str
     message: str
@@ -71,8 +74,11 @@ _MAX_SOURCE_BYTES = 1 << 26
 _MAX_TEXT = 2_000  # characters of a message
 
 
-def render(problems: Sequence[Problem], *, color: bool, width: int = 80, limit: int = MAX_SHOWN) -> str:
-    """The first problems as text, each with the line it is in and a caret under the part that is wrong.
+def render(
+    problems: Sequence[Problem], *, color: bool, width: int = 80, limit: int = MAX_SHOWN
+) -> str:
+    """The first problems as text, each with the line it is in and a caret under the part that is
+    wrong.
 
     Of more than `limit` the errors come first, and the rest is counted.
     """
@@ -87,7 +93,8 @@ def render(problems: Sequence[Problem], *, color: bool, width: int = 80, limit: 
 
 
 def at_most(problems: Iterable[Problem], limit: int = MAX_FOUND) -> Iterator[Problem]:
-    """Yield the first problems, and after `limit` of them one that says so: what comes then is not looked for."""
+    """Yield the first problems, and after `limit` of them one that says so: what comes then is not
+    looked for."""
     for count, problem in enumerate(problems):
         if count == limit:
             message = f"more than {limit:,} mistakes: what comes after this one was not looked at"
@@ -130,7 +137,9 @@ def _lines(problem: Problem, sources: dict[str, list[str]], color: bool, width: 
     def paint(codes: str, text: str) -> str:
         return style(text, codes) if color else text
 
-    head = _wrapped(f"{problem.severity}: {_cut(problem.message)}", width, indent=len(problem.severity) + 2)
+    head = _wrapped(
+        f"{problem.severity}: {_cut(problem.message)}", width, indent=len(problem.severity) + 2
+    )
     label = f"[{problem.kind}]"
     room = width - cell_count(head[-1]) - len(label)
     if room < 2:
@@ -166,7 +175,8 @@ def _cut(text: str) -> str:
 
 
 def _wrapped(text: str, width: int, *, indent: int) -> list[str]:
-    """`text` in lines of that many columns; a word that is longer stays whole, so that a path can be copied."""
+    """`text` in lines of that many columns; a word that is longer stays whole, so that a path can
+    be copied."""
     import textwrap  # only where something is wrong
 
     lines = textwrap.wrap(
@@ -190,7 +200,9 @@ def _excerpt(origin: Origin, sources: dict[str, list[str]]) -> str | None:
         lines = sources[origin.source]
     else:
         try:
-            lines = _split(read_start(origin.source, _MAX_SOURCE_BYTES, follow=True).decode("utf-8-sig"))
+            lines = _split(
+                read_start(origin.source, _MAX_SOURCE_BYTES, follow=True).decode("utf-8-sig")
+            )
         except (OSError, ValueError):
             lines = []
         sources[origin.source] = lines
@@ -203,7 +215,8 @@ def _split(text: str) -> list[str]:
 
 
 def _window(line: str, origin: Origin, width: int) -> tuple[str, int, int]:
-    """The part of a long line around the marked columns: text, start and length of the mark in terminal cells."""
+    """The part of a long line around the marked columns: text, start and length of the mark in
+    terminal cells."""
     first = origin.column - 1
     same_line = origin.end_line in (0, origin.line)
     last = origin.end_column - 1 if same_line and origin.end_column else len(line)
@@ -215,7 +228,8 @@ def _window(line: str, origin: Origin, width: int) -> tuple[str, int, int]:
     cells = [cell_count(c) for c in shown]
     low, high = 0, len(line)
     if sum(cells) > width > 20:
-        # A third of the width before the mark, the rest behind it; at the end of the line, all the width before it.
+        # A third of the width before the mark, the rest behind it; at the end of the line, all the
+        # width before it.
         low = high = min(first, len(line))
         low = _back(cells, low, width // 3)
         while high < len(line) and sum(cells[low : high + 1]) <= width:
@@ -224,7 +238,9 @@ def _window(line: str, origin: Origin, width: int) -> tuple[str, int, int]:
     start = sum(cells[low:first])
     length = max(1, sum(cells[first : min(last, high)]))
     if width > 20:
-        start = min(start, width - length)  # a mark of no width, behind a line that is full, is at its last cell
+        start = min(
+            start, width - length
+        )  # a mark of no width, behind a line that is full, is at its last cell
     return "".join(shown[low:high]), start, length
 
 

@@ -1,7 +1,8 @@
-"""An open folder: what is named in it is opened, made, moved and deleted relative to it, and no link is followed.
+"""An open folder: what is named in it is opened, made, moved and deleted relative to it, and no
+link is followed.
 
-Between the moment a path is looked at and the moment it is used, a folder in it may be swapped for a link to another
-place. A name relative to an open folder cannot lead anywhere else.
+Between the moment a path is looked at and the moment it is used, a folder in it may be swapped for
+a link to another place. A name relative to an open folder cannot lead anywhere else.
 """
 
 from __future__ import annotations
@@ -55,7 +56,10 @@ class Directory:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()
 
@@ -66,35 +70,48 @@ class Directory:
         return stat.S_IMODE(status.st_mode)
 
     def folder(self, name: str, *, create: bool = False) -> Directory:
-        """Open a folder in this one; with `create` it is made where there is none, as open as this one."""
+        """Open a folder in this one; with `create` it is made where there is none, as open as this
+        one."""
         if create:
             with contextlib.suppress(FileExistsError):
                 os.mkdir(self._at(name), self.mode & 0o777, dir_fd=self._descriptor)
         return _opened(self._at(name), self.path / name, self._descriptor)
 
     def open(self, name: str, flags: int = os.O_RDONLY) -> int:
-        """Open a regular file and return its descriptor; one that is made is as open as the folder."""
+        """Open a regular file and return its descriptor; one that is made is as open as the
+        folder."""
         mode = file_mode(self.mode) if flags & os.O_CREAT else 0
         return open_regular(self._at(name), flags, mode, dir_fd=self._descriptor)
 
     def create(self, name: str, mode: int) -> int:
-        """Make a file that must not be there, with these permissions, and return its descriptor for writing."""
-        return open_regular(self._at(name), os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode, dir_fd=self._descriptor)
+        """Make a file that must not be there, with these permissions, and return its descriptor for
+        writing."""
+        return open_regular(
+            self._at(name), os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode, dir_fd=self._descriptor
+        )
 
     def read(self, name: str, limit: int) -> bytes:
         """Read a regular file of at most `limit` bytes."""
         return read_bytes(self._at(name), limit, dir_fd=self._descriptor)
 
     def write(self, name: str, data: bytes, *, durable: bool = True) -> None:
-        """Replace a file atomically: readers see the old one or the new one. `durable` also survives power loss."""
+        """Replace a file atomically: readers see the old one or the new one. `durable` also
+        survives power loss."""
         temporary = f".{name}.{os.urandom(6).hex()}.tmp"
         try:
-            with os.fdopen(self.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
+            with os.fdopen(
+                self.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb"
+            ) as file:
                 file.write(data)
                 file.flush()
                 if durable:
                     os.fsync(file.fileno())
-            os.replace(self._at(temporary), self._at(name), src_dir_fd=self._descriptor, dst_dir_fd=self._descriptor)
+            os.replace(
+                self._at(temporary),
+                self._at(name),
+                src_dir_fd=self._descriptor,
+                dst_dir_fd=self._descriptor,
+            )
         except OSError:
             with contextlib.suppress(OSError):
                 os.unlink(self._at(temporary), dir_fd=self._descriptor)
@@ -111,7 +128,8 @@ class Directory:
             os.close(descriptor)
 
     def status(self, name: str) -> os.stat_result:
-        """Return what the system says of an entry, of a link itself. FileNotFoundError where there is none."""
+        """Return what the system says of an entry, of a link itself. FileNotFoundError where there
+        is none."""
         return os.stat(self._at(name), dir_fd=self._descriptor, follow_symlinks=False)
 
     def entries(self) -> Iterator[os.DirEntry[str]]:
@@ -129,14 +147,18 @@ class Directory:
             os.close(descriptor)
 
     def files(self) -> Iterator[tuple[str, os.stat_result]]:
-        """Yield the path, with `/`, and the status of each regular file below the folder, in order. Links are left out.
+        """Yield the path, with `/`, and the status of each regular file below the folder, in order.
+        Links are left out.
 
         What cannot be looked at, and what lies deeper than a path can say, is left out too.
         """
         todo = [""]
         while todo:
             below = todo.pop()
-            with contextlib.suppress(OSError), _opened(below or ".", self.path / below, self._descriptor) as folder:
+            with (
+                contextlib.suppress(OSError),
+                _opened(below or ".", self.path / below, self._descriptor) as folder,
+            ):
                 inner = []
                 for entry in sorted(folder.entries(), key=lambda entry: entry.name):
                     path = f"{below}/{entry.name}" if below else entry.name
@@ -148,11 +170,15 @@ class Directory:
                 todo += reversed(inner)
 
     def move(self, name: str, to: Directory, new: str) -> None:
-        """Move an entry to another open folder on the same disk; a link itself, not what it leads to."""
-        os.rename(self._at(name), to._at(new), src_dir_fd=self._descriptor, dst_dir_fd=to._descriptor)
+        """Move an entry to another open folder on the same disk; a link itself, not what it leads
+        to."""
+        os.rename(
+            self._at(name), to._at(new), src_dir_fd=self._descriptor, dst_dir_fd=to._descriptor
+        )
 
     def remove(self, name: str) -> None:
-        """Delete an entry, a folder with all that is in it. A link goes, and what it leads to stays.
+        """Delete an entry, a folder with all that is in it. A link goes, and what it leads to
+        stays.
 
         Folders of any depth: each one is moved up before it is emptied.
         """
@@ -172,14 +198,16 @@ class Directory:
             os.rmdir(self._at(each), dir_fd=self._descriptor)
 
     def _at(self, name: str) -> str:
-        """A name for the system: by itself where the folder is held open, else with the folder's path."""
+        """A name for the system: by itself where the folder is held open, else with the folder's
+        path."""
         if name in ("", ".", "..") or "/" in name or os.sep in name or "\0" in name:
             raise ValueError(f"{name!r} is no name of an entry")
         return name if self._descriptor is not None else os.path.join(self.path, name)
 
 
 def open_directory(path: Path | str, *, follow: bool = False) -> Directory:
-    """Open a folder. OSError when it is none; a link to one counts only with `follow`, for paths of the user's own."""
+    """Open a folder. OSError when it is none; a link to one counts only with `follow`, for paths of
+    the user's own."""
     return _opened(os.fspath(path), Path(path), None, follow=follow)
 
 
@@ -232,11 +260,16 @@ def _opened(name: str, path: Path, dir_fd: int | None, *, follow: bool = False) 
             raise LinkedFolderError(NotADirectoryError(errno.ENOTDIR, ""), kind or "a file", path)
         return Directory(path, None)
     try:
-        return Directory(path, os.open(name, _FOLDER_FLAGS | (0 if follow else _NOFOLLOW), dir_fd=dir_fd))
+        return Directory(
+            path, os.open(name, _FOLDER_FLAGS | (0 if follow else _NOFOLLOW), dir_fd=dir_fd)
+        )
     except OSError as error:
         kind = "a folder"
         with contextlib.suppress(OSError):
-            kind = kind_of_mode(os.stat(name, dir_fd=dir_fd, follow_symlinks=follow).st_mode) or "a file"
+            kind = (
+                kind_of_mode(os.stat(name, dir_fd=dir_fd, follow_symlinks=follow).st_mode)
+                or "a file"
+            )
         if kind != "a folder":
             raise LinkedFolderError(error, kind, path) from None
         raise

@@ -18,7 +18,8 @@ _LISTED = 10
 class AssayError(Exception):
     """Base of every error raised on purpose.
 
-    `what` is one sentence in the user's words, `where` the place they would look at, `fix` what to do next.
+    `what` is one sentence in the user's words, `where` the place they would look at, `fix` what to
+    do next.
     """
 
     exit_code: ClassVar[int] = 1
@@ -48,7 +49,8 @@ class ConfigError(InputError):
 
 
 class ArgumentError(InputError):
-    """Something inside an argument is wrong: `inside` is its path from the argument on, as in ("rules", 0, "match").
+    """Something inside an argument is wrong: `inside` is its path from the argument on, as in
+    ("rules", 0, "match").
 
     Raised by what a config calls, it is told at the place in the config.
     """
@@ -63,7 +65,9 @@ class MissingExtraError(InputError):
     """A feature needs an optional dependency that is not installed."""
 
     def __init__(self, feature: str, *, extra: str) -> None:
-        super().__init__(f"{feature} needs the extra `{extra}`.", fix=f"pip install 'assay[{extra}]'")
+        super().__init__(
+            f"{feature} needs the extra `{extra}`.", fix=f"pip install 'assay[{extra}]'"
+        )
         self.extra = extra
 
 
@@ -97,7 +101,8 @@ _comparisons_left: ContextVar[list[int] | None] = ContextVar("comparisons_left",
 def few_suggestions(comparisons: int = 20_000) -> Iterator[None]:
     """Let all within compare that many pairs of words at most, and suggest nothing further then.
 
-    Of ten thousand mistakes nobody reads the last ones, but each would be compared with all that there is.
+    Of ten thousand mistakes nobody reads the last ones, but each would be compared with all that
+    there is.
     """
     if _comparisons_left.get() is not None:  # around this there is a bound already
         yield
@@ -110,7 +115,8 @@ def few_suggestions(comparisons: int = 20_000) -> Iterator[None]:
 
 
 def can_suggest(comparisons: int = 0) -> bool:
-    """Count comparisons towards the bound of `few_suggestions` around this; return whether any were left before."""
+    """Count comparisons towards the bound of `few_suggestions` around this; return whether any were
+    left before."""
     left = _comparisons_left.get()
     if left is None:
         return True
@@ -120,7 +126,8 @@ def can_suggest(comparisons: int = 0) -> bool:
 
 
 def nearest(word: str, choices: Iterable[str], n: int = 1, *, cutoff: float = 0.6) -> list[str]:
-    """The up to `n` choices a person who typed `word` most likely meant, best first; `cutoff` 1 is the same word.
+    """The up to `n` choices a person who typed `word` most likely meant, best first; `cutoff` 1 is
+    the same word.
 
     >>> nearest("trian", ["train", "tag", "data"])
     ['train']
@@ -133,7 +140,10 @@ def nearest(word: str, choices: Iterable[str], n: int = 1, *, cutoff: float = 0.
     can_suggest(len(by_lower))
     import difflib  # only where something is wrong
 
-    return [by_lower[near] for near in difflib.get_close_matches(word.lower(), by_lower, n=n, cutoff=cutoff)]
+    return [
+        by_lower[near]
+        for near in difflib.get_close_matches(word.lower(), by_lower, n=n, cutoff=cutoff)
+    ]
 
 
 def did_you_mean(word: str, choices: Iterable[str], n: int = 1, *, cutoff: float = 0.6) -> str:
@@ -148,13 +158,16 @@ def did_you_mean(word: str, choices: Iterable[str], n: int = 1, *, cutoff: float
 
 
 def choose(word: str, choices: Iterable[str], there: str = "there are", *, n: int = 1) -> str:
-    """Return the fix for a `word` that is none of `choices`: the nearest ones, else the first ten; "" without any.
+    """Return the fix for a `word` that is none of `choices`: the nearest ones, else the first ten;
+    "" without any.
 
     >>> choose("trian", ["train", "valid"]), choose("x", ["train", "valid"], "it has"), choose("x", [])
     ('did you mean `train`?', 'it has train, valid', '')
     """
     known = list(dict.fromkeys(choices))
-    listed = f"{there} {', '.join(known[:_LISTED])}{', ...' if known[_LISTED:] else ''}" if known else ""
+    listed = (
+        f"{there} {', '.join(known[:_LISTED])}{', ...' if known[_LISTED:] else ''}" if known else ""
+    )
     return did_you_mean(word, known, n) or listed
 
 

@@ -16,7 +16,8 @@ The loop, as pseudo-code; a test compares it with a real run:
         epoch_end
     run_end
 
-    exception                                        # in place of what was left, when something was raised
+    exception                                        # in place of what was left, when something was
+    raised
 
 Handlers may evaluate and save; while they do, these happen inside the event that they listen to:
 
@@ -31,10 +32,11 @@ Handlers may evaluate and save; while they do, these happen inside the event tha
     write
     checkpoint_end
 
-`step_*` count optimizer steps, `epoch_*` epochs and `backward_*` micro-batches, and go on counting when a run is
-resumed; the others count how often they happened since it was started or resumed. All count what is completed, from 0
-(so the first `step_end` has count 1, the first `step_begin` count 0). An epoch that is cut short has no `epoch_end`; a
-run that goes on within an epoch has its `epoch_begin` again.
+`step_*` count optimizer steps, `epoch_*` epochs and `backward_*` micro-batches, and go on counting
+when a run is resumed; the others count how often they happened since it was started or resumed. All
+count what is completed, from 0 (so the first `step_end` has count 1, the first `step_begin` count
+0). An epoch that is cut short has no `epoch_end`; a run that goes on within an epoch has its
+`epoch_begin` again.
 """
 
 from __future__ import annotations
@@ -46,7 +48,8 @@ from typing import Any, Protocol
 
 
 class Event(StrEnum):
-    """A moment of a run. The value is the name used in configs, in `engine.on(...)` and by `assay events`."""
+    """A moment of a run. The value is the name used in configs, in `engine.on(...)` and by `assay
+    events`."""
 
     RUN_BEGIN = "run_begin"
     RUN_END = "run_end"
@@ -70,7 +73,8 @@ NEVER = 1 << 62
 
 
 class When(Protocol):
-    """At which counts of its event a handler fires; a value, so that it can be compared and shown."""
+    """At which counts of its event a handler fires; a value, so that it can be compared and
+    shown."""
 
     def next(self, count: int) -> int:
         """The first count >= `count` at which it fires; NEVER when there is none."""
@@ -92,7 +96,11 @@ class Every:
         1
         """
         if self.start:
-            return self.start if count <= self.start else self.start + -(-(count - self.start) // self.n) * self.n
+            return (
+                self.start
+                if count <= self.start
+                else self.start + -(-(count - self.start) // self.n) * self.n
+            )
         return max(-(-count // self.n) * self.n, self.n)
 
     def __str__(self) -> str:
@@ -132,10 +140,11 @@ ALWAYS = Always()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handler:
-    """Something to call at an event. Of two at one moment the lower `priority` goes first, then the earlier added.
+    """Something to call at an event. Of two at one moment the lower `priority` goes first, then the
+    earlier added.
 
-    `fn` may ask for what it needs by naming parameters (state, engine, model, ...); they are filled in once, when the
-    handler is added, not each time.
+    `fn` may ask for what it needs by naming parameters (state, engine, model, ...); they are filled
+    in once, when the handler is added, not each time.
     """
 
     event: Event
@@ -148,4 +157,6 @@ class Handler:
         if not self.name:
             owner = getattr(self.fn, "__self__", None)
             name = getattr(self.fn, "__name__", type(self.fn).__name__)
-            object.__setattr__(self, "name", f"{type(owner).__name__}.{name}" if owner is not None else name)
+            object.__setattr__(
+                self, "name", f"{type(owner).__name__}.{name}" if owner is not None else name
+            )

@@ -1,7 +1,8 @@
 """Facts: what happened in a run, and what people said about it afterwards.
 
-`events.jsonl` holds one RunFact a line, written by the training process alone; `edits.jsonl` one Edit a line, appended
-by anyone. Each line is a JSON object with `fact` (the kind), `v` (its version) and `at_ns` (unix time).
+`events.jsonl` holds one RunFact a line, written by the training process alone; `edits.jsonl` one
+Edit a line, appended by anyone. Each line is a JSON object with `fact` (the kind), `v` (its
+version) and `at_ns` (unix time).
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ EndStatus = Literal["finished", "failed", "stopped"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Started:
-    """An attempt begins: the first launch of a run (attempt 1) or a resume. `step` is where it goes on."""
+    """An attempt begins: the first launch of a run (attempt 1) or a resume. `step` is where it goes
+    on."""
 
     attempt: int
     step: int = 0
@@ -44,7 +46,8 @@ class Evaluated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saved:
-    """A checkpoint is complete on disk. `best` tells that it is the best so far by the run's own criterion."""
+    """A checkpoint is complete on disk. `best` tells that it is the best so far by the run's own
+    criterion."""
 
     name: str
     kind: Literal["checkpoint", "keypoint", "best", "model"]
@@ -64,7 +67,8 @@ class Warned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changed:
-    """The training was changed while it went on: `what` was `before` up to `step` and is `after` from there on."""
+    """The training was changed while it went on: `what` was `before` up to `step` and is `after`
+    from there on."""
 
     what: str
     step: int
@@ -74,7 +78,8 @@ class Changed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """The attempt is over. `reason` is one line; `traceback` the user's part of the stack when it failed."""
+    """The attempt is over. `reason` is one line; `traceback` the user's part of the stack when it
+    failed."""
 
     status: EndStatus
     step: int
@@ -96,7 +101,8 @@ _NAMES = {kind: name for name, kind in RUN_FACTS.items()}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edit:
-    """A change made after the fact: `what` was set to `new`, by whom. The original is never overwritten.
+    """A change made after the fact: `what` was set to `new`, by whom. The original is never
+    overwritten.
 
     `what` is "note", "label", "tag", "link", "value" or "verdict"; `key` says which one of several.
     """
@@ -136,7 +142,8 @@ def edit_line(edit: Edit) -> str:
 
 
 def read_events(path: Path) -> Iterator[Timed]:
-    """The facts of `events.jsonl` in order. Lines that are torn, damaged or of an unknown kind are passed over."""
+    """The facts of `events.jsonl` in order. Lines that are torn, damaged or of an unknown kind are
+    passed over."""
     for data in read_lines(path).objects:
         kind = RUN_FACTS.get(str(data.get("fact")))
         if kind is None:
@@ -157,7 +164,8 @@ def read_edits(path: Path) -> Iterator[Edit]:
 
 
 def read_lines(path: Path) -> Lines:
-    """The JSON objects of a JSONL file, one a line. A file that is not there is empty. OSError when it is no file."""
+    """The JSON objects of a JSONL file, one a line. A file that is not there is empty. OSError when
+    it is no file."""
     lines = Lines()
     unreadable = 0
     try:

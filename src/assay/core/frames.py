@@ -1,7 +1,7 @@
 """Checksummed frames: the grammar that metrics and traces share on disk.
 
-Little-endian throughout. A file is eight bytes of head (`93 41 53 53 41 59`, a kind byte, a version byte) and then
-frames. A frame is a whole number of 8-byte words:
+Little-endian throughout. A file is eight bytes of head (`93 41 53 53 41 59`, a kind byte, a version
+byte) and then frames. A frame is a whole number of 8-byte words:
 
     offset  size  field
          0     4  crc32 of everything after this field, to the end of the frame
@@ -11,14 +11,14 @@ frames. A frame is a whole number of 8-byte words:
         12     4  b
         16     -  payload, (words - 2) * 8 bytes
 
-Frames lie in extents. An extent begins with an EXTENT frame, written twice: a = sequence, b = attempt, payload i64
-unix ns of tick 0, i64 file offset at which the extent ends, kind byte, version byte, six zeros. No frame crosses an
-extent's end. A word of zero where a frame should begin means that the rest of the extent was not written yet. An end
-of 0 means that the extent was written without preallocation and reaches to the next EXTENT frame or the end of the
-file.
+Frames lie in extents. An extent begins with an EXTENT frame, written twice: a = sequence, b =
+attempt, payload i64 unix ns of tick 0, i64 file offset at which the extent ends, kind byte, version
+byte, six zeros. No frame crosses an extent's end. A word of zero where a frame should begin means
+that the rest of the extent was not written yet. An end of 0 means that the extent was written
+without preallocation and reaches to the next EXTENT frame or the end of the file.
 
-A frame whose checksum or length is wrong is damaged, or was torn by a crash: it alone is lost. The next intact frame
-is found by trying each word that follows.
+A frame whose checksum or length is wrong is damaged, or was torn by a crash: it alone is lost. The
+next intact frame is found by trying each word that follows.
 """
 
 from __future__ import annotations
@@ -50,8 +50,10 @@ EXTENT_HEAD_BYTES = 2 * _EXTENT_BYTES
 _EXTENT_MARK = re.compile(re.escape(struct.pack("<HH", _EXTENT_BYTES // 8, EXTENT)))
 _WRITTEN = re.compile(rb"[^\0]")
 
-# A search for the next intact frame looks at every word, and takes the checksum of what may be a frame there. The
-# work stays in proportion to the file, though the file be made to be slow; beyond it whole extents are passed over.
+# A search for the next intact frame looks at every word, and takes the checksum of what may be a
+# frame there. The
+# work stays in proportion to the file, though the file be made to be slow; beyond it whole extents
+# are passed over.
 _SEARCH_BUDGET = 1 << 28
 _SEARCH_BUDGET_PER_BYTE = 32
 _WORD_COST = 128  # what looking at a word costs, in bytes of checksum
@@ -62,7 +64,8 @@ IsFrame = Callable[[int, int], bool]
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """Kind and version of a file. Both stand in its first bytes and, with a checksum, in the head of each extent."""
+    """Kind and version of a file. Both stand in its first bytes and, with a checksum, in the head
+    of each extent."""
 
     kind: bytes
     version: int
@@ -70,7 +73,8 @@ class Form:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One intact frame. `offset` is where it begins in the file; `base_ns` the unix time of tick 0 of its extent."""
+    """One intact frame. `offset` is where it begins in the file; `base_ns` the unix time of tick 0
+    of its extent."""
 
     offset: int
     tag: int
@@ -87,7 +91,8 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class FrameGroup:
-    """Intact frames of one tag and one length, each right behind the other. `data` is all of them, heads included."""
+    """Intact frames of one tag and one length, each right behind the other. `data` is all of them,
+    heads included."""
 
     offset: int
     tag: int
@@ -104,7 +109,8 @@ class FrameGroup:
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """From `offset` to `end` nothing can be read: `torn` at the end of what a killed writer left, else damaged."""
+    """From `offset` to `end` nothing can be read: `torn` at the end of what a killed writer left,
+    else damaged."""
 
     offset: int
     end: int
@@ -113,7 +119,8 @@ class Damage:
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """The head of an extent: who began it, when, and where it ends (file offset; 0 = not preallocated)."""
+    """The head of an extent: who began it, when, and where it ends (file offset; 0 = not
+    preallocated)."""
 
     offset: int
     sequence: int
@@ -128,9 +135,11 @@ def file_head(form: Form) -> bytes:
 
 
 def check_file_head(data: bytes | memoryview, form: Form, *, where: str) -> Damage | None:
-    """Raise RecordError unless `data` begins like a file of this form; return the damage to its first bytes, if any.
+    """Raise RecordError unless `data` begins like a file of this form; return the damage to its
+    first bytes, if any.
 
-    Damaged first bytes are passed over where the head of the first extent, which has a checksum, says the same.
+    Damaged first bytes are passed over where the head of the first extent, which has a checksum,
+    says the same.
     """
     head = bytes(data[:FILE_HEAD_BYTES])
     if head == file_head(form):
@@ -138,13 +147,18 @@ def check_file_head(data: bytes | memoryview, form: Form, *, where: str) -> Dama
     if _form_of_first_extent(memoryview(data)) == form:
         return Damage(0, FILE_HEAD_BYTES, torn=False)
     if len(head) < FILE_HEAD_BYTES or head[:7] != MAGIC + form.kind:
-        raise RecordError("This is not a file of that kind: its first bytes are others.", where=where)
+        raise RecordError(
+            "This is not a file of that kind: its first bytes are others.", where=where
+        )
     fix = "Read it with the assay that wrote it, or a newer one."
-    raise RecordError(f"The file has format {head[7]}; this assay knows {form.version}.", where=where, fix=fix)
+    raise RecordError(
+        f"The file has format {head[7]}; this assay knows {form.version}.", where=where, fix=fix
+    )
 
 
 def pack(tag: int, a: int, b: int, payload: bytes = b"") -> bytes:
-    """Return one frame, its payload padded with zeros to whole words. ValueError when it is too long for one frame."""
+    """Return one frame, its payload padded with zeros to whole words. ValueError when it is too
+    long for one frame."""
     if len(payload) > MAX_PAYLOAD_BYTES:
         raise ValueError(f"payload of {len(payload)} bytes; a frame holds {MAX_PAYLOAD_BYTES}")
     padded = payload + b"\0" * (-len(payload) % 8)
@@ -153,15 +167,20 @@ def pack(tag: int, a: int, b: int, payload: bytes = b"") -> bytes:
 
 
 def pack_extent(form: Form, *, sequence: int, attempt: int, base_ns: int, end: int) -> bytes:
-    """Return the head of an extent: its frame twice, so that damage to one costs neither clock nor length."""
+    """Return the head of an extent: its frame twice, so that damage to one costs neither clock nor
+    length."""
     payload = _EXTENT_PAYLOAD.pack(base_ns, end, form.kind[0], form.version)
     return 2 * pack(EXTENT, sequence, attempt, payload)
 
 
 def scan(
-    data: bytes | memoryview, *, start: int = FILE_HEAD_BYTES, is_frame: IsFrame = lambda tag, words: True
+    data: bytes | memoryview,
+    *,
+    start: int = FILE_HEAD_BYTES,
+    is_frame: IsFrame = lambda tag, words: True,
 ) -> Iterator[Frame | Extent | Damage]:
-    """Yield every intact frame from file offset `start` on, in file order, with extents' heads and what is damaged.
+    """Yield every intact frame from file offset `start` on, in file order, with extents' heads and
+    what is damaged.
 
     `start` must be the offset of an extent's head (the first is right behind the file's head).
     """
@@ -179,9 +198,11 @@ def frame_groups(
     extent: Extent | None = None,
     is_frame: IsFrame = lambda tag, words: True,
 ) -> Iterator[FrameGroup | Extent | Damage]:
-    """The same as `scan`, with like frames together: a file is mostly that, and is so read several times as fast.
+    """The same as `scan`, with like frames together: a file is mostly that, and is so read several
+    times as fast.
 
-    To read on in a file that has grown, `start` is the offset of a frame, and `extent` the one that it lies in.
+    To read on in a file that has grown, `start` is the offset of a frame, and `extent` the one that
+    it lies in.
     """
     view = memoryview(data)
     size = len(view)
@@ -201,7 +222,9 @@ def frame_groups(
             yield FrameGroup(offset, frame.tag, size_bytes, view[offset:end], extent.base_ns)
             offset = end
         elif len(frame.payload) != _EXTENT_PAYLOAD.size:
-            yield Damage(offset, frame.end, torn=False)  # the checksum is right, so the writer was wrong
+            yield Damage(
+                offset, frame.end, torn=False
+            )  # the checksum is right, so the writer was wrong
             offset = frame.end
         else:
             base_ns, end, *_ = _EXTENT_PAYLOAD.unpack(frame.payload)
@@ -213,19 +236,25 @@ def frame_groups(
 
 
 class _Search:
-    """The search for the next intact frame behind one that is damaged, within a budget of work for the whole file."""
+    """The search for the next intact frame behind one that is damaged, within a budget of work for
+    the whole file."""
 
     def __init__(self, view: memoryview, is_frame: IsFrame) -> None:
         self._view = view
         self._is_frame = is_frame
         self._budget = _SEARCH_BUDGET + _SEARCH_BUDGET_PER_BYTE * len(view)
         self._next_extent = (0, 0)  # of the two the second is the first extent behind the first
-        self._written = (-1, 0)  # up to the first of the two, nothing but zeros lies behind the second
+        self._written = (
+            -1,
+            0,
+        )  # up to the first of the two, nothing but zeros lies behind the second
 
     def after(self, offset: int, limit: int) -> tuple[int, int]:
-        """Return where the damage at `offset` ends, and where to read on: an intact frame, or the end of the extent.
+        """Return where the damage at `offset` ends, and where to read on: an intact frame, or the
+        end of the extent.
 
-        Where the rest of the extent was never written nothing is damaged: the damage ends where it begins.
+        Where the rest of the extent was never written nothing is damaged: the damage ends where it
+        begins.
         """
         if limit >= len(self._view):
             limit = self._extent_behind(offset)
@@ -235,10 +264,13 @@ class _Search:
         first = _WRITTEN.search(self._view, offset, end)
         skipped = (first.start() - offset) // 8 * 8 if first is not None else 0
         found = self._intact(offset + max(8, skipped), end, limit)
-        return (found, found) if found is not None else (min(limit, end + -(end - offset) % 8), limit)
+        return (
+            (found, found) if found is not None else (min(limit, end + -(end - offset) % 8), limit)
+        )
 
     def _intact(self, begun: int, end: int, limit: int) -> int | None:
-        """Return the offset of the first intact frame that begins in front of `end`, None where none is found.
+        """Return the offset of the first intact frame that begins in front of `end`, None where
+        none is found.
 
         The first one counts: a length that is damaged must not lead past frames that are not.
         """
@@ -250,7 +282,11 @@ class _Search:
             if at >= end or self._budget < 0:
                 break
             self._budget -= _WORD_COST
-            if words < 2 or words > words_left - index or not (tag == EXTENT or is_frame(tag, words)):
+            if (
+                words < 2
+                or words > words_left - index
+                or not (tag == EXTENT or is_frame(tag, words))
+            ):
                 continue
             self._budget -= 8 * words
             if crc32(view[at + 4 : at + 8 * words]) == crc:
@@ -289,7 +325,8 @@ def _is_copy(head: Extent, extent: Extent) -> bool:
 
 
 def _form_of_first_extent(view: memoryview) -> Form | None:
-    """Return what the first intact head of an extent says that the file is, None when there is none."""
+    """Return what the first intact head of an extent says that the file is, None when there is
+    none."""
     frame = _frame_at(view, next_extent(view, 0), len(view), 0)
     if frame is None or len(frame.payload) != _EXTENT_PAYLOAD.size:
         return None
@@ -298,11 +335,14 @@ def _form_of_first_extent(view: memoryview) -> Form | None:
 
 
 def _end_of_group(view: memoryview, offset: int, size_bytes: int, limit: int) -> int:
-    """Return where the frames end that are intact and have the tag and the length of the one at `offset`."""
+    """Return where the frames end that are intact and have the tag and the length of the one at
+    `offset`."""
     mark = bytes(view[offset + 4 : offset + 8])
     offset += size_bytes
     most = max(0, limit - offset) // size_bytes
-    for crc, body in struct.iter_unpack(f"<I{size_bytes - 4}s", view[offset : offset + most * size_bytes]):
+    for crc, body in struct.iter_unpack(
+        f"<I{size_bytes - 4}s", view[offset : offset + most * size_bytes]
+    ):
         if not body.startswith(mark) or crc32(body) != crc:
             break
         offset += size_bytes

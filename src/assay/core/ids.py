@@ -13,7 +13,8 @@ _FOLDER = re.compile(rf"\d{{6}}-\d{{4}}-(?P<id>[{_ALPHABET}]{{{ID_LENGTH}}})(?:-
 
 
 def new_run_id() -> str:
-    """Eight random base32 characters (40 bits); starts with a letter so that it never reads as a number."""
+    """Eight random base32 characters (40 bits); starts with a letter so that it never reads as a
+    number."""
     return _id_of(os.urandom(ID_LENGTH))
 
 
@@ -62,7 +63,8 @@ def id_of_folder(name: str) -> str | None:
 
 
 def is_plain_name(name: str) -> bool:
-    """Whether a name may be that of a folder anywhere: letters, digits, `_`, `-`, `.`, and not hidden.
+    """Whether a name may be that of a folder anywhere: letters, digits, `_`, `-`, `.`, and not
+    hidden.
 
     >>> [is_plain_name(name) for name in ("save-1", "../up", ".git", "")]
     [True, False, False, False]

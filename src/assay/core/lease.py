@@ -1,7 +1,7 @@
 """`lease.json`: who may write a record, format 1. Whoever holds it is alive, or provably not.
 
-On the same host (same boot, same pid namespace) the process id together with the process's start time decides; beats
-are for everyone else, and silence over there is never called a crash.
+On the same host (same boot, same pid namespace) the process id together with the process's start
+time decides; beats are for everyone else, and silence over there is never called a crash.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ Liveness = Literal["alive", "dead", "unknown"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
-    """The holder: `place` names host, boot and pid namespace; `process_start` tells two processes of one pid apart."""
+    """The holder: `place` names host, boot and pid namespace; `process_start` tells two processes
+    of one pid apart."""
 
     format: int = FORMAT
     host: str
@@ -66,8 +67,9 @@ def mine(attempt: int) -> Lease:
 def acquire(folder: Path, attempt: int, *, take_over: bool = False) -> Lease:
     """Take the lease of a run folder for this process; LeaseError when somebody alive may hold it.
 
-    Of two processes that try at once exactly one succeeds: the file is created exclusively, and a dead one is first
-    moved aside, which only one of them can do. A living one that is taken over notices within `CHECK_S`.
+    Of two processes that try at once exactly one succeeds: the file is created exclusively, and a
+    dead one is first moved aside, which only one of them can do. A living one that is taken over
+    notices within `CHECK_S`.
     """
     path = folder / FILE_NAME
     lease = mine(attempt)
@@ -90,7 +92,8 @@ def beat(folder: Path, lease: Lease) -> Lease:
         # One that is there and cannot be read is nobody else's: that is tried again, not given up.
         if _is_of_another(text, lease):
             raise LeaseError(_TAKEN_OVER, where=str(folder))
-        # In its place and not in a new file: what takes over meanwhile moves this one away, and is not written over.
+        # In its place and not in a new file: what takes over meanwhile moves this one away, and is
+        # not written over.
         # Only digits change, so that a reader finds a whole lease at any moment.
         if len(before) == len(after):
             os.pwrite(descriptor, after, 0)
@@ -113,7 +116,8 @@ def release(folder: Path, lease: Lease) -> None:
 
 
 def read(folder: Path) -> Lease | None:
-    """The lease of a run folder, None when there is none. An unreadable one counts as none: beats rewrite it whole."""
+    """The lease of a run folder, None when there is none. An unreadable one counts as none: beats
+    rewrite it whole."""
     return _read(folder / FILE_NAME)
 
 
@@ -133,10 +137,11 @@ def written_ns(folder: Path) -> int:
 
 
 def liveness(lease: Lease, *, written_ns: int = 0, now_ns: int | None = None) -> Liveness:
-    """Say whether the holder lives. From another place: alive while it beats, afterwards unknown, never dead.
+    """Say whether the holder lives. From another place: alive while it beats, afterwards unknown,
+    never dead.
 
-    A beat in the future is that of a clock ahead of ours, or made up: then `written_ns` decides, the time at which the
-    disk says that the record was last written.
+    A beat in the future is that of a clock ahead of ours, or made up: then `written_ns` decides,
+    the time at which the disk says that the record was last written.
     """
     if lease.place == this_place():
         return "alive" if process_start(lease.pid) == lease.process_start != "" else "dead"
@@ -152,7 +157,8 @@ def this_place() -> str:
 
 
 def process_start(pid: int) -> str | None:
-    """When the process began, as text to compare; None when there is no such process (a zombie is none)."""
+    """When the process began, as text to compare; None when there is no such process (a zombie is
+    none)."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:
@@ -166,7 +172,9 @@ def _process_start_by_ps(pid: int) -> str | None:
         return None  # there is /proc, so the process is gone
     import subprocess  # only where there is no /proc
 
-    shown = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    shown = subprocess.run(
+        ["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False
+    )
     return shown.stdout.strip() or None
 
 
@@ -197,7 +205,9 @@ def _put(path: Path, lease: Lease) -> None:
         except OSError:  # a disk without links
             _write_new(path, text)
     except FileExistsError:
-        raise LeaseError("Another process has just taken this run.", where=str(path.parent)) from None
+        raise LeaseError(
+            "Another process has just taken this run.", where=str(path.parent)
+        ) from None
     finally:
         whole.unlink(missing_ok=True)
 
@@ -209,7 +219,8 @@ def _write_new(path: Path, text: bytes) -> None:
 
 @contextlib.contextmanager
 def _opened(folder: Path, flags: int) -> Iterator[int]:
-    """The lease's file, opened. One that is gone is looked for again: it may be moved aside for a moment."""
+    """The lease's file, opened. One that is gone is looked for again: it may be moved aside for a
+    moment."""
     for tries_left in (3, 2, 1, 0):
         try:
             descriptor = open_regular(folder / FILE_NAME, flags)
@@ -240,7 +251,8 @@ def _silent_s(path: Path) -> float:
 
 
 def _bury(path: Path, old: Lease | None) -> None:
-    """Remove the dead lease `old` (None: an unreadable one), and never a fresh one that took its place."""
+    """Remove the dead lease `old` (None: an unreadable one), and never a fresh one that took its
+    place."""
     grave = path.with_name(f".lease-{os.urandom(8).hex()}.dead")
     try:
         os.rename(path, grave)
@@ -264,9 +276,12 @@ def _refuse_if_alive(folder: Path, old: Lease, *, take_over: bool) -> None:
     who = f"process {old.pid} on {old.host}"
     if state == "alive":
         raise LeaseError(
-            f"This run is being written by {who}.", where=str(folder), fix="Stop it first, or use --take-over."
+            f"This run is being written by {who}.",
+            where=str(folder),
+            fix="Stop it first, or use --take-over.",
         )
-    # Silent for over a minute on another host: design says dead for the purpose of taking the lease.
+    # Silent for over a minute on another host: design says dead for the purpose of taking the
+    # lease.
 
 
 def describe(lease: Lease) -> str:

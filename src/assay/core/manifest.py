@@ -1,10 +1,13 @@
-"""`manifest.json`: what a checkpoint holds, format 1. It is written last; a folder without it is no checkpoint.
+"""`manifest.json`: what a checkpoint holds, format 1. It is written last; a folder without it is no
+checkpoint.
 
-A checkpoint is a folder `step-000000123` (`.tmp` at its end while it is being written). It is divided into **parts**
-(`model`, `optimizer`, `state`, ...) that can be read one by one. A part is a tree of plain data in `<part>.json`
-whose tensors lie in safetensors files and are named there; a sharded part has one such file per writing rank.
+A checkpoint is a folder `step-000000123` (`.tmp` at its end while it is being written). It is
+divided into **parts** (`model`, `optimizer`, `state`, ...) that can be read one by one. A part is a
+tree of plain data in `<part>.json` whose tensors lie in safetensors files and are named there; a
+sharded part has one such file per writing rank.
 
-`checkpoints` reads a folder of them, and `best.json` and `final.json` beside them, which name one of them each.
+`checkpoints` reads a folder of them, and `best.json` and `final.json` beside them, which name one
+of them each.
 """
 
 from __future__ import annotations
@@ -47,7 +50,8 @@ class File:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shard:
-    """A box of a tensor: where it lies in the whole (`offsets`, `shape`, one number a dim) and in which file."""
+    """A box of a tensor: where it lies in the whole (`offsets`, `shape`, one number a dim) and in
+    which file."""
 
     file: str
     key: str
@@ -75,7 +79,8 @@ class Axis:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """A part that can be read alone. `files`: its tensors' files. `sharded` lists tensors that lie in pieces."""
+    """A part that can be read alone. `files`: its tensors' files. `sharded` lists tensors that lie
+    in pieces."""
 
     name: str
     tree: str
@@ -87,9 +92,10 @@ class Part:
 class Manifest:
     """All about a checkpoint but its data.
 
-    `step` counts optimizer updates, `samples` the training samples seen. `digest` is over the whole state as decoded,
-    by tensor or, where one lies in pieces, by piece; it is compared after loading. `layout` says how many processes
-    wrote it along which axes; none for one. `info` is what a person wants to see in a list (metrics).
+    `step` counts optimizer updates, `samples` the training samples seen. `digest` is over the whole
+    state as decoded, by tensor or, where one lies in pieces, by piece; it is compared after
+    loading. `layout` says how many processes wrote it along which axes; none for one. `info` is
+    what a person wants to see in a list (metrics).
     """
 
     format: int = FORMAT
@@ -116,7 +122,8 @@ class Manifest:
         return size
 
     def digest_of(self, part: str) -> str:
-        """What the files of a part are, in one line: equal in two checkpoints when the part is, byte for byte."""
+        """What the files of a part are, in one line: equal in two checkpoints when the part is,
+        byte for byte."""
         found = self.part(part)
         sha256_by_name = {file.name: file.sha256 for file in self.files}
         return " ".join(sha256_by_name[name] for name in (found.tree, *found.files))
@@ -127,12 +134,15 @@ class Manifest:
             if part.name == name:
                 return part
         known = ", ".join(part.name for part in self.parts)
-        raise CheckpointError(f"The checkpoint {self.name} has no part {name!r}.", fix=f"It has: {known}.")
+        raise CheckpointError(
+            f"The checkpoint {self.name} has no part {name!r}.", fix=f"It has: {known}."
+        )
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Checkpoint:
-    """A checkpoint in a folder of them: complete when `why` is empty, else that is the reason why it cannot be used."""
+    """A checkpoint in a folder of them: complete when `why` is empty, else that is the reason why
+    it cannot be used."""
 
     name: str
     path: Path
@@ -140,7 +150,11 @@ class Checkpoint:
     why: str = ""
 
     def __repr__(self) -> str:
-        return f"Checkpoint({self.name}, {dict(self.info)})" if not self.why else f"Checkpoint({self.name}: {self.why})"
+        return (
+            f"Checkpoint({self.name}, {dict(self.info)})"
+            if not self.why
+            else f"Checkpoint({self.name}: {self.why})"
+        )
 
     @property
     def step(self) -> int | None:
@@ -160,15 +174,19 @@ class Checkpoint:
 def checkpoints(folder: Path) -> list[Checkpoint]:
     """Everything in a folder of checkpoints, usable or not, by step and then by age."""
     try:
-        paths = [path for path in folder.iterdir() if path.is_dir() or step_of_folder(path.name) is not None]
+        paths = [
+            path
+            for path in folder.iterdir()
+            if path.is_dir() or step_of_folder(path.name) is not None
+        ]
     except OSError:
         return []
     return sorted(map(checkpoint_in, paths), key=_age)
 
 
 def named(complete: Sequence[Checkpoint], name: str, folder: Path) -> Checkpoint | None:
-    """Of those in `folder` the one that people mean: `latest`, `best`, `final`, a step, -1 for the newest and -2 for
-    the one before, or a folder's name.
+    """Of those in `folder` the one that people mean: `latest`, `best`, `final`, a step, -1 for the
+    newest and -2 for the one before, or a folder's name.
 
     The latest is the newest from which a run can go on, which a model alone is not.
     """
@@ -176,13 +194,19 @@ def named(complete: Sequence[Checkpoint], name: str, folder: Path) -> Checkpoint
         if name == pointer:
             name = pointed(folder, pointer)
     if name == "latest":
-        able = [each for each in complete if each.manifest is not None and each.manifest.kind != "model"]
+        able = [
+            each for each in complete if each.manifest is not None and each.manifest.kind != "model"
+        ]
         return next(reversed(able or complete), None)
     if re.fullmatch(r"-[1-9]\d{0,8}", name):
         return complete[int(name)] if int(name) >= -len(complete) else None
     wanted = folder_of_step(int(name)) if re.fullmatch(r"\d{1,18}", name) else name
     exact = [each for each in complete if each.name == wanted]
-    of_step = [each for each in complete if name.isdecimal() and str(each.step) == name.lstrip("0").rjust(1, "0")]
+    of_step = [
+        each
+        for each in complete
+        if name.isdecimal() and str(each.step) == name.lstrip("0").rjust(1, "0")
+    ]
     return next(iter([*exact, *of_step]), None)
 
 
@@ -198,7 +222,12 @@ def checkpoint_in(path: Path) -> Checkpoint:
         manifest = read(path)
     except CheckpointError as error:
         return Checkpoint(path.name, path, why=error.what)
-    return Checkpoint(path.name, path, manifest, _misnamed(manifest, path.name) or missing_files(path, manifest.files))
+    return Checkpoint(
+        path.name,
+        path,
+        manifest,
+        _misnamed(manifest, path.name) or missing_files(path, manifest.files),
+    )
 
 
 def _misnamed(manifest: Manifest, name: str) -> str:
@@ -215,7 +244,8 @@ def _age(checkpoint: Checkpoint) -> tuple[int, int, str]:
 
 
 def pointed(folder: Path, pointer: Pointer) -> str:
-    """The name of the checkpoint that is the best or the final one; "" when nobody says so, or nobody can read it."""
+    """The name of the checkpoint that is the best or the final one; "" when nobody says so, or
+    nobody can read it."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
         name = parse_json(read_bytes(folder / f"{pointer}.json", _MAX_POINTER_BYTES))["name"]
         if isinstance(name, str) and _SAFE_FILE.fullmatch(name):
@@ -225,7 +255,10 @@ def pointed(folder: Path, pointer: Pointer) -> str:
 
 def point(folder: Path, pointer: Pointer, name: str, **about: Any) -> None:
     """Let `name` be the best or the final checkpoint, durably."""
-    write_atomic(folder / f"{pointer}.json", (json.dumps({"format": FORMAT, "name": name, **about}) + "\n").encode())
+    write_atomic(
+        folder / f"{pointer}.json",
+        (json.dumps({"format": FORMAT, "name": name, **about}) + "\n").encode(),
+    )
 
 
 def aside(path: Path) -> Path:
@@ -237,7 +270,8 @@ def aside(path: Path) -> Path:
 
 
 def is_safe_name(name: str) -> bool:
-    """Whether a folder of that name stays where it is put, and is not taken for one that is unfinished or aside."""
+    """Whether a folder of that name stays where it is put, and is not taken for one that is
+    unfinished or aside."""
     return bool(_SAFE_FILE.fullmatch(name)) and not name.endswith(TEMPORARY) and _LEFT not in name
 
 
@@ -247,7 +281,8 @@ def folder_of_step(step: int) -> str:
 
 
 def step_of_folder(name: str) -> int | None:
-    """The step in a checkpoint folder's name, or None when it is none (or one still being written)."""
+    """The step in a checkpoint folder's name, or None when it is none (or one still being
+    written)."""
     match = _FOLDER.fullmatch(name)
     return int(match[1]) if match else None
 
@@ -262,15 +297,20 @@ def read(folder: Path) -> Manifest:
     try:
         manifest = read_json(folder / FILE_NAME, Manifest, version=FORMAT, limit=MAX_BYTES)
     except FileNotFoundError:
-        raise CheckpointError("The checkpoint is not complete: it has no manifest.", where=str(folder)) from None
+        raise CheckpointError(
+            "The checkpoint is not complete: it has no manifest.", where=str(folder)
+        ) from None
     except RecordError as error:
-        raise CheckpointError(error.what, where=error.where or str(folder), fix=error.fix) from error
+        raise CheckpointError(
+            error.what, where=error.where or str(folder), fix=error.fix
+        ) from error
     _check(manifest, folder)
     return manifest
 
 
 def missing_files(folder: Path, files: Sequence[File]) -> str:
-    """Why the folder is not what its manifest says (a file missing or of another length), or "" when it is."""
+    """Why the folder is not what its manifest says (a file missing or of another length), or ""
+    when it is."""
     for file in files:
         try:
             status = os.stat(folder / file.name, follow_symlinks=False)
@@ -285,16 +325,21 @@ def missing_files(folder: Path, files: Sequence[File]) -> str:
 
 
 def _check(manifest: Manifest, folder: Path) -> None:
-    """Names in a manifest may come from a stranger: they must stay inside the folder and agree with each other."""
+    """Names in a manifest may come from a stranger: they must stay inside the folder and agree with
+    each other."""
     names = {file.name for file in manifest.files}
     for file in manifest.files:
         if not _SAFE_FILE.fullmatch(file.name):
-            raise CheckpointError(f"The manifest names a file outside its folder: {file.name!r}.", where=str(folder))
+            raise CheckpointError(
+                f"The manifest names a file outside its folder: {file.name!r}.", where=str(folder)
+            )
     for part in manifest.parts:
         used = {part.tree, *part.files, *(s.file for t in part.sharded for s in t.shards)}
         if not used <= names:
             unknown = ", ".join(sorted(used - names))
-            raise CheckpointError(f"Part {part.name} uses files that are not listed: {unknown}.", where=str(folder))
+            raise CheckpointError(
+                f"Part {part.name} uses files that are not listed: {unknown}.", where=str(folder)
+            )
         for tensor in part.sharded:
             _check_cover(tensor, folder)
 
@@ -310,14 +355,18 @@ def _check_cover(tensor: ShardedTensor, folder: Path) -> None:
             for low, size, full in zip(shard.offsets, shard.shape, tensor.shape, strict=True)
         )
         if not inside:
-            raise CheckpointError(f"A shard of {tensor.name} lies outside of it.", where=str(folder))
+            raise CheckpointError(
+                f"A shard of {tensor.name} lies outside of it.", where=str(folder)
+            )
         volume = 1
         for size in shard.shape:
             volume *= size
         total += volume
     overlap = any(_overlap(a, b) for i, a in enumerate(tensor.shards) for b in tensor.shards[:i])
     if total != whole or overlap:
-        raise CheckpointError(f"The shards of {tensor.name} do not cover it exactly once.", where=str(folder))
+        raise CheckpointError(
+            f"The shards of {tensor.name} do not cover it exactly once.", where=str(folder)
+        )
 
 
 def _overlap(a: Shard, b: Shard) -> bool:

@@ -2,20 +2,23 @@
 
     tag                  a         b         payload
     0 .. 0xFEFF  VALUES  step u32  tick u32  n f64, one for each name of key set `tag`, in its order
-    0xFFFE       KEYS    set id    names     u16 first, u16 axis, u32 count, then `count` names: u16 length, UTF-8
-    0xFFFD       WIDE    set id    0         i64 step, i64 unix ns, n f64: for steps that a u32 cannot hold
-    0xFFFC       REWIND  attempt   0         i64 step: points before this frame with a greater step left the curve
-    0xFFFB       CHUNK   set id    rows      many rows of one key set, column by column (below)
+    0xFFFE       KEYS    set id    names     u16 first, u16 axis, u32 count, then `count` names: u16
+    length, UTF-8 0xFFFD       WIDE    set id    0         i64 step, i64 unix ns, n f64: for steps
+    that a u32 cannot hold 0xFFFC       REWIND  attempt   0         i64 step: points before this
+    frame with a greater step left the curve 0xFFFB       CHUNK   set id    rows      many rows of
+    one key set, column by column (below)
 
-A tick is 16.384 us since the base of the extent. A key set is defined before its first use, in this same file and
-again in each extent that uses it; its id is never given to another set. A long one takes several KEYS frames, `first`
-being the index of the frame's first name and `b` the number of names in the whole set. `axis` is the index of the name
-that is the x axis of the others; 0xFFFF: the step is. Frames that others depend on, KEYS and REWIND, are written twice.
+A tick is 16.384 us since the base of the extent. A key set is defined before its first use, in this
+same file and again in each extent that uses it; its id is never given to another set. A long one
+takes several KEYS frames, `first` being the index of the frame's first name and `b` the number of
+names in the whole set. `axis` is the index of the name that is the x axis of the others; 0xFFFF:
+the step is. Frames that others depend on, KEYS and REWIND, are written twice.
 
-CHUNK, written when a run ends: u32 branch (0: on the curve; else the attempt whose rewind left it), u32 flags, i64
-base step, i64 base unix ns; then for each column f64 min and f64 max (NaN left out; both NaN where nothing is left);
-then `rows` steps as u32 offsets from the base step (i64 absolute if flag 1); then `rows` times as u32 ticks from the
-base time (i64 unix ns if flag 2); then for each column `rows` f64. Each array is padded to whole words.
+CHUNK, written when a run ends: u32 branch (0: on the curve; else the attempt whose rewind left it),
+u32 flags, i64 base step, i64 base unix ns; then for each column f64 min and f64 max (NaN left out;
+both NaN where nothing is left); then `rows` steps as u32 offsets from the base step (i64 absolute
+if flag 1); then `rows` times as u32 ticks from the base time (i64 unix ns if flag 2); then for each
+column `rows` f64. Each array is padded to whole words.
 """
 
 from __future__ import annotations
@@ -67,7 +70,8 @@ _CHUNK_HEAD = struct.Struct("<IIqq")
 
 @dataclass(frozen=True, slots=True)
 class KeySet:
-    """A set of metric names that are logged together. `axis`: index of the name that is their x axis, or None."""
+    """A set of metric names that are logged together. `axis`: index of the name that is their x
+    axis, or None."""
 
     id: int
     names: tuple[str, ...]
@@ -98,7 +102,8 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Rewind:
-    """The attempt went on from `step`: everything before this with a greater step is no longer on the curve.
+    """The attempt went on from `step`: everything before this with a greater step is no longer on
+    the curve.
 
     Nor is what stands before this at `step` itself, for keys that are logged at it again.
     """
@@ -109,7 +114,8 @@ class Rewind:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Many rows of one key set, by column. `branch` 0 is the curve; else the attempt whose rewind left these rows."""
+    """Many rows of one key set, by column. `branch` 0 is the curve; else the attempt whose rewind
+    left these rows."""
 
     keys: KeySet
     branch: int
@@ -122,7 +128,9 @@ def pack_keys(keys: KeySet) -> bytes:
     """Return the frames that define a key set; several when the names do not fit into one."""
     encoded = [name.encode("utf-8", "surrogatepass") for name in keys.names]
     if len(encoded) > MAX_NAMES or any(len(name) > MAX_NAME_BYTES for name in encoded):
-        raise ValueError(f"a key set holds at most {MAX_NAMES} names of at most {MAX_NAME_BYTES} bytes")
+        raise ValueError(
+            f"a key set holds at most {MAX_NAMES} names of at most {MAX_NAME_BYTES} bytes"
+        )
     axis = NO_AXIS if keys.axis is None else keys.axis
     out, first, body = [], 0, b""
 
@@ -142,7 +150,8 @@ def pack_keys(keys: KeySet) -> bytes:
 
 
 def values_struct(count: int) -> struct.Struct:
-    """Packs everything of a VALUES frame behind its checksum: words, set id, step, tick, `count` values."""
+    """Packs everything of a VALUES frame behind its checksum: words, set id, step, tick, `count`
+    values."""
     return struct.Struct(f"<HHII{count}d")
 
 
@@ -153,7 +162,9 @@ def values_words(count: int) -> int:
 
 def pack_wide(set_id: int, step: int, time_ns: int, values: Sequence[float]) -> bytes:
     """A row whose step does not fit a VALUES frame (negative, or 2^32 and more)."""
-    return frames.pack(WIDE, set_id, 0, _WIDE_HEAD.pack(step, time_ns) + struct.pack(f"<{len(values)}d", *values))
+    return frames.pack(
+        WIDE, set_id, 0, _WIDE_HEAD.pack(step, time_ns) + struct.pack(f"<{len(values)}d", *values)
+    )
 
 
 def pack_rewind(step: int, attempt: int) -> bytes:
@@ -164,7 +175,8 @@ def pack_rewind(step: int, attempt: int) -> bytes:
 def rows_per_chunk(columns: int, rows: int) -> int:
     """Return how many of `rows` rows of `columns` values go into one CHUNK frame.
 
-    A frame is what damage costs, so it holds at most a 64th of a curve (but 8 rows), and never more than 4,096 rows.
+    A frame is what damage costs, so it holds at most a 64th of a curve (but 8 rows), and never more
+    than 4,096 rows.
     """
     fixed = _CHUNK_HEAD.size + 16 * columns + 32
     fitting = (frames.MAX_PAYLOAD_BYTES - fixed) // (16 + 8 * columns)
@@ -182,8 +194,11 @@ def pack_chunk(chunk: Chunk) -> bytes:
     else:
         flags |= WIDE_STEPS
         step_part = array("q", steps)
-    # Ticks lose what lies below 16 us, so they serve only times that came from ticks of the same grid.
-    if max(times) - base_ns <= MAX_STEP * TICK_NS and all((time - base_ns) % TICK_NS == 0 for time in times):
+    # Ticks lose what lies below 16 us, so they serve only times that came from ticks of the same
+    # grid.
+    if max(times) - base_ns <= MAX_STEP * TICK_NS and all(
+        (time - base_ns) % TICK_NS == 0 for time in times
+    ):
         time_part = array("I", [(time - base_ns) // TICK_NS for time in times])
     else:
         flags |= WIDE_TIMES
@@ -198,11 +213,15 @@ def pack_chunk(chunk: Chunk) -> bytes:
     return frames.pack(CHUNK, chunk.keys.id, len(steps), b"".join(parts))
 
 
-def read(data: bytes | memoryview, *, where: str = "metrics.bin") -> Iterator[Row | Rewind | Chunk | Damage]:
+def read(
+    data: bytes | memoryview, *, where: str = "metrics.bin"
+) -> Iterator[Row | Rewind | Chunk | Damage]:
     """Everything a file holds, in file order. Damage is reported and passed over, never raised."""
     for item in read_rows(data, where=where):
         if isinstance(item, Rows):
-            for step, time_ns, *values in zip(item.steps, item.times_ns, *item.columns, strict=True):
+            for step, time_ns, *values in zip(
+                item.steps, item.times_ns, *item.columns, strict=True
+            ):
                 yield Row(item.keys, step, time_ns, tuple(values), item.attempt)
         else:
             yield item
@@ -213,9 +232,12 @@ def read_rows(
 ) -> Iterator[Rows | Row | Rewind | Chunk | Damage]:
     """The same as `read`, with like rows together. A row of a wide frame still comes alone.
 
-    With `spread`, which works on numbers as this machine has them, columns are views of `data`, some with steps.
+    With `spread`, which works on numbers as this machine has them, columns are views of `data`,
+    some with steps.
     """
-    if len(data) < frames.FILE_HEAD_BYTES:  # killed before the head was written, or nothing was ever logged
+    if (
+        len(data) < frames.FILE_HEAD_BYTES
+    ):  # killed before the head was written, or nothing was ever logged
         yield from damages(data)
         return
     damage = frames.check_file_head(data, FORM, where=where)
@@ -237,17 +259,21 @@ class RowReader:
         self._extent: Extent | None = None
 
     def read(self, data: bytes | memoryview) -> Iterator[Rows | Row | Rewind | Chunk | Damage]:
-        """Yield what `data`, the whole file, holds from `offset` on; nothing in front of it is looked at."""
+        """Yield what `data`, the whole file, holds from `offset` on; nothing in front of it is
+        looked at."""
         sets = self._sets
         sets.begin(data)
         attempt = 0 if self._extent is None else self._extent.attempt
-        groups = frames.frame_groups(data, start=self.offset, extent=self._extent, is_frame=sets.is_frame)
+        groups = frames.frame_groups(
+            data, start=self.offset, extent=self._extent, is_frame=sets.is_frame
+        )
         for item in groups:
             match item:
                 case Extent():
                     attempt = item.attempt
                     self._extent = item
-                    # Behind one of the two copies of the head: the other one may be the damaged one, in front.
+                    # Behind one of the two copies of the head: the other one may be the damaged
+                    # one, in front.
                     self.offset = item.offset + frames.EXTENT_HEAD_BYTES // 2
                     continue
                 case Damage():
@@ -259,7 +285,9 @@ class RowReader:
                     before: Row | Rewind | Chunk | Damage | None = None
                     for frame in item:
                         row = _decode(frame, sets, attempt, self._spread)
-                        if row is not None and not (isinstance(row, Rewind) and row == before):  # it is written twice
+                        if row is not None and not (
+                            isinstance(row, Rewind) and row == before
+                        ):  # it is written twice
                             yield row
                         before = row
             self.offset = item.offset + len(item.data)
@@ -287,7 +315,8 @@ def damages(data: bytes | memoryview, *, where: str = "metrics.bin") -> Iterator
 
 
 def points_on_curve(data: bytes | memoryview) -> dict[str, int] | None:
-    """Count the points of each metric that are on its curve, without decoding them; None unless all are in chunks."""
+    """Count the points of each metric that are on its curve, without decoding them; None unless all
+    are in chunks."""
     sets = _KeySets(data)
     counts: dict[str, int] = {}
     for item in frames.frame_groups(data, is_frame=sets.is_frame):
@@ -337,7 +366,8 @@ class _KeySets:
         self._later = None
 
     def find(self, set_id: int) -> KeySet | None:
-        """Return a key set; where its definition is damaged, the one that stands further on in the file."""
+        """Return a key set; where its definition is damaged, the one that stands further on in the
+        file."""
         if set_id not in self._sets:
             if self._later is None:
                 later = _KeySets(self._data)
@@ -374,14 +404,18 @@ class _KeySets:
         for _ in range(count):
             (length,) = struct.unpack_from("<H", frame.payload, offset)
             offset += 2
-            names.append(bytes(frame.payload[offset : offset + length]).decode("utf-8", "surrogatepass"))
+            names.append(
+                bytes(frame.payload[offset : offset + length]).decode("utf-8", "surrogatepass")
+            )
             offset += length
         if len(names) == frame.b:
             self._sets[frame.a] = KeySet(frame.a, tuple(names), axis if axis < len(names) else None)
             del self._partial[frame.a]
 
 
-def _rows(group: frames.FrameGroup, keys: KeySet | None, attempt: int, spread: Spread | None) -> Rows | Damage:
+def _rows(
+    group: frames.FrameGroup, keys: KeySet | None, attempt: int, spread: Spread | None
+) -> Rows | Damage:
     rest = -1 if keys is None else group.frame_bytes - 8 * values_words(len(keys.names))
     if keys is None or rest < 0 or not _fits(group.base_ns, TICK_NS):
         # The checksums were right, so the writer was wrong: these are lost, the others are not.
@@ -398,7 +432,9 @@ def _rows(group: frames.FrameGroup, keys: KeySet | None, attempt: int, spread: S
     return Rows(keys, steps, [base_ns + tick * TICK_NS for tick in ticks], tuple(columns), attempt)
 
 
-def _decode(frame: Frame, sets: _KeySets, attempt: int, spread: Spread | None) -> Row | Rewind | Chunk | Damage | None:
+def _decode(
+    frame: Frame, sets: _KeySets, attempt: int, spread: Spread | None
+) -> Row | Rewind | Chunk | Damage | None:
     try:
         match frame.tag:
             case 0xFFFE:  # KEYS
@@ -459,16 +495,25 @@ def _chunk(frame: Frame, keys: KeySet, spread: Spread | None) -> Chunk:
 
 
 def _integers(
-    payload: memoryview, offset: int, rows: int, base: tuple[int, int], *, wide: bool, spread: Spread | None
+    payload: memoryview,
+    offset: int,
+    rows: int,
+    base: tuple[int, int],
+    *,
+    wide: bool,
+    spread: Spread | None,
 ) -> tuple[Sequence[int], int]:
-    """Numbers as they are if `wide`, else of which each is so many times the second of `base` above the first."""
+    """Numbers as they are if `wide`, else of which each is so many times the second of `base` above
+    the first."""
     size = rows * (8 if wide else 4)
     end = offset + size + (-size % 8)
     if wide:
         return list(struct.unpack_from(f"<{rows}q", payload, offset)), end
     first, factor = base
     offsets = _view(payload, offset, rows, "I") if spread is not None else None
-    numbers: Sequence[int] = offsets if offsets is not None else struct.unpack_from(f"<{rows}I", payload, offset)
+    numbers: Sequence[int] = (
+        offsets if offsets is not None else struct.unpack_from(f"<{rows}I", payload, offset)
+    )
     if not _fits(first, factor) and first + factor * max(numbers) >= 1 << 63:
         raise _MalformedError
     if spread is not None and offsets is not None:
@@ -488,7 +533,8 @@ def _padded(data: bytes) -> bytes:
 
 
 def check_columns(count: int, *, where: str) -> None:
-    """RecordError when a record has more metrics than anybody can look at, or any reader can hold."""
+    """RecordError when a record has more metrics than anybody can look at, or any reader can
+    hold."""
     if count > MAX_COLUMNS:
         raise RecordError(
             f"There are more than {MAX_COLUMNS} metrics in one record, each counted in every set it is logged in.",
@@ -502,4 +548,6 @@ def check_name(name: str) -> None:
     if not isinstance(name, str):
         raise RecordError(f"A metric's name must be text, not {type(name).__name__} ({name!r}).")
     if not name or len(name.encode("utf-8", "surrogatepass")) > MAX_NAME_BYTES:
-        raise RecordError(f"A metric's name has 1 to {MAX_NAME_BYTES} bytes; this one has {len(name)} characters.")
+        raise RecordError(
+            f"A metric's name has 1 to {MAX_NAME_BYTES} bytes; this one has {len(name)} characters."
+        )

@@ -1,4 +1,5 @@
-"""End of a helper process with its parent, even if the parent is killed: nothing else would end it."""
+"""End of a helper process with its parent, even if the parent is killed: nothing else would end
+it."""
 
 from __future__ import annotations
 
@@ -12,16 +13,17 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main_pid() -> int:
-    """Return the id of this process for a helper that ends with it; 0 where another thread would start the helper."""
+    """Return the id of this process for a helper that ends with it; 0 where another thread would
+    start the helper."""
     return os.getpid() if threading.current_thread() is threading.main_thread() else 0
 
 
 def end_with(parent: int) -> None:
     """Let the kernel kill this process when the thread that started it ends; call it first of all.
 
-    That thread has to be the main one of `parent`: the kernel takes the end of any other for the same. Only
-    Linux has this; elsewhere a helper looks by itself whether its parent is there. No other call of Python's
-    standard library asks for it, so it is asked of the C library.
+    That thread has to be the main one of `parent`: the kernel takes the end of any other for the
+    same. Only Linux has this; elsewhere a helper looks by itself whether its parent is there. No
+    other call of Python's standard library asks for it, so it is asked of the C library.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -25,10 +25,15 @@ _I64 = 1 << 63
 
 
 def to_plain(value: Any) -> Any:
-    """Dataclasses become dictionaries, tuples lists; fields that are None by default, and are, are left out."""
+    """Dataclasses become dictionaries, tuples lists; fields that are None by default, and are, are
+    left out."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         pairs = ((field, getattr(value, field.name)) for field in dataclasses.fields(value))
-        return {field.name: to_plain(item) for field, item in pairs if item is not None or field.default is not None}
+        return {
+            field.name: to_plain(item)
+            for field, item in pairs
+            if item is not None or field.default is not None
+        }
     if isinstance(value, Mapping):
         return {str(key): to_plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -37,7 +42,8 @@ def to_plain(value: Any) -> Any:
 
 
 def from_plain(kind: type[Fact], data: Any, *, where: str = "") -> Fact:
-    """The dataclass `kind` from plain data. Keys it does not know are left alone: they come from a newer version.
+    """The dataclass `kind` from plain data. Keys it does not know are left alone: they come from a
+    newer version.
 
     Raises RecordError naming the path of the first value that is missing or of the wrong type.
     """
@@ -47,13 +53,17 @@ def from_plain(kind: type[Fact], data: Any, *, where: str = "") -> Fact:
 def dumps(value: Any, *, indent: int | None = None) -> str:
     """Return JSON, compact on one line unless `indent` is given.
 
-    Non-finite numbers are the strings "inf", "-inf", "nan", so that any reader copes; what is not printed is escaped.
+    Non-finite numbers are the strings "inf", "-inf", "nan", so that any reader copes; what is not
+    printed is escaped.
     """
-    return _dump(value, indent=indent) if indent is not None else _dump(value, separators=(",", ":"))
+    return (
+        _dump(value, indent=indent) if indent is not None else _dump(value, separators=(",", ":"))
+    )
 
 
 def read_json(path: Path, kind: type[Fact], *, version: int, limit: int) -> Fact:
-    """Read a JSON file of at most `limit` bytes with a top-level `format` number. A newer format is refused.
+    """Read a JSON file of at most `limit` bytes with a top-level `format` number. A newer format is
+    refused.
 
     FileNotFoundError when there is none, RecordError when it cannot be read.
     """
@@ -62,7 +72,9 @@ def read_json(path: Path, kind: type[Fact], *, version: int, limit: int) -> Fact
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise RecordError(f"{path.name} cannot be read: {error.strerror or error}.", where=str(path)) from error
+        raise RecordError(
+            f"{path.name} cannot be read: {error.strerror or error}.", where=str(path)
+        ) from error
     except ValueError as error:
         raise RecordError(f"{path.name} cannot be read: {error}", where=str(path)) from error
     if not isinstance(data, dict):
@@ -72,12 +84,15 @@ def read_json(path: Path, kind: type[Fact], *, version: int, limit: int) -> Fact
         raise RecordError(f"{path.name} does not say its format.", where=str(path))
     if found > version:
         fix = "Read it with the assay that wrote it, or a newer one."
-        raise RecordError(f"{path.name} has format {found}; this assay knows {version}.", where=str(path), fix=fix)
+        raise RecordError(
+            f"{path.name} has format {found}; this assay knows {version}.", where=str(path), fix=fix
+        )
     return from_plain(kind, data, where=path.name)
 
 
 def parse_json(text: bytes | str) -> Any:
-    """Parse JSON. ValueError for what is none, and for what is nested deeper than any record needs."""
+    """Parse JSON. ValueError for what is none, and for what is nested deeper than any record
+    needs."""
     try:
         data = json.loads(text)
         if _opens(text) > MAX_DEPTH and not _is_flat_enough(data):
@@ -94,7 +109,8 @@ def write_json(path: Path, value: Any, *, durable: bool = True) -> None:
 
 
 def write_atomic(path: Path, data: bytes, *, durable: bool = True) -> None:
-    """Write a temporary neighbour, sync it, rename it over `path`. `durable` also survives power loss.
+    """Write a temporary neighbour, sync it, rename it over `path`. `durable` also survives power
+    loss.
 
     The file is as open as its folder. A link in its place is replaced, not followed.
     """
@@ -118,7 +134,8 @@ def number(value: Any) -> float:
 
 def _dump(value: Any, **layout: Any) -> str:
     data = _finite(to_plain(value))
-    # Also file names that are not UTF-8: they reach Python as lone surrogates, which no file can hold.
+    # Also file names that are not UTF-8: they reach Python as lone surrogates, which no file can
+    # hold.
     return escaped_json(json.dumps(data, ensure_ascii=False, **layout))
 
 
@@ -133,8 +150,13 @@ def _finite(value: Any) -> Any:
 
 
 def _opens(text: bytes | str) -> int:
-    """Count at least the tables and lists that begin in a text: most have so few that nothing can be deep."""
-    return text.count("[") + text.count("{") if isinstance(text, str) else text.count(b"[") + text.count(b"{")
+    """Count at least the tables and lists that begin in a text: most have so few that nothing can
+    be deep."""
+    return (
+        text.count("[") + text.count("{")
+        if isinstance(text, str)
+        else text.count(b"[") + text.count(b"{")
+    )
 
 
 def _is_flat_enough(data: Any) -> bool:
@@ -164,7 +186,9 @@ def _decode(hint: Any, data: Any, where: str) -> Any:
     if origin is Literal:
         if data in get_args(hint):
             return data
-        raise RecordError(f"{where} is {_shown(data)}; expected one of {', '.join(map(repr, get_args(hint)))}.")
+        raise RecordError(
+            f"{where} is {_shown(data)}; expected one of {', '.join(map(repr, get_args(hint)))}."
+        )
     if origin in (list, tuple):
         if not isinstance(data, list):
             raise RecordError(f"{where} is {_shown(data)}; expected a list.")
@@ -182,10 +206,16 @@ def _decode(hint: Any, data: Any, where: str) -> Any:
         with contextlib.suppress(ValueError, OverflowError):
             return float(data)
     if hint is int and isinstance(data, int) and not -_I64 <= data < _I64:
-        raise RecordError(f"{where} is a number of {len(str(data).lstrip('-'))} digits; expected one of 64 bits.")
+        raise RecordError(
+            f"{where} is a number of {len(str(data).lstrip('-'))} digits; expected one of 64 bits."
+        )
     if hint is type(None) and data is None:
         return None
-    if isinstance(hint, type) and isinstance(data, hint) and (hint is bool or not isinstance(data, bool)):
+    if (
+        isinstance(hint, type)
+        and isinstance(data, hint)
+        and (hint is bool or not isinstance(data, bool))
+    ):
         return data
     raise RecordError(f"{where} is {_shown(data)}; expected {getattr(hint, '__name__', hint)}.")
 
@@ -211,7 +241,9 @@ def _decode_dataclass(kind: Any, data: Any, where: str) -> Any:
     values = {}
     for field in dataclasses.fields(kind):
         if field.name in data:
-            values[field.name] = _decode(hints[field.name], data[field.name], f"{where}.{field.name}")
+            values[field.name] = _decode(
+                hints[field.name], data[field.name], f"{where}.{field.name}"
+            )
         elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
             raise RecordError(f"{where}.{field.name} is missing.")
     return kind(**values)

@@ -1,4 +1,5 @@
-"""Where rooms meet that do not know each other: small Protocols, each with a twin that lives in memory."""
+"""Where rooms meet that do not know each other: small Protocols, each with a twin that lives in
+memory."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ class Recorder(Protocol):
     """Whoever wants to know what happened. Neither call blocks on anything but the local disk."""
 
     def log(self, values: Mapping[str, float], step: int) -> None:
-        """Points of several metrics at one step. When it returns, they survive the death of this process.
+        """Points of several metrics at one step. When it returns, they survive the death of this
+        process.
 
         Raises RecordError naming the metric whose value is not a number.
         """
@@ -26,11 +28,13 @@ class Recorder(Protocol):
         ...
 
     def rewind(self, step: int) -> None:
-        """The run goes on from `step`: points logged at greater steps are no longer on the curve."""
+        """The run goes on from `step`: points logged at greater steps are no longer on the
+        curve."""
         ...
 
     def artifact(self, source: bytes, name: str) -> str:
-        """Keep bytes by content under a name and return their digest; "" from whoever keeps nothing."""
+        """Keep bytes by content under a name and return their digest; "" from whoever keeps
+        nothing."""
         ...
 
 
@@ -91,7 +95,8 @@ class Blobs(Protocol):
         ...
 
     def get(self, digest: str) -> bytes:
-        """The bytes of a digest, verified. KeyError when they are not here, RecordError when they are damaged."""
+        """The bytes of a digest, verified. KeyError when they are not here, RecordError when they
+        are damaged."""
         ...
 
     def __contains__(self, digest: str) -> bool: ...
@@ -123,7 +128,8 @@ class MemoryBlobs:
 
 
 class Bind(Protocol):
-    """Fills a function's parameters once, from whatever a run holds, and returns a call without arguments."""
+    """Fills a function's parameters once, from whatever a run holds, and returns a call without
+    arguments."""
 
     def __call__(self, fn: Callable[..., Any]) -> Callable[[], Any]: ...
 

@@ -1,4 +1,5 @@
-"""The project around a folder: the nearest folder with `.assay/`, unless that belongs to somebody else."""
+"""The project around a folder: the nearest folder with `.assay/`, unless that belongs to somebody
+else."""
 
 from __future__ import annotations
 
@@ -20,8 +21,9 @@ _told: set[Path] = set()
 def project_root(start: Path) -> Path | None:
     """Return the nearest folder with `.assay/`, at `start` or above it.
 
-    A project decides which packages configs may call and where runs are written, so one that another user has put
-    above `start` is passed over, with a warning. Users are trusted with what lies in their own folders.
+    A project decides which packages configs may call and where runs are written, so one that
+    another user has put above `start` is passed over, with a warning. Users are trusted with what
+    lies in their own folders.
     """
     start = start.absolute()
     for folder in (start, *start.parents):
@@ -49,7 +51,8 @@ _NO_FOLDER = "there is no folder .assay"
 def why_not_ours(root: Path, start: Path) -> str:
     """Return why somebody who works in `start` does not use the project `root`, "" when they do.
 
-    The project belongs to them, to root, or to whom `start` belongs to; or they say that it is shared.
+    The project belongs to them, to root, or to whom `start` belongs to; or they say that it is
+    shared.
     """
     place = root / ASSAY_DIR
     try:
@@ -64,7 +67,9 @@ def why_not_ours(root: Path, start: Path) -> str:
         return ""
     if str(root) in os.environ.get(SHARED_VARIABLE, "").split(os.pathsep):
         return ""
-    return f"{place} belongs to {_name(status.st_uid)}. Set {SHARED_VARIABLE}={root} if you share it"
+    return (
+        f"{place} belongs to {_name(status.st_uid)}. Set {SHARED_VARIABLE}={root} if you share it"
+    )
 
 
 def _owner(start: Path) -> int | None:

@@ -1,4 +1,5 @@
-"""What an object holds on to, by which attributes: found before it is copied to the worker processes of a loader."""
+"""What an object holds on to, by which attributes: found before it is copied to the worker
+processes of a loader."""
 
 from __future__ import annotations
 
@@ -18,7 +19,19 @@ MAX_OBJECTS: Final = 100_000
 """Objects looked at; a data set of millions of its own is not searched to the last."""
 
 # Holds nothing, or is sent by its name and not copied.
-_PLAIN = (bool, int, float, complex, str, bytes, bytearray, type(None), type, types.ModuleType, logging.Logger)
+_PLAIN = (
+    bool,
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    bytearray,
+    type(None),
+    type,
+    types.ModuleType,
+    logging.Logger,
+)
 _HEAP_TYPE = 1 << 9  # a class written in Python: the slots of others lead to modules and globals
 
 
@@ -36,7 +49,8 @@ class Held:
 def check_for_workers(thing: object, where: str, kept: Mapping[str, object]) -> None:
     """InputError when `thing`, which `where` names in the config, holds anything of `kept`.
 
-    Worker processes get a copy of `thing` and of all it holds: with the model or the context, of the whole run.
+    Worker processes get a copy of `thing` and of all it holds: with the model or the context, of
+    the whole run.
     """
     held = path_to(thing, kept)
     if held is not None:
@@ -47,7 +61,8 @@ def check_for_workers(thing: object, where: str, kept: Mapping[str, object]) -> 
 
 
 def path_to(start: object, kept: Mapping[str, object]) -> Held | None:
-    """The shortest way from `start` to one of the objects `kept` by name; None when there is none."""
+    """The shortest way from `start` to one of the objects `kept` by name; None when there is
+    none."""
     wanted = {id(thing): name for name, thing in kept.items()}
     for thing, way in inside(start):
         if id(thing) in wanted:
@@ -56,11 +71,13 @@ def path_to(start: object, kept: Mapping[str, object]) -> Held | None:
 
 
 def inside(start: object, *, limit: int | None = None) -> Iterator[tuple[Any, str]]:
-    """`start` and what it holds on to, the nearest first, each with the way to it; about `limit` objects."""
+    """`start` and what it holds on to, the nearest first, each with the way to it; about `limit`
+    objects."""
     limit = MAX_OBJECTS if limit is None else limit
     seen = {id(start)}
     todo: deque[tuple[Any, str]] = deque([(start, "")])
-    alive = []  # what attributes give may be made on the spot: an id means nothing once its object is gone
+    # what attributes give may be made on the spot: an id means nothing once its object is gone
+    alive = []
     while todo and len(seen) <= limit:
         thing, way = todo.popleft()
         yield thing, way
@@ -72,10 +89,14 @@ def inside(start: object, *, limit: int | None = None) -> Iterator[tuple[Any, st
 
 
 def being_sent() -> object | None:
-    """What is being pickled for another process right now, further up in this thread; None when nothing is."""
+    """What is being pickled for another process right now, further up in this thread; None when
+    nothing is."""
     frame: types.FrameType | None = sys._getframe(1)
     while frame is not None:
-        if frame.f_code.co_name == "dump" and frame.f_globals.get("__name__") == "multiprocessing.reduction":
+        if (
+            frame.f_code.co_name == "dump"
+            and frame.f_globals.get("__name__") == "multiprocessing.reduction"
+        ):
             return frame.f_locals.get("obj")
         frame = frame.f_back
     return None
@@ -121,7 +142,9 @@ def _attributes(thing: Any) -> Iterator[tuple[str, Any]]:
     except AttributeError:
         own = {}
     if isinstance(own, dict):
-        yield from ((f".{name}", value) for name, value in list(own.items()) if isinstance(name, str))
+        yield from (
+            (f".{name}", value) for name, value in list(own.items()) if isinstance(name, str)
+        )
     for kind in (kind for kind in type(thing).__mro__ if kind.__flags__ & _HEAP_TYPE):
         for name, slot in list(vars(kind).items()):
             if isinstance(slot, types.MemberDescriptorType):

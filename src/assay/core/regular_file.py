@@ -1,8 +1,9 @@
-"""Regular files of a record: opened without following links, never a pipe or a device, read up to a stated size.
+"""Regular files of a record: opened without following links, never a pipe or a device, read up to a
+stated size.
 
-A record may come from anywhere. What stands in the place of one of its files may be a link to a file of the user, a
-named pipe that nobody writes to, a device, or a file of a terabyte with nothing in it. All of that is an OSError here
-that says what it is.
+A record may come from anywhere. What stands in the place of one of its files may be a link to a
+file of the user, a named pipe that nobody writes to, a device, or a file of a terabyte with nothing
+in it. All of that is an OSError here that says what it is.
 """
 
 from __future__ import annotations
@@ -44,11 +45,18 @@ class FileTooLargeError(OSError):
 
 
 def open_regular(
-    path: Place, flags: int = os.O_RDONLY, mode: int = 0o600, *, dir_fd: int | None = None, follow: bool = False
+    path: Place,
+    flags: int = os.O_RDONLY,
+    mode: int = 0o600,
+    *,
+    dir_fd: int | None = None,
+    follow: bool = False,
 ) -> int:
-    """Open a regular file and return its descriptor. OSError for anything else, a link included unless `follow`.
+    """Open a regular file and return its descriptor. OSError for anything else, a link included
+    unless `follow`.
 
-    With `dir_fd` the path is taken from that open folder on. `mode` is for a file that is made; umask narrows it.
+    With `dir_fd` the path is taken from that open folder on. `mode` is for a file that is made;
+    umask narrows it.
     """
     if not follow:
         flags |= _NOFOLLOW
@@ -57,12 +65,20 @@ def open_regular(
     except OSError as error:
         kind = _kind_at(path, dir_fd, follow=follow)
         # A pipe without a reader is ENXIO, a link that is not to be followed ELOOP, a socket ENXIO.
-        if kind and error.errno in (errno.ELOOP, errno.EMLINK, errno.ENXIO, errno.EISDIR, errno.ENODEV):
+        if kind and error.errno in (
+            errno.ELOOP,
+            errno.EMLINK,
+            errno.ENXIO,
+            errno.EISDIR,
+            errno.ENODEV,
+        ):
             raise NotRegularFileError(kind, path) from None
         raise
     try:
         kind = kind_of_mode(os.fstat(descriptor).st_mode)
-        if not kind and not follow and not _NOFOLLOW and os.path.islink(path):  # Windows has no such flag
+        if (
+            not kind and not follow and not _NOFOLLOW and os.path.islink(path)
+        ):  # Windows has no such flag
             kind = "a link"
         if kind:
             raise NotRegularFileError(kind, path)
@@ -72,8 +88,11 @@ def open_regular(
     return descriptor
 
 
-def read_bytes(path: Place, limit: int, *, dir_fd: int | None = None, follow: bool = False) -> bytes:
-    """Read a whole regular file of at most `limit` bytes. OSError says what is there instead, or how large it is."""
+def read_bytes(
+    path: Place, limit: int, *, dir_fd: int | None = None, follow: bool = False
+) -> bytes:
+    """Read a whole regular file of at most `limit` bytes. OSError says what is there instead, or
+    how large it is."""
     descriptor = open_regular(path, dir_fd=dir_fd, follow=follow)
     try:
         size = os.fstat(descriptor).st_size
@@ -104,7 +123,9 @@ def kind_of_mode(mode: int) -> str:
     >>> kind_of_mode(stat.S_IFIFO | 0o600), kind_of_mode(stat.S_IFREG)
     ('a named pipe', '')
     """
-    return next((kind for is_it, kind in _KINDS if is_it(mode)), "" if stat.S_ISREG(mode) else "no file")
+    return next(
+        (kind for is_it, kind in _KINDS if is_it(mode)), "" if stat.S_ISREG(mode) else "no file"
+    )
 
 
 def size_text(count: int) -> str:
@@ -116,7 +137,11 @@ def size_text(count: int) -> str:
         return f"{count} bytes"
     for unit, factor in (("kB", 10**3), ("MB", 10**6), ("GB", 10**9)):
         if count < 1000 * factor or unit == "GB":
-            return f"{count / factor:.3g} {unit}" if count < 1000 * factor else f"{count // factor} {unit}"
+            return (
+                f"{count / factor:.3g} {unit}"
+                if count < 1000 * factor
+                else f"{count // factor} {unit}"
+            )
     raise AssertionError("gigabytes have no end")
 
 

@@ -45,7 +45,8 @@ class Layer:
     """A module in its first call. `params` are its own, of which `trained` get gradients.
 
     `flops` are those of its forward pass, submodules included: a multiply-add counts as two.
-    `given` and `gave` are "" for a module that was not called; `gave` is "failed" for one that raised.
+    `given` and `gave` are "" for a module that was not called; `gave` is "failed" for one that
+    raised.
     """
 
     name: str

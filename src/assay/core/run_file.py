@@ -1,4 +1,5 @@
-"""`run.json`: what a run is, format 1. Written by the training process alone, replaced atomically."""
+"""`run.json`: what a run is, format 1. Written by the training process alone, replaced
+atomically."""
 
 from __future__ import annotations
 
@@ -28,9 +29,11 @@ Status = Literal["running", "finished", "failed", "stopped", "killed", "unknown"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Code:
-    """The code as it was: `snapshot` is the digest of the tree in the project's code store, "" when there is none.
+    """The code as it was: `snapshot` is the digest of the tree in the project's code store, "" when
+    there is none.
 
-    `patch` is that of what was not committed. `keys` are digests of functions and modules that were marked, by name.
+    `patch` is that of what was not committed. `keys` are digests of functions and modules that were
+    marked, by name.
     """
 
     snapshot: str = ""
@@ -44,7 +47,8 @@ class Code:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """One metric in five numbers, over the current branch of its curve. `at_*`: the step of the extreme."""
+    """One metric in five numbers, over the current branch of its curve. `at_*`: the step of the
+    extreme."""
 
     last: float
     step: int
@@ -58,7 +62,8 @@ class Summary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Best:
-    """The best value of the metric that `[checkpoint] best` names, and the checkpoint that holds it."""
+    """The best value of the metric that `[checkpoint] best` names, and the checkpoint that holds
+    it."""
 
     metric: str
     mode: Literal["min", "max"]
@@ -69,7 +74,8 @@ class Best:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """One launch or resume. Times are unix ns; `changed` are config keys that differ from the attempt before.
+    """One launch or resume. Times are unix ns; `changed` are config keys that differ from the
+    attempt before.
 
     `changed_code` are files of the code that do.
     """
@@ -99,10 +105,12 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFile:
-    """Everything about a run that fits on a page. `parent` is RUN or RUN@CHECKPOINT by id, "" for none.
+    """Everything about a run that fits on a page. `parent` is RUN or RUN@CHECKPOINT by id, "" for
+    none.
 
-    `made_at` is the folder in which the newest attempt wrote it. `made_by` is a keyed digest by which the user who
-    made it knows it again (`assay.store.authorship`), "" where no key could be kept.
+    `made_at` is the folder in which the newest attempt wrote it. `made_by` is a keyed digest by
+    which the user who made it knows it again (`assay.store.authorship`), "" where no key could be
+    kept.
     """
 
     format: int = FORMAT
@@ -129,11 +137,14 @@ class RunFile:
     @property
     def seconds(self) -> float:
         """How long the ended attempts lasted together."""
-        return sum((a.ended_ns - a.started_ns) / 1e9 for a in self.attempts if a.ended_ns is not None)
+        return sum(
+            (a.ended_ns - a.started_ns) / 1e9 for a in self.attempts if a.ended_ns is not None
+        )
 
 
 def read(folder: Path) -> RunFile:
-    """The run of a folder. FileNotFoundError when there is none, RecordError when it cannot be read."""
+    """The run of a folder. FileNotFoundError when there is none, RecordError when it cannot be
+    read."""
     return read_json(folder / FILE_NAME, RunFile, version=FORMAT, limit=MAX_BYTES)
 
 
@@ -142,4 +153,14 @@ def write(folder: Path, run: RunFile, *, durable: bool = True) -> None:
     write_json(folder / FILE_NAME, run, durable=durable)
 
 
-__all__ = ["Attempt", "Best", "Code", "EndStatus", "Kind", "RunFile", "Status", "Summary", "WrittenStatus"]
+__all__ = [
+    "Attempt",
+    "Best",
+    "Code",
+    "EndStatus",
+    "Kind",
+    "RunFile",
+    "Status",
+    "Summary",
+    "WrittenStatus",
+]

@@ -1,4 +1,5 @@
-"""The standard sections of a config as data: what may stand where, of what type and unit, and what it is for."""
+"""The standard sections of a config as data: what may stand where, of what type and unit, and what
+it is for."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ Kind = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Key:
-    """One key of a config. `weights`: it belongs to what determines the weights, so the hash of a config covers it."""
+    """One key of a config. `weights`: it belongs to what determines the weights, so the hash of a
+    config covers it."""
 
     name: str
     kind: Kind
@@ -60,12 +62,23 @@ MAX_WORKERS = MAX_THREADS = 4096
 PARALLEL_TIMEOUT = "10 min"
 """As long as NCCL waits for a process that does not answer; gloo waits 30 minutes."""
 
-ENABLED = Key(name="enabled", kind="bool", doc="false switches the section off and leaves it in place.", default=True)
+ENABLED = Key(
+    name="enabled",
+    kind="bool",
+    doc="false switches the section off and leaves it in place.",
+    default=True,
+)
 """The one switch of every section that can be done without."""
 
 SECTIONS: tuple[Key, ...] = (
     Key(name="tag", kind="text", doc="The one title of a run.", default="", weights=False),
-    Key(name="desc", kind="text", doc="What the run is for; the body of its README.", default="", weights=False),
+    Key(
+        name="desc",
+        kind="text",
+        doc="What the run is for; the body of its README.",
+        default="",
+        weights=False,
+    ),
     Key(
         name="seed",
         kind="int",
@@ -84,9 +97,15 @@ SECTIONS: tuple[Key, ...] = (
         weights=False,
     ),
     Key(
-        name="plugins", kind="calls", doc="Context managers around the run, entered in this order and left in reverse."
+        name="plugins",
+        kind="calls",
+        doc="Context managers around the run, entered in this order and left in reverse.",
     ),
-    Key(name="task", kind="call", doc="Data sets by split, what is known about them, and how they are evaluated."),
+    Key(
+        name="task",
+        kind="call",
+        doc="Data sets by split, what is known about them, and how they are evaluated.",
+    ),
     Key(name="model", kind="call", doc="What is trained."),
     Key(
         name="load_weights",
@@ -100,9 +119,21 @@ SECTIONS: tuple[Key, ...] = (
                 doc="A file of weights or a checkpoint's folder, as seen from the working directory; or run:RUN@CKPT.",
                 required=True,
             ),
-            Key(name="rename", kind="texts", doc="Regular expressions, and what they become in every name."),
-            Key(name="strict", kind="bool", doc="false: what does not fit is left out, and told. Left out: true."),
-            Key(name="pickled", kind="bool", doc="true: read torch's own files too, as plain data. Left out: false."),
+            Key(
+                name="rename",
+                kind="texts",
+                doc="Regular expressions, and what they become in every name.",
+            ),
+            Key(
+                name="strict",
+                kind="bool",
+                doc="false: what does not fit is left out, and told. Left out: true.",
+            ),
+            Key(
+                name="pickled",
+                kind="bool",
+                doc="true: read torch's own files too, as plain data. Left out: false.",
+            ),
         ),
     ),
     Key(
@@ -121,18 +152,40 @@ SECTIONS: tuple[Key, ...] = (
                 doc="train: samples of one optimizer step over all ranks and micro-steps; others: per rank.",
                 minimum=1,
             ),
-            Key(name="shuffle", kind="bool", doc="A new order every epoch. Left out: true for train only."),
+            Key(
+                name="shuffle",
+                kind="bool",
+                doc="A new order every epoch. Left out: true for train only.",
+            ),
             Key(
                 name="randomness",
                 kind="choice",
                 doc="What random augmentation is keyed by. Left out: by the kind of source.",
                 choices=("sample", "batch", "none"),
             ),
-            Key(name="drop_last", kind="bool", doc="Leave out a last batch that is not full.", default=False),
-            Key(name="micro_batch_size", kind="int", doc="Samples of one forward pass on one rank.", minimum=1),
+            Key(
+                name="drop_last",
+                kind="bool",
+                doc="Leave out a last batch that is not full.",
+                default=False,
+            ),
+            Key(
+                name="micro_batch_size",
+                kind="int",
+                doc="Samples of one forward pass on one rank.",
+                minimum=1,
+            ),
             Key(name="sampler", kind="call", doc="The order of the samples, in place of shuffle."),
-            Key(name="batch_sampler", kind="call", doc="Gives the indices of each batch, in place of batch_size."),
-            Key(name="collate", kind="call", doc="Makes a batch of samples; a function with _partial_ = true."),
+            Key(
+                name="batch_sampler",
+                kind="call",
+                doc="Gives the indices of each batch, in place of batch_size.",
+            ),
+            Key(
+                name="collate",
+                kind="call",
+                doc="Makes a batch of samples; a function with _partial_ = true.",
+            ),
             Key(
                 name="workers",
                 kind="int",
@@ -184,7 +237,11 @@ SECTIONS: tuple[Key, ...] = (
         ),
     ),
     Key(name="process", kind="call", doc="How a batch becomes a loss and an update."),
-    Key(name="criterion", kind="call", doc="The loss, where it is no part of the process; a test does without."),
+    Key(
+        name="criterion",
+        kind="call",
+        doc="The loss, where it is no part of the process; a test does without.",
+    ),
     Key(
         name="optimizer",
         kind="call",
@@ -202,8 +259,16 @@ SECTIONS: tuple[Key, ...] = (
         kind="call",
         doc="How losses become an update; with a `type` a part of your own in the place of assay's.",
         keys=(
-            Key(name="weights", kind="numbers", doc="Factors of the losses that a process gives by name."),
-            Key(name="every", kind="numbers", doc="Of several optimizers: those that take each n-th step only."),
+            Key(
+                name="weights",
+                kind="numbers",
+                doc="Factors of the losses that a process gives by name.",
+            ),
+            Key(
+                name="every",
+                kind="numbers",
+                doc="Of several optimizers: those that take each n-th step only.",
+            ),
         ),
     ),
     Key(
@@ -230,8 +295,16 @@ SECTIONS: tuple[Key, ...] = (
                 default="fp32",
                 choices=("fp32", "tf32", "bf16", "fp16"),
             ),
-            Key(name="accumulate", kind="int", doc="Micro-steps of one optimizer step.", default=1, minimum=1),
-            Key(name="clip_norm", kind="float", doc="The largest norm a gradient may have.", above=0),
+            Key(
+                name="accumulate",
+                kind="int",
+                doc="Micro-steps of one optimizer step.",
+                default=1,
+                minimum=1,
+            ),
+            Key(
+                name="clip_norm", kind="float", doc="The largest norm a gradient may have.", above=0
+            ),
             Key(
                 name="non_finite",
                 kind="choice",
@@ -253,7 +326,12 @@ SECTIONS: tuple[Key, ...] = (
                 default=False,
                 choices=("blocks",),
             ),
-            Key(name="channels_last", kind="bool", doc="Images lie in memory with their channels last.", default=False),
+            Key(
+                name="channels_last",
+                kind="bool",
+                doc="Images lie in memory with their channels last.",
+                default=False,
+            ),
             Key(
                 name="deterministic",
                 kind="bool",
@@ -276,9 +354,22 @@ SECTIONS: tuple[Key, ...] = (
                 default="fp32",
                 choices=("fp32", "bf16", "fp16"),
             ),
-            Key(name="splits", kind="names", doc="Which splits. Left out: all but train and those for tests."),
-            Key(name="limit", kind="int", doc="Batches of each split at most; then marked partial.", minimum=1),
-            Key(name="pipes", kind="calls", doc="What outputs go through before they are measured, in this order."),
+            Key(
+                name="splits",
+                kind="names",
+                doc="Which splits. Left out: all but train and those for tests.",
+            ),
+            Key(
+                name="limit",
+                kind="int",
+                doc="Batches of each split at most; then marked partial.",
+                minimum=1,
+            ),
+            Key(
+                name="pipes",
+                kind="calls",
+                doc="What outputs go through before they are measured, in this order.",
+            ),
             ENABLED,
         ),
     ),
@@ -290,14 +381,30 @@ SECTIONS: tuple[Key, ...] = (
         keys=(
             Key(name="every", kind="period", doc="How often.", default="1 epoch"),
             Key(name="keep", kind="int", doc="How many of the newest stay.", default=3, minimum=1),
-            Key(name="background", kind="bool", doc="Write while the training goes on.", default=True),
+            Key(
+                name="background",
+                kind="bool",
+                doc="Write while the training goes on.",
+                default=True,
+            ),
             Key(
                 name="best",
                 kind="table",
                 doc="Keep the best one too.",
                 keys=(
-                    Key(name="metric", kind="text", doc="The metric that decides, as in valid/acc.", required=True),
-                    Key(name="mode", kind="choice", doc="What is better.", choices=("min", "max"), required=True),
+                    Key(
+                        name="metric",
+                        kind="text",
+                        doc="The metric that decides, as in valid/acc.",
+                        required=True,
+                    ),
+                    Key(
+                        name="mode",
+                        kind="choice",
+                        doc="What is better.",
+                        choices=("min", "max"),
+                        required=True,
+                    ),
                 ),
             ),
             ENABLED,
@@ -419,7 +526,9 @@ SECTIONS: tuple[Key, ...] = (
         doc="Fingerprints of batches, gradients and weights: they tell where two runs part.",
         weights=False,
         keys=(
-            Key(name="every", kind="period", doc="How often a step is traced.", default="100 steps"),
+            Key(
+                name="every", kind="period", doc="How often a step is traced.", default="100 steps"
+            ),
             Key(
                 name="level",
                 kind="choice",
@@ -442,7 +551,12 @@ SECTIONS: tuple[Key, ...] = (
                 doc="How often a line is printed where there is no terminal; on one it is a bar and a line an epoch.",
                 default="1 epoch",
             ),
-            Key(name="quiet", kind="bool", doc="Print nothing but problems and the end.", default=False),
+            Key(
+                name="quiet",
+                kind="bool",
+                doc="Print nothing but problems and the end.",
+                default=False,
+            ),
             Key(
                 name="log_format",
                 kind="text",
@@ -487,7 +601,8 @@ PARALLEL_AXES = ("pipeline", "data", "shard", "tensor")
 
 
 def is_for_tests(split: str) -> bool:
-    """`test`, and `test_clean` or `test_noisy` where there are several: looked at by `assay test`."""
+    """`test`, and `test_clean` or `test_noisy` where there are several: looked at by `assay
+    test`."""
     return split == "test" or split.startswith("test_")
 
 
@@ -563,7 +678,8 @@ STEPS_FORMS = 'such as "1 step", "100 steps" or "never"'
 
 
 def parse_steps(text: str) -> int:
-    """Return the number of steps in "100 steps", 0 for "never"; ValueError for anything else, epochs too.
+    """Return the number of steps in "100 steps", 0 for "never"; ValueError for anything else,
+    epochs too.
 
     >>> parse_steps("100 steps")
     100
@@ -580,7 +696,8 @@ _DURATION = re.compile(r"(?P<amount>\d{1,12}(?:\.\d{1,9})?) *(?P<unit>s|min|h|d)
 
 
 def parse_duration_s(text: str) -> float:
-    """Seconds in "90 s", "5 min", "2 h" or "1.5 d"; ValueError for anything else and for nothing at all.
+    """Seconds in "90 s", "5 min", "2 h" or "1.5 d"; ValueError for anything else and for nothing at
+    all.
 
     >>> parse_duration_s("5 min")
     300.0

@@ -1,4 +1,5 @@
-"""Secrets: used and never written down. What is written goes through `Secrets`, which puts a word in their place."""
+"""Secrets: used and never written down. What is written goes through `Secrets`, which puts a word
+in their place."""
 
 from __future__ import annotations
 
@@ -10,8 +11,12 @@ from assay.core.secret_names import REDACTED, is_distinct, is_given, is_secret, 
 from assay.core.secret_texts import Kind, secrets_in
 
 _ASSIGNMENT = re.compile(r"(?:--?|\+)?([A-Za-z_][\w.\[\]-]*)=(?=.)", re.DOTALL)
-_UNQUOTED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-~")  # in addresses
-_OPTIONS = frozenset({"token", "auth", "pass", "pw", "cookie", "bearer", "credentials", "creds", "pat", "otp"})
+_UNQUOTED = frozenset(
+    "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-~"
+)  # in addresses
+_OPTIONS = frozenset(
+    {"token", "auth", "pass", "pw", "cookie", "bearer", "credentials", "creds", "pat", "otp"}
+)
 """Options whose value is a secret whatever it looks like, though a variable of that name may hold something else."""
 
 
@@ -20,7 +25,8 @@ _DEEPEST = 200
 
 
 class Secrets:
-    """Secrets that are known, and the way to write down texts and data without these and all that looks like one.
+    """Secrets that are known, and the way to write down texts and data without these and all that
+    looks like one.
 
     >>> Secrets(["correct-horse-battery"]).clean("login with correct-horse-battery and ghp_" + "a1B2c3" * 6)
     'login with <redacted> and <redacted>'
@@ -34,15 +40,20 @@ class Secrets:
     @classmethod
     def known(cls, variables: Mapping[str, object], command: Sequence[str] = ()) -> Secrets:
         """Return the secrets among variables, by their names, and among the words of a command."""
-        named = [value for name, value in variables.items() if isinstance(value, str) and sureness(name)]
+        named = [
+            value for name, value in variables.items() if isinstance(value, str) and sureness(name)
+        ]
         return cls([*named, *(word[begin:] for word, begin in _given_in(command))])
 
     def add(self, values: Iterable[str]) -> None:
-        """Replace these values too, from now on; what may be another word or number stays: `postgres`, `1234`."""
+        """Replace these values too, from now on; what may be another word or number stays:
+        `postgres`, `1234`."""
         fresh = {value for value in map(str.strip, values) if is_distinct(value)} - set(self.values)
         if fresh:
             self.values = tuple(sorted({*self.values, *fresh}, key=len, reverse=True))
-            self._forms = tuple(dict.fromkeys(form for value in self.values for form in _forms(value)))
+            self._forms = tuple(
+                dict.fromkeys(form for value in self.values for form in _forms(value))
+            )
 
     def without_known(self, data: bytes) -> bytes:
         """Return bytes of a file without the secrets that are known."""
@@ -76,7 +87,8 @@ class Secrets:
         return "".join([*parts, text[at:]]) if parts else text, count
 
     def tree(self, value: Any, name: str = "", *, depth: int = 0) -> Any:
-        """Return plain data with its texts cleaned, and without what stands under the name of a secret.
+        """Return plain data with its texts cleaned, and without what stands under the name of a
+        secret.
 
         >>> Secrets().tree({"lr": 0.1, "db": {"password": "hunter2", "url": "pg://me:hunter2@host"}})
         {'lr': 0.1, 'db': {'password': '<redacted>', 'url': 'pg://me:<redacted>@host'}}
@@ -89,18 +101,22 @@ class Secrets:
             case list() | tuple() if depth < _DEEPEST:
                 return [self.tree(item, name, depth=depth + 1) for item in value]
             case Mapping() if depth < _DEEPEST:
-                return {key: self.tree(item, str(key), depth=depth + 1) for key, item in value.items()}
+                return {
+                    key: self.tree(item, str(key), depth=depth + 1) for key, item in value.items()
+                }
         return value
 
     def command(self, words: Sequence[str]) -> tuple[str, ...]:
-        """Return the words of a command without the values of `--api-key`, `--token=`, `db.password=` and the like.
+        """Return the words of a command without the values of `--api-key`, `--token=`,
+        `db.password=` and the like.
 
         >>> Secrets().command(["train.py", "--api-key", "abc", "--lr", "0.1", "db.password=hunter2"])
         ('train.py', '--api-key', '<redacted>', '--lr', '0.1', 'db.password=<redacted>')
         """
         given = {id(word): begin for word, begin in _given_in(words)}
         return tuple(
-            self.clean(word) if id(word) not in given else word[: given[id(word)]] + REDACTED for word in words
+            self.clean(word) if id(word) not in given else word[: given[id(word)]] + REDACTED
+            for word in words
         )
 
 
@@ -118,7 +134,8 @@ def secrets_under(value: Any, name: str = "", *, depth: int = 0) -> Iterator[str
 
 
 def _given_in(words: Sequence[str]) -> Iterator[tuple[str, int]]:
-    """Yield the words of a command that hold a secret by what they are called, and where in the word it begins."""
+    """Yield the words of a command that hold a secret by what they are called, and where in the
+    word it begins."""
     option = ""
     for word in words:
         assigned = _ASSIGNMENT.match(word)
@@ -127,7 +144,9 @@ def _given_in(words: Sequence[str]) -> Iterator[tuple[str, int]]:
                 yield word, 0
             elif option in ("u", "user") and ":" in word:
                 yield word, word.index(":") + 1
-        elif assigned and (assigned[1] in _OPTIONS or is_secret(assigned[1], word[assigned.end() :])):
+        elif assigned and (
+            assigned[1] in _OPTIONS or is_secret(assigned[1], word[assigned.end() :])
+        ):
             yield word, assigned.end()
         option = word.lstrip("-").lower() if word.startswith("-") and not assigned else ""
 
@@ -142,6 +161,9 @@ def _forms(value: str) -> Iterator[str]:
 
     data = value.encode("utf-8", "surrogateescape")
     yield value
-    yield "".join(letter if letter in _UNQUOTED else f"%{ord(letter):02X}" for letter in data.decode("latin-1"))
+    yield "".join(
+        letter if letter in _UNQUOTED else f"%{ord(letter):02X}"
+        for letter in data.decode("latin-1")
+    )
     yield value.encode("unicode_escape").decode("ascii").replace('"', '\\"')
     yield binascii.b2a_base64(data, newline=False).decode("ascii").rstrip("=")

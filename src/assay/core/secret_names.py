@@ -75,13 +75,15 @@ def is_secret(name: str, value: str) -> bool:
 
 
 def is_given(value: str) -> bool:
-    """Return whether a value may be a secret at all: not empty, a placeholder, a reference or a path."""
+    """Return whether a value may be a secret at all: not empty, a placeholder, a reference or a
+    path."""
     value = value.strip()
     return len(value) > 2 and not _NO_SECRET.fullmatch(value) and not _is_path(value)
 
 
 def is_distinct(value: str) -> bool:
-    """Return whether a secret can be replaced wherever it stands: no word, number or path that may mean something else.
+    """Return whether a secret can be replaced wherever it stands: no word, number or path that may
+    mean something else.
 
     >>> [is_distinct(value) for value in ("correct-horse-battery", "a1b2c3d4", "postgres", "12345", "/run/agent.1")]
     [True, True, False, False, False]
@@ -94,7 +96,8 @@ def is_distinct(value: str) -> bool:
 
 
 def is_opaque(text: str, least: int = 12) -> bool:
-    """Return whether a text is neither words nor a number: letters and digits that change places, as in random ones.
+    """Return whether a text is neither words nor a number: letters and digits that change places,
+    as in random ones.
 
     >>> [is_opaque(text) for text in ("q8Zr3LmX0tYv", "resnet50-imagenet-v2", "123456789012", "valid/acc_top5_mean")]
     [True, False, False, False]
@@ -103,13 +106,17 @@ def is_opaque(text: str, least: int = 12) -> bool:
         return False
     if len(_CHANGE.findall(text)) >= 3 and entropy(text) >= 2.5:
         return True
-    is_mixed = any(map(str.isupper, text)) and any(map(str.islower, text)) and any(map(str.isdigit, text))
+    is_mixed = (
+        any(map(str.isupper, text)) and any(map(str.islower, text)) and any(map(str.isdigit, text))
+    )
     return len(text) >= 20 and is_mixed and entropy(text) >= 3.9
 
 
 def entropy(text: str) -> float:
     """Return the bits per character."""
-    return -sum(count / len(text) * math.log2(count / len(text)) for count in Counter(text).values())
+    return -sum(
+        count / len(text) * math.log2(count / len(text)) for count in Counter(text).values()
+    )
 
 
 def _is_path(value: str) -> bool:

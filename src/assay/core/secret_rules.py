@@ -1,4 +1,5 @@
-"""Rules for texts that are secrets by themselves, or behind the name of a service: data, made by tests/secret_rules.py.
+"""Rules for texts that are secrets by themselves, or behind the name of a service: data, made by
+tests/secret_rules.py.
 
 Made from the rules of gitleaks, commit b58d3f102cf3, under this licence:
 

@@ -1,7 +1,7 @@
 """Places of secrets in a text: of known kinds, behind names that say so, and private keys.
 
-The time to find them grows with the length of the text and no faster: each pattern begins with what is rare, and none
-repeats without a limit.
+The time to find them grows with the length of the text and no faster: each pattern begins with what
+is rare, and none repeats without a limit.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ Kind = Literal["text", "data", "code"]
 
 Span = tuple[int, int]
 
-# Tokens as gitleaks has them, but of any length, and those of services that it does not know; addresses and headers.
+# Tokens as gitleaks has them, but of any length, and those of services that it does not know;
+# addresses and headers.
 _OWN_RULES: tuple[Rule, ...] = (
     ("token", ("sk-",), r"sk-(?:[a-z0-9]{1,12}-){0,3}[\w-]{16,300}", 0, 2, True),
     ("token", ("gh", "github_pat_"), r"(?:gh[pousr]_|github_pat_)\w{20,300}", 0, 2, True),
@@ -44,8 +45,22 @@ _OWN_RULES: tuple[Rule, ...] = (
     ("token", ("eyjhcglf",), r"eyJhcGlf[\w+/=-]{30,1000}", 0, 2, True),
     ("bot", (":aa",), r"[0-9]{8,10}:AA[\w-]{33}", 0, 2, True),
     ("bot", (".",), r"[MNO][A-Za-z0-9_-]{23,25}\.[\w-]{6}\.[\w-]{27,40}", 0, 4, True),
-    ("webhook", ("/api/webhooks/",), r"discord(?:app)?\.com/api/webhooks/([0-9]{10,20}/[\w-]{30,100})", 1, 3, False),
-    ("address", ("://",), r"://[^/\s:@'\"<>{}$]{0,256}:([^/\s'\"<>{}$]{1,512})@(?=[\w.\[-])", 1, 0, False),
+    (
+        "webhook",
+        ("/api/webhooks/",),
+        r"discord(?:app)?\.com/api/webhooks/([0-9]{10,20}/[\w-]{30,100})",
+        1,
+        3,
+        False,
+    ),
+    (
+        "address",
+        ("://",),
+        r"://[^/\s:@'\"<>{}$]{0,256}:([^/\s'\"<>{}$]{1,512})@(?=[\w.\[-])",
+        1,
+        0,
+        False,
+    ),
     ("address", ("://",), r"://([\w~.%+-]{16,512})@(?=[\w.\[-])", 1, 3, False),
     ("header", ("bearer",), r"(?i:bearer)[ \t]{1,4}([\w.~+/=-]{16,2000})", 1, 2.5, False),
     (
@@ -62,8 +77,22 @@ _OWN_RULES: tuple[Rule, ...] = (
         0,
         False,
     ),
-    ("netrc", ("login",), r"(?i:login)[ \t\n]{1,4}\S{1,256}[ \t\n]{1,4}password[ \t\n]{1,4}(\S{1,512})", 1, 0, False),
-    ("hash", ("$",), r"\$(?:2[abxy]?|1|5|6|y|apr1|argon2(?:id|i|d))\$[A-Za-z0-9./$=,+]{20,200}", 0, 3, False),
+    (
+        "netrc",
+        ("login",),
+        r"(?i:login)[ \t\n]{1,4}\S{1,256}[ \t\n]{1,4}password[ \t\n]{1,4}(\S{1,512})",
+        1,
+        0,
+        False,
+    ),
+    (
+        "hash",
+        ("$",),
+        r"\$(?:2[abxy]?|1|5|6|y|apr1|argon2(?:id|i|d))\$[A-Za-z0-9./$=,+]{20,200}",
+        0,
+        3,
+        False,
+    ),
     (
         "user",
         ("-u", "--user"),
@@ -78,7 +107,9 @@ _KEY = re.compile(
 )
 _KEY_BODY = re.compile(r"(?:[A-Za-z0-9+/=_\s\"',:;>|.()#*]|\\[nr]|-(?!-)){40,20000}")
 
-_HINT = re.compile(r"p(?:ass|wd?|at|rivate)|s(?:ecret|ig|alt)|token|key|auth|c(?:red|ookie)|bearer|dsn|webhook|otp")
+_HINT = re.compile(
+    r"p(?:ass|wd?|at|rivate)|s(?:ecret|ig|alt)|token|key|auth|c(?:red|ookie)|bearer|dsn|webhook|otp"
+)
 _NAME_CHARS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-."
 _BEHIND_NAME = re.compile(
     r"""(?P<rest>[\w.-]{0,40}) \\?["'`]? \]?
@@ -101,7 +132,9 @@ def secrets_in(text: str, kind: Kind) -> list[Span]:
     low = text.lower()
     if len(low) != len(text):  # a letter that is two in lower case
         low = text.translate(_LOWER)
-    found = sorted([*_of_known_kinds(text, low), *_private_keys(text), *_behind_names(text, low, kind)])
+    found = sorted(
+        [*_of_known_kinds(text, low), *_private_keys(text), *_behind_names(text, low, kind)]
+    )
     apart: list[Span] = []
     for begin, end in found:
         if apart and begin <= apart[-1][1]:
@@ -124,10 +157,17 @@ def _of_known_kinds(text: str, low: str) -> Iterator[Span]:
         _, _, pattern, group, least, is_alone = rule
         for match in _compiled(pattern).finditer(text):
             begin, end = match.span(
-                next((n for n, it in enumerate(match.groups(), 1) if it), 0) if group == 1 else group
+                next((n for n, it in enumerate(match.groups(), 1) if it), 0)
+                if group == 1
+                else group
             )
             it = text[begin:end]
-            if is_alone and begin and text[begin - 1].isalnum() and text[begin - 2 : begin - 1] != "\\":
+            if (
+                is_alone
+                and begin
+                and text[begin - 1].isalnum()
+                and text[begin - 2 : begin - 1] != "\\"
+            ):
                 continue
             if entropy(it) >= least:
                 yield begin, end
@@ -135,7 +175,8 @@ def _of_known_kinds(text: str, low: str) -> Iterator[Span]:
 
 @functools.cache
 def _search() -> tuple[re.Pattern[str], dict[str, list[Rule]]]:
-    """Return a pattern that finds all words of rules in one pass, and the rules by each word that it finds.
+    """Return a pattern that finds all words of rules in one pass, and the rules by each word that
+    it finds.
 
     Of two words that begin alike it finds the shorter one, which then stands for both.
     """
@@ -154,7 +195,10 @@ def _one_of(words: Iterable[str]) -> str:
     by_letter: dict[str, list[str]] = {}
     for word in sorted(words):
         by_letter.setdefault(word[:1], []).append(word[1:])
-    branches = [re.escape(letter) + (_one_of(rest) if any(rest) else "") for letter, rest in by_letter.items()]
+    branches = [
+        re.escape(letter) + (_one_of(rest) if any(rest) else "")
+        for letter, rest in by_letter.items()
+    ]
     return branches[0] if len(branches) == 1 else f"(?:{'|'.join(branches)})"
 
 
@@ -164,7 +208,8 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 
 def _private_keys(text: str) -> Iterator[Span]:
-    """Yield what stands between the first and the last line of each private key, or to the end if that is missing."""
+    """Yield what stands between the first and the last line of each private key, or to the end if
+    that is missing."""
     if "PRIVATE KEY" not in text and "Private-Lines" not in text:
         return
     for match in _KEY.finditer(text):
@@ -175,7 +220,8 @@ def _private_keys(text: str) -> Iterator[Span]:
 
 
 def _behind_names(text: str, low: str, kind: Kind) -> Iterator[Span]:
-    """Yield the values that are assigned to names of secrets, or follow an option of such a name."""
+    """Yield the values that are assigned to names of secrets, or follow an option of such a
+    name."""
     done = 0
     for hint in _HINT.finditer(low):
         if hint.start() < done:
@@ -184,7 +230,11 @@ def _behind_names(text: str, low: str, kind: Kind) -> Iterator[Span]:
         if behind is None:
             continue
         before = text[max(0, hint.start() - 80) : hint.start()]
-        name = before[len(before.rstrip(_NAME_CHARS)) :] + text[hint.start() : hint.end()] + behind["rest"]
+        name = (
+            before[len(before.rstrip(_NAME_CHARS)) :]
+            + text[hint.start() : hint.end()]
+            + behind["rest"]
+        )
         if not sureness(name):
             continue
         span = _value_of(name, behind, text, kind)

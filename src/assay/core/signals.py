@@ -2,9 +2,9 @@
 
 Three things can become of a signal. Inside `stopping` the first one asks a run to end after its
 step, and the second is obeyed. Inside `obeying` the first one is obeyed: it becomes an exception,
-KeyboardInterrupt or `Terminated`, so that what is open can be closed. `answered` leaves the answer to
-its caller, for a launcher that passes signals on. While `Signals.held` is open nothing is obeyed,
-for an end that must be written whole.
+KeyboardInterrupt or `Terminated`, so that what is open can be closed. `answered` leaves the answer
+to its caller, for a launcher that passes signals on. While `Signals.held` is open nothing is
+obeyed, for an end that must be written whole.
 """
 
 from __future__ import annotations
@@ -21,13 +21,17 @@ from typing import Any
 from assay.core.stop import Stop
 
 NUMBERS = (signal.SIGINT, signal.SIGTERM)
-_CRASHES = {getattr(signal, name, None) for name in ("SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT", "SIGTRAP")}
+_CRASHES = {
+    getattr(signal, name, None)
+    for name in ("SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT", "SIGTRAP")
+}
 HELD_LIMIT = 3
 """So many signals in a row are held; the next one ends the process, whatever it is writing."""
 
 
 class Terminated(SystemExit):
-    """SIGTERM, obeyed; unlike a SystemExit of the user's code it is no end that the program chose."""
+    """SIGTERM, obeyed; unlike a SystemExit of the user's code it is no end that the program
+    chose."""
 
     def __init__(self) -> None:
         super().__init__(128 + signal.SIGTERM)
@@ -67,7 +71,8 @@ class Signals:
         self._answer(self, number)
 
     def obey(self, number: int) -> None:
-        """Raise what a signal means, unless it is held. What never ends is ended by the operating system."""
+        """Raise what a signal means, unless it is held. What never ends is ended by the operating
+        system."""
         if not self._holders:
             raise obeyed(number)
         self._held += 1
@@ -103,14 +108,18 @@ NO_SIGNALS = Signals(lambda signals, number: None)
 
 @contextmanager
 def stopping(
-    stop: Stop, *, say: Callable[[str], object] | None = None, polite: bool = False, echo_s: float = 0.0
+    stop: Stop,
+    *,
+    say: Callable[[str], object] | None = None,
+    polite: bool = False,
+    echo_s: float = 0.0,
 ) -> Iterator[Signals]:
     """Inside, the first signal asks `stop` to interrupt the run, and every further one is obeyed.
 
-    `say` tells the person that the signal was heard: a step may take minutes. `polite` leaves alone a signal that
-    somebody else handles or ignores. The same signal again within `echo_s` counts once: a scheduler that
-    signals all processes of a job reaches a rank itself and through its launcher. Outside of the main
-    thread all signals stay as they are.
+    `say` tells the person that the signal was heard: a step may take minutes. `polite` leaves alone
+    a signal that somebody else handles or ignores. The same signal again within `echo_s` counts
+    once: a scheduler that signals all processes of a job reaches a rank itself and through its
+    launcher. Outside of the main thread all signals stay as they are.
     """
 
     def answer(signals: Signals, number: int) -> None:
@@ -137,7 +146,8 @@ def obeying(*, echo_s: float = 0.0) -> Iterator[Signals]:
 def answered(
     answer: Callable[[Signals, int], object], *, polite: bool = False, echo_s: float = 0.0
 ) -> Iterator[Signals]:
-    """Inside, call `answer` with the signals that were heard, and the number of the one that has just come."""
+    """Inside, call `answer` with the signals that were heard, and the number of the one that has
+    just come."""
     signals = Signals(answer, echo_s=echo_s)
     if not _is_main_thread():
         yield signals
@@ -149,12 +159,17 @@ def answered(
     try:
         yield signals
     finally:
-        for each, handler in before.items() if _is_main_thread() else ():  # a generator may end in any thread
-            signal.signal(each, signal.SIG_DFL if handler is None else handler)  # None: it was not set from Python
+        for each, handler in (
+            before.items() if _is_main_thread() else ()
+        ):  # a generator may end in any thread
+            signal.signal(
+                each, signal.SIG_DFL if handler is None else handler
+            )  # None: it was not set from Python
 
 
 def obey_sigterm() -> None:
-    """Let SIGTERM end this process by an exception from now on, unless somebody else handles or ignores it.
+    """Let SIGTERM end this process by an exception from now on, unless somebody else handles or
+    ignores it.
 
     SIGINT does so anyway. The second SIGTERM ends the process at once.
     """
@@ -174,9 +189,11 @@ def is_crash(number: int) -> bool:
 
 
 def ignore() -> None:
-    """Leave all signals that a terminal or a scheduler sends to a whole group to the parent of this process.
+    """Leave all signals that a terminal or a scheduler sends to a whole group to the parent of this
+    process.
 
-    For a helper that ends with its parent: the step, or the output, that the parent finishes may need it.
+    For a helper that ends with its parent: the step, or the output, that the parent finishes may
+    need it.
     """
     for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT"):
         if hasattr(signal, name):  # Windows has the first two
@@ -194,5 +211,6 @@ def _is_main_thread() -> bool:
 
 
 def _is_free(number: int) -> bool:
-    """Return whether a signal does what Python or `obey_sigterm` lets it do, and nobody else handles it."""
+    """Return whether a signal does what Python or `obey_sigterm` lets it do, and nobody else
+    handles it."""
     return signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler, _obey_once)

@@ -1,6 +1,8 @@
-"""Text for a terminal. What came from elsewhere loses all that a terminal would obey; our own colours stay.
+"""Text for a terminal. What came from elsewhere loses all that a terminal would obey; our own
+colours stay.
 
-Every text that assay shows, of a record, a config, a file or an exception, goes through `for_terminal`.
+Every text that assay shows, of a record, a config, a file or an exception, goes through
+`for_terminal`.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ _NOT_PLAIN_IN_LINE = re.compile(r"[^\t -~]")
 
 
 def visible(text: str) -> str:
-    """Return one line of text with what is not printed as marks: control codes, line ends, changes of direction.
+    """Return one line of text with what is not printed as marks: control codes, line ends, changes
+    of direction.
 
     >>> visible("a\\x1b[2Jb\\nc\\u202e")
     'a\\\\x1b[2Jb\\\\nc\\\\u202e'
@@ -26,9 +29,11 @@ def visible(text: str) -> str:
 
 
 def style(text: str, codes: str) -> str:
-    """Return `text` in the style of these codes of a terminal ("1;31"), which `for_terminal` lets through.
+    """Return `text` in the style of these codes of a terminal ("1;31"), which `for_terminal` lets
+    through.
 
-    The mark of our own styles is drawn once per process: no text that was written before can hold it.
+    The mark of our own styles is drawn once per process: no text that was written before can hold
+    it.
     """
     return f"{_begin()}{codes}m{text}{_begin()}0m"
 
@@ -51,18 +56,22 @@ def escaped_json(text: str) -> str:
     >>> escaped_json('{"tag": "a\x9b2J"}')
     '{"tag": "a\\u009b2J"}'
     """
-    return _NOT_PLAIN.sub(lambda found: found[0] if _is_shown(found[0]) else json.dumps(found[0])[1:-1], text)
+    return _NOT_PLAIN.sub(
+        lambda found: found[0] if _is_shown(found[0]) else json.dumps(found[0])[1:-1], text
+    )
 
 
 def cell_count(text: str) -> int:
-    """Return the columns of a terminal that `text` takes: wide characters two, combining ones none."""
+    """Return the columns of a terminal that `text` takes: wide characters two, combining ones
+    none."""
     if text.isascii():
         return len(text)
     return sum(_cells_of(letter) for letter in text)
 
 
 def elided(text: str, limit: int) -> str:
-    """Return `text` in at most `limit` columns of a terminal; what is left out is left out in the middle.
+    """Return `text` in at most `limit` columns of a terminal; what is left out is left out in the
+    middle.
 
     >>> elided("a-very-long-tag-of-a-run", 12), elided("short", 12), elided("日本語の実験", 7)
     ('a-very…-a-run', 'short', '日…実験')
@@ -110,7 +119,13 @@ def folded(line: str, columns: int | None) -> list[str]:
 def _cells_of(letter: str) -> int:
     import unicodedata  # here and below: most texts have none of these
 
-    return 0 if unicodedata.combining(letter) else 2 if unicodedata.east_asian_width(letter) in "WF" else 1
+    return (
+        0
+        if unicodedata.combining(letter)
+        else 2
+        if unicodedata.east_asian_width(letter) in "WF"
+        else 1
+    )
 
 
 def _mark(found: re.Match[str]) -> str:

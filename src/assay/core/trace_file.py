@@ -1,15 +1,17 @@
 """The byte format of a trace, version 1: fingerprints of a run, step by step, module by module.
 
-One file an attempt and rank: `trace/<attempt>-<rank>.bin`. The grammar of frames is in `core/frames.py`.
+One file an attempt and rank: `trace/<attempt>-<rank>.bin`. The grammar of frames is in
+`core/frames.py`.
 
     tag             a        b        payload
-    1       DIGESTS step     entries  entries of: u32 site, u32 occurrence, u64 fingerprint, in the order they happened
-    0xFFFE  SITE    site id  0        u32 length, UTF-8 JSON: phase, module, name, dtype, shape, kind
-    0xFFFD  HEAD    0        0        u32 length, UTF-8 JSON: algorithm, level, every, rank
+    1       DIGESTS step     entries  entries of: u32 site, u32 occurrence, u64 fingerprint, in the
+    order they happened 0xFFFE  SITE    site id  0        u32 length, UTF-8 JSON: phase, module,
+    name, dtype, shape, kind 0xFFFD  HEAD    0        0        u32 length, UTF-8 JSON: algorithm,
+    level, every, rank
 
-A site is a place in the program at which a tensor is fingerprinted; it is defined before its first use. `occurrence`
-counts how often that site was reached within the step (a module called twice, a micro-step). SITE and HEAD are written
-twice, because other frames depend on them.
+A site is a place in the program at which a tensor is fingerprinted; it is defined before its first
+use. `occurrence` counts how often that site was reached within the step (a module called twice, a
+micro-step). SITE and HEAD are written twice, because other frames depend on them.
 """
 
 from __future__ import annotations
@@ -57,7 +59,8 @@ class Head:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """A place at which a tensor is fingerprinted. `module` is a dotted path as `model.blocks.0`, `name` what of it.
+    """A place at which a tensor is fingerprinted. `module` is a dotted path as `model.blocks.0`,
+    `name` what of it.
 
     That of an operation is its name as torch has it; a random one draws from a generator.
     """
@@ -83,18 +86,26 @@ class Digest:
 
 def pack_head(head: Head) -> bytes:
     """Return the frame of a head, twice: without it no other frame can be compared."""
-    data = {"algorithm": head.algorithm, "level": head.level, "every": head.every, "rank": head.rank}
+    data = {
+        "algorithm": head.algorithm,
+        "level": head.level,
+        "every": head.every,
+        "rank": head.rank,
+    }
     return 2 * frames.pack(HEAD, 0, 0, _text(data))
 
 
 def pack_site(site: Site) -> bytes:
     """Return the frame that defines a site, twice: the fingerprints of the site depend on it."""
-    data = {name: getattr(site, name) for name in ("phase", "module", "name", "dtype", "shape", "kind")}
+    data = {
+        name: getattr(site, name) for name in ("phase", "module", "name", "dtype", "shape", "kind")
+    }
     return 2 * frames.pack(SITE, site.id, 0, _text(data))
 
 
 def pack_digests(step: int, entries: Iterable[tuple[int, int, int]]) -> bytes:
-    """Frames for the (site id, occurrence, fingerprint) triples of one step; steps must fit a u32."""
+    """Frames for the (site id, occurrence, fingerprint) triples of one step; steps must fit a
+    u32."""
     packed = [_ENTRY.pack(*entry) for entry in entries]
     out = []
     for i in range(0, len(packed), MAX_ENTRIES):
@@ -104,7 +115,8 @@ def pack_digests(step: int, entries: Iterable[tuple[int, int, int]]) -> bytes:
 
 
 def read(data: bytes | memoryview, *, where: str = "trace") -> Iterator[Head | Digest | Damage]:
-    """The head, then every fingerprint in the order in which it was taken; damage is reported and passed over."""
+    """The head, then every fingerprint in the order in which it was taken; damage is reported and
+    passed over."""
     damage = frames.check_file_head(data, FORM, where=where)
     if damage is not None:
         yield damage
@@ -124,7 +136,8 @@ def read(data: bytes | memoryview, *, where: str = "trace") -> Iterator[Head | D
                         if isinstance(found, Head):
                             head = found
                 except (KeyError, struct.error, ValueError, TypeError, RecursionError, RecordError):
-                    # Intact, but about a site whose definition was lost, or written wrongly: one frame is lost.
+                    # Intact, but about a site whose definition was lost, or written wrongly: one
+                    # frame is lost.
                     yield Damage(item.offset, item.end, torn=False)
 
 
@@ -136,7 +149,10 @@ def _decode(frame: Frame, sites: dict[int, Site]) -> list[Head | Digest]:
             sites[frame.a] = from_plain(Site, {**_json(frame.payload), "id": frame.a})
         case 1:  # DIGESTS
             entries = _ENTRY.iter_unpack(frame.payload[: frame.b * _ENTRY.size])
-            return [Digest(frame.a, sites[site], occurrence, value) for site, occurrence, value in entries]
+            return [
+                Digest(frame.a, sites[site], occurrence, value)
+                for site, occurrence, value in entries
+            ]
     return []
 
 

@@ -1,4 +1,5 @@
-"""A verdict: equal bits, or the first difference. Format 1; kept as JSON with the runs it is about."""
+"""A verdict: equal bits, or the first difference. Format 1; kept as JSON with the runs it is
+about."""
 
 from __future__ import annotations
 
@@ -12,13 +13,23 @@ FORMAT = 1
 
 Question = Literal["compare", "replay", "diverge", "verify-resume"]
 Cause = Literal[
-    "data order", "randomness", "init", "forward", "backward", "optimizer", "code", "config", "data", "environment"
+    "data order",
+    "randomness",
+    "init",
+    "forward",
+    "backward",
+    "optimizer",
+    "code",
+    "config",
+    "data",
+    "environment",
 ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """The first place at which two runs part. `op` is known after the step was run again with op-level tracing."""
+    """The first place at which two runs part. `op` is known after the step was run again with
+    op-level tracing."""
 
     step: int
     phase: Phase
@@ -34,7 +45,8 @@ class Difference:
 class Verdict:
     """`equal` is claimed only for the steps that were compared (`first_step` to `last_step`).
 
-    `changed_inputs` lists what differs between the two runs although it should not, with both sides' values.
+    `changed_inputs` lists what differs between the two runs although it should not, with both
+    sides' values.
     """
 
     format: int = FORMAT

@@ -1,4 +1,5 @@
-"""The workshop: the loop and all that needs torch. A config may name what is listed here as `assay.engine.NAME`."""
+"""The workshop: the loop and all that needs torch. A config may name what is listed here as
+`assay.engine.NAME`."""
 
 try:
     import torch  # noqa: F401
@@ -38,7 +39,16 @@ from assay.engine.handlers.profile import Profile
 from assay.engine.handlers.save import Save
 from assay.engine.handlers.throughput import Throughput
 from assay.engine.instance import DistTensorData, Instance
-from assay.engine.metrics import F1, Accuracy, Adapted, Confusion, Mean, Perplexity, Precision, Recall
+from assay.engine.metrics import (
+    F1,
+    Accuracy,
+    Adapted,
+    Confusion,
+    Mean,
+    Perplexity,
+    Precision,
+    Recall,
+)
 from assay.engine.outputs import Collect, Evaluation, SaveOutputs
 from assay.engine.pipes import chain
 from assay.engine.process import Process, Supervised

@@ -20,10 +20,12 @@ def ahead(
     is_last: Callable[[], bool] = lambda: False,
     took: Callable[[float], object] = lambda seconds: None,
 ) -> Iterator[Window]:
-    """The windows with their tensors on `device`, each sent off before the one before it is given out.
+    """The windows with their tensors on `device`, each sent off before the one before it is given
+    out.
 
-    On a GPU a stream of its own copies from pinned memory, so that the host and the computation go on meanwhile. Once
-    `is_last` says so no further window is drawn. `took` hears of the seconds that the host spent on it.
+    On a GPU a stream of its own copies from pinned memory, so that the host and the computation go
+    on meanwhile. Once `is_last` says so no further window is drawn. `took` hears of the seconds
+    that the host spent on it.
     """
     stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
     iterator = iter(windows)
@@ -32,7 +34,9 @@ def ahead(
         window = None if waiting and is_last() else next(iterator, None)
         if window is not None:
             begun = perf_counter()
-            waiting.append(window._replace(batches=[_sent(batch, device, stream) for batch in window.batches]))
+            waiting.append(
+                window._replace(batches=[_sent(batch, device, stream) for batch in window.batches])
+            )
             took(perf_counter() - begun)
         if not waiting:
             return
@@ -45,14 +49,19 @@ def _sent(batch: Any, device: torch.device, stream: torch.cuda.Stream | None) ->
         if stream is None:
             return tensor.to(device, non_blocking=True)
         with torch.cuda.stream(stream):
-            source = tensor.pin_memory() if tensor.device.type == "cpu" and not tensor.is_pinned() else tensor
+            source = (
+                tensor.pin_memory()
+                if tensor.device.type == "cpu" and not tensor.is_pinned()
+                else tensor
+            )
             return source.to(device, non_blocking=True)
 
     return mapped(batch, send)
 
 
 def _arrived(window: Window, device: torch.device, stream: torch.cuda.Stream | None) -> Window:
-    """The computation waits for the copy; its memory is not given to others before the computation is done with it."""
+    """The computation waits for the copy; its memory is not given to others before the computation
+    is done with it."""
     if stream is not None:
         current = torch.cuda.current_stream(device)
         current.wait_stream(stream)

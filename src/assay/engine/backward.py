@@ -1,4 +1,5 @@
-"""From losses to an update: gradients over the real window, clip, step, schedule, zero after the step."""
+"""From losses to an update: gradients over the real window, clip, step, schedule, zero after the
+step."""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ from assay.engine.sparse import entries
 
 @contextmanager
 def debugged(*, enabled: bool = True) -> Iterator[None]:
-    """Within it an error in the backward pass shows the line of the forward pass, and names the loss that it is of.
+    """Within it an error in the backward pass shows the line of the forward pass, and names the
+    loss that it is of.
 
     An op that gives nan in the backward pass is such an error.
     """
@@ -61,7 +63,9 @@ class Peers(Protocol):
 
     def sum_own(self, values: Sequence[float]) -> list[float]: ...
 
-    def sum_losses(self, kind: str, values: Sequence[float], *, has_none: bool) -> tuple[str, list[float]]: ...
+    def sum_losses(
+        self, kind: str, values: Sequence[float], *, has_none: bool
+    ) -> tuple[str, list[float]]: ...
 
     def sum_(self, tensors: Sequence[Tensor]) -> None: ...
 
@@ -85,11 +89,11 @@ class Peers(Protocol):
 class Backward(BackwardPart):
     """Owns the order of one update; the engine tells it which window is coming.
 
-    A window of several micro-batches gives the gradient of the whole window: means are weighted by their real number
-    of samples, (sum, weight) pairs by their weights. A mapping of losses by name counts as their sum, each times its
-    factor in `weights` (1 where there is none); each is recorded as `train/loss/NAME`. `non_finite` says what happens
-    when loss or gradient norm is not finite: stop with the weights as they were, skip the update and count it, or
-    ignore it.
+    A window of several micro-batches gives the gradient of the whole window: means are weighted by
+    their real number of samples, (sum, weight) pairs by their weights. A mapping of losses by name
+    counts as their sum, each times its factor in `weights` (1 where there is none); each is
+    recorded as `train/loss/NAME`. `non_finite` says what happens when loss or gradient norm is not
+    finite: stop with the weights as they were, skip the update and count it, or ignore it.
     """
 
     def __init__(
@@ -128,7 +132,9 @@ class Backward(BackwardPart):
         self._one: Tensor | None = None
         self._is_clean = False  # gradients may be there from before, or from a window that failed
         self._is_known_to_reach = False
-        self._finder: tuple[Tensor, Tensor] | None = None  # what torch's own check of gradients needs, where it works
+        self._finder: tuple[Tensor, Tensor] | None = (
+            None  # what torch's own check of gradients needs, where it works
+        )
         self._is_alone = True
         self._keeps_graph = False
         self.hand_on: Callable[[Tensor], None] | None = None
@@ -192,10 +198,14 @@ class Backward(BackwardPart):
         self.seconds += perf_counter() - begun
 
     def _begin_pass(self, peers: Peers, loss: Losses) -> Losses:
-        """What is to be differentiated of the loss of a micro-batch that may be there for the others' sake only."""
+        """What is to be differentiated of the loss of a micro-batch that may be there for the
+        others' sake only."""
         self._passes += 1
-        # Sums of several losses are divided by their weights one by one: none may wait for the next pass.
-        is_apart = isinstance(loss, Mapping) and any(isinstance(each, tuple | WeighedMean) for each in loss.values())
+        # Sums of several losses are divided by their weights one by one: none may wait for the next
+        # pass.
+        is_apart = isinstance(loss, Mapping) and any(
+            isinstance(each, tuple | WeighedMean) for each in loss.values()
+        )
         peers.begin_pass(is_last=is_apart or self._passes == len(self._shares or ()))
         return worth_nothing(loss) if peers.is_idle else loss
 
@@ -205,7 +215,8 @@ class Backward(BackwardPart):
         return taken
 
     def prepare(self, step: int) -> bool:
-        """Have the gradients ready for the optimizer: clipped, and looked at. False when they are not to be used."""
+        """Have the gradients ready for the optimizer: clipped, and looked at. False when they are
+        not to be used."""
         if self.peers is not None:
             self._add_up(self.peers)
         elif self._terms:
@@ -213,7 +224,8 @@ class Backward(BackwardPart):
         elif self._kind == "weighed" and self._weight is not None:
             self._weight = self._weight / self._samples
         if not self._is_known_to_reach:
-            self._check_reach()  # in the first step, which is read at once: afterwards the optimizer has its state
+            # in the first step, which is read at once: afterwards the optimizer has its state
+            self._check_reach()
         elif self.flag is not None and self._finder is not None:
             self.row = self._row(self.flag)
             return True
@@ -225,7 +237,9 @@ class Backward(BackwardPart):
             return False
         self.grad_norm = None if self.clip_norm is None else self._clip(self.clip_norm)
         if not self._is_finite():
-            if self.non_finite == "stop" or (self.non_finite == "skip" and not self._are_weights_finite()):
+            if self.non_finite == "stop" or (
+                self.non_finite == "skip" and not self._are_weights_finite()
+            ):
                 raise self._non_finite(step)
             if self.non_finite == "skip":
                 self.skipped += 1
@@ -233,7 +247,8 @@ class Backward(BackwardPart):
         return True
 
     def finish(self, step: int, *, take: bool) -> None:
-        """Take the step of the optimizer, or leave it out; then set the rate of the next one, and zero."""
+        """Take the step of the optimizer, or leave it out; then set the rate of the next one, and
+        zero."""
         if take and self._is_divided:
             with update_of_parts(self.optimizer):
                 unprofiled.step(self.optimizer)
@@ -293,7 +308,8 @@ class Backward(BackwardPart):
         self.loss, self.losses, self.grad_norm, self.lr = told
 
     def share_graph(self, *, keep: bool) -> None:
-        """The gradients of its own parameters are all it makes; the graph is kept if others need it afterwards."""
+        """The gradients of its own parameters are all it makes; the graph is kept if others need it
+        afterwards."""
         self._is_alone = False
         self._keeps_graph = keep
 
@@ -315,17 +331,23 @@ class Backward(BackwardPart):
     def _is_finite(self) -> bool:
         if self.grad_norm is not None:
             return math.isfinite(self.loss + self.grad_norm)
-        return math.isfinite(self.loss) and (self.non_finite == "ignore" or self._are_gradients_finite())
+        return math.isfinite(self.loss) and (
+            self.non_finite == "ignore" or self._are_gradients_finite()
+        )
 
     def _are_gradients_finite(self) -> bool:
         if self._is_divided and self.peers is not None:
-            grads = [own(parameter.grad) for parameter in self.parameters if parameter.grad is not None]
+            grads = [
+                own(parameter.grad) for parameter in self.parameters if parameter.grad is not None
+            ]
             return self._do_all(all(bool(grad.isfinite().all()) for grad in grads))
         grads = [grad for parameter in self.parameters if (grad := parameter.grad) is not None]
         if self._finder is None:
             return self._do_all(all(bool(entries(grad).isfinite().all()) for grad in grads))
         found, one = self._finder
-        torch._amp_foreach_non_finite_check_and_unscale_(grads, found, one)  # a fifth of what a norm costs
+        torch._amp_foreach_non_finite_check_and_unscale_(
+            grads, found, one
+        )  # a fifth of what a norm costs
         are_finite = not found.item()
         if not are_finite:
             found.zero_()
@@ -335,7 +357,10 @@ class Backward(BackwardPart):
         grads = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
         self._is_known_to_reach = bool(grads)
         if grads and all(_is_plain(grad) and grad.device == grads[0].device for grad in grads):
-            self._finder = torch.zeros(1, device=grads[0].device), torch.ones(1, device=grads[0].device)
+            self._finder = (
+                torch.zeros(1, device=grads[0].device),
+                torch.ones(1, device=grads[0].device),
+            )
         if not grads:
             raise InputError(
                 "The loss gives no gradient to any parameter of the optimizer: nothing would be trained.",
@@ -348,10 +373,16 @@ class Backward(BackwardPart):
             )
 
     def _are_weights_finite(self) -> bool:
-        return self._do_all(all(bool(own(parameter).isfinite().all()) for parameter in self.parameters))
+        return self._do_all(
+            all(bool(own(parameter).isfinite().all()) for parameter in self.parameters)
+        )
 
     def _non_finite(self, step: int) -> NonFiniteError:
-        what = "The gradient is not finite" if self.grad_norm is None else f"The gradient norm is {self.grad_norm}"
+        what = (
+            "The gradient is not finite"
+            if self.grad_norm is None
+            else f"The gradient norm is {self.grad_norm}"
+        )
         if not math.isfinite(self.loss):
             what = f"The loss is {self.loss}"
         if not self._are_weights_finite():
@@ -389,21 +420,27 @@ class Backward(BackwardPart):
         self._weight = loss.weight if self._weight is None else self._weight + loss.weight
 
     def _be_alike(self, kind: str) -> None:
-        """Raise InputError when the loss of this micro-batch is of another kind than those before."""
+        """Raise InputError when the loss of this micro-batch is of another kind than those
+        before."""
         if self._kind not in ("", kind):
             raise two_kinds()
         self._kind = kind
 
     def _backward_named(self, losses: Mapping[str, Loss]) -> None:
-        """All in one pass. Only sums of a window of several need passes of their own: what divides them comes later."""
+        """All in one pass. Only sums of a window of several need passes of their own: what divides
+        them comes later."""
         micro, self._micro = self._micro, self._micro + 1
         self._check_names(losses)
         if torch.is_anomaly_enabled():
             self._look_at_each(losses)
         divided = {name: self._divided(loss, micro) for name, loss in losses.items()}
-        if self.hand_on is not None and any(weight is not None for _, _, weight in divided.values()):
+        if self.hand_on is not None and any(
+            weight is not None for _, _, weight in divided.values()
+        ):
             what = "Losses by name are (sum, weight) pairs, which a pipeline cannot differentiate one after another."
-            raise InputError(what, where="forward_step", fix="Return means by name, or one (sum, weight) pair.")
+            raise InputError(
+                what, where="forward_step", fix="Return means by name, or one (sum, weight) pair."
+            )
         means: Tensor | None = None
         sums: list[tuple[Term, Tensor]] = []
         for name, (loss, share, weight) in divided.items():
@@ -420,38 +457,61 @@ class Backward(BackwardPart):
                 means = part if means is None else means + part
         try:
             for i, (term, total) in enumerate(sums):
-                grads = self._gradients(total, keep=means is not None or i + 1 < len(sums) or self._keeps_graph)
-                term.grads = [added(*two) for two in zip(term.grads or [None] * len(grads), grads, strict=True)]
+                grads = self._gradients(
+                    total, keep=means is not None or i + 1 < len(sums) or self._keeps_graph
+                )
+                term.grads = [
+                    added(*two)
+                    for two in zip(term.grads or [None] * len(grads), grads, strict=True)
+                ]
             if means is not None:
                 self._differentiate(means)
         except Exception as error:  # whatever it is goes up as it came, with a note
-            error.add_note(f"in the backward pass of the losses {', '.join(losses)}; --debug says of which")
+            error.add_note(
+                f"in the backward pass of the losses {', '.join(losses)}; --debug says of which"
+            )
             raise
 
     def _divided(self, loss: Loss, micro: int) -> tuple[Tensor, float, Tensor | float | None]:
-        """Return (loss, its share, its weight): what of a loss to differentiate now, and what divides it at the end."""
+        """Return (loss, its share, its weight): what of a loss to differentiate now, and what
+        divides it at the end."""
         if isinstance(loss, tuple):
             total, weight = loss
-            return (total / weight, 1.0, None) if weight is not None and self._shares is None else (total, 1.0, weight)
+            return (
+                (total / weight, 1.0, None)
+                if weight is not None and self._shares is None
+                else (total, 1.0, weight)
+            )
         share = 1.0 if self._shares is None else self._shares[micro]
         if not isinstance(loss, WeighedMean):
             return loss, share, None
-        return (loss.value, 1.0, None) if self._shares is None else (loss.share(self._sizes[micro]), share, loss.weight)
+        return (
+            (loss.value, 1.0, None)
+            if self._shares is None
+            else (loss.share(self._sizes[micro]), share, loss.weight)
+        )
 
     def _check_names(self, losses: Mapping[str, Loss]) -> None:
-        """InputError for weights of losses that are not there, and for a loss that no gradient comes from."""
+        """InputError for weights of losses that are not there, and for a loss that no gradient
+        comes from."""
         for name in self.weights:
             if name not in losses:
                 fix = did_you_mean(name, losses) or f"there are: {', '.join(losses)}"
-                raise InputError(f"There is a weight for the loss {name!r}, which the step does not give.", fix=fix)
+                raise InputError(
+                    f"There is a weight for the loss {name!r}, which the step does not give.",
+                    fix=fix,
+                )
         for name, loss in losses.items():
             if self.weights.get(name, 1.0):
                 check_loss(loss, f"the loss {name!r}")
         if not any(self.weights.get(name, 1.0) for name in losses):
-            raise InputError("There is no loss to train with: all of them have the weight 0, or there is none.")
+            raise InputError(
+                "There is no loss to train with: all of them have the weight 0, or there is none."
+            )
 
     def _look_at_each(self, losses: Mapping[str, Loss]) -> None:
-        """Differentiate each loss alone and forget what comes out, so that the one which cannot be is named."""
+        """Differentiate each loss alone and forget what comes out, so that the one which cannot be
+        is named."""
         with undisturbed():
             for name, loss in losses.items():
                 if self.weights.get(name, 1.0):
@@ -470,7 +530,8 @@ class Backward(BackwardPart):
         return [next(grads) if parameter.requires_grad else None for parameter in self.parameters]
 
     def _passed(self, loss: Tensor, *, keep: bool) -> list[Tensor | None]:
-        """The same where the weights that were computed with are not the parameters, which are parts of them."""
+        """The same where the weights that were computed with are not the parameters, which are
+        parts of them."""
         before = [parameter.grad for parameter in self.parameters]
         unprofiled.forget_gradients(self.optimizer)
         torch.autograd.backward(loss, retain_graph=keep)
@@ -490,15 +551,25 @@ class Backward(BackwardPart):
             term.grads = None
 
     def _add_up(self, peers: Peers) -> None:
-        """What was found in this share of the window becomes what all found in the whole, the same bits on each.
+        """What was found in this share of the window becomes what all found in the whole, the same
+        bits on each.
 
-        A share may be empty. Losses and weights are added up first: they say what the gradients are divided by.
+        A share may be empty. Losses and weights are added up first: they say what the gradients are
+        divided by.
         """
         over = self._samples if self._kind == "weighed" else 1
-        terms = self._terms or ({"": Term(self._scalars, self._weight, over=over)} if self._scalars else {})
+        terms = self._terms or (
+            {"": Term(self._scalars, self._weight, over=over)} if self._scalars else {}
+        )
         own = [[name, term.kind] for name, term in terms.items()]
-        flat = [number for term in terms.values() for number in (term.sum(read_now), float(term.weight or 0.0))]
-        kind, sums = peers.sum_losses(json.dumps([bool(self._terms), own, self._kind]), flat, has_none=not terms)
+        flat = [
+            number
+            for term in terms.values()
+            for number in (term.sum(read_now), float(term.weight or 0.0))
+        ]
+        kind, sums = peers.sum_losses(
+            json.dumps([bool(self._terms), own, self._kind]), flat, has_none=not terms
+        )
         is_named, names, _ = json.loads(kind)
         for (name, how), value, weight in zip(names, sums[::2], sums[1::2], strict=True):
             whole = torch.tensor(value, dtype=torch.float64)
@@ -507,7 +578,10 @@ class Backward(BackwardPart):
                 term = self._terms.setdefault(name, Term())
                 term.scalars, term.weight, term.over = [(whole, 1.0)], divisor, 1
             else:
-                self._scalars, self._weight = [(whole if divisor is None else whole / divisor, 1.0)], divisor
+                self._scalars, self._weight = (
+                    [(whole if divisor is None else whole / divisor, 1.0)],
+                    divisor,
+                )
         if self._terms:
             self._join()
         if peers.sharding is not None:
@@ -520,7 +594,9 @@ class Backward(BackwardPart):
             if parameter.grad is not None:
                 grads.append(parameter.grad)
         if any(grad.is_sparse for grad in grads):
-            raise InputError("Sparse gradients are not shared between processes.", fix="Use dense embeddings.")
+            raise InputError(
+                "Sparse gradients are not shared between processes.", fix="Use dense embeddings."
+            )
         peers.sum_(grads)
         peers.join_(self.parameters)
 
@@ -535,7 +611,11 @@ class Backward(BackwardPart):
         if loss.dim():
             loss.backward()  # type: ignore[no-untyped-call]
             return
-        if self._one is None or self._one.get_device() != loss.get_device() or self._one.dtype != loss.dtype:
+        if (
+            self._one is None
+            or self._one.get_device() != loss.get_device()
+            or self._one.dtype != loss.dtype
+        ):
             self._one = torch.ones_like(loss)
         if self._is_alone:
             torch.autograd.backward(loss, self._one)
@@ -559,7 +639,8 @@ class Backward(BackwardPart):
         return sum(factor * self.losses[name] for name, factor in counted.items() if factor)
 
     def _row(self, flag: Tensor) -> Row:
-        """Gradients clipped, and `flag` set if something is not finite; all that is to be read of it is put together.
+        """Gradients clipped, and `flag` set if something is not finite; all that is to be read of
+        it is put together.
 
         What counts stands before the flag, and losses that are only recorded after it.
         """
@@ -568,14 +649,23 @@ class Backward(BackwardPart):
         self._fill_momentum()
         numbers = Numbers(flag.device)
         own = Term(*put_all(numbers, self._scalars, self._weight))
-        terms = {name: term.put(numbers) for name, term in self._terms.items() if self.weights.get(name, 1.0)}
+        terms = {
+            name: term.put(numbers)
+            for name, term in self._terms.items()
+            if self.weights.get(name, 1.0)
+        }
         norm = None
         if self.clip_norm is not None:
             norm = numbers.put(clip_norm_on_device_(self.parameters, self.clip_norm))
         elif self.non_finite != "ignore":
-            self._look(flag, [parameter.grad for parameter in self.parameters if parameter.grad is not None])
+            self._look(
+                flag,
+                [parameter.grad for parameter in self.parameters if parameter.grad is not None],
+            )
         num_counted = numbers.put(flag)
-        terms |= {name: term.put(numbers) for name, term in self._terms.items() if name not in terms}
+        terms |= {
+            name: term.put(numbers) for name, term in self._terms.items() if name not in terms
+        }
         terms = {name: terms[name] for name in self._terms}
         together = torch.stack(numbers.tensors)
         if self.non_finite != "ignore":
@@ -599,7 +689,8 @@ class Backward(BackwardPart):
         return Row(together, recall, judge)
 
     def row_of(self, loss: Loss, blame: Callable[[int], NonFiniteError]) -> Row:
-        """What is to be read of an update that other code has made, which said only what its loss was."""
+        """What is to be read of an update that other code has made, which said only what its loss
+        was."""
         total, weight = loss if isinstance(loss, tuple) else (loss, None)
         numbers, rate = Numbers(self.parameters[0].device), self.rate.current
         own = Term(*put_all(numbers, [(total, 1.0)], weight))
@@ -618,7 +709,8 @@ class Backward(BackwardPart):
         torch._amp_foreach_non_finite_check_and_unscale_(tensors, flag, self._finder[1])
 
     def _fill_momentum(self) -> None:
-        """Of a parameter that is new to SGD: torch would leave what an update that is left out does not write."""
+        """Of a parameter that is new to SGD: torch would leave what an update that is left out does
+        not write."""
         for group in self.optimizer.param_groups if isinstance(self.optimizer, SGD) else ():
             if group["momentum"]:
                 for parameter in group["params"]:
@@ -628,11 +720,16 @@ class Backward(BackwardPart):
 
 
 def can_leave_out(optimizer: Optimizer) -> bool:
-    """Whether a tensor `found_inf` lets it take a step that changes nothing, which torch's fused forms can."""
+    """Whether a tensor `found_inf` lets it take a step that changes nothing, which torch's fused
+    forms can."""
     if any(group.get("dampening") for group in optimizer.param_groups):
         return False  # what the first momentum is depends on whether there was one
     return bool(getattr(optimizer, "_step_supports_amp_scaling", False))
 
 
 def _is_plain(grad: Tensor) -> bool:
-    return grad.layout == torch.strided and grad.is_floating_point() and grad.device.type in ("cpu", "cuda")
+    return (
+        grad.layout == torch.strided
+        and grad.is_floating_point()
+        and grad.device.type in ("cpu", "cuda")
+    )

@@ -30,10 +30,12 @@ class Stateful(Protocol):
 
 
 class BackwardPart(ABC):
-    """What stands between the losses of a window and the weights; the engine knows no more of it than this.
+    """What stands between the losses of a window and the weights; the engine knows no more of it
+    than this.
 
-    For each window it calls `begin`, then the process calls the part itself with the loss of each micro-batch, then
-    `update` once. `optimizers` are there by name, the only one as "". `loss` is that of the newest window.
+    For each window it calls `begin`, then the process calls the part itself with the loss of each
+    micro-batch, then `update` once. `optimizers` are there by name, the only one as "". `loss` is
+    that of the newest window.
     """
 
     optimizers: Mapping[str, Optimizer]
@@ -45,7 +47,8 @@ class BackwardPart(ABC):
 
     @property
     def needs_weights(self) -> bool:
-        """True when the window has parts, here or on other ranks, so that a mean is to come with its denominator."""
+        """True when the window has parts, here or on other ranks, so that a mean is to come with
+        its denominator."""
         return False
 
     @abstractmethod
@@ -64,11 +67,13 @@ class BackwardPart(ABC):
         """
 
     def start(self, step: int, *, total: int | None, epoch_length: int | None) -> None:  # noqa: B027
-        """The run begins, or goes on, after `step` completed ones of `total`, where that is known."""
+        """The run begins, or goes on, after `step` completed ones of `total`, where that is
+        known."""
 
     def defer(self, flag: Tensor | None) -> bool:
-        """Read nothing in an update from here on: give a `row` instead, and say with `flag` that something was not
-        finite; the weights then stay as they are. False when that cannot be, so that each update reads. None: no more.
+        """Read nothing in an update from here on: give a `row` instead, and say with `flag` that
+        something was not finite; the weights then stay as they are. False when that cannot be, so
+        that each update reads. None: no more.
         """
         return False
 
@@ -77,8 +82,12 @@ class BackwardPart(ABC):
         return {"train/loss": self.loss}
 
     def parts(self, model: nn.Module) -> dict[str, Stateful]:
-        """What has to go on from where it was when a run is resumed, by the name of its part in a checkpoint."""
-        return {_part("optimizer", name): NamedState(each, model) for name, each in self.optimizers.items()}
+        """What has to go on from where it was when a run is resumed, by the name of its part in a
+        checkpoint."""
+        return {
+            _part("optimizer", name): NamedState(each, model)
+            for name, each in self.optimizers.items()
+        }
 
 
 def _part(kind: str, name: str) -> str:

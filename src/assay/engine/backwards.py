@@ -1,4 +1,5 @@
-"""Several optimizers in one step, each with losses, a schedule and a limit of its own: a GAN, an actor and a critic."""
+"""Several optimizers in one step, each with losses, a schedule and a limit of its own: a GAN, an
+actor and a critic."""
 
 from __future__ import annotations
 
@@ -16,14 +17,18 @@ from assay.engine.late import Row
 
 
 class Backwards(BackwardPart):
-    """One `Backward` for each name. The process gives a mapping of losses by these names, and all are updated together.
+    """One `Backward` for each name. The process gives a mapping of losses by these names, and all
+    are updated together.
 
-    The loss of a part changes the parameters of its own optimizer and leaves all others as they are, so that the loss
-    of a generator may run through its critic. `every` says of a part that it is updated in each n-th step only; in the
-    others its loss may be missing, and is not used. An update that one part leaves out is left out by all.
+    The loss of a part changes the parameters of its own optimizer and leaves all others as they
+    are, so that the loss of a generator may run through its critic. `every` says of a part that it
+    is updated in each n-th step only; in the others its loss may be missing, and is not used. An
+    update that one part leaves out is left out by all.
     """
 
-    def __init__(self, by_name: Mapping[str, Backward], *, every: Mapping[str, int] | None = None) -> None:
+    def __init__(
+        self, by_name: Mapping[str, Backward], *, every: Mapping[str, int] | None = None
+    ) -> None:
         if not by_name:
             raise InputError("Backwards was given no Backward.")
         self.by_name = dict(by_name)
@@ -37,7 +42,9 @@ class Backwards(BackwardPart):
             if count < 1:
                 raise InputError(f"`every` of {name} is {count}; it counts steps, from 1 on.")
         policies = {part.non_finite for part in self.by_name.values()}
-        self.non_finite = "ignore" if policies == {"ignore"} else "stop" if "stop" in policies else "skip"
+        self.non_finite = (
+            "ignore" if policies == {"ignore"} else "stop" if "stop" in policies else "skip"
+        )
         self._due = self._due_at(0)
         self._updated: tuple[str, ...] = ()
         self._flag: Tensor | None = None
@@ -71,15 +78,23 @@ class Backwards(BackwardPart):
         for name in loss:
             if name not in self.by_name:
                 fix = did_you_mean(name, self.by_name) or f"there are: {names}"
-                raise InputError(f"There is a loss for {name!r}, which is no optimizer.", where="forward_step", fix=fix)
+                raise InputError(
+                    f"There is a loss for {name!r}, which is no optimizer.",
+                    where="forward_step",
+                    fix=fix,
+                )
         for i, (name, part) in enumerate(self._due.items()):
             if name not in loss:
-                raise InputError(f"There is no loss for {name!r}, which this step updates.", where="forward_step")
+                raise InputError(
+                    f"There is no loss for {name!r}, which this step updates.", where="forward_step"
+                )
             part.share_graph(keep=i + 1 < len(self._due))
             try:
                 part(loss[name])
             except InputError as error:
-                raise InputError(f"{name}: {error.what}", where=error.where, fix=error.fix) from error
+                raise InputError(
+                    f"{name}: {error.what}", where=error.where, fix=error.fix
+                ) from error
             except Exception as error:  # whatever it is goes up as it came, with a note
                 error.add_note(f"in the backward pass of {name}")
                 raise
@@ -91,7 +106,9 @@ class Backwards(BackwardPart):
             try:
                 taken = part.prepare(step) and taken
             except NonFiniteError as error:
-                raise NonFiniteError(f"{name}: {error.what}", where=error.where, fix=error.fix) from error
+                raise NonFiniteError(
+                    f"{name}: {error.what}", where=error.where, fix=error.fix
+                ) from error
         if self._flag is not None:
             self.row = self._row(self._flag)
         for part in self._due.values():
@@ -122,18 +139,26 @@ class Backwards(BackwardPart):
         return True
 
     def _row(self, flag: Tensor) -> Row | None:
-        """Those of all that are updated, as one; None when all was read, as each part does in its first update."""
+        """Those of all that are updated, as one; None when all was read, as each part does in its
+        first update."""
         due = dict(self._due)
         if self.non_finite != "ignore":
             lasting = self.by_name if self.non_finite == "stop" else due
-            flag.copy_(torch.stack([own for part in lasting.values() if (own := part.flag) is not None]).amax())
+            flag.copy_(
+                torch.stack(
+                    [own for part in lasting.values() if (own := part.flag) is not None]
+                ).amax()
+            )
         rows = {name: part.row for name, part in due.items() if part.row is not None}
         told = {name: part.told for name, part in due.items() if part.row is None}
         if not rows:
             return None
 
         ends = list(accumulate(len(row.numbers) for row in rows.values()))
-        places = {name: slice(end - len(rows[name].numbers), end) for name, end in zip(rows, ends, strict=True)}
+        places = {
+            name: slice(end - len(rows[name].numbers), end)
+            for name, end in zip(rows, ends, strict=True)
+        }
 
         def recall(values: Sequence[float]) -> None:
             for name, row in rows.items():
@@ -174,8 +199,13 @@ class Backwards(BackwardPart):
                     part.rate.set(step)
 
     def _due_at(self, step: int) -> dict[str, Backward]:
-        """In the last of every n steps: a critic that is ahead of its generator, as in Arjovsky et al., 1701.07875."""
-        return {name: part for name, part in self.by_name.items() if (step + 1) % self.every.get(name, 1) == 0}
+        """In the last of every n steps: a critic that is ahead of its generator, as in Arjovsky et
+        al., 1701.07875."""
+        return {
+            name: part
+            for name, part in self.by_name.items()
+            if (step + 1) % self.every.get(name, 1) == 0
+        }
 
 
 def _refuse_shared(by_name: Mapping[str, Backward]) -> None:

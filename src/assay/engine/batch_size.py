@@ -1,4 +1,5 @@
-"""How many samples an optimizer step takes, and how they are split: batch = ranks x accumulate x micro-batch."""
+"""How many samples an optimizer step takes, and how they are split: batch = ranks x accumulate x
+micro-batch."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ from assay.core.errors import InputError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchSize:
-    """The samples of one optimizer step: `micro` of one forward pass on one rank, `accumulate` passes, on all ranks."""
+    """The samples of one optimizer step: `micro` of one forward pass on one rank, `accumulate`
+    passes, on all ranks."""
 
     micro: int
     accumulate: int = 1
@@ -36,12 +38,17 @@ def batch_size(
     ranks: int = 1,
     split: str = "train",
 ) -> BatchSize:
-    """What is not given follows from what is; InputError when it does not come out even, with what would.
+    """What is not given follows from what is; InputError when it does not come out even, with what
+    would.
 
     >>> batch_size(64, accumulate=4, ranks=2)
     BatchSize(micro=8, accumulate=4, ranks=2)
     """
-    for name, value in {"batch_size": whole, "micro_batch_size": micro, "accumulate": accumulate}.items():
+    for name, value in {
+        "batch_size": whole,
+        "micro_batch_size": micro,
+        "accumulate": accumulate,
+    }.items():
         if value is not None and value < 1:
             place = name if name == "accumulate" else f"data.{split}.{name}"
             raise InputError(f"{place} is {value}; it must be at least 1.")

@@ -13,7 +13,8 @@ from assay.engine.data.collate import fields_of, with_fields
 
 
 def size_of(batch: Any) -> int:
-    """Number of samples in a batch: the first dim of the first tensor or array in it; 0 when nobody can tell.
+    """Number of samples in a batch: the first dim of the first tensor or array in it; 0 when nobody
+    can tell.
 
     A list of plain values counts as an array, a lone number in a tensor as one sample.
     """
@@ -44,19 +45,24 @@ def size_of(batch: Any) -> int:
 
 
 def to_device(batch: Any, device: torch.device) -> Any:
-    """The batch with every tensor on `device`; what has a method `to` moves itself; anything else stays what it is."""
+    """The batch with every tensor on `device`; what has a method `to` moves itself; anything else
+    stays what it is."""
     if not isinstance(batch, Tensor) and callable(move := getattr(batch, "to", None)):
         return move(device)
-    return mapped(batch, lambda tensor: tensor if tensor.is_meta else tensor.to(device, non_blocking=True))
+    return mapped(
+        batch, lambda tensor: tensor if tensor.is_meta else tensor.to(device, non_blocking=True)
+    )
 
 
 def pinned(batch: Any) -> Any:
-    """The batch with every tensor in page-locked memory, from where it is copied to a GPU without waiting."""
+    """The batch with every tensor in page-locked memory, from where it is copied to a GPU without
+    waiting."""
     return mapped(batch, Tensor.pin_memory)
 
 
 def mapped(batch: Any, function: Callable[[Tensor], Tensor]) -> Any:
-    """The batch with `function` of each tensor in it; structures keep their kind, anything else stays what it is.
+    """The batch with `function` of each tensor in it; structures keep their kind, anything else
+    stays what it is.
 
     What has a method `mapped` of its own, as an `Instance` has, does it itself.
     """
@@ -77,9 +83,12 @@ def mapped(batch: Any, function: Callable[[Tensor], Tensor]) -> Any:
 
 
 def blame_device(batch: Any, device: torch.device, error: BaseException) -> None:
-    """Raise InputError if `error` is torch's about devices, and the batch has tensors elsewhere than on `device`."""
+    """Raise InputError if `error` is torch's about devices, and the batch has tensors elsewhere
+    than on `device`."""
     if isinstance(error, RuntimeError) and "device" in str(error):
-        strays = {str(tensor.device) for tensor in _tensors(batch) if tensor.device.type != device.type}
+        strays = {
+            str(tensor.device) for tensor in _tensors(batch) if tensor.device.type != device.type
+        }
         if strays:
             raise InputError(
                 f"The batch is on {', '.join(sorted(strays))}, the model on {device}.",

@@ -1,4 +1,5 @@
-"""Which modules of a model a setting is meant for: the whole, the blocks that it repeats, or those that are named."""
+"""Which modules of a model a setting is meant for: the whole, the blocks that it repeats, or those
+that are named."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ from assay.core.errors import InputError, did_you_mean
 
 
 def blocks_of(model: nn.Module) -> dict[str, nn.Module]:
-    """The outermost modules of which several alike stand in a row, by name: the layers of a transformer.
+    """The outermost modules of which several alike stand in a row, by name: the layers of a
+    transformer.
 
     Where nothing is repeated: the parts of the model that have parameters, or the model itself.
     """
@@ -22,8 +24,11 @@ def blocks_of(model: nn.Module) -> dict[str, nn.Module]:
     return found or {"": model}
 
 
-def modules_named(model: nn.Module, which: str | Sequence[str], *, setting: str) -> dict[str, nn.Module]:
-    """The modules that `which` stands for: "blocks", or patterns of names. InputError for one that fits nothing.
+def modules_named(
+    model: nn.Module, which: str | Sequence[str], *, setting: str
+) -> dict[str, nn.Module]:
+    """The modules that `which` stands for: "blocks", or patterns of names. InputError for one that
+    fits nothing.
 
     Of a module and one inside it, both named, only the outer one counts.
     """
@@ -46,7 +51,11 @@ def modules_named(model: nn.Module, which: str | Sequence[str], *, setting: str)
 def _repeated(module: nn.Module, prefix: str) -> Iterator[tuple[str, nn.Module]]:
     children = list(module.named_children())
     is_row = isinstance(module, nn.ModuleList | nn.Sequential | nn.ModuleDict)
-    kinds = Counter(type(child) for _, child in children if _has_parameters(child) and next(child.children(), None))
+    kinds = Counter(
+        type(child)
+        for _, child in children
+        if _has_parameters(child) and next(child.children(), None)
+    )
     for name, child in children:
         where = f"{prefix}{name}"
         if is_row and kinds[type(child)] > 1:

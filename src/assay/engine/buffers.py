@@ -1,4 +1,5 @@
-"""Buffers of a model, such as running statistics, as they were before a step that does not count."""
+"""Buffers of a model, such as running statistics, as they were before a step that does not
+count."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ class _Kept:
 
 
 class Buffers:
-    """Keeps a copy of each buffer, made anew only after it was changed, so that constants cost nothing."""
+    """Keeps a copy of each buffer, made anew only after it was changed, so that constants cost
+    nothing."""
 
     def __init__(self, model: nn.Module) -> None:
         self._kept: list[_Kept] = []
@@ -39,7 +41,9 @@ class Buffers:
             for name, tensor in module._buffers.items():
                 if tensor is not None:
                     copy, is_quiet = tensor.detach().clone(), isinstance(module, _NormBase)
-                    self._kept.append(_Kept(module._buffers, name, tensor, tensor._version, copy, is_quiet))
+                    self._kept.append(
+                        _Kept(module._buffers, name, tensor, tensor._version, copy, is_quiet)
+                    )
 
     @torch.no_grad()
     def keep(self) -> None:
@@ -71,12 +75,17 @@ class Buffers:
 
     @torch.no_grad()
     def put_back_where(self, flag: Tensor) -> None:
-        """As `put_back` if `flag` is 1, else nothing; no device waits. What was given another tensor stays."""
+        """As `put_back` if `flag` is 1, else nothing; no device waits. What was given another
+        tensor stays."""
         copies: list[Tensor] = []
         tensors: list[Tensor] = []
         for kept in self._kept:
             tensor = kept.home.get(kept.name)
-            if tensor is not None and not kept.is_unchanged(tensor) and tensor.shape == kept.copy.shape:
+            if (
+                tensor is not None
+                and not kept.is_unchanged(tensor)
+                and tensor.shape == kept.copy.shape
+            ):
                 copies.append(kept.copy)
                 tensors.append(tensor)
         if copies:

@@ -20,7 +20,8 @@ class _Listener:
 
 
 class Point:
-    """One event. The loop asks `if point.due <= count: point.fire(count)`, one comparison when nothing is due."""
+    """One event. The loop asks `if point.due <= count: point.fire(count)`, one comparison when
+    nothing is due."""
 
     __slots__ = ("due", "event", "listeners")
 
@@ -30,13 +31,15 @@ class Point:
         self.due = NEVER
 
     def add(self, handler: Handler, call: Callable[[], Any]) -> None:
-        # Stable: equal ones in order of adding. A new list: one that is being called stays as it is.
+        # Stable: equal ones in order of adding. A new list: one that is being called stays as it
+        # is.
         added = [*self.listeners, _Listener(handler, call, handler.when.next(0))]
         self.listeners = sorted(added, key=lambda listener: listener.handler.priority)
         self.due = min(listener.due for listener in self.listeners)
 
     def remove(self, handler: Handler) -> None:
-        """Forget a handler that was added; InputError when it was not. It may be one that is being called."""
+        """Forget a handler that was added; InputError when it was not. It may be one that is being
+        called."""
         left = [listener for listener in self.listeners if listener.handler != handler]
         if len(left) == len(self.listeners):
             raise InputError(f"The handler {handler.name} does not listen to {self.event}.")
@@ -52,11 +55,13 @@ class Point:
     def is_due_for_few(self, count: int) -> bool:
         """Whether somebody is due at `count` who is not called every time."""
         return self.due <= count and any(
-            listener.due <= count and listener.handler.when.next(count + 1) > count + 1 for listener in self.listeners
+            listener.due <= count and listener.handler.when.next(count + 1) > count + 1
+            for listener in self.listeners
         )
 
     def fire(self, count: int) -> None:
-        """Call all that are due, in order. An exception gains a note that names handler and event."""
+        """Call all that are due, in order. An exception gains a note that names handler and
+        event."""
         listeners, due = self.listeners, NEVER
         for listener in listeners:
             if listener.due < count:  # added while the run was under way
@@ -109,7 +114,9 @@ class Bus:
         return [listener.handler for point in self.points.values() for listener in point.listeners]
 
 
-def on(event: str, *, when: When | None = None, priority: int = 0) -> Callable[[Callable[..., Any]], Handler]:
+def on(
+    event: str, *, when: When | None = None, priority: int = 0
+) -> Callable[[Callable[..., Any]], Handler]:
     """Make a handler of a function: `@on("step_end", when=Every(100))`."""
 
     def wrap(fn: Callable[..., Any]) -> Handler:
@@ -145,7 +152,10 @@ def bind_by_name(roles: Mapping[str, Any]) -> Bind:
             elif parameter.default is parameter.empty:
                 name = getattr(fn, "__qualname__", repr(fn))
                 fix = did_you_mean(parameter.name, roles) or f"There are: {', '.join(roles)}."
-                raise InputError(f"The handler {name} asks for {parameter.name!r}, which nothing provides.", fix=fix)
+                raise InputError(
+                    f"The handler {name} asks for {parameter.name!r}, which nothing provides.",
+                    fix=fix,
+                )
         return (lambda: fn(**filled)) if filled else fn
 
     return bind

@@ -1,4 +1,5 @@
-"""Clipping the global norm of gradients: bit-equal to `torch.nn.utils.clip_grad_norm_`, at half its cost on the CPU."""
+"""Clipping the global norm of gradients: bit-equal to `torch.nn.utils.clip_grad_norm_`, at half its
+cost on the CPU."""
 
 from __future__ import annotations
 
@@ -12,10 +13,12 @@ from assay.core.errors import InputError
 
 
 def clip_norm_(parameters: Iterable[Tensor], max_norm: float) -> float:
-    """Scale gradients in place so that their global 2-norm is at most `max_norm`; returns the norm before.
+    """Scale gradients in place so that their global 2-norm is at most `max_norm`; returns the norm
+    before.
 
-    A norm that is not finite leaves the gradients as they are: whoever asked decides what to do. On a device other
-    than the CPU reading the norm waits for the device. InputError for sparse gradients.
+    A norm that is not finite leaves the gradients as they are: whoever asked decides what to do. On
+    a device other than the CPU reading the norm waits for the device. InputError for sparse
+    gradients.
     """
     parameters, grads = _checked(parameters)
     if not grads:
@@ -24,19 +27,25 @@ def clip_norm_(parameters: Iterable[Tensor], max_norm: float) -> float:
         return _clip_mixed(parameters, grads, max_norm)
     total = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads)))
     norm = float(total)
-    # The coefficient is clamped at 1: clearly below the limit nothing is to be done, near it torch's rounding decides.
+    # The coefficient is clamped at 1: clearly below the limit nothing is to be done, near it
+    # torch's rounding decides.
     if math.isfinite(norm) and norm * 1.01 + 1e-6 > max_norm:
         torch._foreach_mul_(grads, (max_norm / (total + 1e-6)).clamp_(max=1.0))
     return norm
 
 
 def clip_norm_on_device_(parameters: Iterable[Tensor], max_norm: float) -> Tensor:
-    """The same without waiting for the device: gives the norm before as a tensor of no dimension."""
+    """The same without waiting for the device: gives the norm before as a tensor of no
+    dimension."""
     parameters, grads = _checked(parameters)
     if not grads:
         return torch.zeros(())
     is_mixed = _are_mixed(grads)
-    norms = torch.nn.utils.get_total_norm(grads) if is_mixed else torch.stack(torch._foreach_norm(grads))
+    norms = (
+        torch.nn.utils.get_total_norm(grads)
+        if is_mixed
+        else torch.stack(torch._foreach_norm(grads))
+    )
     total = norms if is_mixed else torch.linalg.vector_norm(norms)
     scale = torch.where(total.isfinite(), (max_norm / (total + 1e-6)).clamp_(max=1.0), 1.0)
     if is_mixed:
@@ -51,7 +60,10 @@ def _checked(parameters: Iterable[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
     parameters = [parameter for parameter in parameters if parameter.grad is not None]
     grads = [parameter.grad for parameter in parameters if parameter.grad is not None]
     if any(grad.is_sparse for grad in grads):
-        raise InputError("Sparse gradients cannot be clipped.", fix="Leave out clip_norm, or use dense embeddings.")
+        raise InputError(
+            "Sparse gradients cannot be clipped.",
+            fix="Leave out clip_norm, or use dense embeddings.",
+        )
     return parameters, grads
 
 

@@ -14,11 +14,15 @@ from assay.engine.blocks import modules_named
 from assay.engine.engine import Engine
 
 
-def compiled(model: nn.Module, which: bool | str | Sequence[str], *, backend: str = "inductor") -> list[str]:
-    """Compile the model in place (names of weights stay) when it is first called; returns the names of what will be.
+def compiled(
+    model: nn.Module, which: bool | str | Sequence[str], *, backend: str = "inductor"
+) -> list[str]:
+    """Compile the model in place (names of weights stay) when it is first called; returns the names
+    of what will be.
 
-    `which`: true for the whole, "blocks" for each of the blocks that it repeats (compiled once for all that are alike,
-    so sooner ready), or patterns of names. A last batch of another size makes torch compile once more, for any size.
+    `which`: true for the whole, "blocks" for each of the blocks that it repeats (compiled once for
+    all that are alike, so sooner ready), or patterns of names. A last batch of another size makes
+    torch compile once more, for any size.
     """
     if which is False:
         return []
@@ -26,7 +30,8 @@ def compiled(model: nn.Module, which: bool | str | Sequence[str], *, backend: st
     found = {"": model} if which is True else modules_named(model, which, setting="[train] compile")
     for module in found.values():
         if type(module).forward.__module__.startswith("torch."):
-            # Of its own code torch compiles only what other code calls: a bare Sequential it would leave as it is.
+            # Of its own code torch compiles only what other code calls: a bare Sequential it would
+            # leave as it is.
             module._compiled_call_impl = torch.compile(_called(module), backend=backend)
         else:
             module.compile(backend=backend)
@@ -52,7 +57,8 @@ def _called(module: nn.Module) -> Callable[..., Any]:
 
 
 class CompileReport:
-    """Tells at the end of a run how many graphs were compiled, and where torch had to leave one and why."""
+    """Tells at the end of a run how many graphs were compiled, and where torch had to leave one and
+    why."""
 
     def __init__(self, say: Callable[[str], object] = print) -> None:
         self.say = say
@@ -70,9 +76,18 @@ class CompileReport:
     def tell(self, engine: Engine) -> None:
         graphs, breaks = _counts()
         known = self._before[1]
-        reasons = {why: count - known.get(why, 0) for why, count in breaks.items() if count > known.get(why, 0)}
-        values = {"compile/graphs": graphs - self._before[0], "compile/graph_breaks": sum(reasons.values())}
-        self.say(f"compiled graphs: {values['compile/graphs']}, graph breaks: {values['compile/graph_breaks']}")
+        reasons = {
+            why: count - known.get(why, 0)
+            for why, count in breaks.items()
+            if count > known.get(why, 0)
+        }
+        values = {
+            "compile/graphs": graphs - self._before[0],
+            "compile/graph_breaks": sum(reasons.values()),
+        }
+        self.say(
+            f"compiled graphs: {values['compile/graphs']}, graph breaks: {values['compile/graph_breaks']}"
+        )
         for why, count in reasons.items():
             self.say(f"graph break ({count}): {why.splitlines()[0]}")
         engine.recorder.log(values, engine.state.step)

@@ -1,4 +1,5 @@
-"""The state of a loss that is an object: its buffers, or what its own `state_dict` says. It belongs to a checkpoint."""
+"""The state of a loss that is an object: its buffers, or what its own `state_dict` says. It belongs
+to a checkpoint."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ PART = "criterion"
 
 
 def criterion_state(process: Process) -> dict[str, Any]:
-    """The part of a checkpoint that holds the state of `process.criterion`; nothing when it has none."""
+    """The part of a checkpoint that holds the state of `process.criterion`; nothing when it has
+    none."""
     criterion: Any = getattr(process, "criterion", None)
     state = criterion.state_dict() if hasattr(criterion, "state_dict") else {}
     return {PART: dict(state)} if state else {}

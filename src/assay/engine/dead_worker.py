@@ -20,7 +20,8 @@ class WorkerDiedError(AssayError):
 def died(error: BaseException) -> WorkerDiedError | None:
     """What to say in place of `error` if it came of the end of a worker of torch's DataLoader."""
     if isinstance(error, OSError | EOFError) and _is_of_loader(error):
-        # Its pipe broke before torch heard of its end, which raises wherever it is heard of: let that be here.
+        # Its pipe broke before torch heard of its end, which raises wherever it is heard of: let
+        # that be here.
         try:
             time.sleep(_PATIENCE_S)
         except RuntimeError as heard:
@@ -45,4 +46,6 @@ def _died(pids: str, signal: str) -> WorkerDiedError:
 
 def _is_of_loader(error: BaseException) -> bool:
     frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
-    return any(frame.f_globals.get("__name__", "").startswith("torch.utils.data") for frame in frames)
+    return any(
+        frame.f_globals.get("__name__", "").startswith("torch.utils.data") for frame in frames
+    )

@@ -1,4 +1,5 @@
-"""Only ops that give the same bits each time: the first that cannot is named, and the module that wanted it."""
+"""Only ops that give the same bits each time: the first that cannot is named, and the module that
+wanted it."""
 
 from __future__ import annotations
 
@@ -19,14 +20,18 @@ _SAID = re.compile(r"(\S+) does not have a deterministic implementation")
 
 @contextmanager
 def deterministic(model: nn.Module, *, enabled: bool = True) -> Iterator[None]:
-    """Within it torch uses deterministic algorithms alone; InputError names the op and the module that has none.
+    """Within it torch uses deterministic algorithms alone; InputError names the op and the module
+    that has none.
 
     Settings of torch are those of before afterwards.
     """
     if not enabled:
         yield
         return
-    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    before = (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+    )
     benchmark, workspace = torch.backends.cudnn.benchmark, os.environ.get(_WORKSPACE)
     os.environ[_WORKSPACE] = workspace or ":4096:8"  # cuBLAS reads it when it is first used
     torch.use_deterministic_algorithms(True)
@@ -50,9 +55,11 @@ def deterministic(model: nn.Module, *, enabled: bool = True) -> Iterator[None]:
 
 
 def limits(device: torch.device, *, deterministic: bool, seeded: bool, threads: int = 1) -> str:
-    """Why two runs with one seed may differ here, in one line; "" when they will not, or nobody asked for a seed.
+    """Why two runs with one seed may differ here, in one line; "" when they will not, or nobody
+    asked for a seed.
 
-    On a CPU the ops of torch give the same bits each time as long as the number of threads stays what it is.
+    On a CPU the ops of torch give the same bits each time as long as the number of threads stays
+    what it is.
     """
     if deterministic or not seeded:
         return ""

@@ -18,7 +18,8 @@ SMALL_MODEL = 5_000_000
 
 
 def pick_device(name: str | None, *, must_exist: bool = True) -> torch.device:
-    """The device of that name; None: the accelerator if there is one, else the CPU. InputError when it is not here.
+    """The device of that name; None: the accelerator if there is one, else the CPU. InputError when
+    it is not here.
 
     Unless `must_exist`, a device of another machine will do.
     """
@@ -31,17 +32,25 @@ def pick_device(name: str | None, *, must_exist: bool = True) -> torch.device:
             or "devices are cpu, cuda, cuda:1, mps"
         )
         raise InputError(f"There is no device {name!r}.", fix=fix)
-    available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    available = {
+        "cpu": True,
+        "cuda": torch.cuda.is_available(),
+        "mps": torch.backends.mps.is_available(),
+    }
     if not must_exist and name.partition(":")[2].isdecimal() | (name == kind):
         return torch.device(name)
     if not available[kind]:
-        raise InputError(f"This machine has no {kind} device that torch can use.", fix="Use --device cpu.")
+        raise InputError(
+            f"This machine has no {kind} device that torch can use.", fix="Use --device cpu."
+        )
     try:
         device = torch.device(name)
     except RuntimeError as error:
         raise InputError(f"There is no device {name!r}: {error}") from error
     if kind == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise InputError(f"There is no device {name!r}: this machine has {torch.cuda.device_count()}.")
+        raise InputError(
+            f"There is no device {name!r}: this machine has {torch.cuda.device_count()}."
+        )
     return device
 
 
@@ -61,9 +70,11 @@ def device_count() -> int:
 
 
 def pick_threads(wanted: int | str, model: nn.Module, *, ranks: int = 1) -> int:
-    """CPU threads of one of `ranks` processes of this machine; "auto": one for a small model, else its share of cores.
+    """CPU threads of one of `ranks` processes of this machine; "auto": one for a small model, else
+    its share of cores.
 
-    More threads than cores wait for each other: two ranks with two threads each take 1.5 times as long on two cores.
+    More threads than cores wait for each other: two ranks with two threads each take 1.5 times as
+    long on two cores.
     """
     if isinstance(wanted, int):
         return wanted
@@ -94,7 +105,8 @@ def threads_in_use() -> int:
 
 
 def channels_last(model: nn.Module) -> None:
-    """Weights of convolutions, and images as they come to the model, lie in memory with their channels last."""
+    """Weights of convolutions, and images as they come to the model, lie in memory with their
+    channels last."""
 
     def turned(value: object) -> object:
         if isinstance(value, torch.Tensor) and value.dim() == 4 and value.is_floating_point():
@@ -106,7 +118,8 @@ def channels_last(model: nn.Module) -> None:
 
 
 def place(owner: object, device: torch.device) -> None:
-    """Move every module that is an attribute of `owner` (a process: its model, its criterion) to the device."""
+    """Move every module that is an attribute of `owner` (a process: its model, its criterion) to
+    the device."""
     for part in getattr(owner, "__dict__", {}).values():
         if isinstance(part, nn.Module):
             move(part, device)

@@ -1,4 +1,5 @@
-"""Tensors that several processes hold together (DTensors): what this one has of them, and their norm as a whole."""
+"""Tensors that several processes hold together (DTensors): what this one has of them, and their
+norm as a whole."""
 
 from __future__ import annotations
 
@@ -15,7 +16,19 @@ if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
 
 
-ELEMENTWISE = ("ASGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop", "SGD")
+ELEMENTWISE = (
+    "ASGD",
+    "Adadelta",
+    "Adagrad",
+    "Adam",
+    "AdamW",
+    "Adamax",
+    "NAdam",
+    "RAdam",
+    "RMSprop",
+    "Rprop",
+    "SGD",
+)
 """Optimizers of torch that look at each element alone, so that an update of the parts is that of the whole."""
 
 
@@ -25,13 +38,15 @@ def is_divided(tensor: Any) -> bool:
 
 
 def own(tensor: Tensor) -> Tensor:
-    """What this process has of a tensor, in the same memory; the tensor itself where it is whole."""
+    """What this process has of a tensor, in the same memory; the tensor itself where it is
+    whole."""
     local: Tensor = getattr(tensor, "_local_tensor", tensor)
     return local
 
 
 def like(divided: Tensor, whole: Tensor) -> Tensor:
-    """A whole tensor, of which this process keeps what it keeps of `divided`. No process asks another."""
+    """A whole tensor, of which this process keeps what it keeps of `divided`. No process asks
+    another."""
     from torch.distributed.tensor import distribute_tensor
 
     if not is_divided(divided) or is_divided(whole):
@@ -42,7 +57,8 @@ def like(divided: Tensor, whole: Tensor) -> Tensor:
 
 
 def as_held(now: Any, saved: Any) -> Any:
-    """A saved state, of whose tensors this process keeps what it keeps of those of `now`, which is built the same."""
+    """A saved state, of whose tensors this process keeps what it keeps of those of `now`, which is
+    built the same."""
     if is_divided(now) and isinstance(saved, Tensor) and saved.shape == now.shape:
         return like(now, saved)
     if isinstance(now, Mapping) and isinstance(saved, dict):
@@ -68,7 +84,8 @@ def whole(tensor: Tensor) -> Tensor:
 
 
 def norm_of(grads: Iterable[Tensor]) -> Tensor:
-    """The 2-norm of all values of all gradients, each counted once. All processes that hold them ask together."""
+    """The 2-norm of all values of all gradients, each counted once. All processes that hold them
+    ask together."""
     held: dict[tuple[Any, tuple[int, ...]], list[Tensor]] = {}
     for grad in grads:
         mesh: Any = None
@@ -80,7 +97,9 @@ def norm_of(grads: Iterable[Tensor]) -> Tensor:
                 value = whole(grad)
             else:
                 mesh, value = layout.device_mesh, own(grad)
-                dims = tuple(i for i, each in enumerate(layout.placements) if not each.is_replicate())
+                dims = tuple(
+                    i for i, each in enumerate(layout.placements) if not each.is_replicate()
+                )
         held.setdefault((mesh if dims else None, dims), []).append(value)
     squares = []
     for (mesh, dims), values in held.items():
@@ -92,23 +111,27 @@ def norm_of(grads: Iterable[Tensor]) -> Tensor:
 
 
 def clip_divided_norm_(parameters: Iterable[Tensor], max_norm: float) -> float:
-    """As `clip_norm_`, for gradients that several processes hold together: the norm is that of the whole."""
+    """As `clip_norm_`, for gradients that several processes hold together: the norm is that of the
+    whole."""
     grads = [parameter.grad for parameter in parameters if parameter.grad is not None]
     if not grads:
         return 0.0
     total = norm_of(grads)
     norm = float(total)
     if math.isfinite(norm) and norm * 1.01 + 1e-6 > max_norm:
-        torch._foreach_mul_([own(grad) for grad in grads], (max_norm / (total + 1e-6)).clamp_(max=1.0))
+        torch._foreach_mul_(
+            [own(grad) for grad in grads], (max_norm / (total + 1e-6)).clamp_(max=1.0)
+        )
     return norm
 
 
 @contextmanager
 def update_of_parts(optimizer: Optimizer) -> Iterator[None]:
-    """Within it the optimizer has this process's parts in the place of divided parameters, where that is the same.
+    """Within it the optimizer has this process's parts in the place of divided parameters, where
+    that is the same.
 
-    Its fused and batched kernels take plain tensors, or tensors that are divided all alike. Optimizers that look at
-    more than each element keep the whole.
+    Its fused and batched kernels take plain tensors, or tensors that are divided all alike.
+    Optimizers that look at more than each element keep the whole.
     """
     kind = type(optimizer)
     if not (kind.__module__.startswith("torch.optim.") and kind.__name__ in ELEMENTWISE):
@@ -123,7 +146,9 @@ def update_of_parts(optimizer: Optimizer) -> Iterator[None]:
             part.grad = _own_gradient(parameter)
             state = dict(optimizer.state.get(parameter, {}))
             if state:
-                optimizer.state[part] = {key: own(v) if isinstance(v, Tensor) else v for key, v in state.items()}
+                optimizer.state[part] = {
+                    key: own(v) if isinstance(v, Tensor) else v for key, v in state.items()
+                }
             group["params"][place] = part
             taken.append((group["params"], place, parameter, part, state))
     try:
@@ -135,7 +160,8 @@ def update_of_parts(optimizer: Optimizer) -> Iterator[None]:
             after = optimizer.state.pop(part, None)
             if after is not None:
                 optimizer.state[parameter] = {
-                    key: _put_together(value, before.get(key), parameter, part) for key, value in after.items()
+                    key: _put_together(value, before.get(key), parameter, part)
+                    for key, value in after.items()
                 }
 
 
@@ -158,5 +184,10 @@ def _put_together(value: Any, before: Any, parameter: Tensor, part: Tensor) -> A
 
     home: Any = parameter
     return DTensor.from_local(
-        value, home.device_mesh, home.placements, run_check=False, shape=home.shape, stride=home.stride()
+        value,
+        home.device_mesh,
+        home.placements,
+        run_check=False,
+        shape=home.shape,
+        stride=home.stride(),
     )

@@ -1,4 +1,5 @@
-"""The training loop. It owns the order of things and nothing else: no config, no files, no ranks."""
+"""The training loop. It owns the order of things and nothing else: no config, no files, no
+ranks."""
 
 from __future__ import annotations
 
@@ -53,21 +54,26 @@ _MIXED = "got mixed torch.Tensor and DTensor"
 
 
 class Engine:
-    """Runs a process over training data until the first bound is reached: by `run()`, or by hand `for batch in engine`.
+    """Runs a process over training data until the first bound is reached: by `run()`, or by hand
+    `for batch in engine`.
 
-    `process` may be written in any style that `as_process` knows. `train` is a `Loader` or any iterable of batches.
-    Bounds: `epochs`, `steps` (optimizer updates), `samples`, `seconds`; without any, one epoch. Randomness of forward
-    and backward is keyed by (seed, step, micro-step), so a run that goes on from a checkpoint draws what the
-    uninterrupted one would have drawn. The seed is given once, here or to the loader: each takes that of the other.
+    `process` may be written in any style that `as_process` knows. `train` is a `Loader` or any
+    iterable of batches. Bounds: `epochs`, `steps` (optimizer updates), `samples`, `seconds`;
+    without any, one epoch. Randomness of forward and backward is keyed by (seed, step, micro-step),
+    so a run that goes on from a checkpoint draws what the uninterrupted one would have drawn. The
+    seed is given once, here or to the loader: each takes that of the other.
 
-    `late`, the default on all devices but the CPU: no step waits for the device. Loss, norm and what is logged are
-    fetched together after 64 steps or a second, and before anybody is called who is not called in every step. An
-    update that is not finite is left out on the device, and is known when its numbers are fetched: the run then goes
-    back to it. An optimizer without a fused form cannot leave out an update so, and is waited for.
+    `late`, the default on all devices but the CPU: no step waits for the device. Loss, norm and
+    what is logged are fetched together after 64 steps or a second, and before anybody is called who
+    is not called in every step. An update that is not finite is left out on the device, and is
+    known when its numbers are fetched: the run then goes back to it. An optimizer without a fused
+    form cannot leave out an update so, and is waited for.
 
-    `log_every`: of so many steps one is recorded, 0 for none; with its own numbers, no means over the others.
+    `log_every`: of so many steps one is recorded, 0 for none; with its own numbers, no means over
+    the others.
 
-    `stop`: the token that asks the run to end, of a caller who answers the signals of this OS process.
+    `stop`: the token that asks the run to end, of a caller who answers the signals of this OS
+    process.
     """
 
     def __init__(
@@ -92,7 +98,9 @@ class Engine:
         self.process: Process = as_process(process)
         data, seed = seeded(train, seed)
         self.source = as_source(data, accumulate=accumulate, seed=seed)
-        self._owns_source = id(self.source) != id(train)  # then nobody else ends its worker processes
+        self._owns_source = id(self.source) != id(
+            train
+        )  # then nobody else ends its worker processes
         self.seed = checked_seed(seed)
         self.device = torch.device(device)
         self.recorder: Recorder = recorder if recorder is not None else NullRecorder()
@@ -111,7 +119,12 @@ class Engine:
         self._buffers: Buffers | None = None
         self._bound(epochs, steps)
         process = self.process
-        roles = {"engine": self, "process": process, "model": getattr(process, "model", None), "state": self.state}
+        roles = {
+            "engine": self,
+            "process": process,
+            "model": getattr(process, "model", None),
+            "state": self.state,
+        }
         roles |= {"recorder": self.recorder, "backward": getattr(process, "backward", None)}
         self.bus = Bus(bind or bind_by_name(roles))
         # Looked up once: in every step it would be a seventh of all that the engine adds to one.
@@ -126,7 +139,9 @@ class Engine:
         self._can_repeat = self._is_deferred = False
         if self._is_late:
             for event in (Event.CHECKPOINT_BEGIN, Event.RUN_END, Event.EXCEPTION):
-                self.bus.add(Handler(event=event, fn=self._fetch, priority=-100, name="Engine.fetch"))
+                self.bus.add(
+                    Handler(event=event, fn=self._fetch, priority=-100, name="Engine.fetch")
+                )
         self.bus.extend(handlers)
         self._bound_by_use(samples, seconds)
         if epochs is None and steps is None and samples is None and seconds is None:
@@ -135,9 +150,10 @@ class Engine:
     def run(self) -> State:
         """Train to the bound, or until something calls `stop`; returns the state.
 
-        Whatever is raised inside is raised here, after the handlers of `exception` were called. Without a `stop` of
-        the caller, SIGINT and SIGTERM end the run after its step and its handlers of `run_end`, and are raised then,
-        as KeyboardInterrupt and Terminated (a SystemExit). A second one is raised at once.
+        Whatever is raised inside is raised here, after the handlers of `exception` were called.
+        Without a `stop` of the caller, SIGINT and SIGTERM end the run after its step and its
+        handlers of `run_end`, and are raised then, as KeyboardInterrupt and Terminated (a
+        SystemExit). A second one is raised at once.
         """
         with self._signals() as signals:
             state = self._run()
@@ -167,15 +183,18 @@ class Engine:
         return state
 
     def __iter__(self) -> Iterator[Any]:
-        """The loop by hand: the batches of the whole run, with everything that `run` does around the step.
+        """The loop by hand: the batches of the whole run, with everything that `run` does around
+        the step.
 
-        The body updates the weights with the optimizer of this engine, or calls `backward(loss)`: then the update is
-        made here, at the end of the window. A loop that is left early ends the run as `stop` does: a step counts if its
-        update was made. What the body raises looks the same from here, so it is not told as an `exception`. Signals
-        end it as they end `run`.
+        The body updates the weights with the optimizer of this engine, or calls `backward(loss)`:
+        then the update is made here, at the end of the window. A loop that is left early ends the
+        run as `stop` does: a step counts if its update was made. What the body raises looks the
+        same from here, so it is not told as an `exception`. Signals end it as they end `run`.
         """
         if self.ranks is not None:
-            raise InputError("A loop by hand runs in one process.", fix="Write a Process, which `run` trains.")
+            raise InputError(
+                "A loop by hand runs in one process.", fix="Write a Process, which `run` trains."
+            )
         with self._signals() as signals:
             is_left = yield from self._by_hand()
         if signals.heard and not is_left:
@@ -218,11 +237,13 @@ class Engine:
         return is_left
 
     def resume(self, saver: Saver, name: str | int = "") -> int:
-        """Restore the newest checkpoint of `saver` that can be read, or the one of that name; return its step.
+        """Restore the newest checkpoint of `saver` that can be read, or the one of that name;
+        return its step.
 
-        0 where `saver` has none: the run begins anew. Call it before `run`, and after everybody listens whose
-        state a checkpoint keeps. The curves of the recorder go back to that step, and later checkpoints are
-        set aside. CheckpointError for a name that is not there, or when none of those there can be read.
+        0 where `saver` has none: the run begins anew. Call it before `run`, and after everybody
+        listens whose state a checkpoint keeps. The curves of the recorder go back to that step, and
+        later checkpoints are set aside. CheckpointError for a name that is not there, or when none
+        of those there can be read.
         """
         found, skipped = saver.complete()
         step = 0
@@ -242,7 +263,8 @@ class Engine:
         return step
 
     def _signals(self) -> AbstractContextManager[Signals]:
-        """Signals inside of which this run ends in order; those of somebody else where a `stop` was given."""
+        """Signals inside of which this run ends in order; those of somebody else where a `stop` was
+        given."""
         if not self._owns_signals:
             return nullcontext(NO_SIGNALS)
         return stopping(self.state.stop, say=_LOGGER.warning, polite=True)
@@ -253,11 +275,13 @@ class Engine:
         self.process.backward(loss)
 
     def log(self, name: str, value: Tensor | float, weight: Tensor | float | None = None) -> None:
-        """In a loop by hand: record the mean of `value` over the step as `train/NAME`; see `Process.log`."""
+        """In a loop by hand: record the mean of `value` over the step as `train/NAME`; see
+        `Process.log`."""
         self.logged.add(name, value, weight)
 
     def _train_epoch(self) -> Iterator[Window]:
-        """One pass over the data, or what is left of it; ends early at a bound or when asked to stop.
+        """One pass over the data, or what is left of it; ends early at a bound or when asked to
+        stop.
 
         Who iterates makes a step of each window.
         """
@@ -311,12 +335,15 @@ class Engine:
         self.add_seconds("telling", telling)
         if self._late is not None:
             self._fetch()
-        whole = state.epoch_step == state.epoch_length or not (state.stop.reason or state.step == state.max_steps)
+        whole = state.epoch_step == state.epoch_length or not (
+            state.stop.reason or state.step == state.max_steps
+        )
         if whole and not state.stop.interrupts:
             self._end_epoch()
 
     def _train_window(self, window: Window) -> None:
-        """One optimizer step: forward and backward of each micro-batch, then one update. If it fails nothing counts."""
+        """One optimizer step: forward and backward of each micro-batch, then one update. If it
+        fails nothing counts."""
         state, process = self.state, self.process
         before, ranks = state.micro_step, self.ranks
         if self._buffers is not None:
@@ -358,7 +385,9 @@ class Engine:
                     self.logged.is_idle = self.ranks.is_idle = not window.sizes[i]
             if begin.due <= state.micro_step:
                 begin.fire(state.micro_step)
-            state.output = None  # what it holds is used again by the forward pass: a new place would cost more
+            state.output = (
+                None  # what it holds is used again by the forward pass: a new place would cost more
+            )
             state.output = process.training_step(batch)
             if self._randomness.end():
                 self._draws()
@@ -367,7 +396,8 @@ class Engine:
                 end.fire(state.micro_step)
 
     def _train_through(self, pipeline: Pipeline, window: Window) -> None:
-        """The micro-batches of a window where the model is split into stages: several are on their way at once."""
+        """The micro-batches of a window where the model is split into stages: several are on their
+        way at once."""
         state, begin, end = self.state, self._backward_begin, self._backward_end
         first = state.micro_step
 
@@ -402,7 +432,8 @@ class Engine:
         self.recorder.tell(Warned(message=message, step=self.state.step))
 
     def _draws(self) -> None:
-        """Training was seen to draw from numpy or `random`: they are keyed from here on, on resume too."""
+        """Training was seen to draw from numpy or `random`: they are keyed from here on, on resume
+        too."""
         self.state.draws = True
         if self.state.step >= WATCHED_STEPS:
             message = (
@@ -437,7 +468,13 @@ class Engine:
         self._updating = perf_counter()
         state, backward = self.state, self.process.backward
         told = self.logged.means.pop("loss", None)
-        loss: Any = None if told is None else told.value() if self._late is None else (told.total, told.weight)
+        loss: Any = (
+            None
+            if told is None
+            else told.value()
+            if self._late is None
+            else (told.total, told.weight)
+        )
         if updates.made:
             updates.settle(state.step, len(window.batches), loss)
         else:
@@ -457,8 +494,8 @@ class Engine:
         state.epoch_samples += window.samples
 
     def _windows(self) -> Iterator[Window]:
-        """What is left of the epoch, on the device. Batches of a `Loader` are counted by samples: they may have other
-        sizes than before.
+        """What is left of the epoch, on the device. Batches of a `Loader` are counted by samples:
+        they may have other sizes than before.
         """
         state, source = self.state, self.source
         if state.epoch_samples and isinstance(source, Loader):
@@ -481,7 +518,8 @@ class Engine:
         return ahead(windows, self.device, is_last=is_last, took=took)
 
     def _micro_key(self, i: int, stage: int = 0) -> int:
-        """The key of what micro-batch `i` of this step draws: dealt out to several ranks, each keeps its number."""
+        """The key of what micro-batch `i` of this step draws: dealt out to several ranks, each
+        keeps its number."""
         if self.ranks is not None:
             i = i * self.ranks.count + self.ranks.rank
         if stage:
@@ -489,9 +527,12 @@ class Engine:
         return key(self.seed, STEP, self.state.step, i) if i else self._key_of(self.state.step)
 
     def _key_of(self, step: int) -> int:
-        """The key of the first micro-batch of a step. Made one by one they would take several times as long."""
+        """The key of the first micro-batch of a step. Made one by one they would take several times
+        as long."""
         if step not in self._keys:
-            self._keys = {each: key(self.seed, STEP, each, 0) for each in range(step, step + KEYS_AHEAD)}
+            self._keys = {
+                each: key(self.seed, STEP, each, 0) for each in range(step, step + KEYS_AHEAD)
+            }
         return self._keys[step]
 
     def _points(self) -> dict[str, float]:
@@ -499,7 +540,9 @@ class Engine:
         backward = self.process.backward
         points = backward.points()
         if self.state.loss != self.state.loss and backward.non_finite == "stop":
-            points.pop("train/loss", None)  # a real nan would have been raised: nobody told this one
+            points.pop(
+                "train/loss", None
+            )  # a real nan would have been raised: nobody told this one
         if self.ranks is not None:
             points = self.logged.take("train", self.ranks) | points
         elif self.logged.means:
@@ -528,22 +571,33 @@ class Engine:
         blame_device(self.state.batch, self.device, error)
 
     def _samples_now(self, window: Window) -> list[int]:
-        """Return which samples of the data set the newest micro-batch is made of; none where nobody knows."""
+        """Return which samples of the data set the newest micro-batch is made of; none where nobody
+        knows."""
         source, state = self.source, self.state
         number = next((i for i, batch in enumerate(window.batches) if batch is state.batch), None)
-        if number is None or not isinstance(source, Loader) or getattr(self.process, "batch_hook", None) is not None:
+        if (
+            number is None
+            or not isinstance(source, Loader)
+            or getattr(self.process, "batch_hook", None) is not None
+        ):
             return []
         return source.indices(state.epoch, state.epoch_samples, number)
 
     def _origin(self, window: Window) -> str:
-        """Where the first value of the step is that is not finite: it is done again, from the same batch and seed."""
+        """Where the first value of the step is that is not finite: it is done again, from the same
+        batch and seed."""
         state, source, ranks = self.state, self.source, self.ranks
 
         def samples_of(number: int) -> list[int]:
-            return source.indices(state.epoch, state.epoch_samples, number) if isinstance(source, Loader) else []
+            return (
+                source.indices(state.epoch, state.epoch_samples, number)
+                if isinstance(source, Loader)
+                else []
+            )
 
         where = in_the_data(window.batches, samples_of)
-        # Done again a step that makes its updates itself would make them again; and where processes compute together,
+        # Done again a step that makes its updates itself would make them again; and where processes
+        # compute together,
         # all would have to look at the same places.
         can_repeat = not getattr(self.process, "has_updated", False) and self.pipeline is None
         if not where and can_repeat and (ranks is None or ranks.sharding is None):
@@ -559,7 +613,9 @@ class Engine:
             self.process.backward.begin(window.sizes)
             for i, batch in enumerate(window.batches):
                 seed_all(self._micro_key(i))
-                self.process.training_step(to_device(batch, self.device) if self._is_elsewhere else batch)
+                self.process.training_step(
+                    to_device(batch, self.device) if self._is_elsewhere else batch
+                )
 
         try:
             return first_non_finite(self.process, again)
@@ -570,10 +626,13 @@ class Engine:
 
     @staticmethod
     def _told(error: NonFiniteError, where: str) -> NonFiniteError:
-        return NonFiniteError(error.what, where=where or error.where, fix=MEND if DATA in where else error.fix)
+        return NonFiniteError(
+            error.what, where=where or error.where, fix=MEND if DATA in where else error.fix
+        )
 
     def _wait(self, late: Late, window: Window, now: float) -> None:
-        """The step that was just made waits to be read, unless it was read at once; and all is, when that is due."""
+        """The step that was just made waits to be read, unless it was read at once; and all is,
+        when that is due."""
         state, row = self.state, self.process.backward.row
         if row is None:
             late.loss = state.loss
@@ -586,9 +645,11 @@ class Engine:
             self._fetch()
 
     def _fetch(self) -> None:
-        """Read and record what waits on the device; NonFiniteError if a step among it was not finite.
+        """Read and record what waits on the device; NonFiniteError if a step among it was not
+        finite.
 
-        After another error nothing more is raised, and if that is one of the device, what waits is lost.
+        After another error nothing more is raised, and if that is one of the device, what waits is
+        lost.
         """
         late, state, backward = self._late, self.state, self.process.backward
         if late is None:
@@ -596,7 +657,9 @@ class Engine:
         with suppress(RuntimeError) if state.error is not None else nullcontext():
             logged, waiting = self.logged.read(), late.read()
             for each, values in waiting:
-                for step in [step for step in logged if step < each.step]:  # of which the loss was read at once
+                for step in [
+                    step for step in logged if step < each.step
+                ]:  # of which the loss was read at once
                     self._record(logged.pop(step), step)
                 each.row.recall(values)
                 error = each.row.judge(values, each.step)
@@ -605,14 +668,18 @@ class Engine:
                     return
                 late.loss = backward.loss
                 points = logged.pop(each.step, {}) | backward.points()
-                self._record(points if each.epoch is None else {**points, "epoch": float(each.epoch)}, each.step)
+                self._record(
+                    points if each.epoch is None else {**points, "epoch": float(each.epoch)},
+                    each.step,
+                )
             for step, points in logged.items():
                 self._record(points, step)
             if waiting:
                 state.loss = late.loss
 
     def _go_back(self, bad: Waiting, error: NonFiniteError) -> None:
-        """The run is where it was before a step that is known only now: what came after it changed no weight."""
+        """The run is where it was before a step that is known only now: what came after it changed
+        no weight."""
         state, backward = self.state, self.process.backward
         for name, count in bad.before.items():
             setattr(state, name, count)
@@ -637,8 +704,13 @@ class Engine:
 
     @property
     def lasting_flag(self) -> Tensor | None:
-        """A 1 on the device once a step was not finite, which is known only later and ends the run; else None."""
-        has = self._late is not None and self._is_deferred and self.process.backward.non_finite == "stop"
+        """A 1 on the device once a step was not finite, which is known only later and ends the run;
+        else None."""
+        has = (
+            self._late is not None
+            and self._is_deferred
+            and self.process.backward.non_finite == "stop"
+        )
         return self._late.flag if has and self._late is not None else None
 
     def _is_logged(self, step: int) -> bool:
@@ -646,7 +718,8 @@ class Engine:
         return self.log_every > 0 and not step % self.log_every
 
     def _leave_out(self) -> None:
-        """Forget the numbers of a step that is not recorded. The first of an epoch says so all the same."""
+        """Forget the numbers of a step that is not recorded. The first of an epoch says so all the
+        same."""
         self.logged.means.clear()
         if self.state.epoch_step == 1:
             self.recorder.log({"epoch": float(self.state.epoch)}, self.state.step)
@@ -701,13 +774,19 @@ class Engine:
         """Count the rest in batches of the size of now, if those before were of another."""
         state, source, steps = self.state, self.source, self._steps
         seen = state.epoch_samples
-        if not isinstance(source, Loader) or not seen or seen == state.epoch_step * source.batch_size:
+        if (
+            not isinstance(source, Loader)
+            or not seen
+            or seen == state.epoch_step * source.batch_size
+        ):
             return
         left = source.steps_after(seen)
         state.epoch_step = len(source) - left
         if state.max_epochs is not None:
             left += (state.max_epochs - state.epoch - 1) * len(source)
-            state.max_steps = min(state.step + left, steps if steps is not None else state.step + left)
+            state.max_steps = min(
+                state.step + left, steps if steps is not None else state.step + left
+            )
 
     def _check(self) -> None:
         """InputError for what cannot train."""
@@ -719,7 +798,11 @@ class Engine:
         if self.state.epoch_length == 0:
             raise _empty()
         model = getattr(self.process, "model", None)
-        homes = {parameter.device for parameter in model.parameters()} if isinstance(model, nn.Module) else set()
+        homes = (
+            {parameter.device for parameter in model.parameters()}
+            if isinstance(model, nn.Module)
+            else set()
+        )
         if homes and self.device.type not in {home.type for home in homes}:
             there = ", ".join(sorted(map(str, homes)))
             raise InputError(
@@ -728,7 +811,8 @@ class Engine:
             )
 
     def _agree(self, ranks: Ranks) -> None:
-        """Stop where one of the ranks was asked to, and at the least bound that one of them has reached."""
+        """Stop where one of the ranks was asked to, and at the least bound that one of them has
+        reached."""
         state = self.state
         state.max_steps = ranks.agree(state.stop, state.max_steps)
 
@@ -745,22 +829,29 @@ class Engine:
         )
 
     def stop(self, reason: str, *, interrupts: bool = False) -> None:
-        """End the run after the current step, as if its bound had been reached; handlers of `run_end` still run.
+        """End the run after the current step, as if its bound had been reached; handlers of
+        `run_end` still run.
 
-        `interrupts`: the run is to be resumed later. What can wait until then is left out: the end of the epoch, the
-        last evaluation, the final checkpoint. With several ranks all of them end after the same step.
+        `interrupts`: the run is to be resumed later. What can wait until then is left out: the end
+        of the epoch, the last evaluation, the final checkpoint. With several ranks all of them end
+        after the same step.
         """
         self.state.stop.ask(reason, interrupts=interrupts)
 
     def on(
         self, event: str, *, every: int = 0, priority: int = 0
     ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        """Call a function at an event: `@engine.on("step_end", every=100)`. It may ask for `state`, `model`, ..."""
+        """Call a function at an event: `@engine.on("step_end", every=100)`. It may ask for `state`,
+        `model`, ..."""
 
         def add(fn: Callable[..., Any]) -> Callable[..., Any]:
             kind = event_named(event)
             handler = Handler(event=kind, fn=fn, priority=priority)
-            self.bus.add(handler if not every else Handler(event=kind, fn=fn, priority=priority, when=Every(every)))
+            self.bus.add(
+                handler
+                if not every
+                else Handler(event=kind, fn=fn, priority=priority, when=Every(every))
+            )
             return fn
 
         return add
@@ -812,7 +903,10 @@ class Engine:
                 if state.samples >= samples:
                     self.finish()
 
-            for event in (Event.RUN_BEGIN, Event.STEP_END):  # a run that goes on may have had enough
+            for event in (
+                Event.RUN_BEGIN,
+                Event.STEP_END,
+            ):  # a run that goes on may have had enough
                 self.bus.add(Handler(event=event, fn=enough_samples, priority=-100))
         if seconds is not None:
             if seconds <= 0:
@@ -826,11 +920,16 @@ class Engine:
 
 
 def _replayed(windows: Iterator[Window], steps: int) -> Iterator[Window]:
-    """What is left of an epoch of which so many steps are gone through again; how long that took is told."""
+    """What is left of an epoch of which so many steps are gone through again; how long that took is
+    told."""
     begun = perf_counter()
     first = next(windows, None)
     took = perf_counter() - begun
-    _LOGGER.warning("data.train: the %d steps of this epoch before were gone through again, in %.1f s", steps, took)
+    _LOGGER.warning(
+        "data.train: the %d steps of this epoch before were gone through again, in %.1f s",
+        steps,
+        took,
+    )
     if first is not None:
         yield first
         yield from windows

@@ -23,11 +23,16 @@ class OutOfMemoryError(AssayError):
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether torch asked a device for memory and got none. On a CPU it says so in words only."""
-    return isinstance(error, torch.OutOfMemoryError) or (isinstance(error, RuntimeError) and _CPU in str(error))
+    return isinstance(error, torch.OutOfMemoryError) or (
+        isinstance(error, RuntimeError) and _CPU in str(error)
+    )
 
 
-def out_of_memory(process: Process, batches: Sequence[Any], step: int, error: BaseException) -> OutOfMemoryError:
-    """What was asked for, the shapes of the batch, what the model takes without activations, and what to try."""
+def out_of_memory(
+    process: Process, batches: Sequence[Any], step: int, error: BaseException
+) -> OutOfMemoryError:
+    """What was asked for, the shapes of the batch, what the model takes without activations, and
+    what to try."""
     weights: list[Tensor] = list(process.model.parameters())
     gathered = [
         value

@@ -1,4 +1,5 @@
-"""Parameter groups by rules: what is not decayed, what learns at another rate, what stays as it is."""
+"""Parameter groups by rules: what is not decayed, what learns at another rate, what stays as it
+is."""
 
 from __future__ import annotations
 
@@ -25,17 +26,23 @@ class _Rule:
 
 
 class Groups:
-    """The groups of an optimizer, made of the parameters of a model by `rules`; give it as the optimizer's `params`.
+    """The groups of an optimizer, made of the parameters of a model by `rules`; give it as the
+    optimizer's `params`.
 
-    A rule chooses by `match`, patterns of names such as "encoder.*" or "*.bias", or by `kind`: "norm" (the parameters
-    of normalisation layers), "bias", "embedding". `frozen = true` takes what it chooses out of training; every other
-    key is a setting of the group (lr, weight_decay, ...). All rules that choose a parameter count, a later one over an
-    earlier one. What no rule chooses has the settings of the optimizer. `only`: patterns of names; all else is left to
-    other optimizers. ArgumentError for a pattern that fits nothing.
+    A rule chooses by `match`, patterns of names such as "encoder.*" or "*.bias", or by `kind`:
+    "norm" (the parameters of normalisation layers), "bias", "embedding". `frozen = true` takes what
+    it chooses out of training; every other key is a setting of the group (lr, weight_decay, ...).
+    All rules that choose a parameter count, a later one over an earlier one. What no rule chooses
+    has the settings of the optimizer. `only`: patterns of names; all else is left to other
+    optimizers. ArgumentError for a pattern that fits nothing.
     """
 
     def __init__(
-        self, model: nn.Module, *, rules: Sequence[Mapping[str, Any]] = (), only: str | Sequence[str] = ("*",)
+        self,
+        model: nn.Module,
+        *,
+        rules: Sequence[Mapping[str, Any]] = (),
+        only: str | Sequence[str] = ("*",),
     ) -> None:
         self.rules = [_read(number, rule) for number, rule in enumerate(rules)]
         self.frozen: list[str] = []
@@ -66,7 +73,8 @@ class Groups:
         return iter(self.groups)
 
     def check(self, optimizer: Optimizer) -> None:
-        """ArgumentError for a setting that `optimizer` does not have; torch itself takes any word."""
+        """ArgumentError for a setting that `optimizer` does not have; torch itself takes any
+        word."""
         for number, rule in enumerate(self.rules):
             for key in rule.settings:
                 if key != "frozen" and key not in optimizer.defaults:
@@ -80,7 +88,9 @@ class Groups:
     def _settings(self, names: Sequence[str], kinds: frozenset[str]) -> dict[str, Any]:
         settings: dict[str, Any] = {}
         for rule in self.rules:
-            if kinds & set(rule.kind) or any(fnmatchcase(name, each) for name in names for each in rule.match):
+            if kinds & set(rule.kind) or any(
+                fnmatchcase(name, each) for name in names for each in rule.match
+            ):
                 settings |= rule.settings
         return settings
 
@@ -90,11 +100,15 @@ class Groups:
                 _refuse_unfit(each, names, ("rules", number, "match"))
 
 
-def _refuse_unfit(pattern: str, names: Mapping[int, Sequence[str]], inside: Sequence[str | int]) -> None:
+def _refuse_unfit(
+    pattern: str, names: Mapping[int, Sequence[str]], inside: Sequence[str | int]
+) -> None:
     known = [name for each in names.values() for name in each]
     if any(fnmatchcase(name, pattern) for name in known):
         return
-    parts = dict.fromkeys(f"{name[:i]}.*" for name in known for i, letter in enumerate(name) if letter == ".")
+    parts = dict.fromkeys(
+        f"{name[:i]}.*" for name in known for i, letter in enumerate(name) if letter == "."
+    )
     near = nearest(pattern, [*parts, *known])
     raise ArgumentError(
         f"No parameter of the model fits {pattern!r}",
@@ -108,10 +122,15 @@ def described(optimizers: Mapping[str, Optimizer], model: nn.Module) -> list[str
     names = _names(model)
     lines: list[str] = []
     trained: set[int] = set()
-    groups = [(name, group) for name, optimizer in optimizers.items() for group in optimizer.param_groups]
+    groups = [
+        (name, group) for name, optimizer in optimizers.items() for group in optimizer.param_groups
+    ]
     for name, group in groups:
         trained |= {id(parameter) for parameter in group["params"]}
-        settings = {"lr": group.get("initial_lr", group["lr"]), "weight_decay": group.get("weight_decay")}
+        settings = {
+            "lr": group.get("initial_lr", group["lr"]),
+            "weight_decay": group.get("weight_decay"),
+        }
         told = ", ".join(f"{key} {value:g}" for key, value in settings.items() if _is_number(value))
         lines.append(
             f"{name and name + ', '}group {len(lines) + 1} of {len(groups)}: {told}: {_content(group['params'], names)}"
@@ -134,12 +153,18 @@ def _read(number: int, rule: Mapping[str, Any]) -> _Rule:
     chosen = {key: _texts(number, key, rule.get(key, ())) for key in ("match", "kind")}
     if not any(chosen.values()):
         raise ArgumentError(
-            "A rule chooses nothing", inside=("rules", number), fix='give it a match = "encoder.*" or a kind = "bias"'
+            "A rule chooses nothing",
+            inside=("rules", number),
+            fix='give it a match = "encoder.*" or a kind = "bias"',
         )
     for kind in chosen["kind"]:
         if kind not in KINDS:
             fix = did_you_mean(kind, KINDS) or f"there are: {', '.join(KINDS)}"
-            raise ArgumentError(f"There is no kind {kind!r} of parameters", inside=("rules", number, "kind"), fix=fix)
+            raise ArgumentError(
+                f"There is no kind {kind!r} of parameters",
+                inside=("rules", number, "kind"),
+                fix=fix,
+            )
     settings = {key: value for key, value in rule.items() if key not in ("match", "kind")}
     if not settings:
         fix = "say what is to be done: weight_decay = 0.0, lr = 1e-4, frozen = true"
@@ -150,7 +175,13 @@ def _read(number: int, rule: Mapping[str, Any]) -> _Rule:
 
 
 def _texts(number: int, key: str, given: object) -> tuple[str, ...]:
-    texts = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, list | tuple) else (None,)
+    texts = (
+        (given,)
+        if isinstance(given, str)
+        else tuple(given)
+        if isinstance(given, list | tuple)
+        else (None,)
+    )
     if all(isinstance(text, str) for text in texts):
         return texts
     raise ArgumentError(f"`{key}` is a text or a list of them", inside=("rules", number, key))

@@ -1,4 +1,5 @@
-"""A sample, or a batch of samples, as named fields, each with where it belongs among ranks and pipeline stages."""
+"""A sample, or a batch of samples, as named fields, each with where it belongs among ranks and
+pipeline stages."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ from assay.engine.batches import mapped, size_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """Where a field is needed: on which pipeline stage (0 the first, -1 the last), and split along which dim.
+    """Where a field is needed: on which pipeline stage (0 the first, -1 the last), and split along
+    which dim.
 
     `split` None: every data rank has the whole of it.
     """
@@ -33,7 +35,8 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class DistTensorData:
-    """A tensor with its placement, for a field of an `Instance`, as labels that only the last stage needs."""
+    """A tensor with its placement, for a field of an `Instance`, as labels that only the last stage
+    needs."""
 
     tensor: Tensor
     placement_idx: int = 0
@@ -45,7 +48,8 @@ class DistTensorData:
 
 
 class Instance:
-    """Named fields of one sample, or of a batch made by `stack`. `model(**instance)` gives each to its parameter.
+    """Named fields of one sample, or of a batch made by `stack`. `model(**instance)` gives each to
+    its parameter.
 
     >>> batch = Instance.stack([Instance(x=torch.tensor([1.0, 2.0]), y=torch.tensor(0)) for _ in range(4)])
     >>> batch.x.shape, batch.y.shape, len(batch)
@@ -56,13 +60,18 @@ class Instance:
     __iter__ = None  # by name, not one after another
 
     def __init__(self, /, **fields: Any) -> None:
-        marked = {name: value for name, value in fields.items() if isinstance(value, DistTensorData)}
-        self._fields = {name: value.tensor if name in marked else value for name, value in fields.items()}
+        marked = {
+            name: value for name, value in fields.items() if isinstance(value, DistTensorData)
+        }
+        self._fields = {
+            name: value.tensor if name in marked else value for name, value in fields.items()
+        }
         self._placements = {name: value.placement for name, value in marked.items()}
 
     @classmethod
     def stack(cls, samples: Sequence[Instance]) -> Instance:
-        """A batch of samples with the same fields. InputError names the field that is not the same in all."""
+        """A batch of samples with the same fields. InputError names the field that is not the same
+        in all."""
         if not samples:
             raise InputError("There is nothing to stack.")
         first = samples[0]
@@ -75,21 +84,33 @@ class Instance:
             for name in first._fields:
                 _check_placed_alike(name, first, sample, place)
         return cls._of(
-            {name: _stacked([sample._fields[name] for sample in samples]) for name in first._fields}, first._placements
+            {
+                name: _stacked([sample._fields[name] for sample in samples])
+                for name in first._fields
+            },
+            first._placements,
         )
 
     def placement(self, name: str) -> Placement:
-        """Where a field is needed; that of a field without a mark is the first stage, split along the batch."""
+        """Where a field is needed; that of a field without a mark is the first stage, split along
+        the batch."""
         self[name]
         return self._placements.get(name, Placement())
 
     def on_stage(self, stage: int, stages: int) -> Instance:
         """The fields that stage `stage` of `stages` needs."""
-        kept = {name: value for name, value in self._fields.items() if self.placement(name).is_on(stage, stages)}
-        return self._of(kept, {name: self._placements[name] for name in kept if name in self._placements})
+        kept = {
+            name: value
+            for name, value in self._fields.items()
+            if self.placement(name).is_on(stage, stages)
+        }
+        return self._of(
+            kept, {name: self._placements[name] for name in kept if name in self._placements}
+        )
 
     def placed(self, stages: Iterable[int], count: int) -> Instance:
-        """The same without the data of tensors that none of these of `count` stages needs: their shapes are left."""
+        """The same without the data of tensors that none of these of `count` stages needs: their
+        shapes are left."""
         own = list(stages)
 
         def at(name: str, value: Any) -> Any:
@@ -98,7 +119,9 @@ class Instance:
                 return value
             return mapped(value, lambda tensor: torch.empty_like(tensor, device="meta"))
 
-        return self._of({name: at(name, value) for name, value in self._fields.items()}, self._placements)
+        return self._of(
+            {name: at(name, value) for name, value in self._fields.items()}, self._placements
+        )
 
     def has(self, name: str) -> bool:
         return name in self._fields
@@ -112,11 +135,16 @@ class Instance:
 
     def to(self, device: torch.device | str) -> Instance:
         """The same with every tensor on `device`."""
-        return self.mapped(lambda tensor: tensor if tensor.is_meta else tensor.to(device, non_blocking=True))
+        return self.mapped(
+            lambda tensor: tensor if tensor.is_meta else tensor.to(device, non_blocking=True)
+        )
 
     def mapped(self, function: Callable[[Tensor], Tensor]) -> Instance:
         """The same with `function` of every tensor."""
-        return self._of({name: mapped(value, function) for name, value in self._fields.items()}, self._placements)
+        return self._of(
+            {name: mapped(value, function) for name, value in self._fields.items()},
+            self._placements,
+        )
 
     def __getitem__(self, name: str) -> Any:
         try:
@@ -167,7 +195,9 @@ def _check_alike(name: str, first: Instance, sample: Instance, place: int) -> No
 
 def _check_placed_alike(name: str, first: Instance, sample: Instance, place: int) -> None:
     if first.placement(name) != sample.placement(name):
-        raise InputError(f"The field {name!r} of sample {place} is placed otherwise than that of sample 0.")
+        raise InputError(
+            f"The field {name!r} of sample {place} is placed otherwise than that of sample 0."
+        )
 
 
 def _stacked(values: list[Any]) -> Any:
@@ -175,4 +205,6 @@ def _stacked(values: list[Any]) -> Any:
 
 
 def _shape(value: Any) -> str:
-    return f"{tuple(value.shape)} {value.dtype}" if isinstance(value, Tensor) else type(value).__name__
+    return (
+        f"{tuple(value.shape)} {value.dtype}" if isinstance(value, Tensor) else type(value).__name__
+    )

@@ -37,15 +37,19 @@ class Numbers:
         if not isinstance(value, Tensor):
             return float(value)
         value = value.detach().reshape(()).to(self.device, non_blocking=True)
-        self.tensors.append(value if value.is_floating_point() else value.double())  # a count is not to be rounded
+        self.tensors.append(
+            value if value.is_floating_point() else value.double()
+        )  # a count is not to be rounded
         return Place(len(self.tensors) - 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What one update leaves on the device. `recall(values)` has the backward part say again what it says of it.
+    """What one update leaves on the device. `recall(values)` has the backward part say again what
+    it says of it.
 
-    `judge(values, step)`, afterwards and once, gives the error that ends the run, if that is the policy.
+    `judge(values, step)`, afterwards and once, gives the error that ends the run, if that is the
+    policy.
     """
 
     numbers: Tensor
@@ -55,7 +59,8 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """One step whose numbers are still to be read. `before`: the counters of the state as they were before it."""
+    """One step whose numbers are still to be read. `before`: the counters of the state as they were
+    before it."""
 
     row: Row
     step: int
@@ -64,7 +69,8 @@ class Waiting:
 
 
 class Late:
-    """The steps that wait to be read. `flag` is 1 on the device once an update must not reach the weights."""
+    """The steps that wait to be read. `flag` is 1 on the device once an update must not reach the
+    weights."""
 
     def __init__(self, device: torch.device) -> None:
         self.flag = torch.zeros((), device=device)
@@ -84,14 +90,17 @@ class Late:
             "samples": state.samples - samples,
             "epoch_samples": state.epoch_samples - samples,
         }
-        self.waiting.append(Waiting(row, state.step, before, state.epoch if state.epoch_step == 1 else None))
+        self.waiting.append(
+            Waiting(row, state.step, before, state.epoch if state.epoch_step == 1 else None)
+        )
 
     def is_due(self, now: float) -> bool:
         """Whether what waits has to be read now, at `now` by `perf_counter`."""
         return len(self.waiting) >= LATE or now - self._read_at >= LATE_S
 
     def read(self) -> list[tuple[Waiting, list[float]]]:
-        """All that waits, with its numbers, in one transfer from the device for each kind of number."""
+        """All that waits, with its numbers, in one transfer from the device for each kind of
+        number."""
         waiting, self.waiting = self.waiting, []
         found = read([each.row.numbers for each in waiting])
         self._read_at = perf_counter()
@@ -99,7 +108,8 @@ class Late:
 
 
 def read(rows: Sequence[Tensor]) -> list[list[float]]:
-    """Tensors of one dimension as numbers; waits for the device once for each dtype, however many they are."""
+    """Tensors of one dimension as numbers; waits for the device once for each dtype, however many
+    they are."""
     values: dict[torch.dtype, list[float]] = {}
     for dtype in dict.fromkeys(row.dtype for row in rows):
         values[dtype] = torch.cat([row for row in rows if row.dtype == dtype]).tolist()
@@ -119,8 +129,8 @@ _WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 def copy_unless_(flag: Tensor, targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
     """Copy each source into its target where `flag` is 0; where it is 1 they stay, bit for bit.
 
-    Nothing waits for the flag. It is done on the bits as whole numbers, because a nan times 0 is no 0; each of the
-    three operations takes all tensors at once.
+    Nothing waits for the flag. It is done on the bits as whole numbers, because a nan times 0 is no
+    0; each of the three operations takes all tensors at once.
     """
     by_kind: dict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = {}
     for target, source in zip(targets, sources, strict=True):

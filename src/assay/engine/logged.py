@@ -1,4 +1,5 @@
-"""What user code logs while it computes: weighted means over a step or a split, read late so that no device waits."""
+"""What user code logs while it computes: weighted means over a step or a split, read late so that
+no device waits."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ LATE = 64
 
 
 class Logged:
-    """Means by name. On the CPU they are read at the end of each step, where nothing waits; else `LATE` steps later.
+    """Means by name. On the CPU they are read at the end of each step, where nothing waits; else
+    `LATE` steps later.
 
     `batch` gives the batch that is being computed: a value stands for as many samples as it holds.
     """
@@ -49,14 +51,19 @@ class Logged:
         mean.add(value, weight)
 
     def take(self, prefix: str, ranks: Ranks | None = None) -> dict[str, float]:
-        """All means by `prefix/name`, over all `ranks`; waits for the device. Afterwards there are none."""
+        """All means by `prefix/name`, over all `ranks`; waits for the device. Afterwards there are
+        none."""
         means, self.means = self.means, {}
         if ranks is not None:
             means = _of_all(means, ranks)
-        return {f"{prefix}/{name}": value for name, value in zip(means, _read(list(means.values())), strict=True)}
+        return {
+            f"{prefix}/{name}": value
+            for name, value in zip(means, _read(list(means.values())), strict=True)
+        }
 
     def end_step(self, step: int) -> dict[str, float]:
-        """The means of the step that is completed, if they can be read at once; others wait for `read`."""
+        """The means of the step that is completed, if they can be read at once; others wait for
+        `read`."""
         if not self._is_late:
             return self.take("train")
         means, self.means = self.means, {}

@@ -1,4 +1,5 @@
-"""What a process gives to be differentiated: one loss or several by their names, as means or as (sum, weight) pairs."""
+"""What a process gives to be differentiated: one loss or several by their names, as means or as
+(sum, weight) pairs."""
 
 from __future__ import annotations
 
@@ -18,19 +19,25 @@ LOSS = "loss"
 
 @dataclass(frozen=True, slots=True)
 class WeighedMean:
-    """A mean with what it was divided by: targets that are not ignored, weights of classes, elements."""
+    """A mean with what it was divided by: targets that are not ignored, weights of classes,
+    elements."""
 
     value: Tensor
     weight: Tensor | float
 
     def share(self, samples: int) -> Tensor:
-        """Return what stands for the mean over so many samples; 0 for a mean over nothing, which is nan.
+        """Return what stands for the mean over so many samples; 0 for a mean over nothing, which is
+        nan.
 
         Where the weight is the number of samples it is the mean itself, bit for bit.
         """
         if isinstance(self.weight, Tensor):
             return torch.where(self.weight != 0, self.value, 0.0) * (self.weight / max(samples, 1))
-        return self.value * (self.weight / max(samples, 1)) if self.weight else torch.zeros_like(self.value)
+        return (
+            self.value * (self.weight / max(samples, 1))
+            if self.weight
+            else torch.zeros_like(self.value)
+        )
 
 
 Loss = Tensor | WeighedMean | tuple[Tensor, Tensor | float | None]
@@ -44,7 +51,8 @@ Read = Callable[[Any], float]
 
 @dataclass(slots=True)
 class Term:
-    """One of several named losses over a window. `grads`: those of its sums, until the weights are all known."""
+    """One of several named losses over a window. `grads`: those of its sums, until the weights are
+    all known."""
 
     scalars: list[tuple[Tensor, float]] = field(default_factory=list)
     weight: Tensor | float | None = None
@@ -83,8 +91,11 @@ def read_at(values: Sequence[float], value: Any) -> float:
     return values[value] if isinstance(value, Place) else float(value)
 
 
-def put_all(numbers: Numbers, scalars: Sequence[tuple[Any, float]], weight: Any) -> tuple[list[Any], Any]:
-    """Losses with their shares, and what divides them, each with its place among `numbers` instead."""
+def put_all(
+    numbers: Numbers, scalars: Sequence[tuple[Any, float]], weight: Any
+) -> tuple[list[Any], Any]:
+    """Losses with their shares, and what divides them, each with its place among `numbers`
+    instead."""
     placed = [(numbers.put(scalar), share) for scalar, share in scalars]
     return placed, None if weight is None else numbers.put(weight)
 
@@ -123,7 +134,8 @@ def added(one: Tensor | None, other: Tensor | None) -> Tensor | None:
 
 
 def blame_loss(loss: object, error: Exception) -> None:
-    """Raise InputError if `error` came from a loss that nothing can be learned from; its type and shape tell."""
+    """Raise InputError if `error` came from a loss that nothing can be learned from; its type and
+    shape tell."""
     if isinstance(loss, Mapping):
         return  # each was looked at before
     try:
@@ -145,7 +157,9 @@ def check_loss(loss: object, who: str) -> None:
         fix = "Return loss.mean(), or the pair (loss.sum(), weight)."
     elif not total.requires_grad:
         what = "has no gradient: it depends on no parameter that is trained."
-        fix = "Was it detached, or computed under no_grad, or is every parameter of the model frozen?"
+        fix = (
+            "Was it detached, or computed under no_grad, or is every parameter of the model frozen?"
+        )
     else:
         return
     raise InputError(f"{who[0].upper()}{who[1:]} {what}", where="forward_step", fix=fix)

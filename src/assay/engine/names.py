@@ -1,10 +1,11 @@
-"""Standard types to annotate parameters with: what is annotated so is filled in. Each is one thing of the run.
+"""Standard types to annotate parameters with: what is annotated so is filled in. Each is one thing
+of the run.
 
 Model        the model                              Optimizer    the optimizer
-Criterion    a module too: give it by its name      Scheduler    the schedule, which gives a factor for each step
-Device       where the run computes                 State        counters and results
-TrainLoader  the batches of data.train              ValLoader    of data.valid
-TestLoader   of data.test
+Criterion    a module too: give it by its name      Scheduler    the schedule, which gives a factor
+for each step Device       where the run computes                 State        counters and results
+TrainLoader  the batches of data.train              ValLoader    of data.valid TestLoader   of
+data.test
 
 `from assay.engine.names import *` gives all of them.
 """

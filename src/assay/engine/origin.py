@@ -1,4 +1,5 @@
-"""Where a value that is not finite came from: the step is done again, and every module is looked at while it works."""
+"""Where a value that is not finite came from: the step is done again, and every module is looked at
+while it works."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ NOWHERE = "nowhere when the step was done again: its batch and its seed alone do
 def in_the_data(batches: Sequence[Any], samples_of: Callable[[int], Sequence[int]]) -> str:
     """Which tensor of which micro-batch is not finite as it comes; "" if none.
 
-    `samples_of` gives the indices in the data set of what a micro-batch is made of; none where nobody knows.
+    `samples_of` gives the indices in the data set of what a micro-batch is made of; none where
+    nobody knows.
     """
     for number, batch in enumerate(batches):
         for path, tensor in _named_tensors(batch, "batch"):
@@ -34,9 +36,11 @@ def in_the_data(batches: Sequence[Any], samples_of: Callable[[int], Sequence[int
 
 
 def first_non_finite(owner: object, again: Callable[[], None]) -> str:
-    """The module or parameter in which the first value that is not finite appears while `again` runs.
+    """The module or parameter in which the first value that is not finite appears while `again`
+    runs.
 
-    `owner`, a process, has the modules as attributes; `again` does forward and backward of the step once more.
+    `owner`, a process, has the modules as attributes; `again` does forward and backward of the step
+    once more.
     """
     watch = _Watch()
     watched: set[nn.Module] = set()
@@ -56,7 +60,10 @@ def first_non_finite(owner: object, again: Callable[[], None]) -> str:
         with _eager(watched):
             again()
     except Exception as error:  # what it cannot finish does not matter: what it met on the way does
-        return watch.found or f"nowhere: done again, the step failed with {type(error).__name__}: {error}"
+        return (
+            watch.found
+            or f"nowhere: done again, the step failed with {type(error).__name__}: {error}"
+        )
     finally:
         watch.leave()
     return watch.found or NOWHERE
@@ -65,7 +72,9 @@ def first_non_finite(owner: object, again: Callable[[], None]) -> str:
 @contextmanager
 def _eager(modules: Iterable[nn.Module]) -> Iterator[None]:
     """Inside compiled code nobody can look."""
-    compiled = {module: call for module in modules if (call := module._compiled_call_impl) is not None}
+    compiled = {
+        module: call for module in modules if (call := module._compiled_call_impl) is not None
+    }
     for module in compiled:
         module._compiled_call_impl = None
     try:
@@ -76,7 +85,8 @@ def _eager(modules: Iterable[nn.Module]) -> Iterator[None]:
 
 
 class _Watch:
-    """Hooks on modules and parameters; `found` is what the first of them to meet such a value says of it."""
+    """Hooks on modules and parameters; `found` is what the first of them to meet such a value says
+    of it."""
 
     def __init__(self) -> None:
         self.found = ""
@@ -88,7 +98,10 @@ class _Watch:
             given = (args, kwargs)
             for tensor in _tensors(given):
                 if not _is_mask(tensor):
-                    self.look(tensor, f"what comes to {who}, from the code between it and the module before")
+                    self.look(
+                        tensor,
+                        f"what comes to {who}, from the code between it and the module before",
+                    )
                 self.look_at_gradient(tensor, f"the gradient that {who} passes back", is_made=True)
 
         def after(_: nn.Module, args: Any, output: Any) -> None:
@@ -100,10 +113,14 @@ class _Watch:
         self._handles.append(module.register_forward_hook(after))
 
     def add_parameter(self, parameter: nn.Parameter, name: str) -> None:
-        self._handles.append(parameter.register_hook(lambda grad: self.look(grad, f"the gradient of {name}")))  # type: ignore[no-untyped-call]
+        def after(gradient: Tensor) -> None:
+            self.look(gradient, f"the gradient of {name}")
+
+        self._handles.append(parameter.register_hook(after))  # type: ignore[no-untyped-call]
 
     def look(self, tensor: Tensor, where: str, *, is_made: bool = False) -> None:
-        # A gradient between two modules is told by the one that made it, whichever of the two is asked first.
+        # A gradient between two modules is told by the one that made it, whichever of the two is
+        # asked first.
         if not self.found or (is_made and tensor is self._told):
             kind = _kind(tensor)
             if kind:
@@ -161,7 +178,9 @@ def _in_samples(tensor: Tensor, samples: Sequence[int]) -> str:
     """Of which samples the rows are that are not finite, if each row is one."""
     if not tensor.dim() or is_sparse(tensor) or len(tensor) != len(samples):
         return ""
-    found = (~tensor.detach().isfinite()).reshape(len(samples), -1).any(1).nonzero().flatten().tolist()
+    found = (
+        (~tensor.detach().isfinite()).reshape(len(samples), -1).any(1).nonzero().flatten().tolist()
+    )
     names = ", ".join(str(samples[row]) for row in found[:_SHOWN])
     more = f" and {len(found) - _SHOWN} more" if found[_SHOWN:] else ""
     return f", in sample{'s' if found[1:] else ''} {names}{more} of data.train"

@@ -1,4 +1,5 @@
-"""What becomes of a model's outputs in an evaluation: pipes that change, collect and save them. Training has none."""
+"""What becomes of a model's outputs in an evaluation: pipes that change, collect and save them.
+Training has none."""
 
 from __future__ import annotations
 
@@ -28,8 +29,8 @@ _MISSING = object()
 class Evaluation:
     """One split while it is evaluated, for its pipes to share.
 
-    `step` is that of the weights. `batch` is the newest and holds `size` samples; `samples` counts all so far.
-    `metrics` is filled after the last batch. `data` is for what pipes leave each other.
+    `step` is that of the weights. `batch` is the newest and holds `size` samples; `samples` counts
+    all so far. `metrics` is filled after the last batch. `data` is for what pipes leave each other.
     """
 
     split: str
@@ -42,20 +43,24 @@ class Evaluation:
     data: dict[str, Any] = field(default_factory=dict)
 
     def add(self, name: str, value: Any) -> None:
-        """Take in what was measured under a name: numbers become metrics, matrices `valid/name_step100.csv`."""
+        """Take in what was measured under a name: numbers become metrics, matrices
+        `valid/name_step100.csv`."""
         for key, part in parts_of(f"{self.split}/{name}", value).items():
             if isinstance(part, float):
                 self.metrics[key] = part
             else:
-                keep_in(self.recorder, matrix_csv(part), f"{key}_step{self.step}.csv", step=self.step)
+                keep_in(
+                    self.recorder, matrix_csv(part), f"{key}_step{self.step}.csv", step=self.step
+                )
 
 
 class Pipe(Protocol):
-    """Gets what the process returned for a batch and gives what the next pipe, and at last the metrics, are to see.
+    """Gets what the process returned for a batch and gives what the next pipe, and at last the
+    metrics, are to see.
 
-    It may also have `begin_eval(evaluation)`, called before the first batch of a split, and `end_eval(evaluation)`,
-    called after the last one: a mapping that this returns becomes metrics of the split. With one of these two it need
-    not be callable.
+    It may also have `begin_eval(evaluation)`, called before the first batch of a split, and
+    `end_eval(evaluation)`, called after the last one: a mapping that this returns becomes metrics
+    of the split. With one of these two it need not be callable.
     """
 
     def __call__(self, output: Any, /) -> Any: ...
@@ -84,7 +89,8 @@ class Pipes:
             output = pipe(output)
             if output is None:
                 raise InputError(
-                    f"The pipe {_name(pipe)} returned nothing.", fix="Return the output, changed or as it was."
+                    f"The pipe {_name(pipe)} returned nothing.",
+                    fix="Return the output, changed or as it was.",
                 )
         return output
 
@@ -95,15 +101,18 @@ class Pipes:
             for name, value in found.items() if isinstance(found, Mapping) else ():
                 full = f"{evaluation.split}/{name}"
                 if full in evaluation.metrics:
-                    raise InputError(f"The pipe {_name(pipe)} gives {full!r}, which is there already.")
+                    raise InputError(
+                        f"The pipe {_name(pipe)} gives {full!r}, which is there already."
+                    )
                 evaluation.add(name, value)
 
 
 class Collect:
-    """Keeps what the model gave for every sample of a split, on the CPU, for whoever scores it as a whole.
+    """Keeps what the model gave for every sample of a split, on the CPU, for whoever scores it as a
+    whole.
 
-    `fields`: which parts of the output; left out, all that hold one value for each sample. A later pipe finds this
-    object as `evaluation.data[name]`: it has a length, and fields by name.
+    `fields`: which parts of the output; left out, all that hold one value for each sample. A later
+    pipe finds this object as `evaluation.data[name]`: it has a length, and fields by name.
     """
 
     def __init__(self, fields: Sequence[str] | None = None, *, name: str = "outputs") -> None:
@@ -127,12 +136,16 @@ class Collect:
         return self._count
 
     def __getitem__(self, name: str) -> Any:
-        """A field of all samples, in order: a tensor; a list when what it holds differs in shape, or is no tensor."""
+        """A field of all samples, in order: a tensor; a list when what it holds differs in shape,
+        or is no tensor."""
         if name not in self._parts:
             fix = choose(name, self._parts)
             raise InputError(f"Collect has no field {name!r}.", fix=fix)
         parts = self._parts[name]
-        if all(isinstance(part, Tensor) for part in parts) and len({part.shape[1:] for part in parts}) == 1:
+        if (
+            all(isinstance(part, Tensor) for part in parts)
+            and len({part.shape[1:] for part in parts}) == 1
+        ):
             return torch.cat(parts)
         return [item for part in parts for item in part]
 
@@ -147,7 +160,8 @@ class Collect:
         return self._count, self._parts
 
     def join(self, shares: Sequence[Any]) -> None:
-        """Keep what all ranks have, in the order of the split: its batches were dealt out in turn."""
+        """Keep what all ranks have, in the order of the split: its batches were dealt out in
+        turn."""
         self._forget()
         for count, parts in shares:
             self._count += count
@@ -162,13 +176,20 @@ class Collect:
 
 
 class SaveOutputs:
-    """Keeps what the model gave as an artifact of the run, `valid/outputs_step100.jsonl`: one line for each sample.
+    """Keeps what the model gave as an artifact of the run, `valid/outputs_step100.jsonl`: one line
+    for each sample.
 
-    A line holds `step`, `split`, `index` (the place in the split) and the `fields` of the output, or all that have one
-    value for each sample. At most the first `limit` samples are kept.
+    A line holds `step`, `split`, `index` (the place in the split) and the `fields` of the output,
+    or all that have one value for each sample. At most the first `limit` samples are kept.
     """
 
-    def __init__(self, fields: Sequence[str] | None = None, *, limit: int | None = None, name: str = "outputs") -> None:
+    def __init__(
+        self,
+        fields: Sequence[str] | None = None,
+        *,
+        limit: int | None = None,
+        name: str = "outputs",
+    ) -> None:
         if limit is not None and limit < 1:
             raise InputError(f"SaveOutputs(limit={limit}): it must be at least 1.")
         self.fields = None if fields is None else tuple(fields)
@@ -196,26 +217,32 @@ class SaveOutputs:
         return self._batches
 
     def join(self, shares: Sequence[Any]) -> None:
-        """Keep what all ranks have, in the order of the split: its batches were dealt out in turn."""
+        """Keep what all ranks have, in the order of the split: its batches were dealt out in
+        turn."""
         self._batches = _in_turn(shares)
 
     def end_eval(self, evaluation: Evaluation) -> None:
         rows = islice((row for batch in self._batches for row in batch), self.limit)
         where = {"step": evaluation.step, "split": evaluation.split}
-        data = "".join(f"{dumps({**where, 'index': index, **row})}\n" for index, row in enumerate(rows)).encode()
+        data = "".join(
+            f"{dumps({**where, 'index': index, **row})}\n" for index, row in enumerate(rows)
+        ).encode()
         name = f"{evaluation.split}/{self.name}_step{evaluation.step}.jsonl"
         keep_in(evaluation.recorder, data, name, step=evaluation.step)
         self._batches = []
 
 
 def per_sample(output: Any, size: int, fields: Sequence[str] | None, *, by: str) -> dict[str, Any]:
-    """The parts of an output that hold one value for each of `size` samples; a lone tensor or list is `output`.
+    """The parts of an output that hold one value for each of `size` samples; a lone tensor or list
+    is `output`.
 
     InputError when one of `fields` does not, or when nothing does.
     """
     parts = dict(output) if isinstance(output, Mapping) else {"output": output}
     if fields is None:
-        found = {name: value for name, value in parts.items() if name != LOSS and _count(value) == size}
+        found = {
+            name: value for name, value in parts.items() if name != LOSS and _count(value) == size
+        }
         if not found:
             raise InputError(
                 f"{by} finds nothing in the output that holds one value for each of the {size} samples.",
@@ -227,12 +254,15 @@ def per_sample(output: Any, size: int, fields: Sequence[str] | None, *, by: str)
             fix = did_you_mean(name, parts) or f"There are: {', '.join(map(str, parts))}."
             raise InputError(f"{by}: the output has no part {name!r}.", fix=fix)
         if _count(parts[name]) != size:
-            raise InputError(f"{by}: {name!r} does not hold one value for each of the {size} samples.")
+            raise InputError(
+                f"{by}: {name!r} does not hold one value for each of the {size} samples."
+            )
     return {name: parts[name] for name in fields}
 
 
 def as_plain(value: Any, what: str) -> Any:
-    """Tensors, arrays and other values as JSON knows them; InputError names `what` cannot be written.
+    """Tensors, arrays and other values as JSON knows them; InputError names `what` cannot be
+    written.
 
     >>> as_plain({"a": torch.tensor([1, 2]), "b": np.float32(0.5)}, "x")
     {'a': [1, 2], 'b': 0.5}
@@ -273,7 +303,12 @@ def _in_turn(shares: Sequence[Sequence[Any]]) -> list[Any]:
     >>> _in_turn([[0, 2, 4], [1, 3]])
     [0, 1, 2, 3, 4]
     """
-    return [each for row in zip_longest(*shares, fillvalue=_MISSING) for each in row if each is not _MISSING]
+    return [
+        each
+        for row in zip_longest(*shares, fillvalue=_MISSING)
+        for each in row
+        if each is not _MISSING
+    ]
 
 
 def _count(value: Any) -> int:
@@ -287,7 +322,11 @@ def _kept(value: Any) -> Any:
     """A copy that later batches cannot write into."""
     if isinstance(value, Tensor):
         return value.detach().to("cpu", copy=True)
-    return torch.from_numpy(value.copy()) if isinstance(value, np.ndarray) and value.dtype.kind in "biufc" else value
+    return (
+        torch.from_numpy(value.copy())
+        if isinstance(value, np.ndarray) and value.dtype.kind in "biufc"
+        else value
+    )
 
 
 def _name(pipe: Any) -> str:

@@ -1,4 +1,5 @@
-"""Precision of the arithmetic: of the forward pass, and of fp32 itself where the hardware has a faster form of it."""
+"""Precision of the arithmetic: of the forward pass, and of fp32 itself where the hardware has a
+faster form of it."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ def in_precision(
 ) -> Callable[..., Any]:
     """`forward` under autocast; for fp32 it is `forward` itself, which costs nothing.
 
-    Where no gradient is asked for it is an evaluation, which has a precision of its own: `evaluate`.
+    Where no gradient is asked for it is an evaluation, which has a precision of its own:
+    `evaluate`.
     """
     training, evaluating = _dtype_of(name), _dtype_of(evaluate)
     if training is None and evaluating is None:
@@ -55,5 +57,7 @@ def matmul_precision(name: str) -> Iterator[None]:
 
 def _dtype_of(name: str) -> torch.dtype | None:
     if name not in CHOICES:
-        raise InputError(f"There is no precision {name!r}.", fix=f"Choose one of {', '.join(CHOICES)}.")
+        raise InputError(
+            f"There is no precision {name!r}.", fix=f"Choose one of {', '.join(CHOICES)}."
+        )
     return _AUTOCAST.get(name)

@@ -1,4 +1,5 @@
-"""What one batch means: forward, loss and output. The engine owns the order, a process the arithmetic."""
+"""What one batch means: forward, loss and output. The engine owns the order, a process the
+arithmetic."""
 
 from __future__ import annotations
 
@@ -32,9 +33,10 @@ Model = nn.Module
 class Process(ABC):
     """Write `forward_step`; everything else is a template that may be replaced.
 
-    Training calls `train()`, then for each window of micro-batches `training_step(batch)` for each and `update(step)`
-    once. Evaluation calls `eval()`, then `validation_step(batch)`; where there is no loss, `inference_step(batch)`. No
-    base class is needed for that: any object with these methods will do.
+    Training calls `train()`, then for each window of micro-batches `training_step(batch)` for each
+    and `update(step)` once. Evaluation calls `eval()`, then `validation_step(batch)`; where there
+    is no loss, `inference_step(batch)`. No base class is needed for that: any object with these
+    methods will do.
     """
 
     model: nn.Module
@@ -79,7 +81,9 @@ class Process(ABC):
         try:
             return self.backward.update(step)
         except NonFiniteError as error:
-            raise NonFiniteError(error.what, where=_bad_gradients(self.model), fix=error.fix) from None
+            raise NonFiniteError(
+                error.what, where=_bad_gradients(self.model), fix=error.fix
+            ) from None
 
     def train(self, mode: bool = True) -> None:
         self.model.train(mode)
@@ -95,13 +99,17 @@ class Process(ABC):
             seed_all(own)
             batch = self.batch_hook(batch)
         if batch is None:
-            raise InputError("The batch_hook returned nothing.", fix="Return the batch, changed or as it was.")
+            raise InputError(
+                "The batch_hook returned nothing.", fix="Return the batch, changed or as it was."
+            )
         return batch
 
     def log(self, name: str, value: Tensor | float, weight: Tensor | float | None = None) -> None:
-        """Record the weighted mean of `value` over the step as `train/NAME`, over an evaluated split as `valid/NAME`.
+        """Record the weighted mean of `value` over the step as `train/NAME`, over an evaluated
+        split as `valid/NAME`.
 
-        The weight is the number of samples in the batch, if none is given. No device waits for this.
+        The weight is the number of samples in the batch, if none is given. No device waits for
+        this.
         """
         if self.logged is not None:
             self.logged.add(name, value, weight)
@@ -128,16 +136,18 @@ Part = str | int
 class Supervised(Process):
     """A model, a criterion and batches of (input, target).
 
-    `input` and `target` name the parts of other batches: keys of a mapping, fields of a dataclass, a namespace, a named
-    tuple or an `Instance`, places of a tuple. Several make several arguments: `model(*inputs)`, and
-    `criterion(pred, *targets)`.
+    `input` and `target` name the parts of other batches: keys of a mapping, fields of a dataclass,
+    a namespace, a named tuple or an `Instance`, places of a tuple. Several make several arguments:
+    `model(*inputs)`, and `criterion(pred, *targets)`.
 
-    The output is a mapping of `pred`, `target` and `loss`, which `metrics` read in evaluation. Without a criterion
-    (None) it can be evaluated, and the output has no loss. Inference takes inputs, with or without a target.
+    The output is a mapping of `pred`, `target` and `loss`, which `metrics` read in evaluation.
+    Without a criterion (None) it can be evaluated, and the output has no loss. Inference takes
+    inputs, with or without a target.
 
-    What a mean of torch was divided by is found out (see `Reductions`), so that micro-batches, ranks and batches of an
-    evaluation count as much as in one large batch; a sum stays a sum. `reduction` says what a criterion gives of which
-    that cannot be told: the "mean" over the samples of a batch, or a "sum".
+    What a mean of torch was divided by is found out (see `Reductions`), so that micro-batches,
+    ranks and batches of an evaluation count as much as in one large batch; a sum stays a sum.
+    `reduction` says what a criterion gives of which that cannot be told: the "mean" over the
+    samples of a batch, or a "sum".
     """
 
     def __init__(
@@ -173,7 +183,9 @@ class Supervised(Process):
 
     def forward_step(self, batch: Any) -> tuple[Losses, Any]:
         if self._input is None:
-            if not isinstance(batch, (list, tuple)) or len(batch) != 2:  # a union would be made anew at each step
+            if (
+                not isinstance(batch, (list, tuple)) or len(batch) != 2
+            ):  # a union would be made anew at each step
                 raise _not_taken(batch)
             inputs, target = batch
             pred = self.model(inputs)
@@ -185,7 +197,10 @@ class Supervised(Process):
         is_training = torch.is_grad_enabled()
         if self.criterion is None:
             if is_training:
-                raise InputError("There is no criterion, and nothing to train by.", fix="Give Supervised a criterion.")
+                raise InputError(
+                    "There is no criterion, and nothing to train by.",
+                    fix="Give Supervised a criterion.",
+                )
             return None, {"pred": pred, "target": target}  # type: ignore[return-value]
         if is_training and not self.backward.needs_weights:
             loss = self._loss(pred, target)
@@ -201,7 +216,9 @@ class Supervised(Process):
         if self._input is not None:
             inputs = [_part(batch, name) for name in self._input] if _has_parts(batch) else [batch]
         else:
-            inputs = [batch[0] if isinstance(batch, list | tuple) and len(batch) in (1, 2) else batch]
+            inputs = [
+                batch[0] if isinstance(batch, list | tuple) and len(batch) in (1, 2) else batch
+            ]
         with torch.no_grad():
             pred = self.model(*inputs)
         if not isinstance(pred, Tensor):
@@ -224,7 +241,9 @@ class Supervised(Process):
             if told is None:
                 raise
             raise told from error
-        return found if isinstance(found, Tensor) else getattr(found, "loss", found)  # AdaptiveLogSoftmaxWithLoss
+        return (
+            found if isinstance(found, Tensor) else getattr(found, "loss", found)
+        )  # AdaptiveLogSoftmaxWithLoss
 
     def _no_tensor(self, pred: object) -> InputError:
         return InputError(
@@ -244,7 +263,9 @@ def _has_parts(batch: Any) -> bool:
 def _part(batch: Any, name: Part) -> Any:
     """Return a part of a batch; InputError names those that there are."""
     try:
-        if isinstance(batch, Mapping | Instance) or (isinstance(name, int) and isinstance(batch, list | tuple)):
+        if isinstance(batch, Mapping | Instance) or (
+            isinstance(name, int) and isinstance(batch, list | tuple)
+        ):
             return batch[name]  # type: ignore[index]
         return getattr(batch, str(name))
     except (KeyError, IndexError, AttributeError):
@@ -271,12 +292,18 @@ def _not_taken(batch: Any) -> InputError:
             f"Say which part is which, as in input = {names[0]}, target = {names[1]}, under [process] or as arguments"
             " of Supervised; or write your own Process."
         )
-    return InputError(f"Supervised takes batches of (input, target); this one is {_shape_of(batch)}.", fix=fix)
+    return InputError(
+        f"Supervised takes batches of (input, target); this one is {_shape_of(batch)}.", fix=fix
+    )
 
 
 def _bad_gradients(model: nn.Module) -> str:
     grads = {name: parameter.grad for name, parameter in model.named_parameters()}
-    bad = [name for name, grad in grads.items() if grad is not None and not entries(own(grad)).isfinite().all()]
+    bad = [
+        name
+        for name, grad in grads.items()
+        if grad is not None and not entries(own(grad)).isfinite().all()
+    ]
     more = f" and {len(bad) - 3} more" if len(bad) > 3 else ""
     return f"gradients that are not finite: {', '.join(bad[:3])}{more}" if bad else ""
 

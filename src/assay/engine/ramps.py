@@ -1,4 +1,5 @@
-"""Ramps and cycles of any value (a loss weight, a temperature, a dropout rate): pure functions of the step.
+"""Ramps and cycles of any value (a loss weight, a temperature, a dropout rate): pure functions of
+the step.
 
 weight = Ramp(0.0, 10.0, over=1000, shape="sigmoid")
 loss = supervised + weight(state.step) * consistency
@@ -34,12 +35,14 @@ def cosine_up(step: float, over: float) -> float:
 
 
 def cosine_down(step: float, over: float) -> float:
-    """From 1 to 0 along half a cosine, flat at both ends, then 0 (Loshchilov & Hutter, arXiv 1608.03983)."""
+    """From 1 to 0 along half a cosine, flat at both ends, then 0 (Loshchilov & Hutter, arXiv
+    1608.03983)."""
     return 0.5 * (1.0 + math.cos(math.pi * _share(step, over)))
 
 
 def sigmoid_up(step: float, over: float) -> float:
-    """exp(-5 (1 - share)^2): from 0.0067 to 1, steepest before the end, then 1 (Laine & Aila, arXiv 1610.02242)."""
+    """exp(-5 (1 - share)^2): from 0.0067 to 1, steepest before the end, then 1 (Laine & Aila, arXiv
+    1610.02242)."""
     return math.exp(-5.0 * (1.0 - _share(step, over)) ** 2)
 
 
@@ -57,15 +60,19 @@ _UP = {"linear": linear_up, "cosine": cosine_up, "sigmoid": sigmoid_up}
 
 
 class Ramp:
-    """A value that goes from `low` to `high` over `over` steps, after it was `low` for `after` steps.
+    """A value that goes from `low` to `high` over `over` steps, after it was `low` for `after`
+    steps.
 
-    `high` may be below `low`. The sigmoid begins a little above `low`: it is 0.0067 of the way there.
+    `high` may be below `low`. The sigmoid begins a little above `low`: it is 0.0067 of the way
+    there.
 
     >>> Ramp(1.0, 3.0, over=10)(5)
     2.0
     """
 
-    def __init__(self, low: float, high: float, *, over: int, after: int = 0, shape: Shape = "linear") -> None:
+    def __init__(
+        self, low: float, high: float, *, over: int, after: int = 0, shape: Shape = "linear"
+    ) -> None:
         _check(shape, over=over, after=after)
         self.low, self.high, self.over, self.after, self.shape = low, high, over, after, shape
 
@@ -76,20 +83,27 @@ class Ramp:
 
 
 class Cycle:
-    """A value that goes from `low` to `high` and back in every `period` steps; `saw` jumps back instead.
+    """A value that goes from `low` to `high` and back in every `period` steps; `saw` jumps back
+    instead.
 
     >>> [Cycle(0.0, 1.0, period=4)(step) for step in range(6)]
     [0.0, 0.5, 1.0, 0.5, 0.0, 0.5]
     """
 
-    def __init__(self, low: float, high: float, *, period: int, shape: Shape = "linear", saw: bool = False) -> None:
+    def __init__(
+        self, low: float, high: float, *, period: int, shape: Shape = "linear", saw: bool = False
+    ) -> None:
         _check(shape, period=period)
         self.low, self.high, self.period, self.shape, self.saw = low, high, period, shape, saw
 
     def __call__(self, step: int) -> float:
         place = step % self.period
         half = self.period / 2
-        up = _UP[self.shape](place, self.period) if self.saw else _UP[self.shape](half - abs(half - place), half)
+        up = (
+            _UP[self.shape](place, self.period)
+            if self.saw
+            else _UP[self.shape](half - abs(half - place), half)
+        )
         return self.low + (self.high - self.low) * up
 
 

@@ -1,6 +1,8 @@
-"""Activation checkpointing: what a module computes on the way is forgotten, and computed again in backward.
+"""Activation checkpointing: what a module computes on the way is forgotten, and computed again in
+backward.
 
-It costs one more forward pass of these modules and leaves only their inputs in memory (Chen et al., arXiv 1604.06174).
+It costs one more forward pass of these modules and leaves only their inputs in memory (Chen et al.,
+arXiv 1604.06174).
 """
 
 from __future__ import annotations
@@ -19,14 +21,18 @@ from assay.engine.buffers import Buffers
 
 
 def recompute(model: nn.Module, which: bool | str | Sequence[str]) -> list[str]:
-    """Let modules of `model` forget their activations; returns their names. Names of weights stay what they are.
+    """Let modules of `model` forget their activations; returns their names. Names of weights stay
+    what they are.
 
-    `which`: true or "blocks" for the blocks that the model repeats, or patterns of names. Gradients are the same:
-    dropout draws the same again, and running statistics are not followed twice. Without gradients nothing changes.
+    `which`: true or "blocks" for the blocks that the model repeats, or patterns of names. Gradients
+    are the same: dropout draws the same again, and running statistics are not followed twice.
+    Without gradients nothing changes.
     """
     if which is False:
         return []
-    found = modules_named(model, "blocks" if which is True else which, setting="[train] activation_checkpoint")
+    found = modules_named(
+        model, "blocks" if which is True else which, setting="[train] activation_checkpoint"
+    )
     for module in found.values():
         module.forward = partial(_forgetful, module, module.forward)
     return [name or "the model" for name in found]
@@ -35,9 +41,13 @@ def recompute(model: nn.Module, which: bool | str | Sequence[str]) -> list[str]:
 def _forgetful(module: nn.Module, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     if not (module.training and torch.is_grad_enabled()):
         return forward(*args, **kwargs)
-    if torch.compiler.is_compiling():  # there it is a matter of the graph, which has every write to a buffer once
+    if (
+        torch.compiler.is_compiling()
+    ):  # there it is a matter of the graph, which has every write to a buffer once
         return checkpoint(forward, *args, use_reentrant=False, **kwargs)
-    return checkpoint(forward, *args, use_reentrant=False, context_fn=partial(_contexts, module), **kwargs)
+    return checkpoint(
+        forward, *args, use_reentrant=False, context_fn=partial(_contexts, module), **kwargs
+    )
 
 
 def _contexts(module: nn.Module) -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:

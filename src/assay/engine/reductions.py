@@ -1,9 +1,9 @@
 """Denominators of losses: what torch divided a mean by, noted while the loss is computed.
 
-The loss of several micro-batches, of several ranks or of a whole split is the sum of their sums over
-the sum of their weights. But a criterion returns a mean alone: over samples, over elements, over
-targets that are not ignored, over the weights of classes. So the functions of torch that reduce are
-watched, and what each result was divided by is kept beside it.
+The loss of several micro-batches, of several ranks or of a whole split is the sum of their sums
+over the sum of their weights. But a criterion returns a mean alone: over samples, over elements,
+over targets that are not ignored, over the weights of classes. So the functions of torch that
+reduce are watched, and what each result was divided by is kept beside it.
 """
 
 from __future__ import annotations
@@ -43,10 +43,11 @@ class _Reduced:
 
 
 class Reductions(TorchFunctionMode):
-    """Watches which means and sums torch computes inside of `with`; `weighed` says which of them a loss is.
+    """Watches which means and sums torch computes inside of `with`; `weighed` says which of them a
+    loss is.
 
-    `samples` is the size of the batch. A multiple of a mean is a mean, and so is the sum of two with
-    the same denominator. Nothing is computed otherwise than without it, and no device waits.
+    `samples` is the size of the batch. A multiple of a mean is a mean, and so is the sum of two
+    with the same denominator. Nothing is computed otherwise than without it, and no device waits.
     """
 
     def __init__(self, samples: int) -> None:
@@ -66,10 +67,11 @@ class Reductions(TorchFunctionMode):
         return None if known is None else known.weight() if callable(known.weight) else known.weight
 
     def weighed(self, loss: Any, who: object, reduction: Reduction | None = None) -> Any:
-        """Return a loss of `who` as an engine adds it up: a mean over the samples is itself, any other has its weight.
+        """Return a loss of `who` as an engine adds it up: a mean over the samples is itself, any
+        other has its weight.
 
-        `reduction` says what a loss is that nothing is known of. Without it InputError tells how to say it if gradients
-        are wanted; in an evaluation the loss counts as a mean over the samples.
+        `reduction` says what a loss is that nothing is known of. Without it InputError tells how to
+        say it if gradients are wanted; in an evaluation the loss counts as a mean over the samples.
         """
         if isinstance(loss, Mapping):
             return {name: self.weighed(each, who, reduction) for name, each in loss.items()}
@@ -83,13 +85,16 @@ class Reductions(TorchFunctionMode):
         weight = self.weight(loss)
         if known is None or (isinstance(weight, int) and self._is_regular(weight)):
             return loss
-        if isinstance(weight, Tensor):  # a whole number over another would be one of single precision
+        if isinstance(
+            weight, Tensor
+        ):  # a whole number over another would be one of single precision
             weight = weight.to(torch.promote_types(loss.dtype, torch.float32))
         return (loss, None) if weight is None else WeighedMean(loss, weight)
 
     @staticmethod
     def reported(loss: Any, weighed: Any) -> dict[str, Any]:
-        """Return what the output of a process says of a loss: the number, and in evaluation what it was divided by."""
+        """Return what the output of a process says of a loss: the number, and in evaluation what it
+        was divided by."""
         found = {LOSS: detached(loss)}
         if not torch.is_grad_enabled() and isinstance(loss, Tensor):
             if isinstance(weighed, WeighedMean):
@@ -258,8 +263,14 @@ def _criterion(func: Any) -> _Note:
     denominator = _DENOMINATORS[func]
     defaults = {name: each.default for name, each in inspect.signature(func).parameters.items()}
 
-    def note(watch: Reductions, result: Tensor, args: Sequence[Any], kwargs: Mapping[str, Any]) -> _Reduced | None:
-        given = {**defaults, **dict(zip(defaults, args, strict=False)), **kwargs}  # torch has looked at it before
+    def note(
+        watch: Reductions, result: Tensor, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> _Reduced | None:
+        given = {
+            **defaults,
+            **dict(zip(defaults, args, strict=False)),
+            **kwargs,
+        }  # torch has looked at it before
         if given.get("size_average") is not None or given.get("reduce") is not None:
             return None  # of torch before 0.4
         match given["reduction"]:
@@ -280,32 +291,42 @@ def _source(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensor:
     return source
 
 
-def _mean(watch: Reductions, result: Tensor, args: Sequence[Any], kwargs: Mapping[str, Any]) -> _Reduced | None:
+def _mean(
+    watch: Reductions, result: Tensor, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> _Reduced | None:
     if result.dim():
         return None
     known, count = watch.whole(_source(args, kwargs))
     return known if known is not None or not count else _Reduced(result, count)
 
 
-def _sum(watch: Reductions, result: Tensor, args: Sequence[Any], kwargs: Mapping[str, Any]) -> _Reduced | None:
+def _sum(
+    watch: Reductions, result: Tensor, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> _Reduced | None:
     if result.dim():
         return None
     known, count = watch.whole(_source(args, kwargs))
     return known if known is not None or not count else _Reduced(result, None, count)
 
 
-def _unchanged(watch: Reductions, result: Tensor, args: Sequence[Any], kwargs: Mapping[str, Any]) -> _Reduced | None:
+def _unchanged(
+    watch: Reductions, result: Tensor, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> _Reduced | None:
     return watch.reduced(_source(args, kwargs))
 
 
-def _product(watch: Reductions, result: Tensor, args: Sequence[Any], kwargs: Mapping[str, Any]) -> _Reduced | None:
+def _product(
+    watch: Reductions, result: Tensor, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> _Reduced | None:
     one, other = (*args, *kwargs.values())[:2]
     if isinstance(other, int | float):
         return watch.reduced(one)
     return watch.reduced(other) if isinstance(one, int | float) else None
 
 
-def _quotient(watch: Reductions, result: Tensor, args: Sequence[Any], kwargs: Mapping[str, Any]) -> _Reduced | None:
+def _quotient(
+    watch: Reductions, result: Tensor, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> _Reduced | None:
     one, other = (*args, *kwargs.values())[:2]
     known = watch.reduced(one)
     if known is None:
@@ -314,11 +335,15 @@ def _quotient(watch: Reductions, result: Tensor, args: Sequence[Any], kwargs: Ma
         is_count = known.weight is None and other in (watch.samples, known.numel) and other > 0
         return _Reduced(result, int(other)) if is_count else known
     if known.weight is None and not other.requires_grad and not other.dim():
-        return _Reduced(result, lambda: other)  # a sum over what a mask lets through, by their number
+        return _Reduced(
+            result, lambda: other
+        )  # a sum over what a mask lets through, by their number
     return None
 
 
-def _total(watch: Reductions, result: Tensor, args: Sequence[Any], kwargs: Mapping[str, Any]) -> _Reduced | None:
+def _total(
+    watch: Reductions, result: Tensor, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> _Reduced | None:
     one, other = (*args, *kwargs.values())[:2]
     for known, shift in ((watch.reduced(one), other), (watch.reduced(other), one)):
         if known is not None and isinstance(shift, int | float):
@@ -326,13 +351,17 @@ def _total(watch: Reductions, result: Tensor, args: Sequence[Any], kwargs: Mappi
     return watch.combined([watch.reduced(one), watch.reduced(other)])
 
 
-def _stack(watch: Reductions, result: Tensor, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+def _stack(
+    watch: Reductions, result: Tensor, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> None:
     parts = args[0] if args else kwargs["tensors"]
     if any(not part.dim() or part.numel() == 1 for part in parts):
         watch.stack(result, parts)
 
 
-def _selection(watch: Reductions, result: Tensor, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+def _selection(
+    watch: Reductions, result: Tensor, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> None:
     mask = args[1] if len(args) > 1 else kwargs.get("mask")
     if isinstance(mask, Tensor) and mask.dtype == torch.bool:
         watch.select(result)
@@ -341,11 +370,15 @@ def _selection(watch: Reductions, result: Tensor, args: Sequence[Any], kwargs: M
 _OPERATIONS: dict[str, _Note] = {
     **dict.fromkeys(("mean",), _mean),
     **dict.fromkeys(("sum",), _sum),
-    **dict.fromkeys(("to", "float", "double", "half", "bfloat16", "type", "cpu", "cuda"), _unchanged),
+    **dict.fromkeys(
+        ("to", "float", "double", "half", "bfloat16", "type", "cpu", "cuda"), _unchanged
+    ),
     **dict.fromkeys(("clone", "detach", "contiguous", "neg", "negative", "squeeze"), _unchanged),
     **dict.fromkeys(("mul", "multiply", "mul_", "__rmul__"), _product),
     **dict.fromkeys(("div", "divide", "true_divide", "div_"), _quotient),
-    **dict.fromkeys(("add", "add_", "__radd__", "sub", "subtract", "sub_", "rsub", "__rsub__"), _total),
+    **dict.fromkeys(
+        ("add", "add_", "__radd__", "sub", "subtract", "sub_", "rsub", "__rsub__"), _total
+    ),
     **dict.fromkeys(("stack", "hstack", "cat", "concat"), _stack),
     **dict.fromkeys(("__getitem__", "masked_select"), _selection),
 }

@@ -1,4 +1,5 @@
-"""States of the random generators by name: one part of a program draws the same in every run, the rest is free."""
+"""States of the random generators by name: one part of a program draws the same in every run, the
+rest is free."""
 
 from __future__ import annotations
 
@@ -26,9 +27,11 @@ class RndManager:
         self._saver = Saver(folder)
 
     def mark(self, name: str, *, again: bool = False) -> bool:
-        """Draw from here on as after the first mark of this name, in whichever run that was; whether there was one.
+        """Draw from here on as after the first mark of this name, in whichever run that was;
+        whether there was one.
 
-        `again` makes this one the first. CheckpointError when the state that was kept cannot be read.
+        `again` makes this one the first. CheckpointError when the state that was kept cannot be
+        read.
         """
         if not again and name in self.names():
             self.load(name)
@@ -55,7 +58,8 @@ class RndManager:
         self._saver.save_model(0, get_state(), name=name, overwrite=True)
 
     def load(self, name: str) -> None:
-        """Put the generators where they were when `name` was kept. InputError lists the names that there are."""
+        """Put the generators where they were when `name` was kept. InputError lists the names that
+        there are."""
         set_state(self.read(name))
 
     def read(self, name: str) -> dict[str, Any]:

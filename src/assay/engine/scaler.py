@@ -1,4 +1,5 @@
-"""Training in fp16: the loss is scaled up lest small gradients vanish, and gradients back before the update."""
+"""Training in fp16: the loss is scaled up lest small gradients vanish, and gradients back before
+the update."""
 
 from __future__ import annotations
 
@@ -20,8 +21,9 @@ from assay.engine.schedules import Schedule
 class ScaledBackward(Backward):
     """A `Backward` with a loss scale that follows the gradients, as `torch.amp.GradScaler` does.
 
-    Gradients that overflow are no fault: the update is left out and counted in `overflows`, and the scale falls.
-    `growth_interval` updates without one let it rise again. Below 1 scaling cannot help: NonFiniteError.
+    Gradients that overflow are no fault: the update is left out and counted in `overflows`, and the
+    scale falls. `growth_interval` updates without one let it rise again. Below 1 scaling cannot
+    help: NonFiniteError.
     """
 
     def __init__(
@@ -37,9 +39,17 @@ class ScaledBackward(Backward):
         growth_interval: int = 2000,
         weights: Mapping[str, float] | None = None,
     ) -> None:
-        super().__init__(optimizer, schedule=schedule, clip_norm=clip_norm, non_finite=non_finite, weights=weights)
+        super().__init__(
+            optimizer,
+            schedule=schedule,
+            clip_norm=clip_norm,
+            non_finite=non_finite,
+            weights=weights,
+        )
         if scale < 1 or growth_factor <= 1 or not 0 < backoff_factor < 1 or growth_interval < 1:
-            raise InputError("A loss scale is at least 1, grows by a factor above 1 and falls by one below 1.")
+            raise InputError(
+                "A loss scale is at least 1, grows by a factor above 1 and falls by one below 1."
+            )
         self.scale = scale
         self.growth_factor = growth_factor
         self.backoff_factor = backoff_factor
@@ -64,7 +74,11 @@ class ScaledBackward(Backward):
         return {"scale": self.scale, "since": self._since, "overflows": self.overflows}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.scale, self._since, self.overflows = float(state["scale"]), int(state["since"]), int(state["overflows"])
+        self.scale, self._since, self.overflows = (
+            float(state["scale"]),
+            int(state["since"]),
+            int(state["overflows"]),
+        )
 
     def _differentiate(self, loss: Tensor) -> None:
         super()._differentiate(loss.float() * self.scale)

@@ -1,7 +1,8 @@
 """Learning-rate schedules in closed form: the factor at a step is a pure function of the step.
 
-So nothing of a schedule needs to be saved, and going on from any step is exact. A scheduler of torch has a state:
-it is put to the step that is asked for, if need be by stepping it from its beginning.
+So nothing of a schedule needs to be saved, and going on from any step is exact. A scheduler of
+torch has a state: it is put to the step that is asked for, if need be by stepping it from its
+beginning.
 """
 
 from __future__ import annotations
@@ -44,10 +45,11 @@ class Constant:
 
 
 class Noam:
-    """Up in a line for `warmup_steps`, then down with the root of the step (Vaswani et al., arXiv 1706.03762).
+    """Up in a line for `warmup_steps`, then down with the root of the step (Vaswani et al., arXiv
+    1706.03762).
 
-    The factor is scale * model_size ** -0.5 * min(n ** -0.5, n * warmup_steps ** -1.5) at update number n, from 1.
-    It is a learning rate as it stands: give the optimizer lr = 1.
+    The factor is scale * model_size ** -0.5 * min(n ** -0.5, n * warmup_steps ** -1.5) at update
+    number n, from 1. It is a learning rate as it stands: give the optimizer lr = 1.
     """
 
     def __init__(self, model_size: int, *, warmup_steps: int = 4000, scale: float = 1.0) -> None:
@@ -77,8 +79,9 @@ class Warming(TypedDict, total=False):
 class _Warmup:
     """Linear warm-up from `start` to exactly 1, then a decay.
 
-    The warm-up is a count of steps, or a share of the run rounded up to whole ones. With `unit = "epoch"` the rate
-    changes only between epochs: all is counted in epochs, and the count is `warmup_epochs`.
+    The warm-up is a count of steps, or a share of the run rounded up to whole ones. With `unit =
+    "epoch"` the rate changes only between epochs: all is counted in epochs, and the count is
+    `warmup_epochs`.
     """
 
     def __init__(
@@ -91,15 +94,25 @@ class _Warmup:
         unit: Unit = "step",
     ) -> None:
         if unit not in ("step", "epoch"):
-            raise InputError(f"unit is {unit!r}; a schedule counts in steps or epochs.", fix='Use "step" or "epoch".')
+            raise InputError(
+                f"unit is {unit!r}; a schedule counts in steps or epochs.",
+                fix='Use "step" or "epoch".',
+            )
         if not 0.0 <= warmup_ratio < 1.0:
-            raise InputError(f"warmup_ratio is {warmup_ratio}; it is a share of the run, from 0 up to below 1.")
+            raise InputError(
+                f"warmup_ratio is {warmup_ratio}; it is a share of the run, from 0 up to below 1."
+            )
         counts = {"warmup_steps": warmup_steps, "warmup_epochs": warmup_epochs}
         for name, count in counts.items():
             if count is not None and (count < 0 or warmup_ratio):
-                raise InputError(f"{name} is {count}: give a count from 0 on, and not warmup_ratio as well.")
+                raise InputError(
+                    f"{name} is {count}: give a count from 0 on, and not warmup_ratio as well."
+                )
             if count is not None and name != f"warmup_{unit}s":
-                raise InputError(f"{name} is given, but the schedule counts in {unit}s.", fix=f"Use warmup_{unit}s.")
+                raise InputError(
+                    f"{name} is given, but the schedule counts in {unit}s.",
+                    fix=f"Use warmup_{unit}s.",
+                )
         self.warmup_ratio = warmup_ratio
         self.warmup = counts[f"warmup_{unit}s"]
         self.start = start
@@ -115,12 +128,15 @@ class _Warmup:
         if self.warmup is not None:
             return self.warmup
         # Rounded first: 0.07 * 100 is a little more than 7.
-        return math.ceil(round(self.warmup_ratio * self._known(total), 9)) if self.warmup_ratio else 0
+        return (
+            math.ceil(round(self.warmup_ratio * self._known(total), 9)) if self.warmup_ratio else 0
+        )
 
     def _known(self, total: int | None) -> int:
         if total is None:
             raise InputError(
-                f"{type(self).__name__} needs to know how long the run is.", fix="Set [train] steps (or epochs)."
+                f"{type(self).__name__} needs to know how long the run is.",
+                fix="Set [train] steps (or epochs).",
             )
         return total
 
@@ -147,7 +163,8 @@ class _Decay(_Warmup):
 
 
 class WarmupCosine(_Decay):
-    """Linear warm-up from `start` to 1, then half a cosine down to `final` (Loshchilov & Hutter, arXiv 1608.03983)."""
+    """Linear warm-up from `start` to 1, then half a cosine down to `final` (Loshchilov & Hutter,
+    arXiv 1608.03983)."""
 
     def shape(self, share: float) -> float:
         return 0.5 * (1.0 + math.cos(math.pi * share))
@@ -163,7 +180,9 @@ class WarmupLinear(_Decay):
 class WarmupPoly(_Decay):
     """Linear warm-up from `start` to 1, then (1 - share of the rest) ** `power` down to `final`."""
 
-    def __init__(self, *, power: float = 2.0, final: float = 0.0, **warmup: Unpack[Warming]) -> None:
+    def __init__(
+        self, *, power: float = 2.0, final: float = 0.0, **warmup: Unpack[Warming]
+    ) -> None:
         super().__init__(final=final, **warmup)
         if power <= 0:
             raise InputError(f"power is {power}; it must be greater than 0.")
@@ -174,7 +193,8 @@ class WarmupPoly(_Decay):
 
 
 class WarmupStep(_Warmup):
-    """Linear warm-up from `start` to 1, then times `gamma` after every `step_size` steps (or epochs) from its end."""
+    """Linear warm-up from `start` to 1, then times `gamma` after every `step_size` steps (or
+    epochs) from its end."""
 
     def __init__(self, step_size: int, *, gamma: float = 0.1, **warmup: Unpack[Warming]) -> None:
         super().__init__(**warmup)
@@ -190,10 +210,13 @@ class WarmupStep(_Warmup):
 class WarmupMultiStep(_Warmup):
     """Linear warm-up from `start` to 1, then times `gamma` at each of `milestones`.
 
-    A milestone is a moment of the run: steps (or epochs) from its beginning, or a share of it below 1, rounded down.
+    A milestone is a moment of the run: steps (or epochs) from its beginning, or a share of it below
+    1, rounded down.
     """
 
-    def __init__(self, milestones: Sequence[float], *, gamma: float = 0.1, **warmup: Unpack[Warming]) -> None:
+    def __init__(
+        self, milestones: Sequence[float], *, gamma: float = 0.1, **warmup: Unpack[Warming]
+    ) -> None:
         super().__init__(**warmup)
         for each in milestones:
             if each <= 0 or (each > 1 and each % 1):
@@ -222,7 +245,8 @@ class WarmupExponential(_Warmup):
 
 
 class TorchSchedule:
-    """A scheduler of `torch.optim.lr_scheduler`, by the step or the epoch. A bare one goes by the step."""
+    """A scheduler of `torch.optim.lr_scheduler`, by the step or the epoch. A bare one goes by the
+    step."""
 
     def __init__(self, scheduler: LRScheduler, *, unit: Unit = "step") -> None:
         if isinstance(scheduler, ReduceLROnPlateau):
@@ -239,8 +263,11 @@ class TorchSchedule:
         self._left = self._owned()
 
     def put(self, count: int) -> None:
-        """Give the groups what they have after `count` steps (or epochs), however far the scheduler went before."""
-        if count < self._count or self._left != self._owned():  # a state was loaded: what it holds is of another count
+        """Give the groups what they have after `count` steps (or epochs), however far the scheduler
+        went before."""
+        if (
+            count < self._count or self._left != self._owned()
+        ):  # a state was loaded: what it holds is of another count
             self.scheduler.load_state_dict(copy.deepcopy(self._first))
             for group, settings in zip(self.optimizer.param_groups, self._settings, strict=True):
                 group.update(settings)
@@ -251,8 +278,12 @@ class TorchSchedule:
         if getattr(self.optimizer, "_opt_called", False):  # torch's own mark
             self._advance(count)
         else:
-            with warnings.catch_warnings():  # torch wants an update before; one that was left out is none
-                warnings.filterwarnings("ignore", message=r".*(lr_scheduler\.step\(\)|has been overridden)")
+            with (
+                warnings.catch_warnings()
+            ):  # torch wants an update before; one that was left out is none
+                warnings.filterwarnings(
+                    "ignore", message=r".*(lr_scheduler\.step\(\)|has been overridden)"
+                )
                 self._advance(count)
         self._left = self._owned()
 
@@ -262,7 +293,10 @@ class TorchSchedule:
             self._count += 1
 
     def _owned(self) -> list[dict[str, Any]]:
-        return [{key: group[key] for key in _SCHEDULED if key in group} for group in self.optimizer.param_groups]
+        return [
+            {key: group[key] for key in _SCHEDULED if key in group}
+            for group in self.optimizer.param_groups
+        ]
 
 
 _SCHEDULED = (
@@ -275,13 +309,18 @@ _SCHEDULED = (
 class LearningRate:
     """Applies a schedule to an optimizer: each group's rate is its own base rate times the factor.
 
-    `total` is the number of steps of the run, `epoch_length` those of one epoch, where they are known.
+    `total` is the number of steps of the run, `epoch_length` those of one epoch, where they are
+    known.
     """
 
     def __init__(self, optimizer: Optimizer, schedule: Schedule | None = None) -> None:
         self.optimizer = optimizer  # not its groups: loading a state replaces their list
-        self.schedule: Factor | TorchSchedule | None = None if schedule is None else _applicable(schedule, optimizer)
-        self.bases = [float(group.setdefault("initial_lr", group["lr"])) for group in optimizer.param_groups]
+        self.schedule: Factor | TorchSchedule | None = (
+            None if schedule is None else _applicable(schedule, optimizer)
+        )
+        self.bases = [
+            float(group.setdefault("initial_lr", group["lr"])) for group in optimizer.param_groups
+        ]
         self.total: int | None = None
         self.epoch_length: int | None = None
         self._counts_epochs = getattr(self.schedule, "unit", "step") == "epoch"
@@ -306,7 +345,9 @@ class LearningRate:
                 "The schedule counts in epochs, but how many steps an epoch has is unknown.",
                 fix='Use unit = "step", or give training data of known length.',
             )
-        return step // self.epoch_length, None if self.total is None else math.ceil(self.total / self.epoch_length)
+        return step // self.epoch_length, None if self.total is None else math.ceil(
+            self.total / self.epoch_length
+        )
 
     @property
     def current(self) -> float:

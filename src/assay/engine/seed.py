@@ -1,4 +1,5 @@
-"""Keyed randomness: every random stream of a run is a pure function of the seed and of where it is used.
+"""Keyed randomness: every random stream of a run is a pure function of the seed and of where it is
+used.
 
 So a checkpoint holds no generator state: going on at step 137 means keying step 137.
 """
@@ -39,7 +40,9 @@ _PACK = {n: struct.Struct(f"<{n}q").pack for n in range(1, 7)}
 def checked_seed(seed: int) -> int:
     """The seed itself; InputError when it does not fit into a signed 64-bit integer."""
     if not -(2**63) <= seed < 2**63:
-        raise InputError(f"The seed {seed} does not fit into 64 bits.", fix="Give one from 0 to 2**63 - 1.")
+        raise InputError(
+            f"The seed {seed} does not fit into 64 bits.", fix="Give one from 0 to 2**63 - 1."
+        )
     return seed
 
 
@@ -49,8 +52,13 @@ def key(*numbers: int) -> int:
 
 
 def streams(seed: int, splits: Iterable[str]) -> dict[str, int]:
-    """Every random stream of a run by what it is for, with the key of its first use; the rest follow from the seed."""
-    first = {"weights": key(seed, INIT), "order of an epoch": key(seed, ORDER, 0), "a step": key(seed, STEP, 0, 0)}
+    """Every random stream of a run by what it is for, with the key of its first use; the rest
+    follow from the seed."""
+    first = {
+        "weights": key(seed, INIT),
+        "order of an epoch": key(seed, ORDER, 0),
+        "a step": key(seed, STEP, 0, 0),
+    }
     for split in splits:
         name = crc32(split.encode())
         first[f"samples of {split}"] = key(seed, SAMPLE, name, 0, 0)
@@ -67,7 +75,8 @@ def seed_torch(value: int) -> None:
 
 
 def key_all(value: int) -> None:
-    """Key the global generators of torch, numpy and `random`: once for each sample, so it is written out flat."""
+    """Key the global generators of torch, numpy and `random`: once for each sample, so it is
+    written out flat."""
     torch.default_generator.manual_seed(value)
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.manual_seed_all(value)
@@ -77,13 +86,15 @@ def key_all(value: int) -> None:
 
 
 def seed_all(value: int) -> dict[str, int]:
-    """Key the global generators of torch, numpy and `random`; what each of them was given, by name."""
+    """Key the global generators of torch, numpy and `random`; what each of them was given, by
+    name."""
     key_all(value)
     return {"torch": value, "numpy": value & 0xFFFFFFFF, "random": value}
 
 
 def get_state() -> dict[str, Any]:
-    """Where the global generators of `random`, numpy, torch and all CUDA devices are: plain data for `set_state`."""
+    """Where the global generators of `random`, numpy, torch and all CUDA devices are: plain data
+    for `set_state`."""
     in_use = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     return {
         "random": random.getstate(),
@@ -94,7 +105,8 @@ def get_state() -> dict[str, Any]:
 
 
 def set_state(state: Mapping[str, Any]) -> None:
-    """Put the generators back to where `get_state` found them; those of devices that are not there are left out."""
+    """Put the generators back to where `get_state` found them; those of devices that are not there
+    are left out."""
     random.setstate(state["random"])
     np.random.set_state(state["numpy"])
     torch.set_rng_state(state["torch"])
@@ -110,8 +122,9 @@ WATCHED_STEPS = 64
 class StepRandomness:
     """Keys the generators for each forward and backward of training.
 
-    Torch is keyed always; numpy and `random`, which take several times as long, when training draws from them: that is
-    found out in the first steps, whose generators are all keyed, and now and then after them.
+    Torch is keyed always; numpy and `random`, which take several times as long, when training draws
+    from them: that is found out in the first steps, whose generators are all keyed, and now and
+    then after them.
     """
 
     def __init__(self) -> None:
@@ -138,13 +151,15 @@ class StepRandomness:
 
 
 def _of_others() -> tuple[object, ...]:
-    """Where the generators of numpy and `random` are: what differs once somebody draws from what was just keyed."""
+    """Where the generators of numpy and `random` are: what differs once somebody draws from what
+    was just keyed."""
     return _NUMPY.where(), _PYTHON.where()
 
 
 @contextmanager
 def undisturbed(*, keyed: bool = False) -> Iterator[None]:
-    """Whatever happens inside draws as it likes; outside, the global generators go on as if it had not been.
+    """Whatever happens inside draws as it likes; outside, the global generators go on as if it had
+    not been.
 
     `keyed`: they are keyed inside before anything is drawn (`seed_all`). Then this costs a fifth.
     """
@@ -165,15 +180,19 @@ def undisturbed(*, keyed: bool = False) -> Iterator[None]:
 
 
 class _Numpy:
-    """Puts another generator in the place of numpy's global one, and back: to copy its state costs ten times as much.
+    """Puts another generator in the place of numpy's global one, and back: to copy its state costs
+    ten times as much.
 
-    What a swap loses is the second of two Gaussian numbers, which numpy keeps beside the generator and does not show.
-    Whether there is one tells a draw: it moves the generator or it does not. The generator is then put back.
+    What a swap loses is the second of two Gaussian numbers, which numpy keeps beside the generator
+    and does not show. Whether there is one tells a draw: it moves the generator or it does not. The
+    generator is then put back.
     """
 
     def __init__(self) -> None:
         self._inside: list[Any] = []  # one for each level that is not in use
-        self._address: dict[int, tuple[Any, int]] = {}  # of its memory, and the generator: so long its id is its own
+        self._address: dict[
+            int, tuple[Any, int]
+        ] = {}  # of its memory, and the generator: so long its id is its own
         self._words: dict[int, tuple[Any, Any]] = {}  # the second of it, and how many are used up
 
     def put_aside(self) -> tuple[Any, float | None]:
@@ -198,7 +217,10 @@ class _Numpy:
                 name, keys, *rest = np.random.get_state()
                 return name, bytes(memoryview(keys)), *rest  # type: ignore[arg-type]
             address = self._address_of(generator)
-            words = ctypes.c_uint32.from_address(address + 4), ctypes.c_int.from_address(address + 4 * 624)
+            words = (
+                ctypes.c_uint32.from_address(address + 4),
+                ctypes.c_int.from_address(address + 4 * 624),
+            )
             self._words[id(generator)] = words
         return words[0].value, words[1].value
 
@@ -222,7 +244,8 @@ class _Numpy:
 
 
 class _Python:
-    """Reads and writes the generator of `random` where it lies: to copy its state as numbers costs ten times as much.
+    """Reads and writes the generator of `random` where it lies: to copy its state as numbers costs
+    ten times as much.
 
     Where it does not lie as in CPython, which is looked at once, its state is copied all the same.
     """
@@ -231,13 +254,19 @@ class _Python:
         self.generator: Any = random.random.__self__  # type: ignore[attr-defined]
         self._address = _memory_of(self.generator)
         self._words: tuple[Any, Any] | None = None
-        if self._address is not None:  # how many are used up, and the second: of any seed the first is the same
+        if (
+            self._address is not None
+        ):  # how many are used up, and the second: of any seed the first is the same
             index, first = (ctypes.c_uint32.from_address(self._address + 4 * at) for at in (0, 2))
             self._words = first, index
 
     def where(self) -> object:
         """What differs once somebody has drawn from what was just keyed."""
-        return random.getstate() if self._words is None else (self._words[0].value, self._words[1].value)
+        return (
+            random.getstate()
+            if self._words is None
+            else (self._words[0].value, self._words[1].value)
+        )
 
     def put_aside(self) -> Any:
         """All of its state, for `put_back`."""
@@ -254,9 +283,13 @@ class _Python:
 
 
 def _memory_of(generator: random.Random) -> int | None:
-    """Where the state of a generator of Python lies: how many words are used up, and 624 words; None if elsewhere."""
+    """Where the state of a generator of Python lies: how many words are used up, and 624 words;
+    None if elsewhere."""
     begin = object.__basicsize__
-    if sys.implementation.name != "cpython" or _random.Random.__basicsize__ < begin + _MT19937_BYTES:
+    if (
+        sys.implementation.name != "cpython"
+        or _random.Random.__basicsize__ < begin + _MT19937_BYTES
+    ):
         return None
     _, words, _ = generator.getstate()
     found = ctypes.string_at(id(generator) + begin, _MT19937_BYTES)

@@ -1,4 +1,5 @@
-"""Dense tensors that a sparse one is made of: its indices and its values, in any layout that torch has."""
+"""Dense tensors that a sparse one is made of: its indices and its values, in any layout that torch
+has."""
 
 from __future__ import annotations
 
@@ -17,18 +18,23 @@ COMPRESSED = {
 
 
 def is_sparse(tensor: Tensor) -> bool:
-    """Return whether the layout of `tensor` keeps indices; `Tensor.is_sparse` knows the coordinate layout only."""
+    """Return whether the layout of `tensor` keeps indices; `Tensor.is_sparse` knows the coordinate
+    layout only."""
     return tensor.layout is torch.sparse_coo or tensor.layout in COMPRESSED
 
 
 def components(tensor: Tensor) -> list[Tensor]:
-    """Return the tensors that hold the data, in the same memory: indices first, values last; a dense one is alone.
+    """Return the tensors that hold the data, in the same memory: indices first, values last; a
+    dense one is alone.
 
     The coordinate layout is not coalesced: entries that are there twice stay two.
     """
     tensor = tensor.detach()
     if tensor.layout is torch.sparse_coo:
-        return [tensor._indices(), tensor._values()]  # `indices()` refuses a tensor that is not coalesced
+        return [
+            tensor._indices(),
+            tensor._values(),
+        ]  # `indices()` refuses a tensor that is not coalesced
     if tensor.layout in COMPRESSED:
         compressed, plain = COMPRESSED[tensor.layout]
         return [compressed(tensor), plain(tensor), tensor.values()]
@@ -38,16 +44,22 @@ def components(tensor: Tensor) -> list[Tensor]:
 def assembled(
     layout: torch.layout, shape: torch.Size, parts: Sequence[Tensor], *, is_coalesced: bool = False
 ) -> Tensor:
-    """Return the sparse tensor of `components`. RuntimeError when indices are outside of `shape` or out of order."""
+    """Return the sparse tensor of `components`. RuntimeError when indices are outside of `shape` or
+    out of order."""
     if layout is torch.sparse_coo:
         indices, values = parts
-        return torch.sparse_coo_tensor(indices, values, shape, is_coalesced=is_coalesced, check_invariants=True)
+        return torch.sparse_coo_tensor(
+            indices, values, shape, is_coalesced=is_coalesced, check_invariants=True
+        )
     compressed, plain, values = parts
-    return torch.sparse_compressed_tensor(compressed, plain, values, shape, layout=layout, check_invariants=True)
+    return torch.sparse_compressed_tensor(
+        compressed, plain, values, shape, layout=layout, check_invariants=True
+    )
 
 
 def entries(tensor: Tensor) -> Tensor:
-    """Return the values of a gradient or a parameter, each entry once: those of a dense one are all."""
+    """Return the values of a gradient or a parameter, each entry once: those of a dense one are
+    all."""
     if tensor.layout is torch.sparse_coo:
         return tensor.detach().coalesce().values()
     return components(tensor)[-1]

@@ -19,14 +19,15 @@ SAVED = (
 class State:
     """All counters say what is completed, start at 0 and never count evaluation.
 
-    `step` counts optimizer updates, `micro_step` forward/backward passes, `epoch_step` updates within the epoch,
-    `samples` training samples, `epoch_samples` those of the epoch; `valid_samples` those that this process evaluated,
-    which checkpoints do not keep: whether somebody looks must not change them. `draws` says that training draws from
-    numpy or `random`. `loss` is the mean loss of the newest step. `max_steps` is what the run will do in all, None when
-    nobody can know. `batch` and `output` are those of the newest micro-batch. `dataloader` is what batches come from;
-    while a split is evaluated, the loader of that. `metrics` holds the newest evaluation, by name (`valid/acc`), and
-    `evaluated` at which step it was, by split; `split` is the one that is being evaluated. `stop`
-    says whether somebody asked the run to end.
+    `step` counts optimizer updates, `micro_step` forward/backward passes, `epoch_step` updates
+    within the epoch, `samples` training samples, `epoch_samples` those of the epoch;
+    `valid_samples` those that this process evaluated, which checkpoints do not keep: whether
+    somebody looks must not change them. `draws` says that training draws from numpy or `random`.
+    `loss` is the mean loss of the newest step. `max_steps` is what the run will do in all, None
+    when nobody can know. `batch` and `output` are those of the newest micro-batch. `dataloader` is
+    what batches come from; while a split is evaluated, the loader of that. `metrics` holds the
+    newest evaluation, by name (`valid/acc`), and `evaluated` at which step it was, by split;
+    `split` is the one that is being evaluated. `stop` says whether somebody asked the run to end.
     """
 
     epoch: int = 0

@@ -14,10 +14,10 @@ from assay.engine.outputs import as_plain
 class Task:
     """Data sets by split, what is known about them (`meta`), and how models are evaluated on them.
 
-    A data set may be a factory (`_partial_ = true` in a config), which is called when its split is needed. `metrics`
-    and `pipes` are those of every evaluation, whatever the model. A class of your own may have `dataset(split)`
-    instead, which may return (data, {"collate": function}), and set `meta`: classes, a tokenizer's words, vectors. What
-    `meta` holds is kept in the record.
+    A data set may be a factory (`_partial_ = true` in a config), which is called when its split is
+    needed. `metrics` and `pipes` are those of every evaluation, whatever the model. A class of your
+    own may have `dataset(split)` instead, which may return (data, {"collate": function}), and set
+    `meta`: classes, a tokenizer's words, vectors. What `meta` holds is kept in the record.
     """
 
     def __init__(

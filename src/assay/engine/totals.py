@@ -10,7 +10,8 @@ from assay.engine.data.source import Source
 def arithmetic(loader: Loader, *, epochs: int | None, total: int | None) -> list[str]:
     """What a run says of its length at its start: `total` steps at most, and so many `epochs`.
 
-    An epoch is always a whole pass: 60,000 samples in batches of 128 are 469 steps, or 468 without the last one.
+    An epoch is always a whole pass: 60,000 samples in batches of 128 are 469 steps, or 468 without
+    the last one.
     """
     size, batch, steps = loader.order.n, loader.batch_size, loader.steps_per_epoch
     rest = size % batch
@@ -19,7 +20,9 @@ def arithmetic(loader: Loader, *, epochs: int | None, total: int | None) -> list
     if epochs is not None:
         whole = f"{_counted(epochs, 'epoch')} x {epoch} = {epochs * steps:,} steps"
         is_shorter = total is not None and total < epochs * steps
-        lines = [f"{_counted(total or 0, 'step')}, which come before {whole}" if is_shorter else whole]
+        lines = [
+            f"{_counted(total or 0, 'step')}, which come before {whole}" if is_shorter else whole
+        ]
     elif total is not None and steps:
         lines = [f"{_counted(total, 'step')} = {total / steps:.4g} epochs x {epoch}"]
     else:

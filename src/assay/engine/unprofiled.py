@@ -1,6 +1,7 @@
 """What an optimizer does in each step, without its entry in a profile where nobody makes one.
 
-Torch opens such an entry around `step` and `zero_grad`. Each costs about as much as all that the engine adds to a step.
+Torch opens such an entry around `step` and `zero_grad`. Each costs about as much as all that the
+engine adds to a step.
 """
 
 from __future__ import annotations
@@ -12,11 +13,14 @@ import torch
 from torch.optim import Optimizer
 from torch.optim import optimizer as home
 
-# Who is called around every step of any optimizer. In a torch that has them elsewhere, somebody always is.
+# Who is called around every step of any optimizer. In a torch that has them elsewhere, somebody
+# always is.
 _CALLED: tuple[Mapping[Any, Any], ...] = tuple(
-    getattr(home, name, {0: None}) for name in ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks")
+    getattr(home, name, {0: None})
+    for name in ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks")
 )
-# The code of what torch puts around a step. Others put something around it too, and it may say that it is torch's.
+# The code of what torch puts around a step. Others put something around it too, and it may say that
+# it is torch's.
 _wrap = getattr(Optimizer, "profile_hook_step", None)
 _AROUND: object = _wrap(lambda optimizer: None).__code__ if _wrap is not None else object()
 _is_profiled: Callable[[], bool] = getattr(torch.autograd, "_profiler_enabled", lambda: True)
@@ -25,8 +29,16 @@ _is_profiled: Callable[[], bool] = getattr(torch.autograd, "_profiler_enabled", 
 def step(optimizer: Optimizer) -> None:
     """`optimizer.step()`, with its hooks and its entry in a profile if there are any."""
     take = type(optimizer).step
-    bare = getattr(take, "__wrapped__", None) if getattr(take, "__code__", None) is _AROUND else None
-    if bare is None or "step" in vars(optimizer) or _is_profiled() or any(_CALLED) or _has_hooks(optimizer):
+    bare = (
+        getattr(take, "__wrapped__", None) if getattr(take, "__code__", None) is _AROUND else None
+    )
+    if (
+        bare is None
+        or "step" in vars(optimizer)
+        or _is_profiled()
+        or any(_CALLED)
+        or _has_hooks(optimizer)
+    ):
         optimizer.step()
     else:
         bare(optimizer)

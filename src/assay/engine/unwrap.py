@@ -7,7 +7,8 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 
 def unwrap(model: nn.Module) -> nn.Module:
-    """The module that the user wrote, whatever is around it: `torch.compile`, DistributedDataParallel, DataParallel.
+    """The module that the user wrote, whatever is around it: `torch.compile`,
+    DistributedDataParallel, DataParallel.
 
     >>> model = nn.Linear(2, 2)
     >>> unwrap(DataParallel(model)) is model
@@ -15,7 +16,9 @@ def unwrap(model: nn.Module) -> nn.Module:
     """
     while True:
         inner = model.module if isinstance(model, DistributedDataParallel | DataParallel) else None
-        inner = inner or model.__dict__.get("_modules", {}).get("_orig_mod")  # what torch.compile gives
+        inner = inner or model.__dict__.get("_modules", {}).get(
+            "_orig_mod"
+        )  # what torch.compile gives
         if not isinstance(inner, nn.Module):
             return model
         model = inner

@@ -8,10 +8,11 @@ from assay.core.errors import ArgumentError
 
 
 def padded_vocabulary(size: int | Sized, *, multiple: int = 128, tensor: int = 1) -> int:
-    """The least number that has room for `size` words, or those of a tokenizer, and divides by `multiple` x `tensor`.
+    """The least number that has room for `size` words, or those of a tokenizer, and divides by
+    `multiple` x `tensor`.
 
-    Rows by the multiple suit the tiles that GPUs compute in, and come out among `tensor` processes, each with as many
-    (Megatron-LM's make_vocab_size_divisible_by).
+    Rows by the multiple suit the tiles that GPUs compute in, and come out among `tensor` processes,
+    each with as many (Megatron-LM's make_vocab_size_divisible_by).
 
     >>> padded_vocabulary(50257), padded_vocabulary(50257, tensor=2)
     (50304, 50432)

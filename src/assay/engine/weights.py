@@ -1,4 +1,5 @@
-"""Weights put into a process to be evaluated, from a checkpoint or from a file of nothing but weights."""
+"""Weights put into a process to be evaluated, from a checkpoint or from a file of nothing but
+weights."""
 
 from __future__ import annotations
 
@@ -18,9 +19,12 @@ from assay.engine.handlers.ema import evaluated_weights
 from assay.engine.process import Process
 
 
-def load_to_evaluate(process: Process, path: Path, options: Mapping[str, Any] | None = None) -> None:
-    """Give a process the weights in the folder of a checkpoint, with the state of its criterion, or those in a
-    safetensors file. CheckpointError when they cannot be read or do not fit. `options`: those of `load_weights`.
+def load_to_evaluate(
+    process: Process, path: Path, options: Mapping[str, Any] | None = None
+) -> None:
+    """Give a process the weights in the folder of a checkpoint, with the state of its criterion, or
+    those in a safetensors file. CheckpointError when they cannot be read or do not fit. `options`:
+    those of `load_weights`.
     """
     how = dict(options or {})
     if path.is_dir() and any(part.name == "model" for part in manifests.read(path).parts):

@@ -11,7 +11,9 @@ from assay.core.events import NEVER, Event, Every, Handler, When
 from assay.core.schema import parse_period
 
 
-def every(period: str, fn: Callable[..., Any], *, priority: int = 0, name: str = "") -> Handler | None:
+def every(
+    period: str, fn: Callable[..., Any], *, priority: int = 0, name: str = ""
+) -> Handler | None:
     """A handler for `fn` each time that much training is completed; None for "never".
 
     >>> every("2 epochs", print).event
@@ -35,7 +37,10 @@ def steps(period: str) -> Every | None:
     """
     handler = every(period, print)
     if handler is not None and handler.event != Event.STEP_END:
-        raise InputError(f"{period!r} counts epochs; here steps are counted.", fix='Write "100 steps", for example.')
+        raise InputError(
+            f"{period!r} counts epochs; here steps are counted.",
+            fix='Write "100 steps", for example.',
+        )
     return handler.when if handler is not None and isinstance(handler.when, Every) else None
 
 

@@ -25,9 +25,9 @@ FOLDER = "board"
 class TensorBoard:
     """Writes event files into `board/` of the run. Without a record (`--no-file`) it does nothing.
 
-    `scalars`: patterns of the metrics that go in; `every`: only steps that it divides; `by`: what their x axis is.
-    `parameters`: how often a histogram of each parameter is written, and of its gradient where it has one. In code,
-    `image`, `images`, `histogram` and `text` add more.
+    `scalars`: patterns of the metrics that go in; `every`: only steps that it divides; `by`: what
+    their x axis is. `parameters`: how often a histogram of each parameter is written, and of its
+    gradient where it has one. In code, `image`, `images`, `histogram` and `text` add more.
     """
 
     def __init__(
@@ -38,9 +38,13 @@ class TensorBoard:
         parameters: str = "never",
     ) -> None:
         if every < 1:
-            raise InputError(f"TensorBoard: every = {every} is no number of steps.", fix="every = 1 writes all.")
+            raise InputError(
+                f"TensorBoard: every = {every} is no number of steps.", fix="every = 1 writes all."
+            )
         if by not in ("step", "epoch"):
-            raise InputError(f'TensorBoard: by = "{by}" is no axis.', fix='Write by = "step" or by = "epoch".')
+            raise InputError(
+                f'TensorBoard: by = "{by}" is no axis.', fix='Write by = "step" or by = "epoch".'
+            )
         self.scalars = tuple(scalars)
         self.every = every
         self.by = by
@@ -59,7 +63,10 @@ class TensorBoard:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()
 
@@ -76,7 +83,8 @@ class TensorBoard:
     def handlers(self) -> list[Handler]:
         from assay.engine.when import every
 
-        # First of all at the end of an epoch: what is evaluated there belongs to the epochs that are completed.
+        # First of all at the end of an epoch: what is evaluated there belongs to the epochs that
+        # are completed.
         listed = [
             Handler(event=event, fn=self._count_epoch, priority=-1000, name="TensorBoard")
             for event in (Event.EPOCH_BEGIN, Event.EPOCH_END)
@@ -97,7 +105,9 @@ class TensorBoard:
     def histogram(self, tag: str, values: Any, step: int) -> None:
         if self._file is not None:
             found = histogram_of(values)
-            self._file.histogram(tag, found.edges, found.counts, step, total=found.total, squares=found.squares)
+            self._file.histogram(
+                tag, found.edges, found.counts, step, total=found.total, squares=found.squares
+            )
 
     def text(self, tag: str, text: str, step: int) -> None:
         if self._file is not None:
@@ -110,7 +120,8 @@ class TensorBoard:
             self._file = None
 
     def _take(self, values: Mapping[str, float], step: int) -> None:
-        """In the training's thread: only take down; what is turned into bytes is so in the background."""
+        """In the training's thread: only take down; what is turned into bytes is so in the
+        background."""
         if step % self.every == 0:
             at = step if self.by == "step" else self._epoch
             self._waiting.append((time.time(), at, list(values.items())))
@@ -128,7 +139,9 @@ class TensorBoard:
     def _has(self, name: str) -> bool:
         known = self._is_chosen.get(name)
         if known is None:
-            known = self._is_chosen[name] = any(fnmatchcase(name, pattern) for pattern in self.scalars)
+            known = self._is_chosen[name] = any(
+                fnmatchcase(name, pattern) for pattern in self.scalars
+            )
         return known
 
     def _count_epoch(self, engine: Engine) -> None:

@@ -25,11 +25,21 @@ def commands_for(run: RunView) -> list[Command]:
     if run.file.config_path:
         found.append(Command(f"assay rerun {name}", "train the same config again, as a new run"))
     elif run.file.attempts and run.file.newest.command:
-        found.append(Command(shlex.join(run.file.newest.command), "the command that it was started with"))
+        found.append(
+            Command(shlex.join(run.file.newest.command), "the command that it was started with")
+        )
     if run.checkpoints and run.kind == "train" and run.file.config_path:
         found.append(Command(f"assay test {name}", "evaluate it on its test data"))
-        found.append(Command(f"assay replay {name}", "train it again from its own code, and compare the bits"))
+        found.append(
+            Command(
+                f"assay replay {name}", "train it again from its own code, and compare the bits"
+            )
+        )
     if run.code.snapshot:
-        found.append(Command(f"assay restore {name} --to {name}", "its code and config as they were, in a folder"))
+        found.append(
+            Command(
+                f"assay restore {name} --to {name}", "its code and config as they were, in a folder"
+            )
+        )
     found.append(Command(f"assay log {name}", "what it logged"))
     return found

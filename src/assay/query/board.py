@@ -31,9 +31,14 @@ class Board:
         for name, run in self._runs.items():
             rows = list(logged_rows(run))
             for row in rows[self._written[name] :]:
-                values = [self._summary.Value(tag=each, simple_value=value) for each, value in row.values.items()]
+                values = [
+                    self._summary.Value(tag=each, simple_value=value)
+                    for each, value in row.values.items()
+                ]
                 summary = self._summary(value=values)
-                self._writers[name].add_event(self._event(wall_time=row.time_ns / 1e9, step=row.step, summary=summary))
+                self._writers[name].add_event(
+                    self._event(wall_time=row.time_ns / 1e9, step=row.step, summary=summary)
+                )
                 points += len(values)
             self._written[name] = len(rows)
             self._writers[name].flush()
@@ -43,7 +48,10 @@ class Board:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         for writer in self._writers.values():
             writer.close()

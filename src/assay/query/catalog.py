@@ -1,4 +1,5 @@
-"""Catalog of the runs of one project, for a reader that stays: kept up to date cheaply and asked a page at a time."""
+"""Catalog of the runs of one project, for a reader that stays: kept up to date cheaply and asked a
+page at a time."""
 
 from __future__ import annotations
 
@@ -42,9 +43,11 @@ BY_CONFIG = "config"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """Request for a page: an expression, words, keys to sort by (- for the largest first), columns, and which part.
+    """Request for a page: an expression, words, keys to sort by (- for the largest first), columns,
+    and which part.
 
-    With `group` each row stands for the runs that have these columns alike; `config` is all of the config but the seed.
+    With `group` each row stands for the runs that have these columns alike; `config` is all of the
+    config but the seed.
     """
 
     where: str = ""
@@ -101,7 +104,8 @@ class Page:
 
 @dataclass(slots=True)
 class Reading:
-    """Progress of an index that is being made: `done` of `total` folders; nothing to do when they are equal."""
+    """Progress of an index that is being made: `done` of `total` folders; nothing to do when they
+    are equal."""
 
     done: int = 0
     total: int = 0
@@ -119,8 +123,11 @@ class _Known:
 class Catalog:
     """The runs of one project. Any thread may ask; one at a time brings it up to date."""
 
-    def __init__(self, project: Project, *, summarize: Callable[[RunFolder], str] | None = None) -> None:
-        """`summarize` returns the summaries of an open run as JSON, where somebody has them at hand."""
+    def __init__(
+        self, project: Project, *, summarize: Callable[[RunFolder], str] | None = None
+    ) -> None:
+        """`summarize` returns the summaries of an open run as JSON, where somebody has them at
+        hand."""
         self.project = project
         self.version = 0
         self.reading = Reading()
@@ -136,14 +143,16 @@ class Catalog:
             self._scratch.cleanup()
 
     def synchronize(self, only: Collection[str] | None = None) -> Synchronized:
-        """Look at all folders, or at those named, and read the runs that are new or have changed."""
+        """Look at all folders, or at those named, and read the runs that are new or have
+        changed."""
         with self._lock:
             try:
                 found = self._synchronize(only)
             except IndexFileError:
                 if self._scratch is not None:
                     raise
-                # The user's cache folder cannot be written, or a newer assay has it: for this process alone, then.
+                # The user's cache folder cannot be written, or a newer assay has it: for this
+                # process alone, then.
                 self._scratch = tempfile.TemporaryDirectory(prefix="assay-index-")
                 self._file = Path(self._scratch.name) / "index.sqlite"
                 found = self._synchronize(None)
@@ -153,7 +162,8 @@ class Catalog:
             return found
 
     def page(self, asked: Asked) -> Page:
-        """Return one page. ExpressionError for an expression, InputError for a key to sort by that no run has."""
+        """Return one page. ExpressionError for an expression, InputError for a key to sort by that
+        no run has."""
         folders = self._folders(asked)
         if asked.group:
             return self._grouped(asked, folders)
@@ -166,7 +176,9 @@ class Catalog:
             len(folders),
             len(folders),
             tuple(
-                PageRow(rows[folder], tuple(each.get(folder) for each in found)) for folder in shown if folder in rows
+                PageRow(rows[folder], tuple(each.get(folder) for each in found))
+                for folder in shown
+                if folder in rows
             ),
         )
 
@@ -176,10 +188,12 @@ class Catalog:
         return [str(value) for value in self._column(folders, Field("run", "id"))]
 
     def values(self, asked: Asked, names: Sequence[str]) -> list[list[Any]]:
-        """Return one list a column, with a value or None for each run that is asked for, in order."""
+        """Return one list a column, with a value or None for each run that is asked for, in
+        order."""
         folders = self._folders(asked)
         return [
-            self._column(folders, found) if found else [None] * len(folders) for _, found in map(self.column, names)
+            self._column(folders, found) if found else [None] * len(folders)
+            for _, found in map(self.column, names)
         ]
 
     def rows(self, ids: Sequence[str]) -> dict[str, RunRow]:
@@ -208,7 +222,8 @@ class Catalog:
         return metrics_of_folders(self._index, list(folders_by_id(self._index, ids).values()))
 
     def repeats_of(self, run_id: str) -> list[str]:
-        """Return the ids of the finished runs that differ from this one in nothing but the seed, and its own."""
+        """Return the ids of the finished runs that differ from this one in nothing but the seed,
+        and its own."""
         row = self.rows([run_id]).get(run_id)
         if row is None or not row.written.seedless_hash:
             return [run_id]
@@ -224,7 +239,8 @@ class Catalog:
         return sorted({*found, run_id})
 
     def values_of(self, ids: Sequence[str], name: str) -> dict[str, Any]:
-        """Return by id what these runs have in a column, where they have something; InputError for an unknown name."""
+        """Return by id what these runs have in a column, where they have something; InputError for
+        an unknown name."""
         column, found = self.column(name)
         if found is None:
             from assay.query.expression import unknown_name
@@ -238,10 +254,13 @@ class Catalog:
     def best_metrics(self) -> list[str]:
         """Return the metrics that the newest runs call their best by."""
         rows = self._rows(self._folders(Asked())[:_NEWEST]).values()
-        return list(dict.fromkeys(row.written.best_metric for row in rows if row.written.best_metric))
+        return list(
+            dict.fromkeys(row.written.best_metric for row in rows if row.written.best_metric)
+        )
 
     def varying(self) -> list[str]:
-        """Return the keys of the config in which the newest runs differ: first those with the most values."""
+        """Return the keys of the config in which the newest runs differ: first those with the most
+        values."""
         known = self._known
         if known.varying is None:
             newest = self._folders(Asked())[:_NEWEST]
@@ -250,7 +269,8 @@ class Catalog:
         return known.varying
 
     def column(self, name: str) -> tuple[PageColumn, Field | None]:
-        """Return what a column of this name shows; the field is None when no run has anything called that."""
+        """Return what a column of this name shows; the field is None when no run has anything
+        called that."""
         from assay.query.expression import field_named
 
         if name in RUN_COLUMNS:
@@ -258,7 +278,9 @@ class Catalog:
         found = field_named(name, self.names())
         if found is None:
             return PageColumn(name, "missing"), None
-        return PageColumn(name, found.kind, found.statistic if found.kind == "metric" else ""), found
+        return PageColumn(
+            name, found.kind, found.statistic if found.kind == "metric" else ""
+        ), found
 
     def open_rows(self) -> list[RunRow]:
         """Return the runs that wrote no end, as they are now."""
@@ -266,9 +288,12 @@ class Catalog:
         return [RunRow(self._index, row, now_ns) for row in open_rows(self._index)]
 
     def recent_rows(self, since_ns: int, limit: int) -> list[RunRow]:
-        """Return the runs of which something was heard since a moment, test runs too, the newest first."""
+        """Return the runs of which something was heard since a moment, test runs too, the newest
+        first."""
         now_ns = time.time_ns()
-        return [RunRow(self._index, row, now_ns) for row in recent_rows(self._index, since_ns, limit)]
+        return [
+            RunRow(self._index, row, now_ns) for row in recent_rows(self._index, since_ns, limit)
+        ]
 
     # ------------------------------------------------------------------------------------------------------ the parts
 
@@ -277,7 +302,9 @@ class Catalog:
         return Index(self.project, [], self._file)
 
     def _synchronize(self, only: Collection[str] | None) -> Synchronized:
-        return synchronize(self.project, self._file, only=only, summarize=self._summarize, on_read=self._read)
+        return synchronize(
+            self.project, self._file, only=only, summarize=self._summarize, on_read=self._read
+        )
 
     def _read(self, done: int, total: int) -> None:
         self.reading = Reading(done, total)
@@ -291,7 +318,8 @@ class Catalog:
         return {row.written.folder: (row.status, row.duration_s or 0.0) for row in self.open_rows()}
 
     def _folders(self, asked: Asked) -> list[str]:
-        """Return the folders of all runs that are asked for, in order; remembered as long as nothing changes."""
+        """Return the folders of all runs that are asked for, in order; remembered as long as
+        nothing changes."""
         known, key = (
             self._known,
             (asked.where, asked.grep, tuple(asked.sort), asked.tests, asked.archived),
@@ -299,7 +327,9 @@ class Catalog:
         found = known.folders.get(key)
         if found is None:
             states = self._states()
-            found = select_folders(self._index, self._selected(asked), now_ns=time.time_ns(), states=states)
+            found = select_folders(
+                self._index, self._selected(asked), now_ns=time.time_ns(), states=states
+            )
             # A status or a duration goes on changing without a change on disk.
             if not states:
                 known.folders = {**dict(list(known.folders.items())[-_REMEMBERED:]), key: found}
@@ -308,7 +338,9 @@ class Catalog:
     def _selected(self, asked: Asked) -> Selected:
         from assay.query.expression import mentions, parse
 
-        condition: Condition | None = parse(asked.where, self.names()) if asked.where.strip() else None
+        condition: Condition | None = (
+            parse(asked.where, self.names()) if asked.where.strip() else None
+        )
         named = {each.name or each.kind for each in fields_of(condition)} if condition else set()
         if asked.grep.strip():
             words = mentions(asked.grep)
@@ -331,13 +363,18 @@ class Catalog:
 
     def _rows(self, folders: Sequence[str]) -> dict[str, RunRow]:
         index, now_ns = self._index, time.time_ns()
-        return {name: RunRow(index, row, now_ns) for name, row in rows_of_folders(index, folders).items()}
+        return {
+            name: RunRow(index, row, now_ns)
+            for name, row in rows_of_folders(index, folders).items()
+        }
 
     def _columns(
         self, folders: Sequence[str], columns: Sequence[tuple[PageColumn, Field | None]]
     ) -> list[Mapping[str, Any]]:
         fields = [found for _, found in columns if found is not None]
-        values = iter(columns_of(self._index, folders, fields, now_ns=time.time_ns(), states=self._states()))
+        values = iter(
+            columns_of(self._index, folders, fields, now_ns=time.time_ns(), states=self._states())
+        )
         return [{} if found is None else next(values) for _, found in columns]
 
     def _column(self, folders: Sequence[str], found: Field) -> list[Any]:
@@ -345,7 +382,8 @@ class Catalog:
         return [values.get(folder) for folder in folders]
 
     def _grouped(self, asked: Asked, folders: Sequence[str]) -> Page:
-        """Return a page of groups, sorted by the first key of the sort: by its mean, where it is a number."""
+        """Return a page of groups, sorted by the first key of the sort: by its mean, where it is a
+        number."""
         columns = [self.column(name) for name in asked.columns]
         keys = [self.column("group" if name == BY_CONFIG else name)[1] for name in asked.group]
         key_columns = [self._column(folders, key) for key in keys if key is not None]
@@ -354,7 +392,9 @@ class Catalog:
             members.setdefault(tuple(key), []).append(folder)
         order = self._order((asked.sort or ["-created"])[0])
         by_folder = self._columns(folders, [(PageColumn("", order.field.kind), order.field)])[0]
-        ranks = {key: _rank([by_folder.get(folder) for folder in each]) for key, each in members.items()}
+        ranks = {
+            key: _rank([by_folder.get(folder) for folder in each]) for key, each in members.items()
+        }
         having = sorted(
             (key for key in members if ranks[key] is not None),
             key=lambda key: ranks[key] or (0, 0.0, ""),
@@ -377,11 +417,14 @@ class Catalog:
             for key in shown
             if members[key][0] in rows
         )
-        return Page(tuple(column for column, _ in columns), len(members), len(folders), groups=groups)
+        return Page(
+            tuple(column for column, _ in columns), len(members), len(folders), groups=groups
+        )
 
 
 def _differing(configs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the keys that not all have alike, those with the most values first; what only names a run aside."""
+    """Return the keys that not all have alike, those with the most values first; what only names a
+    run aside."""
     different = {}
     for key in dict.fromkeys(key for config in configs for key in config):
         values = {str(config.get(key)) for config in configs}
@@ -391,7 +434,8 @@ def _differing(configs: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _rank(values: Sequence[Any]) -> tuple[int, float, str] | None:
-    """Return what a group is sorted by: the mean of its numbers, else its first text; None when it has neither."""
+    """Return what a group is sorted by: the mean of its numbers, else its first text; None when it
+    has neither."""
     numbers = [value for value in values if isinstance(value, int | float) and math.isfinite(value)]
     if numbers:
         return 0, math.fsum(numbers) / len(numbers), ""

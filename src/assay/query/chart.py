@@ -29,13 +29,20 @@ def sparkline(values: Sequence[float], width: int) -> str:
     if not known:
         return " " * len(shown)
     low, high = min(known), max(known)
-    heights = [round(_share(v, low, high) * 7) if math.isfinite(v) and high > low else 0 for v in shown]
-    return "".join(_BLOCKS[h] if math.isfinite(v) else " " for h, v in zip(heights, shown, strict=True))
+    heights = [
+        round(_share(v, low, high) * 7) if math.isfinite(v) and high > low else 0 for v in shown
+    ]
+    return "".join(
+        _BLOCKS[h] if math.isfinite(v) else " " for h, v in zip(heights, shown, strict=True)
+    )
 
 
 def chart(series: Series, *, width: int, height: int) -> list[str]:
-    """One curve as lines of text: values at the left, steps below; at most `width` columns and `height` + 1 lines."""
-    points = [(int(s), float(v)) for s, v in zip(*_points(series, width), strict=True) if math.isfinite(v)]
+    """One curve as lines of text: values at the left, steps below; at most `width` columns and
+    `height` + 1 lines."""
+    points = [
+        (int(s), float(v)) for s, v in zip(*_points(series, width), strict=True) if math.isfinite(v)
+    ]
     if not points:
         return ["no numbers yet"]
     low, high = min(v for _, v in points), max(v for _, v in points)
@@ -61,11 +68,14 @@ def chart(series: Series, *, width: int, height: int) -> list[str]:
 
 
 def middles(series: Series, width: int) -> list[float]:
-    """The values of a curve, or for a long one the middle of the extremes of each of `width` ranges of steps."""
+    """The values of a curve, or for a long one the middle of the extremes of each of `width` ranges
+    of steps."""
     if len(series) <= 20 * width:
         return [float(value) for value in series.values]
     found = series.reduced(width)
-    return [_middle(float(low), float(high)) for low, high in zip(found.lows, found.highs, strict=True)]
+    return [
+        _middle(float(low), float(high)) for low, high in zip(found.lows, found.highs, strict=True)
+    ]
 
 
 def _points(series: Series, width: int) -> tuple[Sequence[int], Sequence[float]]:
@@ -78,7 +88,8 @@ def _points(series: Series, width: int) -> tuple[Sequence[int], Sequence[float]]
 
 
 def _share(value: float, low: float, high: float) -> float:
-    """Position of `value` between `low` and a greater `high`, from 0 to 1, also where their distance is no float."""
+    """Position of `value` between `low` and a greater `high`, from 0 to 1, also where their
+    distance is no float."""
     span = high - low
     if math.isinf(span):
         return (value / 2 - low / 2) / (high / 2 - low / 2)
@@ -93,7 +104,10 @@ def _middle(low: float, high: float) -> float:
 def _between(start: tuple[int, int], end: tuple[int, int]) -> list[tuple[int, int]]:
     count = max(abs(end[0] - start[0]), abs(end[1] - start[1]), 1)
     return [
-        (start[0] + round((end[0] - start[0]) * i / count), start[1] + round((end[1] - start[1]) * i / count))
+        (
+            start[0] + round((end[0] - start[0]) * i / count),
+            start[1] + round((end[1] - start[1]) * i / count),
+        )
         for i in range(count + 1)
     ]
 
@@ -105,6 +119,8 @@ def _thinned(values: Sequence[float], width: int) -> list[float]:
         return [float(value) for value in values]
     edges = [i * total // width for i in range(width + 1)]
     return [
-        math.fsum(float(value) / (b - a) for value in values[a:b]) if all(map(math.isfinite, values[a:b])) else math.nan
+        math.fsum(float(value) / (b - a) for value in values[a:b])
+        if all(map(math.isfinite, values[a:b]))
+        else math.nan
         for a, b in pairwise(edges)
     ]

@@ -1,4 +1,5 @@
-"""Several runs side by side: keys, files, packages and numbers that differ, and where their curves part."""
+"""Several runs side by side: keys, files, packages and numbers that differ, and where their curves
+part."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ class DifferingKey:
 
 @dataclass(frozen=True, slots=True)
 class DifferingFile:
-    """One file of the code that is another one than in the first run: "added", "removed" or "changed", by run."""
+    """One file of the code that is another one than in the first run: "added", "removed" or
+    "changed", by run."""
 
     path: str
     changes: tuple[str, ...]
@@ -41,7 +43,8 @@ class DifferingFile:
 
 @dataclass(frozen=True, slots=True)
 class MetricRow:
-    """One metric of all runs. `tests` compare the repeats of each run with those of the first, where there are any."""
+    """One metric of all runs. `tests` compare the repeats of each run with those of the first,
+    where there are any."""
 
     name: str
     summaries: tuple[Summary | None, ...]
@@ -50,7 +53,8 @@ class MetricRow:
 
 @dataclass(frozen=True, slots=True)
 class Parting:
-    """The first step at which a curve of a run is another one than that of the first run, to the last bit."""
+    """The first step at which a curve of a run is another one than that of the first run, to the
+    last bit."""
 
     step: int
     metric: str
@@ -103,7 +107,8 @@ def compare(runs: Sequence[RunView], catalog: Catalog) -> Comparison:
 
 
 def first_parting(left: RunView, right: RunView) -> Parting | None:
-    """Return where the curves of two runs part first; None when they never do, those of the clock aside."""
+    """Return where the curves of two runs part first; None when they never do, those of the clock
+    aside."""
     a, b = (_curves(run) for run in (left, right))
     found = []
     for name in a.keys() & b.keys():
@@ -111,7 +116,9 @@ def first_parting(left: RunView, right: RunView) -> Parting | None:
         if step is not None:
             found.append(Parting(step, name))
     # At the same step what was read comes before what was made of it.
-    return min(found, key=lambda each: (each.step, each.metric != DATA_ORDER, each.metric), default=None)
+    return min(
+        found, key=lambda each: (each.step, each.metric != DATA_ORDER, each.metric), default=None
+    )
 
 
 def _fields(comparison: Comparison) -> dict[str, Any]:
@@ -148,7 +155,9 @@ def _code(runs: Sequence[RunView]) -> tuple[tuple[DifferingFile, ...], int, tupl
     if first is None:
         return (), 0, missing
     paths = sorted({path for tree in trees for path in tree or ()})
-    rows = [DifferingFile(path, tuple(_change(path, first, tree) for tree in trees)) for path in paths]
+    rows = [
+        DifferingFile(path, tuple(_change(path, first, tree) for tree in trees)) for path in paths
+    ]
     found = tuple(row for row in rows if any(row.changes))
     return found, len(rows) - len(found), missing
 
@@ -162,18 +171,25 @@ def _change(path: str, first: Mapping[str, CodeFile], tree: Mapping[str, CodeFil
     return "" if ours.digest == theirs.digest else "changed"
 
 
-def _metrics(runs: Sequence[RunView], groups: Sequence[Sequence[str]], catalog: Catalog) -> tuple[MetricRow, ...]:
+def _metrics(
+    runs: Sequence[RunView], groups: Sequence[Sequence[str]], catalog: Catalog
+) -> tuple[MetricRow, ...]:
     summaries = [run.summaries for run in runs]
     names = list(dict.fromkeys(name for each in summaries for name in each))
     names.sort(key=lambda name: name.startswith(COSTS))
-    tested = [name for name in names if not name.startswith(COSTS)] if max(map(len, groups)) > 1 else []
+    tested = (
+        [name for name in names if not name.startswith(COSTS)] if max(map(len, groups)) > 1 else []
+    )
     ids = sorted({run_id for group in groups for run_id in group})
     values = {name: catalog.values_of(ids, name) for name in tested}
     rows = []
     for name in names:
         tests: tuple[Welch | None, ...] = ()
         if name in values:
-            samples = [[values[name][run_id] for run_id in group if run_id in values[name]] for group in groups]
+            samples = [
+                [values[name][run_id] for run_id in group if run_id in values[name]]
+                for group in groups
+            ]
             tests = tuple(
                 None if groups[0] == group else welch(samples[0], sample)
                 for group, sample in zip(groups, samples, strict=True)
@@ -191,7 +207,8 @@ def _curves(run: RunView) -> dict[str, Series]:
 
 
 def _first_difference(left: Series, right: Series) -> int | None:
-    """Return the first step at which two curves have not the same bits; None when one is the beginning of the other."""
+    """Return the first step at which two curves have not the same bits; None when one is the
+    beginning of the other."""
     import numpy as np
 
     count = min(len(left), len(right))
@@ -204,7 +221,8 @@ def _first_difference(left: Series, right: Series) -> int | None:
 
 
 def _sentence(found: Comparison) -> str:
-    """Return what differs in one line: `same code, same environment; differ in optimizer.lr; ...`."""
+    """Return what differs in one line: `same code, same environment; differ in optimizer.lr;
+    ...`."""
     same = []
     if not found.code and not found.code_missing:
         same.append("same code")

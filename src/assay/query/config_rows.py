@@ -1,4 +1,5 @@
-"""The config of a run key by key: each value with where it came from, and what was taken without being asked for."""
+"""The config of a run key by key: each value with where it came from, and what was taken without
+being asked for."""
 
 from __future__ import annotations
 
@@ -41,7 +42,8 @@ class ConfigRow:
 
 
 def config_rows(run: RunView) -> list[ConfigRow]:
-    """Return the values of the saved config in its order, then the defaults. ConfigError when it is damaged."""
+    """Return the values of the saved config in its order, then the defaults. ConfigError when it is
+    damaged."""
     given = _given(run)
     overrides = _overrides(run)
     rows = [_row(path, node, given, overrides) for path, node in _leaves(run.config)]
@@ -54,7 +56,8 @@ def config_rows(run: RunView) -> list[ConfigRow]:
 
 
 def flat_config(run: RunView) -> dict[str, str]:
-    """Return the values of the saved config by dotted key, as text. ConfigError when it is damaged."""
+    """Return the values of the saved config by dotted key, as text. ConfigError when it is
+    damaged."""
     return {dotted(path): written(node) or "" for path, node in _leaves(run.config)}
 
 
@@ -85,7 +88,9 @@ def _leaves(root: Table) -> Iterator[tuple[KeyPath, Node]]:
             yield path, node
 
 
-def _row(path: KeyPath, node: Node, given: Sequence[tuple[str, Table]], overrides: dict[KeyPath, str]) -> ConfigRow:
+def _row(
+    path: KeyPath, node: Node, given: Sequence[tuple[str, Table]], overrides: dict[KeyPath, str]
+) -> ConfigRow:
     key, value = dotted(path), written(node) or ""
     for length in range(len(path), 0, -1):
         if path[:length] in overrides:
@@ -93,13 +98,16 @@ def _row(path: KeyPath, node: Node, given: Sequence[tuple[str, Table]], override
     for name, root in given:
         there = get_at(root, path)
         if there is not None and same(there, node):
-            return ConfigRow(key, value, "file", f"{name}:{there.origin.line}" if there.origin.line else name)
+            return ConfigRow(
+                key, value, "file", f"{name}:{there.origin.line}" if there.origin.line else name
+            )
     # A script that gave its config as a dictionary has no file that could be named.
     return ConfigRow(key, value, "resolved" if given else "file")
 
 
 def _given(run: RunView) -> list[tuple[str, Table]]:
-    """Return the given files that can be read as data; a config in Python is a program, and is not run here."""
+    """Return the given files that can be read as data; a config in Python is a program, and is not
+    run here."""
     found = []
     for name, text in config_files(run).items():
         if Path(name).suffix == ".toml":

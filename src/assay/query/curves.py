@@ -1,4 +1,5 @@
-"""Curves of many runs, reduced to what a screen can show: no spike is lost, and nothing is left out silently."""
+"""Curves of many runs, reduced to what a screen can show: no spike is lost, and nothing is left out
+silently."""
 
 from __future__ import annotations
 
@@ -46,9 +47,10 @@ class View:
 class Curve:
     """One curve as it is drawn.
 
-    Of a reduced curve each item stands for a range of x that holds points: its first x, the smallest, largest and mean
-    value, and how many finite values there are; the last x is in `last_x`. Of one that `is_raw` each is a point, and
-    `lows`, `highs` and `means` are the same array. Values that are not finite are left out and counted.
+    Of a reduced curve each item stands for a range of x that holds points: its first x, the
+    smallest, largest and mean value, and how many finite values there are; the last x is in
+    `last_x`. Of one that `is_raw` each is a point, and `lows`, `highs` and `means` are the same
+    array. Values that are not finite are left out and counted.
     """
 
     run: str
@@ -81,7 +83,8 @@ class _Kept:
 
 
 class CurveReader:
-    """Reads curves for a reader that stays: open runs are followed, large files that were just read are kept."""
+    """Reads curves for a reader that stays: open runs are followed, large files that were just read
+    are kept."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -133,7 +136,9 @@ class CurveReader:
                 return kept.series
         found = read_series(folder.metrics, branches=branches)
         size = sum(32 * len(each) for each in found.values())
-        if 1 << 20 < size < _KEPT_BYTES:  # small ones are read again as quickly as they are found here
+        if (
+            1 << 20 < size < _KEPT_BYTES
+        ):  # small ones are read again as quickly as they are found here
             with self._lock:
                 self._kept[key] = _Kept(stamp, found, size)
                 while sum(each.size_bytes for each in self._kept.values()) > _KEPT_BYTES:
@@ -148,9 +153,11 @@ def draw(
     *,
     widths: Mapping[str, float],
 ) -> list[Curve]:
-    """Return the curves that a view shows of each metric: of each run, and of each branch that has points.
+    """Return the curves that a view shows of each metric: of each run, and of each branch that has
+    points.
 
-    All curves of a metric are divided into the same ranges. Their width is that of `widths`, else it fits the view.
+    All curves of a metric are divided into the same ranges. Their width is that of `widths`, else
+    it fits the view.
     """
     found = []
     for metric in metrics:
@@ -170,9 +177,11 @@ def draw(
 
 
 def width_for(low: float, high: float, points: int) -> float:
-    """Return the width of the ranges that an x axis is divided into: `points` to twice as many, a power of two wide.
+    """Return the width of the ranges that an x axis is divided into: `points` to twice as many, a
+    power of two wide.
 
-    While a curve grows the width stays the same until it doubles, so that what was drawn need not be sent again.
+    While a curve grows the width stays the same until it doubles, so that what was drawn need not
+    be sent again.
 
     >>> width_for(0, 600, 600), width_for(0, 1199, 600), width_for(0, 1200, 600), width_for(5, 5, 600)
     (1.0, 1.0, 2.0, 0.0)
@@ -213,7 +222,8 @@ class _Part:
 def _branches(
     series: Mapping[str, Series], name: str, view: View
 ) -> Iterable[tuple[int, NDArray[np.float64], NDArray[np.float64]]]:
-    """Yield number, x and values of each branch of a metric; points without a place on the x axis are left out."""
+    """Yield number, x and values of each branch of a metric; points without a place on the x axis
+    are left out."""
     import numpy as np
 
     one = series[name]
@@ -246,14 +256,16 @@ def _xs(series: Mapping[str, Series], one: Series, view: View) -> NDArray[np.flo
     other = series.get(view.x)
     if other is None or not len(other):
         return np.full(len(one), np.nan)
-    # The newest value of the other metric at or before the step; before its first one there is none.
+    # The newest value of the other metric at or before the step; before its first one there is
+    # none.
     order = np.argsort(other.steps, kind="stable")
     at = np.searchsorted(other.steps[order], one.steps, side="right") - 1
     return np.where(at >= 0, other.values[order][np.maximum(at, 0)], np.nan)
 
 
 def _drawn(part: _Part, low: float, high: float, width: float, view: View) -> Curve | None:
-    """Return what is drawn of a part between two values of x, with the points next to them; None for nothing."""
+    """Return what is drawn of a part between two values of x, with the points next to them; None
+    for nothing."""
     import numpy as np
 
     xs, values = part.xs, part.values
@@ -305,7 +317,9 @@ def _drawn(part: _Part, low: float, high: float, width: float, view: View) -> Cu
     elif view.log:
         starts = _starts(xs, np.geomspace(xs[0], xs[-1], view.points))
     else:
-        starts = _starts(xs, np.arange(math.floor(xs[0] / width), math.floor(xs[-1] / width) + 1) * width)
+        starts = _starts(
+            xs, np.arange(math.floor(xs[0] / width), math.floor(xs[-1] / width) + 1) * width
+        )
     numbers = values if not non_finite else np.where(finite, values, np.nan)
     counts = np.add.reduceat(finite.astype(np.float64), starts)
     with np.errstate(invalid="ignore", over="ignore"):
@@ -316,9 +330,14 @@ def _drawn(part: _Part, low: float, high: float, width: float, view: View) -> Cu
 
 
 def _starts(xs: NDArray[np.float64], edges: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Return where the ranges that begin at `edges` have their first point, without empty ranges."""
+    """Return where the ranges that begin at `edges` have their first point, without empty
+    ranges."""
     import numpy as np
 
     starts: NDArray[np.int64] = np.unique(np.searchsorted(xs, edges, side="left"))
     starts = starts[starts < len(xs)]
-    return starts if len(starts) and starts[0] == 0 else np.concatenate([np.zeros(1, np.int64), starts])
+    return (
+        starts
+        if len(starts) and starts[0] == 0
+        else np.concatenate([np.zeros(1, np.int64), starts])
+    )

@@ -21,7 +21,8 @@ _ENDED = ("finished", "failed", "stopped")
 
 
 def damages(view: RunView) -> tuple[str, ...]:
-    """Return a sentence for each part of a record that is damaged, in the order in which people would care."""
+    """Return a sentence for each part of a record that is damaged, in the order in which people
+    would care."""
     found = [view.error, *_metrics(view)]
     for path in (view.folder.events, view.folder.edits):
         found.append(_lines(path, may_be_cut=view.status not in _ENDED))
@@ -33,7 +34,9 @@ def damages(view: RunView) -> tuple[str, ...]:
         artifacts(view.folder)
     except AssayError as error:
         found.append(f"The list of artifacts is damaged: {error.what}")
-    return tuple(sentence if sentence.endswith(".") else f"{sentence}." for sentence in found if sentence)
+    return tuple(
+        sentence if sentence.endswith(".") else f"{sentence}." for sentence in found if sentence
+    )
 
 
 def _metrics(view: RunView) -> list[str]:
@@ -48,7 +51,8 @@ def _metrics(view: RunView) -> list[str]:
 
 
 def _lines(path: Path, *, may_be_cut: bool) -> str:
-    """Lines of a file that cannot be read; of a run that was killed the last one may have been cut off."""
+    """Lines of a file that cannot be read; of a run that was killed the last one may have been cut
+    off."""
     try:
         unreadable = read_lines(path).unreadable
     except OSError as error:

@@ -1,4 +1,5 @@
-"""Conditions of a run on which its bits depend: what is safe, what they are bound to, what is a trap."""
+"""Conditions of a run on which its bits depend: what is safe, what they are bound to, what is a
+trap."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ _AXES = ("data", "shard", "tensor", "pipeline")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
-    """A switch, a version or a setting with its value. `why` explains it, `remedy` says what to do."""
+    """A switch, a version or a setting with its value. `why` explains it, `remedy` says what to
+    do."""
 
     name: str
     value: str
@@ -128,7 +130,9 @@ class _Conditions:
             return
         why = "scatter_add, index_add, atomics in backward passes and cuDNN add in no fixed order"
         remedy = "train.deterministic = true"
-        yield Condition(name="train.deterministic", value=value, kind="trap", why=why, remedy=remedy)
+        yield Condition(
+            name="train.deterministic", value=value, kind="trap", why=why, remedy=remedy
+        )
         workspace = self.variables.get("CUBLAS_WORKSPACE_CONFIG", "")
         if workspace not in (":4096:8", ":16:8"):
             why = "cuBLAS picks its algorithm by the workspace of a stream: LSTM, GRU and matmul"
@@ -138,7 +142,9 @@ class _Conditions:
         if self.torch.get("cudnn_benchmark"):
             why = "cuDNN times its algorithms and takes the fastest, which may be another one each time"
             remedy = "train.deterministic = true, or torch.backends.cudnn.benchmark = False"
-            yield Condition(name="cudnn.benchmark", value="true", kind="trap", why=why, remedy=remedy)
+            yield Condition(
+                name="cudnn.benchmark", value="true", kind="trap", why=why, remedy=remedy
+            )
 
     def _arithmetic(self) -> Iterator[Condition]:
         threads = self.torch.get("threads")
@@ -166,7 +172,9 @@ class _Conditions:
             if self.on_gpu and "NCCL_ALGO" not in self.variables:
                 why = "NCCL picks the order of its sums by topology and version"
                 remedy = "NCCL_ALGO=Ring and NCCL_PROTO=Simple fix it"
-                yield Condition(name="NCCL_ALGO", value="not set", kind="bound", why=why, remedy=remedy)
+                yield Condition(
+                    name="NCCL_ALGO", value="not set", kind="bound", why=why, remedy=remedy
+                )
 
     def _layout(self, launch: Mapping[str, Any]) -> str:
         parallel = self._section("parallel")

@@ -45,7 +45,8 @@ class MetricChanged:
 
 @dataclass(frozen=True, slots=True)
 class FileChanged:
-    """One file of the code; `diff` is a unified diff, "" when the file is no text or only its mode changed."""
+    """One file of the code; `diff` is a unified diff, "" when the file is no text or only its mode
+    changed."""
 
     path: str
     how: Literal["added", "removed", "changed", "mode"]
@@ -54,7 +55,8 @@ class FileChanged:
 
 @dataclass(frozen=True, slots=True)
 class RunDiff:
-    """Everything that differs, of the parts that were asked for. `code_missing` says why code was not compared."""
+    """Everything that differs, of the parts that were asked for. `code_missing` says why code was
+    not compared."""
 
     left: RunView
     right: RunView
@@ -72,7 +74,11 @@ class RunDiff:
 
     def to_json(self) -> dict[str, Any]:
         """The same for programs."""
-        found: dict[str, Any] = {"left": self.left.id, "right": self.right.id, "equal": self.is_equal}
+        found: dict[str, Any] = {
+            "left": self.left.id,
+            "right": self.right.id,
+            "equal": self.is_equal,
+        }
         for part in self.parts:
             found[part] = [_plain(each) for each in getattr(self, part)]
         if self.code_missing:
@@ -120,7 +126,11 @@ def written(node: Node | None) -> str | None:
         case List(items=items):
             return f"[{', '.join(str(written(item)) for item in items)}]"
         case Table(items=by_key):
-            return f"{{ {', '.join(f'{key} = {written(item)}' for key, item in by_key.items())} }}" if by_key else "{}"
+            return (
+                f"{{ {', '.join(f'{key} = {written(item)}' for key, item in by_key.items())} }}"
+                if by_key
+                else "{}"
+            )
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
@@ -129,11 +139,15 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str
         if isinstance(value, Mapping):
             yield from flat(value, f"{prefix}{key}.")
         else:
-            yield f"{prefix}{key}", value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            yield (
+                f"{prefix}{key}",
+                value if isinstance(value, str) else json.dumps(value, ensure_ascii=False),
+            )
 
 
 def code_store(run: RunView) -> Blobs:
-    """Where the run's code is kept: in the project that its folder lies in, else in the one that it was made in."""
+    """Where the run's code is kept: in the project that its folder lies in, else in the one that it
+    was made in."""
     homes = [find_project(run.path), Project(Path(run.file.project)) if run.file.project else None]
     stores = [code_blobs(home) for home in homes if home is not None]
     holding = (store for store in stores if run.code.snapshot in store)
@@ -142,19 +156,27 @@ def code_store(run: RunView) -> Blobs:
 
 def _config(left: RunView, right: RunView) -> tuple[Changed, ...]:
     changes = changed_keys(left.config, right.config)
-    return tuple(Changed(change.key, written(change.before), written(change.after)) for change in changes)
+    return tuple(
+        Changed(change.key, written(change.before), written(change.after)) for change in changes
+    )
 
 
 def _metrics(left: RunView, right: RunView, *, costs: bool) -> tuple[MetricChanged, ...]:
     a, b = left.summaries, right.summaries
     names = [name for name in dict.fromkeys([*a, *b]) if costs or not name.startswith(COSTS)]
     # Compared as text, so that nan equals nan.
-    return tuple(MetricChanged(n, a.get(n), b.get(n)) for n in names if repr(a.get(n)) != repr(b.get(n)))
+    return tuple(
+        MetricChanged(n, a.get(n), b.get(n)) for n in names if repr(a.get(n)) != repr(b.get(n))
+    )
 
 
 def _environment(left: RunView, right: RunView) -> tuple[Changed, ...]:
     a, b = dict(flat(left.environment)), dict(flat(right.environment))
-    return tuple(Changed(key, a.get(key), b.get(key)) for key in dict.fromkeys([*a, *b]) if a.get(key) != b.get(key))
+    return tuple(
+        Changed(key, a.get(key), b.get(key))
+        for key in dict.fromkeys([*a, *b])
+        if a.get(key) != b.get(key)
+    )
 
 
 def _code(left: RunView, right: RunView) -> tuple[tuple[FileChanged, ...], str]:
@@ -169,14 +191,21 @@ def _code(left: RunView, right: RunView) -> tuple[tuple[FileChanged, ...], str]:
         try:
             trees.append(read_tree(store, run.code.snapshot))
         except KeyError:
-            return (), f"The code of {run.id} is not here: its folder was copied without its project's code store."
+            return (
+                (),
+                f"The code of {run.id} is not here: its folder was copied without its project's code store.",
+            )
         stores.append(store)
     a, b = trees
     changed = sorted(path for path in a.keys() | b.keys() if a.get(path) != b.get(path))
-    return tuple(_file(path, a.get(path), b.get(path), stores[0], stores[1]) for path in changed), ""
+    return tuple(
+        _file(path, a.get(path), b.get(path), stores[0], stores[1]) for path in changed
+    ), ""
 
 
-def _file(path: str, left: CodeFile | None, right: CodeFile | None, here: Blobs, there: Blobs) -> FileChanged:
+def _file(
+    path: str, left: CodeFile | None, right: CodeFile | None, here: Blobs, there: Blobs
+) -> FileChanged:
     how: Literal["added", "removed", "changed", "mode"] = "changed"
     if left is None or right is None:
         how = "added" if left is None else "removed"

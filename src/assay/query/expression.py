@@ -1,6 +1,8 @@
-"""Which runs: `valid/loss < 0.3 and model.hidden == 64 and status == "finished"`, as data that the index understands.
+"""Which runs: `valid/loss < 0.3 and model.hidden == 64 and status == "finished"`, as data that the
+index understands.
 
-Nothing of an expression is ever evaluated: it is parsed to a condition, and its values become parameters of a query.
+Nothing of an expression is ever evaluated: it is parsed to a condition, and its values become
+parameters of a query.
 """
 
 from __future__ import annotations
@@ -33,8 +35,22 @@ from assay.store.conditions import (
 MAX_TERMS = 200
 MAX_LENGTH = 20_000
 _UNITS_S = {"s": 1, "m": 60, "min": 60, "h": 3_600, "d": 86_400, "w": 604_800}
-_TEXT_FIELDS = {"status", "id", "kind", "tag", "reason", "parent", "config_hash", "group", "folder", "project"}
-_CLOSED: dict[str, tuple[str, ...]] = {"status": (*get_args(Status), "lost"), "kind": get_args(Kind)}
+_TEXT_FIELDS = {
+    "status",
+    "id",
+    "kind",
+    "tag",
+    "reason",
+    "parent",
+    "config_hash",
+    "group",
+    "folder",
+    "project",
+}
+_CLOSED: dict[str, tuple[str, ...]] = {
+    "status": (*get_args(Status), "lost"),
+    "kind": get_args(Kind),
+}
 _WORDS = {"and", "or", "not", "in"}
 _CONFIG = "config."
 _LISTED = 12
@@ -64,7 +80,8 @@ class ExpressionError(InputError):
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """What there is to be named, in the runs that are asked: metrics, results, keys of configs, labels."""
+    """What there is to be named, in the runs that are asked: metrics, results, keys of configs,
+    labels."""
 
     metrics: Sequence[str] = ()
     results: Sequence[str] = ()
@@ -85,7 +102,8 @@ class _Token:
 
 
 def parse(text: str, names: Names) -> Condition:
-    """The condition that `text` states. InputError with the place, and the nearest right name, for what it cannot be.
+    """The condition that `text` states. InputError with the place, and the nearest right name, for
+    what it cannot be.
 
     >>> show(parse("not lr<.1 and tag~cnn", Names(config=["lr"])))
     'not config.lr < 0.1 and tag ~ "cnn"'
@@ -121,7 +139,10 @@ def unknown_name(name: str, names: Names) -> tuple[str, str]:
     """Return what is wrong with a name that no run has, and how to fix it."""
     metric, _, statistic = name.rpartition(".")
     if metric in names.metrics:
-        return f"a metric has no `{statistic}`", f"there are {', '.join(f'.{each}' for each in STATISTICS)}"
+        return (
+            f"a metric has no `{statistic}`",
+            f"there are {', '.join(f'.{each}' for each in STATISTICS)}",
+        )
     known = names.all
     listed = f"there are {', '.join(known[:_LISTED])}{', ...' * (len(known) > _LISTED)}"
     return f"no run has anything called `{name}`", did_you_mean(name, known, 3) or listed
@@ -195,10 +216,16 @@ class _Parser:
 
     def whole(self) -> Condition:
         if self.now.kind == "end":
-            self._wrong(self.now, "the expression is empty", "for example: valid/loss < 0.3 and status = finished")
+            self._wrong(
+                self.now,
+                "the expression is empty",
+                "for example: valid/loss < 0.3 and status = finished",
+            )
         condition = self._either()
         if self.now.kind != "end":
-            fix = "write `and` or `or` between two comparisons" if self.now.kind != "operator" else ""
+            fix = (
+                "write `and` or `or` between two comparisons" if self.now.kind != "operator" else ""
+            )
             self._wrong(self.now, f"`{self.now.text}` is not expected here", fix)
         return condition
 
@@ -214,9 +241,17 @@ class _Parser:
             if found is None or found.lastgroup is None:
                 at += len(self.text[at:]) - len(self.text[at:].lstrip())
                 bad = _Token("bad", self.text[at], at, at + 1)
-                quotes = {'"': "the quotes are not closed", "'": "the quotes are not closed", "`": "` is not closed"}
+                quotes = {
+                    '"': "the quotes are not closed",
+                    "'": "the quotes are not closed",
+                    "`": "` is not closed",
+                }
                 what = quotes.get(self.text[at], f"`{self.text[at]}` has no meaning here")
-                fix = "" if self.text[at] in quotes else "a name with other signs in it is written in `backquotes`"
+                fix = (
+                    ""
+                    if self.text[at] in quotes
+                    else "a name with other signs in it is written in `backquotes`"
+                )
                 self._wrong(bad, what, fix)
             kind = found.lastgroup
             tokens.append(_Token(kind, found[kind], found.start(kind), found.end(kind)))
@@ -280,13 +315,17 @@ class _Parser:
         compared = Compared(field, sign, self._value(field, sign))
         if self.now.text in ("=", "==", "!=", "<", "<=", ">", ">="):
             self._wrong(
-                self.now, "only two things are compared at once", "write `0.1 < x < 0.5` as `x > 0.1 and x < 0.5`"
+                self.now,
+                "only two things are compared at once",
+                "write `0.1 < x < 0.5` as `x > 0.1 and x < 0.5`",
             )
         return compared
 
     def _values(self, field: Field) -> list[Value]:
         if not self._taken("(", "["):
-            self._wrong(self.now, f"a `(` is expected behind `in`, not {_quoted(self.now)}", "x in (1, 2)")
+            self._wrong(
+                self.now, f"a `(` is expected behind `in`, not {_quoted(self.now)}", "x in (1, 2)"
+            )
         values = [self._value(field, "=")]
         while self._taken(","):
             values.append(self._value(field, "="))
@@ -323,7 +362,11 @@ class _Parser:
         try:
             return str(json.loads(token.text, strict=False))
         except ValueError:
-            self._wrong(token, "this text has a wrong escape in it", r"write \\ for one \, or use single quotes")
+            self._wrong(
+                token,
+                "this text has a wrong escape in it",
+                r"write \\ for one \, or use single quotes",
+            )
 
     def _fitting(self, value: Value, field: Field, operator: Operator, token: _Token) -> Value:
         """The value, if it can be compared with this field."""
@@ -333,13 +376,27 @@ class _Parser:
             if field.name == "created" and field.kind == "run":
                 return self._moment(value, token)
             if isinstance(value, str | bool):
-                fix = "for example 30 min as 30min, or 2h, 7d, 1w" if field.name in ("age", "duration") else ""
+                fix = (
+                    "for example 30 min as 30min, or 2h, 7d, 1w"
+                    if field.name in ("age", "duration")
+                    else ""
+                )
                 self._wrong(token, f"`{_named(field)}` is a number, `{token.text}` is none", fix)
             return value
         if field.kind == "run" or field.kind in ("label", "note", "desc"):
             if operator in ("<", "<=", ">", ">="):
-                self._wrong(token, f"`{_named(field)}` is a text: `{operator}` does not fit", "use = or ~ (a part)")
-            value = token.text if isinstance(value, bool) else str(value) if not isinstance(value, str) else value
+                self._wrong(
+                    token,
+                    f"`{_named(field)}` is a text: `{operator}` does not fit",
+                    "use = or ~ (a part)",
+                )
+            value = (
+                token.text
+                if isinstance(value, bool)
+                else str(value)
+                if not isinstance(value, str)
+                else value
+            )
             known = _CLOSED.get(field.name, ()) if operator in ("=", "!=") else ()
             if known and value not in known:
                 fix = did_you_mean(value, known) or f"there are {', '.join(known)}"

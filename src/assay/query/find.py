@@ -1,4 +1,5 @@
-"""Which run somebody means: an id, its beginning, a tag, `last`, `best:METRIC`, a path; and which checkpoint of it."""
+"""Which run somebody means: an id, its beginning, a tag, `last`, `best:METRIC`, a path; and which
+checkpoint of it."""
 
 from __future__ import annotations
 
@@ -36,17 +37,22 @@ def find_run(address: str, project: Project | None = None) -> RunView:
     return RunView(row.path)
 
 
-def find_checkpoint(address: str, project: Project | None = None, *, default: str = "latest") -> tuple[RunView, Path]:
-    """The run and the checkpoint's folder of RUN@CHECKPOINT; `default` is taken when it says RUN only.
+def find_checkpoint(
+    address: str, project: Project | None = None, *, default: str = "latest"
+) -> tuple[RunView, Path]:
+    """The run and the checkpoint's folder of RUN@CHECKPOINT; `default` is taken when it says RUN
+    only.
 
-    InputError when there is no such run, CheckpointError when the run has no such checkpoint, with what it has.
+    InputError when there is no such run, CheckpointError when the run has no such checkpoint, with
+    what it has.
     """
     run, name = find(address, project)
     return run, checkpoint_of(run, name or default).path
 
 
 def find(address: str, project: Project | None = None) -> tuple[RunView, str]:
-    """The run, and what stands behind the `@`: "" when nothing does. The checkpoint is not looked for."""
+    """The run, and what stands behind the `@`: "" when nothing does. The checkpoint is not looked
+    for."""
     name, at, checkpoint = address.rpartition("@")
     if not at or not name:
         return find_run(address, project), ""
@@ -60,14 +66,21 @@ def find(address: str, project: Project | None = None) -> tuple[RunView, str]:
 
 
 def checkpoint_of(run: RunView, name: str) -> Checkpoint:
-    """A complete checkpoint of a run: `latest`, `best`, `final`, a step, -1 for the newest, or a folder's name."""
+    """A complete checkpoint of a run: `latest`, `best`, `final`, a step, -1 for the newest, or a
+    folder's name."""
     complete = run.checkpoints
     if name == "best":
         best = run.best_checkpoint
         if best is not None:
             return best
-        fix = "ask for `latest` or a step; `[checkpoint] best` in the config keeps the best" if complete else ""
-        raise CheckpointError(f"The run {run.id} has no best checkpoint.", where=str(run.path), fix=fix or _has(run))
+        fix = (
+            "ask for `latest` or a step; `[checkpoint] best` in the config keeps the best"
+            if complete
+            else ""
+        )
+        raise CheckpointError(
+            f"The run {run.id} has no best checkpoint.", where=str(run.path), fix=fix or _has(run)
+        )
     found = named(complete, name, run.folder.checkpoints)
     if found is not None:
         return found
@@ -75,7 +88,9 @@ def checkpoint_of(run: RunView, name: str) -> Checkpoint:
         if each.name.removesuffix(".tmp") == name or (name.isdecimal() and each.step == int(name)):
             what = f"The checkpoint {each.name} of the run {run.id} cannot be used: {each.why}"
             raise CheckpointError(f"{what.removesuffix('.')}.", where=str(each.path), fix=_has(run))
-    raise CheckpointError(f"The run {run.id} has no checkpoint `{name}`.", where=str(run.path), fix=_has(run))
+    raise CheckpointError(
+        f"The run {run.id} has no checkpoint `{name}`.", where=str(run.path), fix=_has(run)
+    )
 
 
 def _has(run: RunView) -> str:
@@ -93,23 +108,35 @@ def _row(address: str, rows: Sequence[RunRow], project: Project) -> RunRow:
     if address.startswith("best:"):
         return _best(address, trained, project)
     wanted = id_of_folder(address) or address
-    exact = [row for row in rows if row.id == wanted] or [row for row in trained if row.tag == wanted]
+    exact = [row for row in rows if row.id == wanted] or [
+        row for row in trained if row.tag == wanted
+    ]
     exact = exact or [row for row in rows if row.tag == wanted]
     if exact:
         return exact[-1]
-    begins = [row for row in rows if len(wanted) >= MIN_PREFIX and row.id.startswith(wanted.lower())]
+    begins = [
+        row for row in rows if len(wanted) >= MIN_PREFIX and row.id.startswith(wanted.lower())
+    ]
     if len(begins) == 1:
         return begins[0]
     if begins:
         listed = "; ".join(_named(row) for row in begins[:_LISTED])
-        raise InputError(f"`{address}` is the beginning of {len(begins)} ids.", fix=f"say more of it: {listed}")
-    raise InputError(f"There is no run `{address}`.", where=str(project.runs_dir), fix=_suggestion(address, rows))
+        raise InputError(
+            f"`{address}` is the beginning of {len(begins)} ids.", fix=f"say more of it: {listed}"
+        )
+    raise InputError(
+        f"There is no run `{address}`.", where=str(project.runs_dir), fix=_suggestion(address, rows)
+    )
 
 
 def _last(address: str, back: int, trained: Sequence[RunRow], project: Project) -> RunRow:
     if back < len(trained):
         return trained[-1 - back]
-    count = f"there {'is 1 run' if len(trained) == 1 else f'are {len(trained)} runs'}" if trained else _none_yet()
+    count = (
+        f"there {'is 1 run' if len(trained) == 1 else f'are {len(trained)} runs'}"
+        if trained
+        else _none_yet()
+    )
     what = f"There is no run `{address}`" if trained else "There is no run yet"
     raise InputError(f"{what}.", where=str(project.runs_dir), fix=count)
 
@@ -119,7 +146,9 @@ def _best(address: str, trained: Sequence[RunRow], project: Project) -> RunRow:
     having = [row for row in trained if metric in row.summaries]
     if not having:
         metrics = metric_names(trained)
-        fix = did_you_mean(metric, metrics) or (f"there are {', '.join(metrics[:_LISTED])}" if metrics else _none_yet())
+        fix = did_you_mean(metric, metrics) or (
+            f"there are {', '.join(metrics[:_LISTED])}" if metrics else _none_yet()
+        )
         raise InputError(f"No run has a metric `{metric}`.", where=str(project.runs_dir), fix=fix)
     mode = given or _recorded_mode(metric, having)
 
@@ -146,8 +175,15 @@ def _recorded_mode(metric: str, rows: Sequence[RunRow]) -> str:
     modes = {row.written.best_mode for row in rows if row.written.best_metric == metric}
     if len(modes) == 1:
         return modes.pop()
-    why = "Some runs want it small and some large" if modes else "No run says whether small or large is good"
-    raise InputError(f"Which `{metric}` is the best? {why}.", fix=f"write `best:{metric}:min` or `best:{metric}:max`")
+    why = (
+        "Some runs want it small and some large"
+        if modes
+        else "No run says whether small or large is good"
+    )
+    raise InputError(
+        f"Which `{metric}` is the best? {why}.",
+        fix=f"write `best:{metric}:min` or `best:{metric}:max`",
+    )
 
 
 def _suggestion(address: str, rows: Sequence[RunRow]) -> str:
@@ -155,7 +191,9 @@ def _suggestion(address: str, rows: Sequence[RunRow]) -> str:
         return _none_yet()
     if len(address) < MIN_PREFIX and any(row.id.startswith(address) for row in rows):
         return f"the beginning of an id needs {MIN_PREFIX} characters"
-    names = dict.fromkeys([*(row.tag for row in reversed(rows) if row.tag), *(row.id for row in rows)])
+    names = dict.fromkeys(
+        [*(row.tag for row in reversed(rows) if row.tag), *(row.id for row in rows)]
+    )
     near = nearest(address, names, n=3)
     if near:
         return f"did you mean {' or '.join(f'`{each}`' for each in near)}?"
@@ -171,14 +209,22 @@ def _none_yet() -> str:
 
 
 def _by_path(address: str) -> Path | None:
-    """The run folder that `address` is the path of, or that it leads into; None when it is no path to a run."""
+    """The run folder that `address` is the path of, or that it leads into; None when it is no path
+    to a run."""
     written_like_one = "/" in address or os.sep in address or address.startswith(("~", "."))
     path = Path(address).expanduser() if address.startswith("~") else Path(address)
     try:
-        if (path / FILE_NAME).is_file() or (written_like_one and id_of_folder(path.name) and path.is_dir()):
-            return path.resolve() if path.is_symlink() else path  # a link that the user names is meant to be followed
+        if (path / FILE_NAME).is_file() or (
+            written_like_one and id_of_folder(path.name) and path.is_dir()
+        ):
+            return (
+                path.resolve() if path.is_symlink() else path
+            )  # a link that the user names is meant to be followed
         if written_like_one and path.exists():
-            return next((folder for folder in path.absolute().parents if (folder / FILE_NAME).is_file()), None)
+            return next(
+                (folder for folder in path.absolute().parents if (folder / FILE_NAME).is_file()),
+                None,
+            )
     except (OSError, ValueError):  # longer than a path may be, or with a zero byte in it
         return None
     return None

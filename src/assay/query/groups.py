@@ -17,7 +17,8 @@ _TAG_CELLS = 24
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Numbers of several runs. `std` is the sample standard deviation (n - 1); nan for a single one."""
+    """Numbers of several runs. `std` is the sample standard deviation (n - 1); nan for a single
+    one."""
 
     mean: float
     std: float
@@ -35,7 +36,8 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Runs of one config. `cells`: by column a Spread of numbers, the value all runs share, or None."""
+    """Runs of one config. `cells`: by column a Spread of numbers, the value all runs share, or
+    None."""
 
     key: str
     rows: tuple[RunRow, ...]
@@ -71,12 +73,16 @@ class GroupTable:
             lines.append([tag, str(len(group.rows)), *(_shown(cell) for cell in cells)])
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         pads = [str.ljust, *([str.rjust] * (len(widths) - 1))]
-        parts = ((pad(cell, width) for pad, cell, width in zip(pads, line, widths, strict=True)) for line in lines)
+        parts = (
+            (pad(cell, width) for pad, cell, width in zip(pads, line, widths, strict=True))
+            for line in lines
+        )
         return ["  ".join(line).rstrip() for line in parts]
 
 
 def grouped(found: Found, columns: Iterable[str] = ()) -> GroupTable:
-    """The runs by what determines their weights but the seed; a run whose config has no hash stays alone.
+    """The runs by what determines their weights but the seed; a run whose config has no hash stays
+    alone.
 
     `columns` as in a list; left out: the best value of each run, or all metrics when none has one.
     """
@@ -86,7 +92,11 @@ def grouped(found: Found, columns: Iterable[str] = ()) -> GroupTable:
     for row in found.rows:
         rows_by_key.setdefault(row.written.seedless_hash or row.written.folder, []).append(row)
     groups = [
-        Group(key, tuple(rows), {column.name: _together([column.get(row) for row in rows]) for column in chosen})
+        Group(
+            key,
+            tuple(rows),
+            {column.name: _together([column.get(row) for row in rows]) for column in chosen},
+        )
         for key, rows in rows_by_key.items()
     ]
     groups.sort(key=lambda group: group.rows[-1].written.created_ns, reverse=True)
@@ -137,7 +147,9 @@ def _shown(cell: Any) -> str:
 
 def _plain(group: Group) -> dict[str, Any]:
     cells = {
-        name: {"mean": cell.mean, "std": cell.std, "count": cell.count} if isinstance(cell, Spread) else cell
+        name: {"mean": cell.mean, "std": cell.std, "count": cell.count}
+        if isinstance(cell, Spread)
+        else cell
         for name, cell in group.cells.items()
     }
     return {"tag": group.tag, "config": group.key, "runs": [row.id for row in group.rows], **cells}

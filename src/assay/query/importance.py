@@ -1,4 +1,5 @@
-"""Keys of the configs that a metric depends on: a rank correlation for each, and a small forest over all of them."""
+"""Keys of the configs that a metric depends on: a rank correlation for each, and a small forest
+over all of them."""
 
 from __future__ import annotations
 
@@ -22,8 +23,9 @@ LEAST_LEAF = 3
 class Importance:
     """Influence of one key on a metric.
 
-    `correlation` is Spearman's, from -1 to 1; nan for a key that is no number. `forest` is the share of the variance
-    that a forest explains by this key, over all keys 1 at most; nan where there are too few runs.
+    `correlation` is Spearman's, from -1 to 1; nan for a key that is no number. `forest` is the
+    share of the variance that a forest explains by this key, over all keys 1 at most; nan where
+    there are too few runs.
     """
 
     key: str
@@ -34,15 +36,19 @@ class Importance:
 
 @dataclass(frozen=True, slots=True)
 class Importances:
-    """All keys that are not the same everywhere. `runs` were looked at; `explained` is the forest's R2 out of bag."""
+    """All keys that are not the same everywhere. `runs` were looked at; `explained` is the forest's
+    R2 out of bag."""
 
     keys: tuple[Importance, ...]
     runs: int
     explained: float
 
 
-def importances(columns: dict[str, Sequence[Any]], metric: Sequence[Any], *, seed: int = 0) -> Importances:
-    """Return the importance of each column for a metric, the most important first; runs without the metric left out."""
+def importances(
+    columns: dict[str, Sequence[Any]], metric: Sequence[Any], *, seed: int = 0
+) -> Importances:
+    """Return the importance of each column for a metric, the most important first; runs without the
+    metric left out."""
     import numpy as np
 
     target = np.array([_number(value) for value in metric], dtype=np.float64)
@@ -58,7 +64,9 @@ def importances(columns: dict[str, Sequence[Any]], metric: Sequence[Any], *, see
         count = len({str(value) for value in chosen})
         if count > 1:
             encoded[key] = (*_encoded(chosen, target), count)
-    names = sorted(encoded, key=lambda name: -abs(_or_zero(spearman(encoded[name][0], target))))[:MAX_KEYS]
+    names = sorted(encoded, key=lambda name: -abs(_or_zero(spearman(encoded[name][0], target))))[
+        :MAX_KEYS
+    ]
     shares, explained = np.full(len(names), math.nan), math.nan
     if len(target) >= 4 * LEAST_LEAF and names and float(np.var(target)) > 0:
         shares, explained = _forest(np.stack([encoded[name][0] for name in names]), target, rng)
@@ -71,12 +79,15 @@ def importances(columns: dict[str, Sequence[Any]], metric: Sequence[Any], *, see
         )
         for name, share in zip(names, shares, strict=True)
     ]
-    found.sort(key=lambda each: (-_or_zero(each.forest), -abs(_or_zero(each.correlation)), each.key))
+    found.sort(
+        key=lambda each: (-_or_zero(each.forest), -abs(_or_zero(each.correlation)), each.key)
+    )
     return Importances(tuple(found), len(target), float(explained))
 
 
 def spearman(left: NDArray[np.float64], right: NDArray[np.float64]) -> float:
-    """Return the correlation of ranks, equal values sharing theirs; nan where one side is the same everywhere.
+    """Return the correlation of ranks, equal values sharing theirs; nan where one side is the same
+    everywhere.
 
     >>> import numpy as np
     >>> spearman(np.array([1.0, 2.0, 3.0]), np.array([1.0, 4.0, 9.0]))
@@ -107,8 +118,11 @@ def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return ranks
 
 
-def _encoded(values: Sequence[Any], target: NDArray[np.float64]) -> tuple[NDArray[np.float64], bool]:
-    """Return a column as numbers, and whether it was of numbers; texts are put in the order of their mean target."""
+def _encoded(
+    values: Sequence[Any], target: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], bool]:
+    """Return a column as numbers, and whether it was of numbers; texts are put in the order of
+    their mean target."""
     import numpy as np
 
     numbers = [_number(value) for value in values]
@@ -127,7 +141,8 @@ def _encoded(values: Sequence[Any], target: NDArray[np.float64]) -> tuple[NDArra
 def _forest(
     columns: NDArray[np.float64], target: NDArray[np.float64], rng: np.random.Generator
 ) -> tuple[NDArray[np.float64], float]:
-    """Return the share of each column in the variance that a forest of small trees explains, and its R2 out of bag."""
+    """Return the share of each column in the variance that a forest of small trees explains, and
+    its R2 out of bag."""
     import numpy as np
 
     count = len(target)
@@ -159,7 +174,8 @@ def _grow(
     gains: NDArray[np.float64],
     sums: NDArray[np.float64],
 ) -> None:
-    """Split the runs of a node, or end it: `sums` gathers what a tree says of the runs that it has not seen."""
+    """Split the runs of a node, or end it: `sums` gathers what a tree says of the runs that it has
+    not seen."""
 
     values = target[inside]
     split = None
@@ -182,7 +198,8 @@ def _grow(
 
 
 def _best_cut(column: NDArray[np.float64], values: NDArray[np.float64]) -> tuple[float, float]:
-    """Return by how much the squared error falls at most when a node is split by a column, and at which value."""
+    """Return by how much the squared error falls at most when a node is split by a column, and at
+    which value."""
     import numpy as np
 
     order = np.argsort(column, kind="stable")

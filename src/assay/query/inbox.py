@@ -19,7 +19,9 @@ from assay.store.index import IndexRow
 from assay.store.layout import RunFolder
 from assay.store.read_marks import Marks, read_marks
 
-MessageKind = Literal["finished", "failed", "stopped", "killed", "resumed", "nan", "disk full", "stalled"]
+MessageKind = Literal[
+    "finished", "failed", "stopped", "killed", "resumed", "nan", "disk full", "stalled"
+]
 
 MOST_RUNS = 1_000
 STALLED_S = 600.0
@@ -48,18 +50,21 @@ class Message:
 
 
 class Inbox:
-    """The messages of one project, for a reader that may stay: events of a run are read again when they have grown."""
+    """The messages of one project, for a reader that may stay: events of a run are read again when
+    they have grown."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
         self._known: dict[Path, tuple[tuple[int, int], list[Timed]]] = {}
 
     def messages(self, *, since_ns: int = 0, now_ns: int = 0) -> list[Message]:
-        """Return the messages since a moment (0: since as long ago as a first look goes), the newest first."""
+        """Return the messages since a moment (0: since as long ago as a first look goes), the
+        newest first."""
         now_ns = now_ns or time.time_ns()
         marks = read_marks(self._catalog.project)
         since_ns = since_ns or marks.until_ns
-        # A message that was marked as unread may be of a run that has been silent since; and the last event of a run
+        # A message that was marked as unread may be of a run that has been silent since; and the
+        # last event of a run
         # is written a moment after the end that the run itself names.
         oldest_ns = min([since_ns, *(at_of(each) for each in marks.unread)]) - _SLACK_NS
         found = [
@@ -73,7 +78,9 @@ class Inbox:
     def _of_run(self, row: RunRow, marks: Marks, now_ns: int) -> Iterator[Message]:
         for kind, at_ns, text, detail in self._happened(row, now_ns):
             name = f"{row.id}-{kind.replace(' ', '-')}-{at_ns}"
-            yield Message(name, kind, at_ns, row.id, row.tag, text, detail, marks.is_read(name, at_ns))
+            yield Message(
+                name, kind, at_ns, row.id, row.tag, text, detail, marks.is_read(name, at_ns)
+            )
 
     def _happened(self, row: RunRow, now_ns: int) -> Iterator[tuple[MessageKind, int, str, str]]:
         folder = RunFolder(row.path)
@@ -114,15 +121,19 @@ class Inbox:
 
 
 def at_of(message: str) -> int:
-    """Return the time at the end of a message's id, in ns. InputError for a text that is no such id."""
+    """Return the time at the end of a message's id, in ns. InputError for a text that is no such
+    id."""
     text = message.rpartition("-")[2]
     if not text.isdecimal() or len(text) > 20:
         raise InputError(f"`{message[:80]}` is not the id of a message.")
     return int(text)
 
 
-def _silent(row: RunRow, folder: RunFolder, now_ns: int) -> Iterator[tuple[MessageKind, int, str, str]]:
-    """Yield what an open run has not said: it was killed, or its process lives and its curves stand still."""
+def _silent(
+    row: RunRow, folder: RunFolder, now_ns: int
+) -> Iterator[tuple[MessageKind, int, str, str]]:
+    """Yield what an open run has not said: it was killed, or its process lives and its curves stand
+    still."""
     heard_ns = max(_mtime_ns(folder.metrics), row.written.started_ns)
     if row.status == "killed":
         lasted = duration((heard_ns - row.written.started_ns) / 1e9)

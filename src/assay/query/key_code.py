@@ -1,4 +1,5 @@
-"""The key code of a run: the source of functions, classes and modules that was kept to be seen at a glance."""
+"""The key code of a run: the source of functions, classes and modules that was kept to be seen at a
+glance."""
 
 from __future__ import annotations
 
@@ -11,7 +12,10 @@ def key_code(run: RunView) -> dict[str, str]:
     """Source by name, as it was in the newest attempt. InputError when it is not here."""
     blobs = code_store(run)
     try:
-        return {name: blobs.get(digest).decode("utf-8", "replace") for name, digest in run.code.keys.items()}
+        return {
+            name: blobs.get(digest).decode("utf-8", "replace")
+            for name, digest in run.code.keys.items()
+        }
     except KeyError:
         what = f"The code of {run.id} is not here: its folder was copied without its project's code store."
         raise InputError(what, where=str(run.path)) from None

@@ -25,18 +25,23 @@ def runs(
     all_projects: bool = False,
     project: Project | str | os.PathLike[str] | None = None,
 ) -> Table:
-    """The runs that an expression is true for, as a table: `assay.runs("valid/acc > 0.9 and model.width == 64")`.
+    """The runs that an expression is true for, as a table: `assay.runs("valid/acc > 0.9 and
+    model.width == 64")`.
 
-    Its items are runs to look at (`run.config`, `run.metric("train/loss")`, `run.checkpoints`), its cells come out by
-    `to_numpy`, `to_pandas`, `to_csv` and `to_json`. `grep`: words in tag, description, notes, labels or README.
-    `recent`: only runs begun within this time. InputError for an expression or a column that no run understands.
+    Its items are runs to look at (`run.config`, `run.metric("train/loss")`, `run.checkpoints`), its
+    cells come out by `to_numpy`, `to_pandas`, `to_csv` and `to_json`. `grep`: words in tag,
+    description, notes, labels or README. `recent`: only runs begun within this time. InputError for
+    an expression or a column that no run understands.
     """
     if all_projects:
         homes, lost = place.all_projects(), place.lost_projects()
     elif project is None:
         homes, lost = place.projects_here(), []
     else:
-        homes, lost = [project if isinstance(project, Project) else place.project_here(Path(project))], []
+        homes, lost = (
+            [project if isinstance(project, Project) else place.project_here(Path(project))],
+            [],
+        )
     return list_runs(
         homes,
         where=where,

@@ -1,4 +1,5 @@
-"""Pictures as text: two pixels in each character, in colours where the terminal has them, else in five greys."""
+"""Pictures as text: two pixels in each character, in colours where the terminal has them, else in
+five greys."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ _CHANNELS = {0: 1, 2: 3, 4: 2, 6: 4}
 
 
 def picture(png: bytes, *, width: int, height: int, color: bool) -> list[str]:
-    """A PNG file as at most `height` lines of at most `width` characters; a small one is not made larger.
+    """A PNG file as at most `height` lines of at most `width` characters; a small one is not made
+    larger.
 
     InputError for another kind of file, and for a PNG with a palette, 16 bits or interlaced lines.
     """
@@ -34,7 +36,10 @@ def picture(png: bytes, *, width: int, height: int, color: bool) -> list[str]:
     if down % 2:
         image = np.concatenate([image, np.zeros_like(image[:1])])
     if color:
-        return [_colored(top, low) for top, low in zip(image[::2].tolist(), image[1::2].tolist(), strict=True)]
+        return [
+            _colored(top, low)
+            for top, low in zip(image[::2].tolist(), image[1::2].tolist(), strict=True)
+        ]
     grey = (image[::2].astype(int) + image[1::2]).mean(axis=2) / 2
     return ["".join(_GREYS[round(value / 255 * 4)] for value in line) for line in grey.tolist()]
 
@@ -42,11 +47,14 @@ def picture(png: bytes, *, width: int, height: int, color: bool) -> list[str]:
 def _colored(top: list[list[int]], low: list[list[int]]) -> str:
     """An upper half block: its colour is the upper pixel, the colour behind it the lower one."""
     pairs = zip(top, low, strict=True)
-    return "".join(style("▀", f"38;2;{r};{g};{b};48;2;{x};{y};{z}") for (r, g, b), (x, y, z) in pairs)
+    return "".join(
+        style("▀", f"38;2;{r};{g};{b};48;2;{x};{y};{z}") for (r, g, b), (x, y, z) in pairs
+    )
 
 
 def decoded(png: bytes) -> NDArray[np.uint8]:
-    """Return height x width x 3 of bytes. InputError for what is no PNG, damaged, or too large to be drawn."""
+    """Return height x width x 3 of bytes. InputError for what is no PNG, damaged, or too large to
+    be drawn."""
     try:
         return _decoded(png)
     except (struct.error, zlib.error, ValueError, IndexError) as error:
@@ -69,7 +77,9 @@ def _decoded(png: bytes) -> NDArray[np.uint8]:
             packed.append(data)
         at += 12 + size
     if depth != 8 or kind not in _CHANNELS or interlaced:
-        raise InputError("A PNG file of this kind cannot be drawn here.", fix="assay find shows where it lies.")
+        raise InputError(
+            "A PNG file of this kind cannot be drawn here.", fix="assay find shows where it lies."
+        )
     if not 0 < width * height <= _MOST_PIXELS:
         raise InputError(f"A picture of {width} x {height} pixels cannot be drawn here.")
     channels = _CHANNELS[kind]
@@ -104,4 +114,6 @@ def _predicted(how: int, left: int, up: int, corner: int) -> int:
         case 3:
             return (left + up) // 2
     guess = left + up - corner
-    return min((left, up, corner), key=lambda each: abs(guess - each))  # of equals the first, as Paeth has it
+    return min(
+        (left, up, corner), key=lambda each: abs(guess - each)
+    )  # of equals the first, as Paeth has it

@@ -16,12 +16,16 @@ _FILES = 1
 
 
 def previous_run(run: RunView) -> RunView | None:
-    """The newest training run of this project and tag that began before `run`; None when there is none."""
+    """The newest training run of this project and tag that began before `run`; None when there is
+    none."""
     project = find_project(run.path)
     if project is None:
         return None
-    # No index: this is asked while a run begins, and training opens no database. Names sort by the minute only.
-    others = [folder for folder in run_folders(project) if folder.path.name[:11] <= run.path.name[:11]]
+    # No index: this is asked while a run begins, and training opens no database. Names sort by the
+    # minute only.
+    others = [
+        folder for folder in run_folders(project) if folder.path.name[:11] <= run.path.name[:11]
+    ]
     alike = [folder for folder in others if folder.path.name.endswith(slug(run.file.tag))]
     found = []
     for folder in alike[-_LOOKED_AT:]:
@@ -34,13 +38,16 @@ def previous_run(run: RunView) -> RunView | None:
 
 
 def since_previous(run: RunView) -> str:
-    """`vs previous run kq3f7abc: lr 0.01->0.02, 1 file changed`; "" when there is no run before it."""
+    """`vs previous run kq3f7abc: lr 0.01->0.02, 1 file changed`; "" when there is no run before
+    it."""
     before = previous_run(run)
     if before is None:
         return ""
     found = diff(before, run, ("config", "code"))
     names = [change.key for change in found.config]
-    said = [f"{_short(c.key, names)} {_side(c.left)}->{_side(c.right)}" for c in found.config[:_KEYS]]
+    said = [
+        f"{_short(c.key, names)} {_side(c.left)}->{_side(c.right)}" for c in found.config[:_KEYS]
+    ]
     if len(found.config) > _KEYS:
         said.append(f"{len(found.config) - _KEYS} more keys")
     if found.code:

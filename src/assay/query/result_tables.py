@@ -1,4 +1,5 @@
-"""Result tables with their links followed: what each cell is now, whether that is news, and the table for a paper."""
+"""Result tables with their links followed: what each cell is now, whether that is news, and the
+table for a paper."""
 
 from __future__ import annotations
 
@@ -43,8 +44,9 @@ _LATEX = {
 class ShownCell:
     """One cell as it is now.
 
-    `value` is its number or text, `samples` the numbers of each run behind it. `is_best`: the best of its column;
-    `is_near`: Welch's test cannot tell it from the best. `seen` is what a stale one was.
+    `value` is its number or text, `samples` the numbers of each run behind it. `is_best`: the best
+    of its column; `is_near`: Welch's test cannot tell it from the best. `seen` is what a stale one
+    was.
     """
 
     text: str = ""
@@ -80,12 +82,19 @@ class ShownTable:
     def to_json(self) -> str:
         """Return a list of objects, one a row: numbers as numbers."""
         titles = [column.title for column in self.table.columns]
-        lines = [dumps(dict(zip(titles, (cell.value for cell in row.cells), strict=True))) for row in self.rows]
+        lines = [
+            dumps(dict(zip(titles, (cell.value for cell in row.cells), strict=True)))
+            for row in self.rows
+        ]
         return "[\n" + ",\n".join(lines) + "\n]" if lines else "[]"
 
     def to_csv(self) -> str:
-        """Return a CSV file with a head; a column with deviations is followed by them and by the number of runs."""
-        spreads = [any(row.cells[i].std is not None for row in self.rows) for i in range(len(self.table.columns))]
+        """Return a CSV file with a head; a column with deviations is followed by them and by the
+        number of runs."""
+        spreads = [
+            any(row.cells[i].std is not None for row in self.rows)
+            for i in range(len(self.table.columns))
+        ]
         out = io.StringIO()
         lines = csv.writer(out, lineterminator="\n")
         head: list[Any] = []
@@ -102,28 +111,41 @@ class ShownTable:
                 cells.append(repr(cell.value) if is_number else harmless(cell.text))
                 if has_spread:
                     known = cell.std is not None
-                    cells += [repr(cell.std), len(cell.samples)] if known else ["", len(cell.samples) or ""]
+                    cells += (
+                        [repr(cell.std), len(cell.samples)]
+                        if known
+                        else ["", len(cell.samples) or ""]
+                    )
             lines.writerow(cells)
         return out.getvalue()
 
     def to_markdown(self) -> str:
-        """Return a table of Markdown: the best of a column bold, what cannot be told from it with a dagger."""
+        """Return a table of Markdown: the best of a column bold, what cannot be told from it with a
+        dagger."""
         head = [_markdown(column.title) for column in self.table.columns]
         sides = ["---:" if _is_numeric(self, i) else "---" for i in range(len(head))]
         lines = [head, sides]
         for row in self.rows:
-            lines.append([_marked(cell, _markdown(cell.text), "**", "**", " †") for cell in row.cells])
+            lines.append(
+                [_marked(cell, _markdown(cell.text), "**", "**", " †") for cell in row.cells]
+            )
         text = "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
         return text + (f"\n† {_FOOTNOTE}\n" if self._has_near else "")
 
     def to_latex(self) -> str:
-        """Return a `tabular` for booktabs: the best of a column bold, what cannot be told from it with a dagger."""
-        columns = "".join("r" if _is_numeric(self, i) else "l" for i in range(len(self.table.columns)))
+        """Return a `tabular` for booktabs: the best of a column bold, what cannot be told from it
+        with a dagger."""
+        columns = "".join(
+            "r" if _is_numeric(self, i) else "l" for i in range(len(self.table.columns))
+        )
         lines = [r"% \usepackage{booktabs}", rf"\begin{{tabular}}{{{columns}}}", r"\toprule"]
         lines.append(" & ".join(_latex(column.title) for column in self.table.columns) + r" \\")
         lines.append(r"\midrule")
         for row in self.rows:
-            cells = [_marked(cell, _latex(cell.text), r"\textbf{", "}", r"$^{\dagger}$") for cell in row.cells]
+            cells = [
+                _marked(cell, _latex(cell.text), r"\textbf{", "}", r"$^{\dagger}$")
+                for cell in row.cells
+            ]
             lines.append(" & ".join(cells) + r" \\")
         lines += [r"\bottomrule", r"\end{tabular}"]
         if self._has_near:
@@ -140,7 +162,12 @@ _FOOTNOTE = f"not told from the best of its column by Welch's test (p > {P_LIMIT
 
 def shown(table: ResultTable, catalog: Catalog) -> ShownTable:
     """Follow all links of a table."""
-    links = {(row.key, key): cell for row in table.rows for key, cell in row.cells.items() if isinstance(cell, Link)}
+    links = {
+        (row.key, key): cell
+        for row in table.rows
+        for key, cell in row.cells.items()
+        if isinstance(cell, Link)
+    }
     found = {place: follow(link, catalog) for place, link in links.items()}
     rows = []
     for row in table.rows:
@@ -160,11 +187,18 @@ def shown(table: ResultTable, catalog: Catalog) -> ShownTable:
 def follow(link: Link, catalog: Catalog) -> ShownCell:
     """Return what a link leads to now; a query or a value that is wrong leads to nothing."""
     try:
-        ids = list(link.runs) or catalog.ids(Asked(where=link.where, sort=("created",), limit=MAX_LINKED))[:MAX_LINKED]
+        ids = (
+            list(link.runs)
+            or catalog.ids(Asked(where=link.where, sort=("created",), limit=MAX_LINKED))[
+                :MAX_LINKED
+            ]
+        )
         rows = catalog.rows(ids)
         values = catalog.values_of([each for each in ids if each in rows], link.value)
     except AssayError as error:
-        return ShownCell("?", "gone", link=link, seen=seen_text(link.seen), runs=link.runs, value=error.what)
+        return ShownCell(
+            "?", "gone", link=link, seen=seen_text(link.seen), runs=link.runs, value=error.what
+        )
     here = tuple(each for each in ids if each in values)
     if not here:
         return ShownCell("-", "gone", link=link, seen=seen_text(link.seen), runs=tuple(ids))
@@ -177,13 +211,17 @@ def follow(link: Link, catalog: Catalog) -> ShownCell:
         text = str(together) if together.count > 1 else number(together.mean)
         value: float | str = together.mean
         fresh: Any = (
-            together.mean if together.count == 1 else {"mean": together.mean, "std": together.std, "n": len(numbers)}
+            together.mean
+            if together.count == 1
+            else {"mean": together.mean, "std": together.std, "n": len(numbers)}
         )
     else:
         numbers, std = (), None
         text = value = fresh = ", ".join(dict.fromkeys(map(str, known)))
     is_gone = bool(link.runs) and len(here) < len(link.runs)
-    state: State = "open" if is_open else "ok" if not is_gone and is_same(link.seen, fresh) else "stale"
+    state: State = (
+        "open" if is_open else "ok" if not is_gone and is_same(link.seen, fresh) else "stale"
+    )
     return ShownCell(text, state, value, std, numbers, here, link, seen_text(link.seen))
 
 
@@ -195,7 +233,8 @@ def seen_now(cell: ShownCell) -> Any:
 
 
 def is_same(seen: Any, fresh: Any) -> bool:
-    """Return whether two of the things that a link remembers are equal; nothing was seen yet: it is no news.
+    """Return whether two of the things that a link remembers are equal; nothing was seen yet: it is
+    no news.
 
     >>> is_same(0.5, 0.5), is_same(None, 1.0), is_same({"mean": 1.0, "std": 0.1, "n": 3}, 1.0)
     (True, True, False)
@@ -224,13 +263,16 @@ def seen_text(seen: Any) -> str:
 
 
 def _with_best(columns: Sequence[TableColumn], rows: Sequence[ShownRow]) -> tuple[ShownRow, ...]:
-    """Return the rows with the best cell of each column marked, and those that the test cannot tell from it."""
+    """Return the rows with the best cell of each column marked, and those that the test cannot tell
+    from it."""
     from dataclasses import replace
 
     cells = [list(row.cells) for row in rows]
     for at, column in enumerate(columns):
         values = [(i, line[at].value) for i, line in enumerate(cells)]
-        finite = [(i, value) for i, value in values if isinstance(value, float) and math.isfinite(value)]
+        finite = [
+            (i, value) for i, value in values if isinstance(value, float) and math.isfinite(value)
+        ]
         if not column.best or len(finite) < 2:
             continue
         choose = max if column.best == "max" else min
@@ -264,7 +306,9 @@ def _marked(cell: ShownCell, text: str, begin: str, end: str, near: str) -> str:
 
 
 def _markdown(text: str) -> str:
-    escaped = "".join(f"\\{char}" if char in "\\|*_`<>[]" else char for char in " ".join(text.split()))
+    escaped = "".join(
+        f"\\{char}" if char in "\\|*_`<>[]" else char for char in " ".join(text.split())
+    )
     return escaped
 
 

@@ -14,7 +14,8 @@ from assay.store.series import read_contents
 
 @dataclass(frozen=True, slots=True)
 class LoggedRow:
-    """What one call of `log` put down: a step, unix time, values by metric. `branch` as in a Series."""
+    """What one call of `log` put down: a step, unix time, values by metric. `branch` as in a
+    Series."""
 
     step: int
     time_ns: int
@@ -23,12 +24,18 @@ class LoggedRow:
 
 
 def logged_rows(run: RunView, *, branches: bool = False) -> Iterator[LoggedRow]:
-    """The rows of a run in the order in which they were logged; with `branches` also what was left behind."""
+    """The rows of a run in the order in which they were logged; with `branches` also what was left
+    behind."""
     found = []
     for block in read_contents(run.folder.metrics).blocks:
         names = block.keys.names
         lines = zip(
-            block.orders, block.steps, block.times_ns, block.branches, zip(*block.columns, strict=True), strict=True
+            block.orders,
+            block.steps,
+            block.times_ns,
+            block.branches,
+            zip(*block.columns, strict=True),
+            strict=True,
         )
         for order, step, time_ns, branch, values in lines:
             if branches or not branch:
@@ -39,7 +46,8 @@ def logged_rows(run: RunView, *, branches: bool = False) -> Iterator[LoggedRow]:
 
 
 def rows_csv(rows: Sequence[LoggedRow]) -> str:
-    """The rows as CSV: step, unix time in seconds, and a column for each metric, empty where a row has none of it."""
+    """The rows as CSV: step, unix time in seconds, and a column for each metric, empty where a row
+    has none of it."""
     names = list(dict.fromkeys(name for row in rows for name in row.values))
     buffer = io.StringIO()
     lines = csv.writer(buffer, lineterminator="\n")

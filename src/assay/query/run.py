@@ -45,8 +45,8 @@ class RunView:
     def __init__(self, folder: Path | RunFolder) -> None:
         """InputError when there is no run in `folder`.
 
-        Of a run whose `run.json` cannot be read, `error` says why: what lies beside that file can be looked at, and
-        what stands in it raises RecordError.
+        Of a run whose `run.json` cannot be read, `error` says why: what lies beside that file can
+        be looked at, and what stands in it raises RecordError.
         """
         self.folder = folder if isinstance(folder, RunFolder) else RunFolder(folder)
         name = self.path.name
@@ -68,7 +68,9 @@ class RunView:
         """Content of `run.json`. RecordError when it cannot be read."""
         if self._file is None:
             fix = f"`assay show {self.id}` tells what is left of it, `assay rm {self.id}` takes it away"
-            raise RecordError(f"The run {self.id} is damaged: {self.error}", where=str(self.path), fix=fix)
+            raise RecordError(
+                f"The run {self.id} is damaged: {self.error}", where=str(self.path), fix=fix
+            )
         return self._file
 
     @cached_property
@@ -87,15 +89,21 @@ class RunView:
 
     @property
     def saved_config(self) -> Path:
-        """Path of the config of the newest attempt, to train or test from. RecordError when the run is damaged."""
+        """Path of the config of the newest attempt, to train or test from. RecordError when the run
+        is damaged."""
         assert self.file is not None  # what raises
         return self.folder.config_toml
 
     @cached_property
     def config(self) -> Table:
-        """The saved config as a tree; its references stay as they were written. ConfigError when it is damaged."""
+        """The saved config as a tree; its references stay as they were written. ConfigError when it
+        is damaged."""
         source = str(self.folder.config_toml)
-        return toml.read(self.config_text, source) if self.config_text else Table({}, Origin(source=source))
+        return (
+            toml.read(self.config_text, source)
+            if self.config_text
+            else Table({}, Origin(source=source))
+        )
 
     @cached_property
     def desc(self) -> str:
@@ -131,16 +139,23 @@ class RunView:
 
     @property
     def status_text(self) -> str:
-        """The status in words: with since when, when nobody can tell, and with the reason, when there is one."""
+        """The status in words: with since when, when nobody can tell, and with the reason, when
+        there is one."""
         if self.error:
             return f"damaged: {self.error.removesuffix('.')}"
         if self.status == "unknown":
             heard = self.state.heard_ns
-            since = f"{datetime.fromtimestamp(heard / 1e9).astimezone():%Y-%m-%d %H:%M}" if heard else "its start"
+            since = (
+                f"{datetime.fromtimestamp(heard / 1e9).astimezone():%Y-%m-%d %H:%M}"
+                if heard
+                else "its start"
+            )
             host = self.file.newest.host if self.file.attempts else ""
             return f"unknown since {since}" + (f" (it runs on {host})" if host else "")
         reason = self.file.newest.reason if self.file.attempts else ""
-        is_telling = self.status in ("failed", "stopped") or (self.status == "finished" and reason.startswith(UNSAVED))
+        is_telling = self.status in ("failed", "stopped") or (
+            self.status == "finished" and reason.startswith(UNSAVED)
+        )
         return f"{self.status}: {reason}" if is_telling and reason else self.status
 
     @property
@@ -148,7 +163,11 @@ class RunView:
         """How long it ran; for a run that goes on, until now."""
         if self._file is None:
             return 0.0
-        open_since = self.file.newest.started_ns if self.file.attempts and self.file.newest.ended_ns is None else None
+        open_since = (
+            self.file.newest.started_ns
+            if self.file.attempts and self.file.newest.ended_ns is None
+            else None
+        )
         return seconds_of(self.file.seconds, open_since, self.state, time.time_ns())
 
     @cached_property
@@ -198,30 +217,43 @@ class RunView:
         return list(self.summaries)
 
     def metric(self, name: str) -> Series:
-        """One curve, as numpy arrays; InputError when there is none of that name, RecordError when it is lost."""
+        """One curve, as numpy arrays; InputError when there is none of that name, RecordError when
+        it is lost."""
         from assay.store.series import read_series
 
         found = read_series(self.folder.metrics, names=[name])
         if name not in found and name in self.summaries:
-            raise RecordError(f"The curve of `{name}` is lost: {' '.join(self.damages)}", where=str(self.path))
+            raise RecordError(
+                f"The curve of `{name}` is lost: {' '.join(self.damages)}", where=str(self.path)
+            )
         if name not in found:
             fix = choose(name, self.metrics, "it has")
-            raise InputError(f"The run {self.id} has no metric `{name}`.", where=str(self.path), fix=fix)
+            raise InputError(
+                f"The run {self.id} has no metric `{name}`.", where=str(self.path), fix=fix
+            )
         return found[name]
 
     def history(self, *names: str) -> dict[tuple[int, int], dict[str, float]]:
-        """What these metrics were, by (epoch, step); of all of them without names. Both count from 0.
+        """What these metrics were, by (epoch, step); of all of them without names. Both count from
+        0.
 
-        The epoch is the newest value of the metric `epoch` at or before the step, 0 where there is none.
+        The epoch is the newest value of the metric `epoch` at or before the step, 0 where there is
+        none.
         """
         from assay.store.series import read_series
 
-        curves = {name: self.metric(name) for name in names} if names else read_series(self.folder.metrics)
+        curves = (
+            {name: self.metric(name) for name in names}
+            if names
+            else read_series(self.folder.metrics)
+        )
         curves.pop(EPOCH, None)
         epochs = read_series(self.folder.metrics, names=[EPOCH]).get(EPOCH)
         found: dict[tuple[int, int], dict[str, float]] = {}
         for name, curve in curves.items():
-            for step, epoch, value in zip(curve.steps, epochs_at(epochs, curve.steps), curve.values, strict=True):
+            for step, epoch, value in zip(
+                curve.steps, epochs_at(epochs, curve.steps), curve.values, strict=True
+            ):
                 found.setdefault((epoch, int(step)), {})[name] = float(value)
         return dict(sorted(found.items()))
 
@@ -266,7 +298,9 @@ class RunView:
     @property
     def tag(self) -> str:
         """The title: the one it was last given."""
-        given = [edit.new for edit in self.edits if edit.what == "tag" and isinstance(edit.new, str)]
+        given = [
+            edit.new for edit in self.edits if edit.what == "tag" and isinstance(edit.new, str)
+        ]
         return given[-1] if given else self._file.tag if self._file is not None else ""
 
     @property
@@ -294,9 +328,12 @@ class RunView:
 
     @property
     def origin(self) -> dict[str, str]:
-        """Where it was imported from: `from` is the tracker, `path`, mostly `id`; empty for a run of our own."""
+        """Where it was imported from: `from` is the tracker, `path`, mostly `id`; empty for a run
+        of our own."""
         values = self._file.values if self._file is not None else {}
-        return {key[len(IMPORTED) :]: str(values[key]) for key in values if key.startswith(IMPORTED)}
+        return {
+            key[len(IMPORTED) :]: str(values[key]) for key in values if key.startswith(IMPORTED)
+        }
 
     @property
     def values(self) -> dict[str, Any]:

@@ -1,4 +1,5 @@
-"""Test of whether two means differ by more than luck: Welch's, for the few repeats that experiments have."""
+"""Test of whether two means differ by more than luck: Welch's, for the few repeats that experiments
+have."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ _TINY = 1e-300
 
 @dataclass(frozen=True, slots=True)
 class Welch:
-    """Welch's t-test of two samples: `p` is two-sided, `difference` the second mean less the first."""
+    """Welch's t-test of two samples: `p` is two-sided, `difference` the second mean less the
+    first."""
 
     difference: float
     t: float
@@ -21,7 +23,8 @@ class Welch:
 
 
 def welch(left: Sequence[float], right: Sequence[float]) -> Welch | None:
-    """Compare two samples without assuming equal variances; None for fewer than two finite values in either.
+    """Compare two samples without assuming equal variances; None for fewer than two finite values
+    in either.
 
     >>> found = welch([27.5, 21.0, 19.0, 23.6, 17.0, 17.9], [27.1, 22.0, 20.8, 23.4, 23.4, 23.5, 25.8, 22.0])
     >>> round(found.t, 3), round(found.freedom, 2), round(found.p, 4)
@@ -64,7 +67,9 @@ def incomplete_beta(x: float, a: float, b: float) -> float:
         return 0.0 if x <= 0.0 else 1.0
     if x > (a + 1.0) / (a + b + 2.0):  # there the fraction converges slowly
         return 1.0 - incomplete_beta(1.0 - x, b, a)
-    front = math.exp(math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x))
+    front = math.exp(
+        math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)
+    )
     value, c, d = 1.0, 1.0, 0.0
     for step in range(_STEPS):
         half = step // 2

@@ -16,37 +16,44 @@ from assay.core.run_file import RunFile, Status, WrittenStatus
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """A run's status, and when it was last heard of (unix ns); 0 where nobody needs to know, or can."""
+    """A run's status, and when it was last heard of (unix ns); 0 where nobody needs to know, or
+    can."""
 
     status: Status
     heard_ns: int = 0
 
 
 def state_of(folder: Path, written: WrittenStatus, lease: Lease | None) -> State:
-    """The status of the run in `folder`, whose `run.json` said `written` and whose lease was `lease`.
+    """The status of the run in `folder`, whose `run.json` said `written` and whose lease was
+    `lease`.
 
-    A run that wrote no end is `killed` when its process is known to be gone, and `unknown` when it is silent and its
-    host is another one: from here nobody can tell.
+    A run that wrote no end is `killed` when its process is known to be gone, and `unknown` when it
+    is silent and its host is another one: from here nobody can tell.
     """
     if written != "running":
         return State(written)
     if lease is None:
         return _without_lease(folder)
     now_ns, lease_ns = time.time_ns(), leases.written_ns(folder)
-    heard_ns = max(lease.beat_ns if lease.beat_ns <= now_ns + leases.SILENT_NS else lease_ns, _written_ns(folder))
+    heard_ns = max(
+        lease.beat_ns if lease.beat_ns <= now_ns + leases.SILENT_NS else lease_ns,
+        _written_ns(folder),
+    )
     match leases.liveness(lease, written_ns=lease_ns, now_ns=now_ns):
         case "alive":
             return State("running", heard_ns)
         case "unknown":
             return State("unknown", heard_ns)
         case "dead":
-            # A run that ends writes its end, then gives back the lease: with the lease gone, look again.
+            # A run that ends writes its end, then gives back the lease: with the lease gone, look
+            # again.
             gone = not (folder / leases.FILE_NAME).exists()
             return _without_lease(folder) if gone else State("killed", heard_ns)
 
 
 def seconds_of(ended_s: float, open_since_ns: int | None, state: State, now_ns: int) -> float:
-    """How long all attempts lasted: the ended ones, and an open one to when it was last heard of, or to now."""
+    """How long all attempts lasted: the ended ones, and an open one to when it was last heard of,
+    or to now."""
     if open_since_ns is None:
         return ended_s
     until_ns = now_ns if state.status == "running" else state.heard_ns

@@ -1,4 +1,5 @@
-"""Many runs as a table: which columns there are, how they are sorted, and how they look as text, JSON, CSV, HTML."""
+"""Many runs as a table: which columns there are, how they are sorted, and how they look as text,
+JSON, CSV, HTML."""
 
 from __future__ import annotations
 
@@ -41,11 +42,14 @@ _GAP = "  "
 
 
 class RunRow:
-    """One run of a list: what its folder wrote, with what was said about it later and what is derived."""
+    """One run of a list: what its folder wrote, with what was said about it later and what is
+    derived."""
 
     __slots__ = ("_state", "index", "is_lost", "now_ns", "written")
 
-    def __init__(self, index: Index, written: IndexRow, now_ns: int, *, is_lost: bool = False) -> None:
+    def __init__(
+        self, index: Index, written: IndexRow, now_ns: int, *, is_lost: bool = False
+    ) -> None:
         self.index = index
         self.written = written
         self.now_ns = now_ns
@@ -89,7 +93,8 @@ class RunRow:
 
     @property
     def status(self) -> str:
-        """As for one run; `damaged` when its folder cannot be read, `lost` when its project is not there any more."""
+        """As for one run; `damaged` when its folder cannot be read, `lost` when its project is not
+        there any more."""
         if self.is_lost:
             return "lost"
         written = self.written.status
@@ -97,7 +102,8 @@ class RunRow:
 
     @property
     def is_unsaved(self) -> bool:
-        """True when the run came to its own end, but could not keep its final weights; `reason` says why."""
+        """True when the run came to its own end, but could not keep its final weights; `reason`
+        says why."""
         return self.written.status == "finished" and self.written.reason.startswith(UNSAVED)
 
     @property
@@ -144,7 +150,12 @@ def _best(row: RunRow) -> dict[str, Any] | None:
     if row.written.best_value is None:
         return None
     best = row.written
-    return {"metric": best.best_metric, "mode": best.best_mode, "value": best.best_value, "step": best.best_step}
+    return {
+        "metric": best.best_metric,
+        "mode": best.best_mode,
+        "value": best.best_value,
+        "step": best.best_step,
+    }
 
 
 COLUMNS: Mapping[str, Column] = {
@@ -160,10 +171,18 @@ COLUMNS: Mapping[str, Column] = {
             shorten=lambda text, limit: _with_number(text, limit),
             sort_key=lambda best: best["value"],
         ),
-        Column("duration", lambda row: row.duration_s, lambda s, now_ns: duration(s), to_right=True),
+        Column(
+            "duration", lambda row: row.duration_s, lambda s, now_ns: duration(s), to_right=True
+        ),
         # The age is a moment, so that it reads the same tomorrow; shown is how long ago that was.
-        Column("age", lambda row: row.written.created_ns, age, to_right=True, sort_key=lambda ns: -ns),
-        Column("created", lambda row: row.written.created_ns, lambda ns, now_ns: f"{_local(ns):%Y-%m-%d %H:%M}"),
+        Column(
+            "age", lambda row: row.written.created_ns, age, to_right=True, sort_key=lambda ns: -ns
+        ),
+        Column(
+            "created",
+            lambda row: row.written.created_ns,
+            lambda ns, now_ns: f"{_local(ns):%Y-%m-%d %H:%M}",
+        ),
         Column("kind", lambda row: row.written.kind),
         Column("step", lambda row: row.written.step, to_right=True),
         Column("attempts", lambda row: row.written.attempts, to_right=True),
@@ -205,18 +224,27 @@ class Table:
         return Table(tuple(found.column(name) for name in names), self.rows, self.now_ns)
 
     def to_numpy(self, *names: str) -> dict[str, NDArray[Any]]:
-        """One array a column, of these (else all) columns: float64 for numbers (nan: nothing there), else objects."""
+        """One array a column, of these (else all) columns: float64 for numbers (nan: nothing
+        there), else objects."""
         import numpy as np
 
         table = self.with_columns(*names) if names else self
-        return {column.key: _array(np, [cells[column.key] for cells in table.cells]) for column in table.columns}
+        return {
+            column.key: _array(np, [cells[column.key] for cells in table.cells])
+            for column in table.columns
+        }
 
     def to_pandas(self, *names: str) -> Any:
-        """A `pandas.DataFrame` with a row a run, indexed by id; InputError when pandas is not installed."""
+        """A `pandas.DataFrame` with a row a run, indexed by id; InputError when pandas is not
+        installed."""
         try:
-            pd: Any = import_module("pandas")  # nothing of it is needed to check or to install assay
+            pd: Any = import_module(
+                "pandas"
+            )  # nothing of it is needed to check or to install assay
         except ImportError:
-            raise InputError("A DataFrame needs pandas.", fix="pip install pandas, or use to_numpy()") from None
+            raise InputError(
+                "A DataFrame needs pandas.", fix="pip install pandas, or use to_numpy()"
+            ) from None
         index = pd.Index([row.id for row in self.rows], name="id")
         return pd.DataFrame(self.to_numpy(*names), index=index)
 
@@ -226,7 +254,10 @@ class Table:
 
         head = "".join(f"<th>{escape(visible(column.name))}</th>" for column in self.columns)
         texts = [self._texts(column) for column in self.columns]
-        side = ['style="text-align:right"' if c.to_right else 'style="text-align:left"' for c in self.columns]
+        side = [
+            'style="text-align:right"' if c.to_right else 'style="text-align:left"'
+            for c in self.columns
+        ]
         body = "".join(
             f"<tr>{''.join(f'<td {at}>{escape(cell)}</td>' for at, cell in zip(side, line, strict=True))}</tr>"
             for line in zip(*texts, strict=True)
@@ -247,22 +278,28 @@ class Table:
         return f"[\n{lines}\n]" if lines else "[]"
 
     def to_csv(self) -> str:
-        """With a head; text that a spreadsheet would take for a formula begins with an apostrophe."""
+        """With a head; text that a spreadsheet would take for a formula begins with an
+        apostrophe."""
         import csv  # here: a list as text must not pay for it
         import io
 
         lines = [[harmless(name) for column in self.columns for name in _csv_names(column)]]
-        lines += [[harmless(cell) for c in self.columns for cell in _csv_cells(c, cells)] for cells in self.cells]
+        lines += [
+            [harmless(cell) for c in self.columns for cell in _csv_cells(c, cells)]
+            for cells in self.cells
+        ]
         out = []
         for line in lines:
-            # Written with the ends of the standard, or a carriage return inside of a cell would not be quoted.
+            # Written with the ends of the standard, or a carriage return inside of a cell would not
+            # be quoted.
             buffer = io.StringIO()
             csv.writer(buffer).writerow(line)
             out.append(buffer.getvalue().removesuffix("\r\n") + "\n")
         return "".join(out)
 
     def text(self, *, width: int | None = 80) -> list[str]:
-        """Aligned lines, the head first; long words are elided to fit `width` as far as that goes, or not at all."""
+        """Aligned lines, the head first; long words are elided to fit `width` as far as that goes,
+        or not at all."""
         return [line for line, _ in self.lines(width=width)]
 
     def lines(self, *, width: int | None = 80) -> list[tuple[str, RunRow | None]]:
@@ -271,19 +308,25 @@ class Table:
         widths = [max(map(cell_count, each)) for each in texts]
         if width is not None:
             widths = _fitted(self.columns, texts, widths, width)
-        padded = [_padded(each, cells, c) for each, cells, c in zip(texts, widths, self.columns, strict=True)]
+        padded = [
+            _padded(each, cells, c)
+            for each, cells, c in zip(texts, widths, self.columns, strict=True)
+        ]
         lines = (_GAP.join(parts).rstrip() for parts in zip(*padded, strict=True))
         return list(zip(lines, [None, *self.rows], strict=True))
 
     def _texts(self, column: Column) -> list[str]:
         values = map(column.get, self.rows)
         show, now_ns = column.show, self.now_ns
-        return ["-" if value in (None, "", []) else visible(show(value, now_ns)) for value in values]
+        return [
+            "-" if value in (None, "", []) else visible(show(value, now_ns)) for value in values
+        ]
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Runs of one project or several, with their indexes: what names they have, and which columns there can be."""
+    """Runs of one project or several, with their indexes: what names they have, and which columns
+    there can be."""
 
     rows: Sequence[RunRow]
     indexes: Sequence[Index]
@@ -317,7 +360,8 @@ class Found:
         return Found(rows, self.indexes)
 
     def column(self, name: str) -> Column:
-        """The column of that name: a fact, a metric (`valid/acc`, `valid/acc.max`), a result, a key of the config."""
+        """The column of that name: a fact, a metric (`valid/acc`, `valid/acc.max`), a result, a key
+        of the config."""
         if name in COLUMNS:
             return COLUMNS[name]
         if name == "desc":
@@ -337,7 +381,10 @@ class Found:
         if metric in names.metrics:
             fix = f"of a metric there are {', '.join(f'.{each}' for each in STATISTICS)}"
         else:
-            fix = did_you_mean(name, known) or f"there are {', '.join(known[:20])}{', ...' if len(known) > 20 else ''}"
+            fix = (
+                did_you_mean(name, known)
+                or f"there are {', '.join(known[:20])}{', ...' if len(known) > 20 else ''}"
+            )
         raise InputError(f"No run has a column `{name}`.", fix=fix)
 
     def _of_items(self, kind: Any, name: str, *, key: str) -> Column:
@@ -346,8 +393,12 @@ class Found:
             for index in self.indexes
             for folder, found in index.items(kind, [key]).items()
         }
-        is_number = bool(values) and all(isinstance(value, int | float) for value in values.values())
-        return Column(name, lambda row: values.get((row.project.root, row.written.folder)), to_right=is_number)
+        is_number = bool(values) and all(
+            isinstance(value, int | float) for value in values.values()
+        )
+        return Column(
+            name, lambda row: values.get((row.project.root, row.written.folder)), to_right=is_number
+        )
 
 
 def list_runs(
@@ -365,15 +416,20 @@ def list_runs(
 ) -> Table:
     """The runs of one project or several. `sort` is a column, with - for largest first.
 
-    `where` is an expression, `grep` words that must stand in what was said about a run, `recent` the age of the oldest.
-    Test runs and archived ones are listed only on request, or when `where` asks for their kind or label. Of the
-    projects in `lost`, whose folders are gone, the index tells what it remembers. InputError for names that no run has.
+    `where` is an expression, `grep` words that must stand in what was said about a run, `recent`
+    the age of the oldest. Test runs and archived ones are listed only on request, or when `where`
+    asks for their kind or label. Of the projects in `lost`, whose folders are gone, the index tells
+    what it remembers. InputError for names that no run has.
     """
     now_ns = time.time_ns()
-    found = find_runs(projects, where=where, grep=grep, tests=tests, archived=archived, lost=lost, now_ns=now_ns)
+    found = find_runs(
+        projects, where=where, grep=grep, tests=tests, archived=archived, lost=lost, now_ns=now_ns
+    )
     if recent is not None:
         oldest_ns = now_ns - round(recent.total_seconds() * 1e9)
-        found = Found([row for row in found.rows if row.written.created_ns >= oldest_ns], found.indexes)
+        found = Found(
+            [row for row in found.rows if row.written.created_ns >= oldest_ns], found.indexes
+        )
     by = found.column(sort.removeprefix("-"))
     chosen = tuple(found.column(name) for name in columns)
     rows = _sorted(found.rows, by, descending=sort.startswith("-"))
@@ -426,7 +482,9 @@ def rows_of(project: Project, *, now_ns: int = 0) -> list[RunRow]:
 
 def metric_names(rows: Iterable[RunRow]) -> list[str]:
     """The metrics that any of the runs has, in the order in which they are met."""
-    return list(dict.fromkeys(name for row in rows for name in json.loads(row.written.summaries_json)))
+    return list(
+        dict.fromkeys(name for row in rows for name in json.loads(row.written.summaries_json))
+    )
 
 
 def _rows(index: Index, now_ns: int, *, is_lost: bool = False) -> list[RunRow]:
@@ -439,13 +497,26 @@ def _union(names: Iterable[Iterable[str]]) -> list[str]:
 
 
 def _statistic(row: RunRow, metric: str, statistic: str) -> float | None:
-    summary = json.loads(row.written.summaries_json).get(metric)  # one number of many: no summaries are made
-    return None if summary is None else int(summary["count"]) if statistic == "count" else float(summary[statistic])
+    summary = json.loads(row.written.summaries_json).get(
+        metric
+    )  # one number of many: no summaries are made
+    return (
+        None
+        if summary is None
+        else int(summary["count"])
+        if statistic == "count"
+        else float(summary[statistic])
+    )
 
 
 def _array(np: Any, values: list[Any]) -> NDArray[Any]:
-    if all(value is None or (isinstance(value, int | float) and not isinstance(value, bool)) for value in values):
-        numbers: NDArray[np.float64] = np.array([float("nan") if v is None else v for v in values], dtype=np.float64)
+    if all(
+        value is None or (isinstance(value, int | float) and not isinstance(value, bool))
+        for value in values
+    ):
+        numbers: NDArray[np.float64] = np.array(
+            [float("nan") if v is None else v for v in values], dtype=np.float64
+        )
         return numbers
     objects: NDArray[Any] = np.empty(len(values), dtype=object)
     objects[:] = values
@@ -453,7 +524,8 @@ def _array(np: Any, values: list[Any]) -> NDArray[Any]:
 
 
 def _sorted(rows: Sequence[RunRow], by: Column, *, descending: bool) -> list[RunRow]:
-    """In the order of a column. Runs that have nothing there, or nan, come last either way; equals: newest first."""
+    """In the order of a column. Runs that have nothing there, or nan, come last either way; equals:
+    newest first."""
     keyed = []
     without = []
     for row in reversed(rows):
@@ -509,7 +581,8 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
 
 
 def harmless(cell: Any) -> Any:
-    """Return a cell for a table that others open: no formula for a spreadsheet, no control codes for a terminal.
+    """Return a cell for a table that others open: no formula for a spreadsheet, no control codes
+    for a terminal.
 
     >>> harmless("=1+1"), harmless("-0.5"), harmless("\x1b[2Jred"), harmless(-1)
     ("'=1+1", '-0.5', '\\x1b[2Jred', -1)
@@ -526,13 +599,19 @@ def harmless(cell: Any) -> Any:
     return cell
 
 
-def _fitted(columns: Sequence[Column], texts: Sequence[Sequence[str]], widths: list[int], limit: int) -> list[int]:
-    """Return widths that together stay within `limit`, as far as columns of words can give: the widest gives first."""
+def _fitted(
+    columns: Sequence[Column], texts: Sequence[Sequence[str]], widths: list[int], limit: int
+) -> list[int]:
+    """Return widths that together stay within `limit`, as far as columns of words can give: the
+    widest gives first."""
     fitted = list(widths)
     too_much = sum(fitted) + len(_GAP) * (len(fitted) - 1) - limit
     for names in (_ELASTIC, ("best",)):
         elastic = [i for i, column in enumerate(columns) if column.name in names]
-        least = {i: max(_LEAST_CELLS, _widest_number(texts[i]) if columns[i].name == "best" else 0) for i in elastic}
+        least = {
+            i: max(_LEAST_CELLS, _widest_number(texts[i]) if columns[i].name == "best" else 0)
+            for i in elastic
+        }
         while too_much > 0:
             able = [i for i in elastic if fitted[i] > least[i]]
             if not able:
@@ -556,7 +635,8 @@ def _padded(texts: Sequence[str], width: int, column: Column) -> list[str]:
 
 
 def _with_number(text: str, limit: int) -> str:
-    """Return a name and a number in at most `limit` columns: of the name what there is room for, the number whole."""
+    """Return a name and a number in at most `limit` columns: of the name what there is room for,
+    the number whole."""
     name, _, value = text.rpartition(" ")
     room = limit - cell_count(value) - 1
     if cell_count(text) <= limit:

@@ -1,4 +1,5 @@
-"""Texts that a run left: its log, what it printed, what its other ranks printed; read in parts, as they may be long."""
+"""Texts that a run left: its log, what it printed, what its other ranks printed; read in parts, as
+they may be long."""
 
 from __future__ import annotations
 
@@ -53,14 +54,17 @@ def text_part(folder: RunFolder, name: str, start: int, end: int) -> bytes | Non
         # Not blocked by a pipe, and not led elsewhere by a link, whatever was put there since.
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
-        raise RecordError(f"{path.name} cannot be read: {error.strerror}.", where=str(path)) from error
+        raise RecordError(
+            f"{path.name} cannot be read: {error.strerror}.", where=str(path)
+        ) from error
     with open(descriptor, "rb") as file:
         file.seek(start)
         return file.read(max(0, end - start))
 
 
 def read_text(path: Path, limit: int = 1 << 20) -> str | None:
-    """Return a text of at most `limit` bytes; None for what is longer, cannot be read or is no regular file."""
+    """Return a text of at most `limit` bytes; None for what is longer, cannot be read or is no
+    regular file."""
     try:
         return read_bytes(path, limit).decode("utf-8", "replace")
     except OSError:

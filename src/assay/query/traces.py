@@ -112,7 +112,9 @@ def _compare(left: TracedStep, right: TracedStep, found: Alignment) -> None:
     if left.algorithm != right.algorithm:
         found.notes = [f"fingerprints of {left.algorithm} and of {right.algorithm} do not compare"]
         return
-    phases = {digest.site.phase for digest in left.digests} & {digest.site.phase for digest in right.digests}
+    phases = {digest.site.phase for digest in left.digests} & {
+        digest.site.phase for digest in right.digests
+    }
     is_same_level = left.level == right.level
     a, b = (_places(each.digests, phases, with_operations=is_same_level) for each in (left, right))
     if not phases:
@@ -130,7 +132,9 @@ def _compare(left: TracedStep, right: TracedStep, found: Alignment) -> None:
     found.kind = digest.site.kind
 
 
-def _places(digests: Sequence[Digest], phases: set[Phase], *, with_operations: bool) -> dict[Place, Digest]:
+def _places(
+    digests: Sequence[Digest], phases: set[Phase], *, with_operations: bool
+) -> dict[Place, Digest]:
     return {
         Place(each.site.phase, each.site.module, each.site.name, each.occurrence): each
         for each in digests
@@ -140,7 +144,9 @@ def _places(digests: Sequence[Digest], phases: set[Phase], *, with_operations: b
 
 def _first_bad(own: dict[Place, Digest], other: dict[Place, Digest]) -> Place | None:
     """Return the first place of `own` that is not there in `other`, or not equal."""
-    return next((place for place, digest in own.items() if not _is_equal(digest, other.get(place))), None)
+    return next(
+        (place for place, digest in own.items() if not _is_equal(digest, other.get(place))), None
+    )
 
 
 def _is_equal(left: Digest, right: Digest | None) -> bool:

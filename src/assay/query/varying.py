@@ -6,7 +6,8 @@ from assay.query.table import Found
 
 
 def differing_keys(found: Found) -> list[str]:
-    """The keys that not all of the runs have alike, in the order of the alphabet; tag and desc aside."""
+    """The keys that not all of the runs have alike, in the order of the alphabet; tag and desc
+    aside."""
     values: dict[str, list[object]] = {}
     total = 0
     for index in found.indexes:
@@ -19,5 +20,7 @@ def differing_keys(found: Found) -> list[str]:
                 others += [None] * (total - len(others))
     left_out = ("tag", "desc")
     return [
-        key for key, each in sorted(values.items()) if key not in left_out and any(value != each[0] for value in each)
+        key
+        for key, each in sorted(values.items())
+        if key not in left_out and any(value != each[0] for value in each)
     ]

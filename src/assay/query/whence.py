@@ -1,4 +1,5 @@
-"""Which run made a file: by its content, so that copies are found wherever they lie and whatever they are called."""
+"""Which run made a file: by its content, so that copies are found wherever they lie and whatever
+they are called."""
 
 from __future__ import annotations
 
@@ -33,9 +34,11 @@ class Origin:
 
 
 def find_origins(path: Path, projects: Sequence[Project]) -> list[Origin]:
-    """The runs that have a file of this content, the oldest first; of code the run that had it first.
+    """The runs that have a file of this content, the oldest first; of code the run that had it
+    first.
 
-    For a folder that is a checkpoint, its files are looked for. InputError when there is nothing to read.
+    For a folder that is a checkpoint, its files are looked for. InputError when there is nothing to
+    read.
     """
     digests = _digests(path)
     found = [origin for project in projects for origin in _origins(digests, project)]
@@ -46,11 +49,14 @@ def find_origins(path: Path, projects: Sequence[Project]) -> list[Origin]:
 
 
 def find_by_name(part: str, projects: Sequence[Project]) -> list[Origin]:
-    """Artifacts, checkpoints and files of watched folders whose name holds `part`, the oldest first."""
+    """Artifacts, checkpoints and files of watched folders whose name holds `part`, the oldest
+    first."""
     found = []
     for project in projects:
         for run in _views(project):
-            found += [Origin(run, "artifact", each.name) for each in run.artifacts if part in each.name]
+            found += [
+                Origin(run, "artifact", each.name) for each in run.artifacts if part in each.name
+            ]
             found += [Origin(run, "file", name) for name in files_left(run.folder) if part in name]
             found += [
                 Origin(run, "checkpoint", f"{each.name}/{file.name}", each.step)
@@ -66,7 +72,11 @@ def _digests(path: Path) -> dict[str, str]:
     """The digest of a file, or of each file of a checkpoint, with its name."""
     try:
         if path.is_dir():
-            files = [each for each in sorted(path.iterdir()) if each.is_file() and each.name != manifests.FILE_NAME]
+            files = [
+                each
+                for each in sorted(path.iterdir())
+                if each.is_file() and each.name != manifests.FILE_NAME
+            ]
             if not files:
                 raise InputError("There is no file in this folder.", where=str(path))
             return {_digest(each): each.name for each in files}
@@ -84,14 +94,20 @@ def _origins(digests: dict[str, str], project: Project) -> Iterator[Origin]:
     trees: dict[str, dict[str, str]] = {}
     for run in _views(project):
         yield from _in_checkpoints(run, digests)
-        yield from (Origin(run, "artifact", each.name) for each in run.artifacts if each.digest in digests)
-        watched = dict.fromkeys(each.path for each in file_changes(run.folder) if each.sha256 in digests)
+        yield from (
+            Origin(run, "artifact", each.name) for each in run.artifacts if each.digest in digests
+        )
+        watched = dict.fromkeys(
+            each.path for each in file_changes(run.folder) if each.sha256 in digests
+        )
         yield from (Origin(run, "file", path) for path in watched)
         for snapshot in dict.fromkeys(attempt.code.snapshot for attempt in run.file.attempts):
             if snapshot and snapshot not in trees:
                 trees[snapshot] = _tree(project, snapshot)
             yield from (
-                Origin(run, "code", name) for digest, name in trees.get(snapshot, {}).items() if digest in digests
+                Origin(run, "code", name)
+                for digest, name in trees.get(snapshot, {}).items()
+                if digest in digests
             )
 
 
@@ -112,7 +128,9 @@ def _in_checkpoints(run: RunView, digests: dict[str, str]) -> Iterator[Origin]:
 
 def _tree(project: Project, snapshot: str) -> dict[str, str]:
     try:
-        return {file.digest: name for name, file in read_tree(code_blobs(project), snapshot).items()}
+        return {
+            file.digest: name for name, file in read_tree(code_blobs(project), snapshot).items()
+        }
     except (KeyError, AssayError):
         return {}
 

@@ -1,1 +1,2 @@
-"""What happened, written: the recorder and everything that it puts into a run's folder. No torch."""
+"""What happened, written: the recorder and everything that it puts into a run's folder. No
+torch."""

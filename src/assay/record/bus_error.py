@@ -1,11 +1,13 @@
 """Guard of memory maps: a file that is cut off under a map costs the map, not the process.
 
-A write behind the end of a mapped file raises SIGBUS, which ends the process, and with it a training of days because
-somebody emptied a file. No look at the file beforehand helps: it can be cut off between the look and the write. The
-handler here puts anonymous memory in the place of the map, so that the write succeeds, and reports the map as lost.
+A write behind the end of a mapped file raises SIGBUS, which ends the process, and with it a
+training of days because somebody emptied a file. No look at the file beforehand helps: it can be
+cut off between the look and the write. The handler here puts anonymous memory in the place of the
+map, so that the write succeeds, and reports the map as lost.
 
-The signal arrives inside of `mmap.write`, which holds the interpreter's lock: Python runs in the handler as it does in
-any callback from C. A fault outside of the maps that are guarded is left to whom the signal belonged to before.
+The signal arrives inside of `mmap.write`, which holds the interpreter's lock: Python runs in the
+handler as it does in any callback from C. A fault outside of the maps that are guarded is left to
+whom the signal belonged to before.
 """
 
 from __future__ import annotations
@@ -44,17 +46,23 @@ class _Action(ctypes.Structure):
 
 
 def guard(map: mmap.mmap, on_lost: Callable[[], object]) -> None:
-    """Call the method `on_lost` when the file under a map is cut off, in the midst of a write that then succeeds."""
+    """Call the method `on_lost` when the file under a map is cut off, in the midst of a write that
+    then succeeds."""
     if not _IS_KNOWN:
         return
     if not _kept:
         _install()
     first = ctypes.addressof(ctypes.c_char.from_buffer(map))
-    _guarded[first] = weakref.ref(map, lambda _: _guarded.pop(first, None)), weakref.WeakMethod(on_lost)
+    _guarded[first] = (
+        weakref.ref(map, lambda _: _guarded.pop(first, None)),
+        weakref.WeakMethod(on_lost),
+    )
 
 
 def _install() -> None:
-    library = ctypes.PyDLL(None)  # its calls keep the interpreter's lock, which the thread that faults has
+    library = ctypes.PyDLL(
+        None
+    )  # its calls keep the interpreter's lock, which the thread that faults has
     replace = library.mmap
     replace.restype = ctypes.c_void_p
     replace.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long)
@@ -68,11 +76,18 @@ def _install() -> None:
             if map is None or map.closed or not first <= address < first + len(map):
                 continue
             flags = mmap.MAP_PRIVATE | _MAP_ANONYMOUS | _MAP_FIXED
-            if replace(page, first + len(map) - page, mmap.PROT_READ | mmap.PROT_WRITE, flags, -1, 0) == page:
+            if (
+                replace(
+                    page, first + len(map) - page, mmap.PROT_READ | mmap.PROT_WRITE, flags, -1, 0
+                )
+                == page
+            ):
                 if on_lost is not None:
                     on_lost()
                 return
-        library.sigaction(signal.SIGBUS, ctypes.byref(before), None)  # the same fault comes again, and goes there
+        library.sigaction(
+            signal.SIGBUS, ctypes.byref(before), None
+        )  # the same fault comes again, and goes there
 
     action.handler = ctypes.cast(called := _Handler(handle), ctypes.c_void_p)
     action.flags = _SA_SIGINFO

@@ -1,4 +1,5 @@
-"""What a program prints, kept in `output.txt`: its own lines, those of its children and of C code, to the last one."""
+"""What a program prints, kept in `output.txt`: its own lines, those of its children and of C code,
+to the last one."""
 
 from __future__ import annotations
 
@@ -24,14 +25,17 @@ _STDOUT, _STDERR = 1, 2
 
 
 class Capture:
-    """Output of this process goes through a helper process that writes it down and passes it on. Made by `capture`."""
+    """Output of this process goes through a helper process that writes it down and passes it on.
+    Made by `capture`."""
 
     def __init__(self, path: Path, secrets: Iterable[str]) -> None:
         self._pid = os.getpid()
         self._told: set[str] = set()
         self._lock = threading.Lock()
         self._saved: dict[int, int] = {}
-        self._sources: dict[int, int] = {}  # the ends that are read from, with the console that each belongs to
+        self._sources: dict[
+            int, int
+        ] = {}  # the ends that are read from, with the console that each belongs to
         _flush_python()
         writers: dict[int, int] = {}
         try:
@@ -57,7 +61,8 @@ class Capture:
         self._watch.start()
 
     def stop(self) -> None:
-        """Let output go where it went before; all of it is in the file when this returns. Twice is once.
+        """Let output go where it went before; all of it is in the file when this returns. Twice is
+        once.
 
         A child that still runs and prints goes on to be captured.
         """
@@ -80,13 +85,16 @@ class Capture:
             self._pump.stdin.write(f"{words}\n".encode("ascii"))
 
     def _open(self, descriptor: int) -> int:
-        """A way into the helper that looks like the console behind `descriptor`; returns its writing end."""
+        """A way into the helper that looks like the console behind `descriptor`; returns its
+        writing end."""
         if os.isatty(descriptor):
             source, writer = os.openpty()
             modes = termios.tcgetattr(writer)
             modes[1] &= ~termios.OPOST  # the real terminal does that
             termios.tcsetattr(writer, termios.TCSANOW, modes)
-            fcntl.ioctl(source, termios.TIOCSWINSZ, fcntl.ioctl(descriptor, termios.TIOCGWINSZ, bytes(8)))
+            fcntl.ioctl(
+                source, termios.TIOCSWINSZ, fcntl.ioctl(descriptor, termios.TIOCGWINSZ, bytes(8))
+            )
         else:
             source, writer = os.pipe()
         self._sources[source] = self._saved[descriptor]
@@ -96,12 +104,14 @@ class Capture:
         pairs = [f"{source},{console}" for source, console in self._sources.items()]
         return subprocess.Popen(
             [sys.executable, "-I", "-S", "-c", _PROGRAM, str(path), *pairs],
-            stdin=subprocess.PIPE,  # secrets come this way: arguments are there for everybody to read
+            # secrets come this way: arguments are there for everybody to read
+            stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             bufsize=0,
             pass_fds=[*self._sources, *self._sources.values()],
-            start_new_session=True,  # Ctrl-C is for the program, which may want to say something about it
+            # Ctrl-C is for the program, which may want to say something about it
+            start_new_session=True,
         )
 
     def _put_back(self) -> bool:
@@ -117,7 +127,8 @@ class Capture:
             return True
 
     def _mourn(self) -> None:
-        """The helper has ended. If before its time: what is on its way, and what children print, is shown from here."""
+        """The helper has ended. If before its time: what is on its way, and what children print, is
+        shown from here."""
         self._pump.wait()
         if self._pump.stdin is not None:
             self._pump.stdin.close()
@@ -125,7 +136,8 @@ class Capture:
             os.set_blocking(source, False)
         self._pass_on()  # older than what will go to the console by itself
         if self._put_back():
-            # Nobody may find the way closed who is in the middle of a line: it stays open until all have let go.
+            # Nobody may find the way closed who is in the middle of a line: it stays open until all
+            # have let go.
             while self._sources:
                 select.select(list(self._sources), [], [])
                 self._pass_on()
@@ -133,13 +145,16 @@ class Capture:
             os.close(descriptor)
 
     def _pass_on(self) -> None:
-        """Show the whole lines that are there to be read, and let go of a way that nobody can write to any more."""
+        """Show the whole lines that are there to be read, and let go of a way that nobody can write
+        to any more."""
         for source, console in list(self._sources.items()):
             rest = self._rests.pop(source, b"")
             try:
                 while data := os.read(source, 1 << 16):
                     *lines, rest = (rest + data).split(b"\n")
-                    for line in lines:  # one at a time: the program writes there, too, and may come in between
+                    for line in (
+                        lines
+                    ):  # one at a time: the program writes there, too, and may come in between
                         os.write(console, line + b"\n")
             except BlockingIOError:
                 self._rests[source] = rest
@@ -155,10 +170,11 @@ class Capture:
 def capture(path: Path, secrets: Iterable[str] = ()) -> Capture | None:
     """Begin to keep what this process prints in `path`. None where that cannot or must not be.
 
-    `secrets` are replaced in the file; secrets in variables and those that look like one are anyway.
+    `secrets` are replaced in the file; secrets in variables and those that look like one are
+    anyway.
 
-    That is: in notebooks and under pytest, where `sys.stdout` is something else; while another run of this process
-    does it already; on Windows.
+    That is: in notebooks and under pytest, where `sys.stdout` is something else; while another run
+    of this process does it already; on Windows.
     """
     global _active
     if sys.platform == "win32" or "pytest" in sys.modules or not _is_plain():
@@ -167,7 +183,8 @@ def capture(path: Path, secrets: Iterable[str] = ()) -> Capture | None:
         return None
     try:
         _active = Capture(path, secrets)
-    except OSError:  # no descriptors, no pseudo terminal, no Python to start: a run without its output is still one
+    # no descriptors, no pseudo terminal, no Python to start: a run without its output is still one
+    except OSError:
         return None
     return _active
 
@@ -191,7 +208,9 @@ def _flush_python() -> None:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError, AttributeError):
             stream.flush()
-    ctypes = sys.modules.get("ctypes")  # C code may have lines of its own that wait; torch has loaded this anyway
+    ctypes = sys.modules.get(
+        "ctypes"
+    )  # C code may have lines of its own that wait; torch has loaded this anyway
     if ctypes is not None:
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).fflush(None)

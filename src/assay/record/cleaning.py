@@ -30,7 +30,8 @@ def kind_of(name: str) -> Kind:
 
 
 def clean_file(path: Path, secrets: Secrets) -> None:
-    """Replace the known secrets in a file of lines, of any size; one that has none, or is not there, is left alone."""
+    """Replace the known secrets in a file of lines, of any size; one that has none, or is not
+    there, is left alone."""
     try:
         with path.open("rb") as file:
             if all(secrets.without_known(line) == line for line in file):

@@ -1,4 +1,5 @@
-"""The last thing done to `metrics.bin`: rows become columns, in longer frames of the same grammar."""
+"""The last thing done to `metrics.bin`: rows become columns, in longer frames of the same
+grammar."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ EXTENT_BYTES = 1 << 20
 def compact(path: Path) -> bool:
     """Rewrite a finished file by column and put it in the old one's place; True when that is done.
 
-    The new file is read back and compared before it takes the place. On any doubt the old one stays.
+    The new file is read back and compared before it takes the place. On any doubt the old one
+    stays.
     """
     temporary = path.with_name(f".{path.name}.{os.urandom(6).hex()}.tmp")
     try:
@@ -61,11 +63,14 @@ def _file(blocks: list[Block]) -> Iterator[bytes]:
 
     def extent() -> bytes:
         nonlocal offset, sequence
-        # Defined again in every extent, so that each can be read without the others; and once more at its end, so that
+        # Defined again in every extent, so that each can be read without the others; and once more
+        # at its end, so that
         # damage to a definition takes none of the rows with it.
         body = b"".join((*waiting, *defined.values()))
         end = offset + frames.EXTENT_HEAD_BYTES + len(body)
-        head = frames.pack_extent(metrics_file.FORM, sequence=sequence, attempt=0, base_ns=0, end=end)
+        head = frames.pack_extent(
+            metrics_file.FORM, sequence=sequence, attempt=0, base_ns=0, end=end
+        )
         offset, sequence = end, sequence + 1
         waiting.clear()
         defined.clear()
@@ -95,14 +100,21 @@ def _chunks(block: Block, times_ns: list[int]) -> Iterator[Chunk]:
         columns = [list(compress(column, keep)) for column in block.columns]
         for i in range(0, len(steps), most):
             part = slice(i, i + most)
-            yield Chunk(block.keys, branch, steps[part], times[part], tuple(column[part] for column in columns))
+            yield Chunk(
+                block.keys,
+                branch,
+                steps[part],
+                times[part],
+                tuple(column[part] for column in columns),
+            )
 
 
 def _apart(blocks: list[Block]) -> dict[int, list[int]]:
-    """The times of each set, moved by nanoseconds where rows of two sets with a common metric have the same tick.
+    """The times of each set, moved by nanoseconds where rows of two sets with a common metric have
+    the same tick.
 
-    Rows of different sets are put in order by time, and by their place in the file where times are equal; compacted,
-    the file has no such places.
+    Rows of different sets are put in order by time, and by their place in the file where times are
+    equal; compacted, the file has no such places.
     """
     times = {block.keys.id: list(block.times_ns) for block in blocks}
     names = [name for block in blocks for name in block.keys.names]
@@ -132,7 +144,8 @@ def _apart(blocks: list[Block]) -> dict[int, list[int]]:
 
 
 def _same(before: list[Block], after: list[Block]) -> bool:
-    """Whether every branch of every set has the same rows in the same order; times may differ within their tick."""
+    """Whether every branch of every set has the same rows in the same order; times may differ
+    within their tick."""
     new_by_set = {block.keys: block for block in after}
     if len(before) != len(after):
         return False

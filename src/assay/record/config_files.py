@@ -1,4 +1,5 @@
-"""What was asked for, as the run's folder keeps it: `config.toml` resolved, `config/` as it was given."""
+"""What was asked for, as the run's folder keeps it: `config.toml` resolved, `config/` as it was
+given."""
 
 from __future__ import annotations
 
@@ -19,9 +20,15 @@ _MAX_NAME_BYTES = 200
 
 
 def write_config(
-    folder: RunFolder, text: str, files: Mapping[str, str], *, attempt: int, secrets: Secrets | None = None
+    folder: RunFolder,
+    text: str,
+    files: Mapping[str, str],
+    *,
+    attempt: int,
+    secrets: Secrets | None = None,
 ) -> None:
-    """`config.toml` as attempt `attempt` has it, and its files as given. Those of the attempts before it stay.
+    """`config.toml` as attempt `attempt` has it, and its files as given. Those of the attempts
+    before it stay.
 
     `text` comes without secrets; those in the files are replaced here.
     """
@@ -43,15 +50,22 @@ def write_config(
 
 def _differs(folder: RunFolder, text: str) -> bool:
     before = folder.config_toml
-    return before.exists() and read_bytes(before, MAX_BYTES) != text.encode("utf-8", "surrogateescape")
+    return before.exists() and read_bytes(before, MAX_BYTES) != text.encode(
+        "utf-8", "surrogateescape"
+    )
 
 
 def _kept_names(given: Iterable[str]) -> dict[str, PurePosixPath]:
-    """Where each file goes: its own name; two of one name go below the folders that tell them apart."""
+    """Where each file goes: its own name; two of one name go below the folders that tell them
+    apart."""
     names = {name: _file_name(name) for name in given}
     counts = Counter(last.casefold() for last in names.values())
     kept = {name: PurePosixPath(last) for name, last in names.items()}
-    alike = {name: Path(os.path.abspath(name)) for name, last in names.items() if counts[last.casefold()] > 1}
+    alike = {
+        name: Path(os.path.abspath(name))
+        for name, last in names.items()
+        if counts[last.casefold()] > 1
+    }
     if alike:
         shared = len(Path(os.path.commonpath([path.parent for path in alike.values()])).parts)
         for name, path in alike.items():
@@ -62,7 +76,11 @@ def _kept_names(given: Iterable[str]) -> dict[str, PurePosixPath]:
 def _file_name(name: str) -> str:
     """A name that stays inside of the folder it is put into, whatever the path was."""
     last = name.replace("\\", "/").rstrip("/").rsplit("/", 1)[-1]
-    if last in ("", ".", "..") or not last.isprintable() or len(last.encode("utf-8", "replace")) > _MAX_NAME_BYTES:
+    if (
+        last in ("", ".", "..")
+        or not last.isprintable()
+        or len(last.encode("utf-8", "replace")) > _MAX_NAME_BYTES
+    ):
         import hashlib  # few names need it
 
         return hashlib.sha256(name.encode("utf-8", "replace")).hexdigest()[:16] + ".toml"

@@ -1,4 +1,5 @@
-"""What people say about a run afterwards. The only writer of `edits.jsonl`; anyone may call it, at any time."""
+"""What people say about a run afterwards. The only writer of `edits.jsonl`; anyone may call it, at
+any time."""
 
 from __future__ import annotations
 
@@ -24,21 +25,28 @@ def note(folder: RunFolder, text: str) -> Edit:
 
 def add_labels(folder: RunFolder, labels: list[str]) -> list[Edit]:
     """Put labels on a run; one that it has already stays once."""
-    return [append(folder, Edit(what="label", key=_label(label, folder), new=True)) for label in labels]
+    return [
+        append(folder, Edit(what="label", key=_label(label, folder), new=True)) for label in labels
+    ]
 
 
 def remove_labels(folder: RunFolder, labels: list[str]) -> list[Edit]:
     """Take labels off a run."""
-    return [append(folder, Edit(what="label", key=_label(label, folder), new=False, old=True)) for label in labels]
+    return [
+        append(folder, Edit(what="label", key=_label(label, folder), new=False, old=True))
+        for label in labels
+    ]
 
 
 def retag(folder: RunFolder, tag: str, *, old: str = "") -> Edit:
-    """Give a run another title. Its folder keeps its name, `run.json` the title that it began with."""
+    """Give a run another title. Its folder keeps its name, `run.json` the title that it began
+    with."""
     return append(folder, Edit(what="tag", new=tag, old=old))
 
 
 def describe(folder: RunFolder, text: str, *, title: str = "") -> None:
-    """Write the description of a run into its README, between the title and the block that is ours."""
+    """Write the description of a run into its README, between the title and the block that is
+    ours."""
     if not folder.path.is_dir():
         raise InputError("There is no such run.", where=str(folder.path))
     try:
@@ -56,7 +64,8 @@ def correct(folder: RunFolder, name: str, value: Any, *, old: Any = None) -> Edi
 
 
 def append(folder: RunFolder, edit: Edit) -> Edit:
-    """Append one edit, with the time and the user's name where it has none, and return it as it was written.
+    """Append one edit, with the time and the user's name where it has none, and return it as it was
+    written.
 
     Secrets in it are replaced: what people say about a run is kept with it.
     """
@@ -80,7 +89,8 @@ def append(folder: RunFolder, edit: Edit) -> Edit:
 
 
 def append_line(path: Path, line: str) -> None:
-    """Add one line in one write, so that lines of several processes never mix; mend a last line that was cut off.
+    """Add one line in one write, so that lines of several processes never mix; mend a last line
+    that was cut off.
 
     A link in the place of the file, or of its folder, is not followed: OSError says so.
     """

@@ -1,4 +1,5 @@
-"""The environment as it was: versions, machine, and the few variables that change results. Never a secret."""
+"""The environment as it was: versions, machine, and the few variables that change results. Never a
+secret."""
 
 from __future__ import annotations
 
@@ -61,18 +62,26 @@ def environment() -> dict[str, Any]:
 
 
 def gpus(place: Path) -> dict[str, Any]:
-    """Names of the GPUs of NVIDIA and the version of their driver, as the kernel tells them: no GPU is woken."""
+    """Names of the GPUs of NVIDIA and the version of their driver, as the kernel tells them: no GPU
+    is woken."""
     try:
         driver = re.search(r"\s(\d+\.[\d.]+)\s", (place / "version").read_text(encoding="utf-8"))
-        told = [path.read_text(encoding="utf-8") for path in sorted(place.glob("gpus/*/information"))]
+        told = [
+            path.read_text(encoding="utf-8") for path in sorted(place.glob("gpus/*/information"))
+        ]
     except OSError:
         return {}
-    names = [found[1].strip() for text in told if (found := re.search(r"^Model:(.*)$", text, re.MULTILINE))]
+    names = [
+        found[1].strip()
+        for text in told
+        if (found := re.search(r"^Model:(.*)$", text, re.MULTILINE))
+    ]
     return {"gpus": names, **({"driver": driver[1]} if driver else {})}
 
 
 def packages(path: list[str]) -> dict[str, str]:
-    """Versions of the installed distributions by name, from the names of their folders: opening each takes too long."""
+    """Versions of the installed distributions by name, from the names of their folders: opening
+    each takes too long."""
     found: dict[str, str] = {}
     for folder in reversed(path):  # what comes first on the path is what is imported
         found.update(_packages_in(folder))
@@ -110,7 +119,8 @@ def _torch(torch: Any) -> Mapping[str, Any]:
         "cudnn_deterministic": torch.backends.cudnn.deterministic,
         "cudnn_benchmark": torch.backends.cudnn.benchmark,
     }
-    # Asking for names starts CUDA, which a process that is to fork must not do: only when it runs already.
+    # Asking for names starts CUDA, which a process that is to fork must not do: only when it runs
+    # already.
     if torch.cuda.is_initialized():
         found["cudnn"] = torch.backends.cudnn.version()
         found["devices"] = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]

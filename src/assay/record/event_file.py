@@ -1,7 +1,8 @@
 """TensorBoard event files, written without TensorBoard: scalars, text, images, histograms.
 
-The format is TFRecord (length, masked CRC-32C of it, data, masked CRC-32C of that) around the protocol buffers Event
-and Summary; of those only what TensorBoard shows is written here, field by field.
+The format is TFRecord (length, masked CRC-32C of it, data, masked CRC-32C of that) around the
+protocol buffers Event and Summary; of those only what TensorBoard shows is written here, field by
+field.
 """
 
 from __future__ import annotations
@@ -22,19 +23,24 @@ _DT_STRING = 7
 
 
 class EventFile:
-    """Appends events to a new file in `folder`. Any thread may add; what was added is on its way after `flush`."""
+    """Appends events to a new file in `folder`. Any thread may add; what was added is on its way
+    after `flush`."""
 
     def __init__(self, folder: Path) -> None:
         make_directory(folder)
         now = time.time()
-        name = f"events.out.tfevents.{int(now):010d}.{socket.gethostname()}.{os.getpid()}.{id(self):x}"
+        name = (
+            f"events.out.tfevents.{int(now):010d}.{socket.gethostname()}.{os.getpid()}.{id(self):x}"
+        )
         self.path = folder / name
         self._file = os.fdopen(create_file(self.path), "wb")
         self._lock = threading.Lock()
         self._put(_double(1, now) + _text(3, "brain.Event:2"))
         self.flush()
 
-    def scalars(self, values: Sequence[tuple[str, float]], step: int, at_s: float | None = None) -> None:
+    def scalars(
+        self, values: Sequence[tuple[str, float]], step: int, at_s: float | None = None
+    ) -> None:
         self._add(b"".join(_value(tag, _float(2, value)) for tag, value in values), step, at_s)
 
     def text(self, tag: str, text: str, step: int, at_s: float | None = None) -> None:
@@ -43,14 +49,24 @@ class EventFile:
         about = _field(9, _field(1, _text(1, "text")))
         self._add(_value(tag, about + _field(8, tensor)), step, at_s)
 
-    def image(self, tag: str, png: bytes, width: int, height: int, step: int, at_s: float | None = None) -> None:
+    def image(
+        self, tag: str, png: bytes, width: int, height: int, step: int, at_s: float | None = None
+    ) -> None:
         image = _number(1, height) + _number(2, width) + _number(3, 3) + _field(4, png)
         self._add(_value(tag, _field(4, image)), step, at_s)
 
     def histogram(
-        self, tag: str, edges: Sequence[float], counts: Sequence[float], step: int, *, total: float, squares: float
+        self,
+        tag: str,
+        edges: Sequence[float],
+        counts: Sequence[float],
+        step: int,
+        *,
+        total: float,
+        squares: float,
     ) -> None:
-        """`edges` has one more entry than `counts`; `total` and `squares`: sums of the values and of their squares."""
+        """`edges` has one more entry than `counts`; `total` and `squares`: sums of the values and
+        of their squares."""
         limits = list(edges)
         histogram = (
             _double(1, edges[0])
@@ -73,7 +89,9 @@ class EventFile:
             self._file.close()
 
     def _add(self, values: bytes, step: int, at_s: float | None) -> None:
-        event = _double(1, time.time() if at_s is None else at_s) + _number(2, step) + _field(5, values)
+        event = (
+            _double(1, time.time() if at_s is None else at_s) + _number(2, step) + _field(5, values)
+        )
         self._put(event)
 
     def _put(self, event: bytes) -> None:

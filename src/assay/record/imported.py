@@ -1,4 +1,5 @@
-"""Runs of other trackers, as records: what they had is written as if it had been recorded here, at its own time."""
+"""Runs of other trackers, as records: what they had is written as if it had been recorded here, at
+its own time."""
 
 from __future__ import annotations
 
@@ -44,10 +45,11 @@ _MAX_CREATED_NS = 4_102_444_800_000_000_000  # the year 2100: what is later is n
 def write_run(
     project: Project, found: Found, run: ForeignRun, *, before: RunFolder | None = None
 ) -> tuple[RunFolder, list[str]]:
-    """A new run folder, whole or not at all; with it what could not be kept as it was, one sentence each.
+    """A new run folder, whole or not at all; with it what could not be kept as it was, one sentence
+    each.
 
-    It takes the place of `before`, the same run as it was imported earlier; what was said of that one since stays.
-    RecordError when the run is there already and is not `before`.
+    It takes the place of `before`, the same run as it was imported earlier; what was said of that
+    one since stays. RecordError when the run is there already and is not `before`.
     """
     created_ns = run.created_ns if 0 < run.created_ns < _MAX_CREATED_NS else time.time_ns()
     name = folder_name(datetime.fromtimestamp(created_ns / 1e9), found.run_id, run.tag)
@@ -56,8 +58,13 @@ def write_run(
     try:
         if place.exists() and (before is None or before.path != place):
             raise RecordError(f"The run {found.run_id} is here already.", where=str(place))
-        if before is not None and run_file.IMPORTED + "from" not in run_file.read(before.path).values:
-            raise RecordError("The run that has this id here was not imported.", where=str(before.path))
+        if (
+            before is not None
+            and run_file.IMPORTED + "from" not in run_file.read(before.path).values
+        ):
+            raise RecordError(
+                "The run that has this id here was not imported.", where=str(before.path)
+            )
         make_directory(project.runs_dir, project.folder_mode)
         temporary.mkdir(mode=project.folder_mode)
         warnings = _write(RunFolder(temporary), project, found, run, created_ns, before)
@@ -138,7 +145,9 @@ def _write(
     facts: list[RunFact] = [Started(attempt=1), *(Warned(message=each) for each in warnings)]
     facts.append(Ended(status=run.status, step=last, reason=attempt.reason))
     for fact in facts:
-        edits.append_line(folder.events, event_line(fact, ended_ns if isinstance(fact, Ended) else created_ns))
+        edits.append_line(
+            folder.events, event_line(fact, ended_ns if isinstance(fact, Ended) else created_ns)
+        )
     run_file.write(folder.path, record)
     if before is not None:
         _keep_what_was_said(before, folder, record)
@@ -239,18 +248,31 @@ def _copy(folder: RunFolder, run: ForeignRun, warnings: list[str], cleaner: Secr
             warnings.append(f"{file.source!s:.500} could not be copied: {error.strerror or error}")
             continue
         kept[file.name, digest, file.step] = Artifact(
-            name=file.name, digest=digest, size_bytes=size, at_ns=file.at_ns, kind=file.kind, step=file.step
+            name=file.name,
+            digest=digest,
+            size_bytes=size,
+            at_ns=file.at_ns,
+            kind=file.kind,
+            step=file.step,
         )
     if kept:
         write_index(folder, list(kept.values()))
     if run.output:
         with _opened(run.output) as given, os.fdopen(create_file(folder.output), "wb") as out:
             for line in given:
-                out.write(cleaner.clean(line.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape"))
+                out.write(
+                    cleaner.clean(line.decode("utf-8", "surrogateescape")).encode(
+                        "utf-8", "surrogateescape"
+                    )
+                )
 
 
 def _opened(output: Path | bytes) -> BinaryIO:
-    return io.BytesIO(output) if isinstance(output, bytes) else open(open_regular(output, follow=True), "rb")
+    return (
+        io.BytesIO(output)
+        if isinstance(output, bytes)
+        else open(open_regular(output, follow=True), "rb")
+    )
 
 
 def _put(blobs: FileBlobs, file: ForeignFile) -> tuple[str, int]:

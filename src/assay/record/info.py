@@ -25,7 +25,11 @@ def info_lines(run: RunFile, config_toml: str) -> Iterator[str]:
     driver = f"  driver {found['driver']}" if "driver" in found else ""
     yield f"device {', '.join(newest.devices) or '-'}{''.join(f'  {name}' for name in gpus)}{driver}"
     torch = found.get("torch", {})
-    versions = {"python": found.get("python"), "torch": torch.get("version"), "cuda": torch.get("cuda")}
+    versions = {
+        "python": found.get("python"),
+        "torch": torch.get("version"),
+        "cuda": torch.get("cuda"),
+    }
     versions |= {"cudnn": torch.get("cudnn")}
     yield "  ".join(f"{name} {version}" for name, version in versions.items() if version)
     for line in config_toml.splitlines():

@@ -1,4 +1,5 @@
-"""Key code: the source of a function, class or module, kept by content with the run that used it."""
+"""Key code: the source of a function, class or module, kept by content with the run that used
+it."""
 
 from __future__ import annotations
 
@@ -17,7 +18,9 @@ def source_of(thing: Any, secrets: Secrets) -> tuple[str, bytes]:
     if isinstance(target, ModuleType):
         name = target.__name__
     else:
-        name = f"{getattr(target, '__module__', '')}.{getattr(target, '__qualname__', '')}".strip(".")
+        name = f"{getattr(target, '__module__', '')}.{getattr(target, '__qualname__', '')}".strip(
+            "."
+        )
     try:
         text = inspect.getsource(target)
     except (OSError, TypeError) as error:

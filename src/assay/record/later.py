@@ -1,4 +1,5 @@
-"""Numbers that still lie on a device, fetched many at a time: asking for each would make the device wait each time."""
+"""Numbers that still lie on a device, fetched many at a time: asking for each would make the device
+wait each time."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ OLDEST_S = 1.0
 
 
 class Later:
-    """Holds rows until there are `MOST` of them or the first is `OLDEST_S` old; then `log` gets them in their order."""
+    """Holds rows until there are `MOST` of them or the first is `OLDEST_S` old; then `log` gets
+    them in their order."""
 
     def __init__(self, log: Callable[[Mapping[str, float], int], None]) -> None:
         self._log = log
@@ -24,11 +26,19 @@ class Later:
         self._since = 0.0
 
     def add(self, values: Mapping[str, Any], step: int) -> None:
-        """Hold a row; raise RecordError at once for what is no number, not when it is fetched in the background."""
+        """Hold a row; raise RecordError at once for what is no number, not when it is fetched in
+        the background."""
         whole = whole_step(step)
-        # Copies: what a tensor holds must not change until it is fetched, and its graph must go at once.
-        tensors = {name: value.detach().clone() for name, value in dict(values).items() if _is_one_number(value)}
-        others = numbers_of({name: 0.0 if name in tensors else value for name, value in dict(values).items()})
+        # Copies: what a tensor holds must not change until it is fetched, and its graph must go at
+        # once.
+        tensors = {
+            name: value.detach().clone()
+            for name, value in dict(values).items()
+            if _is_one_number(value)
+        }
+        others = numbers_of(
+            {name: 0.0 if name in tensors else value for name, value in dict(values).items()}
+        )
         with self._lock:
             if not self._rows:
                 self._since = time.monotonic()
@@ -70,4 +80,9 @@ def _is_tensor(value: Any) -> bool:
 
 
 def _is_one_number(value: Any) -> bool:
-    return _is_tensor(value) and value.numel() == 1 and not value.is_complex() and value.device.type != "meta"
+    return (
+        _is_tensor(value)
+        and value.numel() == 1
+        and not value.is_complex()
+        and value.device.type != "meta"
+    )

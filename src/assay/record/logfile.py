@@ -29,7 +29,11 @@ class RunLog(logging.FileHandler):
     """Writes the log of one run. Attached to our own logger only, never to the root."""
 
     def __init__(
-        self, path: Path, run_id: str, formatter: logging.Formatter, clean: Callable[[str], str] = str
+        self,
+        path: Path,
+        run_id: str,
+        formatter: logging.Formatter,
+        clean: Callable[[str], str] = str,
     ) -> None:
         super().__init__(path, encoding="utf-8", errors="backslashreplace", delay=True)
         self.run_id = run_id
@@ -41,8 +45,12 @@ class RunLog(logging.FileHandler):
     def _open(self) -> TextIOWrapper:
         """As open as the run's folder; a link in its place is not followed."""
         with open_directory(Path(self.baseFilename).parent, follow=True) as folder:
-            descriptor = folder.open(Path(self.baseFilename).name, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        return TextIOWrapper(os.fdopen(descriptor, "ab"), encoding=self.encoding, errors=self.errors)
+            descriptor = folder.open(
+                Path(self.baseFilename).name, os.O_WRONLY | os.O_CREAT | os.O_APPEND
+            )
+        return TextIOWrapper(
+            os.fdopen(descriptor, "ab"), encoding=self.encoding, errors=self.errors
+        )
 
     def filter(self, record: logging.LogRecord) -> bool:
         if os.getpid() != self._pid:
@@ -57,9 +65,16 @@ class RunLog(logging.FileHandler):
             super().emit(record)
         except OSError:  # the file cannot be opened: its folder is gone
             self.handleError(record)
-        # With a handler of ours in place the standard library shows warnings to nobody: do what it would have done.
-        if record.levelno >= logging.WARNING and self._speaks_for(record) and logging.lastResort is not None:
-            shown = logging.makeLogRecord(vars(record) | {"args": None, "msg": _shown(record.getMessage())})
+        # With a handler of ours in place the standard library shows warnings to nobody: do what it
+        # would have done.
+        if (
+            record.levelno >= logging.WARNING
+            and self._speaks_for(record)
+            and logging.lastResort is not None
+        ):
+            shown = logging.makeLogRecord(
+                vars(record) | {"args": None, "msg": _shown(record.getMessage())}
+            )
             logging.lastResort.handle(shown)
 
     def handleError(self, record: logging.LogRecord) -> None:
@@ -71,7 +86,9 @@ class RunLog(logging.FileHandler):
         """Whether nobody else shows this record: no handler but ours, and among ours this one."""
         if getattr(record, SHOWN_KEY, False):
             return False
-        handlers = [each for each in logging.getLogger(LOGGER).handlers if not isinstance(each, Debugging)]
+        handlers = [
+            each for each in logging.getLogger(LOGGER).handlers if not isinstance(each, Debugging)
+        ]
         ours = _open_logs()
         if len(handlers) > len(ours) or logging.getLogger().handlers:
             return False
@@ -88,7 +105,8 @@ def reopen(log: RunLog) -> None:
 
 
 class RunLogs(logging.Handler):
-    """Passes records on to the logs of the runs that are open: for a logger that does not hang below ours."""
+    """Passes records on to the logs of the runs that are open: for a logger that does not hang
+    below ours."""
 
     def emit(self, record: logging.LogRecord) -> None:
         least = logging.getLogger(LOGGER).getEffectiveLevel()
@@ -121,16 +139,23 @@ def debugging(stream: TextIO | None = None) -> Iterator[None]:
 
 
 def formatter(tag: str, fmt: str = "", datefmt: str = "") -> logging.Formatter:
-    """Lines as `log.txt` has them, or as `fmt` and `datefmt` say. InputError when a format cannot be used."""
+    """Lines as `log.txt` has them, or as `fmt` and `datefmt` say. InputError when a format cannot
+    be used."""
     try:
-        return logging.Formatter(fmt or FORMAT, datefmt or None, defaults={"tag": " ".join(tag.split())})
+        return logging.Formatter(
+            fmt or FORMAT, datefmt or None, defaults={"tag": " ".join(tag.split())}
+        )
     except ValueError as error:
         fix = 'fmt="%(asctime)s %(levelname)s %(message)s"'
         raise InputError(f"The log format {fmt!r} cannot be used: {error}.", fix=fix) from error
 
 
 def open_log(
-    path: Path, run_id: str, form: logging.Formatter | None = None, *, clean: Callable[[str], str] = str
+    path: Path,
+    run_id: str,
+    form: logging.Formatter | None = None,
+    *,
+    clean: Callable[[str], str] = str,
 ) -> RunLog:
     """Let the logger "assay" write to `path` too, from INFO on; `clean` is applied to each line."""
     handler = RunLog(path, run_id, form or formatter(run_id), clean)
@@ -167,4 +192,6 @@ def _shown(text: str) -> str:
 
 
 def _open_logs() -> list[RunLog]:
-    return [handler for handler in logging.getLogger(LOGGER).handlers if isinstance(handler, RunLog)]
+    return [
+        handler for handler in logging.getLogger(LOGGER).handlers if isinstance(handler, RunLog)
+    ]

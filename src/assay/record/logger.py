@@ -1,7 +1,8 @@
-"""`Logger`: dated lines on the console and in files, one line rewritten in place, and whoever else wants to listen.
+"""`Logger`: dated lines on the console and in files, one line rewritten in place, and whoever else
+wants to listen.
 
-It stands on the standard library's `logging` and leaves the root logger alone. While runs are open, lines go to their
-`log.txt` as well.
+It stands on the standard library's `logging` and leaves the root logger alone. While runs are open,
+lines go to their `log.txt` as well.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ Listener = Callable[[str, str], object]
 class Logger:
     """Says lines to the console (stderr), to files, and to listeners. Any thread may use it.
 
-    `fmt` and `datefmt` are those of `logging.Formatter`; `level` is the least that the console and files take.
+    `fmt` and `datefmt` are those of `logging.Formatter`; `level` is the least that the console and
+    files take.
     """
 
     def __init__(
@@ -54,7 +56,8 @@ class Logger:
         self.name = name
         self.level = _level(level)
         self._formatter = formatter(name, fmt, datefmt)
-        # Not from the registry of `logging`: two loggers of one name have nothing to do with each other.
+        # Not from the registry of `logging`: two loggers of one name have nothing to do with each
+        # other.
         self._logger = logging.Logger(name, level=1)
         self._logger.addHandler(RunLogs())
         self._console = _Console(stream) if console else None
@@ -66,7 +69,8 @@ class Logger:
         self._say(logging.DEBUG, values, prefix)
 
     def info(self, *values: object, prefix: object = "") -> None:
-        """One line: the prefix and the values as `str` shows them, separated by blanks. Never cut."""
+        """One line: the prefix and the values as `str` shows them, separated by blanks. Never
+        cut."""
         self._say(logging.INFO, values, prefix)
 
     def warning(self, *values: object, prefix: object = "") -> None:
@@ -100,7 +104,9 @@ class Logger:
         held = [each for each in self._logger.handlers if isinstance(each, logging.FileHandler)]
         if str(file) not in [each.baseFilename for each in held]:
             file.parent.mkdir(parents=True, exist_ok=True)
-            handler = logging.FileHandler(file, encoding="utf-8", errors="backslashreplace", delay=True)
+            handler = logging.FileHandler(
+                file, encoding="utf-8", errors="backslashreplace", delay=True
+            )
             self._add(handler, max(_level(level), self.level))
         return file
 
@@ -122,10 +128,14 @@ class Logger:
             self._logger.removeHandler(handler)
             handler.close()
 
-    def _say(self, level: int, values: tuple[object, ...], prefix: object, *, exc_info: Any = False) -> None:
+    def _say(
+        self, level: int, values: tuple[object, ...], prefix: object, *, exc_info: Any = False
+    ) -> None:
         # Whose line it is stands three calls up: this one, `info` and its like, the program.
         extra = {SHOWN_KEY: self._console is not None}
-        self._logger.log(level, "%s", _text(values, prefix), exc_info=exc_info, stacklevel=3, extra=extra)
+        self._logger.log(
+            level, "%s", _text(values, prefix), exc_info=exc_info, stacklevel=3, extra=extra
+        )
 
     def _add(self, handler: logging.Handler, level: int | None = None) -> None:
         handler.setFormatter(self._formatter)
@@ -146,7 +156,10 @@ class _Console(logging.StreamHandler[TextIO]):
     def __init__(self, stream: TextIO | None) -> None:
         super().__init__(stream or sys.stderr)
         self._is_open = False
-        self.is_terminal = self.stream.isatty() and os.environ.get("TERM") not in ("dumb", "unknown")
+        self.is_terminal = self.stream.isatty() and os.environ.get("TERM") not in (
+            "dumb",
+            "unknown",
+        )
 
     def emit(self, record: logging.LogRecord) -> None:
         if getattr(record, _DRAWN, False):
@@ -158,7 +171,8 @@ class _Console(logging.StreamHandler[TextIO]):
 
     def inline(self, text: str) -> None:
         with self.lock or contextlib.nullcontext(), contextlib.suppress(OSError, ValueError):
-            # One column stays free: a terminal goes to the next line as soon as the last one is full.
+            # One column stays free: a terminal goes to the next line as soon as the last one is
+            # full.
             self.stream.write("\r" + cut(text, self._width() - 1) + "\x1b[K")
             self.stream.flush()
             self._is_open = True
@@ -186,7 +200,9 @@ class _Listening(logging.Handler):
         try:
             level = "fatal" if record.levelno == logging.CRITICAL else record.levelname.lower()
             self._listener(level, record.getMessage())
-        except Exception:  # a listener's mistake is shown as those of handlers are, and stops no line
+        except (
+            Exception
+        ):  # a listener's mistake is shown as those of handlers are, and stops no line
             self.handleError(record)
 
 
@@ -207,7 +223,8 @@ class _Throttle:
 
 
 def cut(text: str, columns: int) -> str:
-    """As much of `text` as fits into so many columns of a terminal; where something is left out it ends with "…".
+    """As much of `text` as fits into so many columns of a terminal; where something is left out it
+    ends with "…".
 
     >>> cut("loss 0.5", 20), cut("loss 0.5", 6), cut("損失 0.5", 6)
     ('loss 0.5', 'loss …', '損失 …')

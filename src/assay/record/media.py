@@ -1,4 +1,5 @@
-"""Pictures, sounds, distributions and tables as files. Arrays may be of numpy, of torch on any device, or lists."""
+"""Pictures, sounds, distributions and tables as files. Arrays may be of numpy, of torch on any
+device, or lists."""
 
 from __future__ import annotations
 
@@ -35,12 +36,18 @@ class Histogram:
     non_finite: int = 0
 
     def to_json(self) -> bytes:
-        fields = {"edges": self.edges, "counts": self.counts, "sum": self.total, "sum_of_squares": self.squares}
+        fields = {
+            "edges": self.edges,
+            "counts": self.counts,
+            "sum": self.total,
+            "sum_of_squares": self.squares,
+        }
         return json.dumps({**fields, "non_finite": self.non_finite}).encode()
 
 
 def array_of(value: Any) -> NDArray[Any]:
-    """Return numbers as a numpy array on the host. Tensors are let go of their graph; bfloat16 comes as float32."""
+    """Return numbers as a numpy array on the host. Tensors are let go of their graph; bfloat16
+    comes as float32."""
     import numpy as np
 
     try:
@@ -50,7 +57,9 @@ def array_of(value: Any) -> NDArray[Any]:
                 value = value.float()
             value = (value if "strided" in str(value.layout) else value.to_dense()).cpu().numpy()
         array = np.asarray(value)
-    except Exception as error:  # a ragged list, a tensor without numbers (meta), a stranger's __array__
+    except (
+        Exception
+    ) as error:  # a ragged list, a tensor without numbers (meta), a stranger's __array__
         raise InputError(f"A {type(value).__name__} is no array of numbers.") from error
     if array.dtype.kind not in "biuf":
         raise InputError(f"A {type(value).__name__} of {array.dtype} is no array of numbers.")
@@ -63,7 +72,9 @@ def histogram_of(values: Any, *, bins: int = BINS) -> Histogram:
 
     if isinstance(values, Iterable) and not hasattr(values, "shape"):
         parts = [array_of(part).ravel() for part in values]
-        flat = np.concatenate([part.astype(np.float64, copy=False) for part in parts] or [np.zeros(0)])
+        flat = np.concatenate(
+            [part.astype(np.float64, copy=False) for part in parts] or [np.zeros(0)]
+        )
     else:
         flat = array_of(values).astype(np.float64, copy=False).ravel()
     finite = flat[np.isfinite(flat)]
@@ -71,16 +82,24 @@ def histogram_of(values: Any, *, bins: int = BINS) -> Histogram:
         return Histogram([0.0, 0.0], [0], 0.0, 0.0, int(flat.size))
     counts, edges = np.histogram(finite, bins=bins)
     return Histogram(
-        edges.tolist(), counts.tolist(), float(finite.sum()), float((finite**2).sum()), int(flat.size - finite.size)
+        edges.tolist(),
+        counts.tolist(),
+        float(finite.sum()),
+        float((finite**2).sum()),
+        int(flat.size - finite.size),
     )
 
 
 def picture(image: Any, *, stretch: bool = False) -> NDArray[np.uint8]:
-    """Return one image as height x width x 3 of bytes: of an array, of PIL, or a batch of them as a grid."""
+    """Return one image as height x width x 3 of bytes: of an array, of PIL, or a batch of them as a
+    grid."""
     if hasattr(image, "savefig"):
         raise InputError("This is a figure.", fix="run.figure(name, figure)")
     if isinstance(image, str | bytes):
-        raise InputError("An image is an array or an image of PIL.", fix="run.artifact(path) keeps a file as it is")
+        raise InputError(
+            "An image is an array or an image of PIL.",
+            fix="run.artifact(path) keeps a file as it is",
+        )
     if getattr(image, "ndim", 0) == 4:
         return grid([stretched(each) if stretch else each for each in image])
     return pixels(stretched(image) if stretch else image)
@@ -89,8 +108,9 @@ def picture(image: Any, *, stretch: bool = False) -> NDArray[np.uint8]:
 def pixels(image: Any) -> NDArray[np.uint8]:
     """Return an image as height x width x 3 of bytes.
 
-    Takes H x W, H x W x 1/3/4 or 1/3/4 x H x W; where it could be either, channels come first in tensors of torch and
-    last elsewhere. Floats are from 0 to 1, integers from 0 to 255. An image of PIL is taken by its colours.
+    Takes H x W, H x W x 1/3/4 or 1/3/4 x H x W; where it could be either, channels come first in
+    tensors of torch and last elsewhere. Floats are from 0 to 1, integers from 0 to 255. An image of
+    PIL is taken by its colours.
     """
     import numpy as np
 
@@ -100,7 +120,11 @@ def pixels(image: Any) -> NDArray[np.uint8]:
     shape = array.shape
     if array.ndim == 2:
         array = array[:, :, None]
-    elif array.ndim == 3 and array.shape[0] in (1, 3, 4) and (is_tensor or array.shape[2] not in (1, 3, 4)):
+    elif (
+        array.ndim == 3
+        and array.shape[0] in (1, 3, 4)
+        and (is_tensor or array.shape[2] not in (1, 3, 4))
+    ):
         array = array.transpose(1, 2, 0)
     if array.ndim != 3 or array.shape[2] not in (1, 3, 4) or not array.size:
         raise InputError(
@@ -145,13 +169,18 @@ def grid(images: Any, *, per_row: int = 8, gap: int = 2) -> NDArray[np.uint8]:
     ready = [pixels(image) for image in images]
     sizes = {f"{image.shape[0]} x {image.shape[1]}" for image in ready}
     if len(sizes) != 1:
-        raise InputError(f"A grid needs images of one size, and has {' and '.join(sorted(sizes)) or 'none'}.")
+        raise InputError(
+            f"A grid needs images of one size, and has {' and '.join(sorted(sizes)) or 'none'}."
+        )
     height, width = ready[0].shape[:2]
     columns = min(per_row, len(ready))
     rows = math.ceil(len(ready) / columns)
     whole = np.zeros((rows * (height + gap) + gap, columns * (width + gap) + gap, 3), np.uint8)
     for i, image in enumerate(ready):
-        top, left = (each * (side + gap) + gap for each, side in zip(divmod(i, columns), (height, width), strict=True))
+        top, left = (
+            each * (side + gap) + gap
+            for each, side in zip(divmod(i, columns), (height, width), strict=True)
+        )
         whole[top : top + height, left : left + width] = image
     return whole
 
@@ -162,7 +191,9 @@ def png(image: NDArray[np.uint8]) -> bytes:
     lines = b"".join(b"\0" + image[i].tobytes() for i in range(height))
 
     def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        return (
+            struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        )
 
     head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     body = chunk(b"IDAT", zlib.compress(lines, 6))
@@ -170,7 +201,8 @@ def png(image: NDArray[np.uint8]) -> bytes:
 
 
 def figure_png(figure: Any) -> bytes:
-    """Return what a figure of matplotlib (or anything with `savefig`) looks like, as a PNG file. Axes have a figure."""
+    """Return what a figure of matplotlib (or anything with `savefig`) looks like, as a PNG file.
+    Axes have a figure."""
     if not hasattr(figure, "savefig"):
         figure = getattr(figure, "figure", figure)
     if not hasattr(figure, "savefig"):
@@ -182,7 +214,8 @@ def figure_png(figure: Any) -> bytes:
 
 
 def wav(samples: Any, rate: int) -> bytes:
-    """Return samples (time, or time x channels), floats from -1 to 1 or integers, as a WAV file of 16 bits."""
+    """Return samples (time, or time x channels), floats from -1 to 1 or integers, as a WAV file of
+    16 bits."""
     import numpy as np
 
     array = array_of(samples)
@@ -195,9 +228,13 @@ def wav(samples: Any, rate: int) -> bytes:
     except Exception:  # `__float__` of a stranger may raise anything
         hertz = 0.0
     if not 0 < hertz < 2**31 or hertz != int(hertz):
-        raise InputError(f"The rate of a sound is a whole number of samples a second, not {shown(rate)}.")
+        raise InputError(
+            f"The rate of a sound is a whole number of samples a second, not {shown(rate)}."
+        )
     if array.ndim not in (1, 2) or not array.size:
-        raise InputError(f"An array of shape {array.shape} is no sound.", fix="Give time, or time x channels.")
+        raise InputError(
+            f"An array of shape {array.shape} is no sound.", fix="Give time, or time x channels."
+        )
     if array.ndim == 2 and array.shape[0] < array.shape[1] and array.shape[0] <= 2:
         array = array.T
     data = (np.nan_to_num(array.astype(np.float64)).clip(-1, 1) * 32767).round().astype("<i2")
@@ -213,15 +250,18 @@ def wav(samples: Any, rate: int) -> bytes:
 def table_csv(rows: Any, columns: Sequence[str] | None = None) -> bytes:
     """Return a table as a CSV file with a head.
 
-    Rows are mappings, dataclasses, named tuples, or sequences in the order of `columns`. A data frame (whatever has
-    `itertuples`, `iter_rows` or `to_pylist`), a mapping of columns and an array are tables as well.
+    Rows are mappings, dataclasses, named tuples, or sequences in the order of `columns`. A data
+    frame (whatever has `itertuples`, `iter_rows` or `to_pylist`), a mapping of columns and an array
+    are tables as well.
     """
     own, listed = _rows_of(rows)
     if columns is None:
         columns = own
     if columns is None:
         if not all(isinstance(row, Mapping) for row in listed):
-            raise InputError("Rows that are no mappings need `columns`.", fix='columns=["word", "score"]')
+            raise InputError(
+                "Rows that are no mappings need `columns`.", fix='columns=["word", "score"]'
+            )
         columns = list(dict.fromkeys(name for row in listed for name in row))
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
@@ -238,10 +278,17 @@ def table_csv(rows: Any, columns: Sequence[str] | None = None) -> bytes:
 
 def _rows_of(table: Any) -> tuple[list[str] | None, list[Any]]:
     """Return the columns of a table, None where only its rows know them, and its rows."""
-    if isinstance(table, str | bytes) or not (isinstance(table, Iterable) or hasattr(table, "to_pylist")):
-        raise InputError(f"A {type(table).__name__} is no table.", fix='run.table(name, [{"word": "cat", "score": 1}])')
+    if isinstance(table, str | bytes) or not (
+        isinstance(table, Iterable) or hasattr(table, "to_pylist")
+    ):
+        raise InputError(
+            f"A {type(table).__name__} is no table.",
+            fix='run.table(name, [{"word": "cat", "score": 1}])',
+        )
     if hasattr(table, "itertuples"):
-        return [str(name) for name in table.columns], [list(row) for row in table.itertuples(index=False, name=None)]
+        return [str(name) for name in table.columns], [
+            list(row) for row in table.itertuples(index=False, name=None)
+        ]
     if hasattr(table, "iter_rows"):
         return [str(name) for name in table.columns], [list(row) for row in table.iter_rows()]
     if hasattr(table, "to_pylist"):
@@ -250,8 +297,14 @@ def _rows_of(table: Any) -> tuple[list[str] | None, list[Any]]:
         rows = listed(table)
         return None, rows if isinstance(rows, list) else [rows]
     if isinstance(table, Mapping):
-        if not all(isinstance(column, Iterable) and not isinstance(column, str | bytes) for column in table.values()):
-            raise InputError("A mapping is a table when it holds columns: lists.", fix="give a list of it for one row")
+        if not all(
+            isinstance(column, Iterable) and not isinstance(column, str | bytes)
+            for column in table.values()
+        ):
+            raise InputError(
+                "A mapping is a table when it holds columns: lists.",
+                fix="give a list of it for one row",
+            )
         lists = [list(column) for column in table.values()]
         if len({len(column) for column in lists}) > 1:
             raise InputError("The columns of a table are equally long.")

@@ -1,6 +1,8 @@
-"""Meters: what was measured in a step, and its mean over many, printed in one line. Each works alone, without torch.
+"""Meters: what was measured in a step, and its mean over many, printed in one line. Each works
+alone, without torch.
 
-Tensors are known by what they can do. Nothing here makes a device wait until a meter is printed or a mean is asked for.
+Tensors are known by what they can do. Nothing here makes a device wait until a meter is printed or
+a mean is asked for.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ PERCENT_DECIMALS = 2
 
 
 class _Formed:
-    """What both meters have: how each name is printed, said once, before or after there is a value."""
+    """What both meters have: how each name is printed, said once, before or after there is a
+    value."""
 
     _forms: dict[str, str]
 
@@ -35,7 +38,8 @@ class _Formed:
 
 
 class Meter(_Formed, Mapping[str, Any]):
-    """Values by name, in the order in which they were first set; each comes out exactly as it went in.
+    """Values by name, in the order in which they were first set; each comes out exactly as it went
+    in.
 
     >>> m = Meter()
     >>> m.percent(m.acc_)
@@ -45,7 +49,8 @@ class Meter(_Formed, Mapping[str, Any]):
     >>> m.acc
     0.236
 
-    `m.acc_` is the name "acc" itself, for editors that complete names. Any other name goes as `m["valid/acc"]`.
+    `m.acc_` is the name "acc" itself, for editors that complete names. Any other name goes as
+    `m["valid/acc"]`.
     """
 
     def __init__(self) -> None:
@@ -64,7 +69,9 @@ class Meter(_Formed, Mapping[str, Any]):
             object.__setattr__(self, name, value)
             return
         if name.endswith("_"):
-            raise InputError(f"A meter keeps no {name!r}: m.{name} is the name {name[:-1]!r} itself.")
+            raise InputError(
+                f"A meter keeps no {name!r}: m.{name} is the name {name[:-1]!r} itself."
+            )
         if hasattr(type(self), name):
             raise InputError(f"{name!r} is a method of a meter.", fix=f'Write m["{name}"] = ...')
         self[name] = value
@@ -104,11 +111,14 @@ class Meter(_Formed, Mapping[str, Any]):
         return [*super().__dir__(), *self._values]
 
     def __repr__(self) -> str:
-        return _line({name: _text(value, self._forms.get(name)) for name, value in self._values.items()})
+        return _line(
+            {name: _text(value, self._forms.get(name)) for name, value in self._values.items()}
+        )
 
 
 class AvgMeter(_Formed):
-    """The last value of every name and, for floats and tensors of one element, the mean since `reset`.
+    """The last value of every name and, for floats and tensors of one element, the mean since
+    `reset`.
 
     >>> am = AvgMeter()
     >>> for acc in 0.25, 0.75:
@@ -128,9 +138,11 @@ class AvgMeter(_Formed):
         self._sums: dict[str, _Sum] = {}
 
     def update(self, values: Mapping[str, Any], weight: builtins.float = 1) -> None:
-        """Add one step. `weight` is the number of samples it stands for: then the means are means over samples.
+        """Add one step. `weight` is the number of samples it stands for: then the means are means
+        over samples.
 
-        A tensor is let go of its graph and added on its own device; this does not wait for the device.
+        A tensor is let go of its graph and added on its own device; this does not wait for the
+        device.
         """
         if not 0 <= weight < math.inf:
             raise InputError(f"A weight must be a number from 0 up, not {weight!r}.")
@@ -155,9 +167,12 @@ class AvgMeter(_Formed):
         return self._last[name]
 
     def mean(self, name: str) -> builtins.float:
-        """The weighted mean of `name` since `reset`; nan when all weights were 0. Waits for the device."""
+        """The weighted mean of `name` since `reset`; nan when all weights were 0. Waits for the
+        device."""
         if name not in self._sums:
-            raise KeyError(f"{name!r} has no mean" if name in self._last else _no_value(name, self._last))
+            raise KeyError(
+                f"{name!r} has no mean" if name in self._last else _no_value(name, self._last)
+            )
         return self._sums[name].mean()
 
     def means(self) -> dict[str, builtins.float]:
@@ -167,7 +182,9 @@ class AvgMeter(_Formed):
     def __getattr__(self, name: str) -> str:
         if name.endswith("_") and not name.startswith("_"):
             return name[:-1]
-        raise AttributeError(f"An AvgMeter has no {name!r}: ask for last({name!r}) or mean({name!r}).")
+        raise AttributeError(
+            f"An AvgMeter has no {name!r}: ask for last({name!r}) or mean({name!r})."
+        )
 
     def __repr__(self) -> str:
         texts = {}
@@ -180,7 +197,8 @@ class AvgMeter(_Formed):
 
 
 class _Sum:
-    """A weighted sum whose tensor part stays on its device, in double precision, until it is read."""
+    """A weighted sum whose tensor part stays on its device, in double precision, until it is
+    read."""
 
     __slots__ = ("number", "tensor", "weight")
 
@@ -201,7 +219,11 @@ class _Sum:
             self.number += float(self.tensor.item())
             self.tensor = None
         # Not in place: a sum begun under inference_mode could not be changed outside of it.
-        self.tensor = _doubled(value) * weight if self.tensor is None else self.tensor.add(value, alpha=weight)
+        self.tensor = (
+            _doubled(value) * weight
+            if self.tensor is None
+            else self.tensor.add(value, alpha=weight)
+        )
 
     def mean(self) -> builtins.float:
         total = self.number if self.tensor is None else self.number + float(self.tensor.item())
@@ -220,7 +242,11 @@ def _has_mean(value: Any) -> bool:
     if isinstance(value, float):
         return True
     dtype = getattr(value, "dtype", None)
-    return _is_one(value) and getattr(dtype, "kind", "f") == "f" and not getattr(dtype, "is_complex", False)
+    return (
+        _is_one(value)
+        and getattr(dtype, "kind", "f") == "f"
+        and not getattr(dtype, "is_complex", False)
+    )
 
 
 def _is_one(value: Any) -> bool:
@@ -231,7 +257,11 @@ def _is_one(value: Any) -> bool:
 
 def _text(value: Any, form: str | None) -> str:
     plain = value.item() if _is_one(value) else value
-    if form is not None and isinstance(plain, builtins.int | builtins.float) and not isinstance(plain, bool):
+    if (
+        form is not None
+        and isinstance(plain, builtins.int | builtins.float)
+        and not isinstance(plain, bool)
+    ):
         return format(plain, form)
     match plain:
         case float():

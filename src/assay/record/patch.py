@@ -1,4 +1,5 @@
-"""What differs from the last commit, as a patch that `git apply` takes. The user's repository is only read."""
+"""What differs from the last commit, as a patch that `git apply` takes. The user's repository is
+only read."""
 
 from __future__ import annotations
 
@@ -13,7 +14,14 @@ from assay.record.cleaning import kind_of
 MAX_PATCH_BYTES = 5 << 20
 
 _FILE = re.compile(r"^(?=diff --git )", re.MULTILINE)
-_PLAIN = ("-c", "diff.noprefix=false", "-c", "diff.mnemonicPrefix=false", "-c", "diff.autoRefreshIndex=false")
+_PLAIN = (
+    "-c",
+    "diff.noprefix=false",
+    "-c",
+    "diff.mnemonicPrefix=false",
+    "-c",
+    "diff.autoRefreshIndex=false",
+)
 _OPTIONS = ("--binary", "--no-color", "--no-ext-diff", "--no-textconv", "--no-renames", "--ignore-submodules=all",
             "--src-prefix=a/", "--dst-prefix=b/")  # fmt: skip
 
@@ -21,18 +29,37 @@ Git = Callable[..., bytes | None]
 
 
 def dirty_patch(
-    root: Path, git: Git, *, keeps: Callable[[str, bool], bool], secrets: Secrets, left_out: list[str]
+    root: Path,
+    git: Git,
+    *,
+    keeps: Callable[[str, bool], bool],
+    secrets: Secrets,
+    left_out: list[str],
 ) -> bytes:
-    """The changes under `root` since its last commit, new files included, against the top of the repository.
+    """The changes under `root` since its last commit, new files included, against the top of the
+    repository.
 
-    `keeps` says of a path below `root`, and whether it is a new one, if it may be in it. Empty where there are none, or
-    no commit.
+    `keeps` says of a path below `root`, and whether it is a new one, if it may be in it. Empty
+    where there are none, or no commit.
     """
     paths = git(root, "rev-parse", "--show-prefix", "--git-path", "index", "--git-path", "objects")
     if paths is None or git(root, "rev-parse", "--verify", "--quiet", "HEAD") is None:
         return b""
     prefix, index, objects = os.fsdecode(paths).split("\n")[:3]
-    changed = _names(git(root, *_PLAIN, "diff", "HEAD", "--name-only", "--no-renames", "-z", "--relative", "--", "."))
+    changed = _names(
+        git(
+            root,
+            *_PLAIN,
+            "diff",
+            "HEAD",
+            "--name-only",
+            "--no-renames",
+            "-z",
+            "--relative",
+            "--",
+            ".",
+        )
+    )
     fresh = _names(git(root, "ls-files", "-o", "--exclude-standard", "-z", "--", "."))
     fresh = [name for name in fresh if not name.endswith("/") and keeps(name, True)]
     names = [name for name in changed if keeps(name, False)] + fresh
@@ -48,13 +75,18 @@ def dirty_patch(
             "GIT_ALTERNATE_OBJECT_DIRECTORIES": os.path.join(os.path.abspath(root), objects),
         }
         os.mkdir(variables["GIT_OBJECT_DIRECTORY"])
-        shutil.copy2(root / index, variables["GIT_INDEX_FILE"])  # by its time git knows what it cannot trust
+        shutil.copy2(
+            root / index, variables["GIT_INDEX_FILE"]
+        )  # by its time git knows what it cannot trust
         if fresh and git(root, "add", "-N", *_given(scratch, fresh), variables=variables) is None:
             left_out.append("new files in dirty.patch (git did not take them)")
         patch = b""
         for i in range(0, len(names), 500):  # a command line has an end
             literal = [f":(top,literal){prefix}{name}" for name in names[i : i + 500]]
-            patch += git(root, *_PLAIN, "diff", "HEAD", *_OPTIONS, "--", *literal, variables=variables) or b""
+            patch += (
+                git(root, *_PLAIN, "diff", "HEAD", *_OPTIONS, "--", *literal, variables=variables)
+                or b""
+            )
     if len(patch) > MAX_PATCH_BYTES:
         left_out.append(f"dirty.patch ({len(patch) / 1e6:.1f} MB)")
         return b""
@@ -72,7 +104,8 @@ def _names(listed: bytes | None) -> list[str]:
 
 
 def _without_secrets(patch: bytes, secrets: Secrets, left_out: list[str]) -> bytes:
-    """Secrets in added lines are replaced. A file that has one in the lines that stay would not apply: left out."""
+    """Secrets in added lines are replaced. A file that has one in the lines that stay would not
+    apply: left out."""
     kept = []
     for part in _FILE.split(patch.decode("utf-8", "surrogateescape")):
         name = part.partition("\n")[0].split(" b/", 1)[-1]

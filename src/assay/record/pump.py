@@ -1,7 +1,7 @@
 """The process behind the capture of output: passes on what a program prints, and writes it down.
 
-It is a process of its own so that the last words of a killed program are not lost. Started by `capture`, as
-`pump OUTPUT [READ_FD,CONSOLE_FD] ...`; it ends when nobody can write to it any more.
+It is a process of its own so that the last words of a killed program are not lost. Started by
+`capture`, as `pump OUTPUT [READ_FD,CONSOLE_FD] ...`; it ends when nobody can write to it any more.
 """
 
 from __future__ import annotations
@@ -82,7 +82,9 @@ class Known:
         for line in lines:
             self.is_told = True
             words = line.decode("ascii").split()
-            self.secrets.add(bytes.fromhex(word).decode("utf-8", "surrogateescape") for word in words)
+            self.secrets.add(
+                bytes.fromhex(word).decode("utf-8", "surrogateescape") for word in words
+            )
 
 
 def main(output: str, *pairs: str) -> None:
@@ -104,7 +106,9 @@ def main(output: str, *pairs: str) -> None:
     screen = Screen(descriptor, clean=secrets.clean)
     last: Stream | None = None
     while streams:
-        ready, _, _ = select.select([*streams, *([STDIN] if known.is_open else [])], [], [], RETRY_S)
+        ready, _, _ = select.select(
+            [*streams, *([STDIN] if known.is_open else [])], [], [], RETRY_S
+        )
         if STDIN in ready:
             known.read()
         for each in ready:

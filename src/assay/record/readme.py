@@ -28,7 +28,8 @@ def write_first(path: Path, run: RunFile, desc: str) -> None:
 
 
 def refresh(path: Path, run: RunFile) -> None:
-    """Replace the block, byte for byte nothing else. A page without our markers is all the user's: left alone."""
+    """Replace the block, byte for byte nothing else. A page without our markers is all the user's:
+    left alone."""
     try:
         text = read_bytes(path, MAX_BYTES)
     except FileNotFoundError:
@@ -43,7 +44,8 @@ def refresh(path: Path, run: RunFile) -> None:
 
 
 def write_description(path: Path, title: str, text: str) -> None:
-    """Replace what stands between the title and our block. A page that is not there is made; OSError when it cannot be.
+    """Replace what stands between the title and our block. A page that is not there is made;
+    OSError when it cannot be.
 
     A page without our markers is all the user's: all of it but its title is replaced.
     """
@@ -54,7 +56,11 @@ def write_description(path: Path, title: str, text: str) -> None:
     begin = page.rfind(BEGIN)
     block = page[begin:] if begin >= 0 else b""
     first = (page[:begin] if begin >= 0 else page).lstrip().split(b"\n", 1)[0]
-    head = first if first.startswith(b"# ") else f"# {' '.join(title.split())}".encode("utf-8", "replace")
+    head = (
+        first
+        if first.startswith(b"# ")
+        else f"# {' '.join(title.split())}".encode("utf-8", "replace")
+    )
     body = text.strip().encode("utf-8", "replace")
     parts = [part for part in (head, body, block.strip()) if part]
     write_atomic(path, b"\n\n".join(parts) + b"\n", durable=False)
@@ -62,14 +68,24 @@ def write_description(path: Path, title: str, text: str) -> None:
 
 def _block(run: RunFile) -> str:
     newest = run.newest
-    rows = [("run", f"`{run.id}`"), ("status", run.status + (f": {_cell(newest.reason)}" if newest.reason else ""))]
-    rows.append(("started", f"{datetime.fromtimestamp(run.created_ns / 1e9).astimezone():%Y-%m-%d %H:%M %z}"))
+    rows = [
+        ("run", f"`{run.id}`"),
+        ("status", run.status + (f": {_cell(newest.reason)}" if newest.reason else "")),
+    ]
+    rows.append(
+        (
+            "started",
+            f"{datetime.fromtimestamp(run.created_ns / 1e9).astimezone():%Y-%m-%d %H:%M %z}",
+        )
+    )
     if newest.ended_ns is not None:
         rows.append(("duration", duration(run.seconds)))
     if len(run.attempts) > 1:
         rows.append(("attempts", str(len(run.attempts))))
     if run.best is not None:
-        rows.append(("best", f"{_cell(run.best.metric)} = {run.best.value:.6g} at step {run.best.step}"))
+        rows.append(
+            ("best", f"{_cell(run.best.metric)} = {run.best.value:.6g} at step {run.best.step}")
+        )
     if newest.config_hash:
         rows.append(("config", f"`{newest.config_hash[:16]}`"))
     if run.parent:

@@ -1,4 +1,5 @@
-"""Values that people give to a run, as plain data: numbers, text, lists and tables that every reader understands."""
+"""Values that people give to a run, as plain data: numbers, text, lists and tables that every
+reader understands."""
 
 from __future__ import annotations
 
@@ -26,9 +27,9 @@ _PLAIN_FIX = "give a number, text, a list or a table of them"
 def recordable(value: Any, name: str, *, dates: bool = False) -> Any:
     """Return `value` as plain data; raise InputError with `name` for what is none.
 
-    Scalars of numpy and torch are numbers, small arrays lists, sets sorted lists. Dataclasses, named tuples, namespaces
-    and whatever has keys are tables. Paths, enums, dtypes, devices, classes and functions are text; so are dates,
-    unless `dates` says that there is a word for them.
+    Scalars of numpy and torch are numbers, small arrays lists, sets sorted lists. Dataclasses,
+    named tuples, namespaces and whatever has keys are tables. Paths, enums, dtypes, devices,
+    classes and functions are text; so are dates, unless `dates` says that there is a word for them.
 
     >>> recordable({"day": date(2024, 1, 31), "sizes": {3, 1}, 2: 1j}, "config")
     {'day': '2024-01-31', 'sizes': [1, 3], '2': '1j'}
@@ -37,7 +38,8 @@ def recordable(value: Any, name: str, *, dates: bool = False) -> Any:
 
 
 def numbers_of(values: Any) -> dict[str, float]:
-    """Return the numbers of a log call, let go of any graph; raise RecordError with the name of what is none."""
+    """Return the numbers of a log call, let go of any graph; raise RecordError with the name of
+    what is none."""
     if not isinstance(values, Mapping):
         fix = 'log({"loss": 0.3}, step=1)'
         raise RecordError(f"`log` takes numbers by name, not {type(values).__name__}.", fix=fix)
@@ -49,7 +51,9 @@ def numbers_of(values: Any) -> dict[str, float]:
         try:
             if isinstance(value, str | bytes | bytearray):
                 raise TypeError("text is no number")
-            item = getattr(value, "item", None)  # arrays and tensors of one element, without a warning about gradients
+            item = getattr(
+                value, "item", None
+            )  # arrays and tensors of one element, without a warning about gradients
             numbers[name] = float(item() if callable(item) else value)
         except Exception as error:  # `__float__` of a stranger may raise anything
             raise RecordError(f"The value of {name!r} is no number: {shown(value)}.") from error
@@ -86,7 +90,8 @@ def shown(value: object) -> str:
 
 
 def listed(array: Any) -> Any:
-    """Return an array or tensor of any layout as a list, of no axis as a number; raise InputError when it has none."""
+    """Return an array or tensor of any layout as a list, of no axis as a number; raise InputError
+    when it has none."""
     try:
         array = array.detach() if hasattr(array, "detach") else array
         if getattr(getattr(array, "dtype", None), "kind", "") in ("M", "m"):
@@ -94,8 +99,12 @@ def listed(array: Any) -> Any:
         if "strided" not in str(getattr(array, "layout", "strided")):
             array = array.to_dense()
         return array.tolist()
-    except Exception as error:  # a tensor without numbers (meta), or a stranger with a `tolist` of another kind
-        raise InputError(f"The values of {shown(array)} cannot be had: {_first_line(error)}.") from error
+    except (
+        Exception
+    ) as error:  # a tensor without numbers (meta), or a stranger with a `tolist` of another kind
+        raise InputError(
+            f"The values of {shown(array)} cannot be had: {_first_line(error)}."
+        ) from error
 
 
 def text_of(value: Any) -> str:
@@ -103,11 +112,14 @@ def text_of(value: Any) -> str:
     try:
         return str(value)
     except Exception as error:  # of a stranger
-        raise InputError(f"{shown(value).capitalize()} cannot be written as text: {_first_line(error)}.") from error
+        raise InputError(
+            f"{shown(value).capitalize()} cannot be written as text: {_first_line(error)}."
+        ) from error
 
 
 def encoded(text: str) -> bytes:
-    """Return text as UTF-8: bytes that were no text as they were, other halves of surrogate pairs spelled out."""
+    """Return text as UTF-8: bytes that were no text as they were, other halves of surrogate pairs
+    spelled out."""
     try:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
@@ -130,11 +142,17 @@ class _Reader:
     def read(self, value: Any, inside: str, depth: int) -> Any:
         self.items += 1
         if depth > MAX_DEPTH or self.items > MAX_ITEMS:
-            what = "holds itself, or nests too deep" if depth > MAX_DEPTH else f"holds more than {MAX_ITEMS:,} values"
+            what = (
+                "holds itself, or nests too deep"
+                if depth > MAX_DEPTH
+                else f"holds more than {MAX_ITEMS:,} values"
+            )
             raise InputError(f"`{self.name}` {what}.", fix="keep it as a file: run.artifact(...)")
         match value:
             case Enum():
-                return self.read(value.value if _is_scalar(value.value) else value.name, inside, depth)
+                return self.read(
+                    value.value if _is_scalar(value.value) else value.name, inside, depth
+                )
             case None | bool():
                 return value
             case str():
@@ -151,7 +169,10 @@ class _Reader:
                 return f"{value.__module__}.{value.__qualname__}"
             case set() | frozenset():
                 listed = [self.read(item, inside, depth + 1) for item in value]
-                return sorted(listed, key=lambda item: (0, item, "") if _is_number(item) else (1, 0, repr(item)))
+                return sorted(
+                    listed,
+                    key=lambda item: (0, item, "") if _is_number(item) else (1, 0, repr(item)),
+                )
             case Mapping():
                 return self.table(value.items(), inside, depth)
             case SimpleNamespace():
@@ -159,7 +180,9 @@ class _Reader:
             case tuple() if hasattr(value, "_fields"):
                 return self.table(zip(value._fields, value, strict=True), inside, depth)
             case list() | tuple() | range():
-                return [self.read(item, f"{inside}[{i}]", depth + 1) for i, item in enumerate(value)]
+                return [
+                    self.read(item, f"{inside}[{i}]", depth + 1) for i, item in enumerate(value)
+                ]
         return self.object(value, inside, depth)
 
     def table(self, items: Iterable[tuple[Any, Any]], inside: str, depth: int) -> dict[str, Any]:
@@ -174,7 +197,9 @@ class _Reader:
         if dataclasses.is_dataclass(value):
             fields = [(each.name, getattr(value, each.name)) for each in dataclasses.fields(value)]
             return self.table(fields, inside, depth)
-        if any(kind.__module__ == "argparse" for kind in type(value).__mro__[:-1]):  # not imported for its Namespace
+        if any(
+            kind.__module__ == "argparse" for kind in type(value).__mro__[:-1]
+        ):  # not imported for its Namespace
             return self.table(vars(value).items(), inside, depth)
         fix = _better_place(value)
         if fix:
@@ -203,7 +228,12 @@ class _Reader:
             size *= length
         if self.items + size > MAX_ITEMS:
             shape = tuple(value.shape)
-            self.refuse(value, inside, f"keep {size:,} values as run.histogram(...) or run.artifact(...)", f" {shape}")
+            self.refuse(
+                value,
+                inside,
+                f"keep {size:,} values as run.histogram(...) or run.artifact(...)",
+                f" {shape}",
+            )
         try:
             return self.read(listed(value), inside, depth + 1)
         except InputError as error:
@@ -215,12 +245,16 @@ class _Reader:
 
     def text(self, text: str, inside: str) -> str:
         if len(text) > MAX_TEXT:
-            raise InputError(f"The text of `{self.name}{inside}` is too long.", fix="keep it as run.text(...)")
+            raise InputError(
+                f"The text of `{self.name}{inside}` is too long.", fix="keep it as run.text(...)"
+            )
         return text
 
     def refuse(self, value: Any, inside: str, fix: str, shape: str = "") -> NoReturn:
         kind = f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
-        raise InputError(f"`{self.name}{inside}` is of type {kind}{shape}, which no record can hold.", fix=fix)
+        raise InputError(
+            f"`{self.name}{inside}` is of type {kind}{shape}, which no record can hold.", fix=fix
+        )
 
 
 def _is_number(value: Any) -> bool:

@@ -41,7 +41,14 @@ from assay.record.recordable import check_text, numbers_of, recordable, whole_st
 from assay.record.writer import MetricsWriter
 from assay.store import authorship
 from assay.store.known import remember
-from assay.store.layout import Project, RunFolder, create_run_folder, find_project, refusal, refuse_links
+from assay.store.layout import (
+    Project,
+    RunFolder,
+    create_run_folder,
+    find_project,
+    refusal,
+    refuse_links,
+)
 
 if TYPE_CHECKING:
     from assay.record.capture import Capture
@@ -58,8 +65,8 @@ Listener = Callable[[Mapping[str, float], int], object]
 class RunRecorder:
     """Writes one run. Made by `start` or `resume`; over when `finish` was called.
 
-    Config and environment are on disk before either of the two returns. A thread of its own says every ten seconds
-    that the run is alive, and syncs the metrics about once a second.
+    Config and environment are on disk before either of the two returns. A thread of its own says
+    every ten seconds that the run is alive, and syncs the metrics about once a second.
     """
 
     def __init__(
@@ -70,7 +77,8 @@ class RunRecorder:
         form: logging.Formatter | None = None,
         secrets: Secrets | None = None,
     ) -> None:
-        """Use `start` or `resume`. `run` holds the attempt that begins as its newest; the lease is held already."""
+        """Use `start` or `resume`. `run` holds the attempt that begins as its newest; the lease is
+        held already."""
         self.folder = folder
         self.secrets = secrets or Secrets.known(os.environ)
         self._first_secrets = self.secrets.values
@@ -90,9 +98,13 @@ class RunRecorder:
 
         with contextlib.suppress(OSError):
             self._reserve()
-        self._home = open_directory(folder.path, follow=True)  # held: its number is given to no other folder
+        self._home = open_directory(
+            folder.path, follow=True
+        )  # held: its number is given to no other folder
         self._folder_mode = stat.S_IMODE(self._home.mode)
-        self._config_toml = read_bytes(folder.config_toml, MAX_BYTES) if folder.config_toml.exists() else b""
+        self._config_toml = (
+            read_bytes(folder.config_toml, MAX_BYTES) if folder.config_toml.exists() else b""
+        )
         self._later = Later(lambda values, step: self.log(values, step))
         self._chores: tuple[Callable[[], object], ...] = (self._later.flush_old,)
         self._at_end: tuple[Callable[[], object], ...] = ()
@@ -112,8 +124,10 @@ class RunRecorder:
             raise
         # The writer's own method: a wrapper would cost a tenth of a log call.
         self.log = self._metrics.log  # type: ignore[method-assign]
-        # What the end needs is loaded now. Not in the end itself: of a script that Ctrl-C ends, Python would forget on
-        # the way out that it was interrupted (making a data class does that), and report another exit code.
+        # What the end needs is loaded now. Not in the end itself: of a script that Ctrl-C ends,
+        # Python would forget on
+        # the way out that it was interrupted (making a data class does that), and report another
+        # exit code.
         for name in ("assay.record.compaction", "assay.store.series"):
             import_module(name)
         self._thread = threading.Thread(target=self._beat, name=f"assay-{run.id}", daemon=True)
@@ -145,13 +159,17 @@ class RunRecorder:
         log_format: str = "",
         date_format: str = "",
     ) -> Self:
-        """A new run in a new folder. `code_dirs` are folders outside of the project whose code belongs to it.
+        """A new run in a new folder. `code_dirs` are folders outside of the project whose code
+        belongs to it.
 
-        With `keep_output` all that the process prints from now on is kept in `output.txt`, and shown as before.
-        `secrets` are those that the caller knows; `config_toml` comes without them.
-        `log_format` and `date_format` are for the lines of `log.txt`, as `logging.Formatter` takes them.
+        With `keep_output` all that the process prints from now on is kept in `output.txt`, and
+        shown as before. `secrets` are those that the caller knows; `config_toml` comes without
+        them. `log_format` and `date_format` are for the lines of `log.txt`, as `logging.Formatter`
+        takes them.
         """
-        secrets = secrets or Secrets.known(os.environ, sys.orig_argv if command is None else command)
+        secrets = secrets or Secrets.known(
+            os.environ, sys.orig_argv if command is None else command
+        )
         tag, desc = secrets.clean(tag), secrets.clean(desc)
         created_ns = time.time_ns()
         run_id = new_run_id()
@@ -172,7 +190,9 @@ class RunRecorder:
         with _undone(folder):
             lease = leases.acquire(folder.path, 1)
             write_config(folder, config_toml, config_files or {}, attempt=1, secrets=secrets)
-            code, problem = _code(project, code_dirs, folder.patch(), secrets) if keep_code else (Code(), "")
+            code, problem = (
+                _code(project, code_dirs, folder.patch(), secrets) if keep_code else (Code(), "")
+            )
             run = RunFile(
                 id=run_id,
                 kind=kind,
@@ -217,12 +237,16 @@ class RunRecorder:
         take_over: bool = False,
         is_trusted: bool = False,
     ) -> Self:
-        """A further attempt of a run: the curve goes on from `from_step`, what lay behind it is kept as a branch.
+        """A further attempt of a run: the curve goes on from `from_step`, what lay behind it is
+        kept as a branch.
 
-        What is not given (None) stays as the newest attempt had it. LeaseError when somebody is writing this run. With
-        `is_trusted` a record that was not made here is one of this user from now on.
+        What is not given (None) stays as the newest attempt had it. LeaseError when somebody is
+        writing this run. With `is_trusted` a record that was not made here is one of this user from
+        now on.
         """
-        secrets = secrets or Secrets.known(os.environ, sys.orig_argv if command is None else command)
+        secrets = secrets or Secrets.known(
+            os.environ, sys.orig_argv if command is None else command
+        )
         before = _read_run(folder)
         refuse_links(folder)
         form = logfile.formatter(before.tag or before.id, log_format, date_format)
@@ -237,11 +261,17 @@ class RunRecorder:
             old = before.newest if before.attempts else None
             is_own = authorship.is_own(folder, before)  # as it was found: what follows changes it
             if config_toml is not None:
-                write_config(folder, config_toml, config_files or {}, attempt=number, secrets=secrets)
+                write_config(
+                    folder, config_toml, config_files or {}, attempt=number, secrets=secrets
+                )
             is_at_home = is_own and not authorship.is_moved(folder, before)
             home = project
             if home is None:  # of a record that comes from elsewhere the path is data
-                home = Project(Path(before.project)) if is_at_home and before.project else find_project(folder.path)
+                home = (
+                    Project(Path(before.project))
+                    if is_at_home and before.project
+                    else find_project(folder.path)
+                )
             code, problem = Code(), ""
             if keep_code and home is not None:
                 code, problem = _code(home, code_dirs, folder.patch(number), secrets)
@@ -265,7 +295,9 @@ class RunRecorder:
                 code=code,
                 environment=environment(),
             )
-            run = replace(before, status="running", sealed=False, attempts=(*before.attempts, attempt))
+            run = replace(
+                before, status="running", sealed=False, attempts=(*before.attempts, attempt)
+            )
             if home is not None and not is_at_home:
                 run = replace(run, project=str(home.root))
             if is_own or is_trusted:
@@ -279,13 +311,16 @@ class RunRecorder:
             raise
         recorder._capture = _captured(folder.output, secrets) if keep_output else None
         recorder.rewind(from_step)
-        recorder._begin(Started(attempt=number, step=from_step, checkpoint=checkpoint), home, problem)
+        recorder._begin(
+            Started(attempt=number, step=from_step, checkpoint=checkpoint), home, problem
+        )
         return recorder
 
     # ---------------------------------------------------------------------------------------- what happens meanwhile
 
     def log(self, values: Mapping[str, float], step: int) -> None:
-        """Points of several metrics at one step. When it returns, they survive the death of this process."""
+        """Points of several metrics at one step. When it returns, they survive the death of this
+        process."""
         self._metrics.log(values, step)
 
     def tell(self, fact: RunFact) -> None:
@@ -301,7 +336,8 @@ class RunRecorder:
             self.logger.warning("An event could not be written (%s).", error.strerror or error)
 
     def log_later(self, values: Mapping[str, Any], step: int) -> None:
-        """As `log`, for tensors on a device: they are fetched together, after 64 calls or a second, not waited for now.
+        """As `log`, for tensors on a device: they are fetched together, after 64 calls or a second,
+        not waited for now.
 
         What was not fetched yet does not survive the death of this process.
         """
@@ -316,7 +352,8 @@ class RunRecorder:
         self._metrics.axis(name)
 
     def listen(self, listener: Listener) -> None:
-        """Call `listener(values, step)` after each `log`, in the thread that logs: it should do next to nothing."""
+        """Call `listener(values, step)` after each `log`, in the thread that logs: it should do
+        next to nothing."""
         self._refuse_if_over()
         self._listeners = (*self._listeners, listener)
         listeners, log = self._listeners, self._metrics.log
@@ -329,18 +366,26 @@ class RunRecorder:
 
         self.log = tell_all  # type: ignore[method-assign]
 
-    def each_second(self, work: Callable[[], object], *, at_end: Callable[[], object] = lambda: None) -> None:
-        """Call `work` about once a second in the background, and a last time before `at_end` when the run ends."""
+    def each_second(
+        self, work: Callable[[], object], *, at_end: Callable[[], object] = lambda: None
+    ) -> None:
+        """Call `work` about once a second in the background, and a last time before `at_end` when
+        the run ends."""
         self._refuse_if_over()
         self._chores = (*self._chores, work)
         self._at_end = (*self._at_end, at_end)
 
     def rewind(self, step: int) -> None:
-        """The run goes on from `step`: points logged at greater steps are no longer on the curve."""
+        """The run goes on from `step`: points logged at greater steps are no longer on the
+        curve."""
         self._metrics.rewind(step)
         newest = self.run.newest
         if newest.from_step != step:
-            self._update(replace(self.run, attempts=(*self.run.attempts[:-1], replace(newest, from_step=step))))
+            self._update(
+                replace(
+                    self.run, attempts=(*self.run.attempts[:-1], replace(newest, from_step=step))
+                )
+            )
 
     def set_best(self, best: Best | None) -> None:
         """Let `run.json` say what is best so far."""
@@ -358,18 +403,23 @@ class RunRecorder:
         with self._lock:
             self._update(replace(self.run, values={**self.run.values, name: plain}))
 
-    def artifact(self, source: Any, name: str = "", *, kind: str = "", step: int | None = None) -> str:
-        """Keep a file (or bytes) by content and return its digest. The name is data: it need not be a file's.
+    def artifact(
+        self, source: Any, name: str = "", *, kind: str = "", step: int | None = None
+    ) -> str:
+        """Keep a file (or bytes) by content and return its digest. The name is data: it need not be
+        a file's.
 
-        Of a folder all files are kept, as `name/file`; the digest is that of their names and digests. `kind` says how
-        it may be shown (`Artifact`).
+        Of a folder all files are kept, as `name/file`; the digest is that of their names and
+        digests. `kind` says how it may be shown (`Artifact`).
         """
         self._refuse_if_over()
         check_text(name, "the name of an artifact")
         whole = None if step is None else whole_step(step)
         if isinstance(source, bytes | bytearray | memoryview):
             if not name:
-                raise InputError("Bytes need a name to be kept under.", fix='run.artifact(data, "plot.png")')
+                raise InputError(
+                    "Bytes need a name to be kept under.", fix='run.artifact(data, "plot.png")'
+                )
             return self._keep(bytes(source), name, kind, whole)
         if not isinstance(source, str | os.PathLike):
             fix = "run.artifact(path) keeps a file or folder, run.artifact(data, name) bytes"
@@ -385,30 +435,50 @@ class RunRecorder:
                 line = f"{self._keep(file.read_bytes(), f'{name}/{inner}', kind, whole)} {inner}\n"
                 digest.update(line.encode("utf-8", "surrogateescape"))
             return digest.hexdigest()
-        except (OSError, ValueError) as error:  # no such file, or no such name: a path holds no null
+        except (
+            OSError,
+            ValueError,
+        ) as error:  # no such file, or no such name: a path holds no null
             reason = getattr(error, "strerror", "") or str(error)
             raise InputError(f"The artifact cannot be read: {reason}.", where=str(path)) from error
 
     def _keep(self, data: bytes, name: str, kind: str, step: int | None) -> str:
-        from assay.store.artifacts import keep_artifact  # few runs use it, and every script would pay
+        from assay.store.artifacts import (
+            keep_artifact,
+        )  # few runs use it, and every script would pay
 
         with self._lock:
-            return keep_artifact(self.folder, data, name, at_ns=time.time_ns(), kind=kind, step=step).digest
+            return keep_artifact(
+                self.folder, data, name, at_ns=time.time_ns(), kind=kind, step=step
+            ).digest
 
-    def watch(self, name: str, suffixes: Sequence[str] = (), *, folder: str | os.PathLike[str] | None = None) -> Path:
-        """A folder whose files the record lists: what is created, changed and deleted in it until the run ends.
+    def watch(
+        self,
+        name: str,
+        suffixes: Sequence[str] = (),
+        *,
+        folder: str | os.PathLike[str] | None = None,
+    ) -> Path:
+        """A folder whose files the record lists: what is created, changed and deleted in it until
+        the run ends.
 
-        It is a folder of the run's own, or the one given. With `suffixes` only files that end with one of them.
+        It is a folder of the run's own, or the one given. With `suffixes` only files that end with
+        one of them.
         """
         self._refuse_if_over()
         check_text(name, "the name of a watched folder")
         if not is_plain_name(name):
-            raise InputError(f"A watched folder cannot be called {name!r}.", fix='Take a plain name: run.watch("log")')
+            raise InputError(
+                f"A watched folder cannot be called {name!r}.",
+                fix='Take a plain name: run.watch("log")',
+            )
         if isinstance(suffixes, str):
             raise InputError("`suffixes` is a list.", fix=f"run.watch({name!r}, [{suffixes!r}])")
         place = self.folder.path / "files" / name if folder is None else Path(folder).absolute()
         if self._watcher is None:
-            from assay.record.watch import Watcher  # as all below: few runs use it, and every script would pay
+            from assay.record.watch import (
+                Watcher,
+            )  # as all below: few runs use it, and every script would pay
 
             self._watcher = Watcher(self.folder.files, on_problem=self._trouble)
         try:
@@ -418,7 +488,8 @@ class RunRecorder:
         return place
 
     def keycode(self, thing: Any) -> None:
-        """Keep the source of a function, class or module with the run; the same source is stored once in a project."""
+        """Keep the source of a function, class or module with the run; the same source is stored
+        once in a project."""
         self._refuse_if_over()
         from assay.record.key_code import source_of
         from assay.store.code import code_blobs
@@ -430,14 +501,22 @@ class RunRecorder:
         with self._lock:
             newest = self.run.newest
             code = replace(newest.code, keys={**newest.code.keys, name: digest})
-            self._update(replace(self.run, attempts=(*self.run.attempts[:-1], replace(newest, code=code))))
+            self._update(
+                replace(self.run, attempts=(*self.run.attempts[:-1], replace(newest, code=code)))
+            )
 
     # ------------------------------------------------------------------------------------------------------------ end
 
     def finish(
-        self, status: EndStatus = "finished", reason: str = "", traceback: str = "", *, step: int | None = None
+        self,
+        status: EndStatus = "finished",
+        reason: str = "",
+        traceback: str = "",
+        *,
+        step: int | None = None,
     ) -> None:
-        """End the attempt, compact the metrics, seal the record, give the lease back. The second time does nothing.
+        """End the attempt, compact the metrics, seal the record, give the lease back. The second
+        time does nothing.
 
         `step` is where the attempt ended; not given, it is the last one that was logged.
         """
@@ -447,7 +526,9 @@ class RunRecorder:
             self._stopping = True
             self._wake.set()
             if threading.current_thread() is not self._thread:
-                self._thread.join(timeout=10)  # before the lease is given back: a beat under way would take it again
+                self._thread.join(
+                    timeout=10
+                )  # before the lease is given back: a beat under way would take it again
             self._learn_secrets()
             self._finish(status, self.secrets.clean(" ".join(reason.split())), traceback, step)
 
@@ -483,14 +564,23 @@ class RunRecorder:
         last = max((each.step for each in found.values()), default=self.run.newest.from_step)
         self._use_reserve()
         if self._ended is None:
-            self.tell(Ended(status=status, step=last if step is None else step, reason=reason, traceback=traceback))
+            self.tell(
+                Ended(
+                    status=status,
+                    step=last if step is None else step,
+                    reason=reason,
+                    traceback=traceback,
+                )
+            )
         ended = self._ended
         assert ended is not None
         newest = replace(
             self.run.newest,
             ended_ns=time.time_ns(),
             status=status,
-            reason="; ".join(filter(None, [reason or self.secrets.clean(ended.reason), self.lacking])),
+            reason="; ".join(
+                filter(None, [reason or self.secrets.clean(ended.reason), self.lacking])
+            ),
             to_step=ended.step,
         )
         self.run = replace(
@@ -504,14 +594,19 @@ class RunRecorder:
             run_file.write(self.folder.path, self.run)
             readme.refresh(self.folder.readme, self.run)
         except OSError as error:
-            self.logger.warning("The end of the run could not be written: %s", error.strerror or error)
+            self.logger.warning(
+                "The end of the run could not be written: %s", error.strerror or error
+            )
         self._leave("The run has ended.")
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.finish(*ending(error))
 
@@ -522,13 +617,19 @@ class RunRecorder:
         if problem:
             self._trouble(problem)
         code = self.run.newest.code
-        self.logger.debug("attempt %d from step %d in %s", fact.attempt, fact.step, self.folder.path)
-        self.logger.debug("code %s: %d files, left out: %s", code.snapshot[:12], code.files, list(code.left_out))
+        self.logger.debug(
+            "attempt %d from step %d in %s", fact.attempt, fact.step, self.folder.path
+        )
+        self.logger.debug(
+            "code %s: %d files, left out: %s", code.snapshot[:12], code.files, list(code.left_out)
+        )
         if project is not None:
             try:
                 remember(project.root)
             except OSError as error:
-                self.logger.info("The list of known projects cannot be written: %s", error.strerror or error)
+                self.logger.info(
+                    "The list of known projects cannot be written: %s", error.strerror or error
+                )
 
     def _update(self, run: RunFile) -> None:
         with self._lock:
@@ -539,7 +640,9 @@ class RunRecorder:
             except OSError as error:
                 self.logger.warning("run.json could not be written (%s).", error.strerror or error)
             except BaseException:
-                self.run = before  # what cannot be written now could not be written at the end either
+                self.run = (
+                    before  # what cannot be written now could not be written at the end either
+                )
                 raise
 
     def _trouble(self, message: str) -> None:
@@ -566,7 +669,8 @@ class RunRecorder:
             (self.folder.path / RESERVE_NAME).unlink()
 
     def _lack(self, what: str) -> None:
-        """Remember something that the record should have and lost, and that the user was told of."""
+        """Remember something that the record should have and lost, and that the user was told
+        of."""
         self.lacks += (what,)
 
     @property
@@ -575,7 +679,8 @@ class RunRecorder:
         return f"not kept: {'; '.join(self.lacks)}" if self.lacks else ""
 
     def _is_here(self) -> bool:
-        """Return whether the record is where it was begun. Another folder there was made by a checkpoint."""
+        """Return whether the record is where it was begun. Another folder there was made by a
+        checkpoint."""
         try:
             held = self._home.descriptor
             is_same = held is None or os.path.samestat(os.fstat(held), os.stat(self.folder.path))
@@ -584,7 +689,8 @@ class RunRecorder:
             return False
 
     def _make_again(self) -> None:
-        """Make the folder of the run again, with all that is known of it. OSError when that cannot be done.
+        """Make the folder of the run again, with all that is known of it. OSError when that cannot
+        be done.
 
         Where the folder of runs is gone as well, as that of a test that has ended, it stays gone.
         """
@@ -611,7 +717,10 @@ class RunRecorder:
 
     def _without_secrets(self, fact: Any) -> Any:
         values = {each.name: getattr(fact, each.name) for each in fields(fact)}
-        return replace(fact, **{name: self.secrets.clean(it) for name, it in values.items() if isinstance(it, str)})
+        return replace(
+            fact,
+            **{name: self.secrets.clean(it) for name, it in values.items() if isinstance(it, str)},
+        )
 
     def _learn_secrets(self) -> None:
         """Look for variables that the program has set since, as those of a `.env` file."""
@@ -661,7 +770,8 @@ class RunRecorder:
         for work in self._chores:
             try:
                 work()
-            except Exception as error:  # a copy of what is recorded, or numbers of a device that is gone: not the run
+            # a copy of what is recorded, or numbers of a device that is gone: not the run
+            except Exception as error:
                 self._chores = tuple(each for each in self._chores if each is not work)
                 self._trouble(f"{type(error).__name__} in the background: {error}")
 
@@ -669,7 +779,9 @@ class RunRecorder:
         """The run is somebody else's now, or nobody's: touch nothing of it any more."""
         self._metrics.abandon(why)
         self._leave(why)
-        logging.getLogger(logfile.LOGGER).warning("%s Nothing is recorded any more. (%s)", why, self.folder.path)
+        logging.getLogger(logfile.LOGGER).warning(
+            "%s Nothing is recorded any more. (%s)", why, self.folder.path
+        )
 
     def _leave(self, why: str) -> None:
         self._over = why
@@ -694,7 +806,9 @@ class RunRecorder:
 
     def _refuse_if_over(self) -> None:
         if os.getpid() != self._pid:
-            raise RecordError("A process forked from the one that writes this run cannot write to it.")
+            raise RecordError(
+                "A process forked from the one that writes this run cannot write to it."
+            )
         if self._over:
             raise RecordError(self._over, where=str(self.folder.path))
 
@@ -709,7 +823,11 @@ def ending(error: BaseException | None) -> tuple[EndStatus, str, str]:
 
     shown = shortened(error)
     first_line = str(error).strip().split("\n", 1)[0]
-    return "failed", f"{type(error).__name__}: {first_line}" if first_line else type(error).__name__, shown
+    return (
+        "failed",
+        f"{type(error).__name__}: {first_line}" if first_line else type(error).__name__,
+        shown,
+    )
 
 
 def _attempt(
@@ -752,7 +870,9 @@ def _captured(path: Path, secrets: Secrets) -> Capture | None:
     return capture(path, secrets.values)
 
 
-def _code(project: Project, folders: Sequence[Path], patch: Path, secrets: Secrets) -> tuple[Code, str]:
+def _code(
+    project: Project, folders: Sequence[Path], patch: Path, secrets: Secrets
+) -> tuple[Code, str]:
     """The snapshot, and what went wrong with it: a run without its code is better than none.
 
     What was not committed goes into the file `patch`, too.
@@ -763,7 +883,14 @@ def _code(project: Project, folders: Sequence[Path], patch: Path, secrets: Secre
     try:
         blobs = code_blobs(project)
         cache = project.code_dir / STAT_CACHE
-        code = snapshot(project.root, blobs, folders=folders, skip=project.runs_dir, cache=cache, secrets=secrets)
+        code = snapshot(
+            project.root,
+            blobs,
+            folders=folders,
+            skip=project.runs_dir,
+            cache=cache,
+            secrets=secrets,
+        )
         if code.patch:
             write_atomic(patch, blobs.get(code.patch), durable=False)
         return code, ""

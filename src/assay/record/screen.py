@@ -1,4 +1,5 @@
-"""Terminal output as a text file: what a person would see in the end, not every redrawing of a progress bar."""
+"""Terminal output as a text file: what a person would see in the end, not every redrawing of a
+progress bar."""
 
 from __future__ import annotations
 
@@ -26,14 +27,16 @@ class Screen:
 
     Escape codes are carried out and not kept, nor are blanks at the end of a line.
 
-    The line that is being written is in the file, too, and is written over when the program writes over it. `clean` is
-    applied to each stretch of text before it goes to disk.
+    The line that is being written is in the file, too, and is written over when the program writes
+    over it. `clean` is applied to each stretch of text before it goes to disk.
     """
 
     def __init__(self, descriptor: int, *, clean: Callable[[str], str] = str) -> None:
         self._descriptor = descriptor
         self._clean = clean
-        self._base = os.fstat(descriptor).st_size  # where the first row that can still change begins in the file
+        self._base = os.fstat(
+            descriptor
+        ).st_size  # where the first row that can still change begins in the file
         self._rows = [""]
         self._sizes: list[int] = []  # in bytes, of the rows that are on disk as they are here
         self._row = self._col = 0
@@ -87,7 +90,8 @@ class Screen:
         return self._clean("\n".join(self._rows[begin:])).split("\n")[first - begin :]
 
     def _forget(self) -> None:
-        """Let go of rows that nothing can reach any more, and of the begin of a row that never ends."""
+        """Let go of rows that nothing can reach any more, and of the begin of a row that never
+        ends."""
         far = min(len(self._rows) - KEPT_ROWS, self._row)
         if far > 0:
             self._base += sum(self._sizes[:far]) + far
@@ -150,7 +154,11 @@ class Screen:
     def _erase(self, which: int) -> None:
         row = self._rows[self._row]
         self._change(self._row)
-        self._rows[self._row] = [row[: self._col], " " * min(self._col, len(row)) + row[self._col :], ""][min(which, 2)]
+        self._rows[self._row] = [
+            row[: self._col],
+            " " * min(self._col, len(row)) + row[self._col :],
+            "",
+        ][min(which, 2)]
 
     def _go(self, row: int, col: int) -> None:
         left = self._rows[self._row]

@@ -1,9 +1,10 @@
 """The code as it was when an attempt began, kept by content in the project's code store.
 
-All files that look like code or config: those that git knows or would know, else those that a walk finds. Files of
-secrets and what is too large never; what was left out is said. A secret inside of a file is replaced by a word, in what
-is kept. No link is followed: one that leads to kept files stands for these. What git has not committed is also kept as
-a patch. The user's repository is only read.
+All files that look like code or config: those that git knows or would know, else those that a walk
+finds. Files of secrets and what is too large never; what was left out is said. A secret inside of a
+file is replaced by a word, in what is kept. No link is followed: one that leads to kept files
+stands for these. What git has not committed is also kept as a patch. The user's repository is only
+read.
 """
 
 from __future__ import annotations
@@ -72,7 +73,8 @@ _SECRET = re.compile(
     | secrets\.(toml|ya?ml|json|py|ini|txt))""",
     re.VERBOSE | re.IGNORECASE | re.DOTALL,
 )
-# A file that was changed a moment ago may be changed again within the same tick of the disk's clock.
+# A file that was changed a moment ago may be changed again within the same tick of the disk's
+# clock.
 _RACY_NS = 2_000_000_000
 
 
@@ -93,10 +95,12 @@ def snapshot(
     cache: Path | None = None,
     secrets: Secrets | None = None,
 ) -> Code:
-    """Keep the code under `root`, and under `folders` that lie outside of it. Unchanged code adds nothing.
+    """Keep the code under `root`, and under `folders` that lie outside of it. Unchanged code adds
+    nothing.
 
-    `skip` is a folder that holds no code, as that of the runs. `cache` is a file that remembers digests by size, time
-    and inode, so that the next time is quick. `secrets` are those that are known.
+    `skip` is a folder that holds no code, as that of the runs. `cache` is a file that remembers
+    digests by size, time and inode, so that the next time is quick. `secrets` are those that are
+    known.
     """
     secrets = secrets or Secrets.known(os.environ)
     git = _git_state(root)
@@ -109,7 +113,10 @@ def snapshot(
     if git is None and len(found) == MAX_WALKED:
         left_out.append(f"all after the first {MAX_WALKED} files")
     for folder in _outside(folders, root):
-        found += [_Found(f"{folder.as_posix()}/{name}", os.path.join(folder, name)) for name in _names(folder)]
+        found += [
+            _Found(f"{folder.as_posix()}/{name}", os.path.join(folder, name))
+            for name in _names(folder)
+        ]
     links: list[_Found] = []
     for each in found:
         kept = _keep(each, blobs, known, secrets, left_out, links)
@@ -128,7 +135,9 @@ def snapshot(
 
         def keeps(name: str, is_new: bool) -> bool:
             return (
-                not name.startswith(skipped) and (not is_new or is_code(os.path.basename(name))) and _fits(root / name)
+                not name.startswith(skipped)
+                and (not is_new or is_code(os.path.basename(name)))
+                and _fits(root / name)
             )
 
         patch = dirty_patch(root, _git, keeps=keeps, secrets=secrets, left_out=left_out)
@@ -144,15 +153,20 @@ def snapshot(
     )
 
 
-def _linked(link: _Found, places: Mapping[str, CodeFile], left_out: list[str]) -> dict[str, CodeFile]:
-    """Return what a link leads to, under its own name: files that are kept under theirs, and no others."""
+def _linked(
+    link: _Found, places: Mapping[str, CodeFile], left_out: list[str]
+) -> dict[str, CodeFile]:
+    """Return what a link leads to, under its own name: files that are kept under theirs, and no
+    others."""
     target = os.path.realpath(link.path)
     if target in places:
         return {link.name: places[target]}
     inside = target + os.sep
     found = {link.name + place[len(target) :].replace(os.sep, "/"): file for place, file in places.items()
              if place.startswith(inside)}  # fmt: skip
-    is_above = os.path.dirname(os.path.abspath(link.path)).startswith(target)  # it would hold itself
+    is_above = os.path.dirname(os.path.abspath(link.path)).startswith(
+        target
+    )  # it would hold itself
     if is_above or not found:
         if is_code(os.path.basename(link.name)) or os.path.isdir(target):
             left_out.append(f"{link.name} (a link to what is not kept)")
@@ -177,7 +191,11 @@ def is_code(name: str) -> bool:
 def _below(folder: Path | None, root: Path) -> tuple[str, ...]:
     """What names relative to `root` begin with that lie in `folder`."""
     try:
-        return () if folder is None else (Path(os.path.abspath(folder)).relative_to(root.absolute()).as_posix() + "/",)
+        return (
+            ()
+            if folder is None
+            else (Path(os.path.abspath(folder)).relative_to(root.absolute()).as_posix() + "/",)
+        )
     except ValueError:
         return ()
 
@@ -191,13 +209,20 @@ def _fits(path: Path) -> bool:
 
 
 def _keep(
-    found: _Found, blobs: Blobs, known: _Cache, secrets: Secrets, left_out: list[str], links: list[_Found]
+    found: _Found,
+    blobs: Blobs,
+    known: _Cache,
+    secrets: Secrets,
+    left_out: list[str],
+    links: list[_Found],
 ) -> CodeFile | None:
     base = os.path.basename(found.name)
     if is_secret(base):
         left_out.append(f"{found.name} (may hold secrets)")
         return None
-    if not is_code(base) and "." in base[1:]:  # a folder's name has no suffix, and a link may lead to one
+    if (
+        not is_code(base) and "." in base[1:]
+    ):  # a folder's name has no suffix, and a link may lead to one
         return None
     try:
         status = os.lstat(found.path)
@@ -237,7 +262,11 @@ def _cleaned(data: bytes, name: str, secrets: Secrets) -> tuple[bytes, int]:
 
 def _names(folder: Path, *, in_git: bool = True) -> Iterable[str]:
     """Names relative to `folder` of the files that belong to it, with `/`."""
-    listed = _git(folder, "ls-files", "-co", "--exclude-standard", "-z", "--deduplicate", "--", ".") if in_git else None
+    listed = (
+        _git(folder, "ls-files", "-co", "--exclude-standard", "-z", "--deduplicate", "--", ".")
+        if in_git
+        else None
+    )
     if listed is None:
         return list(islice(_walk(str(folder)), MAX_WALKED))
     names = [name for name in os.fsdecode(listed).split("\0") if name]
@@ -245,7 +274,8 @@ def _names(folder: Path, *, in_git: bool = True) -> Iterable[str]:
     inner = [
         name
         for name in names
-        if name.endswith("/") or (os.path.isdir(folder / name) and not os.path.islink(folder / name))
+        if name.endswith("/")
+        or (os.path.isdir(folder / name) and not os.path.islink(folder / name))
     ]
     for name in inner:
         names.remove(name)
@@ -283,24 +313,45 @@ def _outside(folders: Iterable[Path], root: Path) -> list[Path]:
 
 
 def _git_state(root: Path) -> tuple[str, bool] | None:
-    """The commit ("" before the first one) and whether something differs from it; None outside of a repository."""
-    out = _git(root, "status", "--porcelain=v2", "--branch", "-z", "--untracked-files=normal", "--", ".")
+    """The commit ("" before the first one) and whether something differs from it; None outside of a
+    repository."""
+    out = _git(
+        root, "status", "--porcelain=v2", "--branch", "-z", "--untracked-files=normal", "--", "."
+    )
     if out is None:
         return None
     lines = os.fsdecode(out).split("\0")
-    commit = next((line.removeprefix("# branch.oid ") for line in lines if line.startswith("# branch.oid ")), "")
+    commit = next(
+        (line.removeprefix("# branch.oid ") for line in lines if line.startswith("# branch.oid ")),
+        "",
+    )
     dirty = any(line and not line.startswith("# ") for line in lines)
     return ("" if commit == "(initial)" else commit), dirty
 
 
 def _git(folder: Path, *words: str, variables: Mapping[str, str] | None = None) -> bytes | None:
-    """What git says, None where there is no git or no repository. It reads only: not even its index is refreshed."""
+    """What git says, None where there is no git or no repository. It reads only: not even its index
+    is refreshed."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     clean |= {"GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C", **(variables or {})}
-    command = ["git", "-c", "core.fsmonitor=false", "-c", "core.quotePath=false", "-C", str(folder), *words]
+    command = [
+        "git",
+        "-c",
+        "core.fsmonitor=false",
+        "-c",
+        "core.quotePath=false",
+        "-C",
+        str(folder),
+        *words,
+    ]
     try:
         done = subprocess.run(
-            command, capture_output=True, env=clean, stdin=subprocess.DEVNULL, check=False, timeout=60
+            command,
+            capture_output=True,
+            env=clean,
+            stdin=subprocess.DEVNULL,
+            check=False,
+            timeout=60,
         )
     except (OSError, subprocess.TimeoutExpired):
         return None

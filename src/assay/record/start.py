@@ -26,7 +26,8 @@ class Attachable(Protocol):
 
 
 class Run:
-    """The handle of a run in any script, from `assay.start`. As a context manager it ends with the block.
+    """The handle of a run in any script, from `assay.start`. As a context manager it ends with the
+    block.
 
     `step` is where it began: 0, or that from which a resumed run goes on.
 
@@ -42,7 +43,8 @@ class Run:
             self.log = recorder.log  # type: ignore[method-assign]  # straight to the writer: it is called every step
 
     def log(self, values: Mapping[str, float], step: int) -> None:
-        """Points of several metrics at one step. When it returns, they survive the death of this process."""
+        """Points of several metrics at one step. When it returns, they survive the death of this
+        process."""
 
     @property
     def recorded(self) -> RunFile | None:
@@ -50,7 +52,8 @@ class Run:
         return self._recorder.run if self._recorder is not None else None
 
     def rewind(self, step: int) -> None:
-        """Go on from `step`, after which the curves begin anew: points of later steps stay as a branch of their own."""
+        """Go on from `step`, after which the curves begin anew: points of later steps stay as a
+        branch of their own."""
         if self._recorder is not None and step != self.step:
             self._recorder.rewind(step)
             self.step = step
@@ -61,7 +64,8 @@ class Run:
             self._recorder.tell(fact)
 
     def log_later(self, values: Mapping[str, Any], step: int) -> None:
-        """As `log`, for tensors on a device: they are fetched together, after 64 calls or a second, not waited for now.
+        """As `log`, for tensors on a device: they are fetched together, after 64 calls or a second,
+        not waited for now.
 
         What was not fetched yet does not survive the death of this process.
         """
@@ -77,7 +81,8 @@ class Run:
             self._recorder.axis(name)
 
     def attach(self, other: Attachable) -> None:
-        """Let `other`, as `assay.TensorBoard()`, have what is logged from now on, until the run ends."""
+        """Let `other`, as `assay.TensorBoard()`, have what is logged from now on, until the run
+        ends."""
         if self._recorder is not None:
             other.attach(self._recorder)
             self.log = self._recorder.log  # type: ignore[method-assign]
@@ -85,13 +90,15 @@ class Run:
     def value(self, name: str, value: Any) -> None:
         """A result that is no curve: text, a number, a list, a mapping.
 
-        Numbers of numpy and torch are numbers, paths, dates and dtypes text; InputError names what cannot be kept.
+        Numbers of numpy and torch are numbers, paths, dates and dtypes text; InputError names what
+        cannot be kept.
         """
         if self._recorder is not None:
             self._recorder.set_value(name, value)
 
     def text(self, name: str, text: str, step: int | None = None) -> str:
-        """Keep a text; like all that follow it returns the digest of the artifact, "" when nothing is recorded."""
+        """Keep a text; like all that follow it returns the digest of the artifact, "" when nothing
+        is recorded."""
         return self._keep("text", name, step, lambda _: encoded(text_of(text)))
 
     def table(
@@ -101,7 +108,8 @@ class Run:
         columns: Sequence[str] | None = None,
         step: int | None = None,
     ) -> str:
-        """Keep a table as CSV: rows are mappings, dataclasses or named tuples, or sequences in the order of `columns`.
+        """Keep a table as CSV: rows are mappings, dataclasses or named tuples, or sequences in the
+        order of `columns`.
 
         A data frame, a mapping of columns and an array are tables too.
         """
@@ -109,34 +117,50 @@ class Run:
 
     def histogram(self, name: str, values: Any, step: int | None = None, *, bins: int = 64) -> str:
         """Keep how the numbers of an array are distributed."""
-        return self._keep("histogram", name, step, lambda media: media.histogram_of(values, bins=bins).to_json())
+        return self._keep(
+            "histogram", name, step, lambda media: media.histogram_of(values, bins=bins).to_json()
+        )
 
-    def image(self, name: str, image: Any, step: int | None = None, *, stretch: bool = False) -> str:
+    def image(
+        self, name: str, image: Any, step: int | None = None, *, stretch: bool = False
+    ) -> str:
         """Keep an array as a PNG: height x width, with 1, 3 or 4 channels in front or behind.
 
-        Floats are from 0 to 1, integers from 0 to 255; with `stretch` numbers of any range, as those of a weight. An
-        image of PIL is one too, a batch of images a grid of them.
+        Floats are from 0 to 1, integers from 0 to 255; with `stretch` numbers of any range, as
+        those of a weight. An image of PIL is one too, a batch of images a grid of them.
         """
-        return self._keep("image", name, step, lambda media: media.png(media.picture(image, stretch=stretch)))
+        return self._keep(
+            "image", name, step, lambda media: media.png(media.picture(image, stretch=stretch))
+        )
 
     def images(self, name: str, images: Any, step: int | None = None, *, per_row: int = 8) -> str:
         """Keep images of one size as one, side by side."""
-        return self._keep("image", name, step, lambda media: media.png(media.grid(images, per_row=per_row)))
+        return self._keep(
+            "image", name, step, lambda media: media.png(media.grid(images, per_row=per_row))
+        )
 
     def figure(self, name: str, figure: Any, step: int | None = None) -> str:
         """Keep what a figure of matplotlib, or the one around its axes, looks like."""
         return self._keep("figure", name, step, lambda media: media.figure_png(figure))
 
     def audio(self, name: str, samples: Any, rate: int, step: int | None = None) -> str:
-        """Keep samples (time, or time x channels), floats from -1 to 1 or integers, as a WAV file."""
+        """Keep samples (time, or time x channels), floats from -1 to 1 or integers, as a WAV
+        file."""
         return self._keep("audio", name, step, lambda media: media.wav(samples, rate))
 
-    def video(self, name: str, source: str | os.PathLike[str] | bytes, step: int | None = None) -> str:
+    def video(
+        self, name: str, source: str | os.PathLike[str] | bytes, step: int | None = None
+    ) -> str:
         """Keep a file of video (or its bytes) as it is."""
-        return self._recorder.artifact(source, name, kind="video", step=step) if self._recorder is not None else ""
+        return (
+            self._recorder.artifact(source, name, kind="video", step=step)
+            if self._recorder is not None
+            else ""
+        )
 
     def _keep(self, kind: str, name: str, step: int | None, made: Callable[[Any], bytes]) -> str:
-        """`made` is given the module that makes bytes of things: who keeps none does not pay for it."""
+        """`made` is given the module that makes bytes of things: who keeps none does not pay for
+        it."""
         if self._recorder is None:
             return ""
         from assay.record import media
@@ -150,10 +174,18 @@ class Run:
         """
         return self._recorder.artifact(source, name) if self._recorder is not None else ""
 
-    def watch(self, name: str, suffixes: Sequence[str] = (), *, folder: str | os.PathLike[str] | None = None) -> Path:
-        """A folder whose files the record lists: what is created, changed and deleted in it until the run ends.
+    def watch(
+        self,
+        name: str,
+        suffixes: Sequence[str] = (),
+        *,
+        folder: str | os.PathLike[str] | None = None,
+    ) -> Path:
+        """A folder whose files the record lists: what is created, changed and deleted in it until
+        the run ends.
 
-        It is a folder of the run's own, or the one given. With `suffixes` only files that end with one of them.
+        It is a folder of the run's own, or the one given. With `suffixes` only files that end with
+        one of them.
         """
         if self._recorder is not None:
             return self._recorder.watch(name, suffixes, folder=folder)
@@ -166,7 +198,8 @@ class Run:
     @overload
     def keycode(self, thing: Thing) -> Thing: ...
     def keycode(self, thing: Any = None) -> Any:
-        """Keep the source of a function, class or module: `@run.keycode` above it, or `run.keycode(module)`."""
+        """Keep the source of a function, class or module: `@run.keycode` above it, or
+        `run.keycode(module)`."""
         if thing is None:
             return self.keycode
         if self._recorder is not None:
@@ -186,7 +219,10 @@ class Run:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.finish(*ending(error))
 
@@ -195,7 +231,8 @@ _OPEN: list[Run] = []
 
 
 def finish_with_python(run: Run) -> Run:
-    """Let a run that nobody finishes end when Python does: as failed or stopped when an exception ends Python."""
+    """Let a run that nobody finishes end when Python does: as failed or stopped when an exception
+    ends Python."""
     if not _OPEN:
         atexit.unregister(_finish_open)
         atexit.register(_finish_open)
@@ -204,7 +241,9 @@ def finish_with_python(run: Run) -> Run:
 
 
 def _finish_open() -> None:
-    error = signals.last_obeyed or (None if hasattr(sys, "ps1") else getattr(sys, "last_value", None))
+    error = signals.last_obeyed or (
+        None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)
+    )
     for run in list(_OPEN):
         run.finish(*ending(error))
 

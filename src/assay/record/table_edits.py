@@ -1,4 +1,5 @@
-"""Changes that people make in result tables. The only writer of a table and of its history; anyone may call it."""
+"""Changes that people make in result tables. The only writer of a table and of its history; anyone
+may call it."""
 
 from __future__ import annotations
 
@@ -51,7 +52,8 @@ What = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One change. `new` is a title, a note, a cell (None empties it), a place in the order, or facts of a column."""
+    """One change. `new` is a title, a note, a cell (None empties it), a place in the order, or
+    facts of a column."""
 
     what: What
     row: str = ""
@@ -59,7 +61,9 @@ class Change:
     new: Any = None
 
 
-def create(project: Project, name: str, *, title: str = "", columns: Sequence[str] = ()) -> ResultTable:
+def create(
+    project: Project, name: str, *, title: str = "", columns: Sequence[str] = ()
+) -> ResultTable:
     """Make a table. InputError when there is one of that name."""
     if table_file(project, name).exists():
         raise InputError(f"There is a table {name} already.", fix="choose another name")
@@ -73,7 +77,8 @@ def create(project: Project, name: str, *, title: str = "", columns: Sequence[st
 
 
 def change(project: Project, name: str, *changes: Change) -> ResultTable:
-    """Make changes, all of them or none. InputError for a table, a row or a column that is not there."""
+    """Make changes, all of them or none. InputError for a table, a row or a column that is not
+    there."""
     with _alone(project, name):
         table = _read(project, name)
         edits = []
@@ -86,7 +91,11 @@ def change(project: Project, name: str, *changes: Change) -> ResultTable:
                     row = table.rows[-1].key
                 if each.what == "add-column":
                     column = table.columns[-1].key
-                edits.append(TableEdit(what=each.what, row=row, column=column, old=old, new=to_plain(each.new)))
+                edits.append(
+                    TableEdit(
+                        what=each.what, row=row, column=column, old=old, new=to_plain(each.new)
+                    )
+                )
         if edits:
             write_table(project, table)
             for edit in edits:
@@ -94,7 +103,9 @@ def change(project: Project, name: str, *changes: Change) -> ResultTable:
         return table
 
 
-def fill(project: Project, name: str, rows: Sequence[Mapping[str, Cell]], *, what: str) -> ResultTable:
+def fill(
+    project: Project, name: str, rows: Sequence[Mapping[str, Cell]], *, what: str
+) -> ResultTable:
     """Add rows whose cells stand under titles of columns; columns that are not there are made."""
     with _alone(project, name):
         table = _read(project, name)
@@ -103,7 +114,9 @@ def fill(project: Project, name: str, rows: Sequence[Mapping[str, Cell]], *, wha
             for title in row:
                 table, keys[title] = _with_column(table, title)
             cells = {keys[title]: _cell(cell) for title, cell in row.items() if cell != ""}
-            table = replace(table, rows=(*table.rows, TableRow(key=_fresh("r", table), cells=cells)))
+            table = replace(
+                table, rows=(*table.rows, TableRow(key=_fresh("r", table), cells=cells))
+            )
         if len(table.rows) > MAX_ROWS:
             raise InputError(f"A table has at most {MAX_ROWS:,} rows.")
         write_table(project, table)
@@ -112,7 +125,8 @@ def fill(project: Project, name: str, rows: Sequence[Mapping[str, Cell]], *, wha
 
 
 def import_csv(project: Project, name: str, text: str) -> ResultTable:
-    """Add the rows of a CSV file with a head. An apostrophe that hid a formula from a spreadsheet is taken off."""
+    """Add the rows of a CSV file with a head. An apostrophe that hid a formula from a spreadsheet
+    is taken off."""
     try:
         lines = list(csv.reader(io.StringIO(text.removeprefix("\ufeff")), strict=True))
     except csv.Error as error:
@@ -137,7 +151,9 @@ def remove(project: Project, name: str) -> None:
             table_file(project, name).unlink()
             history_file(project, name).unlink(missing_ok=True)
         except OSError as error:
-            raise refusal(error, table_file(project, name), "The table cannot be removed") from error
+            raise refusal(
+                error, table_file(project, name), "The table cannot be removed"
+            ) from error
 
 
 def _changed(table: ResultTable, asked: Change) -> tuple[ResultTable, Any]:
@@ -160,7 +176,9 @@ def _changed(table: ResultTable, asked: Change) -> tuple[ResultTable, Any]:
             return replace(table, rows=(*table.rows, TableRow(key=_fresh("r", table)))), None
         case "remove-row":
             row = _row(table, asked.row)
-            return replace(table, rows=tuple(each for each in table.rows if each.key != row.key)), to_plain(row)
+            return replace(
+                table, rows=tuple(each for each in table.rows if each.key != row.key)
+            ), to_plain(row)
         case "move-row":
             rows, place = _moved(table.rows, _row(table, asked.row), asked.new)
             return replace(table, rows=rows), place
@@ -170,7 +188,9 @@ def _changed(table: ResultTable, asked: Change) -> tuple[ResultTable, Any]:
             column = _column(table, asked.column)
             columns = tuple(each for each in table.columns if each.key != column.key)
             rows = tuple(
-                replace(row, cells={key: cell for key, cell in row.cells.items() if key != column.key})
+                replace(
+                    row, cells={key: cell for key, cell in row.cells.items() if key != column.key}
+                )
                 for row in table.rows
             )
             gone = {row.key: row.cells[column.key] for row in table.rows if column.key in row.cells}
@@ -218,8 +238,11 @@ def _with_row(table: ResultTable, row: TableRow) -> ResultTable:
     return replace(table, rows=tuple(row if each.key == row.key else each for each in table.rows))
 
 
-def _with_column(table: ResultTable, title: str, *, is_new: bool = False) -> tuple[ResultTable, str]:
-    """Return the table with a column of this title, and the column's key; one that is there is taken."""
+def _with_column(
+    table: ResultTable, title: str, *, is_new: bool = False
+) -> tuple[ResultTable, str]:
+    """Return the table with a column of this title, and the column's key; one that is there is
+    taken."""
     for each in table.columns:
         if not is_new and title in (each.key, each.title):
             return table, each.key
@@ -227,12 +250,18 @@ def _with_column(table: ResultTable, title: str, *, is_new: bool = False) -> tup
         raise InputError(f"A table has at most {MAX_COLUMNS} columns.")
     base = slug(title).replace(".", "-") or "column"
     taken = {each.key for each in table.columns}
-    key = next(name for i in range(1, MAX_COLUMNS + 2) if (name := base if i == 1 else f"{base}-{i}") not in taken)
+    key = next(
+        name
+        for i in range(1, MAX_COLUMNS + 2)
+        if (name := base if i == 1 else f"{base}-{i}") not in taken
+    )
     return replace(table, columns=(*table.columns, TableColumn(key=key, title=title))), key
 
 
 def _fresh(prefix: str, table: ResultTable) -> str:
-    numbers = [int(row.key[1:]) for row in table.rows if row.key[:1] == prefix and row.key[1:].isdecimal()]
+    numbers = [
+        int(row.key[1:]) for row in table.rows if row.key[:1] == prefix and row.key[1:].isdecimal()
+    ]
     return f"{prefix}{max(numbers, default=0) + 1}"
 
 

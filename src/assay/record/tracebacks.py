@@ -19,17 +19,21 @@ _BUILDER = str(Path(__file__).resolve().parents[1] / "build" / "builder.py")
 """Path of the module that calls targets: a target in C has no frame of its own."""
 
 _IN_WORKER = "in loader worker "
-_OTHERS = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+_OTHERS = tuple(
+    {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+)
 _ELSEWHERE = (_HOUSE, *_OTHERS, "<")
 
 
 def shortened(error: BaseException) -> str:
-    """The traceback of `error` and of what led to it, from the first line of the user's on; whole if there is none."""
+    """The traceback of `error` and of what led to it, from the first line of the user's on; whole
+    if there is none."""
     return users_part(error) or "".join(traceback.format_exception(error))
 
 
 def users_part(error: BaseException) -> str | None:
-    """The traceback from the first line of the user's on; None if there is none, or all is to be seen.
+    """The traceback from the first line of the user's on; None if there is none, or all is to be
+    seen.
 
     The user's line may also be one of the config, of which a library has refused what it says.
     """
@@ -38,13 +42,19 @@ def users_part(error: BaseException) -> str | None:
     is_theirs = False
     while link is not None:
         theirs = (i for i, frame in enumerate(link.stack) if is_of_user(frame.filename))
-        # A worker that loads data fails in another process, and its error has the traceback of that one.
-        in_worker = "\nOriginal Traceback" in str(link) or any(map(_is_of_worker, link.__notes__ or ()))
+        # A worker that loads data fails in another process, and its error has the traceback of that
+        # one.
+        in_worker = "\nOriginal Traceback" in str(link) or any(
+            map(_is_of_worker, link.__notes__ or ())
+        )
         first = len(link.stack) if in_worker else next(theirs, None)
         if first is not None:
             is_theirs = True
             del link.stack[:first]
-            link.__notes__ = [_users_frames(note) if _is_of_worker(note) else note for note in link.__notes__ or ()]
+            link.__notes__ = [
+                _users_frames(note) if _is_of_worker(note) else note
+                for note in link.__notes__ or ()
+            ]
         link = link.__cause__ or link.__context__
     if os.environ.get(TRACEBACK_VARIABLE):
         return None
@@ -52,8 +62,11 @@ def users_part(error: BaseException) -> str | None:
 
 
 def _of_config(error: BaseException) -> str | None:
-    """Name the place in the config that a library refused, and its error: the frames of the library tell nothing."""
-    place = next((note for note in getattr(error, "__notes__", ()) if note.startswith(BUILDING)), None)
+    """Name the place in the config that a library refused, and its error: the frames of the library
+    tell nothing."""
+    place = next(
+        (note for note in getattr(error, "__notes__", ()) if note.startswith(BUILDING)), None
+    )
     frames = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
     if place is None or (frames and is_of_house(frames[-1]) and frames[-1] != _BUILDER):
         return None  # raised by code of assay, the fault may be there
@@ -78,5 +91,9 @@ def _is_of_worker(note: str) -> bool:
 def _users_frames(note: str) -> str:
     """The traceback of a worker from the first line of the user's on."""
     head, *frames = re.split(r'(?m)^(?=  File ")', note)
-    theirs = (i for i, frame in enumerate(frames) if not frame.removeprefix('  File "').startswith(_ELSEWHERE))
+    theirs = (
+        i
+        for i, frame in enumerate(frames)
+        if not frame.removeprefix('  File "').startswith(_ELSEWHERE)
+    )
     return head + "".join(frames[next(theirs, 0) :])

@@ -38,12 +38,16 @@ class _Folder:
 
 
 class Watcher:
-    """Looks into folders about once a second, and a last time at the end; tells changes by appending to one file.
+    """Looks into folders about once a second, and a last time at the end; tells changes by
+    appending to one file.
 
-    A file that comes and goes between two looks is not seen. Hashes are taken when a file has come to rest.
+    A file that comes and goes between two looks is not seen. Hashes are taken when a file has come
+    to rest.
     """
 
-    def __init__(self, record: Path, *, on_problem: Callable[[str], None] = lambda message: None) -> None:
+    def __init__(
+        self, record: Path, *, on_problem: Callable[[str], None] = lambda message: None
+    ) -> None:
         self._record = record
         self._on_problem = on_problem
         self._lock = threading.Lock()
@@ -58,11 +62,15 @@ class Watcher:
         folder = _Folder(name, path, tuple(suffixes))
         with self._lock:
             if any(each.name == name and each.path != path for each in self._folders):
-                raise InputError(f"Another folder is watched as {name!r} already.", fix="Take another name.")
+                raise InputError(
+                    f"Another folder is watched as {name!r} already.", fix="Take another name."
+                )
             if folder not in self._folders:
                 self._folders.append(folder)
                 self._seen |= {
-                    each: _Seen(stamp, is_older=True) for each, stamp in _files(folder) if each not in self._seen
+                    each: _Seen(stamp, is_older=True)
+                    for each, stamp in _files(folder)
+                    if each not in self._seen
                 }
             if self._thread is None:
                 self._thread = threading.Thread(target=self._watch, name="assay-files", daemon=True)
@@ -122,15 +130,20 @@ class Watcher:
 
     def _tell(self, path: str, event: FileEvent, seen: _Seen) -> None:
         size = seen.stamp[0]
-        change = FileChange(path=path, event=event, size_bytes=size, sha256=seen.sha256, at_ns=time.time_ns())
+        change = FileChange(
+            path=path, event=event, size_bytes=size, sha256=seen.sha256, at_ns=time.time_ns()
+        )
         try:
             append_line(self._record, dumps(change))
         except OSError as error:
-            self._on_problem(f"A change of a watched file could not be written ({error.strerror or error}).")
+            self._on_problem(
+                f"A change of a watched file could not be written ({error.strerror or error})."
+            )
 
 
 def _files(folder: _Folder) -> Iterator[tuple[str, tuple[int, int, int]]]:
-    """Name (below the folder's own) and stamp of each file; at most `MAX_FILES`. Links are not followed."""
+    """Name (below the folder's own) and stamp of each file; at most `MAX_FILES`. Links are not
+    followed."""
     todo, count = [(str(folder.path), folder.name)], 0
     while todo:
         where, name = todo.pop()

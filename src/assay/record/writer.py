@@ -1,11 +1,12 @@
 """The writer of `metrics.bin`: what `log` returned from survives the death of the process.
 
-On a local disk a frame is one copy into a memory map over an extent whose blocks are allocated beforehand, so that a
-full disk is an error when the file grows and never a SIGBUS. Elsewhere it is one write call. The extent that comes next
-is made while the present one fills, by whoever calls `prepare`: growing then costs a log call next to nothing.
+On a local disk a frame is one copy into a memory map over an extent whose blocks are allocated
+beforehand, so that a full disk is an error when the file grows and never a SIGBUS. Elsewhere it is
+one write call. The extent that comes next is made while the present one fills, by whoever calls
+`prepare`: growing then costs a log call next to nothing.
 
-Somebody else may cut off, replace or delete the file meanwhile. The writer goes on in what is left of it, or makes it
-again out of what it holds open.
+Somebody else may cut off, replace or delete the file meanwhile. The writer goes on in what is left
+of it, or makes it again out of what it holds open.
 """
 
 from __future__ import annotations
@@ -51,17 +52,27 @@ MAX_ROW_NAMES = 16_384
 _POPULATE_WRITE = 23
 _MAX_TICK = 0xFFFFFFFF
 # What the fast path of `log` may meet; the slow path finds out which, and says it.
-_NOT_FAST = (KeyError, ValueError, TypeError, AttributeError, OverflowError, OSError, Warning, struct.error)
+_NOT_FAST = (
+    KeyError,
+    ValueError,
+    TypeError,
+    AttributeError,
+    OverflowError,
+    OSError,
+    Warning,
+    struct.error,
+)
 
 Write = Callable[[bytes], object]
 
 
 class MetricsWriter:
-    """Appends rows to one `metrics.bin`. Any thread may log; a process forked from this one may not.
+    """Appends rows to one `metrics.bin`. Any thread may log; a process forked from this one may
+    not.
 
-    When there is no room, points are dropped and counted, growing is tried again at most once a second, and
-    `on_problem` is told twice: when it begins, and what was lost when it is over. `on_lost` is told in a few words what
-    the file lacks for good.
+    When there is no room, points are dropped and counted, growing is tried again at most once a
+    second, and `on_problem` is told twice: when it begins, and what was lost when it is over.
+    `on_lost` is told in a few words what the file lacks for good.
     """
 
     def __init__(
@@ -84,9 +95,15 @@ class MetricsWriter:
         self._growing = threading.Lock()  # held after `_lock`, never before it
         self._spare: _Mapped | None = None
         self._extent_bytes = EXTENT_BYTES
-        self._keys: dict[tuple[str, ...], tuple[int, bytes]] = {}  # id and frames of every key set of the file
-        self._sets: dict[tuple[str, ...], tuple[Callable[..., bytes], int, int]] = {}  # those of this extent
-        self._slow_sets = dict(self._sets)  # the same for `_live`: names that came with a tensor that has a graph
+        self._keys: dict[
+            tuple[str, ...], tuple[int, bytes]
+        ] = {}  # id and frames of every key set of the file
+        self._sets: dict[
+            tuple[str, ...], tuple[Callable[..., bytes], int, int]
+        ] = {}  # those of this extent
+        self._slow_sets = dict(
+            self._sets
+        )  # the same for `_live`: names that came with a tensor that has a graph
         self._live: set[tuple[str, ...]] = set()
         self._axes: set[str] = set()
         self._out: tuple[Write, int] = (_no_room, 0)
@@ -124,9 +141,11 @@ class MetricsWriter:
         _WRITERS.add(self)
 
     def log(self, values: Mapping[str, float], step: int) -> None:
-        """Points of several metrics at one step. RecordError names the metric whose value is no number."""
+        """Points of several metrics at one step. RecordError names the metric whose value is no
+        number."""
         try:
-            # The set before the map: a set that is known was defined in this extent or in an earlier one.
+            # The set before the map: a set that is known was defined in this extent or in an
+            # earlier one.
             pack, words, set_id = self._sets[tuple(values)]
             write, zero_ns = self._out
             body = pack(words, set_id, step, (monotonic_ns() - zero_ns) >> 14, *values.values())
@@ -139,7 +158,9 @@ class MetricsWriter:
         with self._lock:
             self._refuse_if_closed()
             self._axes.add(name)
-            for names in [each for each in self._keys if name in each]:  # defined anew when next logged
+            for names in [
+                each for each in self._keys if name in each
+            ]:  # defined anew when next logged
                 del self._keys[names]
                 self._sets.pop(names, None)
                 self._slow_sets.pop(names, None)
@@ -155,15 +176,20 @@ class MetricsWriter:
                 self._run_out(error)
 
     def prepare(self) -> None:
-        """Make the extent that comes next, so that growing need not wait for the disk. For another thread."""
-        with self._growing, contextlib.suppress(OSError):  # no room: growing will find out, and say it
+        """Make the extent that comes next, so that growing need not wait for the disk. For another
+        thread."""
+        with (
+            self._growing,
+            contextlib.suppress(OSError),
+        ):  # no room: growing will find out, and say it
             if self._map is None or self._closed or self._spare is not None:
                 return
             if self._extent_bytes > EXTENT_BYTES or 2 * self._map.tell() > len(self._map):
                 self._spare = _mapped(self._fd, self._end, self._extent_bytes, need=0)
 
     def check(self) -> None:
-        """Notice that somebody else has cut off, replaced or deleted the file, and mend it. For another thread."""
+        """Notice that somebody else has cut off, replaced or deleted the file, and mend it. For
+        another thread."""
         with self._lock:
             if self._closed or self._is_whole():
                 return
@@ -174,7 +200,8 @@ class MetricsWriter:
                 self._run_out(error)
 
     def sync(self) -> None:
-        """Bring what was written to the disk, if there is something new. Power loss takes only what came after."""
+        """Bring what was written to the disk, if there is something new. Power loss takes only what
+        came after."""
         with self._lock:
             if self._closed:
                 return
@@ -190,7 +217,8 @@ class MetricsWriter:
             os.close(descriptor)
 
     def close(self, *, durable: bool = True) -> None:
-        """Write nothing more; what was written is on the disk when this returns, if `durable`. Twice is once."""
+        """Write nothing more; what was written is on the disk when this returns, if `durable`.
+        Twice is once."""
         if durable:
             self.sync()
         with self._lock:
@@ -206,11 +234,14 @@ class MetricsWriter:
                 self._give_up(reason)
 
     def abandon_in_child(self) -> None:
-        """The same in a process just forked: the map is shared with the parent, and its position is not."""
+        """The same in a process just forked: the map is shared with the parent, and its position is
+        not."""
         self._lock = threading.RLock()  # the old ones may be held by a thread that is not here
         self._growing = threading.Lock()
         if not self._closed:
-            self._give_up(f"This run is written by process {os.getppid()}; a process forked from it cannot log to it.")
+            self._give_up(
+                f"This run is written by process {os.getppid()}; a process forked from it cannot log to it."
+            )
 
     def _give_up(self, reason: str) -> None:
         self._closed = reason
@@ -231,7 +262,8 @@ class MetricsWriter:
     def _log_slowly(self, values: Mapping[str, float], step: int) -> None:
         step = whole_step(step)
         numbers = list(numbers_of(values).items())
-        # On the fast path torch warns of a live loss: a set of names that came with one does not take it.
+        # On the fast path torch warns of a live loss: a set of names that came with one does not
+        # take it.
         is_live = any(getattr(value, "requires_grad", False) for value in values.values())
         with self._lock:
             self._refuse_if_closed()
@@ -241,7 +273,9 @@ class MetricsWriter:
                     self._live.add(part)
                     self._sets.pop(part, None)
                 try:
-                    self._put_row(part, [number for _, number in numbers[i : i + MAX_ROW_NAMES]], step)
+                    self._put_row(
+                        part, [number for _, number in numbers[i : i + MAX_ROW_NAMES]], step
+                    )
                 except OSError as error:
                     self._run_out(error)
                     self._lose(len(part), step)
@@ -249,11 +283,15 @@ class MetricsWriter:
     def _put_row(self, names: tuple[str, ...], numbers: list[float], step: int) -> None:
         wide = not 0 <= step <= metrics_file.MAX_STEP
         while True:  # another thread may fill what was grown before we come to use it
-            pack, words, set_id = self._sets.get(names) or self._slow_sets.get(names) or self._define(names)
+            pack, words, set_id = (
+                self._sets.get(names) or self._slow_sets.get(names) or self._define(names)
+            )
             write, zero_ns = self._out
             tick = (monotonic_ns() - zero_ns) >> 14
             if wide:
-                frame = metrics_file.pack_wide(set_id, step, self._base_ns + tick * TICK_NS, numbers)
+                frame = metrics_file.pack_wide(
+                    set_id, step, self._base_ns + tick * TICK_NS, numbers
+                )
             elif tick <= _MAX_TICK:
                 body = pack(words, set_id, step, tick, *numbers)
                 frame = crc32(body).to_bytes(4, "little") + body
@@ -275,18 +313,26 @@ class MetricsWriter:
                 self._grow(len(frame))
 
     def _define(self, names: tuple[str, ...]) -> tuple[Callable[..., bytes], int, int]:
-        """Write the key set into this extent, twice: each extent has its own, so that damage to one costs no other."""
+        """Write the key set into this extent, twice: each extent has its own, so that damage to one
+        costs no other."""
         set_id, frames_of_keys = self._keys.get(names) or self._number_keys(names, self._next_id)
         row_bytes = 8 * metrics_file.values_words(len(names))
         while True:
-            if self._map is not None and len(self._map) - self._map.tell() < len(frames_of_keys) + row_bytes:
+            if (
+                self._map is not None
+                and len(self._map) - self._map.tell() < len(frames_of_keys) + row_bytes
+            ):
                 self._grow(len(frames_of_keys) + row_bytes)
             try:
                 self._out[0](frames_of_keys)
                 break
             except ValueError:
                 self._grow(len(frames_of_keys) + row_bytes)
-        entry = (metrics_file.values_struct(len(names)).pack, metrics_file.values_words(len(names)), set_id)
+        entry = (
+            metrics_file.values_struct(len(names)).pack,
+            metrics_file.values_words(len(names)),
+            set_id,
+        )
         sets = self._slow_sets if names in self._live else self._sets
         sets[names] = entry
         return entry
@@ -302,7 +348,10 @@ class MetricsWriter:
         self._columns += len(names)
         self._next_id = set_id + 1
         axis = next((i for i, name in enumerate(names) if name in self._axes), None)
-        self._keys[names] = numbered = set_id, 2 * metrics_file.pack_keys(KeySet(set_id, names, axis))
+        self._keys[names] = numbered = (
+            set_id,
+            2 * metrics_file.pack_keys(KeySet(set_id, names, axis)),
+        )
         return numbered
 
     # ------------------------------------------------------------------------------------------------------ extents
@@ -314,7 +363,8 @@ class MetricsWriter:
             raise BlockingIOError
         if self._is_spoilt:
             self._mend()
-        # Never before what was said already, though the clock on the wall be set back: times order the rows.
+        # Never before what was said already, though the clock on the wall be set back: times order
+        # the rows.
         passed = self._base_ns + (now - self._zero_ns if self._zero_ns else TICK_NS)
         base_ns = max(time.time_ns(), passed) // TICK_NS * TICK_NS
         if self._preallocate:
@@ -340,14 +390,19 @@ class MetricsWriter:
                 fresh = _mapped(self._fd, self._end, EXTENT_BYTES, need)
             guard(fresh.map, self._on_spoilt)
             fresh.map.write(self._extent(base_ns, end=fresh.end))
-            # The old map is not closed: another thread may be about to write into what is left of it, and it may.
+            # The old map is not closed: another thread may be about to write into what is left of
+            # it, and it may.
             self._sets, self._slow_sets = {}, {}
             self._map, self._end = fresh.map, fresh.end
         self._out = (fresh.map.write, zero_ns) if not self._is_spoilt else (_no_room, zero_ns)
 
     def _extent(self, base_ns: int, *, end: int) -> bytes:
         return frames.pack_extent(
-            metrics_file.FORM, sequence=self._sequence, attempt=self.attempt, base_ns=base_ns, end=end
+            metrics_file.FORM,
+            sequence=self._sequence,
+            attempt=self.attempt,
+            base_ns=base_ns,
+            end=end,
         )
 
     def _append(self, frame: bytes) -> None:
@@ -365,12 +420,18 @@ class MetricsWriter:
         self._room_again_ns = monotonic_ns() + RETRY_NS
         if self._gap is None:
             self._gap = (0, 0, 0)
-            self._on_problem(f"Metrics cannot be written ({error.strerror or error}). The run goes on without them.")
+            self._on_problem(
+                f"Metrics cannot be written ({error.strerror or error}). The run goes on without them."
+            )
 
     def _lose(self, count: int, step: int) -> None:
         self.lost_points += count
         lost, first, last = self._gap or (0, 0, 0)
-        self._gap = (lost + count, min(first, step) if lost else step, max(last, step) if lost else step)
+        self._gap = (
+            lost + count,
+            min(first, step) if lost else step,
+            max(last, step) if lost else step,
+        )
 
     def _report_gap(self) -> None:
         if self._gap is None:
@@ -393,13 +454,15 @@ class MetricsWriter:
         return False
 
     def _on_spoilt(self) -> None:
-        """Let every call come to `_grow`, which mends. Called from a signal, too: in the midst of a write."""
+        """Let every call come to `_grow`, which mends. Called from a signal, too: in the midst of a
+        write."""
         self._is_spoilt = True
         self._out = (_no_room, self._zero_ns)
         self._on_grown()
 
     def _mend(self) -> None:
-        """Go on in what somebody else has left of the file. OSError when nothing can be written there."""
+        """Go on in what somebody else has left of the file. OSError when nothing can be written
+        there."""
         size = os.fstat(self._fd).st_size
         lost = self._end - size if size < self._end else 0
         with self._growing:
@@ -417,10 +480,13 @@ class MetricsWriter:
         done = "cut off" if lost else "deleted or replaced"
         if lost:
             self._on_lost(f"points of {self.path.name}, which was cut off")
-        self._on_problem(f"{self.path.name} was {done} by somebody else while the run wrote it: {told}.")
+        self._on_problem(
+            f"{self.path.name} was {done} by somebody else while the run wrote it: {told}."
+        )
 
     def _bring_back(self) -> None:
-        """Make the file again out of the one that is open, when it is gone or another one is in its place."""
+        """Make the file again out of the one that is open, when it is gone or another one is in its
+        place."""
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(os.lstat(self.path), os.fstat(self._fd)):
                 return
@@ -442,7 +508,8 @@ class MetricsWriter:
         self._hold()
 
     def _hold(self) -> None:
-        """Be the only one who writes the file. Who wrote it before may need a moment to notice that it is over."""
+        """Be the only one who writes the file. Who wrote it before may need a moment to notice that
+        it is over."""
         if sys.platform == "win32":
             return
         until = time.monotonic() + HOLD_S
@@ -461,7 +528,8 @@ class MetricsWriter:
                 return
 
     def _repair(self) -> int:
-        """Make the file end where an extent may begin, and return that offset. Nothing that can be read is lost."""
+        """Make the file end where an extent may begin, and return that offset. Nothing that can be
+        read is lost."""
         size = os.fstat(self._fd).st_size
         if size == 0:
             return self._begin_file()
@@ -485,14 +553,18 @@ class MetricsWriter:
         end = extent.end if extent.end <= size + MAX_EXTENT_BYTES else size + -size % 8
         if tail is not None and tail.offset < end:
             os.pwrite(self._fd, bytes(min(end, size) - tail.offset), tail.offset)
-        os.ftruncate(self._fd, end)  # shorter: filled up with zeros; longer: an extent that never began
+        os.ftruncate(
+            self._fd, end
+        )  # shorter: filled up with zeros; longer: an extent that never began
         return end
 
     def _tell_damage(self, damages: Sequence[Damage]) -> None:
         if damages:
             size = sum(each.end - each.offset for each in damages)
             places = f"{len(damages)} places" if len(damages) > 1 else f"byte {damages[0].offset}"
-            self._on_problem(f"The metrics so far are damaged at {places}: {size} bytes cannot be read.")
+            self._on_problem(
+                f"The metrics so far are damaged at {places}: {size} bytes cannot be read."
+            )
 
     def _begin_file(self) -> int:
         os.pwrite(self._fd, frames.file_head(metrics_file.FORM), 0)
@@ -522,29 +594,38 @@ class MetricsWriter:
 
 @dataclass(frozen=True, slots=True)
 class _Mapped:
-    """A map that stands where an extent begins, and the offset in the file at which the extent ends."""
+    """A map that stands where an extent begins, and the offset in the file at which the extent
+    ends."""
 
     map: mmap.mmap
     end: int
 
     def holds(self, need: int) -> bool:
-        """Whether a frame of `need` bytes has room behind the extent's head, and is not nearly all that has."""
-        return len(self.map) - self.map.tell() >= frames.EXTENT_HEAD_BYTES + max(need, mmap.PAGESIZE // 2)
+        """Whether a frame of `need` bytes has room behind the extent's head, and is not nearly all
+        that has."""
+        return len(self.map) - self.map.tell() >= frames.EXTENT_HEAD_BYTES + max(
+            need, mmap.PAGESIZE // 2
+        )
 
 
 def _mapped(descriptor: int, start: int, size: int, need: int) -> _Mapped:
-    """Allocate and map an extent of about `size` bytes from `start` on. OSError when there is no room."""
+    """Allocate and map an extent of about `size` bytes from `start` on. OSError when there is no
+    room."""
     end = (start // size + 1) * size
     while end - start < frames.EXTENT_HEAD_BYTES + max(need, mmap.PAGESIZE // 2):
         end += size
     os.posix_fallocate(descriptor, start, end - start)
-    # Written once as a whole, its pages are in memory, many at a time: a fault in each page costs ten times that.
+    # Written once as a whole, its pages are in memory, many at a time: a fault in each page costs
+    # ten times that.
     os.pwrite(descriptor, bytes(end - start), start)
-    # A map begins at a multiple of the granularity, an extent at any word: behind the head or a compacted part.
+    # A map begins at a multiple of the granularity, an extent at any word: behind the head or a
+    # compacted part.
     offset = start - start % mmap.ALLOCATIONGRANULARITY
     fresh = mmap.mmap(descriptor, end - offset, offset=offset)
     if sys.platform == "linux":
-        with contextlib.suppress(OSError):  # a kernel before 5.14: each page is looked up when it is first written to
+        with contextlib.suppress(
+            OSError
+        ):  # a kernel before 5.14: each page is looked up when it is first written to
             fresh.madvise(_POPULATE_WRITE)
     fresh.seek(start - offset)
     return _Mapped(fresh, end)
@@ -578,7 +659,9 @@ def _read(descriptor: int, size: int) -> bytes:
 
 
 def _sync(descriptor: int) -> None:
-    with contextlib.suppress(OSError):  # a disk that cannot sync (or is full) must not stop a training
+    with contextlib.suppress(
+        OSError
+    ):  # a disk that cannot sync (or is full) must not stop a training
         getattr(os, "fdatasync", os.fsync)(descriptor)
 
 

@@ -1,4 +1,5 @@
-"""Curves of runs as a figure in a file: one line a run, or the mean of repeats with a band around it."""
+"""Curves of runs as a figure in a file: one line a run, or the mean of repeats with a band around
+it."""
 
 from __future__ import annotations
 
@@ -17,12 +18,16 @@ if TYPE_CHECKING:
 
 SUFFIXES = ("pdf", "png", "svg")
 _BUCKETS = 2000
-_UNDATED: Mapping[str, Mapping[str, None]] = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}}
+_UNDATED: Mapping[str, Mapping[str, None]] = {
+    ".pdf": {"CreationDate": None},
+    ".svg": {"Date": None},
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """One line of a figure. `band` is half the height of the area around it, None for none; `runs` are those in it."""
+    """One line of a figure. `band` is half the height of the area around it, None for none; `runs`
+    are those in it."""
 
     label: str
     axis: str
@@ -33,7 +38,8 @@ class Line:
 
 
 def named(run: RunView, name: str) -> list[str]:
-    """The metrics that a name means: that one, else all whose last part it is (`loss`: `train/loss` and `valid/loss`).
+    """The metrics that a name means: that one, else all whose last part it is (`loss`: `train/loss`
+    and `valid/loss`).
 
     InputError when there is none.
     """
@@ -48,9 +54,11 @@ def named(run: RunView, name: str) -> list[str]:
 
 
 def lines(runs: Sequence[RunView], names: Sequence[str]) -> list[Line]:
-    """What is drawn: runs that differ in nothing but their seed as one line, each other run as one of its own.
+    """What is drawn: runs that differ in nothing but their seed as one line, each other run as one
+    of its own.
 
-    A group's line is the mean over its runs where all of them have a point; its band is one sample standard deviation.
+    A group's line is the mean over its runs where all of them have a point; its band is one sample
+    standard deviation.
     """
     groups: dict[str, list[RunView]] = {}
     for run in runs:
@@ -60,11 +68,19 @@ def lines(runs: Sequence[RunView], names: Sequence[str]) -> list[Line]:
             group.append(run)
     found = []
     for group in groups.values():
-        chosen = dict.fromkeys(metric for run in group for name in names for metric in named(run, name))
+        chosen = dict.fromkeys(
+            metric for run in group for name in names for metric in named(run, name)
+        )
         title = group[-1].tag or group[-1].id
         many = len(chosen) > 1 or len(groups) == 1
         for metric in chosen:
-            label = " ".join([title, *([metric] if many else []), *([f"(mean of {len(group)})"] if group[1:] else [])])
+            label = " ".join(
+                [
+                    title,
+                    *([metric] if many else []),
+                    *([f"(mean of {len(group)})"] if group[1:] else []),
+                ]
+            )
             found.append(_line(group, metric, label))
     return found
 
@@ -77,20 +93,33 @@ def _line(group: Sequence[RunView], metric: str, label: str) -> Line:
     if len(curves) == 1:
         (curve,) = curves
         return Line(label=label, axis=curve.axis, xs=curve.xs, ys=curve.values, band=None, runs=ids)
-    by_step = [dict(zip(curve.steps.tolist(), curve.values.tolist(), strict=True)) for curve in curves]
+    by_step = [
+        dict(zip(curve.steps.tolist(), curve.values.tolist(), strict=True)) for curve in curves
+    ]
     steps = sorted(set.intersection(*(set(each) for each in by_step)))
     if not steps:
-        raise InputError(f"{', '.join(ids)} have no step of `{metric}` in common.", fix="plot them one by one")
+        raise InputError(
+            f"{', '.join(ids)} have no step of `{metric}` in common.", fix="plot them one by one"
+        )
     values = np.array([[each[step] for step in steps] for each in by_step])
     xs = np.array(steps, dtype=np.float64)
-    return Line(label=label, axis="", xs=xs, ys=values.mean(axis=0), band=values.std(axis=0, ddof=1), runs=ids)
+    return Line(
+        label=label,
+        axis="",
+        xs=xs,
+        ys=values.mean(axis=0),
+        band=values.std(axis=0, ddof=1),
+        runs=ids,
+    )
 
 
 def draw(found: Sequence[Line], to: Path, *, title: str = "", log: bool = False) -> None:
-    """Write the figure; the suffix of the file says as what. MissingExtraError without matplotlib."""
+    """Write the figure; the suffix of the file says as what. MissingExtraError without
+    matplotlib."""
     if to.suffix.lstrip(".").lower() not in SUFFIXES:
         raise InputError(
-            f"{to.name} is no kind of figure.", fix=f"name it {to.stem or 'fig'}.{SUFFIXES[0]}, .png or .svg"
+            f"{to.name} is no kind of figure.",
+            fix=f"name it {to.stem or 'fig'}.{SUFFIXES[0]}, .png or .svg",
         )
     try:
         from matplotlib.figure import Figure
@@ -110,7 +139,9 @@ def draw(found: Sequence[Line], to: Path, *, title: str = "", log: bool = False)
     try:
         figure.savefig(to, metadata=metadata)
     except OSError as error:
-        raise InputError(f"The figure cannot be written: {error.strerror or error}.", where=str(to)) from error
+        raise InputError(
+            f"The figure cannot be written: {error.strerror or error}.", where=str(to)
+        ) from error
 
 
 def _draw(axes: Axes, line: Line) -> None:
@@ -119,7 +150,9 @@ def _draw(axes: Axes, line: Line) -> None:
     xs, ys, band = line.xs, line.ys, line.band
     if len(xs) > _BUCKETS and band is None:  # a spike stays: of each range both extremes
         parts = np.array_split(np.arange(len(xs)), _BUCKETS // 2)
-        keep = np.unique([at for part in parts for at in (part[np.argmin(ys[part])], part[np.argmax(ys[part])])])
+        keep = np.unique(
+            [at for part in parts for at in (part[np.argmin(ys[part])], part[np.argmax(ys[part])])]
+        )
         xs, ys = xs[keep], ys[keep]
     (drawn,) = axes.plot(xs, ys, label=line.label, linewidth=1.2, marker="" if len(xs) > 1 else "o")
     if band is not None:

@@ -1,1 +1,2 @@
-"""Where it is kept: folders, series, blobs, and an index that may be deleted at any time. No torch."""
+"""Where it is kept: folders, series, blobs, and an index that may be deleted at any time. No
+torch."""

@@ -1,4 +1,5 @@
-"""The artifacts of a run: files kept by content under `artifacts/`, with a small index that names them."""
+"""The artifacts of a run: files kept by content under `artifacts/`, with a small index that names
+them."""
 
 from __future__ import annotations
 
@@ -17,10 +18,11 @@ MAX_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Artifact:
-    """A kept file. The name is data: it need not be one that a file may have, and may be given twice.
+    """A kept file. The name is data: it need not be one that a file may have, and may be given
+    twice.
 
-    `kind` says how it may be shown ("image", "audio", "video", "text", "table", "histogram", "figure"; "" is a file),
-    `step` what step it belongs to.
+    `kind` says how it may be shown ("image", "audio", "video", "text", "table", "histogram",
+    "figure"; "" is a file), `step` what step it belongs to.
     """
 
     name: str
@@ -38,24 +40,38 @@ class _Index:
 
 
 def artifacts(folder: RunFolder) -> tuple[Artifact, ...]:
-    """The artifacts in the order in which they were kept. Their bytes: `FileBlobs(folder.artifacts).get(digest)`."""
+    """The artifacts in the order in which they were kept. Their bytes:
+    `FileBlobs(folder.artifacts).get(digest)`."""
     try:
-        return read_json(folder.artifacts / INDEX_NAME, _Index, version=FORMAT, limit=MAX_BYTES).artifacts
+        return read_json(
+            folder.artifacts / INDEX_NAME, _Index, version=FORMAT, limit=MAX_BYTES
+        ).artifacts
     except FileNotFoundError:
         return ()
 
 
 def keep_artifact(
-    folder: RunFolder, data: bytes, name: str, *, at_ns: int, kind: str = "", step: int | None = None
+    folder: RunFolder,
+    data: bytes,
+    name: str,
+    *,
+    at_ns: int,
+    kind: str = "",
+    step: int | None = None,
 ) -> Artifact:
-    """Keep `data` under `name`. The same content at the same name and step stays one artifact, at its newer place."""
+    """Keep `data` under `name`. The same content at the same name and step stays one artifact, at
+    its newer place."""
     digest = FileBlobs(folder.artifacts).put(data)
-    fresh = Artifact(name=name, digest=digest, size_bytes=len(data), at_ns=at_ns, kind=kind, step=step)
+    fresh = Artifact(
+        name=name, digest=digest, size_bytes=len(data), at_ns=at_ns, kind=kind, step=step
+    )
     try:
         before: Sequence[Artifact] = artifacts(folder)
     except RecordError:  # the list is damaged; the bytes are not, and a run goes on
         before = ()
-    others = (each for each in before if (each.name, each.digest, each.step) != (name, digest, step))
+    others = (
+        each for each in before if (each.name, each.digest, each.step) != (name, digest, step)
+    )
     write_index(folder, (*others, fresh))
     return fresh
 

@@ -1,7 +1,9 @@
-"""Proof that a record was made here: a keyed digest over all in a record that chooses code, with a key of this user.
+"""Proof that a record was made here: a keyed digest over all in a record that chooses code, with a
+key of this user.
 
-Whoever resumes, replays or tests a run executes what its record says: the config, the folders of modules, the code that
-was kept. Nothing that a record says about itself can tell that it was made here; only a key that it does not hold can.
+Whoever resumes, replays or tests a run executes what its record says: the config, the folders of
+modules, the code that was kept. Nothing that a record says about itself can tell that it was made
+here; only a key that it does not hold can.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ KEY_BYTES = 32
 
 
 def key_file() -> Path:
-    """Return where the key of this user lies: in their data folder, beside the list of their projects."""
+    """Return where the key of this user lies: in their data folder, beside the list of their
+    projects."""
     from platformdirs import user_data_path
 
     return user_data_path("assay", appauthor=False) / KEY_NAME
@@ -33,7 +36,8 @@ def key_file() -> Path:
 def signed(folder: RunFolder, run: RunFile) -> RunFile:
     """Return the run as one that this user makes in this folder, its config being there already.
 
-    Where no key can be kept nobody will know later that it was made here, and whoever resumes it is asked.
+    Where no key can be kept nobody will know later that it was made here, and whoever resumes it is
+    asked.
     """
     run = replace(run, made_at=os.path.realpath(folder.path))
     try:
@@ -43,7 +47,8 @@ def signed(folder: RunFolder, run: RunFile) -> RunFile:
 
 
 def is_own(folder: RunFolder, run: RunFile) -> bool:
-    """Return whether this user made the record, and nothing in it that chooses code was changed since."""
+    """Return whether this user made the record, and nothing in it that chooses code was changed
+    since."""
     if not run.made_by:
         return False
     try:
@@ -72,7 +77,9 @@ def _digest(key: bytes, folder: RunFolder, run: RunFile) -> str:
         "attempts": [_chosen_by(attempt) for attempt in run.attempts],
         "configs": configs,
     }
-    return str(blake2b(dumps(chosen).encode("utf-8", "surrogatepass"), key=key, digest_size=32).hexdigest())
+    return str(
+        blake2b(dumps(chosen).encode("utf-8", "surrogatepass"), key=key, digest_size=32).hexdigest()
+    )
 
 
 def _chosen_by(attempt: Attempt) -> dict[str, Any]:
@@ -91,14 +98,18 @@ def _chosen_by(attempt: Attempt) -> dict[str, Any]:
 def _configs(folder: RunFolder, run: RunFile) -> Iterator[tuple[str, Path]]:
     """Yield the config of the newest attempt, and those that earlier ones had."""
     paths = [folder.config_toml]
-    paths += [folder.config_dir / f"before-attempt-{attempt.number}" / "config.toml" for attempt in run.attempts]
+    paths += [
+        folder.config_dir / f"before-attempt-{attempt.number}" / "config.toml"
+        for attempt in run.attempts
+    ]
     for path in paths:
         if path.is_file():
             yield path.relative_to(folder.path).as_posix(), path
 
 
 def _key(*, make: bool) -> bytes:
-    """Return the key of this user, made when there is none. OSError where it can be neither read nor made."""
+    """Return the key of this user, made when there is none. OSError where it can be neither read
+    nor made."""
     path = key_file()
     with contextlib.suppress(FileNotFoundError):
         return _read(path)

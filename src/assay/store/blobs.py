@@ -23,10 +23,11 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 class FileBlobs:
-    """The Blobs port in `folder`: one read-only file a blob, at `<first two hex digits>/<the others>`.
+    """The Blobs port in `folder`: one read-only file a blob, at `<first two hex digits>/<the
+    others>`.
 
-    `mode` is for the folder if it is made; without one it is as open as the folder that it is made in. What is written
-    and deleted stays inside of it: no link is followed.
+    `mode` is for the folder if it is made; without one it is as open as the folder that it is made
+    in. What is written and deleted stays inside of it: no link is followed.
     """
 
     def __init__(self, folder: Path, *, mode: int | None = None) -> None:
@@ -51,7 +52,8 @@ class FileBlobs:
         return digest
 
     def put_file(self, source: Path, *, follow: bool = False) -> tuple[str, int]:
-        """Keep a copy of a file of any size; its digest and its size in bytes. OSError when it cannot be read."""
+        """Keep a copy of a file of any size; its digest and its size in bytes. OSError when it
+        cannot be read."""
         digest, size = hashlib.sha256(), 0
         with open(open_regular(source, follow=follow), "rb") as file:
             try:
@@ -78,7 +80,9 @@ class FileBlobs:
         except FileNotFoundError:
             raise KeyError(digest) from None
         except OSError as error:
-            raise RecordError(f"A kept file cannot be read: {error.strerror or error}.", where=str(path)) from error
+            raise RecordError(
+                f"A kept file cannot be read: {error.strerror or error}.", where=str(path)
+            ) from error
         if hashlib.sha256(data).hexdigest() != digest:
             raise RecordError("A kept file is damaged: its content has changed.", where=str(path))
         return data
@@ -88,7 +92,10 @@ class FileBlobs:
         size = 0
         with contextlib.suppress(FileNotFoundError), open_directory(self.folder) as folder:
             for digest in digests:
-                with contextlib.suppress(FileNotFoundError), folder.folder(self.path(digest).parent.name) as inner:
+                with (
+                    contextlib.suppress(FileNotFoundError),
+                    folder.folder(self.path(digest).parent.name) as inner,
+                ):
                     name = self.path(digest).name
                     size += inner.status(name).st_size
                     inner.remove(name)
@@ -103,7 +110,9 @@ class FileBlobs:
             for name in sorted(entry.name for entry in folder.entries() if len(entry.name) == 2):
                 with contextlib.suppress(OSError), folder.folder(name) as inner:
                     for entry in inner.entries():
-                        if _DIGEST.fullmatch(name + entry.name) and stat.S_ISREG(inner.status(entry.name).st_mode):
+                        if _DIGEST.fullmatch(name + entry.name) and stat.S_ISREG(
+                            inner.status(entry.name).st_mode
+                        ):
                             yield name + entry.name
 
     def path(self, digest: str) -> Path:

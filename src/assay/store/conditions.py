@@ -1,4 +1,5 @@
-"""What the index can be asked: conditions on runs as plain data, and the SQL they become. Values are parameters."""
+"""What the index can be asked: conditions on runs as plain data, and the SQL they become. Values
+are parameters."""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ STATISTICS = ("last", "min", "max", "mean", "count")
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """What is compared. `statistic` is one of STATISTICS, of a metric; elsewhere it says nothing."""
+    """What is compared. `statistic` is one of STATISTICS, of a metric; elsewhere it says
+    nothing."""
 
     kind: FieldKind
     name: str = ""
@@ -47,7 +49,8 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """A field against a value. A run that has nothing there fulfils no comparison, `!=` and `!~` included."""
+    """A field against a value. A run that has nothing there fulfils no comparison, `!=` and `!~`
+    included."""
 
     field: Field
     operator: Operator
@@ -90,7 +93,8 @@ class Either:
 
 @dataclass(frozen=True, slots=True)
 class Mentions:
-    """Every word stands somewhere in the tag, description, notes, labels or README, in any case of letters."""
+    """Every word stands somewhere in the tag, description, notes, labels or README, in any case of
+    letters."""
 
     words: tuple[str, ...]
 
@@ -114,16 +118,27 @@ class Sql:
                 return f"({self._of(left)} OR {self._of(right)})"
             case Not(inner):
                 return f"(NOT {self._of(inner)})"
-            case Has(field) if field.kind == "metric":  # one that was never a number was logged all the same
+            case Has(field) if (
+                field.kind == "metric"
+            ):  # one that was never a number was logged all the same
                 return self._having(field, lambda column: "count > 0")
             case Has(field):
-                return self._having(field, lambda column: f"{column} IS NOT NULL AND {column} != ''")
+                return self._having(
+                    field, lambda column: f"{column} IS NOT NULL AND {column} != ''"
+                )
             case Compared(field, operator, value):
                 return self._having(field, lambda column: self._compared(column, operator, value))
             case OneOf(field, values):
-                return self._having(field, lambda column: f"{column} IN ({', '.join(map(self._bound, values))})")
+                return self._having(
+                    field, lambda column: f"{column} IN ({', '.join(map(self._bound, values))})"
+                )
             case Mentions(words):
-                tests = " AND ".join(f"instr(text, {self._bound(word.casefold())}) > 0" for word in words) or "1"
+                tests = (
+                    " AND ".join(
+                        f"instr(text, {self._bound(word.casefold())}) > 0" for word in words
+                    )
+                    or "1"
+                )
                 return f"runs.folder IN (SELECT folder FROM texts WHERE {tests})"
             case _:
                 assert_never(condition)

@@ -18,8 +18,8 @@ _NAMED = 3
 def metrics_damage(path: Path, expected: Mapping[str, Summary] | None) -> str:
     """One sentence about what cannot be read of `metrics.bin`, "" when all of it can.
 
-    `expected` are the summaries of a run that has ended, which tell what is missing; None for one that has not, whose
-    last row may have been cut off when it was killed.
+    `expected` are the summaries of a run that has ended, which tell what is missing; None for one
+    that has not, whose last row may have been cut off when it was killed.
     """
     try:
         data = read_bytes(path, MAX_BYTES)
@@ -28,13 +28,21 @@ def metrics_damage(path: Path, expected: Mapping[str, Summary] | None) -> str:
     except OSError as error:
         return f"metrics.bin cannot be read: {error.strerror or error}."
     try:
-        places = [each for each in metrics_file.damages(data) if expected is not None or not each.torn]
+        places = [
+            each for each in metrics_file.damages(data) if expected is not None or not each.torn
+        ]
         lost = _lost(data, expected, is_damaged=bool(places)) if expected else ""
     except RecordError as error:
         return f"metrics.bin cannot be read: {error.what}"
     if not places:
         return f"metrics.bin is not what was written: {lost} are not there." if lost else ""
-    told = f": {lost} cannot be read." if lost else ". No point is lost." if expected is not None else "."
+    told = (
+        f": {lost} cannot be read."
+        if lost
+        else ". No point is lost."
+        if expected is not None
+        else "."
+    )
     return f"metrics.bin is damaged {_where(places)}{told}"
 
 
@@ -46,13 +54,16 @@ def _where(places: list[Damage]) -> str:
 
 
 def _lost(data: bytes, expected: Mapping[str, Summary], *, is_damaged: bool) -> str:
-    """Count the points that are missing, by metric. Of a file that is whole only what can be counted quickly."""
+    """Count the points that are missing, by metric. Of a file that is whole only what can be
+    counted quickly."""
     counts = metrics_file.points_on_curve(data)
     if counts is None:
         if not is_damaged:
             return ""
         counts = {name: each.count for name, each in summaries(data).items()}
-    missing = [(name, each.count - counts.get(name, 0), each.count) for name, each in expected.items()]
+    missing = [
+        (name, each.count - counts.get(name, 0), each.count) for name, each in expected.items()
+    ]
     missing = [(name, lost, of) for name, lost, of in missing if lost > 0]
     said = [f"{lost} of {of} points of {name}" for name, lost, of in missing[:_NAMED]]
     if len(missing) > _NAMED:

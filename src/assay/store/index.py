@@ -1,8 +1,9 @@
 """The list of all runs of a project, quickly: a SQLite cache that may be deleted at any time.
 
-The run folders are the truth. Bringing the cache up to date takes one look at each folder's time of change; a run that
-is sealed and has not changed is not opened, of one that is open only what changed is read again. What runs are asked
-for (metrics, keys of their configs, words) lies in tables of its own, so that a question reads no folder at all.
+The run folders are the truth. Bringing the cache up to date takes one look at each folder's time of
+change; a run that is sealed and has not changed is not opened, of one that is open only what
+changed is read again. What runs are asked for (metrics, keys of their configs, words) lies in
+tables of its own, so that a question reads no folder at all.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ from assay.store.migrations import SCHEMA, NewerIndexError, migrate, version_of
 
 Kind = Literal["config", "result", "label", "note", "desc"]
 
-# A folder changed so recently may change again within the same tick of the disk's clock: it is read again next time.
+# A folder changed so recently may change again within the same tick of the disk's clock: it is read
+# again next time.
 _RACY_NS = 2_000_000_000
 _BUSY_S = 2.0
 _BATCH = 250
@@ -52,8 +54,9 @@ _MOST_CONFIG_BYTES = 16 << 20
 
 
 class IndexRow(NamedTuple):
-    """One run as its folder has it. `status` is as written ("" when `error` says why nothing can be read); what is
-    derived from it (killed, unknown) and the edits are for the reader to work out."""
+    """One run as its folder has it. `status` is as written ("" when `error` says why nothing can be
+    read); what is derived from it (killed, unknown) and the edits are for the reader to work
+    out."""
 
     folder: str
     id: str
@@ -87,26 +90,36 @@ class IndexRow(NamedTuple):
     @property
     def summaries(self) -> dict[str, Summary]:
         """Last, smallest, largest value of each metric; of an open run as far as it has come."""
-        return {name: from_plain(Summary, data) for name, data in json.loads(self.summaries_json).items()}
+        return {
+            name: from_plain(Summary, data)
+            for name, data in json.loads(self.summaries_json).items()
+        }
 
     @property
     def lease(self) -> Lease | None:
-        """The lease as it was when the folder was read; how alive its holder is, `core.lease.liveness` tells."""
+        """The lease as it was when the folder was read; how alive its holder is,
+        `core.lease.liveness` tells."""
         return from_plain(Lease, json.loads(self.lease_json)) if self.lease_json else None
 
     @property
     def edits(self) -> list[Edit]:
         """What people said afterwards, in order."""
-        return [from_plain(Edit, data) for data in json.loads(self.edits_json)] if self.edits_json else []
+        return (
+            [from_plain(Edit, data) for data in json.loads(self.edits_json)]
+            if self.edits_json
+            else []
+        )
 
 
 _COLUMNS = IndexRow._fields
 
 
 def _names_in(table: str, where: str = "1") -> str:
-    """SQL for the distinct names of a table whose key begins with the name (after what `where` fixes).
+    """SQL for the distinct names of a table whose key begins with the name (after what `where`
+    fixes).
 
-    SELECT DISTINCT reads every entry of the key; this jumps from name to name, and there are few of them.
+    SELECT DISTINCT reads every entry of the key; this jumps from name to name, and there are few of
+    them.
     """
     next_name = f"SELECT min(name) FROM {table} WHERE {where} AND name > names.name"
     first = f"SELECT min(name) AS name FROM {table} WHERE {where}"
@@ -115,11 +128,14 @@ def _names_in(table: str, where: str = "1") -> str:
 
 
 _SELECT = f"SELECT {', '.join(_COLUMNS)} FROM runs"
-_REPLACE = f"INSERT OR REPLACE INTO runs ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"
+_REPLACE = (
+    f"INSERT OR REPLACE INTO runs ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"
+)
 
 
 class Item(NamedTuple):
-    """One thing that a run can be asked for: a key of its config, a result, a label, its newest note, its desc."""
+    """One thing that a run can be asked for: a key of its config, a result, a label, its newest
+    note, its desc."""
 
     kind: Kind
     name: str
@@ -157,7 +173,8 @@ class Grown:
 
 @dataclass(frozen=True, slots=True)
 class Synchronized:
-    """Folders of the runs that were read again, of those that have only logged more, and of those that are gone."""
+    """Folders of the runs that were read again, of those that have only logged more, and of those
+    that are gone."""
 
     changed: tuple[str, ...] = ()
     grown: tuple[str, ...] = ()
@@ -169,7 +186,8 @@ class Synchronized:
 
 @dataclass(slots=True)
 class Index:
-    """The runs of a project as they are now, the oldest first; and answers to questions about them."""
+    """The runs of a project as they are now, the oldest first; and answers to questions about
+    them."""
 
     project: Project
     rows: list[IndexRow]
@@ -178,8 +196,11 @@ class Index:
     _unwritten: list[Changed] = field(default_factory=list)
     _gone: list[str] = field(default_factory=list)
 
-    def matching(self, condition: Condition, *, now_ns: int, states: Mapping[str, tuple[str, float]]) -> set[str]:
-        """The folders of the runs that fulfil a condition. `states`: status and seconds of the runs that are open."""
+    def matching(
+        self, condition: Condition, *, now_ns: int, states: Mapping[str, tuple[str, float]]
+    ) -> set[str]:
+        """The folders of the runs that fulfil a condition. `states`: status and seconds of the runs
+        that are open."""
         sql = Sql(condition)
         parameters = {**sql.parameters, "now_ns": now_ns, "project": str(self.project.root)}
         with self.asked() as database:
@@ -197,7 +218,10 @@ class Index:
     def item_names(self, kind: Kind) -> list[str]:
         """Return every name that any run has something of this kind under."""
         with self.asked() as database:
-            return [name for (name,) in database.execute(_names_in("items", "kind = :kind"), {"kind": kind})]
+            return [
+                name
+                for (name,) in database.execute(_names_in("items", "kind = :kind"), {"kind": kind})
+            ]
 
     def items(self, kind: Kind, names: Iterable[str]) -> dict[str, dict[str, Any]]:
         """By folder, what each run has under these names; None values are left out."""
@@ -221,9 +245,13 @@ class Index:
         with contextlib.ExitStack() as stack:
             database = None if self._unwritten or self._gone else self._opened(stack)
             if database is None:
-                database = stack.enter_context(contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)))
+                database = stack.enter_context(
+                    contextlib.closing(sqlite3.connect(":memory:", isolation_level=None))
+                )
                 self._fill(database)
-            database.create_function("folded", 1, lambda value: None if value is None else str(value).casefold())
+            database.create_function(
+                "folded", 1, lambda value: None if value is None else str(value).casefold()
+            )
             yield database
 
     def _opened(self, stack: contextlib.ExitStack) -> sqlite3.Connection | None:
@@ -259,15 +287,18 @@ def index_file(project: Project) -> Path:
 
 
 def refresh(project: Project, *, file: Path | None = None) -> list[IndexRow]:
-    """All runs of a project as they are now, the oldest first; what had to be read is remembered for the next time.
+    """All runs of a project as they are now, the oldest first; what had to be read is remembered
+    for the next time.
 
-    An index that is not there, damaged, locked, of a newer assay or not writable costs time and nothing else.
+    An index that is not there, damaged, locked, of a newer assay or not writable costs time and
+    nothing else.
     """
     return open_index(project, file=file).rows
 
 
 def open_index(project: Project, *, texts: bool = False, file: Path | None = None) -> Index:
-    """The same, to be asked. With `texts` it is also looked at whether somebody has edited a README."""
+    """The same, to be asked. With `texts` it is also looked at whether somebody has edited a
+    README."""
     path = file or index_file(project)
     known = {row.folder: row for row in _remembered(path)}
     readmes = _readmes(path) if texts else {}
@@ -280,7 +311,9 @@ def open_index(project: Project, *, texts: bool = False, file: Path | None = Non
             continue  # deleted at this moment
         if isinstance(found, Grown):
             assert old is not None
-            row = old._replace(summaries_json=found.summaries_json, metrics_mtime_ns=found.metrics_mtime_ns)
+            row = old._replace(
+                summaries_json=found.summaries_json, metrics_mtime_ns=found.metrics_mtime_ns
+            )
             found = Changed(row)
         if isinstance(found, Changed):
             changed.append(found)
@@ -317,14 +350,18 @@ def synchronize(
     summarize: Callable[[RunFolder], str] | None = None,
     on_read: Callable[[int, int], object] | None = None,
 ) -> Synchronized:
-    """Bring an index file up to date without loading its rows: for a reader that stays and asks for pages.
+    """Bring an index file up to date without loading its rows: for a reader that stays and asks for
+    pages.
 
-    `only` names the folders to look at, else all are. `summarize` returns the summaries of an open run as JSON.
-    `on_read(done, total)` is called while many runs are read; what was read so far can be asked for by then.
+    `only` names the folders to look at, else all are. `summarize` returns the summaries of an open
+    run as JSON. `on_read(done, total)` is called while many runs are read; what was read so far can
+    be asked for by then.
     Raises IndexFileError.
     """
     try:
-        return _synchronize(project, file, only, summarize or _live_summaries, on_read or (lambda done, total: None))
+        return _synchronize(
+            project, file, only, summarize or _live_summaries, on_read or (lambda done, total: None)
+        )
     except (OSError, sqlite3.Error, NewerIndexError) as error:
         raise IndexFileError(str(error)) from error
 
@@ -381,7 +418,9 @@ def reindex(project: Project) -> int:
                 pass
         except NewerIndexError as error:
             fix = "Use that assay, or delete the file: it is made again from the run folders."
-            raise InputError(f"The index was made by a newer assay ({error}).", where=str(path), fix=fix) from None
+            raise InputError(
+                f"The index was made by a newer assay ({error}).", where=str(path), fix=fix
+            ) from None
     _delete(path)
     index = open_index(project)
     if index.rows and not path.exists():
@@ -404,12 +443,15 @@ def _current(
     readme_mtime_ns: int | None,
     summarize: Callable[[RunFolder], str],
 ) -> _Row | Changed | Grown | None:
-    """Return the known row, if it still holds; else what was read now; None for a folder that is gone."""
+    """Return the known row, if it still holds; else what was read now; None for a folder that is
+    gone."""
     try:
         mtime_ns = entry.stat(follow_symlinks=False).st_mtime_ns
     except OSError:
         return None
-    is_settled = old is not None and old.sealed and old.folder_mtime_ns == mtime_ns and not old.edits_size
+    is_settled = (
+        old is not None and old.sealed and old.folder_mtime_ns == mtime_ns and not old.edits_size
+    )
     if is_settled and not _rewritten(entry.path, readme_mtime_ns):
         return old  # thousands of runs are like this: no path is made for them
     folder = RunFolder(Path(entry.path))
@@ -437,23 +479,33 @@ def _edits_grew(folder: RunFolder, old: IndexRow | Known) -> bool:
 
 def _rewritten(folder: str, readme_mtime_ns: int | None) -> bool:
     """Whether the README is another one than the index knows; never, where nobody asks for it."""
-    return readme_mtime_ns is not None and readme_mtime_ns != _mtime_ns(os.path.join(folder, "README.md"))
+    return readme_mtime_ns is not None and readme_mtime_ns != _mtime_ns(
+        os.path.join(folder, "README.md")
+    )
 
 
-def _read(folder: RunFolder, mtime_ns: int, summarize: Callable[[RunFolder], str] | None = None) -> Changed:
+def _read(
+    folder: RunFolder, mtime_ns: int, summarize: Callable[[RunFolder], str] | None = None
+) -> Changed:
     readme_mtime_ns = _mtime_ns(folder.readme)
     edits_size = _size(folder.edits)
     metrics_mtime_ns = _mtime_ns(folder.metrics)
     run, error = run_in(folder)
     if error and no_folder(folder):
-        run = RunFile(id=id_of_folder(folder.path.name) or "", kind="train", created_ns=_created_ns(folder))
+        run = RunFile(
+            id=id_of_folder(folder.path.name) or "", kind="train", created_ns=_created_ns(folder)
+        )
         return Changed(_row(folder, run, error, mtime_ns), [], run.id, 0)
     lease = read_lease(folder.path) if run is None or not run.sealed else None
     edits = _edits(folder) if edits_size else []
     if run is None:
-        run = RunFile(id=id_of_folder(folder.path.name) or "", kind="train", created_ns=_created_ns(folder))
+        run = RunFile(
+            id=id_of_folder(folder.path.name) or "", kind="train", created_ns=_created_ns(folder)
+        )
     values = {**run.values, **{edit.key: edit.new for edit in edits if edit.what == "value"}}
-    tag = next((e.new for e in reversed(edits) if e.what == "tag" and isinstance(e.new, str)), run.tag)
+    tag = next(
+        (e.new for e in reversed(edits) if e.what == "tag" and isinstance(e.new, str)), run.tag
+    )
     summaries_json = dumps(run.summaries) if run.sealed else (summarize or _live_summaries)(folder)
     row = _row(folder, run, error, mtime_ns)
     row = row._replace(
@@ -521,9 +573,13 @@ def _last_step(summaries_json: str) -> int:
     return max((int(each["step"]) for each in json.loads(summaries_json).values()), default=0)
 
 
-def _items(folder: RunFolder, values: Mapping[str, Any], edits: Sequence[Edit], page: str) -> Iterator[Item]:
+def _items(
+    folder: RunFolder, values: Mapping[str, Any], edits: Sequence[Edit], page: str
+) -> Iterator[Item]:
     with contextlib.suppress(OSError, ValueError, RecursionError):
-        yield from _flat(tomllib.loads(read_bytes(folder.config_toml, _MOST_CONFIG_BYTES).decode("utf-8")))
+        yield from _flat(
+            tomllib.loads(read_bytes(folder.config_toml, _MOST_CONFIG_BYTES).decode("utf-8"))
+        )
     for name, value in values.items():
         yield Item("result", name, _cell(value))
     labels = {edit.key: bool(edit.new) for edit in edits if edit.what == "label"}
@@ -536,11 +592,14 @@ def _items(folder: RunFolder, values: Mapping[str, Any], edits: Sequence[Edit], 
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[Item]:
-    """The leaves of a config by dotted key; lists of tables are gone into, other lists are one value."""
+    """The leaves of a config by dotted key; lists of tables are gone into, other lists are one
+    value."""
     for key, value in values.items():
         if isinstance(value, list) and any(isinstance(each, dict) for each in value):
             for i, each in enumerate(value):
-                yield from _flat(each if isinstance(each, dict) else {"": each}, f"{prefix}{key}[{i}].")
+                yield from _flat(
+                    each if isinstance(each, dict) else {"": each}, f"{prefix}{key}[{i}]."
+                )
         elif isinstance(value, dict):
             yield from _flat(value, f"{prefix}{key}.")
         else:
@@ -625,7 +684,12 @@ def _remembered(path: Path) -> list[IndexRow]:
         return []
 
 
-_DAMAGED = (sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT)
+_DAMAGED = (
+    sqlite3.SQLITE_ERROR,
+    sqlite3.SQLITE_CORRUPT,
+    sqlite3.SQLITE_NOTADB,
+    sqlite3.SQLITE_FORMAT,
+)
 
 
 def _readmes(path: Path) -> dict[str, int]:
@@ -645,7 +709,10 @@ def _known(path: Path, only: Collection[str] | None) -> list[Known]:
             if version_of(database) == SCHEMA:
                 if only is None:
                     return [Known._make(row) for row in database.execute(query)]
-                found = (database.execute(f"{query} WHERE folder = ?", (folder,)).fetchone() for folder in only)
+                found = (
+                    database.execute(f"{query} WHERE folder = ?", (folder,)).fetchone()
+                    for folder in only
+                )
                 return [Known._make(row) for row in found if row is not None]
     except sqlite3.DatabaseError:
         pass
@@ -670,8 +737,11 @@ def _update(path: Path, changed: Sequence[Changed | Grown], gone: Sequence[str])
         _write(database, changed, gone)
 
 
-def _write(database: sqlite3.Connection, found: Sequence[Changed | Grown], gone: Sequence[str]) -> None:
-    # IMMEDIATE: a transaction that reads first and then wants to write is refused at once when others write.
+def _write(
+    database: sqlite3.Connection, found: Sequence[Changed | Grown], gone: Sequence[str]
+) -> None:
+    # IMMEDIATE: a transaction that reads first and then wants to write is refused at once when
+    # others write.
     database.execute("BEGIN IMMEDIATE")
     migrate(database)
     for table in ("runs", "metrics", "items", "texts"):
@@ -685,16 +755,28 @@ def _write(database: sqlite3.Connection, found: Sequence[Changed | Grown], gone:
     )
     summaries = [(each.row.folder, each.row.summaries_json) for each in changed]
     summaries += [(each.folder, each.summaries_json) for each in grown]
-    database.executemany("DELETE FROM metrics WHERE folder = ?", [(folder,) for folder, _ in summaries])
+    database.executemany(
+        "DELETE FROM metrics WHERE folder = ?", [(folder,) for folder, _ in summaries]
+    )
     database.executemany(
         "INSERT OR REPLACE INTO metrics VALUES (?, ?, ?, ?, ?, ?, ?)",
-        [_storable(_metric(folder, *pair)) for folder, text in summaries for pair in json.loads(text).items()],
+        [
+            _storable(_metric(folder, *pair))
+            for folder, text in summaries
+            for pair in json.loads(text).items()
+        ],
     )
     read = [(each, each.items) for each in changed if each.items is not None]
-    database.executemany("DELETE FROM items WHERE folder = ?", [(each.row.folder,) for each, _ in read])
+    database.executemany(
+        "DELETE FROM items WHERE folder = ?", [(each.row.folder,) for each, _ in read]
+    )
     database.executemany(
         "INSERT OR REPLACE INTO items VALUES (?, ?, ?, ?)",
-        [_storable((item.kind, item.name, each.row.folder, item.value)) for each, items in read for item in items],
+        [
+            _storable((item.kind, item.name, each.row.folder, item.value))
+            for each, items in read
+            for item in items
+        ],
     )
     texts = [_storable((each.row.folder, each.text, each.readme_mtime_ns)) for each, _ in read]
     database.executemany("INSERT OR REPLACE INTO texts VALUES (?, ?, ?)", texts)
@@ -704,7 +786,9 @@ def _write(database: sqlite3.Connection, found: Sequence[Changed | Grown], gone:
 def _storable(values: Iterable[Any]) -> tuple[Any, ...]:
     """Half a character is no text that a database takes: a question mark stands for it there."""
     return tuple(
-        value.encode("utf-8", "replace").decode() if isinstance(value, str) and not value.isascii() else value
+        value.encode("utf-8", "replace").decode()
+        if isinstance(value, str) and not value.isascii()
+        else value
         for value in values
     )
 
@@ -720,7 +804,9 @@ def _open(path: Path, *, make: bool, busy_s: float | None = None) -> Iterator[sq
     """The file as a database. NewerIndexError: it is not for us."""
     uri = f"{path.absolute().as_uri()}?mode={'rwc' if make else 'ro'}"
     timeout = _BUSY_S if busy_s is None else busy_s
-    with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=timeout, isolation_level=None)) as database:
+    with contextlib.closing(
+        sqlite3.connect(uri, uri=True, timeout=timeout, isolation_level=None)
+    ) as database:
         # A cache need not survive power loss; what is torn then is found to be so, and made anew.
         database.execute("PRAGMA synchronous = OFF")
         version_of(database)

@@ -1,4 +1,5 @@
-"""The projects that this user has: one path a line, in a text file that may be edited or deleted at any time."""
+"""The projects that this user has: one path a line, in a text file that may be edited or deleted at
+any time."""
 
 from __future__ import annotations
 
@@ -51,11 +52,17 @@ def forget(roots: Iterable[Path], *, file: Path | None = None) -> None:
     path = file or known_file()
     gone = {str(root) for root in roots}
     kept = [line for line in dict.fromkeys(_lines(path)) if line and line not in gone]
-    write_atomic(path, "".join(f"{line}\n" for line in kept).encode("utf-8", "surrogateescape"), durable=False)
+    write_atomic(
+        path,
+        "".join(f"{line}\n" for line in kept).encode("utf-8", "surrogateescape"),
+        durable=False,
+    )
 
 
 def _lines(path: Path) -> list[str]:
     try:
-        return read_bytes(path, _MAX_BYTES, follow=True).decode("utf-8", "surrogateescape").split("\n")
+        return (
+            read_bytes(path, _MAX_BYTES, follow=True).decode("utf-8", "surrogateescape").split("\n")
+        )
     except OSError:
         return []

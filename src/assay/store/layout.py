@@ -28,7 +28,9 @@ _WATCHED = "files"  # folders that the user's own program fills
 _GITIGNORE = "# assay's own: everything here but the settings can be made again or belongs to this machine\n*\n"
 _GITIGNORE += "!.gitignore\n!settings.toml\n"
 _SHARED_FOLDERS = ("tables", "views")
-_SETTINGS = '# Settings of this project; commit this file.\n# runs_dir = "runs"\n# permissions = "group"\n'
+_SETTINGS = (
+    '# Settings of this project; commit this file.\n# runs_dir = "runs"\n# permissions = "group"\n'
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +120,8 @@ class RunFolder:
 
 @dataclass(frozen=True, slots=True)
 class Project:
-    """A folder with `.assay/`. `is_new` tells that it has just become one, so that somebody can say so."""
+    """A folder with `.assay/`. `is_new` tells that it has just become one, so that somebody can say
+    so."""
 
     root: Path
     is_new: bool = False
@@ -146,14 +149,17 @@ class Project:
 
     @property
     def folder_mode(self) -> int:
-        """The permissions of new runs and of kept code: nobody else's, or those of the group too. umask narrows them.
+        """The permissions of new runs and of kept code: nobody else's, or those of the group too.
+        umask narrows them.
 
         What is written inside of a folder is as open as that is.
         """
         wanted = self._setting("permissions") or "private"
         if wanted not in FOLDER_MODES:
             fix = did_you_mean(wanted, FOLDER_MODES) or f"it is {' or '.join(FOLDER_MODES)}"
-            raise InputError(f"`permissions` cannot be {wanted!r}.", where=str(self.settings), fix=fix)
+            raise InputError(
+                f"`permissions` cannot be {wanted!r}.", where=str(self.settings), fix=fix
+            )
         return FOLDER_MODES[wanted]
 
     def _setting(self, name: str) -> str:
@@ -168,14 +174,17 @@ class Project:
         try:
             value = tomllib.loads(text).get(name, "")
         except (tomllib.TOMLDecodeError, RecursionError) as error:
-            raise InputError(f"The settings are no TOML: {error}", where=str(self.settings)) from error
+            raise InputError(
+                f"The settings are no TOML: {error}", where=str(self.settings)
+            ) from error
         if not isinstance(value, str):
             raise InputError(f"`{name}` must be text in quotes.", where=str(self.settings))
         return value
 
 
 def find_project(start: Path) -> Project | None:
-    """The project that `start` lies in: the nearest folder with `.assay/`, at `start` or above it."""
+    """The project that `start` lies in: the nearest folder with `.assay/`, at `start` or above
+    it."""
     root = project_root(start)
     return None if root is None else Project(root)
 
@@ -192,7 +201,8 @@ def open_project(start: Path, *, create: bool = False) -> Project:
 
 
 def make_project(root: Path) -> Project:
-    """Make `root` a project of its own, even inside of another one. One that it is already is left as it is."""
+    """Make `root` a project of its own, even inside of another one. One that it is already is left
+    as it is."""
     project = Project(root.absolute(), is_new=True)
     if os.path.lexists(project.assay_dir) and (why := why_not_ours(project.root, project.root)):
         raise InputError(f"This folder cannot become a project: {why}.", where=str(project.root))
@@ -202,12 +212,15 @@ def make_project(root: Path) -> Project:
         _write_new(project.settings, _SETTINGS)
     except OSError as error:
         fix = "Make a folder above it a project (assay init), or make it writable; --no-file leaves no record."
-        raise refusal(error, project.assay_dir, "The project folder cannot be made", fix=fix) from error
+        raise refusal(
+            error, project.assay_dir, "The project folder cannot be made", fix=fix
+        ) from error
     return project
 
 
 def shared_folder(project: Project, name: str) -> Path:
-    """Return a folder of `.assay/` that belongs to the project and is committed with it, made when it is not there.
+    """Return a folder of `.assay/` that belongs to the project and is committed with it, made when
+    it is not there.
 
     InputError or RecordError when it cannot be made.
     """
@@ -237,12 +250,17 @@ def create_run_folder(project: Project, *, run_id: str, tag: str, created: datet
 
 
 def run_folders(project: Project) -> list[RunFolder]:
-    """The folders of all runs of a project, the oldest first. A folder that is not there holds none."""
-    return [RunFolder(Path(entry.path)) for entry in sorted(scan_runs(project.runs_dir), key=lambda each: each.name)]
+    """The folders of all runs of a project, the oldest first. A folder that is not there holds
+    none."""
+    return [
+        RunFolder(Path(entry.path))
+        for entry in sorted(scan_runs(project.runs_dir), key=lambda each: each.name)
+    ]
 
 
 def refuse_links(folder: RunFolder) -> None:
-    """InputError when a part of a record is a link: what is written to the record would land where the link leads."""
+    """InputError when a part of a record is a link: what is written to the record would land where
+    the link leads."""
     linked = _first_link(folder)
     if linked:
         raise InputError(
@@ -253,7 +271,8 @@ def refuse_links(folder: RunFolder) -> None:
 
 
 def _first_link(folder: RunFolder) -> str:
-    """The name of a link in the run's folder, or in a folder in it; but for those of watched folders, "" for none."""
+    """The name of a link in the run's folder, or in a folder in it; but for those of watched
+    folders, "" for none."""
     try:
         with open_directory(folder.path) as opened:
             for entry in sorted(opened.entries(), key=lambda entry: entry.name):
@@ -282,7 +301,8 @@ def run_in(folder: RunFolder) -> tuple[RunFile | None, str]:
 
 
 def no_folder(folder: RunFolder) -> str:
-    """Why there is no folder of a run in this place, "" when there is one. What a link leads to is not looked at."""
+    """Why there is no folder of a run in this place, "" when there is one. What a link leads to is
+    not looked at."""
     try:
         kind = kind_of_mode(os.lstat(folder.path).st_mode)
     except OSError as error:
@@ -291,11 +311,14 @@ def no_folder(folder: RunFolder) -> str:
 
 
 def scan_runs(runs_dir: Path) -> Iterator[os.DirEntry[str]]:
-    """The directory entries that are folders of runs, or links and the like in their place, in no order."""
+    """The directory entries that are folders of runs, or links and the like in their place, in no
+    order."""
     try:
         with os.scandir(runs_dir) as entries:
             for entry in entries:
-                if id_of_folder(entry.name) is not None and not entry.is_file(follow_symlinks=False):
+                if id_of_folder(entry.name) is not None and not entry.is_file(
+                    follow_symlinks=False
+                ):
                     yield entry
     except FileNotFoundError:
         return
@@ -304,16 +327,23 @@ def scan_runs(runs_dir: Path) -> Iterator[os.DirEntry[str]]:
 
 
 def refusal(error: OSError, path: Path, what: str, *, fix: str = "") -> AssayError:
-    """What the operating system refused, as one clear sentence; `fix` for a place that may not be written."""
+    """What the operating system refused, as one clear sentence; `fix` for a place that may not be
+    written."""
     if isinstance(error, LinkedFolderError | NotRegularFileError):
         return InputError(f"{what}: {error.strerror}.", where=str(error.filename or path), fix=fix)
     match error.errno:
         case errno.EACCES | errno.EPERM:
             return InputError(f"{what}: no permission.", where=str(path), fix=fix or _ELSEWHERE)
         case errno.EROFS:
-            return InputError(f"{what}: the disk is read-only.", where=str(path), fix=fix or _ELSEWHERE)
+            return InputError(
+                f"{what}: the disk is read-only.", where=str(path), fix=fix or _ELSEWHERE
+            )
         case errno.ENOSPC | errno.EDQUOT:
-            return RecordError(f"{what}: the disk is full.", where=str(path), fix="Free some space, then run it again.")
+            return RecordError(
+                f"{what}: the disk is full.",
+                where=str(path),
+                fix="Free some space, then run it again.",
+            )
         case errno.EEXIST | errno.ENOTDIR:
             return InputError(f"{what}: something else is in its place.", where=str(path))
         case _:

@@ -1,4 +1,5 @@
-"""The tables of the index, as the numbered steps that make them: an older index goes through those it has not had."""
+"""The tables of the index, as the numbered steps that make them: an older index goes through those
+it has not had."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (
         "CREATE TABLE metrics (name, folder, last, min, max, mean, count, PRIMARY KEY (name, folder)) WITHOUT ROWID",
         "CREATE INDEX metrics_of_run ON metrics (folder)",
-        # kind: config, result, label, note or desc; name: the dotted key, the name, the label, or nothing.
+        # kind: config, result, label, note or desc; name: the dotted key, the name, the label, or
+        # nothing.
         "CREATE TABLE items (kind, name, folder, value, PRIMARY KEY (kind, name, folder)) WITHOUT ROWID",
         "CREATE INDEX items_of_run ON items (folder)",
         "CREATE TABLE texts (folder, text, readme_mtime_ns, PRIMARY KEY (folder)) WITHOUT ROWID",
@@ -33,7 +35,8 @@ class NewerIndexError(Exception):
 
 
 def version_of(database: sqlite3.Connection) -> int:
-    """The schema that a database has; 0 for one without any. NewerIndexError for one from the future."""
+    """The schema that a database has; 0 for one without any. NewerIndexError for one from the
+    future."""
     found = int(database.execute("PRAGMA user_version").fetchone()[0])
     if found > SCHEMA:
         raise NewerIndexError(f"schema {found}; this assay knows {SCHEMA}")

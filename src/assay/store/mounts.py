@@ -18,7 +18,8 @@ _MOUNTS = Path("/proc/self/mountinfo")
 def is_network(path: Path) -> bool:
     """Whether a path lies on a disk of another machine or behind FUSE, as far as the system tells.
 
-    Such disks may not show what a memory map wrote, and may answer a write with an error much later.
+    Such disks may not show what a memory map wrote, and may answer a write with an error much
+    later.
     """
     kind = filesystem_type(path)
     return kind in NETWORK_TYPES or kind.startswith("fuse")
@@ -34,7 +35,8 @@ def filesystem_type(path: Path) -> str:
 
 
 def type_in(mountinfo: str, real_path: str) -> str:
-    """The type of the innermost mount of `mountinfo` (the text of that file) that holds `real_path`."""
+    """The type of the innermost mount of `mountinfo` (the text of that file) that holds
+    `real_path`."""
     best, kind = "", ""
     for line in mountinfo.splitlines():
         left, _, right = line.partition(" - ")

@@ -1,7 +1,8 @@
-"""A run in one file: a `tar.gz` that any tool opens, with its folder, its code, and the SHA-256 of every file.
+"""A run in one file: a `tar.gz` that any tool opens, with its folder, its code, and the SHA-256 of
+every file.
 
-`pack.json` comes first: `format`, `id`, `folder`, and `files`, which has size and SHA-256 by name. Then `run/...`, the
-run's folder, and `code/<digest>`, the blobs of its code.
+`pack.json` comes first: `format`, `id`, `folder`, and `files`, which has size and SHA-256 by name.
+Then `run/...`, the run's folder, and `code/<digest>`, the blobs of its code.
 """
 
 from __future__ import annotations
@@ -21,7 +22,14 @@ from typing import IO, Any, cast
 
 from assay.core import lease as leases
 from assay.core import run_file
-from assay.core.directory import Directory, create_file, discard, file_mode, make_directory, open_directory
+from assay.core.directory import (
+    Directory,
+    create_file,
+    discard,
+    file_mode,
+    make_directory,
+    open_directory,
+)
 from assay.core.errors import InputError, RecordError, did_you_mean
 from assay.core.ids import id_of_folder
 from assay.core.plain import dumps, from_plain, parse_json
@@ -74,23 +82,41 @@ class Pack:
 
 
 def pack(folder: RunFolder, blobs: Blobs, to: Path) -> Pack:
-    """Write a run that has ended, with its code, into the new file `to`, which is as open as the run's folder."""
+    """Write a run that has ended, with its code, into the new file `to`, which is as open as the
+    run's folder."""
     try:
         run = run_file.read(folder.path)
     except FileNotFoundError:
-        raise InputError("There is no run in this folder to pack.", where=str(folder.path)) from None
+        raise InputError(
+            "There is no run in this folder to pack.", where=str(folder.path)
+        ) from None
     lease = leases.read(folder.path)
-    if lease is not None and leases.liveness(lease, written_ns=leases.written_ns(folder.path)) == "alive":
+    if (
+        lease is not None
+        and leases.liveness(lease, written_ns=leases.written_ns(folder.path)) == "alive"
+    ):
         who = leases.describe(lease)
-        raise InputError(f"The run {run.id} is being written by {who}.", where=str(folder.path), fix="stop it first")
+        raise InputError(
+            f"The run {run.id} is being written by {who}.",
+            where=str(folder.path),
+            fix="stop it first",
+        )
     temporary = f".{to.name}.{secrets.token_hex(4)}.tmp"
     try:
         if to.exists():
-            raise InputError("This file is there already.", where=str(to), fix="choose another name with --to")
-        code = {f"code/{digest}": blobs.get(digest) for digest in sorted(reachable(_named(folder), blobs))}
+            raise InputError(
+                "This file is there already.", where=str(to), fix="choose another name with --to"
+            )
+        code = {
+            f"code/{digest}": blobs.get(digest)
+            for digest in sorted(reachable(_named(folder), blobs))
+        }
         with open_directory(folder.path) as source, open_directory(to.parent, follow=True) as place:
             files = {f"run/{name}": _measured(source, name) for name in _run_files(source)}
-            files |= {name: PackedFile(size_bytes=len(data), sha256=name[5:]) for name, data in code.items()}
+            files |= {
+                name: PackedFile(size_bytes=len(data), sha256=name[5:])
+                for name, data in code.items()
+            }
             found = Pack(id=run.id, folder=folder.path.name, tag=run.tag, files=files)
             try:
                 with (
@@ -110,12 +136,15 @@ def pack(folder: RunFolder, blobs: Blobs, to: Path) -> Pack:
                     place.remove(temporary)
                 raise
     except OSError as error:
-        raise refusal(error, to, "The run cannot be packed", fix="Write it to another place with --to.") from error
+        raise refusal(
+            error, to, "The run cannot be packed", fix="Write it to another place with --to."
+        ) from error
     return found
 
 
 def check(file: Path) -> Pack:
-    """Read a whole pack and compare every file with its digest. RecordError names the first that is not as packed."""
+    """Read a whole pack and compare every file with its digest. RecordError names the first that is
+    not as packed."""
     with _opened(file) as packed:
         found = packed.listed()
         for _ in packed.verified(found):
@@ -124,7 +153,8 @@ def check(file: Path) -> Pack:
 
 
 def unpack(file: Path, project: Project) -> RunFolder:
-    """The run of a pack as one of `project`, its code in the project's store; nothing of it when anything is wrong."""
+    """The run of a pack as one of `project`, its code in the project's store; nothing of it when
+    anything is wrong."""
     blobs = code_blobs(project)
     temporary = project.runs_dir / f".unpack-{secrets.token_hex(6)}.tmp"
     try:
@@ -144,7 +174,9 @@ def unpack(file: Path, project: Project) -> RunFolder:
                 with os.fdopen(create_file(path), "wb") as out:
                     out.writelines(data)
             if run_file.read(temporary).id != found.id:
-                raise RecordError("The run in the pack is another one than the pack says.", where=str(file))
+                raise RecordError(
+                    "The run in the pack is another one than the pack says.", where=str(file)
+                )
             os.rename(temporary, folder)
     except OSError as error:
         raise refusal(error, project.runs_dir, "The run cannot be unpacked") from error
@@ -156,16 +188,25 @@ def unpack(file: Path, project: Project) -> RunFolder:
 def _refuse_if_there(project: Project, found: Pack) -> None:
     if id_of_folder(found.folder) != found.id:
         raise RecordError(f"The pack has a wrong folder name: {found.folder!r}.")
-    there = [path for path in project.runs_dir.glob(f"*-{found.id}*") if id_of_folder(path.name) == found.id]
+    there = [
+        path
+        for path in project.runs_dir.glob(f"*-{found.id}*")
+        if id_of_folder(path.name) == found.id
+    ]
     if there:
-        raise InputError(f"The run {found.id} is here already.", where=str(there[0]), fix=f"assay show {found.id}")
+        raise InputError(
+            f"The run {found.id} is here already.",
+            where=str(there[0]),
+            fix=f"assay show {found.id}",
+        )
 
 
 class _Packed:
-    """A pack that is being read, from its beginning to its end; nothing is believed before what stands in front of it.
+    """A pack that is being read, from its beginning to its end; nothing is believed before what
+    stands in front of it.
 
-    What a member is to be allowed is said before it is read: a header may claim any size, and a stream of zeros is
-    short in a file.
+    What a member is to be allowed is said before it is read: a header may claim any size, and a
+    stream of zeros is short in a file.
     """
 
     def __init__(self, file: Path, raw: IO[bytes]) -> None:
@@ -182,26 +223,37 @@ class _Packed:
         self._tar.close()
 
     def listed(self) -> Pack:
-        """Return what the pack says that it holds. InputError when it is none, RecordError when that cannot be."""
+        """Return what the pack says that it holds. InputError when it is none, RecordError when
+        that cannot be."""
         try:
             entry = next(self._entries(), None)
         except RecordError as error:
             raise self._no_pack() from error
-        if entry is None or entry.name != LIST_NAME or not entry.isreg() or entry.size > _MOST_LIST_BYTES:
+        if (
+            entry is None
+            or entry.name != LIST_NAME
+            or not entry.isreg()
+            or entry.size > _MOST_LIST_BYTES
+        ):
             raise self._no_pack()
         try:
             data = parse_json(b"".join(self._read(entry)).decode("utf-8", "surrogateescape"))
             if data.get("format", 0) > FORMAT:
                 fix = "Unpack it with the assay that packed it, or a newer one."
-                raise RecordError(f"The pack has format {data['format']}; this assay knows {FORMAT}.", fix=fix)
+                raise RecordError(
+                    f"The pack has format {data['format']}; this assay knows {FORMAT}.", fix=fix
+                )
             found = from_plain(Pack, data)
         except (ValueError, AttributeError, TypeError) as error:
-            raise RecordError(f"The list of the pack cannot be read: {error}", where=str(self._file)) from error
+            raise RecordError(
+                f"The list of the pack cannot be read: {error}", where=str(self._file)
+            ) from error
         self._refuse_too_much(found)
         return found
 
     def verified(self, pack: Pack) -> Iterator[tuple[str, Iterator[bytes]]]:
-        """Each file with its bytes, which have to be taken before the next; what was not taken is read all the same."""
+        """Each file with its bytes, which have to be taken before the next; what was not taken is
+        read all the same."""
         missing = dict(pack.files)
         for entry in self._entries():
             listed = missing.pop(entry.name, None)
@@ -248,16 +300,29 @@ class _Packed:
             yield entry
 
     def _refuse_too_much(self, pack: Pack) -> None:
-        deep = next((name for name in pack.files if name.count("/") > _MOST_LEVELS or len(name) > _MOST_NAME), "")
+        deep = next(
+            (
+                name
+                for name in pack.files
+                if name.count("/") > _MOST_LEVELS or len(name) > _MOST_NAME
+            ),
+            "",
+        )
         code = [each for name, each in pack.files.items() if name.startswith("code/")]
         if len(pack.files) > _MOST_FILES:
-            raise self._wrong(f"The pack lists {len(pack.files)} files; at most {_MOST_FILES} are unpacked.")
+            raise self._wrong(
+                f"The pack lists {len(pack.files)} files; at most {_MOST_FILES} are unpacked."
+            )
         if deep:
-            raise self._wrong(f"A name in the pack is longer or deeper than any of a run: {deep[:80]!r}.")
+            raise self._wrong(
+                f"A name in the pack is longer or deeper than any of a run: {deep[:80]!r}."
+            )
         if any(each.size_bytes < 0 for each in pack.files.values()):
             raise self._wrong("The pack lists a file of less than nothing.")
         if any(each.size_bytes > _MOST_CODE_BYTES for each in code):
-            raise self._wrong(f"The pack lists a file of code of more than {size_text(_MOST_CODE_BYTES)}.")
+            raise self._wrong(
+                f"The pack lists a file of code of more than {size_text(_MOST_CODE_BYTES)}."
+            )
         if pack.size_bytes > max(_ALWAYS_BYTES, _MOST_RATIO * self._size):
             what = f"{size_text(self._size)} are to become {size_text(pack.size_bytes)}"
             raise self._wrong(f"The pack is larger inside than a run can be: {what}.")
@@ -266,11 +331,14 @@ class _Packed:
         return RecordError(what, where=str(self._file))
 
     def _no_pack(self) -> InputError:
-        return InputError("This is no packed run.", where=str(self._file), fix="assay pack RUN makes one")
+        return InputError(
+            "This is no packed run.", where=str(self._file), fix="assay pack RUN makes one"
+        )
 
 
 class _Bounded:
-    """A stream that may be read as far as was allowed, and a little further, because it is read in blocks."""
+    """A stream that may be read as far as was allowed, and a little further, because it is read in
+    blocks."""
 
     def __init__(self, source: IO[bytes] | gzip.GzipFile) -> None:
         self._source = source
@@ -326,14 +394,18 @@ def _run_files(folder: Directory) -> list[str]:
         if status.st_size > _ALWAYS_BYTES and held < status.st_size // 2:
             what = f"{name} claims {size_text(status.st_size)} and holds {size_text(held)}: the record is damaged."
             raise RecordError(what, where=str(folder.path))
-        half_written = any(part.endswith(".tmp") or part.startswith(".lease-") for part in name.split("/"))
+        half_written = any(
+            part.endswith(".tmp") or part.startswith(".lease-") for part in name.split("/")
+        )
         if name != leases.FILE_NAME and not half_written:
             names.append(name)
     return names
 
 
 def _opened_file(folder: Directory, name: str) -> int:
-    return open_regular(name if folder.descriptor is not None else folder.path / name, dir_fd=folder.descriptor)
+    return open_regular(
+        name if folder.descriptor is not None else folder.path / name, dir_fd=folder.descriptor
+    )
 
 
 def _measured(folder: Directory, name: str) -> PackedFile:

@@ -1,4 +1,5 @@
-"""Pages of runs out of the index: order, filter and cells in SQL, without loading the rows that are not shown."""
+"""Pages of runs out of the index: order, filter and cells in SQL, without loading the rows that are
+not shown."""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Selected:
-    """Selection of runs, in order: all that fulfil `condition`; test runs and those labelled `hidden` on request."""
+    """Selection of runs, in order: all that fulfil `condition`; test runs and those labelled
+    `hidden` on request."""
 
     condition: Condition | None = None
     orders: Sequence[Order] = ()
@@ -43,7 +45,8 @@ class Selected:
 
 
 def select_folders(index: Index, selected: Selected, *, now_ns: int, states: States) -> list[str]:
-    """Return the folders of the selected runs in order; ties are broken by age, the newest first."""
+    """Return the folders of the selected runs in order; ties are broken by age, the newest
+    first."""
     with _joined(index, states) as database:
         return [folder for (folder,) in _select(database, index, "runs.folder", selected, now_ns)]
 
@@ -69,7 +72,9 @@ def rows_of_folders(index: Index, folders: Sequence[str]) -> dict[str, IndexRow]
     with index.asked() as database:
         _fill_page(database, folders)
         columns = ", ".join(f"runs.{name}" for name in IndexRow._fields)
-        rows = map(IndexRow._make, database.execute(f"SELECT {columns} FROM page JOIN runs USING (folder)"))
+        rows = map(
+            IndexRow._make, database.execute(f"SELECT {columns} FROM page JOIN runs USING (folder)")
+        )
         return {row.folder: row for row in rows}
 
 
@@ -96,7 +101,9 @@ def folders_by_id(index: Index, ids: Iterable[str]) -> dict[str, str]:
     with index.asked() as database:
         database.execute("CREATE TEMP TABLE wanted (id PRIMARY KEY)")
         database.executemany("INSERT OR IGNORE INTO wanted VALUES (?)", [(each,) for each in ids])
-        return dict(database.execute("SELECT runs.id, runs.folder FROM wanted JOIN runs USING (id)"))
+        return dict(
+            database.execute("SELECT runs.id, runs.folder FROM wanted JOIN runs USING (id)")
+        )
 
 
 def metrics_of_folders(index: Index, folders: Sequence[str]) -> list[str]:
@@ -112,7 +119,8 @@ _NOW = "LEFT JOIN now ON now.folder = runs.folder"
 
 
 class _Joins:
-    """SQL that joins one value for each field to a query over `runs`; `names` are what it is called there."""
+    """SQL that joins one value for each field to a query over `runs`; `names` are what it is called
+    there."""
 
     def __init__(self, fields: Sequence[Field]) -> None:
         self.parameters: dict[str, str] = {}
@@ -123,14 +131,17 @@ class _Joins:
                 self.names.append(RUN_COLUMNS[field.name])
                 continue
             table, where, value = _value_of(field, f":o{i}")
-            joins.append(f"LEFT JOIN {table} AS o{i} ON o{i}.folder = runs.folder AND {where.format(f'o{i}')}")
+            joins.append(
+                f"LEFT JOIN {table} AS o{i} ON o{i}.folder = runs.folder AND {where.format(f'o{i}')}"
+            )
             self.names.append(f"o{i}.{value}")
             self.parameters[f"o{i}"] = field.name
         self.sql = " ".join(joins)
 
 
 def _value_of(field: Field, name: str) -> tuple[str, str, str]:
-    """Return the table of a field, the condition on its key (with a place for the table's name), and the column."""
+    """Return the table of a field, the condition on its key (with a place for the table's name),
+    and the column."""
     if field.kind == "metric":
         assert field.statistic in STATISTICS
         return "metrics", f"{{0}}.name = {name}", field.statistic
@@ -157,7 +168,11 @@ def _column(
         names = [f"f{i}" for i in range(len(folders))]
         parameters |= dict(zip(names, folders, strict=True))
         query += f" {'WHERE' if field.kind == 'run' else 'AND'} {key} IN ({', '.join(f':{name}' for name in names)})"
-        return {folder: value for folder, value in database.execute(query, parameters) if value is not None}
+        return {
+            folder: value
+            for folder, value in database.execute(query, parameters)
+            if value is not None
+        }
     # One walk along the key of the column takes less than a look-up for each of thousands of runs.
     wanted = set(folders)
     found = database.execute(query, parameters)
@@ -176,7 +191,9 @@ def _select(
     where = ["1" if selected.tests else "runs.kind = 'train'"]
     if selected.hidden_label:
         parameters["hidden"] = selected.hidden_label
-        where.append("runs.folder NOT IN (SELECT folder FROM items WHERE kind = 'label' AND name = :hidden)")
+        where.append(
+            "runs.folder NOT IN (SELECT folder FROM items WHERE kind = 'label' AND name = :hidden)"
+        )
     if selected.condition is not None:
         sql = Sql(selected.condition)
         parameters |= sql.parameters

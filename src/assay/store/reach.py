@@ -14,12 +14,14 @@ from assay.core.regular_file import read_bytes
 from assay.store.artifacts import INDEX_NAME
 from assay.store.layout import RunFolder
 
-# Looked for as text, not by the fields that are known today: what a newer format names is not thrown away.
+# Looked for as text, not by the fields that are known today: what a newer format names is not
+# thrown away.
 _DIGEST = re.compile(rb"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
 
 
 def named_digests(folder: RunFolder) -> set[str]:
-    """Every digest that the records of a run name. OSError when one of them is there and cannot be read."""
+    """Every digest that the records of a run name. OSError when one of them is there and cannot be
+    read."""
     found: set[str] = set()
     for path in (folder.run_json, folder.events, folder.edits, folder.artifacts / INDEX_NAME):
         found.update(_digests(_bytes(path)))

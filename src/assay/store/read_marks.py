@@ -1,4 +1,5 @@
-"""Marks of the messages that a user has read: one small file per user, beside the list of projects, in no record."""
+"""Marks of the messages that a user has read: one small file per user, beside the list of projects,
+in no record."""
 
 from __future__ import annotations
 
@@ -70,7 +71,9 @@ def mark(
     path = file or marks_file()
     with _alone(path):
         found = _read(path)
-        marks = found.projects.get(_key(project)) or Marks(until_ns=time.time_ns() - NEW_DAYS * _DAY_NS)
+        marks = found.projects.get(_key(project)) or Marks(
+            until_ns=time.time_ns() - NEW_DAYS * _DAY_NS
+        )
         if until_ns:
             marks = Marks(until_ns=max(until_ns, marks.until_ns))
         for message, at_ns in messages:

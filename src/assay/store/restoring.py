@@ -21,12 +21,14 @@ _ELSEWHERE = "Name another folder with --to."
 
 
 def place_of(name: str, to: Path) -> Path:
-    """Where a file of a code tree goes; one that lay outside of the project goes below `outside/`."""
+    """Where a file of a code tree goes; one that lay outside of the project goes below
+    `outside/`."""
     return inside(to / OUTSIDE, name.lstrip("/")) if name.startswith("/") else inside(to, name)
 
 
 def restored(path: Path, root: Path, to: Path) -> Path:
-    """Where a path of the project at `root`, or one outside of it, is when its code was written below `to`."""
+    """Where a path of the project at `root`, or one outside of it, is when its code was written
+    below `to`."""
     for home in (root, root.resolve()):
         if path.is_relative_to(home):
             return to / path.relative_to(home)
@@ -34,7 +36,8 @@ def restored(path: Path, root: Path, to: Path) -> Path:
 
 
 def write_tree(files: Mapping[str, CodeFile], blobs: Blobs, to: Path) -> list[Path]:
-    """Write all files of a tree below `to`. RecordError when one of them is not kept here, or they are too much."""
+    """Write all files of a tree below `to`. RecordError when one of them is not kept here, or they
+    are too much."""
     written: list[Path] = []
     total = 0
     for name, file in files.items():
@@ -42,10 +45,14 @@ def write_tree(files: Mapping[str, CodeFile], blobs: Blobs, to: Path) -> list[Pa
         try:
             data = blobs.get(file.digest)
         except KeyError:
-            raise RecordError(f"The file {name} of this run's code is not here.", where=file.digest) from None
+            raise RecordError(
+                f"The file {name} of this run's code is not here.", where=file.digest
+            ) from None
         total += len(data)
         if total > MAX_BYTES:
-            raise RecordError(f"The code of this run is larger than {size_text(MAX_BYTES)}: it is not written.")
+            raise RecordError(
+                f"The code of this run is larger than {size_text(MAX_BYTES)}: it is not written."
+            )
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data)
@@ -57,7 +64,8 @@ def write_tree(files: Mapping[str, CodeFile], blobs: Blobs, to: Path) -> list[Pa
 
 
 def make_room(folder: Path, *, force: bool) -> Path | None:
-    """Let `folder` be there and empty. What was in it is never deleted: `force` moves it aside, and this says where."""
+    """Let `folder` be there and empty. What was in it is never deleted: `force` moves it aside, and
+    this says where."""
     try:
         if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
             folder.mkdir(parents=True, exist_ok=True)

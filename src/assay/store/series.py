@@ -31,8 +31,9 @@ MAX_BYTES = 16 << 30
 class Series:
     """One metric as numpy arrays of equal length, each branch in the order of logging.
 
-    `branches` is 0 for points on the curve, else the attempt that went back behind them. `axis` is the metric that is
-    the x axis of this one, "" for the step; `axis_values` are its values, None with "".
+    `branches` is 0 for points on the curve, else the attempt that went back behind them. `axis` is
+    the metric that is the x axis of this one, "" for the step; `axis_values` are its values, None
+    with "".
     """
 
     name: str
@@ -52,18 +53,22 @@ class Series:
         return self.steps.astype(float) if self.axis_values is None else self.axis_values
 
     def reduced(self, buckets: int = 2000) -> Reduced:
-        """The curve in at most `buckets` equal ranges of steps, each with its smallest and largest value.
+        """The curve in at most `buckets` equal ranges of steps, each with its smallest and largest
+        value.
 
-        No spike is lost. Points have to be in the order of their steps: of one branch, as `metric` gives them.
+        No spike is lost. Points have to be in the order of their steps: of one branch, as `metric`
+        gives them.
         """
         return _reduced(self, buckets)
 
 
 @dataclass(frozen=True, slots=True)
 class Reduced:
-    """A curve with fewer points: by range of steps the first step, the number of points, extremes and last value.
+    """A curve with fewer points: by range of steps the first step, the number of points, extremes
+    and last value.
 
-    A nan is no extreme; where a range holds nothing else, all three are nan. A range without points is left out.
+    A nan is no extreme; where a range holds nothing else, all three are nan. A range without points
+    is left out.
     """
 
     name: str
@@ -122,7 +127,9 @@ class Block:
     @property
     def orders(self) -> array[int]:
         """Which of two rows of one time came first: the place of each in the file."""
-        return array("q", chain.from_iterable(range(first, first + rows) for first, rows in self._spans))
+        return array(
+            "q", chain.from_iterable(range(first, first + rows) for first, rows in self._spans)
+        )
 
     @property
     def last_order(self) -> int:
@@ -131,7 +138,8 @@ class Block:
         return first + rows - 1
 
     def leave(self, step: int, attempt: int) -> None:
-        """An attempt went back to `step`: what lies behind it is on a branch of its own from now on."""
+        """An attempt went back to `step`: what lies behind it is on a branch of its own from now
+        on."""
         if self.steps and max(self.steps) > step:
             for i, each in enumerate(self.steps):
                 if each > step and not self.branches[i]:
@@ -140,7 +148,8 @@ class Block:
         self._back = (step, attempt, len(self.steps))
 
     def _repeat(self, step: int, attempt: int, rows: int) -> None:
-        """What was logged at `step` after it had been saved is logged there again: the first time is left behind."""
+        """What was logged at `step` after it had been saved is logged there again: the first time
+        is left behind."""
         self._back = None
         for i, each in enumerate(self.steps[:rows]):
             if each == step and not self.branches[i]:
@@ -176,7 +185,8 @@ class Contents:
 
 
 def read_contents(source: Source, *, spread: Spread | None = None) -> Contents:
-    """All rows of a file (a path, or its bytes), each with the branch it is on. A file that is not there is empty."""
+    """All rows of a file (a path, or its bytes), each with the branch it is on. A file that is not
+    there is empty."""
     data, where = _data(source)
     gathered = Gathered(where)
     for item in metrics_file.read_rows(data, where=where, spread=spread or _spread):
@@ -185,7 +195,8 @@ def read_contents(source: Source, *, spread: Spread | None = None) -> Contents:
 
 
 class Gathered:
-    """Rows that are put together to blocks, in file order. RecordError when there are more metrics than can be held."""
+    """Rows that are put together to blocks, in file order. RecordError when there are more metrics
+    than can be held."""
 
     def __init__(self, where: str = "metrics.bin") -> None:
         self._where = where
@@ -203,7 +214,9 @@ class Gathered:
                 self._order += len(item.steps)
             case Row(keys=keys):
                 block = self._block(keys)
-                block.add([item.step], [item.time_ns], [[value] for value in item.values], 0, self._order)
+                block.add(
+                    [item.step], [item.time_ns], [[value] for value in item.values], 0, self._order
+                )
                 self._order += 1
             case Rewind(step=step, attempt=attempt):
                 for block in self._blocks.values():
@@ -223,18 +236,25 @@ class Gathered:
 
 
 def summaries(source: Source) -> dict[str, Summary]:
-    """Each metric in five numbers, over the current branch. NaN is no minimum, maximum or part of the mean."""
+    """Each metric in five numbers, over the current branch. NaN is no minimum, maximum or part of
+    the mean."""
     parts = _parts(block.on_curve() for block in read_contents(source).blocks)
     return {name: _summary(blocks) for name, blocks in parts.items()}
 
 
-def read_series(source: Source, *, names: Iterable[str] | None = None, branches: bool = False) -> dict[str, Series]:
-    """The curves by metric name: all, or those of `names` that exist. With `branches` also what was left behind."""
+def read_series(
+    source: Source, *, names: Iterable[str] | None = None, branches: bool = False
+) -> dict[str, Series]:
+    """The curves by metric name: all, or those of `names` that exist. With `branches` also what was
+    left behind."""
     return series_of(read_contents(source, spread=spread_fast), names=names, branches=branches)
 
 
-def series_of(contents: Contents, *, names: Iterable[str] | None = None, branches: bool = False) -> dict[str, Series]:
-    """Return the curves of what was read. They may share memory with it: no row can be added while they are used."""
+def series_of(
+    contents: Contents, *, names: Iterable[str] | None = None, branches: bool = False
+) -> dict[str, Series]:
+    """Return the curves of what was read. They may share memory with it: no row can be added while
+    they are used."""
     parts = _parts(contents.blocks if branches else (block.on_curve() for block in contents.blocks))
     wanted = parts.keys() if names is None else [name for name in names if name in parts]
     return {name: _series(name, parts[name]) for name in wanted}
@@ -253,13 +273,16 @@ def _series(name: str, parts: Sequence[tuple[Block, int]]) -> Series:
     # One axis for all: points from before it was said what the axis is lie at their step.
     axes = [block.keys.axis for block, _ in parts]
     names = [
-        block.keys.names[at] if at is not None and at != i else "" for at, (block, i) in zip(axes, parts, strict=True)
+        block.keys.names[at] if at is not None and at != i else ""
+        for at, (block, i) in zip(axes, parts, strict=True)
     ]
     axis = next(filter(None, reversed(names)), "")
     axis_values = None
     if axis:
         columns = [
-            block.columns[block.keys.axis] if known == axis and block.keys.axis is not None else block.steps
+            block.columns[block.keys.axis]
+            if known == axis and block.keys.axis is not None
+            else block.steps
             for known, (block, _) in zip(names, parts, strict=True)
         ]
         axis_values = np.concatenate([np.asarray(each, dtype=np.float64) for each in columns])
@@ -298,7 +321,8 @@ def _reduced(series: Series, buckets: int) -> Reduced:
         steps, values = steps[order], values[order]
     if total > buckets:
         edges = np.linspace(float(steps[0]), float(steps[-1]) + 1, buckets + 1)[:-1]
-        # Whole numbers, as steps are: else all of them are made floats first. The limit is the last float below 2^63.
+        # Whole numbers, as steps are: else all of them are made floats first. The limit is the last
+        # float below 2^63.
         first_steps = np.ceil(np.minimum(edges, 2.0**63 - 1024)).astype(np.int64)
         first_steps[0] = steps[0]  # a float may lie above it
         starts = np.unique(np.searchsorted(steps, first_steps))
@@ -355,8 +379,11 @@ def _known(block: Block, i: int) -> tuple[Sequence[float], Sequence[int]]:
     return list(compress(column, keep)), list(compress(block.steps, keep))
 
 
-def _extreme(parts: Sequence[tuple[Sequence[float], Sequence[int]]], sign: int) -> tuple[float, int]:
-    """The smallest (sign 1) or largest (sign -1) value, and the first step at which it was reached."""
+def _extreme(
+    parts: Sequence[tuple[Sequence[float], Sequence[int]]], sign: int
+) -> tuple[float, int]:
+    """The smallest (sign 1) or largest (sign -1) value, and the first step at which it was
+    reached."""
     best = min if sign == 1 else max
     found = []
     for values, steps in parts:
@@ -370,7 +397,8 @@ def _extreme(parts: Sequence[tuple[Sequence[float], Sequence[int]]], sign: int) 
 
 
 def mean(values: Sequence[float]) -> float:
-    """Return the mean of numbers without NaN, rounded once: large numbers that cancel leave what is between them."""
+    """Return the mean of numbers without NaN, rounded once: large numbers that cancel leave what is
+    between them."""
     try:
         return math.fsum(values) / len(values) if values else math.nan
     except ValueError:  # infinities of both signs
@@ -388,4 +416,6 @@ def _data(source: Source) -> tuple[bytes | memoryview, str]:
     except FileNotFoundError:
         return b"", str(source)
     except OSError as error:
-        raise RecordError(f"The metrics cannot be read: {error.strerror or error}.", where=str(source)) from error
+        raise RecordError(
+            f"The metrics cannot be read: {error.strerror or error}.", where=str(source)
+        ) from error

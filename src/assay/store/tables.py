@@ -1,6 +1,8 @@
-"""Named result tables of a project: `.assay/tables/NAME.toml`, and `NAME.history.jsonl` beside it with every change.
+"""Named result tables of a project: `.assay/tables/NAME.toml`, and `NAME.history.jsonl` beside it
+with every change.
 
-A cell is a text, or a link to a value of runs. Both files are plain, so that they can be read, merged and committed.
+A cell is a text, or a link to a value of runs. Both files are plain, so that they can be read,
+merged and committed.
 """
 
 from __future__ import annotations
@@ -32,8 +34,9 @@ _HEAD = "# A result table: `assay table show {name}` and its page in `assay ui` 
 class Link:
     """A value of runs: of those in `runs`, or of all that `where` is true for.
 
-    `value` is a column of the list of runs (`valid/acc.max`, `optimizer.lr`, `best`). Of several runs it is mean and
-    deviation. `seen` is what it was when somebody last looked: a number, a text, or mean, std and count.
+    `value` is a column of the list of runs (`valid/acc.max`, `optimizer.lr`, `best`). Of several
+    runs it is mean and deviation. `seen` is what it was when somebody last looked: a number, a
+    text, or mean, std and count.
     """
 
     value: str
@@ -115,7 +118,11 @@ def history_file(project: Project, name: str) -> Path:
 def table_names(project: Project) -> list[str]:
     """Return the names of all tables, in the order of the alphabet."""
     try:
-        files = [entry.name for entry in os.scandir(tables_dir(project)) if entry.is_file(follow_symlinks=False)]
+        files = [
+            entry.name
+            for entry in os.scandir(tables_dir(project))
+            if entry.is_file(follow_symlinks=False)
+        ]
     except OSError:
         return []
     names = (name.removesuffix(".toml") for name in files if name.endswith(".toml"))
@@ -130,7 +137,9 @@ def read_table(project: Project, name: str) -> ResultTable:
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise RecordError(f"The table cannot be read: {error.strerror or error}.", where=str(path)) from error
+        raise RecordError(
+            f"The table cannot be read: {error.strerror or error}.", where=str(path)
+        ) from error
     return parse_table(name, data, where=str(path))
 
 
@@ -142,7 +151,9 @@ def parse_table(name: str, data: bytes, *, where: str) -> ResultTable:
         raise RecordError(f"The table {name} is no TOML: {error}", where=where) from error
     written = found.pop("format", FORMAT)
     if not isinstance(written, int) or written > FORMAT:
-        raise RecordError(f"The table {name} has format {written!r}; this assay knows {FORMAT}.", where=where)
+        raise RecordError(
+            f"The table {name} has format {written!r}; this assay knows {FORMAT}.", where=where
+        )
     rows = found.get("rows", [])
     for row in rows if isinstance(rows, list) else []:
         cells = row.get("cells", {}) if isinstance(row, dict) else {}
@@ -170,7 +181,8 @@ def write_table(project: Project, table: ResultTable) -> None:
 
 
 def read_history(project: Project, name: str) -> Iterator[TableEdit]:
-    """Yield the changes of a table in the order in which they were made; lines that cannot be read are passed over."""
+    """Yield the changes of a table in the order in which they were made; lines that cannot be read
+    are passed over."""
     try:
         lines = read_bytes(history_file(project, name), MAX_HISTORY_BYTES).split(b"\n")
     except OSError:
@@ -189,13 +201,19 @@ def _check(table: ResultTable, where: str) -> None:
     ):
         twice = next((key for key in keys if keys.count(key) > 1), None)
         if twice is not None:
-            raise RecordError(f"Two {what} of the table {table.name} have the key {twice!r}.", where=where)
+            raise RecordError(
+                f"Two {what} of the table {table.name} have the key {twice!r}.", where=where
+            )
 
 
 def _without_nothing(value: Any) -> Any:
     """Return data without None, which TOML has not, and without what is empty anyway."""
     if isinstance(value, Mapping):
-        return {key: _without_nothing(item) for key, item in value.items() if item not in (None, "", [], {}, ())}
+        return {
+            key: _without_nothing(item)
+            for key, item in value.items()
+            if item not in (None, "", [], {}, ())
+        }
     if isinstance(value, Sequence) and not isinstance(value, str):
         return [_without_nothing(item) for item in value]
     return value

@@ -1,4 +1,5 @@
-"""A `metrics.bin` that is still written, followed: each look reads only what was written since the last one."""
+"""A `metrics.bin` that is still written, followed: each look reads only what was written since the
+last one."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ _CANCELS = 1000
 class Tail:
     """The curves of one file as far as they were read. Any thread may ask.
 
-    A file that was replaced (compacted at the end of its run) or cut off is read from its beginning again.
+    A file that was replaced (compacted at the end of its run) or cut off is read from its beginning
+    again.
     """
 
     def __init__(self, path: Path) -> None:
@@ -45,7 +47,8 @@ class Tail:
 
     @property
     def rows(self) -> int:
-        """Count of the log calls that were read so far; it never goes back but for a file that was replaced."""
+        """Count of the log calls that were read so far; it never goes back but for a file that was
+        replaced."""
         return self._rows
 
     def update(self) -> bool:
@@ -57,17 +60,23 @@ class Tail:
             except (OSError, RecordError):  # it is damaged, which whoever looks at the run is told
                 return False
 
-    def series(self, names: Iterable[str] | None = None, *, branches: bool = False) -> dict[str, Series]:
+    def series(
+        self, names: Iterable[str] | None = None, *, branches: bool = False
+    ) -> dict[str, Series]:
         """Return the curves as they are now, as copies."""
         with self._lock:
             found = series_of(self._gathered.contents(), names=names, branches=branches)
             return {name: _copied(each) for name, each in found.items()}
 
     def summaries(self) -> dict[str, Summary]:
-        """Return each metric in five numbers, as `store.series.summaries` does, over the current branch."""
+        """Return each metric in five numbers, as `store.series.summaries` does, over the current
+        branch."""
         with self._lock:
             if self._summaries is None:
-                self._summaries = {name: _summary(each) for name, each in series_of(self._gathered.contents()).items()}
+                self._summaries = {
+                    name: _summary(each)
+                    for name, each in series_of(self._gathered.contents()).items()
+                }
             return self._summaries
 
     def _read(self, descriptor: int) -> bool:
@@ -78,12 +87,16 @@ class Tail:
         offset, size = self._reader.offset, status.st_size
         if size > MAX_BYTES:
             return False
-        # Preallocated space holds zeros: most looks find nothing new, and need no more than one word.
+        # Preallocated space holds zeros: most looks find nothing new, and need no more than one
+        # word.
         if size == self._size and not any(os.pread(descriptor, 8, offset)):
             return False
-        # Memory that nobody touches is none: what was read before is a hole in front of what is read now.
+        # Memory that nobody touches is none: what was read before is a hole in front of what is
+        # read now.
         data = memoryview(bytearray(size))
-        if _fill(descriptor, data, 0, frames.FILE_HEAD_BYTES) < frames.FILE_HEAD_BYTES or not any(data[:8]):
+        if _fill(descriptor, data, 0, frames.FILE_HEAD_BYTES) < frames.FILE_HEAD_BYTES or not any(
+            data[:8]
+        ):
             return False
         _fill(descriptor, data, offset, size)
         self._size = size
@@ -91,12 +104,15 @@ class Tail:
         if offset == frames.FILE_HEAD_BYTES:
             frames.check_file_head(data, metrics_file.FORM, where=str(self._path))
         for row in self._reader.read(data):
-            # A frame that is written at this very moment looks torn. The reader stays in front of it.
+            # A frame that is written at this very moment looks torn. The reader stays in front of
+            # it.
             if isinstance(row, Damage):
                 continue
             is_new = True
             self._gathered.add(row)
-            self._rows += len(row.steps) if isinstance(row, metrics_file.Rows | metrics_file.Chunk) else 1
+            self._rows += (
+                len(row.steps) if isinstance(row, metrics_file.Rows | metrics_file.Chunk) else 1
+            )
         if is_new:
             self._summaries = None
         return is_new
@@ -145,7 +161,8 @@ def _mean(numbers: NDArray[np.float64]) -> float:
 
     with np.errstate(invalid="ignore", over="ignore"):
         total, size = float(numbers.sum()), float(np.abs(numbers).sum())
-    # Where little cancels, the plain sum has 12 digits. Infinities are not less than each other, and nan than nothing.
+    # Where little cancels, the plain sum has 12 digits. Infinities are not less than each other,
+    # and nan than nothing.
     if size < _CANCELS * abs(total):
         return total / len(numbers)
     return mean(numbers.tolist())

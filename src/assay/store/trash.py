@@ -1,4 +1,5 @@
-"""Runs that were removed, and cleaning up: a removed run lies beside the others until it is cleaned away for good."""
+"""Runs that were removed, and cleaning up: a removed run lies beside the others until it is cleaned
+away for good."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ _NO_LINK = "Look at it, and put a folder in its place, or nothing."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cleaned:
-    """What was cleaned away, or would be. `code_kept` says why code that seems unused was left alone."""
+    """What was cleaned away, or would be. `code_kept` says why code that seems unused was left
+    alone."""
 
     runs: tuple[str, ...] = ()
     projects: tuple[Path, ...] = ()
@@ -42,16 +44,27 @@ def trash_dir(project: Project) -> Path:
 
 
 def remove(folder: RunFolder) -> Path:
-    """Take a run out of the lists; its files stay until `clean`. InputError while it is being written.
+    """Take a run out of the lists; its files stay until `clean`. InputError while it is being
+    written.
 
     Of a link in the place of a run's folder the link goes, and what it leads to stays as it is.
     """
     lease = leases.read(folder.path) if not no_folder(folder) else None
-    if lease is not None and leases.liveness(lease, written_ns=leases.written_ns(folder.path)) == "alive":
+    if (
+        lease is not None
+        and leases.liveness(lease, written_ns=leases.written_ns(folder.path)) == "alive"
+    ):
         who = leases.describe(lease)
-        raise InputError(f"The run {folder.id} is being written by {who}.", where=str(folder.path), fix="stop it first")
+        raise InputError(
+            f"The run {folder.id} is being written by {who}.",
+            where=str(folder.path),
+            fix="stop it first",
+        )
     try:
-        with open_directory(folder.path.parent, follow=True) as runs, runs.folder(TRASH, create=True) as trash:
+        with (
+            open_directory(folder.path.parent, follow=True) as runs,
+            runs.folder(TRASH, create=True) as trash,
+        ):
             runs.move(folder.path.name, trash, folder.path.name)
     except OSError as error:
         raise refusal(error, folder.path, "The run cannot be removed") from error
@@ -59,14 +72,19 @@ def remove(folder: RunFolder) -> Path:
 
 
 def removed(project: Project) -> list[RunFolder]:
-    """The runs that were removed and not yet cleaned away, the oldest first. InputError when the trash is a link."""
+    """The runs that were removed and not yet cleaned away, the oldest first. InputError when the
+    trash is a link."""
     try:
         with open_directory(project.runs_dir, follow=True) as runs, runs.folder(TRASH) as trash:
-            names = sorted(entry.name for entry in trash.entries() if id_of_folder(entry.name) is not None)
+            names = sorted(
+                entry.name for entry in trash.entries() if id_of_folder(entry.name) is not None
+            )
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise refusal(error, trash_dir(project), "Removed runs cannot be looked at", fix=_NO_LINK) from error
+        raise refusal(
+            error, trash_dir(project), "Removed runs cannot be looked at", fix=_NO_LINK
+        ) from error
     return [RunFolder(trash_dir(project) / name) for name in names]
 
 
@@ -82,10 +100,12 @@ def bring_back(folder: RunFolder) -> Path:
 
 
 def clean(project: Project | None, *, code: bool = False, dry_run: bool = False) -> Cleaned:
-    """Delete removed runs, and forget projects that are gone; with `code` also the code that no run here needs.
+    """Delete removed runs, and forget projects that are gone; with `code` also the code that no run
+    here needs.
 
-    Runs that lie elsewhere (in another `runs_dir`, or copied away) are not seen: their code counts as unused.
-    Nothing outside of the trash and of the store of code is deleted, whatever links lie in them.
+    Runs that lie elsewhere (in another `runs_dir`, or copied away) are not seen: their code counts
+    as unused. Nothing outside of the trash and of the store of code is deleted, whatever links lie
+    in them.
     """
     lost = lost_roots()
     if not dry_run and lost:
@@ -119,7 +139,9 @@ def _empty_trash(project: Project) -> None:
     except FileNotFoundError:
         return
     except OSError as error:
-        raise refusal(error, trash_dir(project), "The runs cannot be deleted", fix=_NO_LINK) from error
+        raise refusal(
+            error, trash_dir(project), "The runs cannot be deleted", fix=_NO_LINK
+        ) from error
 
 
 def _files(run: RunFolder) -> Iterator[os.stat_result]:
@@ -138,11 +160,14 @@ def _discard_code(project: Project, digests: list[str], *, dry_run: bool) -> int
             folder.remove(_STAT_CACHE)
         return blobs.discard(digests)
     except OSError as error:
-        raise refusal(error, project.code_dir, "The code cannot be deleted", fix=_NO_LINK) from error
+        raise refusal(
+            error, project.code_dir, "The code cannot be deleted", fix=_NO_LINK
+        ) from error
 
 
 def _unused_code(project: Project) -> tuple[list[str], str]:
-    """Return what of the code store no run needs. What is young may belong to a run that begins at this moment."""
+    """Return what of the code store no run needs. What is young may belong to a run that begins at
+    this moment."""
     blobs = code_blobs(project)
     needed: set[str] = set()
     for run in run_folders(project):
@@ -155,6 +180,8 @@ def _unused_code(project: Project) -> tuple[list[str], str]:
     try:
         kept = reachable(needed, blobs)
         unused = [digest for digest in blobs.digests() if digest not in kept]
-        return [each for each in unused if time.time() - os.lstat(blobs.path(each)).st_mtime > _YOUNG_S], ""
+        return [
+            each for each in unused if time.time() - os.lstat(blobs.path(each)).st_mtime > _YOUNG_S
+        ], ""
     except OSError as error:
         return [], f"{project.code_dir} cannot be read: {error.strerror}"

@@ -1,4 +1,5 @@
-"""Named views of a project: `.assay/views/NAME.toml`, what the list of runs shows and how, to be committed with it."""
+"""Named views of a project: `.assay/views/NAME.toml`, what the list of runs shows and how, to be
+committed with it."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ MAX_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ViewColumn:
-    """One column: its name as in `assay ls --columns`, its width in pixels, whether it stays in sight."""
+    """One column: its name as in `assay ls --columns`, its width in pixels, whether it stays in
+    sight."""
 
     name: str
     width: int = 0
@@ -30,7 +32,8 @@ class ViewColumn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """Saved view of the runs. `panels` is the layout of the page's panels, which only the page understands."""
+    """Saved view of the runs. `panels` is the layout of the page's panels, which only the page
+    understands."""
 
     name: str
     where: str = ""
@@ -47,7 +50,11 @@ class View:
 def view_names(project: Project) -> list[str]:
     """Return the names of all views, in the order of the alphabet."""
     try:
-        files = [entry.name for entry in os.scandir(_folder(project)) if entry.is_file(follow_symlinks=False)]
+        files = [
+            entry.name
+            for entry in os.scandir(_folder(project))
+            if entry.is_file(follow_symlinks=False)
+        ]
     except OSError:
         return []
     return sorted(name.removesuffix(".toml") for name in files if name.endswith(".toml"))
@@ -59,9 +66,13 @@ def read_view(project: Project, name: str) -> View:
     try:
         data = read_bytes(path, MAX_BYTES)
     except FileNotFoundError:
-        raise InputError(f"There is no view {name}.", fix=choose(name, view_names(project))) from None
+        raise InputError(
+            f"There is no view {name}.", fix=choose(name, view_names(project))
+        ) from None
     except OSError as error:
-        raise RecordError(f"The view cannot be read: {error.strerror or error}.", where=str(path)) from error
+        raise RecordError(
+            f"The view cannot be read: {error.strerror or error}.", where=str(path)
+        ) from error
     try:
         found = tomllib.loads(data.decode("utf-8"))
     except (ValueError, RecursionError) as error:
@@ -71,11 +82,16 @@ def read_view(project: Project, name: str) -> View:
 
 
 def write_view(project: Project, view: View) -> None:
-    """Save a view, in the place of one of its name. InputError or RecordError when that is not possible."""
+    """Save a view, in the place of one of its name. InputError or RecordError when that is not
+    possible."""
     import tomli_w  # only who saves one needs it
 
     path = shared_folder(project, "views") / f"{check_name(view.name)}.toml"
-    data = {key: value for key, value in to_plain(view).items() if value not in ("", [], 0.0, False) and key != "name"}
+    data = {
+        key: value
+        for key, value in to_plain(view).items()
+        if value not in ("", [], 0.0, False) and key != "name"
+    }
     text = f"# A view of the runs, saved by the page of `assay ui`.\n{tomli_w.dumps({'format': FORMAT, **data})}"
     try:
         write_atomic(path, text.encode("utf-8", "replace"), durable=False)

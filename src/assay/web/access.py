@@ -1,9 +1,11 @@
-"""Access to the server: who may ask, from which page, under which name; the outermost layer of every request.
+"""Access to the server: who may ask, from which page, under which name; the outermost layer of
+every request.
 
-One user's machine is the normal case. The server listens on loopback, and that alone protects nothing: other users of
-the machine reach it, and so does any web site in the user's browser. So each request needs a session cookie (or the
-token), a Host that is ours (against DNS rebinding) and, from a browser, our own Origin; each write needs a header
-beside the cookie that no other site can send.
+One user's machine is the normal case. The server listens on loopback, and that alone protects
+nothing: other users of the machine reach it, and so does any web site in the user's browser. So
+each request needs a session cookie (or the token), a Host that is ours (against DNS rebinding) and,
+from a browser, our own Origin; each write needs a header beside the cookie that no other site can
+send.
 """
 
 from __future__ import annotations
@@ -50,7 +52,8 @@ _POLICY = (
 
 @dataclass(slots=True)
 class Keys:
-    """The secrets of a server: what a session cookie and a write header hold, and which links make a session.
+    """The secrets of a server: what a session cookie and a write header hold, and which links make
+    a session.
 
     `token` is one that the user chose and that lasts; a link from `new_link_code` works once.
     """
@@ -96,7 +99,8 @@ class Keys:
 
 
 def kept_secret(path: Path | None = None) -> bytes:
-    """Return the secret of this user on this machine, made at first use: sessions outlive a restart of the server."""
+    """Return the secret of this user on this machine, made at first use: sessions outlive a restart
+    of the server."""
     place = path or user_state_path("assay", appauthor=False) / "ui-secret"
     try:
         place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -115,7 +119,8 @@ def kept_secret(path: Path | None = None) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What a server lets through: names that it answers to beside loopback, and whether anything may be changed.
+    """What a server lets through: names that it answers to beside loopback, and whether anything
+    may be changed.
 
     `prefix` is what a proxy puts in front of every path and does not take off again.
     """
@@ -126,7 +131,8 @@ class Rules:
     is_read_only: bool = False
 
     def knows(self, host: str) -> bool:
-        """Return whether a Host header names this server, whatever the port: a tunnel has another one."""
+        """Return whether a Host header names this server, whatever the port: a tunnel has another
+        one."""
         name = _hostname(host)
         return name is not None and (name in LOOPBACK or name in self.hosts)
 
@@ -134,7 +140,9 @@ class Rules:
 class Guard:
     """ASGI layer in front of everything. What it refuses never reaches a route."""
 
-    def __init__(self, app: ASGIApp, keys: Keys, rules: Rules, login_page: Callable[[str], bytes]) -> None:
+    def __init__(
+        self, app: ASGIApp, keys: Keys, rules: Rules, login_page: Callable[[str], bytes]
+    ) -> None:
         """`login_page` returns the page that is shown at a path to somebody without a session."""
         self._app = app
         self._keys = keys
@@ -177,7 +185,9 @@ class Guard:
         origin = headers.get("origin")
         if origin is not None and not _is_origin_of(origin, host):
             return 403, "Another site has no access here.", ""
-        if headers.get("sec-fetch-site") in ("cross-site", "same-site") and not _is_visit(headers, method, path):
+        if headers.get("sec-fetch-site") in ("cross-site", "same-site") and not _is_visit(
+            headers, method, path
+        ):
             return 403, "Another site has no access here.", ""
         if "transfer-encoding" in headers:
             return 411, "A request says how long it is.", ""
@@ -186,7 +196,9 @@ class Guard:
         if path in PUBLIC:
             return None
         bearer = headers.get("authorization", "")
-        has_token = bearer.startswith("Bearer ") and self._keys.is_token(bearer.removeprefix("Bearer "))
+        has_token = bearer.startswith("Bearer ") and self._keys.is_token(
+            bearer.removeprefix("Bearer ")
+        )
         if not has_token and not self._keys.is_session(_cookie(headers, self._rules.cookie)):
             return 401, "There is no session.", "open the link that `assay ui` printed"
         if method not in SAFE_METHODS:
@@ -200,13 +212,15 @@ class Guard:
 
 
 def session_cookie(keys: Keys, rules: Rules, *, is_secure: bool) -> str:
-    """Return the Set-Cookie of a session. It has no path: its own is the folder of the login page, prefix included."""
+    """Return the Set-Cookie of a session. It has no path: its own is the folder of the login page,
+    prefix included."""
     parts = [f"{rules.cookie}={keys.session}", "HttpOnly", "SameSite=Strict", f"Max-Age={_YEAR_S}"]
     return "; ".join([*parts, *(["Secure"] if is_secure else [])])
 
 
 def _is_visit(headers: dict[str, str], method: str, path: str) -> bool:
-    """Return whether somebody follows a link from elsewhere to a page: harmless, and without a cookie at first."""
+    """Return whether somebody follows a link from elsewhere to a page: harmless, and without a
+    cookie at first."""
     is_page = not path.startswith("/api/") and "." not in path.rpartition("/")[2]
     return (
         method == "GET"
@@ -217,7 +231,8 @@ def _is_visit(headers: dict[str, str], method: str, path: str) -> bool:
 
 
 def _is_origin_of(origin: str, host: str) -> bool:
-    """Return whether an Origin is the page that this server serves: its Host, port included, as the browser sees it."""
+    """Return whether an Origin is the page that this server serves: its Host, port included, as the
+    browser sees it."""
     try:
         parts = urlsplit(origin)
     except ValueError:
@@ -232,13 +247,21 @@ def _hostname(host: str) -> str | None:
         _ = parts.port
     except ValueError:
         return None
-    if not host or parts.netloc != host or "@" in host or parts.path or parts.query or parts.fragment:
+    if (
+        not host
+        or parts.netloc != host
+        or "@" in host
+        or parts.path
+        or parts.query
+        or parts.fragment
+    ):
         return None
     return parts.hostname
 
 
 def _headers_of(scope: Scope) -> dict[str, str]:
-    """Return the headers; one that comes twice counts with all its values, so that no second Host slips by."""
+    """Return the headers; one that comes twice counts with all its values, so that no second Host
+    slips by."""
     found: dict[str, str] = {}
     for name, value in scope["headers"]:
         key, text = name.decode("latin-1").lower(), value.decode("latin-1")

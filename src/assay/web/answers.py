@@ -24,7 +24,8 @@ class Model(BaseModel):
 
 
 class Problem(Model):
-    """An error: what is wrong, where, how to fix it; `start` and `end` are a place in what was sent."""
+    """An error: what is wrong, where, how to fix it; `start` and `end` are a place in what was
+    sent."""
 
     what: str
     where: str = ""
@@ -57,7 +58,9 @@ def problem_of(error: AssayError) -> tuple[int, Problem]:
     if isinstance(error, ConflictError):
         status = 409
     place = (error.start, error.end) if isinstance(error, ExpressionError) else (None, None)
-    return status, Problem(what=error.what, where=error.where, fix=error.fix, start=place[0], end=place[1])
+    return status, Problem(
+        what=error.what, where=error.where, fix=error.fix, start=place[0], end=place[1]
+    )
 
 
 def as_json(model: BaseModel, status: int = 200) -> Response:
@@ -73,7 +76,9 @@ def site_of(request: Request) -> Site:
 
 def home_of(
     site: Annotated[Site, Depends(site_of)],
-    project: Annotated[str, Query(max_length=64, description="Key of a project; the first one.")] = "",
+    project: Annotated[
+        str, Query(max_length=64, description="Key of a project; the first one.")
+    ] = "",
 ) -> Home:
     home = site.home(project)
     home.ready(FIRST_LOOK_S)
@@ -88,11 +93,14 @@ HomeOf = Annotated[Home, Depends(home_of)]
 
 
 def row_of(catalog: Catalog, run_id: str) -> RunRow:
-    """Return one run by id; MissingError when there is none, also after another look at the folders."""
+    """Return one run by id; MissingError when there is none, also after another look at the
+    folders."""
     found = catalog.rows([run_id])
     if run_id not in found:
         catalog.synchronize()
         found = catalog.rows([run_id])
     if run_id not in found:
-        raise MissingError(f"There is no run {run_id} here: it was removed, or lies in another project.")
+        raise MissingError(
+            f"There is no run {run_id} here: it was removed, or lies in another project."
+        )
     return found[run_id]

@@ -35,7 +35,11 @@ ROUTERS = (
 
 
 def make_app(
-    project: Project, keys: Keys, rules: Rules, files: Files | None = None, watches: Watches | None = None
+    project: Project,
+    keys: Keys,
+    rules: Rules,
+    files: Files | None = None,
+    watches: Watches | None = None,
 ) -> ASGIApp:
     """Return the whole application for the projects of this user, `project` first."""
     api = make_api(project, keys, rules, files or Files.read())
@@ -116,7 +120,8 @@ def _os_error(request: Request, error: Exception) -> Response:
 
 
 def _is_gone(request: Request) -> bool:
-    """Return whether the run of a request was removed while it was read: no damage, whatever the reader met."""
+    """Return whether the run of a request was removed while it was read: no damage, whatever the
+    reader met."""
     run_id = request.path_params.get("run_id")
     if run_id is None:
         return False
@@ -134,7 +139,9 @@ def _wrong_form(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     first: dict[str, Any] = dict(error.errors()[0])
     where = ".".join(str(part) for part in first.get("loc", ())[1:])
-    return as_json(Problem(what=f"The request is not as it should be: {first['msg']}.", where=where), 422)
+    return as_json(
+        Problem(what=f"The request is not as it should be: {first['msg']}.", where=where), 422
+    )
 
 
 def _http_error(request: Request, error: Exception) -> Response:

@@ -1,4 +1,5 @@
-"""Answers in gzip, where they are text and long; curves are numbers that hardly get shorter, and streams must flow."""
+"""Answers in gzip, where they are text and long; curves are numbers that hardly get shorter, and
+streams must flow."""
 
 from __future__ import annotations
 
@@ -48,7 +49,9 @@ def _is_worth_it(start: Message, message: Message) -> bool:
     headers = dict(start["headers"])
     kind = headers.get(b"content-type", b"")
     return (
-        len(message.get("body", b"")) >= LEAST_BYTES and kind.startswith(_TEXTS) and b"content-encoding" not in headers
+        len(message.get("body", b"")) >= LEAST_BYTES
+        and kind.startswith(_TEXTS)
+        and b"content-encoding" not in headers
     )
 
 

@@ -12,7 +12,8 @@ from assay.web.pages import Files
 
 
 def openapi() -> str:
-    """Return the document as JSON, the same for every version: the front end is built with its server."""
+    """Return the document as JSON, the same for every version: the front end is built with its
+    server."""
     api = make_api(Project(Path(".")), Keys(b""), Rules(""), Files("", is_built=False))
     document = api.openapi()
     document["info"]["version"] = "0"

@@ -1,7 +1,8 @@
 """Curves as bytes: a head of JSON, then float64 columns, little-endian, one curve after the other.
 
-u32 length of the head, the head (UTF-8, padded with blanks to whole words of eight bytes), then for each curve of
-`curves` in the head its columns: x and value when it is raw; else x, lowest, highest, mean and count.
+u32 length of the head, the head (UTF-8, padded with blanks to whole words of eight bytes), then for
+each curve of `curves` in the head its columns: x and value when it is raw; else x, lowest, highest,
+mean and count.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ def pack(curves: Sequence[Curve], facts: Mapping[str, Any]) -> bytes:
     """Return the bytes of these curves; `facts` stand beside them in the head."""
     import numpy as np
 
-    text = json.dumps({**facts, "curves": [_head(curve) for curve in curves]}, separators=(",", ":"))
+    text = json.dumps(
+        {**facts, "curves": [_head(curve) for curve in curves]}, separators=(",", ":")
+    )
     head = text.encode()
     head += b" " * (-(len(head) + 4) % 8)
     parts = [len(head).to_bytes(4, "little"), head]

@@ -1,4 +1,5 @@
-"""Changes of a project while somebody looks: one thread that watches, one stream of events for each page."""
+"""Changes of a project while somebody looks: one thread that watches, one stream of events for each
+page."""
 
 from __future__ import annotations
 
@@ -40,7 +41,8 @@ class Stream:
     events: asyncio.Queue[dict[str, Any] | None] = field(default_factory=lambda: asyncio.Queue(256))
 
     def send(self, event: dict[str, Any] | None) -> None:
-        """Hand over an event from any thread. A page that does not read is cut off, and connects again."""
+        """Hand over an event from any thread. A page that does not read is cut off, and connects
+        again."""
         self.loop.call_soon_threadsafe(self._put, event)
 
     def _put(self, event: dict[str, Any] | None) -> None:
@@ -54,8 +56,9 @@ class Stream:
 class Watch:
     """Watches one project as long as somebody listens, and tells what has changed.
 
-    An event has the `version` of the list of runs, `rows` (how many log calls of each open run there are by now),
-    `files` (how long the log and the output of each open run are), `changed` and `gone` runs by id.
+    An event has the `version` of the list of runs, `rows` (how many log calls of each open run
+    there are by now), `files` (how long the log and the output of each open run are), `changed` and
+    `gone` runs by id.
     """
 
     def __init__(self, home: Home) -> None:
@@ -83,7 +86,8 @@ class Watch:
             self._streams.discard(stream)
 
     def announce(self, found: Synchronized, **facts: Any) -> None:
-        """Tell every page what was changed by way of this server; `facts` are of other things than runs."""
+        """Tell every page what was changed by way of this server; `facts` are of other things than
+        runs."""
         event: dict[str, Any] = dict(facts)
         if found:
             self._tell(event, found)
@@ -142,7 +146,8 @@ class Watch:
                 self._tell(event, found)
             looked.open = {row.written.folder: row for row in home.catalog.open_rows()}
         if looked.version != home.catalog.version:
-            # Read by somebody else of this server: the first look of a request, or a change by way of a page.
+            # Read by somebody else of this server: the first look of a request, or a change by way
+            # of a page.
             event["version"] = home.catalog.version
         looked.version = home.catalog.version
         rows, files = {}, {}
@@ -170,9 +175,14 @@ class Watch:
         return event
 
     def _statuses(self, looked: _Looked) -> dict[str, Any]:
-        """Return the status of open runs that is another one than before: a process was killed, or fell silent."""
+        """Return the status of open runs that is another one than before: a process was killed, or
+        fell silent."""
         found = {row.id: row.status for row in looked.open.values()}
-        fresh = {run_id: status for run_id, status in found.items() if looked.statuses.get(run_id) != status}
+        fresh = {
+            run_id: status
+            for run_id, status in found.items()
+            if looked.statuses.get(run_id) != status
+        }
         looked.statuses = found
         return {"statuses": fresh} if fresh else {}
 
@@ -198,7 +208,8 @@ class _Looked:
 
 
 async def server_sent(watch: Watch, stream: Stream) -> AsyncIterator[bytes]:
-    """Yield the events of a stream as a page reads them, and a comment now and then, so that a dead one is noticed."""
+    """Yield the events of a stream as a page reads them, and a comment now and then, so that a dead
+    one is noticed."""
     try:
         yield b"retry: 1000\n\n"
         while True:

@@ -1,4 +1,5 @@
-"""Files of the page: the built front end and the login page, from a table that is made once, never from a path."""
+"""Files of the page: the built front end and the login page, from a table that is made once, never
+from a path."""
 
 from __future__ import annotations
 
@@ -81,7 +82,8 @@ class Files:
 
 
 def base_of(path: str) -> str:
-    """Return the way from an address to the root of the site: a proxy may have put anything in front of it.
+    """Return the way from an address to the root of the site: a proxy may have put anything in
+    front of it.
 
     >>> base_of("/"), base_of("/inbox"), base_of("/runs/kq3f7abc")
     ('./', './', '../')
@@ -91,7 +93,9 @@ def base_of(path: str) -> str:
 
 def _file(path: Path) -> File:
     data = path.read_bytes()
-    kind = _TYPES.get(path.suffix) or mimetypes.guess_type(path.name)[0] or "application/octet-stream"
+    kind = (
+        _TYPES.get(path.suffix) or mimetypes.guess_type(path.name)[0] or "application/octet-stream"
+    )
     content_type = f"{kind}; charset=utf-8" if kind.startswith("text/") else kind
     packed = gzip.compress(data, 9, mtime=0) if path.suffix in _PACKED else None
     return File(data, content_type, packed)

@@ -22,7 +22,8 @@ _TRIED = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """How a server is asked for. `port` 0 takes any that is free, None the usual one or one of the next."""
+    """How a server is asked for. `port` 0 takes any that is free, None the usual one or one of the
+    next."""
 
     host: str = "127.0.0.1"
     port: int | None = None
@@ -33,7 +34,8 @@ class Wanted:
 
 
 def serve(project: Project, wanted: Wanted, say: Callable[[str, str], object]) -> None:
-    """Serve until the process is interrupted. `say(event, text)` is told the link, each time there is a new one.
+    """Serve until the process is interrupted. `say(event, text)` is told the link, each time there
+    is a new one.
 
     InputError for an address that cannot be had, and for one beyond this machine without a token.
     """
@@ -76,7 +78,8 @@ def serve(project: Project, wanted: Wanted, say: Callable[[str, str], object]) -
 
 
 class _Server(uvicorn.Server):
-    """Server that ends the streams of open pages first: uvicorn waits for them, then cancels them with a traceback."""
+    """Server that ends the streams of open pages first: uvicorn waits for them, then cancels them
+    with a traceback."""
 
     def __init__(self, config: uvicorn.Config, watches: Watches) -> None:
         super().__init__(config)
@@ -88,7 +91,8 @@ class _Server(uvicorn.Server):
 
 
 def listen(host: str, port: int | None) -> socket.socket:
-    """Return a socket that listens; InputError when the address is taken, or is none of this machine."""
+    """Return a socket that listens; InputError when the address is taken, or is none of this
+    machine."""
     ports = [port] if port is not None else [*range(DEFAULT_PORT, DEFAULT_PORT + _TRIED), 0]
     for each in ports:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -102,8 +106,14 @@ def listen(host: str, port: int | None) -> socket.socket:
             is_taken = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
             if is_taken and port is None:
                 continue
-            what = "is taken" if is_taken else f"cannot be had ({getattr(error, 'strerror', None) or error})"
-            raise InputError(f"The address {host}:{each} {what}.", fix="choose another with --port") from None
+            what = (
+                "is taken"
+                if is_taken
+                else f"cannot be had ({getattr(error, 'strerror', None) or error})"
+            )
+            raise InputError(
+                f"The address {host}:{each} {what}.", fix="choose another with --port"
+            ) from None
         else:
             return listener
     raise AssertionError("port 0 is never taken")

@@ -35,9 +35,11 @@ class Home:
         return cls(project, key_of(project), curves, catalog, Inbox(catalog))
 
     def ready(self, wait_s: float) -> None:
-        """Wait up to `wait_s` until the runs were read once, which goes on behind; whoever asks first begins it.
+        """Wait up to `wait_s` until the runs were read once, which goes on behind; whoever asks
+        first begins it.
 
-        Every request waits, not the first one alone: the others would answer that there are no runs.
+        Every request waits, not the first one alone: the others would answer that there are no
+        runs.
         """
         with self._lock:
             if self._first_look is None:
@@ -60,7 +62,8 @@ class Site:
         self._lock = threading.Lock()
 
     def home(self, key: str = "") -> Home:
-        """Return the project of a key, the first one for ""; InputError for one that is not there."""
+        """Return the project of a key, the first one for ""; InputError for one that is not
+        there."""
         if not key:
             return self.first
         with self._lock:
@@ -70,7 +73,9 @@ class Site:
                     None,
                 )
                 if found is None:
-                    raise InputError("There is no such project.", fix="`assay ls --all-projects` lists all")
+                    raise InputError(
+                        "There is no such project.", fix="`assay ls --all-projects` lists all"
+                    )
                 self._homes[key] = Home.of(found)
             return self._homes[key]
 

@@ -46,9 +46,15 @@ class Mine(BaseParams):
 @pytest.mark.row("C07")
 @pytest.mark.parametrize(
     "argv",
-    [["--epoch=400", "--optim.lr=0.01"], ["epoch=400", "optim.lr=0.01"], ["--epoch", "400", "--optim.lr", "0.01"]],
+    [
+        ["--epoch=400", "--optim.lr=0.01"],
+        ["epoch=400", "optim.lr=0.01"],
+        ["--epoch", "400", "--optim.lr", "0.01"],
+    ],
 )
-def test_dotted_names_are_set_from_the_command_line(argv: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dotted_names_are_set_from_the_command_line(
+    argv: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Tutorial(Params):
         def __init__(self) -> None:
             super().__init__()
@@ -179,7 +185,9 @@ def test_a_new_name_is_refused_with_the_nearest_one_and_plus_declares_it() -> No
 
 
 def test_new_names_may_be_allowed_or_warned_of() -> None:
-    with pytest.warns(UserWarning, match="unknown parameter `epoc`: it is added; did you mean `epoch`") as caught:
+    with pytest.warns(
+        UserWarning, match="unknown parameter `epoc`: it is added; did you mean `epoch`"
+    ) as caught:
         params = Params().from_args(["--epoc=4"], unknown="warn")
     assert params.epoc == 4
     assert caught[0].filename == __file__
@@ -193,7 +201,10 @@ def test_all_mistakes_are_told_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
         Mine().from_args(argv)
 
-    places = {(problem.kind, problem.origin.text, problem.origin.column) for problem in caught.value.problems}
+    places = {
+        (problem.kind, problem.origin.text, problem.origin.column)
+        for problem in caught.value.problems
+    }
     assert places == {
         ("wrong-type", "--epochs=x", 10),
         ("unknown-key", "--lrr=1", 3),
@@ -230,8 +241,14 @@ def test_a_parameter_without_a_default_has_to_be_given() -> None:
 
 @given(
     st.recursive(
-        st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(st.characters(codec="ascii")),
-        lambda inner: st.lists(inner) | st.tuples(inner, inner) | st.dictionaries(st.integers(), inner),
+        st.none()
+        | st.booleans()
+        | st.integers()
+        | st.floats(allow_nan=False)
+        | st.text(st.characters(codec="ascii")),
+        lambda inner: (
+            st.lists(inner) | st.tuples(inner, inner) | st.dictionaries(st.integers(), inner)
+        ),
     )
 )
 def test_what_python_writes_is_read_back(value: object) -> None:
@@ -241,7 +258,8 @@ def test_what_python_writes_is_read_back(value: object) -> None:
     text = repr(value)
 
     made = params.from_args([f"--x={text}"]).x
-    # Python has no literal for inf; and what is TOML too is read as TOML, where '\\n' is two characters.
+    # Python has no literal for inf; and what is TOML too is read as TOML, where '\\n' is two
+    # characters.
     if "inf" not in text and "\\" not in text:
         assert made == value and repr(made) == text
 
@@ -285,7 +303,14 @@ def test_annotations_of_every_kind_are_kept_to() -> None:
         options: Mapping[str, int] = {}
         path: Path | None = None
 
-    argv = ["--share=1", "--either=x", "--several=1,none", "--thing=[1]", "--options={'a': 1}", "--path=/x"]
+    argv = [
+        "--share=1",
+        "--either=x",
+        "--several=1,none",
+        "--thing=[1]",
+        "--options={'a': 1}",
+        "--path=/x",
+    ]
     made = Mine().from_args(argv)
 
     assert made.to_dict() == {

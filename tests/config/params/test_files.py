@@ -1,4 +1,5 @@
-"""Parameters in files and dictionaries: equal again after every round trip, and never silently something else."""
+"""Parameters in files and dictionaries: equal again after every round trip, and never silently
+something else."""
 
 from __future__ import annotations
 
@@ -20,14 +21,18 @@ from assay.config.tree import plain
 from assay.core.errors import ConfigError, InputError
 
 SOURCES = {".json": json_source, ".toml": toml_source, ".yaml": yaml_source}
-NAMES = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), min_size=1, max_size=20)
+NAMES = st.text(
+    st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), min_size=1, max_size=20
+)
 SCALARS = (
     st.none()
     | st.booleans()
     | st.integers(-(2**63), 2**63 - 1)
     | st.floats(allow_nan=False)
     | st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]))
-    | st.sampled_from(["@none", "@model", "@@x", "${a.b}", "null", "no", "1e-3", "0x10", "@tuple", "2024-01-02"])
+    | st.sampled_from(
+        ["@none", "@model", "@@x", "${a.b}", "null", "no", "1e-3", "0x10", "@tuple", "2024-01-02"]
+    )
     | st.dates()
     | st.datetimes()
     | st.times()
@@ -94,7 +99,13 @@ def test_what_is_encoded_is_decoded(value: Any) -> None:
 
 
 def test_dates_and_none_survive(tmp_path: Path) -> None:
-    p = BaseParams(a=None, d=date(2024, 1, 2), t=time(3, 4, 5), w=datetime(2024, 1, 2, 3, 4), n={"x": None, 5: "6"})
+    p = BaseParams(
+        a=None,
+        d=date(2024, 1, 2),
+        t=time(3, 4, 5),
+        w=datetime(2024, 1, 2, 3, 4),
+        n={"x": None, 5: "6"},
+    )
     for suffix in SOURCES:
         p.save(tmp_path / f"p{suffix}")
         assert BaseParams().load(tmp_path / f"p{suffix}") == p
@@ -120,7 +131,9 @@ def test_a_file_keeps_the_types_of_the_class(tmp_path: Path) -> None:
         ('{"device": 0}', "wrong-type", "`device` must be a string, not 0"),
     ],
 )
-def test_a_file_with_a_mistake_changes_nothing(text: str, kind: str, message: str, tmp_path: Path) -> None:
+def test_a_file_with_a_mistake_changes_nothing(
+    text: str, kind: str, message: str, tmp_path: Path
+) -> None:
     file = tmp_path / "p.json"
     file.write_text(text, encoding="utf-8")
     p = Tutorial()

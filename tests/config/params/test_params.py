@@ -195,7 +195,13 @@ def test_choices_and_ranges_hold_when_a_value_is_set_and_on_the_command_line() -
     assert p.to_dict() == {"optim": "adam", "lr": 0.1, "model": {"width": 32}}
 
     p.optim, p.lr, p.model.width = "sgd", 1, 64
-    for name, wrong in [("optim", "sdg"), ("lr", 1.1), ("lr", float("nan")), ("lr", "x"), ("model.width", 0)]:
+    for name, wrong in [
+        ("optim", "sdg"),
+        ("lr", 1.1),
+        ("lr", float("nan")),
+        ("lr", "x"),
+        ("model.width", 0),
+    ]:
         with pytest.raises(InputError, match=f"`{name.split('.')[-1]}` must be"):
             p[name] = wrong
         with pytest.raises(ConfigError, match=f"`{name}` must be"):
@@ -243,7 +249,10 @@ def test_a_grid_gives_independent_copies() -> None:
 
     assert (one.batch_size, other.batch_size, p.batch_size) == (1, 2, 50)
     assert (other.optim.lr, p.optim.lr) == (0.009, 0.009)
-    points = [(q.optim.lr, q.batch_size) for q in p.grid({"optim.lr": [0.1, 0.2], "batch_size": iter([1, 2])})]
+    points = [
+        (q.optim.lr, q.batch_size)
+        for q in p.grid({"optim.lr": [0.1, 0.2], "batch_size": iter([1, 2])})
+    ]
     assert points == [(0.1, 1), (0.1, 2), (0.2, 1), (0.2, 2)]
     with pytest.raises(KeyError, match="did you mean `batch_size`"):
         list(p.grid("batchsize", [1]))
@@ -299,7 +308,9 @@ def test_mixins_that_differ_about_a_default_are_refused_unless_one_has_a_namespa
 
     with pytest.raises(InputError) as caught:
         type("Both", (Optim, Data), {})
-    assert "Both inherits two defaults of `lr`: 0.2 from Data and 0.1 from Optim." in str(caught.value)
+    assert "Both inherits two defaults of `lr`: 0.2 from Data and 0.1 from Optim." in str(
+        caught.value
+    )
 
     class Apart(BaseParams, namespace="data"):
         lr: float = 0.2
@@ -367,7 +378,8 @@ def test_a_group_shares_nothing_with_what_it_was_made_of() -> None:
 
 @given(
     st.dictionaries(
-        st.from_regex(r"[a-z]{2,8}", fullmatch=True).filter(lambda n: not hasattr(BaseParams, n)), st.integers()
+        st.from_regex(r"[a-z]{2,8}", fullmatch=True).filter(lambda n: not hasattr(BaseParams, n)),
+        st.integers(),
     )
 )
 @example({"cls": 1, "self": 2})
@@ -470,7 +482,11 @@ def test_params_work_with_nothing_but_the_config() -> None:
         "print(p.device)\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", script], env={"PYTHONPATH": str(SRC)}, capture_output=True, text=True, check=False
+        [sys.executable, "-c", script],
+        env={"PYTHONPATH": str(SRC)},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert (done.returncode, done.stdout) == (0, "cpu\n"), done.stderr
 

@@ -20,7 +20,9 @@ from assay.config.tree import key_origin_at
 from assay.core.errors import ConfigError, InputError
 from examples import DIGITS
 
-NAMES = st.from_regex(r"[a-z]{1,6}", fullmatch=True).filter(lambda name: not hasattr(BaseParams, name))
+NAMES = st.from_regex(r"[a-z]{1,6}", fullmatch=True).filter(
+    lambda name: not hasattr(BaseParams, name)
+)
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.dates(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
@@ -80,7 +82,10 @@ def test_a_class_without_open_questions_is_a_tree_too() -> None:
 
 
 def test_parameters_and_dataclasses_nest() -> None:
-    assert plain(tree_of(Nested)) == {"train": {"epochs": 7, "clip_norm": None}, "inner": {"lr": 0.1}}
+    assert plain(tree_of(Nested)) == {
+        "train": {"epochs": 7, "clip_norm": None},
+        "inner": {"lr": 0.1},
+    }
 
 
 def test_a_dataclass_without_a_file_is_a_tree_without_lines() -> None:
@@ -111,7 +116,11 @@ class Digits(BaseParams):
     seed = 0
     model = {"type": "model.Net", "width": 32}  # noqa: RUF012
     data = {  # noqa: RUF012
-        "train": {"source": {"type": "data.Digits", "split": "train", "shift": 2}, "batch_size": 64, "shuffle": True},
+        "train": {
+            "source": {"type": "data.Digits", "split": "train", "shift": 2},
+            "batch_size": 64,
+            "shuffle": True,
+        },
         "valid": {"source": {"type": "data.Digits", "split": "valid"}, "batch_size": 250},
         "test": {"source": {"type": "data.Digits", "split": "test"}, "batch_size": 250},
     }
@@ -149,11 +158,17 @@ def test_an_experiment_has_one_hash_whether_it_is_a_file_a_class_or_a_dataclass(
         assert same(root, file)
         assert config_hash(root) == config_hash(file)
     changed = Digits().from_args(["optimizer.lr=0.01"])
-    assert config_hash(tree_of(changed)) == config_hash(load(DIGITS, ["optimizer.lr=0.01"]).root) != config_hash(file)
+    assert (
+        config_hash(tree_of(changed))
+        == config_hash(load(DIGITS, ["optimizer.lr=0.01"]).root)
+        != config_hash(file)
+    )
 
 
 @given(st.dictionaries(NAMES, VALUES, max_size=4))
-def test_plain_values_make_the_tree_that_any_front_end_makes_of_them(values: dict[str, Any]) -> None:
+def test_plain_values_make_the_tree_that_any_front_end_makes_of_them(
+    values: dict[str, Any],
+) -> None:
     root = tree_of(BaseParams(**values))
 
     assert same(root, from_plain(values, root.origin))

@@ -68,7 +68,8 @@ WORDS = st.text(alphabet="abcXYZ_ :=%;#[]\"'\\.-1", max_size=12)
 )
 def test_text_is_read_as_configparser_reads_it(content: dict[str, dict[str, str]]) -> None:
     text = "".join(
-        f"[{name}]\n" + "".join(f"{key} = {value}\n  {value[::-1]}\n" for key, value in section.items())
+        f"[{name}]\n"
+        + "".join(f"{key} = {value}\n  {value[::-1]}\n" for key, value in section.items())
         for name, section in content.items()
     )
     parser = configparser.ConfigParser()
@@ -108,19 +109,23 @@ def test_text_is_read_as_configparser_reads_it(content: dict[str, dict[str, str]
         ("q = 1 # c\n", 1, 7, "this may be a comment or a part of the value"),
     ],
 )
-def test_the_first_syntax_error_is_told_at_its_place(text: str, line: int, column: int, message: str) -> None:
+def test_the_first_syntax_error_is_told_at_its_place(
+    text: str, line: int, column: int, message: str
+) -> None:
     root, problems = read_all(text, "a.ini", excerpt=True)
 
-    assert [(problem.origin.line, problem.origin.column, problem.message) for problem in problems] == [
-        (line, column, message)
-    ]
+    assert [
+        (problem.origin.line, problem.origin.column, problem.message) for problem in problems
+    ] == [(line, column, message)]
     assert plain(root) == {}
 
 
 def test_every_key_and_section_that_is_given_twice_is_told() -> None:
     root, problems = read_all("[b]\nf = 1\nf = 2\nv = 1\n[b]\nv.w = 2\n[b.v]\nx = 1\n", "a.ini")
 
-    assert [(problem.origin.line, problem.origin.column, problem.message) for problem in problems] == [
+    assert [
+        (problem.origin.line, problem.origin.column, problem.message) for problem in problems
+    ] == [
         (3, 1, "`b.f` is given twice"),
         (5, 2, "`b` is given twice"),
         (6, 1, "`b.v` has a value already, so it cannot hold more"),
@@ -130,7 +135,9 @@ def test_every_key_and_section_that_is_given_twice_is_told() -> None:
 
 
 def test_values_are_interpolated_once_however_often_they_are_used() -> None:
-    text = "[s]\na = xxxxxxxxxx\n" + "".join(f"{chr(98 + i)} = " + f"%({chr(97 + i)})s" * 10 + "\n" for i in range(20))
+    text = "[s]\na = xxxxxxxxxx\n" + "".join(
+        f"{chr(98 + i)} = " + f"%({chr(97 + i)})s" * 10 + "\n" for i in range(20)
+    )
 
     assert [problem.kind for problem in read_all(text, "a.ini")[1]] == ["too-large"]
 

@@ -13,7 +13,9 @@ from languages import to_json
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
     max_leaves=10,
 )
 
@@ -27,9 +29,13 @@ def meant(value: Any) -> Any:
     return None if value == "@none" else value
 
 
-@given(st.dictionaries(st.text(max_size=5), VALUES, max_size=4), st.sampled_from([None, 0, 2, "\t"]))
+@given(
+    st.dictionaries(st.text(max_size=5), VALUES, max_size=4), st.sampled_from([None, 0, 2, "\t"])
+)
 @example({"@none": ["@none"]}, None)
-def test_what_standard_json_writes_is_read_as_standard_json_reads_it(content: dict[str, Any], indent: Any) -> None:
+def test_what_standard_json_writes_is_read_as_standard_json_reads_it(
+    content: dict[str, Any], indent: Any
+) -> None:
     text = json.dumps(content, indent=indent)
 
     root, problems = read_all(text, "a.json")
@@ -54,7 +60,9 @@ def test_a_slice_at_the_recorded_place_reads_as_the_value(content: dict[str, Any
             assert repr(json.loads(piece)) == repr(node.value)
             if isinstance(path[-1], str):
                 key = key_origin_at(root, path)
-                assert json.loads(lines[key.line - 1][key.column - 1 : key.end_column - 1]) == path[-1]
+                assert (
+                    json.loads(lines[key.line - 1][key.column - 1 : key.end_column - 1]) == path[-1]
+                )
 
 
 def test_comments_trailing_commas_and_bare_dates_are_read() -> None:
@@ -106,9 +114,9 @@ def test_comments_trailing_commas_and_bare_dates_are_read() -> None:
 def test_the_first_syntax_error_is_told_at_its_place(text: str, column: int, message: str) -> None:
     root, problems = read_all(f"// one\n{text}", "a.json")
 
-    assert [(problem.origin.line, problem.origin.column, problem.message) for problem in problems] == [
-        (2, column, message)
-    ]
+    assert [
+        (problem.origin.line, problem.origin.column, problem.message) for problem in problems
+    ] == [(2, column, message)]
     assert plain(root) == {}
 
 

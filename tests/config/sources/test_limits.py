@@ -1,4 +1,5 @@
-"""What is too large, too deep or folded up into itself is refused in bounded time and memory, with one clear error."""
+"""What is too large, too deep or folded up into itself is refused in bounded time and memory, with
+one clear error."""
 
 from __future__ import annotations
 
@@ -40,7 +41,8 @@ HOSTILE = {
     "aliases": {
         ".yaml": "a0: &a0 [x,x,x,x,x,x,x,x,x]\n"
         + "".join(f"a{i}: &a{i} [{','.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 30)),
-        ".ini": "[s]\na0 = xxxxxxxxx\n" + "".join(f"a{i} = {f'%(a{i - 1})s' * 9}\n" for i in range(1, 30)),
+        ".ini": "[s]\na0 = xxxxxxxxx\n"
+        + "".join(f"a{i} = {f'%(a{i - 1})s' * 9}\n" for i in range(1, 30)),
         ".py": "a = ['x'] * 9\nfor _ in range(30):\n    a = [a] * 9\nmodel = {'x': a}\n",
     },
     "circle": {
@@ -96,12 +98,19 @@ def test_a_file_of_50_mb_is_refused_before_it_is_parsed(tmp_path: Path, suffix: 
 
     done = subprocess.run([sys.executable, "-c", BOUND, str(file)], capture_output=True, text=True)
 
-    assert done.stdout.split() == ["1", "too-large", str(len("the config is larger than 8 MB"))], done.stderr
+    assert done.stdout.split() == ["1", "too-large", str(len("the config is larger than 8 MB"))], (
+        done.stderr
+    )
 
 
 def test_what_is_just_within_the_limits_is_read(tmp_path: Path) -> None:
     deep = "[" * (MAX_DEPTH - 1) + "1" + "]" * (MAX_DEPTH - 1)
-    texts = {".toml": f"a = {deep}", ".json": f'{{"a": {deep}}}', ".yaml": f"a: {deep}", ".ini": f"a = {deep}"}
+    texts = {
+        ".toml": f"a = {deep}",
+        ".json": f'{{"a": {deep}}}',
+        ".yaml": f"a: {deep}",
+        ".ini": f"a = {deep}",
+    }
     wanted = json.loads(deep)
     for suffix, text in texts.items():
         root, problems = READERS[suffix](text, f"a{suffix}")

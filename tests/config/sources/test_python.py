@@ -7,7 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from assay.config import Config, check_shape, config_hash, get_config, load, loads, open_config, plain
+from assay.config import (
+    Config,
+    check_shape,
+    config_hash,
+    get_config,
+    load,
+    loads,
+    open_config,
+    plain,
+)
 from assay.config.tree import dotted, get_at, key_origin_at, parse_dotted, walk
 from assay.core.errors import ConfigError, InputError
 
@@ -25,7 +34,9 @@ def opened(folder: Path, text: str, **files: str) -> Config:
 
 
 def told(config: Config) -> list[tuple[int, int, str]]:
-    return [(problem.origin.line, problem.origin.column, problem.message) for problem in config.problems]
+    return [
+        (problem.origin.line, problem.origin.column, problem.message) for problem in config.problems
+    ]
 
 
 MODEL = """
@@ -101,12 +112,20 @@ def test_another_config_is_imported_and_edited_without_changing_it(tmp_path: Pat
     assert plain(one.root)["evaluate"] == {"a": 5, "b": 7, "c": 1, "d": [1]}
     assert plain(two.root) == {"train": {"epochs": 1, "clip": {"enabled": False}, "steps": [1]}}
     assert len(one.files) == 3
-    assert not [name for name in sys.modules if name.partition(".")[0] in ("configs", "first", "train")]
+    assert not [
+        name for name in sys.modules if name.partition(".")[0] in ("configs", "first", "train")
+    ]
 
 
 @pytest.mark.row("E04")
-def test_a_config_is_taken_by_its_path_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(tmp_path, parts__train="from .lr import lr\ntrain = dict(epochs=3, lr=lr)\n", parts__lr="lr = 0.5\n")
+def test_a_config_is_taken_by_its_path_from_anywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(
+        tmp_path,
+        parts__train="from .lr import lr\ntrain = dict(epochs=3, lr=lr)\n",
+        parts__lr="lr = 0.5\n",
+    )
     text = """
         from assay.config import get_config
         train = get_config("parts/train.py").train
@@ -166,7 +185,10 @@ def test_omegaconf_is_read_like_any_mapping(tmp_path: Path) -> None:
     (problem,) = config.problems
     assert (problem.key, problem.origin.line) == ("train.epochs", 9)
     assert problem.message == "`${seed}` refers to nothing: there is no `seed`"
-    assert plain(config.root)["data"]["train"] == {"source": {"type": "model.Net", "width": 1}, "batch_size": 4}
+    assert plain(config.root)["data"]["train"] == {
+        "source": {"type": "model.Net", "width": 1},
+        "batch_size": 4,
+    }
     assert plain(config.root)["data"]["test"]["batch_size"] == 8
 
 
@@ -191,7 +213,11 @@ process.update(c=3)
 
 
 def test_every_value_knows_its_line_and_column(tmp_path: Path) -> None:
-    config = opened(tmp_path, ORIGINS, common="train = {\n  'clip': dict(enabled=False),\n  'non_finite': 'stop'}\n")
+    config = opened(
+        tmp_path,
+        ORIGINS,
+        common="train = {\n  'clip': dict(enabled=False),\n  'non_finite': 'stop'}\n",
+    )
 
     assert config.problems == ()
     places = {
@@ -219,7 +245,11 @@ def test_every_value_knows_its_line_and_column(tmp_path: Path) -> None:
 
 def place(config: Config, origin: object) -> str:
     name, line, column = str(origin).rsplit(":", 2)
-    return f"{line}:{column}" if Path(name).name == "config.py" else f"{Path(name).name} {line}:{column}"
+    return (
+        f"{line}:{column}"
+        if Path(name).name == "config.py"
+        else f"{Path(name).name} {line}:{column}"
+    )
 
 
 def test_a_call_used_twice_is_one_object(tmp_path: Path) -> None:
@@ -352,7 +382,9 @@ def test_what_a_program_raises_is_told_where_it_was_raised(
 
 
 def test_a_near_module_or_the_folder_of_modules_is_offered(tmp_path: Path) -> None:
-    assert opened(tmp_path, "import modle\n", model=MODEL).problems[0].fix == "did you mean `model`?"
+    assert (
+        opened(tmp_path, "import modle\n", model=MODEL).problems[0].fix == "did you mean `model`?"
+    )
     assert "--user-dir" in opened(tmp_path, "import quite_another_thing\n").problems[0].fix
 
 
@@ -361,7 +393,9 @@ def test_two_configs_with_modules_of_one_name_do_not_mix(tmp_path: Path) -> None
     for width in (1, 2):
         write(tmp_path / str(width), config=text, model=f"class Net:\n    width = {width}\n")
 
-    widths = [plain(load(tmp_path / str(width) / "config.py").root)["model"]["width"] for width in (1, 2)]
+    widths = [
+        plain(load(tmp_path / str(width) / "config.py").root)["model"]["width"] for width in (1, 2)
+    ]
 
     assert widths == [1, 2]
 
@@ -383,15 +417,24 @@ def test_a_section_that_nothing_uses_is_told_by_the_check(tmp_path: Path) -> Non
 
 @pytest.mark.row("E16")
 def test_explain_says_where_a_value_of_a_program_comes_from(tmp_path: Path) -> None:
-    write(tmp_path, train="train = dict(epochs=1, steps=5)\n", config="from .train import train\ntrain.epochs = 2\n")
+    write(
+        tmp_path,
+        train="train = dict(epochs=1, steps=5)\n",
+        config="from .train import train\ntrain.epochs = 2\n",
+    )
 
     def explained(*arguments: str) -> str:
         command = [sys.executable, "-m", "assay", "config", "explain", *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path).stdout
+        return subprocess.run(
+            command, capture_output=True, text=True, check=True, cwd=tmp_path
+        ).stdout
 
     assert "config.py:2:" in explained("train.epochs", "config.py")
     assert "train.py:1:" in explained("train.steps", "config.py")
-    assert "<cli>" in (chain := explained("train.epochs", "config.py", "train.epochs=3")) and "config.py:2:" in chain
+    assert (
+        "<cli>" in (chain := explained("train.epochs", "config.py", "train.epochs=3"))
+        and "config.py:2:" in chain
+    )
     assert "default" in explained("train.accumulate", "config.py")
 
 
@@ -422,8 +465,15 @@ model = L("model.Net")(width=2, tok=L("model.Tok")(size=1))
     config = opened(tmp_path, text, common="train = dict(epochs=1, steps=5)\n", model=MODEL)
 
     assert config.problems == ()
-    assert plain(config.root)["model"] == {"type": "model.Net", "width": 4, "tok": {"type": "model.Tok", "size": 1}}
-    origins = [key_origin_at(config.root, parse_dotted(key)) for key in ("model.width", "model.tok", "train.epochs")]
+    assert plain(config.root)["model"] == {
+        "type": "model.Net",
+        "width": 4,
+        "tok": {"type": "model.Tok", "size": 1},
+    }
+    origins = [
+        key_origin_at(config.root, parse_dotted(key))
+        for key in ("model.width", "model.tok", "train.epochs")
+    ]
     assert all(origin.line for origin in origins)
     assert origins[2].source.endswith("config.py" if way == "an import" else "common.py")
     if way in ("a call", "a display", "two steps", "a chain"):
@@ -450,13 +500,18 @@ def test_values_of_a_lazy_config_refer_to_what_stands_beside_and_above_them(tmp_
 
     config = opened(tmp_path, text)
     root = plain(config.root)
-    changed = plain(open_config(tmp_path / "config.py", ["optimizer.lr=0.5", "model.classes=3"]).root)
+    changed = plain(
+        open_config(tmp_path / "config.py", ["optimizer.lr=0.5", "model.classes=3"]).root
+    )
 
     assert config.problems == ()
     assert root["model"]["neck"]["features"] == ["a", "b"]
     assert [head["classes"] for head in root["model"]["heads"]] == [80, 80]
     assert root["model"]["text"] == "80 of b"
-    assert root["data"]["valid"] == {"source": {"type": "model.Data", "image": "BGR"}, "batch_size": 4}
+    assert root["data"]["valid"] == {
+        "source": {"type": "model.Data", "image": "BGR"},
+        "batch_size": 4,
+    }
     assert root["optimizer"]["params"]["base"] == 1e-4
     assert changed["optimizer"]["params"]["base"] == 0.5
     assert changed["model"]["heads"][1]["classes"] == 3
@@ -477,7 +532,11 @@ def test_a_call_that_another_lazy_config_made_is_taken_by_its_class(tmp_path: Pa
     config = opened(tmp_path, text, model=MODEL)
 
     assert config.problems == ()
-    assert plain(config.root)["model"] == {"type": "model.Net", "width": 3, "tok": {"type": "model.Net.small"}}
+    assert plain(config.root)["model"] == {
+        "type": "model.Net",
+        "width": 3,
+        "tok": {"type": "model.Net.small"},
+    }
     assert plain(config.root)["process"] == {"type": "model.make"}
     assert [(note.origin.line, note.message) for note in config.notes] == [
         (8, "`_target_` is `type` here, 3 times in this config")
@@ -487,5 +546,7 @@ def test_a_call_that_another_lazy_config_made_is_taken_by_its_class(tmp_path: Pa
 def test_only_what_can_be_called_is_written_down_as_a_call(tmp_path: Path) -> None:
     (problem,) = opened(tmp_path, "from assay.config import L\nmodel = L(3)(width=2)\n").problems
 
-    assert problem.message == "TypeError: a call needs a class, a function or the text of one, not 3"
+    assert (
+        problem.message == "TypeError: a call needs a class, a function or the text of one, not 3"
+    )
     assert problem.related == ()

@@ -21,13 +21,32 @@ from assay.core.errors import ConfigError
 if sys.version_info >= (3, 15):
     import tomllib as reference
 else:
-    import tomli as reference  # the same parser: in the standard library it reads TOML 1.1 from Python 3.15 on
+    # the same parser: in the standard library it reads TOML 1.1 from Python 3.15 on
+    import tomli as reference
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12) | st.sampled_from(
-    ["", "@none", "'", '"', '"""', "'''", "a # b", "] }", "= [", "\\", "x\ny", "\t", "\x00", "\x85", "größe 語"]
+    [
+        "",
+        "@none",
+        "'",
+        '"',
+        '"""',
+        "'''",
+        "a # b",
+        "] }",
+        "= [",
+        "\\",
+        "x\ny",
+        "\t",
+        "\x00",
+        "\x85",
+        "größe 語",
+    ]
 )
 KEYS = st.from_regex(r"[A-Za-z0-9_-]{1,6}", fullmatch=True) | TEXT
-ZONES = st.none() | st.builds(timezone, st.integers(-14 * 60, 14 * 60).map(lambda m: timedelta(minutes=m)))
+ZONES = st.none() | st.builds(
+    timezone, st.integers(-14 * 60, 14 * 60).map(lambda m: timedelta(minutes=m))
+)
 SCALARS = st.one_of(
     st.booleans(),
     st.integers(-(2**63), 2**63 - 1),
@@ -38,7 +57,9 @@ SCALARS = st.one_of(
     st.datetimes(timezones=ZONES),
 )
 VALUES = st.recursive(
-    SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3), max_leaves=12
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3),
+    max_leaves=12,
 )
 DOCUMENTS = st.dictionaries(KEYS, VALUES, max_size=5)
 
@@ -55,7 +76,11 @@ class Writer:
         ending = self.random.choice(["\n", "\r\n"])
         text = "\n".join(self.lines)
         text = text.replace("\r\n", "\n").replace("\n", ending)
-        return ("\ufeff" if self.random.random() < 0.2 else "") + text + self.random.choice(["", ending])
+        return (
+            ("\ufeff" if self.random.random() < 0.2 else "")
+            + text
+            + self.random.choice(["", ending])
+        )
 
     def space(self) -> str:
         return self.random.choice(["", "", " ", "\t", "  "])
@@ -78,19 +103,27 @@ class Writer:
             brackets = ("[[", "]]") if isinstance(value, list) else ("[", "]")
             for row in rows:
                 name = self.space() + self.dotted((*path, key)) + self.space()
-                self.lines += [self.random.choice(["", "# [no.header]"])] if self.random.random() < 0.5 else []
+                self.lines += (
+                    [self.random.choice(["", "# [no.header]"])]
+                    if self.random.random() < 0.5
+                    else []
+                )
                 self.lines.append(self.space() + brackets[0] + name + brackets[1] + self.comment())
                 self.table((*path, key), row)
 
     def is_block(self, value: Any) -> bool:
-        return isinstance(value, dict) or (isinstance(value, list) and all(isinstance(row, dict) for row in value))
+        return isinstance(value, dict) or (
+            isinstance(value, list) and all(isinstance(row, dict) for row in value)
+        )
 
     def pair(self, path: tuple[str, ...], value: Any) -> None:
         if isinstance(value, dict) and value and self.random.random() < 0.5:
             for key, inner in value.items():
                 self.pair((*path, key), inner)
             return
-        line = self.space() + self.dotted(path) + self.space() + "=" + self.space() + self.value(value)
+        line = (
+            self.space() + self.dotted(path) + self.space() + "=" + self.space() + self.value(value)
+        )
         self.lines.append(line + self.comment())
 
     def dotted(self, path: tuple[str, ...]) -> str:
@@ -107,16 +140,34 @@ class Writer:
     def value(self, value: Any) -> str:
         match value:
             case dict():
-                items = [f"{self.key(key)}{self.space()}={self.space()}{self.value(v)}" for key, v in value.items()]
-                return "{" + self.space() + (self.space() + "," + self.space()).join(items) + self.space() + "}"
+                items = [
+                    f"{self.key(key)}{self.space()}={self.space()}{self.value(v)}"
+                    for key, v in value.items()
+                ]
+                return (
+                    "{"
+                    + self.space()
+                    + (self.space() + "," + self.space()).join(items)
+                    + self.space()
+                    + "}"
+                )
             case list():
                 items = [self.value(item) + self.blank() for item in value]
                 comma = self.random.choice(["", ","]) if items else ""
-                return "[" + self.blank() + ("," + self.blank()).join(items) + comma + self.blank() + "]"
+                return (
+                    "["
+                    + self.blank()
+                    + ("," + self.blank()).join(items)
+                    + comma
+                    + self.blank()
+                    + "]"
+                )
             case bool():
                 return "true" if value else "false"
             case int():
-                return self.random.choice([str(value), f"{value:_}", hex(value) if value >= 0 else str(value)])
+                return self.random.choice(
+                    [str(value), f"{value:_}", hex(value) if value >= 0 else str(value)]
+                )
             case float():
                 return repr(value) if value == value else self.random.choice(["nan", "+nan"])
             case str():
@@ -138,7 +189,11 @@ class Writer:
             ways.append(f"'{text}'")
         if "'''" not in text and not re.search(r"[\x00-\x08\x0b-\x1f\x7f]", text):
             ways.append(f"'''\n{text}'''")
-        if '"""' not in text and "\\" not in text and not re.search(r"[\x00-\x08\x0b-\x1f\x7f]", text):
+        if (
+            '"""' not in text
+            and "\\" not in text
+            and not re.search(r"[\x00-\x08\x0b-\x1f\x7f]", text)
+        ):
             ways.append(f'"""\n{text}"""')
             ways.append(f'"""\\\n   {text}"""' if text.strip() == text else f'"""\n{text}"""')
         return self.random.choice(ways)
@@ -146,7 +201,9 @@ class Writer:
 
 def sliced(text: str, origin: Origin) -> str:
     lines = text.split("\n")
-    starts = [sum(len(line) + 1 for line in lines[:i]) for i in (origin.line - 1, origin.end_line - 1)]
+    starts = [
+        sum(len(line) + 1 for line in lines[:i]) for i in (origin.line - 1, origin.end_line - 1)
+    ]
     return text[starts[0] + origin.column - 1 : starts[1] + origin.end_column - 1]
 
 
@@ -155,7 +212,9 @@ def check_every_place(text: str) -> None:
     bare = text.removeprefix("\ufeff")
     assert same(root, from_plain(reference.loads(bare), Origin(source="<test>")))
     for path, node in walk(root):
-        if isinstance(node, Leaf) or (isinstance(node, List | Table) and sliced(bare, node.origin)[:1] in ("[", "{")):
+        if isinstance(node, Leaf) or (
+            isinstance(node, List | Table) and sliced(bare, node.origin)[:1] in ("[", "{")
+        ):
             written = sliced(bare, node.origin)
             again = from_plain(reference.loads(f"x = {written}")["x"], node.origin)
             assert same(again, node), (path, written)
@@ -167,7 +226,9 @@ def check_every_place(text: str) -> None:
 @pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(DOCUMENTS)
-def test_what_a_recorded_place_holds_reads_as_the_value_in_documents_of_tomli_w(given: dict[str, Any]) -> None:
+def test_what_a_recorded_place_holds_reads_as_the_value_in_documents_of_tomli_w(
+    given: dict[str, Any],
+) -> None:
     check_every_place(tomli_w.dumps(given))
 
 
@@ -175,7 +236,9 @@ def test_what_a_recorded_place_holds_reads_as_the_value_in_documents_of_tomli_w(
 @settings(max_examples=500, deadline=None)
 @given(DOCUMENTS, st.integers(0, 2**32))
 @example({"a": {"b": {"c": 1}}, "d": [{"x": 1}, {"x": 2}]}, 3)
-def test_what_a_recorded_place_holds_reads_as_the_value_however_it_is_written(given: dict[str, Any], seed: int) -> None:
+def test_what_a_recorded_place_holds_reads_as_the_value_however_it_is_written(
+    given: dict[str, Any], seed: int
+) -> None:
     text = Writer(seed).document(given)
     try:
         reference.loads(text.removeprefix("\ufeff"))
@@ -188,7 +251,11 @@ def test_what_a_recorded_place_holds_reads_as_the_value_however_it_is_written(gi
 
 
 def test_a_writer_that_knows_few_rules_still_mostly_writes_valid_documents() -> None:
-    given = {"a": {"b": 1, "c": {"d": "x"}}, "rows": [{"x": [1, {"y": 2.5}]}, {"x": []}], "s": "é\n'\""}
+    given = {
+        "a": {"b": 1, "c": {"d": "x"}},
+        "rows": [{"x": [1, {"y": 2.5}]}, {"x": []}],
+        "s": "é\n'\"",
+    }
     valid = 0
     for seed in range(200):
         text = Writer(seed).document(given).removeprefix("\ufeff")
@@ -223,7 +290,9 @@ def test_arrays_of_tables_inside_arrays_of_tables_keep_their_rows() -> None:
     text = "[[a]]\nx = 1\n[[a.b]]\ny = 2\n[[a.b]]\ny = 3\n[[a]]\n[[a.b]]\ny = 4\n[a.c]\nz = 5\n"
     root = read(text, "<test>", excerpt=True)
 
-    assert plain(root) == {"a": [{"x": 1, "b": [{"y": 2}, {"y": 3}]}, {"b": [{"y": 4}], "c": {"z": 5}}]}
+    assert plain(root) == {
+        "a": [{"x": 1, "b": [{"y": 2}, {"y": 3}]}, {"b": [{"y": 4}], "c": {"z": 5}}]
+    }
     assert place(get_at(root, ("a", 1, "b", 0, "y")))[:2] == (9, 5)
     assert place(get_at(root, ("a", 0, "b", 1)))[:2] == (5, 3)
 
@@ -234,7 +303,8 @@ def test_the_word_for_none_is_none() -> None:
 
 def test_toml_1_1_is_read_on_every_python() -> None:
     root = read(
-        'a = {\n  x = 1, # one\n  y.z = [2],\n}\nb = 07:32\nc = 2020-01-02 07:32Z\nd = "\\e[1m\\x41"\n', "<test>"
+        'a = {\n  x = 1, # one\n  y.z = [2],\n}\nb = 07:32\nc = 2020-01-02 07:32Z\nd = "\\e[1m\\x41"\n',
+        "<test>",
     )
 
     assert plain(root) == {
@@ -293,7 +363,9 @@ def mistakes(text: str) -> list[tuple[str, int, int]]:
         ("}\na = x", [("syntax", 1, 1), ("syntax", 2, 5)]),
     ],
 )
-def test_syntax_errors_and_duplicates_stand_where_they_are(text: str, expected: list[tuple[str, int, int]]) -> None:
+def test_syntax_errors_and_duplicates_stand_where_they_are(
+    text: str, expected: list[tuple[str, int, int]]
+) -> None:
     assert mistakes(text) == expected
 
 
@@ -319,7 +391,11 @@ def test_a_broken_document_gives_problems_inside_it_and_never_an_error(
 ) -> None:
     text = Writer(seed).document(given).removeprefix("\ufeff")
     at = data.draw(st.integers(0, len(text)))
-    text = text[:at] + data.draw(st.sampled_from(["", "[", "]", '"', "'", '"""', "=", "\n", "{", "#"])) + text[at + 1 :]
+    text = (
+        text[:at]
+        + data.draw(st.sampled_from(["", "[", "]", '"', "'", '"""', "=", "\n", "{", "#"]))
+        + text[at + 1 :]
+    )
 
     root, problems = read_all(text, "<test>", excerpt=True)
 
@@ -385,7 +461,22 @@ def test_a_number_without_end_is_refused_with_its_place() -> None:
 
 
 @pytest.mark.parametrize(
-    "piece", ['"""\\', "'''", '"\\"', "[", "a.", "a = [\n", "a = {", '"', "\\", "=", "[[", "x\n", "a" * 900 + "\n"]
+    "piece",
+    [
+        '"""\\',
+        "'''",
+        '"\\"',
+        "[",
+        "a.",
+        "a = [\n",
+        "a = {",
+        '"',
+        "\\",
+        "=",
+        "[[",
+        "x\n",
+        "a" * 900 + "\n",
+    ],
 )
 def test_hostile_repetition_ends(piece: str) -> None:
     _, problems = read_all(piece * 3000, "<test>")
@@ -394,7 +485,9 @@ def test_hostile_repetition_ends(piece: str) -> None:
 
 
 def test_times_and_dates_keep_their_kind() -> None:
-    root = read("a = 2020-01-02\nb = 03:04:05\nc = 2020-01-02 03:04:05Z # x\nd = 2020-01-02 # y\n", "<test>")
+    root = read(
+        "a = 2020-01-02\nb = 03:04:05\nc = 2020-01-02 03:04:05Z # x\nd = 2020-01-02 # y\n", "<test>"
+    )
 
     assert plain(root)["a"] == date(2020, 1, 2)
     assert plain(root)["b"] == time(3, 4, 5)

@@ -101,7 +101,9 @@ p: 'x
 def test_all_mistakes_are_told_each_at_its_place() -> None:
     root, problems = read_all(MISTAKES, "a.yaml", excerpt=True)
 
-    assert [(problem.origin.line, problem.origin.column, problem.message) for problem in problems] == [
+    assert [
+        (problem.origin.line, problem.origin.column, problem.message) for problem in problems
+    ] == [
         (1, 4, "this list is not closed"),
         (3, 5, "a second `:` on one line"),
         (5, 1, "a tab cannot indent YAML"),
@@ -155,7 +157,9 @@ def test_a_mistake_alone_is_told_alone(text: str, message: str) -> None:
     assert [problem.message for problem in read_all(text, "a.yaml")[1]][:1] == [message]
 
 
-@pytest.mark.parametrize("text", ['"": 1\n', "'~': 1\n", '"null": 1\n', "!!str null: 1\n", "nullable: 1\n"])
+@pytest.mark.parametrize(
+    "text", ['"": 1\n', "'~': 1\n", '"null": 1\n', "!!str null: 1\n", "nullable: 1\n"]
+)
 def test_text_that_reads_like_null_is_a_key_in_quotes(text: str) -> None:
     root, problems = read_all(text, "a.yaml")
 
@@ -164,7 +168,9 @@ def test_text_that_reads_like_null_is_a_key_in_quotes(text: str) -> None:
 
 
 @pytest.mark.parametrize("loader", ["CSafeLoader", "SafeLoader"])
-def test_no_message_of_the_parser_below_is_read(monkeypatch: pytest.MonkeyPatch, loader: str) -> None:
+def test_no_message_of_the_parser_below_is_read(
+    monkeypatch: pytest.MonkeyPatch, loader: str
+) -> None:
     import yaml
 
     texts = [
@@ -199,14 +205,17 @@ def test_no_message_of_the_parser_below_is_read(monkeypatch: pytest.MonkeyPatch,
 
 def test_an_empty_file_is_an_empty_config() -> None:
     assert [
-        (plain(root), problems) for root, problems in map(lambda t: read_all(t, "a.yaml"), ["", "# c\n", "---\n"])
+        (plain(root), problems)
+        for root, problems in map(lambda t: read_all(t, "a.yaml"), ["", "# c\n", "---\n"])
     ] == [({}, [])] * 3
 
 
 def test_a_missing_extra_is_named_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "yaml", None)
 
-    with pytest.raises(MissingExtraError, match="A config in YAML needs the extra `yaml`") as caught:
+    with pytest.raises(
+        MissingExtraError, match="A config in YAML needs the extra `yaml`"
+    ) as caught:
         read_all("a: 1", "a.yaml")
 
     assert caught.value.fix == "pip install 'assay[yaml]'"
@@ -220,7 +229,9 @@ def test_without_libyaml_the_same_is_read_but_less_of_it(monkeypatch: pytest.Mon
     slow, problems = read_all(MISTAKES, "a.yaml")
 
     monkeypatch.undo()
-    assert [str(problem.origin) for problem in problems] == [str(p.origin) for p in read_all(MISTAKES, "a.yaml")[1]]
+    assert [str(problem.origin) for problem in problems] == [
+        str(p.origin) for p in read_all(MISTAKES, "a.yaml")[1]
+    ]
     assert plain(slow) == plain(read_all(MISTAKES, "a.yaml")[0])
     monkeypatch.delattr(yaml, "CSafeLoader", raising=False)
     assert [problem.kind for problem in read_all("#" * 2**20, "a.yaml")[1]] == ["too-large"]

@@ -1,4 +1,5 @@
-"""What the tests of several processes do in each of them: `python cases.py FOLDER RANK RANKS CASE ...`.
+"""What the tests of several processes do in each of them: `python cases.py FOLDER RANK RANKS CASE
+...`.
 
 Each case gives something that JSON knows; `results` holds that of every rank.
 """
@@ -96,7 +97,11 @@ class Means(Process):
         self.log("mean_input", inputs.mean())
         if inputs[0, 0] > 0:
             self.log("sometimes", inputs[0, 0], 1.0)
-        return self.loss(losses, inputs), {"pred": pred.detach(), "target": target, "loss": losses.mean().detach()}
+        return self.loss(losses, inputs), {
+            "pred": pred.detach(),
+            "target": target,
+            "loss": losses.mean().detach(),
+        }
 
     def loss(self, losses: Tensor, inputs: Tensor) -> Any:
         return losses.mean()
@@ -118,7 +123,8 @@ class Viewed(nn.Sequential):
 
 
 class Mixing(nn.Sequential):
-    """A model with a sparse matrix among its buffers, which is another one on each rank until they share a step."""
+    """A model with a sparse matrix among its buffers, which is another one on each rank until they
+    share a step."""
 
     def __init__(self, *layers: nn.Module) -> None:
         super().__init__(*layers)
@@ -172,17 +178,26 @@ def train(
     stray: int | None = None,
     **bounds: Any,
 ) -> dict[str, Any]:
-    """Train on a share; or, in one process, on all of it, in micro-batches that are `like` those of the ranks."""
+    """Train on a share; or, in one process, on all of it, in micro-batches that are `like` those of
+    the ranks."""
     accumulate *= ranks if like and not dist.is_initialized() else 1
     data = points(size)
     if stray is not None:
         data.tensors[1][stray, 0] = math.nan
-    loader = Loader(data, batch_size=batch_size, shuffle=True, accumulate=accumulate, **shared(rank, ranks))
+    loader = Loader(
+        data, batch_size=batch_size, shuffle=True, accumulate=accumulate, **shared(rank, ranks)
+    )
     recorder = MemoryRecorder()
-    engine = Engine(process, loader, recorder=recorder, handlers=handlers or [], **(bounds or {"epochs": 2}))
+    engine = Engine(
+        process, loader, recorder=recorder, handlers=handlers or [], **(bounds or {"epochs": 2})
+    )
     share(engine, ranks)
     engine.run()
-    weights = [value for each in process.model.state_dict().values() for value in whole(each).flatten().tolist()]
+    weights = [
+        value
+        for each in process.model.state_dict().values()
+        for value in whole(each).flatten().tolist()
+    ]
     state = engine.state
     return {
         "weights": weights,
@@ -235,10 +250,14 @@ def few(rank: int, ranks: int) -> Any:
 
 
 def viewed(rank: int, ranks: int) -> Any:
-    """A view of which nobody has to be warned; with blocks it may be written into, as in one process."""
+    """A view of which nobody has to be warned; with blocks it may be written into, as in one
+    process."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        return [train(InPlace(views()), rank=rank, ranks=ranks), train(Means(views()), rank=rank, ranks=ranks)]
+        return [
+            train(InPlace(views()), rank=rank, ranks=ranks),
+            train(Means(views()), rank=rank, ranks=ranks),
+        ]
 
 
 def written_into(rank: int, ranks: int) -> Any:
@@ -325,7 +344,13 @@ def bounded(rank: int, ranks: int) -> Any:
         if engine.state.step == 4 and rank == ranks - 1:
             engine.finish()
 
-    found = train(Means(net()), rank=rank, ranks=ranks, handlers=[Handler(event=Event.STEP_END, fn=ask)], epochs=9)
+    found = train(
+        Means(net()),
+        rank=rank,
+        ranks=ranks,
+        handlers=[Handler(event=Event.STEP_END, fn=ask)],
+        epochs=9,
+    )
     return {key: found[key] for key in ("counts", "weights")}
 
 
@@ -354,13 +379,19 @@ def classes(size: int) -> TensorDataset:
     return TensorDataset(inputs, inputs[:, 1].abs().mul(2).long().clamp(max=2))
 
 
-def evaluated(rank: int, ranks: int, *, size: int = 21, limit: int | None = None, batches: bool = False) -> Any:
+def evaluated(
+    rank: int, ranks: int, *, size: int = 21, limit: int | None = None, batches: bool = False
+) -> Any:
     process = Classes()
     recorder = MemoryRecorder()
-    engine = Engine(process, Loader(classes(12), batch_size=12, **shared(rank, ranks)), recorder=recorder)
+    engine = Engine(
+        process, Loader(classes(12), batch_size=12, **shared(rank, ranks)), recorder=recorder
+    )
     valid: Any = Loader(classes(size), micro_batch_size=2, split="valid", **shared(rank, ranks))
     if batches:
-        valid = [tuple(each[i : i + 2] for each in classes(size).tensors) for i in range(0, size, 2)]
+        valid = [
+            tuple(each[i : i + 2] for each in classes(size).tensors) for i in range(0, size, 2)
+        ]
     collect, save = Collect(), SaveOutputs(["target"], limit=9)
     evaluate = Evaluate({"valid": valid}, limit=limit, pipes=[collect, save])
     engine.bus.extend(evaluate.handlers())
@@ -377,7 +408,8 @@ def evaluated(rank: int, ranks: int, *, size: int = 21, limit: int | None = None
 
 
 class Elsewhere(Tensor):
-    """A tensor that says it is on a GPU of its rank, and refuses to be used with one of another rank, as torch does."""
+    """A tensor that says it is on a GPU of its rank, and refuses to be used with one of another
+    rank, as torch does."""
 
     home: int
 
@@ -389,7 +421,9 @@ class Elsewhere(Tensor):
         return torch.from_numpy(self.numpy().copy())
 
     @classmethod
-    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         homes = {each.home for each in tree_leaves((args, kwargs)) if isinstance(each, Elsewhere)}
         if len(homes) > 1:
             raise RuntimeError("Expected all tensors to be on the same device")
@@ -434,27 +468,42 @@ def own_batches(rank: int, ranks: int) -> Any:
 
 
 def watched(rank: int, ranks: int) -> Any:
-    """With an average of the weights that is evaluated, norms, a part that is frozen on the way, and bf16."""
+    """With an average of the weights that is evaluated, norms, a part that is frozen on the way,
+    and bf16."""
     process = Means(net())
     process.forward_step = in_precision("bf16", torch.device("cpu"), process.forward_step)  # type: ignore[method-assign]
     valid = Loader(points(20), micro_batch_size=4, split="valid", **shared(rank, ranks))
-    parts = (EMA(0.5), Norms("2 steps"), SetRequiresGrad(3, "0.*"), Evaluate({"valid": valid}, every="2 steps"))
+    parts = (
+        EMA(0.5),
+        Norms("2 steps"),
+        SetRequiresGrad(3, "0.*"),
+        Evaluate({"valid": valid}, every="2 steps"),
+    )
     handlers = [handler for part in parts for handler in part.handlers()]
     found = train(process, rank=rank, ranks=ranks, handlers=handlers)
-    average = [value for each in parts[0].weights.values() for value in whole(each).flatten().tolist()]
+    average = [
+        value for each in parts[0].weights.values() for value in whole(each).flatten().tolist()
+    ]
     return {**found, "average": average}
 
 
 def skipped_late(rank: int, ranks: int) -> Any:
-    """Without a limit for the norm gradients themselves are looked at: those of one rank's part are not finite."""
+    """Without a limit for the norm gradients themselves are looked at: those of one rank's part are
+    not finite."""
     process = Means(net(), non_finite="skip")
 
     def spoil(engine: Engine) -> None:
         grad = next(process.model.parameters()).grad
-        if engine.state.step == 2 and grad is not None and (rank == ranks - 1 or not dist.is_initialized()):
+        if (
+            engine.state.step == 2
+            and grad is not None
+            and (rank == ranks - 1 or not dist.is_initialized())
+        ):
             own(grad).fill_(math.inf)
 
-    found = train(process, rank=rank, ranks=ranks, handlers=[Handler(event=Event.BACKWARD_END, fn=spoil)])
+    found = train(
+        process, rank=rank, ranks=ranks, handlers=[Handler(event=Event.BACKWARD_END, fn=spoil)]
+    )
     return {"weights": found["weights"], "skipped": process.backward.skipped}
 
 
@@ -465,7 +514,10 @@ def saved(rank: int, ranks: int) -> Any:
     save = Save(saver, every="1 epoch")
     process, told = Means(net()), ""
     found = train(process, rank=rank, ranks=ranks, handlers=save.handlers())
-    whole_write, together.write_own = together.write_own, _failing if rank == ranks - 1 else together.write_own
+    whole_write, together.write_own = (
+        together.write_own,
+        _failing if rank == ranks - 1 else together.write_own,
+    )
     try:
         saver.save({"model": process.model.state_dict()}, Where(step=99))
     except AssayError as error:
@@ -521,11 +573,19 @@ class Noisy:
 
     def __getitem__(self, i: int) -> tuple[Tensor, Tensor]:
         inputs, target = points(100)[i]
-        return inputs + 0.1 * torch.randn(4).double() + 0.1 * random.random() + 0.1 * float(np.random.rand()), target
+        return inputs + 0.1 * torch.randn(4).double() + 0.1 * random.random() + 0.1 * float(
+            np.random.rand()
+        ), target
 
 
 def trained(
-    process: Process, loader: Loader, ranks: int, saver: Saver, *, stop_at: int = 0, goes_on: bool = False
+    process: Process,
+    loader: Loader,
+    ranks: int,
+    saver: Saver,
+    *,
+    stop_at: int = 0,
+    goes_on: bool = False,
 ) -> Engine:
     """Two epochs, or up to a step, where it is saved, or from there on."""
 
@@ -534,7 +594,9 @@ def trained(
             engine.stop("the step was drawn", interrupts=True)
 
     with closing(loader):
-        engine = Engine(process, loader, epochs=2, seed=5, handlers=[Handler(event=Event.STEP_END, fn=stop)])
+        engine = Engine(
+            process, loader, epochs=2, seed=5, handlers=[Handler(event=Event.STEP_END, fn=stop)]
+        )
         if dist.is_initialized():
             data_parallel(engine, init_device_mesh("cpu", (ranks,), mesh_dim_names=("data",)))
         if goes_on:
@@ -559,14 +621,22 @@ def shared_folder() -> Iterator[Path]:
 def noisy(folder: Path, rank: int, ranks: int, accumulate: int, workers: int, **how: Any) -> str:
     """The digest of the weights after a training on augmented points."""
     shared = {"rank": rank, "ranks": ranks} if dist.is_initialized() else {}
-    loader = Loader(Noisy(), batch_size=8 * ranks, shuffle=True, accumulate=accumulate, workers=workers, **shared)
+    loader = Loader(
+        Noisy(),
+        batch_size=8 * ranks,
+        shuffle=True,
+        accumulate=accumulate,
+        workers=workers,
+        **shared,
+    )
     saver = Saver(folder / f"noisy-{accumulate}-{workers}")
     engine = trained(Means(net(dropout=0.4)), loader, ranks, saver, **how)
     return digest(engine.process.model.state_dict())
 
 
 def interrupted(rank: int, ranks: int) -> Any:
-    """For runs that were stopped at a step drawn by chance: the step, the weights without and with the stop."""
+    """For runs that were stopped at a step drawn by chance: the step, the weights without and with
+    the stop."""
     pick = random.Random(8)
     found = []
     with shared_folder() as folder:
@@ -575,7 +645,9 @@ def interrupted(rank: int, ranks: int) -> Any:
             for workers in (0, 2) if ranks == 2 else (0,):
                 stop_at = pick.randrange(1, 2 * -(-100 // (8 * ranks)))
                 noisy(folder, rank, ranks, accumulate, workers, stop_at=stop_at)
-                found.append([stop_at, whole, noisy(folder, rank, ranks, accumulate, workers, goes_on=True)])
+                found.append(
+                    [stop_at, whole, noisy(folder, rank, ranks, accumulate, workers, goes_on=True)]
+                )
     return found
 
 
@@ -593,7 +665,8 @@ class Items(Means):
 
 
 def thousand(rank: int, ranks: int) -> Any:
-    """The items of two epochs, those from step 13 on of a run that goes on, and how many a test counts."""
+    """The items of two epochs, those from step 13 on of a run that goes on, and how many a test
+    counts."""
     shared = {"rank": rank, "ranks": ranks} if dist.is_initialized() else {}
     data = TensorDataset(torch.arange(1000), *points(1000).tensors)
 
@@ -605,7 +678,9 @@ def thousand(rank: int, ranks: int) -> Any:
 
     process, recorder = Items(), MemoryRecorder()
     engine = Engine(process, Loader(data, batch_size=ranks, **shared), steps=1, recorder=recorder)
-    engine.bus.extend(Evaluate({"test": Loader(data, micro_batch_size=16, split="test", **shared)}).handlers())
+    engine.bus.extend(
+        Evaluate({"test": Loader(data, micro_batch_size=16, split="test", **shared)}).handlers()
+    )
     if dist.is_initialized():
         data_parallel(engine, init_device_mesh("cpu", (ranks,), mesh_dim_names=("data",)))
     engine.run()
@@ -613,7 +688,13 @@ def thousand(rank: int, ranks: int) -> Any:
     with shared_folder() as folder:
         whole, before = seen(folder), seen(folder, stop_at=13)
         after = seen(folder, goes_on=True)
-    return {"whole": whole, "before": before, "after": after, "tested": process.seen[1:], "counted": counted}
+    return {
+        "whole": whole,
+        "before": before,
+        "after": after,
+        "tested": process.seen[1:],
+        "counted": counted,
+    }
 
 
 CASES: dict[str, Callable[[int, int], Any]] = {
@@ -651,10 +732,31 @@ CASES: dict[str, Callable[[int, int], Any]] = {
     )
 }
 CASES |= {
-    f"sharded {name}": sharded({**CASES, "saved": saved}[name])  # `saved` writes in one folder: only together
+    f"sharded {name}": sharded(
+        {**CASES, "saved": saved}[name]
+    )  # `saved` writes in one folder: only together
     for name in (
-        *("means", "clipped", "accumulated", "sums", "sums_accumulated", "several", "few", "frozen", "dropout"),
-        *("skipped", "spoilt", "stray", "stopped", "evaluated", "limited", "own_batches", "one_batch"),
+        *(
+            "means",
+            "clipped",
+            "accumulated",
+            "sums",
+            "sums_accumulated",
+            "several",
+            "few",
+            "frozen",
+            "dropout",
+        ),
+        *(
+            "skipped",
+            "spoilt",
+            "stray",
+            "stopped",
+            "evaluated",
+            "limited",
+            "own_batches",
+            "one_batch",
+        ),
         *("watched", "skipped_late", "saved", "reaching", "viewed", "written_into"),
     )
 }

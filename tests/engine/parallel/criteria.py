@@ -1,7 +1,7 @@
 """Every criterion of torch trained and evaluated in parts: `python criteria.py FOLDER RANK RANKS`.
 
-Each case is a criterion with what it is given beside the output of the model. A part of a batch is not like the others:
-samples are ignored, classes weigh unevenly, and no two parts are of one size.
+Each case is a criterion with what it is given beside the output of the model. A part of a batch is
+not like the others: samples are ignored, classes weigh unevenly, and no two parts are of one size.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ SAMPLES, CLASSES, BATCH = 22, 3, 12
 
 @dataclass(frozen=True)
 class Case:
-    """A criterion, what it is given beside the output of the model, and what the model ends with."""
+    """A criterion, what it is given beside the output of the model, and what the model ends
+    with."""
 
     make: Callable[[], nn.Module]
     given: Callable[[torch.Generator], Mapping[str, Tensor]]
@@ -74,15 +75,25 @@ def images(draw: torch.Generator) -> dict[str, Tensor]:
 
 
 def label_sets(draw: torch.Generator) -> dict[str, Tensor]:
-    return {"target": torch.tensor([[0, -1, 0], [2, 1, -1]])[torch.randint(2, (SAMPLES,), generator=draw)]}
+    return {
+        "target": torch.tensor([[0, -1, 0], [2, 1, -1]])[
+            torch.randint(2, (SAMPLES,), generator=draw)
+        ]
+    }
 
 
 def with_variance(draw: torch.Generator) -> dict[str, Tensor]:
-    return {**numbers(draw), "variance": torch.rand(SAMPLES, CLASSES, generator=draw, dtype=torch.float64) + 0.1}
+    return {
+        **numbers(draw),
+        "variance": torch.rand(SAMPLES, CLASSES, generator=draw, dtype=torch.float64) + 0.1,
+    }
 
 
 def pairs(draw: torch.Generator) -> dict[str, Tensor]:
-    return {"other": numbers(draw)["target"], "alike": torch.randn(SAMPLES, generator=draw).sign().double()}
+    return {
+        "other": numbers(draw)["target"],
+        "alike": torch.randn(SAMPLES, generator=draw).sign().double(),
+    }
 
 
 def ranked(draw: torch.Generator) -> dict[str, Tensor]:
@@ -146,38 +157,59 @@ MAKERS: dict[str, tuple[Callable[..., nn.Module], dict[str, Any], Any]] = {
     "CrossEntropyLoss": (nn.CrossEntropyLoss, {}, classes),
     "CrossEntropyLoss ignored": (nn.CrossEntropyLoss, {}, some_ignored),
     "CrossEntropyLoss weight": (nn.CrossEntropyLoss, {"weight": WEIGHTS}, some_ignored),
-    "CrossEntropyLoss smooth": (nn.CrossEntropyLoss, {"weight": WEIGHTS, "label_smoothing": 0.2}, some_ignored),
+    "CrossEntropyLoss smooth": (
+        nn.CrossEntropyLoss,
+        {"weight": WEIGHTS, "label_smoothing": 0.2},
+        some_ignored,
+    ),
     "CrossEntropyLoss shares": (nn.CrossEntropyLoss, {"weight": WEIGHTS}, shares),
     "CosineEmbeddingLoss": (nn.CosineEmbeddingLoss, {"margin": 0.1}, pairs),
     "MarginRankingLoss": (nn.MarginRankingLoss, {"margin": 0.1}, ranked),
     "TripletMarginLoss": (nn.TripletMarginLoss, {"swap": True}, triplets),
-    "TripletMarginWithDistanceLoss": (nn.TripletMarginWithDistanceLoss, {"distance_function": distance}, triplets),
+    "TripletMarginWithDistanceLoss": (
+        nn.TripletMarginWithDistanceLoss,
+        {"distance_function": distance},
+        triplets,
+    ),
 }
 CASES: dict[str, Case] = {}
 for name, (kind, how, given) in MAKERS.items():
     for reduction in ("mean", "sum"):
-        CASES[f"{name} {reduction}"] = Case(lambda kind=kind, how=how, r=reduction: kind(**how, reduction=r), given)
+        CASES[f"{name} {reduction}"] = Case(
+            lambda kind=kind, how=how, r=reduction: kind(**how, reduction=r), given
+        )
 for reduction in ("mean", "sum"):
     CASES |= {
-        f"BCELoss {reduction}": Case(lambda r=reduction: nn.BCELoss(WEIGHTS, reduction=r), flags, nn.Sigmoid()),
-        f"NLLLoss {reduction}": Case(lambda r=reduction: nn.NLLLoss(WEIGHTS, reduction=r), some_ignored, SOFT),
+        f"BCELoss {reduction}": Case(
+            lambda r=reduction: nn.BCELoss(WEIGHTS, reduction=r), flags, nn.Sigmoid()
+        ),
+        f"NLLLoss {reduction}": Case(
+            lambda r=reduction: nn.NLLLoss(WEIGHTS, reduction=r), some_ignored, SOFT
+        ),
         f"NLLLoss2d {reduction}": Case(
             lambda r=reduction: nn.NLLLoss2d(ignore_index=1, reduction=r),
             images,
             nn.Sequential(Places(), SOFT),
             2 * CLASSES,
         ),
-        f"CTCLoss {reduction}": Case(lambda r=reduction: nn.CTCLoss(reduction=r), texts, Steps(), 4 * CLASSES),
+        f"CTCLoss {reduction}": Case(
+            lambda r=reduction: nn.CTCLoss(reduction=r), texts, Steps(), 4 * CLASSES
+        ),
     }
     if hasattr(nn, "LinearCrossEntropyLoss"):  # torch 2.13
         CASES[f"LinearCrossEntropyLoss {reduction}"] = Case(
-            lambda r=reduction: nn.LinearCrossEntropyLoss(CLASSES, CLASSES, dtype=torch.float64, reduction=r),
+            lambda r=reduction: nn.LinearCrossEntropyLoss(
+                CLASSES, CLASSES, dtype=torch.float64, reduction=r
+            ),
             some_ignored,
         )
 for reduction in ("mean", "sum", "batchmean"):
-    CASES[f"KLDivLoss {reduction}"] = Case(lambda r=reduction: nn.KLDivLoss(reduction=r), shares, SOFT)
+    CASES[f"KLDivLoss {reduction}"] = Case(
+        lambda r=reduction: nn.KLDivLoss(reduction=r), shares, SOFT
+    )
 CASES["AdaptiveLogSoftmaxWithLoss"] = Case(
-    lambda: nn.AdaptiveLogSoftmaxWithLoss(CLASSES, CLASSES, cutoffs=[2], div_value=1.0).double(), classes
+    lambda: nn.AdaptiveLogSoftmaxWithLoss(CLASSES, CLASSES, cutoffs=[2], div_value=1.0).double(),
+    classes,
 )
 
 
@@ -196,8 +228,11 @@ class Samples:
         return {name: field[index] for name, field in self.fields.items()}
 
 
-def trained(name: str, *, micro: int | None = None, rank: int = 0, ranks: int = 1) -> dict[str, Any]:
-    """The losses and weights of steps of 12 and 10 samples, and the loss of a split of 22, in parts of `micro`."""
+def trained(
+    name: str, *, micro: int | None = None, rank: int = 0, ranks: int = 1
+) -> dict[str, Any]:
+    """The losses and weights of steps of 12 and 10 samples, and the loss of a split of 22, in parts
+    of `micro`."""
     case = CASES[name]
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, case.wide), case.last).double()
@@ -210,7 +245,9 @@ def trained(name: str, *, micro: int | None = None, rank: int = 0, ranks: int = 
     targets = list(fields)
     weights = [*model.parameters(), *criterion.parameters()]
     optimizer = torch.optim.SGD(weights, lr=0.01)
-    process = Supervised(model, criterion, optimizer, input="x", target=targets if len(targets) > 1 else targets[0])
+    process = Supervised(
+        model, criterion, optimizer, input="x", target=targets if len(targets) > 1 else targets[0]
+    )
     recorder = MemoryRecorder()
     shared = {"rank": rank, "ranks": ranks} if ranks > 1 else {"micro_batch_size": micro}
     engine = Engine(process, Loader(data, batch_size=BATCH, **shared), epochs=2, recorder=recorder)
@@ -218,12 +255,18 @@ def trained(name: str, *, micro: int | None = None, rank: int = 0, ranks: int = 
         data_parallel(engine, init_device_mesh("cpu", (ranks,), mesh_dim_names=("data",)))
     engine.run()
     size = SAMPLES if micro is None else 5
-    sizes = {"rank": rank, "ranks": ranks, "micro_batch_size": 5} if ranks > 1 else {"batch_size": size}
-    found, _ = evaluate(process, Loader(data, split="valid", **sizes), split="valid", ranks=engine.ranks)
+    sizes = (
+        {"rank": rank, "ranks": ranks, "micro_batch_size": 5} if ranks > 1 else {"batch_size": size}
+    )
+    found, _ = evaluate(
+        process, Loader(data, split="valid", **sizes), split="valid", ranks=engine.ranks
+    )
     return {
         "losses": [value for point, _, value in recorder.points if point == "train/loss"],
         "weights": [
-            value for each in [*model.parameters(), *criterion.parameters()] for value in each.flatten().tolist()
+            value
+            for each in [*model.parameters(), *criterion.parameters()]
+            for value in each.flatten().tolist()
         ],
         **found,
     }

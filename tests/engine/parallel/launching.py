@@ -1,4 +1,5 @@
-"""Scripts of cases run by real processes that find each other, and their answers compared with those of one."""
+"""Scripts of cases run by real processes that find each other, and their answers compared with
+those of one."""
 
 from __future__ import annotations
 
@@ -25,7 +26,9 @@ def script(name: str, path: Path) -> ModuleType:
     return module
 
 
-def answers(path: Path, folder: Path, ranks: int, cases: Sequence[str] = (), *, seconds: float = 100) -> list[Any]:
+def answers(
+    path: Path, folder: Path, ranks: int, cases: Sequence[str] = (), *, seconds: float = 100
+) -> list[Any]:
     """What `python PATH FOLDER RANK RANKS CASES` left in FOLDER/RANK.json, for each rank."""
     running = [
         subprocess.Popen(

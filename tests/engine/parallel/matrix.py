@@ -1,7 +1,7 @@
 """One model trained under every layout of so many processes: `python matrix.py FOLDER RANK RANKS`.
 
-A row is a layout of `LAYOUTS`, a column a way of training of `WAYS`; each cell is trained in double precision. To add
-an axis, add its layouts: all cells of one number of processes run in one launch.
+A row is a layout of `LAYOUTS`, a column a way of training of `WAYS`; each cell is trained in double
+precision. To add an axis, add its layouts: all cells of one number of processes run in one launch.
 """
 
 from __future__ import annotations
@@ -108,7 +108,8 @@ def samples(size: int = 40) -> TensorDataset:
 
 
 def cell(layout: Layout, way: str) -> dict[str, Any]:
-    """The losses, gradient norms and weights of a training; in one process it is what the layout has to equal."""
+    """The losses, gradient norms and weights of a training; in one process it is what the layout
+    has to equal."""
     options = dict(WAYS[way])
     torch.manual_seed(0)
     model = Net().double()
@@ -122,7 +123,9 @@ def cell(layout: Layout, way: str) -> dict[str, Any]:
     if mesh is None:
         accumulate *= layout.sharers
     process = Fit(model, **options)
-    loader = Loader(samples(), batch_size=16, shuffle=True, accumulate=accumulate, rank=rank, ranks=ranks)
+    loader = Loader(
+        samples(), batch_size=16, shuffle=True, accumulate=accumulate, rank=rank, ranks=ranks
+    )
     recorder = MemoryRecorder()
     engine = Engine(process, loader, epochs=2, recorder=recorder)
     if mesh is not None:
@@ -130,7 +133,9 @@ def cell(layout: Layout, way: str) -> dict[str, Any]:
     if mesh is not None and mesh.pipeline is not None:
         mesh.pipeline.join(engine)
     engine.run()
-    points = [[name, step, value] for name, step, value in recorder.points if name.startswith("train/")]
+    points = [
+        [name, step, value] for name, step, value in recorder.points if name.startswith("train/")
+    ]
     return {"points": points, "weights": whole(model, mesh)}
 
 
@@ -150,7 +155,9 @@ def main(folder: str, rank: str, ranks: str) -> None:
     torch.set_num_threads(1)
     store = dist.FileStore(f"{folder}/store", int(ranks))
     dist.init_process_group("gloo", store=store, rank=int(rank), world_size=int(ranks))
-    results = {str(layout): {way: cell(layout, way) for way in WAYS} for layout in LAYOUTS[int(ranks)]}
+    results = {
+        str(layout): {way: cell(layout, way) for way in WAYS} for layout in LAYOUTS[int(ranks)]
+    }
     Path(folder, f"{rank}.json").write_text(json.dumps(results))
     dist.barrier()
     dist.destroy_process_group()

@@ -1,4 +1,5 @@
-"""Models divided between processes and whole: `python models.py FOLDER RANK RANKS`, a file of results for each rank."""
+"""Models divided between processes and whole: `python models.py FOLDER RANK RANKS`, a file of
+results for each rank."""
 
 from __future__ import annotations
 
@@ -47,7 +48,11 @@ def gpt() -> Made:
 
 def encoder() -> Made:
     layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
-    return nn.TransformerEncoder(layer, 2), lambda model, x: model(x).square().mean(), torch.randn(3, 5, 8).double()
+    return (
+        nn.TransformerEncoder(layer, 2),
+        lambda model, x: model(x).square().mean(),
+        torch.randn(3, 5, 8).double(),
+    )
 
 
 def llama() -> Made:

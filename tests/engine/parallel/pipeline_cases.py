@@ -1,6 +1,7 @@
 """What the tests of a pipeline do in each process: `python pipeline_cases.py FOLDER RANK RANKS`.
 
-Each case gives something that JSON knows; in one process, without a group, it is what the pipeline has to equal.
+Each case gives something that JSON knows; in one process, without a group, it is what the pipeline
+has to equal.
 """
 
 from __future__ import annotations
@@ -66,7 +67,10 @@ class Deep(nn.Module):
         torch.manual_seed(0)
         self.inward = nn.Linear(4, WIDTH)
         self.blocks = nn.Sequential(
-            *(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Dropout(dropout)) for _ in range(3))
+            *(
+                nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Dropout(dropout))
+                for _ in range(3)
+            )
         )
         self.outward = nn.Linear(4, 2)
         self.double()
@@ -95,7 +99,11 @@ class Means(Process):
         pred = self.model(inputs)
         losses = (pred - target).square().mean(1)
         self.log("mean_input", inputs.mean())
-        return self.loss(losses, inputs), {"pred": pred.detach(), "target": target, "loss": losses.mean().detach()}
+        return self.loss(losses, inputs), {
+            "pred": pred.detach(),
+            "target": target,
+            "loss": losses.mean().detach(),
+        }
 
     def loss(self, losses: Tensor, inputs: Tensor) -> Any:
         return losses.mean()
@@ -115,7 +123,8 @@ class Named(Means):
 
 
 class Spoilt(Means):
-    """One micro-batch of the second step makes the gradient of one weight infinite, which only one stage has."""
+    """One micro-batch of the second step makes the gradient of one weight infinite, which only one
+    stage has."""
 
     def __init__(self, model: Any, **how: Any) -> None:
         super().__init__(model, **how)
@@ -129,11 +138,14 @@ class Spoilt(Means):
 
 
 class Scaled(Spoilt):
-    """The same with a loss scale, for which it is no fault: all stages leave out that update and take a lower scale."""
+    """The same with a loss scale, for which it is no fault: all stages leave out that update and
+    take a lower scale."""
 
     def __init__(self, model: Any) -> None:
         super().__init__(model)
-        self.backward = ScaledBackward(torch.optim.AdamW(model.parameters(), lr=1e-2), clip_norm=0.3)
+        self.backward = ScaledBackward(
+            torch.optim.AdamW(model.parameters(), lr=1e-2), clip_norm=0.3
+        )
 
 
 class Mixed(Means):
@@ -171,15 +183,20 @@ def train(
     parts: Sequence[Any] = (),
     **how: Any,
 ) -> tuple[Engine, dict[str, Any]]:
-    """Train, and everything that is kept of it; `resumed`: from there, in which case nothing else is done."""
+    """Train, and everything that is kept of it; `resumed`: from there, in which case nothing else
+    is done."""
     model = Deep(dropout)
     mesh = laid_out(layout, torch.device("cpu")) if dist.is_initialized() else None
     if mesh is not None:
         divide(model, mesh)
     process = kind(model, **how)
-    loader = Loader(data if data is not None else points(), batch_size=12, shuffle=True, accumulate=4)
+    loader = Loader(
+        data if data is not None else points(), batch_size=12, shuffle=True, accumulate=4
+    )
     handlers = [handler for part in parts for handler in part.handlers()]
-    engine = Engine(process, loader, recorder=MemoryRecorder(), epochs=2, steps=steps, handlers=handlers)
+    engine = Engine(
+        process, loader, recorder=MemoryRecorder(), epochs=2, steps=steps, handlers=handlers
+    )
     if mesh is not None:
         join_data(engine, mesh.ranks)
         assert mesh.pipeline is not None
@@ -199,7 +216,12 @@ def numbers(found: tuple[Engine, dict[str, Any]]) -> dict[str, Any]:
         "moments": {name: each["exp_avg"].flatten().tolist() for name, each in state.items()},
         "groups": [group["params"] for group in parts["optimizer"]["groups"]],
         "points": [[name, step, value] for name, step, value in recorder.points],
-        "counts": [engine.state.step, engine.state.samples, engine.state.epoch, engine.state.micro_step],
+        "counts": [
+            engine.state.step,
+            engine.state.samples,
+            engine.state.epoch,
+            engine.state.micro_step,
+        ],
     }
 
 
@@ -235,16 +257,21 @@ def scaled() -> Any:
 
 
 def watched() -> Any:
-    """Norms and a probe of all stages, of a weight that two of them have too; an average of the weights."""
+    """Norms and a probe of all stages, of a weight that two of them have too; an average of the
+    weights."""
     seen = train(
-        clip_norm=0.3, parts=(EMA(0.5), Norms("2 steps"), Probe(["blocks.*.0", "outward"], [1, 3], inputs=True))
+        clip_norm=0.3,
+        parts=(EMA(0.5), Norms("2 steps"), Probe(["blocks.*.0", "outward"], [1, 3], inputs=True)),
     )
     recorder: Any = seen[0].recorder
     kept = {name: load(data) for name, data in recorder.artifacts.items()}
     average = seen[1]["EMA"]["weights"]
     return {
         **numbers(seen),
-        "kept": {name: {at: one.flatten().tolist() for at, one in found.items()} for name, found in kept.items()},
+        "kept": {
+            name: {at: one.flatten().tolist() for at, one in found.items()}
+            for name, found in kept.items()
+        },
         "average": {name: value.flatten().tolist() for name, value in average.items()},
         "warned": [fact.message for fact in recorder.facts if isinstance(fact, Warned)],
     }
@@ -289,7 +316,9 @@ def from_one() -> Any:
     group, box = dist.is_initialized(), [None]
     if not group or dist.get_rank() == 0:
         model = Deep()
-        engine = Engine(Means(model), Loader(points(), batch_size=12, shuffle=True, accumulate=4), steps=3)
+        engine = Engine(
+            Means(model), Loader(points(), batch_size=12, shuffle=True, accumulate=4), steps=3
+        )
         engine.run()
         box = [capture(engine)]  # type: ignore[list-item]
     if group:
@@ -322,7 +351,9 @@ def evaluated() -> Any:
     mesh = laid_out(INTERLEAVED, torch.device("cpu")) if dist.is_initialized() else None
     if mesh is not None:
         divide(model, mesh)
-    engine = Engine(Classes(model), Loader(classes(12), batch_size=12, accumulate=2), recorder=MemoryRecorder())
+    engine = Engine(
+        Classes(model), Loader(classes(12), batch_size=12, accumulate=2), recorder=MemoryRecorder()
+    )
     collect = Collect()
     valid = Loader(classes(21), micro_batch_size=8, split="valid")
     engine.bus.extend(Evaluate({"valid": valid}, pipes=[collect]).handlers())
@@ -339,7 +370,17 @@ def evaluated() -> Any:
     }
 
 
-SAME: tuple[Callable[[], Any], ...] = (tied, interleaved, sums, named, mixed, skipped, scaled, watched, from_one)
+SAME: tuple[Callable[[], Any], ...] = (
+    tied,
+    interleaved,
+    sums,
+    named,
+    mixed,
+    skipped,
+    scaled,
+    watched,
+    from_one,
+)
 """What a pipeline does as one process does."""
 OTHERS: tuple[Callable[[], Any], ...] = (spoilt, placed, resumed, evaluated, twice)
 

@@ -1,4 +1,5 @@
-"""Every criterion of torch counts a part of a batch as the whole batch does: micro-batches, ranks, evaluation."""
+"""Every criterion of torch counts a part of a batch as the whole batch does: micro-batches, ranks,
+evaluation."""
 
 from __future__ import annotations
 
@@ -16,7 +17,9 @@ from engine.parallel.launching import answers, close, script
 SCRIPT = Path(__file__).with_name("criteria.py")
 criteria = script("parallel_criteria", SCRIPT)
 
-pytestmark = pytest.mark.filterwarnings("ignore:reduction. 'mean' divides the total loss:UserWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:reduction. 'mean' divides the total loss:UserWarning"
+)
 
 
 @cache

@@ -16,7 +16,17 @@ SCRIPT = Path(__file__).with_name("cases.py")
 cases = script("parallel_cases", SCRIPT)
 
 Results = dict[str, list[Any]]
-SHARED = ["means", "clipped", "accumulated", "sums", "sums_accumulated", "several", "few", "frozen", "dropout"]
+SHARED = [
+    "means",
+    "clipped",
+    "accumulated",
+    "sums",
+    "sums_accumulated",
+    "several",
+    "few",
+    "frozen",
+    "dropout",
+]
 EQUAL = [*SHARED, "sparse", *(f"sharded {name}" for name in SHARED)]
 
 
@@ -27,7 +37,9 @@ def launched(folder: Path, ranks: int) -> Results:
 
 
 @pytest.fixture(scope="module", params=[2, 3], ids=["2 ranks", "3 ranks"])
-def several(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[int, Results]:
+def several(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[int, Results]:
     ranks = request.param
     return ranks, launched(tmp_path_factory.mktemp("ranks"), ranks)
 
@@ -38,11 +50,15 @@ def alone(name: str, ranks: int) -> Any:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", EQUAL)
-def test_ranks_that_share_a_step_update_and_record_as_one_process_does(name: str, several: tuple[int, Results]) -> None:
+def test_ranks_that_share_a_step_update_and_record_as_one_process_does(
+    name: str, several: tuple[int, Results]
+) -> None:
     ranks, results = several
 
     # One process has more micro-steps, each of the size that one of a rank has.
-    found, expected = ({**each, "micro_steps": 0} for each in (results[name][0], alone(name, ranks)))
+    found, expected = (
+        {**each, "micro_steps": 0} for each in (results[name][0], alone(name, ranks))
+    )
     close(found, expected)
     for other in results[name][1:]:
         assert other["weights"] == results[name][0]["weights"]
@@ -51,7 +67,9 @@ def test_ranks_that_share_a_step_update_and_record_as_one_process_does(name: str
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["", "sharded "])
-def test_a_loss_that_is_not_finite_on_one_rank_is_so_for_all_of_them(how: str, several: tuple[int, Results]) -> None:
+def test_a_loss_that_is_not_finite_on_one_rank_is_so_for_all_of_them(
+    how: str, several: tuple[int, Results]
+) -> None:
     ranks, results = several
     skipped, spoilt = results[f"{how}skipped"], results[f"{how}spoilt"]
 
@@ -76,7 +94,9 @@ def test_a_sample_that_is_not_finite_is_named_by_all_whichever_rank_has_it(
 
 
 @pytest.mark.slow
-def test_a_gradient_that_is_not_finite_in_the_part_of_one_rank_is_left_out_by_all(several: tuple[int, Results]) -> None:
+def test_a_gradient_that_is_not_finite_in_the_part_of_one_rank_is_left_out_by_all(
+    several: tuple[int, Results],
+) -> None:
     ranks, results = several
     expected = alone("skipped_late", ranks)
 
@@ -87,7 +107,9 @@ def test_a_gradient_that_is_not_finite_in_the_part_of_one_rank_is_left_out_by_al
 
 
 @pytest.mark.slow
-def test_averages_norms_and_what_is_frozen_are_of_the_whole_model(several: tuple[int, Results]) -> None:
+def test_averages_norms_and_what_is_frozen_are_of_the_whole_model(
+    several: tuple[int, Results],
+) -> None:
     ranks, results = several
     expected = alone("watched", ranks)
 
@@ -102,7 +124,9 @@ def test_averages_norms_and_what_is_frozen_are_of_the_whole_model(several: tuple
 
 @pytest.mark.slow
 @pytest.mark.row("C38", "B21")
-def test_a_checkpoint_that_all_ranks_wrote_is_that_of_one_process_or_none_at_all(several: tuple[int, Results]) -> None:
+def test_a_checkpoint_that_all_ranks_wrote_is_that_of_one_process_or_none_at_all(
+    several: tuple[int, Results],
+) -> None:
     ranks, results = several
     found = results["sharded saved"]
     folder = Path(found[0]["folder"])
@@ -113,7 +137,9 @@ def test_a_checkpoint_that_all_ranks_wrote_is_that_of_one_process_or_none_at_all
 
     flat = [value for each in parts["model"].values() for value in each.flatten().tolist()]
     assert flat == found[0]["weights"]
-    assert [value for each in model.parameters() for value in each.flatten().tolist()] == found[0]["weights"]
+    assert [value for each in model.parameters() for value in each.flatten().tolist()] == found[0][
+        "weights"
+    ]
     for each in found:
         assert "step 99 was not written" in each["told"] and "no space left" in each["told"]
         assert f"rank {ranks - 1}" in each["told"]
@@ -155,17 +181,23 @@ def test_ranks_whose_losses_have_other_names_are_told_so(several: tuple[int, Res
 
 
 @pytest.mark.slow
-def test_all_ranks_stop_after_the_step_in_which_one_was_asked_to(several: tuple[int, Results]) -> None:
+def test_all_ranks_stop_after_the_step_in_which_one_was_asked_to(
+    several: tuple[int, Results],
+) -> None:
     ranks, results = several
 
     assert [each["stop"] for each in results["stopped"]] == ["somebody asked"] * ranks
     assert [each["counts"][0] for each in results["stopped"]] == [2] * ranks
     assert [each["counts"][0] for each in results["bounded"]] == [4] * ranks
-    assert [each["weights"] for each in results["bounded"]] == [results["bounded"][0]["weights"]] * ranks
+    assert [each["weights"] for each in results["bounded"]] == [
+        results["bounded"][0]["weights"]
+    ] * ranks
 
 
 @pytest.mark.slow
-def test_what_was_counted_on_the_gpu_of_each_rank_is_put_together_on_the_cpu(several: tuple[int, Results]) -> None:
+def test_what_was_counted_on_the_gpu_of_each_rank_is_put_together_on_the_cpu(
+    several: tuple[int, Results],
+) -> None:
     ranks, results = several
     expected = alone("on_devices", ranks)
 
@@ -191,7 +223,8 @@ def test_ranks_evaluate_every_sample_once_and_agree_on_what_came_of_it(
     assert len(seen) == size
     for found in results[name]:
         close(
-            {key: found[key] for key in found if key != "seen"}, {key: expected[key] for key in found if key != "seen"}
+            {key: found[key] for key in found if key != "seen"},
+            {key: expected[key] for key in found if key != "seen"},
         )
         assert found["metrics"] == results[name][0]["metrics"]
     assert [results[name][0]["count"], results[name][0]["samples"]] == [size, [size]]
@@ -219,7 +252,9 @@ def test_ranks_go_on_at_the_exact_item_of_a_thousand_and_count_each_once_in_a_te
 
     shares, whole = results["thousand"], alone("thousand", ranks)["whole"]
 
-    assert whole[:1000] != whole[1000:] and sorted(whole[:1000]) == sorted(whole[1000:]) == list(range(1000))
+    assert whole[:1000] != whole[1000:] and sorted(whole[:1000]) == sorted(whole[1000:]) == list(
+        range(1000)
+    )
     for found in shares:
         assert found["before"] + found["after"] == found["whole"]
         assert (len(found["before"]), found["counted"]) == (13 * 16, [1000])

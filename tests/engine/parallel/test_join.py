@@ -16,7 +16,13 @@ TORCHRUN = {
     "MASTER_ADDR": "here",
     "MASTER_PORT": "29500",
 }
-BATCH = {"SLURM_JOB_ID": "12", "SLURM_NTASKS": "4", "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0"}
+BATCH = {
+    "SLURM_JOB_ID": "12",
+    "SLURM_NTASKS": "4",
+    "SLURM_PROCID": "0",
+    "SLURM_LOCALID": "0",
+    "SLURM_NODEID": "0",
+}
 SRUN = {
     **BATCH,
     "SLURM_PROCID": "3",
@@ -32,7 +38,9 @@ SRUN = {
 def test_torchrun_and_srun_tell_a_process_its_place() -> None:
     assert world(TORCHRUN) == World(rank=3, count=4, local_rank=1, local_count=2)
     assert world({**TORCHRUN, "TORCHELASTIC_RESTART_COUNT": "2"}).restarts == 2
-    assert world(SRUN) == World(rank=3, count=4, local_rank=1, local_count=2, address="tcp://gpu07:10084")
+    assert world(SRUN) == World(
+        rank=3, count=4, local_rank=1, local_count=2, address="tcp://gpu07:10084"
+    )
     assert world({**SRUN, **TORCHRUN}) == world(TORCHRUN)
 
 

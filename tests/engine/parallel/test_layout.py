@@ -12,10 +12,15 @@ from assay.engine.parallel.layout import Layout
     [
         ({"data": 2}, "data 2 = 2 processes"),
         ({"data": 2, "tensor": 2}, "data 2 x tensor 2 = 4 processes"),
-        ({"tensor": 2, "pipeline": 2, "data": 2, "bucket_mb": 3}, "pipeline 2 x data 2 x tensor 2 = 8 processes"),
+        (
+            {"tensor": 2, "pipeline": 2, "data": 2, "bucket_mb": 3},
+            "pipeline 2 x data 2 x tensor 2 = 8 processes",
+        ),
     ],
 )
-def test_a_layout_says_its_arithmetic_from_the_outside_in(settings: dict[str, int], text: str) -> None:
+def test_a_layout_says_its_arithmetic_from_the_outside_in(
+    settings: dict[str, int], text: str
+) -> None:
     assert str(Layout.of(settings)) == text
 
 

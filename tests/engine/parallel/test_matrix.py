@@ -1,4 +1,5 @@
-"""Every layout gives what one process gives, to rounding in double precision: losses, gradient norms and weights."""
+"""Every layout gives what one process gives, to rounding in double precision: losses, gradient
+norms and weights."""
 
 from __future__ import annotations
 
@@ -46,15 +47,21 @@ def launched(tmp_path_factory: pytest.TempPathFactory) -> Any:
 @pytest.mark.timeout(400)  # the first of each number of processes waits for all of them
 @pytest.mark.row("E55")
 @pytest.mark.parametrize(("ranks", "layout", "way"), CELLS)
-def test_a_layout_trains_what_one_process_does(launched: Any, ranks: int, layout: Layout, way: str) -> None:
+def test_a_layout_trains_what_one_process_does(
+    launched: Any, ranks: int, layout: Layout, way: str
+) -> None:
     expected = matrix.cell(layout, way)
 
     cells = [each[str(layout)][way] for each in launched(ranks)]
 
     for found in cells:
-        assert [point[:2] for point in found["points"]] == [point[:2] for point in expected["points"]]
+        assert [point[:2] for point in found["points"]] == [
+            point[:2] for point in expected["points"]
+        ]
         values = [point[2] for point in found["points"]]
-        assert values == pytest.approx([point[2] for point in expected["points"]], rel=1e-10, abs=1e-10)
+        assert values == pytest.approx(
+            [point[2] for point in expected["points"]], rel=1e-10, abs=1e-10
+        )
         assert found["weights"].keys() == expected["weights"].keys()
         for name, weight in expected["weights"].items():
             assert found["weights"][name] == pytest.approx(weight, rel=1e-10, abs=1e-10), name

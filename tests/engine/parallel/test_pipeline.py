@@ -1,4 +1,5 @@
-"""Two processes with half of a model each do what one process does, and one checkpoint fits both."""
+"""Two processes with half of a model each do what one process does, and one checkpoint fits
+both."""
 
 from __future__ import annotations
 
@@ -32,7 +33,9 @@ def alone(name: str) -> Any:
 @pytest.mark.slow
 @pytest.mark.row("E50")
 @pytest.mark.parametrize("name", [case.__name__ for case in cases.SAME])
-def test_a_pipeline_trains_records_and_keeps_what_one_process_does(name: str, pipeline: list[Any]) -> None:
+def test_a_pipeline_trains_records_and_keeps_what_one_process_does(
+    name: str, pipeline: list[Any]
+) -> None:
     first, last = (each[name] for each in pipeline)
 
     close(first, alone(name))
@@ -49,13 +52,21 @@ def test_what_is_watched_in_a_pipeline_is_the_whole_model_once() -> None:
         for module in ("inward", "outward", "blocks.0.0", "blocks.1.0", "blocks.2.0")
     }
     names = {"blocks.0.0", "blocks.1.0", "blocks.2.0", "outward"}
-    assert found["kept"].keys() == {"probe/step-000000001.safetensors", "probe/step-000000003.safetensors"}
-    assert {at.partition("#")[0].partition("<")[0] for at in found["kept"]["probe/step-000000001.safetensors"]} == names
+    assert found["kept"].keys() == {
+        "probe/step-000000001.safetensors",
+        "probe/step-000000003.safetensors",
+    }
+    assert {
+        at.partition("#")[0].partition("<")[0]
+        for at in found["kept"]["probe/step-000000001.safetensors"]
+    } == names
     assert alone("scaled")["scaler"] == {"scale": 2.0**15, "since": 4, "overflows": 1}
 
 
 @pytest.mark.slow
-def test_a_gradient_that_is_not_finite_on_one_stage_stops_all_with_their_weights_as_before(pipeline: list[Any]) -> None:
+def test_a_gradient_that_is_not_finite_on_one_stage_stops_all_with_their_weights_as_before(
+    pipeline: list[Any],
+) -> None:
     first, last = (each["spoilt"] for each in pipeline)
 
     assert first.splitlines()[0] == alone("spoilt").splitlines()[0]
@@ -77,11 +88,15 @@ def test_a_pipeline_with_dropout_goes_on_to_the_same_bits(pipeline: list[Any]) -
     found = pipeline[0]["resumed"]
 
     assert found["gone on"] == found["whole"]
-    assert found["whole"] != alone("resumed")["whole"]  # it draws other numbers than one process does
+    assert (
+        found["whole"] != alone("resumed")["whole"]
+    )  # it draws other numbers than one process does
 
 
 @pytest.mark.slow
-def test_an_evaluation_through_a_pipeline_is_that_of_one_process_on_every_stage(pipeline: list[Any]) -> None:
+def test_an_evaluation_through_a_pipeline_is_that_of_one_process_on_every_stage(
+    pipeline: list[Any],
+) -> None:
     expected = alone("evaluated")
 
     for found in pipeline:
@@ -90,7 +105,9 @@ def test_an_evaluation_through_a_pipeline_is_that_of_one_process_on_every_stage(
 
 
 @pytest.mark.slow
-def test_a_process_that_calls_its_model_twice_says_so_and_the_other_stage_does_not_wait(pipeline: list[Any]) -> None:
+def test_a_process_that_calls_its_model_twice_says_so_and_the_other_stage_does_not_wait(
+    pipeline: list[Any],
+) -> None:
     first, last = (each["twice"] for each in pipeline)
 
     assert "Twice calls its model a second time" in last
@@ -103,5 +120,7 @@ def test_sums_by_name_are_refused_by_who_hands_his_loss_on() -> None:
     backward.hand_on = [].append
     backward.begin([1, 1])
 
-    with pytest.raises(InputError, match=r"which a pipeline cannot differentiate one after another"):
+    with pytest.raises(
+        InputError, match=r"which a pipeline cannot differentiate one after another"
+    ):
         backward({"one": (weight.sum(), 2)})

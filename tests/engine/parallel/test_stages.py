@@ -45,7 +45,9 @@ def test_the_parts_of_a_sequential_within_another_are_parts_of_their_own() -> No
     assert [part.name for part in parts_of(model)] == ["0", "1.0", "1.1"]
 
 
-def test_the_layers_and_the_norm_of_a_transformer_encoder_are_its_parts_and_compute_the_same() -> None:
+def test_the_layers_and_the_norm_of_a_transformer_encoder_are_its_parts_and_compute_the_same() -> (
+    None
+):
     layer = nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True)
     model = nn.TransformerEncoder(layer, 2, nn.LayerNorm(4), enable_nested_tensor=False)
     parts = parts_of(model)
@@ -61,7 +63,10 @@ def test_the_layers_and_the_norm_of_a_transformer_encoder_are_its_parts_and_comp
 def test_a_function_with_what_it_uses_is_a_part_and_may_share_weights_with_another() -> None:
     made = cut(Net(), 2)
 
-    assert named(made.stages) == [["letters", "blocks.0", "blocks.1"], ["blocks.2", "blocks.3", "scores"]]
+    assert named(made.stages) == [
+        ["letters", "blocks.0", "blocks.1"],
+        ["blocks.2", "blocks.3", "scores"],
+    ]
     assert made.weights(0) & made.weights(1) == {"letters.weight"}
     assert "norm.running_mean" in made.weights(1)
 
@@ -96,7 +101,9 @@ def test_a_split_that_does_not_fit_the_model_is_told(split: list[str], text: str
 
 
 def test_a_model_that_does_not_say_where_it_may_be_split_is_told_how() -> None:
-    with pytest.raises(InputError, match=r"does not say where a pipeline may split it\.\n  fix: Give it a method"):
+    with pytest.raises(
+        InputError, match=r"does not say where a pipeline may split it\.\n  fix: Give it a method"
+    ):
         parts_of(nn.Linear(2, 2))
 
 
@@ -117,10 +124,14 @@ def test_a_model_that_leaves_out_a_weight_or_names_one_too_many_is_told() -> Non
 
 def test_more_stages_than_parts_with_weights_and_a_frozen_stage_are_refused() -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2))
-    with pytest.raises(InputError, match=r"The model has 2 parts with weights, too few for 3 stages"):
+    with pytest.raises(
+        InputError, match=r"The model has 2 parts with weights, too few for 3 stages"
+    ):
         cut(model, 3)
     model[0].requires_grad_(False)
-    with pytest.raises(InputError, match=r"Stage 0 of the pipeline \(0, 1\) has no weights that are trained"):
+    with pytest.raises(
+        InputError, match=r"Stage 0 of the pipeline \(0, 1\) has no weights that are trained"
+    ):
         cut(model, 2)
 
 
@@ -130,19 +141,27 @@ def test_what_is_kept_of_a_model_has_its_names_and_takes_a_state_of_the_whole() 
 
     elsewhere = keep(model, cut(model, 2).weights(1))
 
-    assert list(model.state_dict()) == [name for name in whole if not name.startswith(("blocks.0", "blocks.1"))]
+    assert list(model.state_dict()) == [
+        name for name in whole if not name.startswith(("blocks.0", "blocks.1"))
+    ]
     assert elsewhere == {f"blocks.{i}.{kind}" for i in (0, 1) for kind in ("weight", "bias")}
     for parameter in model.parameters():
         parameter.data.zero_()
     model.load_state_dict(whole)
     assert torch.equal(model.letters.weight, whole["letters.weight"])
     with pytest.raises(RuntimeError, match="Missing key"):
-        model.load_state_dict({name: value for name, value in whole.items() if name != "norm.weight"})
+        model.load_state_dict(
+            {name: value for name, value in whole.items() if name != "norm.weight"}
+        )
 
 
 def test_states_of_stages_become_that_of_the_whole_and_come_apart_again() -> None:
     order = {"a": 0, "b": 1, "c": 2}
-    first = {"state": {"a": 1, "b": 2}, "groups": [{"lr": 0.1, "params": ["a"]}, {"lr": 0.2, "params": ["b"]}], "n": 7}
+    first = {
+        "state": {"a": 1, "b": 2},
+        "groups": [{"lr": 0.1, "params": ["a"]}, {"lr": 0.2, "params": ["b"]}],
+        "n": 7,
+    }
     last = {"state": {"c": 3, "a": 1}, "groups": [{"lr": 0.1, "params": ["c", "a"]}], "n": 8}
 
     whole = together([first, last], order)
@@ -167,7 +186,9 @@ def engine_of(mesh: Mesh, process: type[Supervised] = Supervised, *, accumulate:
     divide(model, mesh)
     data = [(torch.ones(2), torch.ones(1)) for _ in range(8)]
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    engine = Engine(process(model, nn.MSELoss(), optimizer), Loader(data, batch_size=8, accumulate=accumulate))
+    engine = Engine(
+        process(model, nn.MSELoss(), optimizer), Loader(data, batch_size=8, accumulate=accumulate)
+    )
     join_data(engine, mesh.ranks)
     assert mesh.pipeline is not None
     mesh.pipeline.join(engine)
@@ -191,12 +212,16 @@ def test_a_model_is_split_among_processes_that_are_not_there(mesh: Mesh) -> None
 def test_part_of_a_model_cannot_be_called_alone(mesh: Mesh) -> None:
     engine = engine_of(mesh)
 
-    with pytest.raises(InputError, match="Sequential is split into stages: it can be called in forward_step only"):
+    with pytest.raises(
+        InputError, match="Sequential is split into stages: it can be called in forward_step only"
+    ):
         engine.process.model(torch.ones(1, 2))
 
 
 def test_a_step_with_too_few_micro_batches_shows_the_arithmetic(mesh: Mesh) -> None:
-    with pytest.raises(InputError, match=r"A step has 1 micro-batch \(8 = 1 accumulate x 8\); 1f1b keeps 2 stages"):
+    with pytest.raises(
+        InputError, match=r"A step has 1 micro-batch \(8 = 1 accumulate x 8\); 1f1b keeps 2 stages"
+    ):
         engine_of(mesh, accumulate=1)
 
 
@@ -230,8 +255,14 @@ def test_a_process_that_never_calls_its_model_is_told_on_the_first_stage(mesh: M
         ({"pipeline": 2, "shard": 2}, "pipeline 2 x shard 2 is not there"),
         ({"pipeline": 2, "zero": {"stage": 1}, "data": 2}, "pipeline 2 x shard 2 is not there"),
         ({"pipeline": 2, "stages": 3}, "3 stages cannot be divided evenly among 2 processes"),
-        ({"pipeline": 2, "stages": 4}, "4 stages are 2 for each of 2 processes; schedule = '1f1b' has one"),
-        ({"pipeline": 2, "stages": 2, "schedule": "interleaved"}, "schedule = 'interleaved' wants several"),
+        (
+            {"pipeline": 2, "stages": 4},
+            "4 stages are 2 for each of 2 processes; schedule = '1f1b' has one",
+        ),
+        (
+            {"pipeline": 2, "stages": 2, "schedule": "interleaved"},
+            "schedule = 'interleaved' wants several",
+        ),
     ],
 )
 def test_stages_that_do_not_come_out_are_refused(settings: dict[str, Any], text: str) -> None:
@@ -246,6 +277,7 @@ def test_a_schedule_knows_its_micro_batches_and_how_long_processes_wait() -> Non
     interleaved.check_micro_batches(8)
     Layout(pipeline=4, schedule="gpipe").check_micro_batches(1)
 
-    # As in Narayanan et al., arXiv 2104.04473: (p - 1) / m of the ideal time, and a v-th of it with v stages each.
+    # As in Narayanan et al., arXiv 2104.04473: (p - 1) / m of the ideal time, and a v-th of it with
+    # v stages each.
     assert Layout(pipeline=4).waiting(8) == pytest.approx(3 / 11)
     assert interleaved.waiting(8) == pytest.approx(1.5 / 9.5)

@@ -44,7 +44,11 @@ def mesh() -> Iterator[Mesh]:
 
 
 def placements(model: nn.Module) -> dict[str, Any]:
-    return {name: each.placements[0] for name, each in model.named_parameters() if isinstance(each, DTensor)}
+    return {
+        name: each.placements[0]
+        for name, each in model.named_parameters()
+        if isinstance(each, DTensor)
+    }
 
 
 def test_a_model_is_divided_among_processes_that_are_not_there(mesh: Mesh) -> None:
@@ -63,7 +67,9 @@ def test_a_layer_that_does_not_get_its_part_of_the_features_says_so(mesh: Mesh) 
     model = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 4))
     divide(model, mesh, {"tensor_plan": {"1": "rowwise"}})
 
-    with pytest.raises(InputError, match=r"1 is divided as 'rowwise' and takes 2 of 8 features; it got 8"):
+    with pytest.raises(
+        InputError, match=r"1 is divided as 'rowwise' and takes 2 of 8 features; it got 8"
+    ):
         model(torch.zeros(5, 4))
 
 
@@ -73,7 +79,9 @@ def test_a_plan_that_is_given_counts_before_that_of_the_model() -> None:
 
 
 def test_the_plan_of_a_part_is_that_of_the_model_under_its_name() -> None:
-    model = nn.ModuleDict({"first": Told(), "second": nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 2))})
+    model = nn.ModuleDict(
+        {"first": Told(), "second": nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 2))}
+    )
 
     assert plan_of(model) == {
         "first.up": "colwise",
@@ -84,9 +92,13 @@ def test_the_plan_of_a_part_is_that_of_the_model_under_its_name() -> None:
 
 
 @pytest.mark.parametrize(
-    "between", [nn.LayerNorm(6), nn.PReLU(), nn.BatchNorm1d(6), nn.Softmax(-1)], ids=lambda each: type(each).__name__
+    "between",
+    [nn.LayerNorm(6), nn.PReLU(), nn.BatchNorm1d(6), nn.Softmax(-1)],
+    ids=lambda each: type(each).__name__,
 )
-def test_linear_layers_with_more_than_an_activation_between_them_are_no_pair(between: nn.Module) -> None:
+def test_linear_layers_with_more_than_an_activation_between_them_are_no_pair(
+    between: nn.Module,
+) -> None:
     with pytest.raises(InputError, match="how a Sequential is divided"):
         plan_of(nn.Sequential(nn.Linear(4, 6), between, nn.Linear(6, 4)))
 
@@ -120,7 +132,9 @@ def test_a_model_without_a_plan_is_told_how_to_give_one() -> None:
         ({"up": 3}, "'up' is a int"),
     ],
 )
-def test_a_name_or_a_word_that_is_not_known_is_told_with_the_nearest(plan: dict[str, Any], told: str) -> None:
+def test_a_name_or_a_word_that_is_not_known_is_told_with_the_nearest(
+    plan: dict[str, Any], told: str
+) -> None:
     with pytest.raises(InputError, match=told):
         plan_of(Told(), plan)
 
@@ -128,9 +142,21 @@ def test_a_name_or_a_word_that_is_not_known_is_told_with_the_nearest(plan: dict[
 @pytest.mark.parametrize(
     ("model", "size", "told"),
     [
-        (Told(), 5, r"tensor = 5 does not divide up.out_features = 24: 24 / 5 = 4.8.\n  fix: tensor can be 2 or 4"),
-        (Told(), 8, r"tensor = 8 does not divide heads = 4: 4 / 8 = 0.5.\n  fix: tensor can be 2 or 4"),
-        (Told(heads=6), 4, r"tensor = 4 does not divide heads = 6: 6 / 4 = 1.5.\n  fix: tensor can be 2, 3 or 6"),
+        (
+            Told(),
+            5,
+            r"tensor = 5 does not divide up.out_features = 24: 24 / 5 = 4.8.\n  fix: tensor can be 2 or 4",
+        ),
+        (
+            Told(),
+            8,
+            r"tensor = 8 does not divide heads = 4: 4 / 8 = 0.5.\n  fix: tensor can be 2 or 4",
+        ),
+        (
+            Told(heads=6),
+            4,
+            r"tensor = 4 does not divide heads = 6: 6 / 4 = 1.5.\n  fix: tensor can be 2, 3 or 6",
+        ),
     ],
 )
 def test_features_and_heads_that_do_not_divide_are_told_with_the_arithmetic(
@@ -179,7 +205,9 @@ def test_divided_models_compute_what_they_do_as_a_whole(tmp_path: Path) -> None:
     script = Path(__file__).with_name("models.py")
     running = [
         subprocess.Popen(
-            [sys.executable, str(script), str(tmp_path), str(rank), "2"], stderr=subprocess.PIPE, text=True
+            [sys.executable, str(script), str(tmp_path), str(rank), "2"],
+            stderr=subprocess.PIPE,
+            text=True,
         )
         for rank in range(2)
     ]
@@ -194,4 +222,7 @@ def test_divided_models_compute_what_they_do_as_a_whole(tmp_path: Path) -> None:
             expected = models["found"](*case, None)
             assert results[name].keys() == expected.keys()
             for what, values in expected.items():
-                assert results[name][what] == pytest.approx(values, rel=1e-10, abs=1e-12), (name, what)
+                assert results[name][what] == pytest.approx(values, rel=1e-10, abs=1e-12), (
+                    name,
+                    what,
+                )

@@ -50,7 +50,9 @@ def test_a_bad_shape_is_named_with_module_inputs_and_line() -> None:
     (finding,) = report.failures
     assert (finding.kind, finding.module) == ("shape", "model.head (Linear)")
     assert finding.given == "float32 [4, 8]"
-    assert finding.message == "mat1 and mat2 shapes cannot be multiplied (4x8 and 9x3)"  # of real tensors, as in a run
+    assert (
+        finding.message == "mat1 and mat2 shapes cannot be multiplied (4x8 and 9x3)"
+    )  # of real tensors, as in a run
     assert finding.source == __file__ and finding.code.startswith("return self.head(x)")
 
 
@@ -64,7 +66,9 @@ def test_a_bad_shape_is_named_with_module_inputs_and_line() -> None:
         (lambda: nn.Sequential(nn.LayerNorm(5)), pair(8, 4), "model.0 (LayerNorm)"),
     ],
 )
-def test_the_module_with_the_bad_shape_is_named(model: Callable[[], nn.Module], batch: Any, module: str) -> None:
+def test_the_module_with_the_bad_shape_is_named(
+    model: Callable[[], nn.Module], batch: Any, module: str
+) -> None:
     assert found(rehearsed(model, batch)) == [("shape", module)]
 
 
@@ -117,7 +121,9 @@ def test_a_label_of_the_index_that_is_ignored_is_no_mistake() -> None:
 def test_a_bad_label_in_a_later_batch_is_found() -> None:
     later = (torch.randn(8, 4), torch.full((8,), 3))
 
-    report = rehearsed(lambda: nn.Linear(4, 3), classes(8, 4), classes(8, 4), later, criterion=nn.CrossEntropyLoss)
+    report = rehearsed(
+        lambda: nn.Linear(4, 3), classes(8, 4), classes(8, 4), later, criterion=nn.CrossEntropyLoss
+    )
 
     (finding,) = report.failures
     assert finding.kind == "value"
@@ -127,7 +133,9 @@ def test_a_bad_label_in_a_later_batch_is_found() -> None:
 def test_labels_outside_of_0_to_1_are_found_although_fake_tensors_have_no_values() -> None:
     batch = (torch.randn(4, 4), torch.tensor([[0.0], [1.0], [2.0], [1.0]]))
 
-    report = rehearsed(lambda: nn.Sequential(nn.Linear(4, 1), nn.Sigmoid()), batch, criterion=nn.BCELoss)
+    report = rehearsed(
+        lambda: nn.Sequential(nn.Linear(4, 1), nn.Sigmoid()), batch, criterion=nn.BCELoss
+    )
 
     assert found(report) == [("value", "process.criterion (BCELoss)")]
 
@@ -149,7 +157,9 @@ class Positions(nn.Module):
         (5, 9, "model.place (Embedding)", "5 is out of range for 5 rows of the embedding"),
     ],
 )
-def test_tokens_and_positions_beyond_an_embedding_are_found(most: int, top: int, module: str, said: str) -> None:
+def test_tokens_and_positions_beyond_an_embedding_are_found(
+    most: int, top: int, module: str, said: str
+) -> None:
     tokens = torch.zeros(8, 6, dtype=torch.int64)
     tokens[3, 3] = top
 
@@ -215,7 +225,9 @@ def sgd_of(model: nn.Module) -> torch.optim.SGD:
 
 
 def test_what_does_not_fit_into_the_memory_is_a_failure_with_the_largest_batch_that_does() -> None:
-    report = rehearsed(lambda: nn.Linear(1000, 2), pair(64, 1000, target=(64, 2)), limit_bytes=200_000)
+    report = rehearsed(
+        lambda: nn.Linear(1000, 2), pair(64, 1000, target=(64, 2)), limit_bytes=200_000
+    )
 
     (finding,) = report.failures
     assert finding.kind == "memory" and "200,000" in finding.message
@@ -226,7 +238,9 @@ def test_what_does_not_fit_into_the_memory_is_a_failure_with_the_largest_batch_t
 def test_a_bad_shape_of_the_evaluation_is_found() -> None:
     batch = (torch.randn(8, 5), torch.arange(8) % 3)
 
-    report = rehearsed(lambda: nn.Linear(4, 3), classes(8, 4), criterion=nn.CrossEntropyLoss, evaluation=batch)
+    report = rehearsed(
+        lambda: nn.Linear(4, 3), classes(8, 4), criterion=nn.CrossEntropyLoss, evaluation=batch
+    )
 
     assert found(report) == [("shape", "model (Linear)")]
     assert report.memory is not None
@@ -242,7 +256,10 @@ class Block(nn.Module):
         self.up, self.down = nn.Linear(768, inner), nn.Linear(taken, 768)
 
     def forward(self, x: Tensor) -> Tensor:
-        heads = [part.unflatten(2, (12, 64)).transpose(1, 2) for part in self.qkv(self.ln1(x)).split(768, 2)]
+        heads = [
+            part.unflatten(2, (12, 64)).transpose(1, 2)
+            for part in self.qkv(self.ln1(x)).split(768, 2)
+        ]
         mixed = F.scaled_dot_product_attention(*heads, is_causal=True)
         x = x + self.out(mixed.transpose(1, 2).flatten(2))
         return x + self.down(F.gelu(self.up(self.ln2(x))))
@@ -282,21 +299,33 @@ def test_a_bad_shape_deep_in_gpt2_is_named_and_124_million_weights_take_no_memor
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "path", "kind"),
-    [("gpt2", "transformer.h.1.mlp.c_proj", "Conv1D"), ("llama", "model.layers.1.mlp.up_proj", "Linear")],
+    [
+        ("gpt2", "transformer.h.1.mlp.c_proj", "Conv1D"),
+        ("llama", "model.layers.1.mlp.up_proj", "Linear"),
+    ],
 )
 def test_a_bad_shape_in_a_model_of_transformers_is_named(name: str, path: str, kind: str) -> None:
     transformers = pytest.importorskip("transformers")
 
     def model(bad: str = "") -> nn.Module:
         if name == "gpt2":
-            config = transformers.GPT2Config(vocab_size=100, n_positions=32, n_embd=16, n_layer=2, n_head=2)
+            config = transformers.GPT2Config(
+                vocab_size=100, n_positions=32, n_embd=16, n_layer=2, n_head=2
+            )
             made = transformers.GPT2LMHeadModel(config)
         else:
-            sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+            sizes = {
+                "hidden_size": 16,
+                "intermediate_size": 32,
+                "num_hidden_layers": 2,
+                "num_attention_heads": 2,
+            }
             made = transformers.LlamaForCausalLM(transformers.LlamaConfig(vocab_size=100, **sizes))
         if bad:
             parent, _, last = bad.rpartition(".")
-            wrong = nn.Linear(15, 32) if kind == "Linear" else transformers.pytorch_utils.Conv1D(16, 63)
+            wrong = (
+                nn.Linear(15, 32) if kind == "Linear" else transformers.pytorch_utils.Conv1D(16, 63)
+            )
             setattr(made.get_submodule(parent), last, wrong)
         return made  # type: ignore[no-any-return]
 
@@ -362,7 +391,9 @@ class Ways(nn.Module):
             case "packed":
                 lengths = torch.tensor([3, 2, 1, 3, 3, 2, 1, 1])
                 rows = hidden.unsqueeze(1).expand(-1, 3, -1)
-                packed = nn.utils.rnn.pack_padded_sequence(rows, lengths, batch_first=True, enforce_sorted=False)
+                packed = nn.utils.rnn.pack_padded_sequence(
+                    rows, lengths, batch_first=True, enforce_sorted=False
+                )
                 hidden = hidden + self.lstm(packed)[1][0][0].sum()
             case "lstm":
                 hidden = hidden + self.lstm(hidden.unsqueeze(1))[0][:, 0].sum()
@@ -494,7 +525,9 @@ def allocated(model: nn.Module, batch: tuple[Tensor, Tensor], *, accumulate: int
     live = most = sum(tensor.nbytes for tensor in tensors)
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
         step()
-    events = [event for event in seen.profiler.kineto_results.events() if event.name() == "[memory]"]
+    events = [
+        event for event in seen.profiler.kineto_results.events() if event.name() == "[memory]"
+    ]
     for event in sorted(events, key=lambda event: event.start_ns()):
         live += event.nbytes()
         most = max(most, live)
@@ -504,7 +537,9 @@ def allocated(model: nn.Module, batch: tuple[Tensor, Tensor], *, accumulate: int
 class Image(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.body = nn.Sequential(nn.Conv2d(3, 32, 3), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(2))
+        self.body = nn.Sequential(
+            nn.Conv2d(3, 32, 3), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(2)
+        )
         self.head = nn.Linear(32 * 15 * 15, 10)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -605,14 +640,18 @@ def test_nothing_of_the_size_of_the_model_is_allocated() -> None:
 
 def peak_rss() -> int:
     status = Path("/proc/self/status").read_text()
-    return 1024 * int(next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1])
+    return 1024 * int(
+        next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1]
+    )
 
 
 def test_what_is_recomputed_takes_less_memory_and_more_flops() -> None:
     from assay.engine.recompute import recompute
 
     def deep(which: bool) -> nn.Module:
-        blocks = [nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 64)) for _ in range(6)]
+        blocks = [
+            nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 64)) for _ in range(6)
+        ]
         model = nn.Sequential(*blocks)
         recompute(model, which)
         return model
@@ -646,12 +685,17 @@ print(good.rung, len(good.findings), good.memory is not None, bad.rung, bad.fail
         ("torch.utils._python_dispatch.TorchDispatchMode", False),
     ],
 )
-def test_without_the_private_parts_of_torch_a_step_is_tried_for_real(gone: str, *, is_seen: bool) -> None:
+def test_without_the_private_parts_of_torch_a_step_is_tried_for_real(
+    gone: str, *, is_seen: bool
+) -> None:
     code = DEGRADED.format(gone=gone)
     path = [str(SOURCE), str(Path(__file__).resolve().parents[2])]
 
     done = subprocess.run(
-        [sys.executable, "-c", code], env={"PYTHONPATH": ":".join(path)}, capture_output=True, text=True
+        [sys.executable, "-c", code],
+        env={"PYTHONPATH": ":".join(path)},
+        capture_output=True,
+        text=True,
     )
 
     assert done.returncode == 0, done.stderr

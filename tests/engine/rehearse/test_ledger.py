@@ -12,7 +12,9 @@ from assay.engine.rehearse.ledger import Ledger
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 64)), max_size=40), st.integers(0, 99))
-def test_the_peak_is_the_most_that_was_alive_at_once(orders: list[tuple[int, int]], seed: int) -> None:
+def test_the_peak_is_the_most_that_was_alive_at_once(
+    orders: list[tuple[int, int]], seed: int
+) -> None:
     draw = random.Random(seed)
     ledger, alive, most = Ledger(), [torch.empty(16)], 0
     ledger.see(alive[0])

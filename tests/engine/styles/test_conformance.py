@@ -11,7 +11,17 @@ from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
 from assay.core.ports import MemoryRecorder
-from assay.engine import Backward, ByHand, Engine, Loader, ModelWrapper, OwnLoss, Process, StepFunction, Supervised
+from assay.engine import (
+    Backward,
+    ByHand,
+    Engine,
+    Loader,
+    ModelWrapper,
+    OwnLoss,
+    Process,
+    StepFunction,
+    Supervised,
+)
 from assay.engine.seed import STEP, key, seed_torch
 from engine.toys import hard_net, points, same_bits, weights_of
 
@@ -40,7 +50,8 @@ def parts() -> tuple[nn.Module, torch.optim.Optimizer]:
 
 
 def engine(process: Any, accumulate: int, data: Any = None) -> Engine:
-    """Three epochs of 32 samples in steps of 12: the last window has 8 of them, which are split as 3, 3 and 2."""
+    """Three epochs of 32 samples in steps of 12: the last window has 8 of them, which are split as
+    3, 3 and 2."""
     train = Loader(data or points(32), batch_size=12, shuffle=True, accumulate=accumulate)
     return Engine(process, train, epochs=3, seed=5, recorder=MemoryRecorder())
 
@@ -87,7 +98,9 @@ def train_batch(accumulate: int) -> Trained:
         def __init__(self) -> None:
             self.model, self.optim = parts()
 
-        def train_batch(self, eidx: int, idx: int, global_step: int, batch: Pair, params: Any, device: Any) -> Any:
+        def train_batch(
+            self, eidx: int, idx: int, global_step: int, batch: Pair, params: Any, device: Any
+        ) -> Any:
             loss = mse_loss(self.model(batch[0]), batch[1])
             if accumulate > 1:
                 self.backward(loss)  # type: ignore[attr-defined]  # what the engine has put there
@@ -122,7 +135,8 @@ def function(accumulate: int) -> Trained:
 
 
 def whole_function(accumulate: int) -> Trained:
-    """A function that updates the weights itself, where one batch is one step; else it leaves that to the engine."""
+    """A function that updates the weights itself, where one batch is one step; else it leaves that
+    to the engine."""
     model, optimizer = parts()
 
     def step(batch: Pair) -> Tensor:
@@ -161,7 +175,16 @@ def any_process_by_hand(accumulate: int) -> Trained:
     return model, runs
 
 
-STYLES = [process, own_loss, train_batch, flags, function, whole_function, by_hand, any_process_by_hand]
+STYLES = [
+    process,
+    own_loss,
+    train_batch,
+    flags,
+    function,
+    whole_function,
+    by_hand,
+    any_process_by_hand,
+]
 
 
 @pytest.mark.row("C56", "E17", "B22")
@@ -174,7 +197,9 @@ def test_every_style_trains_the_same_bits(style: Callable[[int], Trained], accum
 
     assert same_bits(weights_of(model), weights_of(expected))
     assert runs.state.state_dict() == reference.state.state_dict()
-    assert isinstance(runs.recorder, MemoryRecorder) and isinstance(reference.recorder, MemoryRecorder)
+    assert isinstance(runs.recorder, MemoryRecorder) and isinstance(
+        reference.recorder, MemoryRecorder
+    )
     assert runs.recorder.curve("train/loss") == reference.recorder.curve("train/loss")
     assert runs.recorder.curve("train/lr") == reference.recorder.curve("train/lr")
 

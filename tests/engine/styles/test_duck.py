@@ -1,4 +1,5 @@
-"""Objects with the methods of a process and no base class, and the order in which they are called."""
+"""Objects with the methods of a process and no base class, and the order in which they are
+called."""
 
 from __future__ import annotations
 
@@ -16,7 +17,9 @@ from engine.toys import engine, loader, net, same_bits, supervised, weights_of
 class Plain:
     """The supervised process of the older system, written without anything of assay."""
 
-    def __init__(self, model: nn.Module, criterion: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    def __init__(
+        self, model: nn.Module, criterion: nn.Module, optimizer: torch.optim.Optimizer
+    ) -> None:
         self.model = model
         self.criterion = criterion
         self.optimizer = optimizer
@@ -80,7 +83,9 @@ def test_the_calls_of_a_training_and_of_an_evaluation_are_those_of_the_docs() ->
 
 
 def test_one_that_sums_gradients_over_micro_batches_is_refused() -> None:
-    with pytest.raises(InputError, match="Plain updates the weights for each batch, but 2 are one step"):
+    with pytest.raises(
+        InputError, match="Plain updates the weights for each batch, but 2 are one step"
+    ):
         engine(plain(), loader(20, 8, accumulate=2)).run()
 
 
@@ -145,13 +150,19 @@ def test_an_output_may_be_a_mapping_or_a_tuple_and_both_are_measured(kind: type)
         def forward_step(self, batch: Any) -> Any:
             pred, target = self.model(batch[0]), batch[1].argmax(1)
             loss = nn.functional.cross_entropy(pred, target)
-            return loss, {"pred": pred, "target": target, "loss": loss} if kind is dict else (pred, target, loss)
+            return loss, {"pred": pred, "target": target, "loss": loss} if kind is dict else (
+                pred,
+                target,
+                loss,
+            )
 
     given = plain()
     duck = Classes(given.model, given.criterion, given.optimizer)
     duck.metrics = {"acc": Accuracy()}
 
-    state = Engine(duck, loader(), epochs=1, handlers=Evaluate({"valid": loader(10, 4)}).handlers()).run()
+    state = Engine(
+        duck, loader(), epochs=1, handlers=Evaluate({"valid": loader(10, 4)}).handlers()
+    ).run()
 
     inputs, targets = loader(10, 10).dataset.tensors  # type: ignore[attr-defined]
     with torch.no_grad():

@@ -19,7 +19,9 @@ def wrapper(**given: Any) -> ModelWrapper:
 
 
 @pytest.mark.row("A50")
-@pytest.mark.parametrize(("needs_loss", "requires_grad"), [(False, False), (True, False), (True, True)])
+@pytest.mark.parametrize(
+    ("needs_loss", "requires_grad"), [(False, False), (True, False), (True, True)]
+)
 def test_the_loss_is_there_when_asked_for_and_the_weights_learn_when_asked_to(
     needs_loss: bool, requires_grad: bool
 ) -> None:
@@ -65,7 +67,9 @@ def test_without_a_criterion_there_is_an_output_and_a_clear_word_about_the_loss(
     with pytest.raises(InputError, match="has no criterion"):
         wrapped.forward(points(6).tensors, needs_loss=True)
     with pytest.raises(InputError, match="has no optimizer"):
-        ModelWrapper(net(), nn.MSELoss()).forward(points(6).tensors, needs_loss=True, requires_grad=True)
+        ModelWrapper(net(), nn.MSELoss()).forward(
+            points(6).tensors, needs_loss=True, requires_grad=True
+        )
 
 
 def test_a_wrapper_of_ones_own_may_do_all_four_steps_itself() -> None:
@@ -88,7 +92,10 @@ def test_a_wrapper_of_ones_own_may_do_all_four_steps_itself() -> None:
 
     own, ours = Own(), wrapper()
     data = [points(6).tensors, points(6, seed=1).tensors]
-    states = [Engine(each, data, epochs=2, handlers=Evaluate({"valid": data}).handlers()).run() for each in (own, ours)]
+    states = [
+        Engine(each, data, epochs=2, handlers=Evaluate({"valid": data}).handlers()).run()
+        for each in (own, ours)
+    ]
 
     assert same_bits(weights_of(own.model), weights_of(ours.model))
     assert states[0].loss == states[1].loss
@@ -98,10 +105,15 @@ def test_a_wrapper_of_ones_own_may_do_all_four_steps_itself() -> None:
 def test_the_settings_of_the_update_hold_under_an_engine() -> None:
     model = net()
     backward = Backward(torch.optim.SGD(model.parameters(), lr=0.1), clip_norm=0.01)
-    runs = Engine(ModelWrapper(model, nn.MSELoss(), backward=backward), [points(6).tensors], epochs=1)
+    runs = Engine(
+        ModelWrapper(model, nn.MSELoss(), backward=backward), [points(6).tensors], epochs=1
+    )
     before = weights_of(model)
 
     runs.run()
 
-    moved = sum(float((new - before[name]).square().sum()) for name, new in weights_of(model).items()) ** 0.5
+    moved = (
+        sum(float((new - before[name]).square().sum()) for name, new in weights_of(model).items())
+        ** 0.5
+    )
     assert moved == pytest.approx(0.1 * 0.01, rel=1e-3)

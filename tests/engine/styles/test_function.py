@@ -1,4 +1,5 @@
-"""step(batch): what it may return, what is recorded of it, and what is said when it does half of the work."""
+"""step(batch): what it may return, what is recorded of it, and what is said when it does half of
+the work."""
 
 from __future__ import annotations
 
@@ -18,7 +19,11 @@ def trained(make: Any, **given: Any) -> tuple[dict[str, Any], MemoryRecorder]:
     model, recorder = net(), MemoryRecorder()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     runs = Engine(
-        StepFunction(make(model, optimizer), model, optimizer), loader(), epochs=2, recorder=recorder, **given
+        StepFunction(make(model, optimizer), model, optimizer),
+        loader(),
+        epochs=2,
+        recorder=recorder,
+        **given,
     )
     runs.run()
     return weights_of(model), recorder
@@ -37,23 +42,40 @@ FORMS = [
 ]
 
 
-@pytest.mark.parametrize("form", FORMS, ids=["loss", "mapping", "with output", "sum and weight", "both"])
+@pytest.mark.parametrize(
+    "form", FORMS, ids=["loss", "mapping", "with output", "sum and weight", "both"]
+)
 def test_it_may_return_its_loss_in_any_form(form: Any) -> None:
     expected, _ = trained(returns(FORMS[0]))
 
     weights, recorder = trained(returns(form))
 
-    assert all(torch.allclose(weights[name], expected[name], rtol=0, atol=1e-6) for name in expected)
+    assert all(
+        torch.allclose(weights[name], expected[name], rtol=0, atol=1e-6) for name in expected
+    )
     assert len(recorder.curve("train/loss")) == 6
 
 
 def test_other_numbers_that_it_returns_are_recorded() -> None:
     def many(loss: Any, batch: Any) -> dict[str, Any]:
-        return {"loss": loss, "aux": 3.0, "mean": batch[0].mean(), "pred": batch[0], "size": 4, "name": "x"}
+        return {
+            "loss": loss,
+            "aux": 3.0,
+            "mean": batch[0].mean(),
+            "pred": batch[0],
+            "size": 4,
+            "name": "x",
+        }
 
     _, recorder = trained(returns(many))
 
-    assert {name for name, _, _ in recorder.points} == {"epoch", "train/loss", "train/lr", "train/aux", "train/mean"}
+    assert {name for name, _, _ in recorder.points} == {
+        "epoch",
+        "train/loss",
+        "train/lr",
+        "train/aux",
+        "train/mean",
+    }
     assert [value for _, value in recorder.curve("train/aux")] == [3.0] * 6
 
 
@@ -86,7 +108,9 @@ def test_half_of_the_work_is_told() -> None:
 
         return step
 
-    with pytest.raises(InputError, match=r"step called loss.backward\(\), and made no step with it"):
+    with pytest.raises(
+        InputError, match=r"step called loss.backward\(\), and made no step with it"
+    ):
         trained(half)
 
 
@@ -112,12 +136,22 @@ def test_it_is_evaluated_by_pairs_or_by_a_function_of_its_own() -> None:
 
     def judge(batch: Any) -> dict[str, Any]:
         assert not torch.is_grad_enabled()
-        return {"pred": model(batch[0]), "target": batch[1].argmax(1), "loss": mse_loss(model(batch[0]), batch[1])}
+        return {
+            "pred": model(batch[0]),
+            "target": batch[1].argmax(1),
+            "loss": mse_loss(model(batch[0]), batch[1]),
+        }
 
     process = StepFunction(
-        lambda batch: mse_loss(model(batch[0]), batch[1]), model, optimizer, validate=judge, metrics={"acc": Accuracy()}
+        lambda batch: mse_loss(model(batch[0]), batch[1]),
+        model,
+        optimizer,
+        validate=judge,
+        metrics={"acc": Accuracy()},
     )
-    runs = Engine(process, loader(), epochs=1, handlers=Evaluate({"valid": loader(6, 4)}).handlers())
+    runs = Engine(
+        process, loader(), epochs=1, handlers=Evaluate({"valid": loader(6, 4)}).handlers()
+    )
 
     assert runs.run().metrics.keys() == {"valid/acc", "valid/loss"}
 
@@ -133,7 +167,12 @@ def test_a_bare_function_asks_for_its_model() -> None:
 
 
 @pytest.mark.parametrize(
-    ("thing", "said"), [(net(), "Sequential is a model"), (object(), "object cannot be trained"), (3, "int cannot be")]
+    ("thing", "said"),
+    [
+        (net(), "Sequential is a model"),
+        (object(), "object cannot be trained"),
+        (3, "int cannot be"),
+    ],
 )
 def test_what_is_written_in_no_style_is_told_with_the_styles(thing: Any, said: str) -> None:
     with pytest.raises(InputError, match=said) as caught:

@@ -13,10 +13,31 @@ from torch.nn.functional import mse_loss
 
 from assay.core.errors import InputError
 from assay.core.ports import MemoryRecorder
-from assay.engine import Accuracy, Backward, Backwards, ByHand, Engine, Evaluate, Loader, NonFiniteError, Save, Saver
+from assay.engine import (
+    Accuracy,
+    Backward,
+    Backwards,
+    ByHand,
+    Engine,
+    Evaluate,
+    Loader,
+    NonFiniteError,
+    Save,
+    Saver,
+)
 from assay.engine.checkpoint.engine_state import restore
 from assay.engine.checkpoint.saver import load
-from engine.toys import Noisy, engine, hard_net, heard, loader, net, same_bits, supervised, weights_of
+from engine.toys import (
+    Noisy,
+    engine,
+    hard_net,
+    heard,
+    loader,
+    net,
+    same_bits,
+    supervised,
+    weights_of,
+)
 
 Body = Callable[[Engine, Any], None]
 
@@ -90,7 +111,12 @@ def test_it_is_evaluated_while_it_trains() -> None:
         return {"pred": model(batch[0]), "target": batch[1].argmax(1)}
 
     model = net()
-    process = ByHand(model, torch.optim.SGD(model.parameters(), lr=0.1), validate=judge, metrics={"acc": Accuracy()})
+    process = ByHand(
+        model,
+        torch.optim.SGD(model.parameters(), lr=0.1),
+        validate=judge,
+        metrics={"acc": Accuracy()},
+    )
     recorder = MemoryRecorder()
     runs = Engine(process, loader(), epochs=3, recorder=recorder)
     runs.bus.extend(Evaluate({"valid": loader(10, 4)}).handlers())
@@ -135,7 +161,11 @@ def test_leaving_the_loop_ends_the_run_and_counts_what_was_updated() -> None:
         if runs.state.step == 1:
             break
 
-    assert (runs.state.step, runs.state.micro_step, runs.state.stop.reason) == (2, 2, "the loop was left")
+    assert (runs.state.step, runs.state.micro_step, runs.state.stop.reason) == (
+        2,
+        2,
+        "the loop was left",
+    )
     assert events[-2:] == ["step_end", "run_end"] and "exception" not in events
 
 
@@ -195,7 +225,10 @@ def no_step(runs: Engine, batch: Any) -> None:
 
 @pytest.mark.parametrize(
     ("body", "said"),
-    [(nothing, "the loop learned nothing from a batch"), (no_step, "the loop made gradients, and no update with them")],
+    [
+        (nothing, "the loop learned nothing from a batch"),
+        (no_step, "the loop made gradients, and no update with them"),
+    ],
 )
 def test_a_body_that_forgets_the_update_is_told(body: Body, said: str) -> None:
     runs = hand()
@@ -228,7 +261,9 @@ def test_a_clip_norm_that_would_do_nothing_is_refused() -> None:
 def test_a_loss_that_is_not_finite_stops_though_the_update_was_made() -> None:
     runs = hand()
 
-    with pytest.raises(NonFiniteError, match="The loss is nan at step 3, and the loop updated the weights with it"):
+    with pytest.raises(
+        NonFiniteError, match="The loss is nan at step 3, and the loop updated the weights with it"
+    ):
         for batch in runs:
             step(runs, batch)
             if runs.state.step == 2:
@@ -244,7 +279,10 @@ def test_run_says_that_there_is_a_loop_to_write() -> None:
 def test_the_schedule_goes_on_though_the_update_is_not_ours() -> None:
     model, recorder = net(), MemoryRecorder()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    backward = Backward(optimizer, schedule=torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (step + 1)))
+    backward = Backward(
+        optimizer,
+        schedule=torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (step + 1)),
+    )
     runs = Engine(ByHand(model, backward=backward), loader(), epochs=1, recorder=recorder)
 
     for batch in runs:
@@ -267,7 +305,9 @@ def test_a_rate_that_the_body_sets_stays_and_is_recorded() -> None:
 def test_two_optimizers_may_be_stepped_in_one_body() -> None:
     one, other = net(seed=1), net(seed=2)
     rates = {"one": (one, 0.1), "other": (other, 0.2)}
-    optimizers = {name: torch.optim.SGD(model.parameters(), lr=lr) for name, (model, lr) in rates.items()}
+    optimizers = {
+        name: torch.optim.SGD(model.parameters(), lr=lr) for name, (model, lr) in rates.items()
+    }
     backward = Backwards({name: Backward(optimizer) for name, optimizer in optimizers.items()})
     recorder = MemoryRecorder()
     process = ByHand(nn.ModuleDict({"one": one, "other": other}), backward=backward)

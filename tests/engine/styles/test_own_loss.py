@@ -29,26 +29,35 @@ class Regression(nn.Module):
     def forward(self, inputs: Tensor, labels: Tensor | None = None) -> dict[str, Tensor]:
         scores = self.net(inputs)
         if labels is not None and self.training:
-            return {name: factor * mse_loss(scores, labels) for name, factor in self.factors.items()}
+            return {
+                name: factor * mse_loss(scores, labels) for name, factor in self.factors.items()
+            }
         return {"prediction_scores": scores}
 
 
 def batches(size: int = 8) -> list[dict[str, Tensor]]:
     inputs, labels = points(16).tensors
-    return [{"inputs": inputs[i : i + size], "labels": labels[i : i + size]} for i in range(0, 16, size)]
+    return [
+        {"inputs": inputs[i : i + size], "labels": labels[i : i + size]} for i in range(0, 16, size)
+    ]
 
 
 def trained(model: nn.Module, data: Any = None, **given: Any) -> tuple[Engine, MemoryRecorder]:
     recorder = MemoryRecorder()
     process = OwnLoss(model, torch.optim.SGD(model.parameters(), lr=0.05))
-    engine = Engine(process, batches() if data is None else data, epochs=2, recorder=recorder, **given)
+    engine = Engine(
+        process, batches() if data is None else data, epochs=2, recorder=recorder, **given
+    )
     engine.run()
     return engine, recorder
 
 
 @pytest.mark.row("E17")
 def test_several_losses_are_added_up_and_each_is_logged() -> None:
-    one, three = Regression(), Regression(mlm_loss=0.25, loss_of_order=0.5, losses_rest=0.25, score=9.0)
+    one, three = (
+        Regression(),
+        Regression(mlm_loss=0.25, loss_of_order=0.5, losses_rest=0.25, score=9.0),
+    )
     _, whole = trained(one)
 
     engine, recorder = trained(three)
@@ -57,8 +66,13 @@ def test_several_losses_are_added_up_and_each_is_logged() -> None:
     for name, part in {"mlm_loss": 0.25, "loss_of_order": 0.5, "losses_rest": 0.25}.items():
         found = recorder.curve(f"train/{name}")
         assert [step for step, _ in found] == [1, 2, 3, 4]
-        assert [value for _, value in found] == pytest.approx([part * loss for _, loss in whole.curve("train/loss")])
-    assert recorder.curve("train/loss") == whole.curve("train/loss") and recorder.curve("train/score") == []
+        assert [value for _, value in found] == pytest.approx(
+            [part * loss for _, loss in whole.curve("train/loss")]
+        )
+    assert (
+        recorder.curve("train/loss") == whole.curve("train/loss")
+        and recorder.curve("train/score") == []
+    )
     assert engine.state.output["loss"].item() == engine.state.loss
 
 
@@ -69,7 +83,9 @@ def test_a_single_loss_by_another_name_is_logged_by_it_too() -> None:
 
 
 @pytest.mark.row("E18")
-def test_fields_that_are_no_arguments_are_told_with_both_signatures_before_a_weight_changes() -> None:
+def test_fields_that_are_no_arguments_are_told_with_both_signatures_before_a_weight_changes() -> (
+    None
+):
     model = Regression()
     before = weights_of(model)
     data = [{"images": batch["inputs"], "labels": batch["labels"]} for batch in batches()]
@@ -84,9 +100,12 @@ def test_fields_that_are_no_arguments_are_told_with_both_signatures_before_a_wei
 
 
 @pytest.mark.parametrize(
-    ("fields", "what"), [(("inputs", "labels", "weight"), "unexpected"), (("labels",), "missing a required")]
+    ("fields", "what"),
+    [(("inputs", "labels", "weight"), "unexpected"), (("labels",), "missing a required")],
 )
-def test_a_field_too_many_and_one_too_few_are_told_by_name(fields: tuple[str, ...], what: str) -> None:
+def test_a_field_too_many_and_one_too_few_are_told_by_name(
+    fields: tuple[str, ...], what: str
+) -> None:
     data = [dict.fromkeys(fields, torch.zeros(2, 4))]
 
     with pytest.raises(InputError, match=what):
@@ -102,19 +121,31 @@ def test_an_evaluation_with_labels_gives_scores_and_no_loss() -> None:
 
         def forward(self, inputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
             scores = self.net(inputs)
-            return {"losses": cross_entropy(scores, labels)} if self.training else {"prediction_scores": scores}
+            return (
+                {"losses": cross_entropy(scores, labels)}
+                if self.training
+                else {"prediction_scores": scores}
+            )
 
     model = Classes()
     inputs, _ = points(16).tensors
     data = [{"inputs": inputs, "labels": inputs.sum(1).gt(0).long()}]
-    process = OwnLoss(model, torch.optim.SGD(model.parameters(), lr=0.1), metrics={"acc": Accuracy()})
+    process = OwnLoss(
+        model, torch.optim.SGD(model.parameters(), lr=0.1), metrics={"acc": Accuracy()}
+    )
     engine = Engine(process, data, epochs=3, handlers=Evaluate({"valid": data}).handlers())
 
     state = engine.run()
 
     assert state.metrics.keys() == {"valid/acc"}
     with torch.no_grad():
-        expected = model.eval()(**data[0])["prediction_scores"].argmax(1).eq(data[0]["labels"]).float().mean()
+        expected = (
+            model.eval()(**data[0])["prediction_scores"]
+            .argmax(1)
+            .eq(data[0]["labels"])
+            .float()
+            .mean()
+        )
     assert state.metrics["valid/acc"] == pytest.approx(float(expected))
 
 
@@ -123,12 +154,15 @@ def test_no_loss_in_training_says_what_came_instead() -> None:
         def forward(self, inputs: Tensor, labels: Tensor | None = None) -> dict[str, Tensor]:
             return {"scores": self.net(inputs)}
 
-    with pytest.raises(InputError, match="Forgets gave no loss in training: it returned the keys scores"):
+    with pytest.raises(
+        InputError, match="Forgets gave no loss in training: it returned the keys scores"
+    ):
         trained(Forgets())
 
 
 class Output(OrderedDict[str, Any]):
-    """What the models of transformers return: a mapping without what is None, and with attributes."""
+    """What the models of transformers return: a mapping without what is None, and with
+    attributes."""
 
     def __init__(self, **items: Any) -> None:
         super().__init__({name: value for name, value in items.items() if value is not None})
@@ -146,7 +180,8 @@ class Plain:
 
 
 class Encoder(nn.Module):
-    """A tiny model with the protocol of transformers; `loss` is the whole, whatever other losses are told beside it."""
+    """A tiny model with the protocol of transformers; `loss` is the whole, whatever other losses
+    are told beside it."""
 
     def __init__(self, output: Any = Output) -> None:
         super().__init__()
@@ -166,13 +201,19 @@ class Encoder(nn.Module):
         embedded = self.embedding(input_ids) * mask[..., None]
         logits = self.head(embedded.sum(1) / mask.sum(1, keepdim=True))
         loss = None if labels is None else cross_entropy(logits, labels)
-        return self.output(loss=loss, logits=logits, mlm_loss=None if loss is None else loss.detach() / 2)
+        return self.output(
+            loss=loss, logits=logits, mlm_loss=None if loss is None else loss.detach() / 2
+        )
 
 
 def texts() -> list[dict[str, Tensor]]:
     draw = torch.Generator().manual_seed(0)
     ids = torch.randint(1, 11, (24, 5), generator=draw)
-    fields = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "token_type_ids": torch.zeros_like(ids)}
+    fields = {
+        "input_ids": ids,
+        "attention_mask": torch.ones_like(ids),
+        "token_type_ids": torch.zeros_like(ids),
+    }
     fields["labels"] = ids[:, 0] % 3
     return [{name: value[i : i + 8] for name, value in fields.items()} for i in range(0, 24, 8)]
 
@@ -181,14 +222,24 @@ def texts() -> list[dict[str, Tensor]]:
 @pytest.mark.parametrize("output", [Output, Plain])
 def test_a_model_with_the_protocol_of_transformers_trains_and_is_measured(output: Any) -> None:
     model, recorder = Encoder(output), MemoryRecorder()
-    process = OwnLoss(model, torch.optim.AdamW(model.parameters(), lr=0.1), metrics={"acc": Accuracy()})
-    engine = Engine(process, texts(), epochs=20, recorder=recorder, handlers=Evaluate({"valid": texts()}).handlers())
+    process = OwnLoss(
+        model, torch.optim.AdamW(model.parameters(), lr=0.1), metrics={"acc": Accuracy()}
+    )
+    engine = Engine(
+        process,
+        texts(),
+        epochs=20,
+        recorder=recorder,
+        handlers=Evaluate({"valid": texts()}).handlers(),
+    )
 
     state = engine.run()
 
     losses = [value for _, value in recorder.curve("train/loss")]
     assert losses[-1] < 0.5 * losses[0]
-    assert [value for _, value in recorder.curve("train/mlm_loss")] == pytest.approx([loss / 2 for loss in losses])
+    assert [value for _, value in recorder.curve("train/mlm_loss")] == pytest.approx(
+        [loss / 2 for loss in losses]
+    )
     assert state.metrics["valid/acc"] >= 0.75 and state.metrics["valid/loss"] < 0.6
 
 
@@ -216,7 +267,9 @@ def test_batches_may_be_named_tuples_dataclasses_and_plain_tuples() -> None:
 
 def test_other_names_of_what_is_measured_are_said() -> None:
     model = Encoder()
-    data = [{"input_ids": batch["input_ids"], "token_type_ids": batch["labels"]} for batch in texts()]
+    data = [
+        {"input_ids": batch["input_ids"], "token_type_ids": batch["labels"]} for batch in texts()
+    ]
     process = OwnLoss(model, metrics={"acc": Accuracy()}, pred="logits", target="token_type_ids")
 
     results, samples = evaluate(process, data, split="valid")
@@ -238,14 +291,20 @@ class TupleGPT(nn.Module):
 
     def forward(self, idx: Tensor, targets: Tensor | None = None) -> Any:
         logits = self.head(self.embedding(idx))
-        loss = None if targets is None else cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-1)
+        loss = (
+            None
+            if targets is None
+            else cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-1)
+        )
         return self.order(logits, loss)
 
 
 def characters(size: int = 8) -> list[tuple[Tensor, Tensor]]:
     draw = torch.Generator().manual_seed(0)
     ids = torch.randint(11, (16, 6), generator=draw)
-    targets = torch.where(torch.rand(16, 5, generator=draw) < torch.linspace(0, 1, 16)[:, None], -1, ids[:, 1:])
+    targets = torch.where(
+        torch.rand(16, 5, generator=draw) < torch.linspace(0, 1, 16)[:, None], -1, ids[:, 1:]
+    )
     return [(ids[i : i + size, :-1], targets[i : i + size]) for i in range(0, 16, size)]
 
 
@@ -298,14 +357,18 @@ class Several(TupleGPT):
 
 
 @pytest.mark.parametrize("model", [TupleGPT, Logits, Several])
-def test_targets_that_are_ignored_count_for_nothing_in_micro_batches_and_in_evaluation(model: Any) -> None:
+def test_targets_that_are_ignored_count_for_nothing_in_micro_batches_and_in_evaluation(
+    model: Any,
+) -> None:
     whole, expected = trained(model().double(), characters(16))
     parts, found = trained(model().double(), characters(4), accumulate=4)
     one, _ = evaluate(whole.process, characters(16), split="valid")
     uneven, _ = evaluate(whole.process, characters(5), split="valid")
 
     for name, weight in weights_of(whole.process.model).items():
-        torch.testing.assert_close(weights_of(parts.process.model)[name], weight, rtol=1e-10, atol=1e-12)
+        torch.testing.assert_close(
+            weights_of(parts.process.model)[name], weight, rtol=1e-10, atol=1e-12
+        )
     for name in {point for point, *_ in expected.points} - {"train/lr"}:
         values = [[value for _, value in each.curve(name)] for each in (found, expected)]
         assert values[0] == pytest.approx(values[1], rel=1e-10), name
@@ -316,15 +379,26 @@ def test_targets_that_are_ignored_count_for_nothing_in_micro_batches_and_in_eval
 START = {"num_heads": 2, "decoder_start_token_id": 0}
 HEADS = {
     "GPT2LMHeadModel": ("GPT2Config", {"n_embd": 8, "n_layer": 1, "n_head": 2, "n_positions": 16}),
-    "BertForMaskedLM": ("BertConfig", {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}),
-    "BertForTokenClassification": ("BertConfig", {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}),
+    "BertForMaskedLM": (
+        "BertConfig",
+        {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2},
+    ),
+    "BertForTokenClassification": (
+        "BertConfig",
+        {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2},
+    ),
     "T5ForConditionalGeneration": (
         "T5Config",
         {"d_model": 8, "d_kv": 4, "d_ff": 8, "num_layers": 1, "num_heads": 2, **START},
     ),
     "LlamaForCausalLM": (
         "LlamaConfig",
-        {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2},
+        {
+            "hidden_size": 8,
+            "intermediate_size": 8,
+            "num_hidden_layers": 1,
+            "num_attention_heads": 2,
+        },
     ),
 }
 
@@ -334,7 +408,9 @@ def sentences(size: int) -> list[dict[str, Tensor]]:
     draw = torch.Generator().manual_seed(0)
     ids = torch.randint(1, 20, (12, 12), generator=draw)
     labels = torch.where(torch.arange(12) < torch.arange(1, 13)[:, None], ids, -100)
-    return [{"input_ids": ids[i : i + size], "labels": labels[i : i + size]} for i in range(0, 12, size)]
+    return [
+        {"input_ids": ids[i : i + size], "labels": labels[i : i + size]} for i in range(0, 12, size)
+    ]
 
 
 @pytest.mark.slow
@@ -344,7 +420,13 @@ def test_labels_of_transformers_that_are_ignored_count_for_nothing(head: str) ->
     transformers = pytest.importorskip("transformers")
     kind, how = HEADS[head]
     config = getattr(transformers, kind)(vocab_size=20, num_labels=20, **how)
-    for name in ("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout_rate", "resid_pdrop", "embd_pdrop"):
+    for name in (
+        "hidden_dropout_prob",
+        "attention_probs_dropout_prob",
+        "dropout_rate",
+        "resid_pdrop",
+        "embd_pdrop",
+    ):
         setattr(config, name, 0.0)
     config.attn_pdrop = 0.0
     torch.manual_seed(0)
@@ -356,7 +438,8 @@ def test_labels_of_transformers_that_are_ignored_count_for_nothing(head: str) ->
     one, _ = evaluate(whole.process, sentences(12), split="valid")
     uneven, _ = evaluate(whole.process, sentences(5), split="valid")
 
-    # In single precision: some of these models compute their loss in it, whatever their weights are.
+    # In single precision: some of these models compute their loss in it, whatever their weights
+    # are.
     losses = [[value for _, value in each.curve("train/loss")] for each in (found, expected)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-6)
     for name, weight in weights_of(models[0]).items():

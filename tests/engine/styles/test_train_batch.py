@@ -1,4 +1,5 @@
-"""train_batch on a class: what it is given, what of it is kept, and the trainer with its callbacks around it."""
+"""train_batch on a class: what it is given, what of it is kept, and the trainer with its callbacks
+around it."""
 
 from __future__ import annotations
 
@@ -35,11 +36,14 @@ class Learner(Trainer):
         self.model = net()
         self.optim = torch.optim.SGD(self.model.parameters(), lr=0.05)
         self.regist_databundler(
-            train=params.train, **({"eval": classes(8), "test": classes(6)} if self.evaluated else {})
+            train=params.train,
+            **({"eval": classes(8), "test": classes(6)} if self.evaluated else {}),
         )
         self.seen: list[tuple[Any, ...]] = []
 
-    def train_batch(self, eidx: int, idx: int, global_step: int, batch_data: Any, params: Any, device: Any) -> Meter:
+    def train_batch(
+        self, eidx: int, idx: int, global_step: int, batch_data: Any, params: Any, device: Any
+    ) -> Meter:
         xs, ys = batch_data
         meter = Meter()
         meter.loss = cross_entropy(self.model(xs), ys)
@@ -68,7 +72,14 @@ def test_a_batch_comes_with_its_epoch_from_one_and_its_steps_from_nought() -> No
 
     state = trainer.train()
 
-    assert [each[:3] for each in trainer.seen] == [(1, 0, 0), (1, 1, 1), (1, 2, 2), (2, 0, 3), (2, 1, 4), (2, 2, 5)]
+    assert [each[:3] for each in trainer.seen] == [
+        (1, 0, 0),
+        (1, 1, 1),
+        (1, 2, 2),
+        (2, 0, 3),
+        (2, 1, 4),
+        (2, 2, 5),
+    ]
     assert {each[3:] for each in trainer.seen} == {(True, "cpu")}
     assert (state.step, state.epoch) == (6, 2)
 
@@ -160,13 +171,17 @@ def test_a_missing_loader_is_told_once_and_left_out(caplog: pytest.LogCaptureFix
     state = trainer.train()
 
     messages = [fact.message for fact in told(trainer, Warned)]
-    assert messages == [f"There is no loader for {split}: it is left out." for split in ("eval", "test")]
+    assert messages == [
+        f"There is no loader for {split}: it is left out." for split in ("eval", "test")
+    ]
     assert state.step == 18 and told(trainer, Evaluated) == []
 
 
 def test_a_trainer_may_say_what_is_measured() -> None:
     class Measured(Learner):
-        def eval_batch(self, eidx: int, idx: int, global_step: int, batch_data: Any, params: Any, device: Any) -> Any:
+        def eval_batch(
+            self, eidx: int, idx: int, global_step: int, batch_data: Any, params: Any, device: Any
+        ) -> Any:
             assert not torch.is_grad_enabled() and not self.model.training
             return {"loss": cross_entropy(self.model(batch_data[0]), batch_data[1])}
 
@@ -193,7 +208,11 @@ class Noting(Callback):
 
 
 for _moment in Callback.MOMENTS:
-    setattr(Noting, _moment, lambda self, trainer, moment=_moment: self.notes.append(f"{self.name}{moment[3:]}"))
+    setattr(
+        Noting,
+        _moment,
+        lambda self, trainer, moment=_moment: self.notes.append(f"{self.name}{moment[3:]}"),
+    )
 
 
 def noted(*callbacks: Callback, epochs: int = 1) -> Learner:
@@ -244,7 +263,11 @@ def test_a_callback_that_is_unhooked_or_switched_off_is_not_called() -> None:
     trainer = noted(other, off, Unhooks(), epochs=2)
 
     assert notes.count("other epoch_begin") == notes.count("off epoch_begin") == 1
-    assert "other train_end" not in notes and "off train_end" not in notes and "still there" not in notes
+    assert (
+        "other train_end" not in notes
+        and "off train_end" not in notes
+        and "still there" not in notes
+    )
     assert trainer.callbacks[0] is off and len(trainer.callbacks) == 2
 
 
@@ -286,8 +309,12 @@ def test_any_class_with_train_batch_will_do_and_its_events_are_those_of_any_run(
             self.model = net()
             self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.05)
 
-        def train_batch(self, eidx: int, idx: int, global_step: int, batch: Any, params: Any, device: Any) -> Any:
-            return {"loss": mse_loss(self.model(batch[0]), batch[1])}  # backward and update are left to the engine
+        def train_batch(
+            self, eidx: int, idx: int, global_step: int, batch: Any, params: Any, device: Any
+        ) -> Any:
+            return {
+                "loss": mse_loss(self.model(batch[0]), batch[1])
+            }  # backward and update are left to the engine
 
     runs = Engine(Task(), loader(), epochs=1)
     events = heard(runs, Event.RUN_BEGIN, Event.STEP_END, Event.RUN_END)
@@ -302,9 +329,13 @@ def test_one_task_may_be_trained_by_two_engines_one_after_the_other() -> None:
 
         def __init__(self) -> None:
             self.model = net()
-            self.backward = Backward(torch.optim.SGD(self.model.parameters(), lr=0.05), clip_norm=1.0)
+            self.backward = Backward(
+                torch.optim.SGD(self.model.parameters(), lr=0.05), clip_norm=1.0
+            )
 
-        def train_batch(self, eidx: int, idx: int, global_step: int, batch: Any, params: Any, device: Any) -> None:
+        def train_batch(
+            self, eidx: int, idx: int, global_step: int, batch: Any, params: Any, device: Any
+        ) -> None:
             self.backward(mse_loss(self.model(batch[0]), batch[1]))
 
     task = Task()

@@ -39,14 +39,18 @@ def all_negated(x: Tensor) -> None:
     [one_ulp, two_sign_flips, two_values_swapped, two_equal_changes, all_negated],
     ids=lambda each: each.__name__,
 )
-def test_a_change_of_bits_changes_the_fingerprint(kind: str, change: Callable[[Tensor], None]) -> None:
+def test_a_change_of_bits_changes_the_fingerprint(
+    kind: str, change: Callable[[Tensor], None]
+) -> None:
     draw = torch.Generator().manual_seed(0)
     marks = set()
     for _ in range(50):
         before = torch.randn(1000, generator=draw)
         after = before.clone()
         change(after)
-        first, second, again = read([ALGORITHMS[kind](each) for each in (before, after, before.clone())])
+        first, second, again = read(
+            [ALGORITHMS[kind](each) for each in (before, after, before.clone())]
+        )
         assert first == again != second
         marks |= {first, second}
     assert len(marks) == 100
@@ -56,10 +60,15 @@ def test_a_change_of_bits_changes_the_fingerprint(kind: str, change: Callable[[T
 def test_equal_pairs_do_not_cancel(kind: str) -> None:
     take = ALGORITHMS[kind]
 
-    assert len(set(read([take(torch.zeros(4)), take(torch.ones(4)), take(torch.full((4,), 2.0))]))) == 3
+    assert (
+        len(set(read([take(torch.zeros(4)), take(torch.ones(4)), take(torch.full((4,), 2.0))])))
+        == 3
+    )
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.uint8, torch.bool, torch.complex64, torch.float64])
+@pytest.mark.parametrize(
+    "dtype", [torch.bfloat16, torch.uint8, torch.bool, torch.complex64, torch.float64]
+)
 def test_every_dtype_and_length_has_a_fingerprint(dtype: torch.dtype) -> None:
     for size in (0, 1, 3, 5):
         tensor = torch.ones(size).to(dtype)

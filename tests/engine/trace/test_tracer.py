@@ -37,7 +37,10 @@ def trained(
     data = loader.pop("data", None) or Noisy()
     train = Loader(data, batch_size=4, shuffle=True, seed=seed, **loader)
     engine = Engine(process(model), train, steps=steps, seed=1)
-    out = [frames.file_head(FORM), frames.pack_extent(FORM, sequence=1, attempt=1, base_ns=0, end=0)]
+    out = [
+        frames.file_head(FORM),
+        frames.pack_extent(FORM, sequence=1, attempt=1, base_ns=0, end=0),
+    ]
     if level is not None:
         engine.bus.extend(Tracer(out.append, every=every, level=level, first=first).handlers())
     change(engine)
@@ -65,7 +68,10 @@ def test_the_default_level_has_batch_loss_gradients_and_weights_of_every_nth_ste
     made = steps(trained(level="default", every=3, steps=7))
 
     assert [each.step for each in made] == [0, 3, 6]
-    names = [f"{each.site.phase} {each.site.module} {each.site.name}".replace("  ", " ") for each in made[1].digests]
+    names = [
+        f"{each.site.phase} {each.site.module} {each.site.name}".replace("  ", " ")
+        for each in made[1].digests
+    ]
     assert names[:5] == [
         *("data sample indices", "data batch.0", "data batch.1"),
         *("randomness generator", "loss loss"),
@@ -88,7 +94,9 @@ def test_two_equal_runs_have_equal_traces(kind: Callable[[], nn.Module], accumul
 def test_twenty_equal_pairs_are_never_told_as_different() -> None:
     for seed in range(20):
         level: Level = "default" if seed % 4 else "full"
-        first, second = (trained(steps=3, seed=seed, level=level, accumulate=1 + seed % 2) for _ in range(2))
+        first, second = (
+            trained(steps=3, seed=seed, level=level, accumulate=1 + seed % 2) for _ in range(2)
+        )
         assert parted(first, second).difference is None, seed
 
 
@@ -190,12 +198,24 @@ FAULTS: dict[str, tuple[Callable[[], Made], tuple[Any, ...]]] = {
     "other order": (lambda: trained(seed=2), (1, "data", "", "sample indices")),
     "two samples swapped": (lambda: trained(data=Swapped()), (2, "data", "", "batch.0")),
     "augmentation": (lambda: trained(data=Brighter()), (1, "data", "", "batch.0")),
-    "another seed in a handler": (lambda: trained(change=drawn_before), (3, "randomness", "", "generator")),
+    "another seed in a handler": (
+        lambda: trained(change=drawn_before),
+        (3, "randomness", "", "generator"),
+    ),
     "dropout": (lambda: trained(with_rate(0.31)), (1, "forward", "model.3", "aten.bernoulli_")),
     "one ulp at init": (lambda: trained(flipped()), (0, "init", "model.4", "weight")),
-    "one ulp amid the run": (lambda: trained(change=flip_at(3)), (4, "forward", "model.0", "aten.addmm")),
-    "op replaced": (lambda: trained(with_op(torch.sigmoid, since=3)), (3, "forward", "model.2", "aten.relu")),
-    "op not deterministic": (lambda: trained(with_op(nondeterministic)), (1, "forward", "model.2", "aten.relu")),
+    "one ulp amid the run": (
+        lambda: trained(change=flip_at(3)),
+        (4, "forward", "model.0", "aten.addmm"),
+    ),
+    "op replaced": (
+        lambda: trained(with_op(torch.sigmoid, since=3)),
+        (3, "forward", "model.2", "aten.relu"),
+    ),
+    "op not deterministic": (
+        lambda: trained(with_op(nondeterministic)),
+        (1, "forward", "model.2", "aten.relu"),
+    ),
     "noise behind": (lambda: trained(Recurrent(1e-6)), (4, "backward", "model.body", "aten.add")),
     "optimizer": (lambda: trained(process=faster), (1, "optimizer", "", "aten.add_")),
 }
@@ -205,13 +225,20 @@ FAULTS: dict[str, tuple[Callable[[], Made], tuple[Any, ...]]] = {
 def test_a_planted_fault_is_named_with_its_step_phase_module_and_operation(fault: str) -> None:
     make, (step, phase, module, what) = FAULTS[fault]
     base = (
-        trained(Recurrent(0.0)) if fault == "noise behind" else trained(with_op(torch.relu) if "op " in fault else None)
+        trained(Recurrent(0.0))
+        if fault == "noise behind"
+        else trained(with_op(torch.relu) if "op " in fault else None)
     )
 
     first = parted(base, make()).difference
 
     assert first is not None
-    assert (first.step, first.phase, first.module, first.op or first.name) == (step, phase, module, what)
+    assert (first.step, first.phase, first.module, first.op or first.name) == (
+        step,
+        phase,
+        module,
+        what,
+    )
 
 
 def test_where_the_level_is_default_in_one_of_two_what_both_have_is_compared() -> None:

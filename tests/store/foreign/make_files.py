@@ -1,9 +1,10 @@
 """Makes the archives beside it with the trackers themselves.
 
-They were made with tensorboard 2.21.0, torch 2.13.0, mlflow-skinny 3.17.2 and wandb 0.31.0, each in a new folder /data,
-by a user and on a host without a name:
+They were made with tensorboard 2.21.0, torch 2.13.0, mlflow-skinny 3.17.2 and wandb 0.31.0, each in
+a new folder /data, by a user and on a host without a name:
 
-    unshare --uts sh -c 'hostname host; exec env -i PATH=/usr/bin:/bin HOME=/nowhere USER=somebody LOGNAME=somebody \\
+    unshare --uts sh -c 'hostname host; exec env -i PATH=/usr/bin:/bin HOME=/nowhere USER=somebody
+    LOGNAME=somebody \\
         PYTHON make_files.py tensorboard|mlflow-files|mlflow-db|wandb|wandb-resumed'
 """
 
@@ -37,25 +38,37 @@ def tensorboard() -> None:
         for i, value in enumerate(NUMBERS):
             writer.add_scalar("train/loss", value, i - 2, walltime=EPOCH_S + 1 + i)
         writer.add_scalar("2^40 steps", 1.5, 2**40, walltime=EPOCH_S + 9)
-        writer.add_scalar("dense", tensor(0.75, dtype=float32), 3, new_style=True, walltime=EPOCH_S + 9)
+        writer.add_scalar(
+            "dense", tensor(0.75, dtype=float32), 3, new_style=True, walltime=EPOCH_S + 9
+        )
         writer.add_text("note", "# It works\nwith two lines", 4, walltime=EPOCH_S + 9)
         writer.add_image("dots", zeros(3, 2, 2), 5, walltime=EPOCH_S + 9)
         writer.add_histogram("weights", arange(10.0), 6, walltime=EPOCH_S + 9)
-        writer.add_hparams({"lr": 0.1, "layers": 3, "act": "relu", "bias": True}, {"final/acc": 0.9}, run_name="best")
+        writer.add_hparams(
+            {"lr": 0.1, "layers": 3, "act": "relu", "bias": True},
+            {"final/acc": 0.9},
+            run_name="best",
+        )
 
     for lr in ("0.1", "0.01"):
         writer = EventFileWriter(f"logs/sweep/lr={lr}")
         for step in range(3):
             summary = scalar_pb("valid/acc", float(lr) * step)
             writer.add_event(Event(wall_time=EPOCH_S + step, step=step, summary=summary))
-        writer.add_event(Event(wall_time=EPOCH_S + 3, step=3, summary=histogram_pb("weights", [0.0, 1.0, 1.0], 2)))
+        writer.add_event(
+            Event(
+                wall_time=EPOCH_S + 3, step=3, summary=histogram_pb("weights", [0.0, 1.0, 1.0], 2)
+            )
+        )
         writer.close()
 
     for time_s, steps, purge in ((EPOCH_S, range(6), None), (EPOCH_S + 100, range(3, 8), 3)):
         time.time = lambda at_s=time_s: at_s
         with SummaryWriter("logs/resumed", purge_step=purge) as writer:
             for step in steps:
-                writer.add_scalar("loss", step + (0.5 if purge else 0.0), step, walltime=time_s + step)
+                writer.add_scalar(
+                    "loss", step + (0.5 if purge else 0.0), step, walltime=time_s + step
+                )
 
     time.time = lambda: EPOCH_S
     with SummaryWriter("logs/killed") as writer:
@@ -75,13 +88,31 @@ def mlflow(uri: str) -> None:
     client = MlflowClient()
     at_ms = round(EPOCH_S * 1000)
     experiment = client.create_experiment("points of view", artifact_location=None)
-    tags = {"mlflow.runName": "first: a run whose name is so long that YAML has to fold it, 'quoted', over two lines"}
-    tags |= {"mlflow.note.content": "does it learn?\n\nyes", "team": "nlp/ärzte", "mlflow.user": "ada"}
-    tags |= {"mlflow.source.name": "train.py", "mlflow.source.git.commit": "0123456789abcdef0123456789abcdef01234567"}
-    first = client.create_run(experiment, start_time=at_ms, tags=tags, run_name=tags["mlflow.runName"])
+    tags = {
+        "mlflow.runName": "first: a run whose name is so long that YAML has to fold it, 'quoted', over two lines"
+    }
+    tags |= {
+        "mlflow.note.content": "does it learn?\n\nyes",
+        "team": "nlp/ärzte",
+        "mlflow.user": "ada",
+    }
+    tags |= {
+        "mlflow.source.name": "train.py",
+        "mlflow.source.git.commit": "0123456789abcdef0123456789abcdef01234567",
+    }
+    first = client.create_run(
+        experiment, start_time=at_ms, tags=tags, run_name=tags["mlflow.runName"]
+    )
     run_id = first.info.run_id
-    metrics = [Metric("train/loss", value, at_ms + 1000 * i, i - 2) for i, value in enumerate(NUMBERS)]
-    params = [Param("lr", "0.003"), Param("model.width", "16"), Param("model.bias", "True"), Param("act", "relu")]
+    metrics = [
+        Metric("train/loss", value, at_ms + 1000 * i, i - 2) for i, value in enumerate(NUMBERS)
+    ]
+    params = [
+        Param("lr", "0.003"),
+        Param("model.width", "16"),
+        Param("model.bias", "True"),
+        Param("act", "relu"),
+    ]
     params += [Param("layers", "[16, 8]"), Param("seed", "007"), Param("text", "two\nlines")]
     client.log_batch(run_id, metrics, params, [RunTag("stage", "dev")])
     Path("model.txt").write_text("weights")
@@ -90,7 +121,9 @@ def mlflow(uri: str) -> None:
     _inputs_and_models(client, experiment, run_id, at_ms)
     client.set_terminated(run_id, "FINISHED", at_ms + 60_000)
 
-    child = client.create_run(experiment, at_ms + 5000, {"mlflow.parentRunId": run_id}, run_name="../../child")
+    child = client.create_run(
+        experiment, at_ms + 5000, {"mlflow.parentRunId": run_id}, run_name="../../child"
+    )
     client.log_metric(child.info.run_id, "acc", 0.5, at_ms + 6000, 1)
     client.set_terminated(child.info.run_id, "FAILED", at_ms + 7000)
     open_run = client.create_run(experiment, at_ms + 8000, {}, run_name="still open")
@@ -103,7 +136,14 @@ def _inputs_and_models(client: Any, experiment: str, run_id: str, at_ms: int) ->
     """What MLflow 3 has beside a run: the data that went in, and the models that came out."""
     from mlflow.entities import Dataset, DatasetInput, InputTag, LoggedModelInput, LoggedModelOutput
 
-    train = Dataset("digits", "0a1b2c3d", "local", '{"uri": "/data/digits.csv"}', '{"columns": []}', '{"rows": 5000}')
+    train = Dataset(
+        "digits",
+        "0a1b2c3d",
+        "local",
+        '{"uri": "/data/digits.csv"}',
+        '{"columns": []}',
+        '{"rows": 5000}',
+    )
     valid = Dataset("digits", "4e5f6071", "http", '{"url": "https://example.org/valid.csv"}')
     inputs = [
         DatasetInput(train, [InputTag("mlflow.data.context", "train")]),
@@ -115,7 +155,14 @@ def _inputs_and_models(client: Any, experiment: str, run_id: str, at_ms: int) ->
         experiment, "net", run_id, tags={"stage": "dev"}, params=params, model_type="cnn"
     )
     client.log_metric(
-        run_id, "acc", 0.75, at_ms + 5000, 3, model_id=model.model_id, dataset_name="digits", dataset_digest="4e5f6071"
+        run_id,
+        "acc",
+        0.75,
+        at_ms + 5000,
+        3,
+        model_id=model.model_id,
+        dataset_name="digits",
+        dataset_digest="4e5f6071",
     )
     Path("net").mkdir()
     Path("net/MLmodel").write_text("flavors: {}\n")
@@ -192,7 +239,13 @@ def wandb_resumed() -> None:
 def wandb_killed() -> None:
     import wandb
 
-    run = wandb.init(project="points", name="../../killed", id="killed01", config={"lr": 0.1}, settings=_offline())
+    run = wandb.init(
+        project="points",
+        name="../../killed",
+        id="killed01",
+        config={"lr": 0.1},
+        settings=_offline(),
+    )
     for step in range(200):
         run.log({"loss": 1 / (1 + step)})
     time.sleep(3)
@@ -228,7 +281,9 @@ def pack(name: str, patterns: list[str]) -> None:
         return entry
 
     with tarfile.open(f"{name}.tar.gz", "w:gz") as tar:
-        for path in sorted({path for pattern in patterns for path in Path().glob(pattern) if path.is_file()}):
+        for path in sorted(
+            {path for pattern in patterns for path in Path().glob(pattern) if path.is_file()}
+        ):
             tar.add(path, filter=nobodys)
 
 
@@ -247,6 +302,8 @@ match sys.argv[1]:
         pack("wandb", ["wandb/offline-run-*/*.wandb", "wandb/offline-run-*/files/**/*"])
     case "wandb-resumed":
         wandb_resumed()
-        pack("wandb-resumed", ["wandb/offline-run-*/*.wandb", "wandb/offline-run-*/files/output.log"])
+        pack(
+            "wandb-resumed", ["wandb/offline-run-*/*.wandb", "wandb/offline-run-*/files/output.log"]
+        )
     case "wandb-killed":
         wandb_killed()

@@ -49,7 +49,10 @@ def test_a_run_has_its_params_tags_description_and_source(runs: list[ForeignRun]
         "seed": "007",
         "text": "two\nlines",
     }
-    assert {key: first.values[key] for key in ("team", "stage")} == {"team": "nlp/ärzte", "stage": "dev"}
+    assert {key: first.values[key] for key in ("team", "stage")} == {
+        "team": "nlp/ärzte",
+        "stage": "dev",
+    }
     assert first.desc == "does it learn?\n\nyes"
     assert (first.user, first.command, first.git_commit[:4]) == ("ada", ["train.py"], "0123")
     assert first.about["experiment"] == "points of view"
@@ -66,8 +69,14 @@ def test_metrics_keep_every_number_step_and_time(runs: list[ForeignRun]) -> None
     assert loss.times_ns[5] == 1_760_000_005 * 10**9
 
 
-def test_the_data_that_went_in_and_the_models_that_came_out_are_brought_along(runs: list[ForeignRun]) -> None:
-    values = {key: value for key, value in runs[0].values.items() if key.startswith(("dataset/", "model/"))}
+def test_the_data_that_went_in_and_the_models_that_came_out_are_brought_along(
+    runs: list[ForeignRun],
+) -> None:
+    values = {
+        key: value
+        for key, value in runs[0].values.items()
+        if key.startswith(("dataset/", "model/"))
+    }
 
     model = values["model/net"]
     assert model.pop("id").startswith("m-") and values["model/teacher"].pop("id").startswith("m-")
@@ -104,7 +113,12 @@ def test_the_data_that_went_in_and_the_models_that_came_out_are_brought_along(ru
 def test_artifacts_are_found_though_the_folder_was_moved(runs: list[ForeignRun]) -> None:
     kept = {file.name: file.source for file in runs[0].files}
 
-    assert kept.keys() == {"said.txt", "out/deep/model.txt", "models/net/MLmodel", "models/net/weights.txt"}
+    assert kept.keys() == {
+        "said.txt",
+        "out/deep/model.txt",
+        "models/net/MLmodel",
+        "models/net/weights.txt",
+    }
     path = kept["out/deep/model.txt"]
     assert isinstance(path, Path)
     assert path.read_text() == "weights"
@@ -146,7 +160,9 @@ def test_links_do_not_bring_in_what_lies_elsewhere(tmp_path: Path) -> None:
     assert sum("leads out of the folder" in warning for warning in found.warnings) == 4
 
 
-def test_artifacts_of_a_database_that_lie_elsewhere_are_named_and_not_copied(tmp_path: Path) -> None:
+def test_artifacts_of_a_database_that_lie_elsewhere_are_named_and_not_copied(
+    tmp_path: Path,
+) -> None:
     root = unpacked("mlflow-db", tmp_path / "given")
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()

@@ -32,7 +32,14 @@ def runs(logs: Path) -> dict[str, ForeignRun]:
 
 
 def test_every_folder_with_event_files_is_a_run(runs: dict[str, ForeignRun]) -> None:
-    assert list(runs) == ["first", "first/best", "killed", "resumed", "sweep/lr=0.01", "sweep/lr=0.1"]
+    assert list(runs) == [
+        "first",
+        "first/best",
+        "killed",
+        "resumed",
+        "sweep/lr=0.01",
+        "sweep/lr=0.1",
+    ]
 
 
 def test_scalars_of_both_forms_keep_their_steps_and_times(runs: dict[str, ForeignRun]) -> None:
@@ -42,7 +49,10 @@ def test_scalars_of_both_forms_keep_their_steps_and_times(runs: dict[str, Foreig
     assert list(loss.steps) == [-2, -1, 0, 1, 2, 3]
     np.testing.assert_array_equal(loss.columns[0], FIRST)
     assert [time_ns // 10**9 for time_ns in loss.times_ns] == [1_760_000_001 + i for i in range(6)]
-    assert (list(by_name["2^40 steps"].steps), list(by_name["dense"].columns[0])) == ([2**40], [0.75])
+    assert (list(by_name["2^40 steps"].steps), list(by_name["dense"].columns[0])) == (
+        [2**40],
+        [0.75],
+    )
     assert list(runs["sweep/lr=0.1"].blocks[0].columns[0]) == pytest.approx([0.0, 0.1, 0.2])
     assert runs["first"].created_ns // 10**9 == 1_760_000_000
 
@@ -56,7 +66,12 @@ def test_texts_images_and_histograms_are_files_with_their_step(runs: dict[str, F
     assert image.startswith(b"\x89PNG")
     assert struct.unpack(">II", image[16:24]) == (2, 2)
     about = json.loads(bytes(kept["weights", "histogram", 6]))
-    assert (sum(about["counts"]), about["edges"][0], about["edges"][-1], about["sum"]) == (10, 0.0, 9.0, 45.0)
+    assert (sum(about["counts"]), about["edges"][0], about["edges"][-1], about["sum"]) == (
+        10,
+        0.0,
+        9.0,
+        45.0,
+    )
     assert len(about["edges"]) == len(about["counts"]) + 1
     (dense,) = runs["sweep/lr=0.1"].files
     assert json.loads(bytes(dense.source))["counts"] == [1.0, 2.0]
@@ -75,7 +90,9 @@ def test_what_a_restart_left_behind_is_a_branch(runs: dict[str, ForeignRun]) -> 
     assert list(loss.on_curve().columns[0]) == [0, 1, 2, 3.5, 4.5, 5.5, 6.5, 7.5]
 
 
-def test_a_file_that_ends_inside_of_an_event_gives_the_others_and_says_where(runs: dict[str, ForeignRun]) -> None:
+def test_a_file_that_ends_inside_of_an_event_gives_the_others_and_says_where(
+    runs: dict[str, ForeignRun],
+) -> None:
     run = runs["killed"]
 
     assert list(run.blocks[0].steps) == list(range(19))
@@ -84,7 +101,9 @@ def test_a_file_that_ends_inside_of_an_event_gives_the_others_and_says_where(run
     assert warning.endswith("it ends inside of a record at byte 884")
 
 
-def test_a_damaged_event_is_passed_over_and_a_damaged_length_ends_the_file(logs: Path, tmp_path: Path) -> None:
+def test_a_damaged_event_is_passed_over_and_a_damaged_length_ends_the_file(
+    logs: Path, tmp_path: Path
+) -> None:
     (whole,) = (logs / "sweep" / "lr=0.1").iterdir()
     data = bytearray(whole.read_bytes())
     (first,) = struct.unpack_from("<Q", data)
@@ -106,7 +125,9 @@ def test_a_damaged_event_is_passed_over_and_a_damaged_length_ends_the_file(logs:
     )
 
 
-@given(cut=st.integers(0, 904), flip=st.none() | st.tuples(st.integers(0, 903), st.integers(1, 255)))
+@given(
+    cut=st.integers(0, 904), flip=st.none() | st.tuples(st.integers(0, 903), st.integers(1, 255))
+)
 def test_whatever_happened_to_a_file_it_is_read_and_never_believed(
     logs: Path, tmp_path_factory: pytest.TempPathFactory, cut: int, flip: tuple[int, int] | None
 ) -> None:
@@ -121,7 +142,9 @@ def test_whatever_happened_to_a_file_it_is_read_and_never_believed(
 
     known = {(step, struct.pack("<f", 1 / (1 + step))) for step in range(20)}
     said = {
-        (s, struct.pack("<f", v)) for block in run.blocks for s, v in zip(block.steps, block.columns[0], strict=True)
+        (s, struct.pack("<f", v))
+        for block in run.blocks
+        for s, v in zip(block.steps, block.columns[0], strict=True)
     }
     assert said <= known
     assert len(run.warnings) <= 1
@@ -152,7 +175,9 @@ def test_a_run_is_known_by_its_first_event_wherever_it_lies(logs: Path, tmp_path
 
 
 def test_a_folder_without_event_files_says_what_was_looked_for(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"no event files of TensorBoard[\s\S]*events\.out\.tfevents"):
+    with pytest.raises(
+        InputError, match=r"no event files of TensorBoard[\s\S]*events\.out\.tfevents"
+    ):
         find(tmp_path)
 
 
@@ -164,7 +189,12 @@ def test_a_folder_without_event_files_says_what_was_looked_for(tmp_path: Path) -
     more=st.booleans(),
 )
 def test_what_we_write_ourselves_reads_back(
-    tmp_path_factory: pytest.TempPathFactory, tag: str, step: int, value: float, time_s: float, more: bool
+    tmp_path_factory: pytest.TempPathFactory,
+    tag: str,
+    step: int,
+    value: float,
+    time_s: float,
+    more: bool,
 ) -> None:
     file = EventFile(tmp_path_factory.mktemp("ours"))
     file.scalars([(tag, value), ("second", 1.0)] if more else [(tag, value)], step, time_s)
@@ -174,6 +204,9 @@ def test_what_we_write_ourselves_reads_back(
 
     assert run.warnings == []
     block = run.blocks[0]
-    assert (block.keys.names, list(block.steps)) == ((tag.encode("utf-8", "replace").decode(),), [step])
+    assert (block.keys.names, list(block.steps)) == (
+        (tag.encode("utf-8", "replace").decode(),),
+        [step],
+    )
     np.testing.assert_array_equal(block.columns[0][:1], [value])
     assert block.times_ns[0] == round(time_s * 1e9)

@@ -48,7 +48,11 @@ def test_a_run_has_its_config_labels_notes_and_project(runs: dict[str, ForeignRu
     assert named == {"id": "abcd1234", "project": "points", "group": "pair", "job_type": "train"}
     assert run.values == {"best": 0.125, "said": "a word"}
     assert (run.host, run.environment["python"][:2]) == ("host", "3.")
-    assert run.output.read_text() == "a line that it printed\n" if isinstance(run.output, Path) else False
+    assert (
+        run.output.read_text() == "a line that it printed\n"
+        if isinstance(run.output, Path)
+        else False
+    )
 
 
 def test_rows_are_curves_and_a_step_metric_is_their_axis(runs: dict[str, ForeignRun]) -> None:
@@ -57,12 +61,23 @@ def test_rows_are_curves_and_a_step_metric_is_their_axis(runs: dict[str, Foreign
     assert together.keys.names == ("train/acc", "train/loss")
     assert list(together.steps) == [0, 1, 2, 3, 4, 5]
     np.testing.assert_array_equal(together.columns[1], NUMBERS)
-    assert (valid.keys.names, valid.keys.axis, list(valid.steps)) == (("tokens", "valid/loss"), 0, [7])
+    assert (valid.keys.names, valid.keys.axis, list(valid.steps)) == (
+        ("tokens", "valid/loss"),
+        0,
+        [7],
+    )
     assert (inner.keys.names, list(inner.columns[0])) == (("nested.a",), [1.0])
-    assert runs["first"].created_ns <= together.times_ns[0] <= together.times_ns[5] <= runs["first"].ended_ns
+    assert (
+        runs["first"].created_ns
+        <= together.times_ns[0]
+        <= together.times_ns[5]
+        <= runs["first"].ended_ns
+    )
 
 
-def test_media_are_files_under_the_name_and_step_they_were_logged_with(runs: dict[str, ForeignRun]) -> None:
+def test_media_are_files_under_the_name_and_step_they_were_logged_with(
+    runs: dict[str, ForeignRun],
+) -> None:
     kept = {(file.name, file.kind, file.step): file.source for file in runs["first"].files}
 
     assert kept["rows", "table", 10] == b"a,b\n1,x\n"
@@ -76,7 +91,10 @@ def test_media_are_files_under_the_name_and_step_they_were_logged_with(runs: dic
 def test_the_end_is_told_as_it_was(runs: dict[str, ForeignRun]) -> None:
     assert (runs["first"].status, runs["first"].reason) == ("finished", "")
     assert (runs["failed"].status, runs["failed"].reason) == ("failed", "exit code 3")
-    assert (runs["../../killed"].status, runs["../../killed"].reason) == ("stopped", "wandb has no end of it")
+    assert (runs["../../killed"].status, runs["../../killed"].reason) == (
+        "stopped",
+        "wandb has no end of it",
+    )
 
 
 def test_a_run_that_was_killed_gives_all_rows_but_the_torn_one(runs: dict[str, ForeignRun]) -> None:
@@ -123,7 +141,9 @@ def test_behind_damage_it_goes_on_at_the_next_block(folder: Path, tmp_path: Path
 
 
 @given(data=st.binary(max_size=300))
-def test_whatever_stands_in_a_file_is_read_or_refused(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
+def test_whatever_stands_in_a_file_is_read_or_refused(
+    tmp_path_factory: pytest.TempPathFactory, data: bytes
+) -> None:
     path = tmp_path_factory.mktemp("any") / "run-any.wandb"
     path.write_bytes(b":W&B\xe1\xbe\x00" + data)
 

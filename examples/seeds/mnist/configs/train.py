@@ -1,4 +1,5 @@
-"""The defaults that the LiBai tutorial lists. Other than there: targets are names, so that nothing is imported."""
+"""The defaults that the LiBai tutorial lists. Other than there: targets are names, so that nothing
+is imported."""
 
 from assay.config import LazyCall
 
@@ -31,7 +32,9 @@ train = dict(
     ),
     load_weight="",
     log_period=20,
-    scheduler=LazyCall("scheduler.WarmupCosineLR")(warmup_factor=0.001, alpha=0.01, warmup_method="linear"),
+    scheduler=LazyCall("scheduler.WarmupCosineLR")(
+        warmup_factor=0.001, alpha=0.01, warmup_method="linear"
+    ),
     dist=dict(data_parallel_size=1, tensor_parallel_size=1, pipeline_parallel_size=1),
     seed=1234,
 )

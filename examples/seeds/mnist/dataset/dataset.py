@@ -1,4 +1,5 @@
-"""The data of the LiBai tutorial. Other than there: nothing is downloaded, and an item is a dictionary."""
+"""The data of the LiBai tutorial. Other than there: nothing is downloaded, and an item is a
+dictionary."""
 
 import torch
 from torch.utils.data import DataLoader, Dataset

@@ -1,7 +1,7 @@
 """The data of the project: an item is an `Instance`, as in the LiBai tutorial.
 
-Other than there: the digits that come with `examples/01_digits` instead of a download, 4,000 to train on and 1,000 to
-test on.
+Other than there: the digits that come with `examples/01_digits` instead of a download, 4,000 to
+train on and 1,000 to test on.
 """
 
 from pathlib import Path
@@ -28,4 +28,6 @@ class MnistDataSet:
     def __getitem__(self, idx: int) -> Instance:
         image = torch.from_numpy(self.images[idx]).float().div_(255)
         label = torch.tensor(int(self.labels[idx]))
-        return Instance(inputs=DistTensorData(image), labels=DistTensorData(label, placement_idx=-1))
+        return Instance(
+            inputs=DistTensorData(image), labels=DistTensorData(label, placement_idx=-1)
+        )

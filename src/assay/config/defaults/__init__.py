@@ -1,7 +1,8 @@
-"""Sections to start from, as Python configs: `from assay.config.defaults.optim import AdamW`, then change it.
+"""Sections to start from, as Python configs: `from assay.config.defaults.optim import AdamW`, then
+change it.
 
-A config that imports them, or takes them with `get_config("defaults/optim.py")`, gets copies of its own. Targets are
-written as text, so that reading a default imports nothing.
+A config that imports them, or takes them with `get_config("defaults/optim.py")`, gets copies of its
+own. Targets are written as text, so that reading a default imports nothing.
 """
 
 HOMES = {

@@ -1,4 +1,5 @@
-"""Hyper-parameters as a class: `Params` with what a trainer counts by, `BaseParams` without, limits, dataclasses."""
+"""Hyper-parameters as a class: `Params` with what a trainer counts by, `BaseParams` without,
+limits, dataclasses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""`--optim.lr=0.01` in the arguments of a script: which keys they name, and the text that stands for each value."""
+"""`--optim.lr=0.01` in the arguments of a script: which keys they name, and the text that stands
+for each value."""
 
 from __future__ import annotations
 
@@ -10,7 +11,9 @@ from assay.config.overrides import CLI, DELETE
 from assay.config.tree import KeyPath, parse_dotted
 from assay.core.diagnostics import Origin, Problem
 
-_ARGUMENT = re.compile(r"(?:--)?(?P<plus>\+?)(?P<key>[A-Za-z_][\w.\-\[\]]*)(?:=(?P<value>.*))?", re.ASCII | re.DOTALL)
+_ARGUMENT = re.compile(
+    r"(?:--)?(?P<plus>\+?)(?P<key>[A-Za-z_][\w.\-\[\]]*)(?:=(?P<value>.*))?", re.ASCII | re.DOTALL
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,10 +32,13 @@ class Argument:
         return self.text.strip() == DELETE
 
 
-def read_arguments(argv: Sequence[str], *, is_flag: Callable[[str], bool]) -> tuple[list[Argument], list[Problem]]:
+def read_arguments(
+    argv: Sequence[str], *, is_flag: Callable[[str], bool]
+) -> tuple[list[Argument], list[Problem]]:
     """What `argv` asks for, and what in it cannot be understood.
 
-    `--key value` is `--key=value`, and `--key` alone is true where `is_flag(key)` says that the value is a bool.
+    `--key value` is `--key=value`, and `--key` alone is true where `is_flag(key)` says that the
+    value is a bool.
     """
     arguments: list[Argument] = []
     problems: list[Problem] = []
@@ -55,7 +61,9 @@ def read_arguments(argv: Sequence[str], *, is_flag: Callable[[str], bool]) -> tu
         try:
             path = parse_dotted(key)
         except ValueError:
-            problems.append(_refused(given, f"`{key}` is no name of a parameter", "write --a.b=value"))
+            problems.append(
+                _refused(given, f"`{key}` is no name of a parameter", "write --a.b=value")
+            )
             continue
         arguments.append(
             Argument(

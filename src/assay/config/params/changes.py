@@ -1,4 +1,5 @@
-"""Values given from outside, by a file or on the command line: the type of what they replace is kept, limits hold."""
+"""Values given from outside, by a file or on the command line: the type of what they replace is
+kept, limits hold."""
 
 from __future__ import annotations
 
@@ -35,7 +36,15 @@ def change(root: Holder, argument: Argument, unknown: Unknown) -> list[Problem]:
     if argument.creates and is_there:
         message = f"`{dotted(path)}` is there already"
         fix = f"write {argument.key}=..."
-        return [Problem(kind="duplicate-key", message=message, origin=argument.key_origin, key=dotted(path), fix=fix)]
+        return [
+            Problem(
+                kind="duplicate-key",
+                message=message,
+                origin=argument.key_origin,
+                key=dotted(path),
+                fix=fix,
+            )
+        ]
     return assign(
         root,
         path,
@@ -98,11 +107,20 @@ def _declared(
     try:
         store_at(root, path, value, origin)
     except InputError as error:
-        return [Problem(kind="unknown-key", message=error.what.rstrip("."), origin=key_origin, key=problem.key)]
+        return [
+            Problem(
+                kind="unknown-key",
+                message=error.what.rstrip("."),
+                origin=key_origin,
+                key=problem.key,
+            )
+        ]
     if unknown == "warn":
         near = f"; {problem.fix}" if problem.fix.startswith("did") else ""
         place = caller()
-        warnings.warn_explicit(f"{problem.message}: it is added{near}", UserWarning, place.source, place.line)
+        warnings.warn_explicit(
+            f"{problem.message}: it is added{near}", UserWarning, place.source, place.line
+        )
     return []
 
 
@@ -126,28 +144,48 @@ def _replaced(
             problem
             for name, item in value.items()
             for problem in assign(
-                old, (name,), item, origin=places[0], key_origin=places[1], unknown=unknown, above=path
+                old,
+                (name,),
+                item,
+                origin=places[0],
+                key_origin=places[1],
+                unknown=unknown,
+                above=path,
             )
         ]
     if isinstance(holder, tuple):
         message = f"`{dotted(path[:-1])}` is one value, so it has no `{part}`"
         fix = f"give `{dotted(path[:-1])}` as a whole"
-        return [Problem(kind="unknown-key", message=message, origin=key_origin, key=dotted(path), fix=fix)]
+        return [
+            Problem(
+                kind="unknown-key", message=message, origin=key_origin, key=dotted(path), fix=fix
+            )
+        ]
     limit, wanted = None, type_of(old)
     if is_holder(holder):
         limit, wanted = holder._notes.limits.get(part), holder._kind(part)
         origin = replace(origin, replaced=holder._notes.origins.get(part))
     try:
-        made = _chosen(value, limit, text) if isinstance(limit, Choice) else fitted(value, wanted, text)
+        made = (
+            _chosen(value, limit, text)
+            if isinstance(limit, Choice)
+            else fitted(value, wanted, text)
+        )
     except Misfit as misfit:
         kind = "wrong-value" if isinstance(limit, Choice) else "wrong-type"
-        return [_misfit(kind, path, str(misfit), value, origin, _advice(wanted, limit, value, text))]
+        return [
+            _misfit(kind, path, str(misfit), value, origin, _advice(wanted, limit, value, text))
+        ]
     if isinstance(limit, Range) and not limit.allows(made):
         return [_misfit("wrong-value", path, limit.wanted(), made, origin)]
     try:
         store_at(holder, (part,), made, origin)
     except InputError as error:
-        return [Problem(kind="wrong-value", message=error.what.rstrip("."), origin=origin, key=dotted(path))]
+        return [
+            Problem(
+                kind="wrong-value", message=error.what.rstrip("."), origin=origin, key=dotted(path)
+            )
+        ]
     return []
 
 
@@ -162,7 +200,9 @@ def _chosen(value: Any, limit: Choice, text: str | None) -> Any:
     raise Misfit(limit.wanted())
 
 
-def _misfit(kind: str, path: KeyPath, wanted: str, value: Any, origin: Origin, fix: str = "") -> Problem:
+def _misfit(
+    kind: str, path: KeyPath, wanted: str, value: Any, origin: Origin, fix: str = ""
+) -> Problem:
     message = f"`{dotted(path)}` must be {wanted}, not {value!r}"
     return Problem(kind=kind, message=message, origin=origin, key=dotted(path), fix=fix)
 
@@ -172,7 +212,11 @@ def _advice(wanted: Any, limit: Choice | Range | None, value: Any, text: str | N
         return limit.near(value if text is None else text)
     if wanted is int and isinstance(value, float):
         return f"write {described(float)} as its default, as in 1.0, if it may be a fraction"
-    if text is not None and described(wanted).startswith(("a tuple", "a list")) and not isinstance(value, tuple | list):
+    if (
+        text is not None
+        and described(wanted).startswith(("a tuple", "a list"))
+        and not isinstance(value, tuple | list)
+    ):
         return f"write `{text},` for one item" if "," not in text else ""
     return ""
 
@@ -189,7 +233,9 @@ def _unknown(root: Any, path: KeyPath, origin: Origin, depth: int, above: KeyPat
     near = did_you_mean(str(path[depth]), parent._names())
     new = f"+{dotted((*above, *path))}=... declares a new one"
     fix = f"{near} {new}" if near else new
-    return Problem(kind="unknown-key", message=f"unknown parameter `{key}`", origin=origin, key=key, fix=fix)
+    return Problem(
+        kind="unknown-key", message=f"unknown parameter `{key}`", origin=origin, key=key, fix=fix
+    )
 
 
 def _is_there(root: Any, path: KeyPath) -> bool:

@@ -1,4 +1,5 @@
-"""Parameters declared in the body of a class: found, placed, and joined along the bases, with conflicts told."""
+"""Parameters declared in the body of a class: found, placed, and joined along the bases, with
+conflicts told."""
 
 from __future__ import annotations
 
@@ -34,10 +35,13 @@ class Declared:
 
 
 def declarations(cls: type, namespace: str, origin: Origin) -> dict[Names, Declared]:
-    """What the body of `cls` declares, in order: annotated names, and other values that are no part of a class."""
+    """What the body of `cls` declares, in order: annotated names, and other values that are no part
+    of a class."""
     annotations = inspect.get_annotations(cls)
     before = (namespace,) if namespace else ()
-    names = [name for name in dict.fromkeys([*cls.__dict__, *annotations]) if not name.startswith("_")]
+    names = [
+        name for name in dict.fromkeys([*cls.__dict__, *annotations]) if not name.startswith("_")
+    ]
     names = [
         name
         for name in names
@@ -56,7 +60,8 @@ def declarations(cls: type, namespace: str, origin: Origin) -> dict[Names, Decla
 
 
 def joined(cls: type, own: Mapping[type, Mapping[Names, Declared]]) -> dict[Names, Declared]:
-    """What `cls` and its bases declare. Two bases of which neither knows the other must not differ in a default."""
+    """What `cls` and its bases declare. Two bases of which neither knows the other must not differ
+    in a default."""
     all_: dict[Names, Declared] = {}
     conflicts: dict[Names, tuple[Declared, Declared]] = {}
     for owner in reversed(cls.__mro__):
@@ -88,7 +93,8 @@ def conflict(cls: type, key: str, one: tuple[type, Any], other: tuple[type, Any]
 
 
 def hints_of(cls: type) -> Mapping[str, Any]:
-    """The resolved annotations of `cls` and its bases; none where one of them cannot be resolved."""
+    """The resolved annotations of `cls` and its bases; none where one of them cannot be
+    resolved."""
     try:
         return typing.get_type_hints(cls)
     except (NameError, TypeError, AttributeError, SyntaxError):
@@ -96,9 +102,12 @@ def hints_of(cls: type) -> Mapping[str, Any]:
 
 
 def lines_of(name: str, origin: Origin) -> dict[str, int]:
-    """The line of each name set in the body of the class `name`, which is at `origin` or a little below."""
+    """The line of each name set in the body of the class `name`, which is at `origin` or a little
+    below."""
     lines = linecache.getlines(origin.source)[max(0, origin.line - 1) :]
-    start = next((i for i, line in enumerate(lines) if re.match(rf"\s*class\s+{name}\b", line)), None)
+    start = next(
+        (i for i, line in enumerate(lines) if re.match(rf"\s*class\s+{name}\b", line)), None
+    )
     if start is None:
         return {}
     try:

@@ -1,4 +1,5 @@
-"""Parameters as plain data for JSON, YAML and TOML, and back: tuples, dates and other keys than strings survive.
+"""Parameters as plain data for JSON, YAML and TOML, and back: tuples, dates and other keys than
+strings survive.
 
 What these languages have no word for is a table with one key: `{"@tuple": [1, 2]}`.
 """
@@ -48,9 +49,18 @@ def encoded(value: Any, where: str = "") -> Any:
         case list():
             return [encoded(item, f"{where}[{i}]") for i, item in enumerate(value)]
         case Mapping():
-            if all(isinstance(key, str) for key in value) and not (len(value) == 1 and next(iter(value)) in _MARKS):
-                return {str(key): encoded(item, f"{where}.{key}".lstrip(".")) for key, item in value.items()}
-            return {"@items": [[encoded(key, where), encoded(item, where)] for key, item in value.items()]}
+            if all(isinstance(key, str) for key in value) and not (
+                len(value) == 1 and next(iter(value)) in _MARKS
+            ):
+                return {
+                    str(key): encoded(item, f"{where}.{key}".lstrip("."))
+                    for key, item in value.items()
+                }
+            return {
+                "@items": [
+                    [encoded(key, where), encoded(item, where)] for key, item in value.items()
+                ]
+            }
         case _:
             raise InputError(
                 f"`{where}` is of type {type(value).__name__}, which no file can hold.",
@@ -115,7 +125,9 @@ def read(path: Path) -> Table:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"The parameters in {path} cannot be read: {error}") from error
-    read_all = {".json": json_source.read_all, ".toml": toml_source.read_all}.get(suffix, yaml_source.read_all)
+    read_all = {".json": json_source.read_all, ".toml": toml_source.read_all}.get(
+        suffix, yaml_source.read_all
+    )
     root, problems = read_all(text, str(path))
     if problems:
         raise ConfigError(problems)
@@ -127,12 +139,17 @@ def values_of(root: Table) -> dict[str, Any]:
     try:
         return {key: decoded(plain(node)) for key, node in root.items.items()}
     except (ValueError, TypeError) as error:
-        raise InputError(f"A value in {root.origin.source} is no date, time or table: {error}") from error
+        raise InputError(
+            f"A value in {root.origin.source} is no date, time or table: {error}"
+        ) from error
 
 
 def _known(suffix: str) -> str:
     if suffix.lower() not in SUFFIXES:
-        raise InputError(f"Parameters are not kept in {suffix or 'a file without an ending'}.", fix=f"Use {FORMS}.")
+        raise InputError(
+            f"Parameters are not kept in {suffix or 'a file without an ending'}.",
+            fix=f"Use {FORMS}.",
+        )
     return suffix.lower()
 
 
@@ -155,7 +172,8 @@ def _yaml_text(data: Any) -> str:
         raise MissingExtraError("Writing YAML", extra="yaml") from None
 
     class Dumper(yaml.SafeDumper):
-        """Quotes every string that is no plain word: what is a number differs between YAML 1.1 and 1.2."""
+        """Quotes every string that is no plain word: what is a number differs between YAML 1.1 and
+        1.2."""
 
         def represent_str(self, text: str) -> Any:
             style = None if _WORD.fullmatch(text) else '"'

@@ -1,4 +1,5 @@
-"""A dictionary of parameters that is read by attribute too, with the limits of its values and where they were set."""
+"""A dictionary of parameters that is read by attribute too, with the limits of its values and where
+they were set."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ class Notes:
     origins: dict[str, Origin] = field(default_factory=dict)
 
     def admitted(self, name: str, value: Any, origin: Origin) -> Any:
-        """`value` as it is kept under `name`; InputError when a limit forbids it. A limit stands for its default."""
+        """`value` as it is kept under `name`; InputError when a limit forbids it. A limit stands
+        for its default."""
         limit = self.limits.get(name)
         if isinstance(value, Choice | Range):
             self.limits[name] = value
@@ -65,12 +67,15 @@ class Holder(Protocol):
 
 
 class Group(dict[str, Any]):
-    """A dictionary of parameters: `p.optim.lr` is `p.optim["lr"]`. The limits set on its values hold."""
+    """A dictionary of parameters: `p.optim.lr` is `p.optim["lr"]`. The limits set on its values
+    hold."""
 
     __slots__ = ("_notes",)
     _notes: Notes
 
-    def __init__(self, values: Mapping[str, Any] | None = None, origin: Origin | None = None) -> None:
+    def __init__(
+        self, values: Mapping[str, Any] | None = None, origin: Origin | None = None
+    ) -> None:
         super().__init__()
         object.__setattr__(self, "_notes", Notes())
         origin = origin or caller()
@@ -82,7 +87,9 @@ class Group(dict[str, Any]):
 
     def __setattr__(self, name: str, value: Any) -> None:
         if hasattr(type(self), name) or name.startswith("_"):
-            raise InputError(f"`{name}` cannot be set as an attribute of a group.", fix=f'Write ["{name}"] = ...')
+            raise InputError(
+                f"`{name}` cannot be set as an attribute of a group.", fix=f'Write ["{name}"] = ...'
+            )
         self._store(name, value, caller())
 
     def __getattr__(self, name: str) -> Any:
@@ -114,7 +121,9 @@ class Group(dict[str, Any]):
         return self
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Group:
-        return _restored({name: copy.deepcopy(value, memo) for name, value in self.items()}, self._notes)
+        return _restored(
+            {name: copy.deepcopy(value, memo) for name, value in self.items()}, self._notes
+        )
 
     def __reduce__(self) -> Any:
         return _restored, (dict(self), self._notes)
@@ -130,7 +139,9 @@ class Group(dict[str, Any]):
 
     def _store(self, name: str, value: Any, origin: Origin) -> None:
         if not isinstance(name, str):
-            raise InputError(f"The name of a parameter must be a string, not {name!r}.", where=str(origin))
+            raise InputError(
+                f"The name of a parameter must be a string, not {name!r}.", where=str(origin)
+            )
         if not isinstance(value, Group) or value is not self.get(name):
             super().__setitem__(name, self._notes.admitted(name, value, origin))
 
@@ -175,7 +186,9 @@ def _put(holder: Any, part: str | int, value: Any, origin: Origin, above: KeyPat
         try:
             holder[int(part) if isinstance(holder, list) else part] = value  # type: ignore[index]
         except (IndexError, ValueError):
-            raise InputError(f"`{dotted(above)}` has no item {part!r}.", where=str(origin)) from None
+            raise InputError(
+                f"`{dotted(above)}` has no item {part!r}.", where=str(origin)
+            ) from None
     else:
         what = f"`{dotted(above)}` is one value, so it has no `{part}`."
         raise InputError(what, where=str(origin), fix=f"Set `{dotted(above)}` as a whole.")

@@ -1,4 +1,5 @@
-"""The type that a parameter keeps: told by its annotation or its default, and what is typed for it made to fit."""
+"""The type that a parameter keeps: told by its annotation or its default, and what is typed for it
+made to fit."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ class Misfit(Exception):
 
 
 def parsed(text: str) -> Any:
-    """A value as typed: what an override may be, or a tuple, list or dictionary as Python writes it.
+    """A value as typed: what an override may be, or a tuple, list or dictionary as Python writes
+    it.
 
     >>> parsed("1e-3"), parsed("(1, 5)"), parsed("{'a': None}"), parsed("adam")
     (0.001, (1, 5), {'a': None}, 'adam')
@@ -60,7 +62,8 @@ def type_of(default: Any) -> Any:
 def fitted(value: Any, wanted: Any, text: str | None = None) -> Any:
     """`value` as the type `wanted`, if nothing is lost; Misfit when it cannot be.
 
-    `text` is how it was typed, when it was: 123 is "123" for a string, and `0.9,0.99` is a sequence.
+    `text` is how it was typed, when it was: 123 is "123" for a string, and `0.9,0.99` is a
+    sequence.
     """
     origin, parts = get_origin(wanted), get_args(wanted)
     if origin is Annotated:
@@ -168,7 +171,10 @@ def _sequence(value: Any, wanted: Any, text: str | None) -> Any:
     if len(kinds) != len(value):
         raise Misfit(described(wanted))
     try:
-        made = [fitted(item, each, typed_item) for item, each, typed_item in zip(value, kinds, typed, strict=True)]
+        made = [
+            fitted(item, each, typed_item)
+            for item, each, typed_item in zip(value, kinds, typed, strict=True)
+        ]
     except Misfit:
         raise Misfit(described(wanted)) from None
     return tuple(made) if issubclass(kind, tuple) else made
@@ -183,13 +189,21 @@ def _split(text: str) -> list[str]:
     return items[:-1] if not items[-1] else items
 
 
-def _one_of(value: Any, wanted: Any, kinds: list[Any], text: str | None, allowed: tuple[Any, ...] | None = None) -> Any:
+def _one_of(
+    value: Any,
+    wanted: Any,
+    kinds: list[Any],
+    text: str | None,
+    allowed: tuple[Any, ...] | None = None,
+) -> Any:
     for kind in kinds:
         try:
             made = fitted(value, kind, text)
         except Misfit:
             continue
-        if allowed is None or any(type(made) is type(choice) and made == choice for choice in allowed):
+        if allowed is None or any(
+            type(made) is type(choice) and made == choice for choice in allowed
+        ):
             return made
     raise Misfit(described(wanted))
 

@@ -71,10 +71,13 @@ def choice(*choices: Any) -> Any:
 
 
 def arange(default: float, left: float = -math.inf, right: float = math.inf) -> Any:
-    """A number that is `default` when nothing is said and stays between `left` and `right`, both included."""
+    """A number that is `default` when nothing is said and stays between `left` and `right`, both
+    included."""
     limit = Range(default, left, right)
     if not limit.allows(default):
-        raise InputError(f"arange({default!r}, {left!r}, {right!r}): the default must be {limit.wanted()}.")
+        raise InputError(
+            f"arange({default!r}, {left!r}, {right!r}): the default must be {limit.wanted()}."
+        )
     return limit
 
 

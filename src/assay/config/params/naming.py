@@ -1,4 +1,5 @@
-"""Names of experiments made of values: safe as file names, short, and different for different values."""
+"""Names of experiments made of values: safe as file names, short, and different for different
+values."""
 
 from __future__ import annotations
 
@@ -16,14 +17,21 @@ def experiment_name(prefix: str, values: dict[str, Any], sep: str) -> str:
     >>> experiment_name("mytrainer", {"lr": 0.01, "data": "a/b"}, "_")
     'mytrainer_lr=0.01_data=a%2Fb'
     """
-    parts = [safe(prefix.strip()), *(f"{safe(name)}={short(value)}" for name, value in values.items())]
+    parts = [
+        safe(prefix.strip()),
+        *(f"{safe(name)}={short(value)}" for name, value in values.items()),
+    ]
     name = sep.join(part for part in parts if part)
     return f"%2E{name[1:]}" if name.startswith(".") else name
 
 
 def safe(text: str) -> str:
-    """`text` with everything that a file name should not hold written as %41; letters of any script stay."""
-    return "".join(c if c.isalnum() or c in _SAFE else "".join(f"%{byte:02X}" for byte in _utf8(c)) for c in text)
+    """`text` with everything that a file name should not hold written as %41; letters of any script
+    stay."""
+    return "".join(
+        c if c.isalnum() or c in _SAFE else "".join(f"%{byte:02X}" for byte in _utf8(c))
+        for c in text
+    )
 
 
 def short(value: Any) -> str:

@@ -1,4 +1,5 @@
-"""Hyper-parameters by attribute: declared in a class or on the go, changed from the command line, kept in a file.
+"""Hyper-parameters by attribute: declared in a class or on the go, changed from the command line,
+kept in a file.
 
 >>> class Mine(BaseParams):
 ...     lr: float = arange(0.1, 0, 1)
@@ -28,7 +29,16 @@ from assay.config.diff import Change, changed_keys
 from assay.config.params import files
 from assay.config.params.arguments import read_arguments
 from assay.config.params.changes import Unknown, assign, change
-from assay.config.params.declared import REQUIRED, Declared, Names, clash, conflict, declarations, hints_of, joined
+from assay.config.params.declared import (
+    REQUIRED,
+    Declared,
+    Names,
+    clash,
+    conflict,
+    declarations,
+    hints_of,
+    joined,
+)
 from assay.config.params.group import Group, Notes, caller, child, is_holder, store_at, unknown_name
 from assay.config.params.kinds import type_of
 from assay.config.params.limits import arange, choice
@@ -46,7 +56,8 @@ _ABSENT = object()
 
 @dataclass(slots=True)
 class _Own:
-    """What a Params keeps besides its values. `declaring`: the classes whose `__init__` is running, innermost last."""
+    """What a Params keeps besides its values. `declaring`: the classes whose `__init__` is running,
+    innermost last."""
 
     notes: Notes = field(default_factory=Notes)
     declared_by: dict[str, type] = field(default_factory=dict)
@@ -59,9 +70,10 @@ class _Own:
 class BaseParams:
     """Hyper-parameters in the order in which they were declared, and nothing else.
 
-    Declare them in the body of a class, in its `__init__`, or by setting them. A dictionary becomes a group, whose
-    values are reached by attribute or by a dotted key: `p.optim.lr`, `p["optim.lr"]`. Names with a leading underscore
-    are plain attributes. What a class with `namespace="data"` declares in its body stands in the group `data`.
+    Declare them in the body of a class, in its `__init__`, or by setting them. A dictionary becomes
+    a group, whose values are reached by attribute or by a dotted key: `p.optim.lr`,
+    `p["optim.lr"]`. Names with a leading underscore are plain attributes. What a class with
+    `namespace="data"` declares in its body stands in the group `data`.
     """
 
     _declared: ClassVar[Mapping[Names, Declared]] = {}
@@ -83,7 +95,9 @@ class BaseParams:
         init = cls.__dict__.get("__init__")
         if init is not None:
             if namespace:
-                raise InputError(f"{cls.__name__} has a namespace: it declares its parameters in its body alone.")
+                raise InputError(
+                    f"{cls.__name__} has a namespace: it declares its parameters in its body alone."
+                )
             setattr(cls, "__init__", _declaring(cls, init))  # noqa: B010 - a method is replaced on purpose
 
     def __new__(cls, /, *args: Any, **kwargs: Any) -> Self:
@@ -178,7 +192,8 @@ class BaseParams:
         return arange(default, left, right)
 
     def optim_option(self, /, **options: Any) -> Group:
-        """Declare the group `optim`. It may be assigned as well: `self.optim = self.optim_option(lr=0.1)`."""
+        """Declare the group `optim`. It may be assigned as well: `self.optim =
+        self.optim_option(lr=0.1)`."""
         self._store("optim", Group(options), caller())
         group: Group = self.__dict__["optim"]
         return group
@@ -191,15 +206,19 @@ class BaseParams:
     # --- many values -------------------------------------------------------------------------------------------------
 
     def from_args(self, argv: Sequence[str] | None = None, *, unknown: Unknown = "error") -> Self:
-        """Change values as the command line says: `--epoch=400 --optim.lr=0.01`, or the same without the dashes.
+        """Change values as the command line says: `--epoch=400 --optim.lr=0.01`, or the same
+        without the dashes.
 
-        A value keeps the type of the one it replaces. What does not fit, and names that were not declared, are told
-        all at once in a ConfigError, and nothing is changed. `+name=value` declares a new one; so does every new name
-        under `unknown="warn"` or "allow". Without `argv` the arguments of this process are read.
+        A value keeps the type of the one it replaces. What does not fit, and names that were not
+        declared, are told all at once in a ConfigError, and nothing is changed. `+name=value`
+        declares a new one; so does every new name under `unknown="warn"` or "allow". Without `argv`
+        the arguments of this process are read.
         """
         changed = self.copy()
         given = sys.argv[1:] if argv is None else argv
-        arguments, problems = read_arguments(given, is_flag=lambda key: isinstance(changed.get(key), bool))
+        arguments, problems = read_arguments(
+            given, is_flag=lambda key: isinstance(changed.get(key), bool)
+        )
         for argument in arguments:
             problems += change(changed, argument, unknown)
         told = {problem.key for problem in problems}
@@ -208,10 +227,13 @@ class BaseParams:
         self._become(changed)
         return self
 
-    def from_dict(self, values: Mapping[str, Any], *, unknown: Unknown | Literal["auto"] = "auto") -> Self:
+    def from_dict(
+        self, values: Mapping[str, Any], *, unknown: Unknown | Literal["auto"] = "auto"
+    ) -> Self:
         """Change values to those given, keeping types; after an error nothing is changed.
 
-        By default a class with parameters of its own refuses other names, and a bare Params takes them all.
+        By default a class with parameters of its own refuses other names, and a bare Params takes
+        them all.
         """
         origin = caller()
         changed = self.copy()
@@ -223,29 +245,43 @@ class BaseParams:
         """All values as plain dictionaries, sharing nothing."""
         return copy.deepcopy(_plain(self))
 
-    def load(self, path: str | os.PathLike[str], *, unknown: Unknown | Literal["auto"] = "auto") -> Self:
+    def load(
+        self, path: str | os.PathLike[str], *, unknown: Unknown | Literal["auto"] = "auto"
+    ) -> Self:
         """Change values to those in a JSON, YAML or TOML file; otherwise like `from_dict`."""
         root = files.read(Path(path))
         changed = self.copy()
-        _raise(changed._taken(files.values_of(root), lambda name: root.items[name].origin, self._unknown(unknown)))
+        _raise(
+            changed._taken(
+                files.values_of(root), lambda name: root.items[name].origin, self._unknown(unknown)
+            )
+        )
         self._become(changed)
         return self
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write all values to a JSON, YAML or TOML file, as its ending says. `load` gets equal ones back."""
+        """Write all values to a JSON, YAML or TOML file, as its ending says. `load` gets equal ones
+        back."""
         files.write(self.to_dict(), Path(path))
 
     def copy(self) -> Self:
         """The same values and limits, sharing nothing."""
         return copy.deepcopy(self)
 
-    def grid(self, key: str | Mapping[str, Iterable[Any]], values: Iterable[Any] = ()) -> Iterator[Self]:
-        """A copy for each of `values` at `key`, or for each combination of a mapping from keys to values.
+    def grid(
+        self, key: str | Mapping[str, Iterable[Any]], values: Iterable[Any] = ()
+    ) -> Iterator[Self]:
+        """A copy for each of `values` at `key`, or for each combination of a mapping from keys to
+        values.
 
         >>> [p.lr for p in Params(lr=0.1).grid("lr", [0.1, 0.2])]
         [0.1, 0.2]
         """
-        axes = {key: list(values)} if isinstance(key, str) else {name: list(each) for name, each in key.items()}
+        axes = (
+            {key: list(values)}
+            if isinstance(key, str)
+            else {name: list(each) for name, each in key.items()}
+        )
         for name in axes:
             self[name]  # KeyError, with what was meant
         for point in itertools.product(*axes.values()):
@@ -257,9 +293,11 @@ class BaseParams:
     # --- what they say -----------------------------------------------------------------------------------------------
 
     def build_exp_name(self, prefix: str, *names: str, sep: str = "_") -> str:
-        """A name for an experiment, of `prefix` and values: "mytrainer_lr=0.01". Kept as `exp_name`.
+        """A name for an experiment, of `prefix` and values: "mytrainer_lr=0.01". Kept as
+        `exp_name`.
 
-        It is safe as the name of a file: what is not is written as %2F, and a long value ends in ~ and a hash.
+        It is safe as the name of a file: what is not is written as %2F, and a long value ends in ~
+        and a hash.
         """
         self._own.exp_name = experiment_name(prefix, {name: self[name] for name in names}, sep)
         return self._own.exp_name
@@ -271,7 +309,9 @@ class BaseParams:
 
     def hash(self) -> str:
         """SHA-256 of all settings, whatever their order; progress and the device do not count."""
-        settings = {name: value for name, value in _plain(self).items() if name not in self._not_settings}
+        settings = {
+            name: value for name, value in _plain(self).items() if name not in self._not_settings
+        }
         text = json.dumps(files.encoded(settings), sort_keys=True)
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
@@ -280,7 +320,8 @@ class BaseParams:
         return changed_keys(self._table(), other._table())
 
     def tree(self) -> Table:
-        """The settings as the tree that every front end makes, each with the place where it was set."""
+        """The settings as the tree that every front end makes, each with the place where it was
+        set."""
         return self._table(leaving=self._not_settings)
 
     def origin(self, key: str) -> Origin:
@@ -295,12 +336,18 @@ class BaseParams:
 
     def __eq__(self, other: object) -> bool:
         """The same class and the same values."""
-        return isinstance(other, BaseParams) and type(other) is type(self) and _plain(self) == _plain(other)
+        return (
+            isinstance(other, BaseParams)
+            and type(other) is type(self)
+            and _plain(self) == _plain(other)
+        )
 
     __hash__ = None  # type: ignore[assignment] # they change
 
     def __repr__(self) -> str:
-        pairs = [pprint.pformat(pair, width=WIDTH, sort_dicts=False) for pair in _plain(self).items()]
+        pairs = [
+            pprint.pformat(pair, width=WIDTH, sort_dicts=False) for pair in _plain(self).items()
+        ]
         text = ",\n".join(pairs).replace("\n", "\n ")
         return f"{type(self).__name__}[{text}]"
 
@@ -314,7 +361,9 @@ class BaseParams:
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         twin = object.__new__(type(self))
         memo[id(self)] = twin
-        twin.__dict__.update({name: copy.deepcopy(value, memo) for name, value in self.__dict__.items()})
+        twin.__dict__.update(
+            {name: copy.deepcopy(value, memo) for name, value in self.__dict__.items()}
+        )
         return twin
 
     # --- inside ------------------------------------------------------------------------------------------------------
@@ -342,13 +391,18 @@ class BaseParams:
             if own.is_locked:
                 what = f"{type(self).__name__} is locked and {unknown_name(name, self._names())}"
                 raise InputError(what, where=str(origin))
-        value = self._notes.admitted(name, value, origin) if value is not self.__dict__.get(name) else value
+        value = (
+            self._notes.admitted(name, value, origin)
+            if value is not self.__dict__.get(name)
+            else value
+        )
         if own.declaring:
             self._note_declaration(name, value, own.declaring[-1])
         self.__dict__[name] = value
 
     def _note_declaration(self, name: str, value: Any, owner: type) -> None:
-        """Two classes in one construction that do not know each other must not differ about a value."""
+        """Two classes in one construction that do not know each other must not differ about a
+        value."""
         before = self._own.declared_by.get(name)
         old = self.__dict__.get(name, _ABSENT)
         if before is not None and old is not _ABSENT and clash(before, owner, old, value):
@@ -367,11 +421,15 @@ class BaseParams:
             return unknown
         return "allow" if self._is_bare else "error"
 
-    def _taken(self, values: Mapping[str, Any], origin_of: Callable[[str], Origin], unknown: Unknown) -> list[Problem]:
+    def _taken(
+        self, values: Mapping[str, Any], origin_of: Callable[[str], Origin], unknown: Unknown
+    ) -> list[Problem]:
         problems: list[Problem] = []
         for name in values:
             origin = origin_of(name)
-            problems += assign(self, (name,), values[name], origin=origin, key_origin=origin, unknown=unknown)
+            problems += assign(
+                self, (name,), values[name], origin=origin, key_origin=origin, unknown=unknown
+            )
         return problems
 
     def _missing(self) -> list[Problem]:
@@ -399,7 +457,8 @@ class BaseParams:
 
 
 def _declaring(cls: type, init: Callable[..., None]) -> Callable[..., None]:
-    """`init` that says which class it belongs to while it runs, so that conflicts between mixins are found."""
+    """`init` that says which class it belongs to while it runs, so that conflicts between mixins
+    are found."""
 
     @functools.wraps(init)
     def declaring(self: BaseParams, /, *args: Any, **kwargs: Any) -> None:
@@ -419,11 +478,18 @@ def _check_name(name: str, bases: Iterable[type], origin: Origin | None = None) 
     """InputError for a name that a parameter cannot have."""
     where = str(origin) if origin else ""
     if name.startswith("_"):
-        raise InputError(f"`{name}` cannot be a parameter: it begins with an underscore.", where=where)
-    declared = {path[0] for base in bases if issubclass(base, BaseParams) for path in base._declared_here}
+        raise InputError(
+            f"`{name}` cannot be a parameter: it begins with an underscore.", where=where
+        )
+    declared = {
+        path[0] for base in bases if issubclass(base, BaseParams) for path in base._declared_here
+    }
     owner = next((base for base in bases if name in base.__dict__ and name not in declared), None)
     if owner is not None:
-        raise InputError(f"`{name}` cannot be a parameter: {owner.__name__} has a method of that name.", where=where)
+        raise InputError(
+            f"`{name}` cannot be a parameter: {owner.__name__} has a method of that name.",
+            where=where,
+        )
 
 
 def _class_origin(cls: type) -> Origin:
@@ -441,7 +507,9 @@ def _plain(value: Any) -> Any:
     """Parameters and groups as dictionaries, with the values themselves in them."""
     if isinstance(value, BaseParams):
         return {name: _plain(value.__dict__[name]) for name in value}
-    return {name: _plain(item) for name, item in value.items()} if isinstance(value, Group) else value
+    return (
+        {name: _plain(item) for name, item in value.items()} if isinstance(value, Group) else value
+    )
 
 
 def _no_value(name: str) -> str:
@@ -459,10 +527,12 @@ def _raise(problems: Sequence[Problem]) -> None:
 
 
 class Params(BaseParams, is_bare=True):
-    """Hyper-parameters with what a trainer counts by: epoch, eidx (from 1), idx, global_step and device.
+    """Hyper-parameters with what a trainer counts by: epoch, eidx (from 1), idx, global_step and
+    device.
 
-    The device is cuda:0 when torch is loaded and sees a GPU, else cpu. In the tree `epoch` is `train.epochs`, unless
-    `train` says otherwise how long; what counts progress, and the device, are no part of it.
+    The device is cuda:0 when torch is loaded and sees a GPU, else cpu. In the tree `epoch` is
+    `train.epochs`, unless `train` says otherwise how long; what counts progress, and the device,
+    are no part of it.
     """
 
     _not_settings = frozenset({"eidx", "idx", "global_step", "device"})
@@ -484,7 +554,9 @@ class Params(BaseParams, is_bare=True):
         train = root.items.get("train")
         section = schema.section("train")
         lengths = section.one_of if section is not None else ()
-        if "epoch" not in self.__dict__ or (isinstance(train, Table) and not train.items.keys().isdisjoint(lengths)):
+        if "epoch" not in self.__dict__ or (
+            isinstance(train, Table) and not train.items.keys().isdisjoint(lengths)
+        ):
             return root
         origin = self.origin("epoch")
         return set_at(root, ("train", "epochs"), node_of(self.epoch, origin), origin)

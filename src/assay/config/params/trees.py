@@ -1,4 +1,5 @@
-"""Parameters and dataclasses as the tree that every front end makes, each value with the place where it was set."""
+"""Parameters and dataclasses as the tree that every front end makes, each value with the place
+where it was set."""
 
 from __future__ import annotations
 
@@ -20,13 +21,16 @@ PYTHON = "<python>"
 
 
 def tree_of(settings: object) -> Table:
-    """The tree of a Params or a dataclass, or of a class of either whose parameters all have a default."""
+    """The tree of a Params or a dataclass, or of a class of either whose parameters all have a
+    default."""
     if isinstance(settings, type):
         kind = settings
         try:
             settings = kind()
         except TypeError as error:
-            raise InputError(f"A config cannot be made of {kind.__name__} alone: {error}.") from error
+            raise InputError(
+                f"A config cannot be made of {kind.__name__} alone: {error}."
+            ) from error
     node = node_of(settings, Origin(source=PYTHON))
     if not isinstance(node, Table) or isinstance(settings, Mapping):
         raise InputError(f"{settings!r} is no config.", fix="Give a Params or a dataclass.")
@@ -44,7 +48,10 @@ def node_of(value: Any, origin: Origin, where: str = "") -> Node:
         case PurePath():
             return from_plain(os.fspath(value), origin)
         case list() | tuple():
-            return List(tuple(node_of(item, origin, f"{where}[{i}]") for i, item in enumerate(value)), origin)
+            return List(
+                tuple(node_of(item, origin, f"{where}[{i}]") for i, item in enumerate(value)),
+                origin,
+            )
         case Mapping():
             notes = getattr(value, "_notes", None)  # of a group
             return table_of(value.items(), notes.origins if notes else {}, origin, where)
@@ -63,8 +70,11 @@ def node_of(value: Any, origin: Origin, where: str = "") -> Node:
             )
 
 
-def table_of(items: Iterable[tuple[Any, Any]], origins: Mapping[str, Origin], origin: Origin, where: str = "") -> Table:
-    """The table of these values. `origins` tells where each was set; without one it was at `origin`."""
+def table_of(
+    items: Iterable[tuple[Any, Any]], origins: Mapping[str, Origin], origin: Origin, where: str = ""
+) -> Table:
+    """The table of these values. `origins` tells where each was set; without one it was at
+    `origin`."""
     nodes: dict[str, Node] = {}
     for name, value in items:
         if not isinstance(name, str):
@@ -74,7 +84,8 @@ def table_of(items: Iterable[tuple[Any, Any]], origins: Mapping[str, Origin], or
 
 
 def _dataclass_tree(value: Any, origin: Origin, where: str) -> Table:
-    """A value that is the default of its field was set where the field is, any other where the object was made."""
+    """A value that is the default of its field was set where the field is, any other where the
+    object was made."""
     kind = type(value)
     fields = [each for each in dataclasses.fields(value) if each.init]
     lines: dict[str, int] = {}
@@ -89,6 +100,11 @@ def _dataclass_tree(value: Any, origin: Origin, where: str) -> Table:
         each.name: Origin(source=source, line=lines[each.name])
         for each in fields
         if each.name in lines
-        and (getattr(value, each.name) is each.default or each.default_factory is not dataclasses.MISSING)
+        and (
+            getattr(value, each.name) is each.default
+            or each.default_factory is not dataclasses.MISSING
+        )
     }
-    return table_of(((each.name, getattr(value, each.name)) for each in fields), origins, origin, where)
+    return table_of(
+        ((each.name, getattr(value, each.name)) for each in fields), origins, origin, where
+    )

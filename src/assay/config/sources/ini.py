@@ -1,8 +1,9 @@
-"""Reader for INI as `configparser` reads it, with the places of everything; values are typed as on the command line.
+"""Reader for INI as `configparser` reads it, with the places of everything; values are typed as on
+the command line.
 
-`[data.train]` is a table in a table, and so is `best.metric = ...`. Keys above the first section stand at the top.
-`%(name)s` is the value of `name` in the same section or in `[DEFAULT]`, which is there for nothing else. The first
-syntax error ends the reading.
+`[data.train]` is a table in a table, and so is `best.metric = ...`. Keys above the first section
+stand at the top. `%(name)s` is the value of `name` in the same section or in `[DEFAULT]`, which is
+there for nothing else. The first syntax error ends the reading.
 """
 
 from __future__ import annotations
@@ -27,7 +28,17 @@ from assay.config.sources.places import (
     too_long,
     too_many,
 )
-from assay.config.tree import MAX_DEPTH, KeyPath, Leaf, List, Node, Table, dotted, from_plain, parse_dotted
+from assay.config.tree import (
+    MAX_DEPTH,
+    KeyPath,
+    Leaf,
+    List,
+    Node,
+    Table,
+    dotted,
+    from_plain,
+    parse_dotted,
+)
 from assay.config.values import value_of
 from assay.core.diagnostics import Origin, Problem
 from assay.core.errors import did_you_mean
@@ -42,7 +53,8 @@ _PERCENT = re.compile(r"%%|%\((?P<name>[^()]+)\)s|%")
 
 
 def read_all(text: str, source: str, *, excerpt: bool = False) -> tuple[Table, list[Problem]]:
-    """Return the tree, and what is wrong: the first syntax error, or every key that is given twice."""
+    """Return the tree, and what is wrong: the first syntax error, or every key that is given
+    twice."""
     places = Places(text.removeprefix("\ufeff"), source, keep=excerpt)
     try:
         reader = _Reader(places)
@@ -90,12 +102,16 @@ class _Box:
     key_origins: dict[str, Origin] = field(default_factory=dict)
 
     def frozen(self) -> Table:
-        items = {key: item.frozen() if isinstance(item, _Box) else item for key, item in self.items.items()}
+        items = {
+            key: item.frozen() if isinstance(item, _Box) else item
+            for key, item in self.items.items()
+        }
         return Table(items, self.origin, self.key_origins)
 
 
 class _Reader:
-    """Reads lines into sections, then sections into a tree; raises Refused at the first syntax error."""
+    """Reads lines into sections, then sections into a tree; raises Refused at the first syntax
+    error."""
 
     def __init__(self, places: Places) -> None:
         large = too_large(places.text, places.source)
@@ -109,7 +125,9 @@ class _Reader:
         self.added = 0
 
     def fail(self, message: str, start: int, end: int, fix: str = "") -> NoReturn:
-        raise Refused(Problem(kind="syntax", message=message, origin=self.places.origin(start, end), fix=fix))
+        raise Refused(
+            Problem(kind="syntax", message=message, origin=self.places.origin(start, end), fix=fix)
+        )
 
     # --- lines, by the rules of configparser
 
@@ -200,8 +218,11 @@ class _Reader:
                 self.put(box, section, option)
         return root.frozen()
 
-    def descend(self, box: _Box, path: KeyPath, origin: Origin, *, above: KeyPath = ()) -> _Box | None:
-        """Return the table at `path` in `box`, made if need be; None, which is noted, when a value stands there."""
+    def descend(
+        self, box: _Box, path: KeyPath, origin: Origin, *, above: KeyPath = ()
+    ) -> _Box | None:
+        """Return the table at `path` in `box`, made if need be; None, which is noted, when a value
+        stands there."""
         for i, part in enumerate(path):
             assert isinstance(part, str)
             inner = box.items.setdefault(part, _Box(origin))
@@ -226,7 +247,9 @@ class _Reader:
             return
         if key in inner.items:
             first = inner.key_origins[key]
-            self.duplicates.append(duplicate(dotted((*section.path, *above, key)), option.key_origin, first))
+            self.duplicates.append(
+                duplicate(dotted((*section.path, *above, key)), option.key_origin, first)
+            )
             return
         inner.items[key], inner.key_origins[key] = node, option.key_origin
 
@@ -241,7 +264,11 @@ class _Reader:
         origin = self.places.origin(first[0], last[0] + len(last[1]))
         comment = _COMMENT.search(raw)
         before = raw[: comment.start()] if comment else ""
-        if comment and raw[0] not in "[{\"'" and before.count('"') % 2 == before.count("'") % 2 == 0:
+        if (
+            comment
+            and raw[0] not in "[{\"'"
+            and before.count('"') % 2 == before.count("'") % 2 == 0
+        ):
             at = option.place(comment.start() + 1)
             fix = "give a comment a line of its own, or put the whole text in quotes"
             self.fail("this may be a comment or a part of the value", at, at + 1, fix)
@@ -252,14 +279,18 @@ class _Reader:
         return from_plain(value_of(text), origin)
 
     def written_as_toml(self, text: str, option: _Option, origin: Origin, *, is_raw: bool) -> Node:
-        """Return a list, an inline table or a string in quotes; interpolated ones have one place for all parts."""
+        """Return a list, an inline table or a string in quotes; interpolated ones have one place
+        for all parts."""
         lead = "value = "
 
         def moved(inner: Origin) -> Origin:
             if not is_raw:
                 return origin
             start, end = (
-                option.lines[min(line, len(option.lines)) - 1][0] + column - 1 - (len(lead) if line == 1 else 0)
+                option.lines[min(line, len(option.lines)) - 1][0]
+                + column
+                - 1
+                - (len(lead) if line == 1 else 0)
                 for line, column in ((inner.line, inner.column), (inner.end_line, inner.end_column))
             )
             return self.places.origin(start, end)
@@ -269,7 +300,9 @@ class _Reader:
             related = tuple(replace(each, origin=moved(each.origin)) for each in problem.related)
             raise Refused(replace(problem, origin=moved(problem.origin), related=related))
         if len(root.items) > 1:
-            raise Refused(Problem(kind="syntax", message="this is more than one value", origin=origin))
+            raise Refused(
+                Problem(kind="syntax", message="this is more than one value", origin=origin)
+            )
         return _with_origins(root.items["value"], moved)
 
     # --- interpolation
@@ -296,12 +329,21 @@ class _Reader:
             if found[0] == "%%":
                 piece = "%"
             elif name is None:
-                self.fail("`%` starts a `%(name)s`, and this is none", *place, "write %% for a percent sign")
+                self.fail(
+                    "`%` starts a `%(name)s`, and this is none",
+                    *place,
+                    "write %% for a percent sign",
+                )
             elif name in trail:
-                self.fail(f"this value needs itself: {' -> '.join((*trail[trail.index(name) :], name))}", *place)
+                self.fail(
+                    f"this value needs itself: {' -> '.join((*trail[trail.index(name) :], name))}",
+                    *place,
+                )
             elif name not in names or len(trail) > MAX_DEPTH // 2:
                 fix = did_you_mean(name, names) or "write %% for a percent sign"
-                self.fail(f"`{found[0]}` names no value of this section or of [{DEFAULT}]", *place, fix)
+                self.fail(
+                    f"`{found[0]}` names no value of this section or of [{DEFAULT}]", *place, fix
+                )
             else:
                 piece = self.text(section, name, trail)
             parts += [raw[end : found.start()], piece]
@@ -309,7 +351,9 @@ class _Reader:
             length += len(parts[-2]) + len(piece)
             if length > MAX_TEXT or self.added + length > MAX_BYTES:
                 what = "the values that %(...)s puts together are too long"
-                raise Refused(Problem(kind="too-large", message=what, origin=self.places.origin(*place)))
+                raise Refused(
+                    Problem(kind="too-large", message=what, origin=self.places.origin(*place))
+                )
         self.added += length
         return "".join([*parts, raw[end:]])
 
@@ -319,7 +363,9 @@ def _with_origins(node: Node, moved: Callable[[Origin], Origin]) -> Node:
         case Leaf():
             return Leaf(node.value, moved(node.origin))
         case List():
-            return List(tuple(_with_origins(item, moved) for item in node.items), moved(node.origin))
+            return List(
+                tuple(_with_origins(item, moved) for item in node.items), moved(node.origin)
+            )
         case Table():
             return Table(
                 {key: _with_origins(item, moved) for key, item in node.items.items()},

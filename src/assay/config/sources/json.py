@@ -1,4 +1,5 @@
-"""Reader for JSON with comments and bare dates, for which JSON has no word. The first syntax error ends it."""
+"""Reader for JSON with comments and bare dates, for which JSON has no word. The first syntax error
+ends it."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ from assay.config.tree import MAX_DEPTH, NONE, KeyPath, Leaf, List, Node, Scalar
 from assay.core.diagnostics import Origin, Problem
 
 _DATE = r"[0-9]{4}-[0-9]{2}-[0-9]{2}(?:[Tt ][0-9:.]+(?:[Zz]|[+-][0-9:]+)?)?|[0-9]{2}:[0-9:.]+"
-# Unclosed strings and comments match up to where they must end: a second look at the same text would be quadratic.
+# Unclosed strings and comments match up to where they must end: a second look at the same text
+# would be quadratic.
 _TOKEN = re.compile(
     r"(?P<blank>[ \t\r\n]++|//[^\n]*+|/\*(?:[^*]|\*(?!/))*+\*/)"
     r'|(?P<string>"(?:[^"\\\n]|\\[^\n])*+"?)'
@@ -55,7 +57,8 @@ _MEANT = {
 def read_all(text: str, source: str, *, excerpt: bool = False) -> tuple[Table, list[Problem]]:
     """Return the tree, and what is wrong: the first syntax error, or every key that is given twice.
 
-    Comments are `//` and `/* */`; a comma may stand behind the last item. NaN, Infinity and -Infinity are numbers.
+    Comments are `//` and `/* */`; a comma may stand behind the last item. NaN, Infinity and
+    -Infinity are numbers.
     """
     places = Places(text.removeprefix("\ufeff"), source, keep=excerpt)
     try:
@@ -97,7 +100,9 @@ class _Reader:
             kind = found.lastgroup
             assert kind is not None
             if found[0] == "/*":
-                self.fail("this comment is not closed", found.start(), found.end(), "add the closing `*/`")
+                self.fail(
+                    "this comment is not closed", found.start(), found.end(), "add the closing `*/`"
+                )
             if found[0] == "#":
                 self.fail("`#` starts no comment in JSON", found.start(), found.end(), "write //")
             if kind != "blank":
@@ -112,13 +117,17 @@ class _Reader:
         self.here = next(self.tokens)
         return token
 
-    def fail(self, message: str, start: int, end: int, fix: str = "", *, noticed: int | None = None) -> NoReturn:
+    def fail(
+        self, message: str, start: int, end: int, fix: str = "", *, noticed: int | None = None
+    ) -> NoReturn:
         related: tuple[Problem, ...] = ()
         if noticed is not None:
             at = self.places.origin(noticed, noticed + 1)
             related = (Problem(kind="syntax", severity="note", message="noticed here", origin=at),)
         origin = self.places.origin(start, end)
-        raise Refused(Problem(kind="syntax", message=message, origin=origin, fix=fix, related=related))
+        raise Refused(
+            Problem(kind="syntax", message=message, origin=origin, fix=fix, related=related)
+        )
 
     # --- values
 
@@ -131,7 +140,11 @@ class _Reader:
         assert isinstance(root, Table)
         if self.here.kind != "end":
             text = self.here.text
-            message = f"`{text}` closes nothing" if text in ("}", "]") else "this is too much after the closing `}`"
+            message = (
+                f"`{text}` closes nothing"
+                if text in ("}", "]")
+                else "this is too much after the closing `}`"
+            )
             self.fail(message, self.here.start, self.here.end)
         return root
 
@@ -189,7 +202,12 @@ class _Reader:
                 return self.string(token), self.places.origin(token.start, token.end)
             case "word":
                 name = token.text.rstrip("=")
-                self.fail("a key needs double quotes", token.start, token.start + len(name), f'write "{name}"')
+                self.fail(
+                    "a key needs double quotes",
+                    token.start,
+                    token.start + len(name),
+                    f'write "{name}"',
+                )
         if token.kind == "end" or token.text == "]":
             self.unclosed(opened, "}")
         what = "a key is missing before the comma" if token.text == "," else "a key is missing"
@@ -204,7 +222,9 @@ class _Reader:
             return
         is_key = closing == "]" and re.compile(r"\s*:").match(self.places.text, self.here.end)
         if self.here.starts_value() and not is_key:
-            self.fail("a comma is missing", self.last_end, self.last_end, "put one behind this value")
+            self.fail(
+                "a comma is missing", self.last_end, self.last_end, "put one behind this value"
+            )
         self.unclosed(opened, closing)
 
     def unclosed(self, opened: _Token, closing: str) -> NoReturn:
@@ -218,13 +238,28 @@ class _Reader:
     def string(self, token: _Token) -> str:
         raw = token.text
         if token.kind == "quoted":
-            self.fail("strings need double quotes", token.start, token.end, f"write {json.dumps(raw.strip(chr(39)))}")
+            self.fail(
+                "strings need double quotes",
+                token.start,
+                token.end,
+                f"write {json.dumps(raw.strip(chr(39)))}",
+            )
         if len(raw) < 2 or raw[-1] != '"' or _is_escaped(raw):
-            self.fail("this string is not closed", token.start, token.end, "close it before the end of the line")
+            self.fail(
+                "this string is not closed",
+                token.start,
+                token.end,
+                "close it before the end of the line",
+            )
         if "\\" not in raw and raw.isprintable():
             return raw[1:-1]
         wrong = next(
-            (found for found in re.finditer(r"\\.|[\0-\x1f]", raw) if not _ESCAPE.match(raw, found.start())), None
+            (
+                found
+                for found in re.finditer(r"\\.|[\0-\x1f]", raw)
+                if not _ESCAPE.match(raw, found.start())
+            ),
+            None,
         )
         if wrong is not None:
             start, end = token.start + wrong.start(), token.start + wrong.end()
@@ -263,6 +298,8 @@ def _advice(raw: str) -> str:
         return f"write {meant}"
     if re.fullmatch(r"\+[1-9][0-9]*", raw):
         return f"write {raw[1:]}"
-    if re.fullmatch(r"[+-]?[0-9]*\.?[0-9]*(?:[eE][+-]?[0-9]+)?", raw) and any(c.isdigit() for c in raw):
+    if re.fullmatch(r"[+-]?[0-9]*\.?[0-9]*(?:[eE][+-]?[0-9]+)?", raw) and any(
+        c.isdigit() for c in raw
+    ):
         return f"write {json.dumps(float(raw))}"
     return f'strings need quotes: "{raw}"' if re.fullmatch(r"[A-Za-z_@$.-][^\"']*", raw) else ""

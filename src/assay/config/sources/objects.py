@@ -1,4 +1,5 @@
-"""What a Python config leaves behind, dictionaries, calls and objects that look like them, as a tree."""
+"""What a Python config leaves behind, dictionaries, calls and objects that look like them, as a
+tree."""
 
 from __future__ import annotations
 
@@ -41,7 +42,9 @@ def read(value: object, source: str) -> tuple[Table, list[Problem]]:
 
 def is_holder(value: Any) -> bool:
     """Whether this is a Params or a dataclass, or a class of either: it makes a tree of itself."""
-    return not isinstance(value, Section) and (hasattr(value, "__dataclass_fields__") or hasattr(value, "tree"))
+    return not isinstance(value, Section) and (
+        hasattr(value, "__dataclass_fields__") or hasattr(value, "tree")
+    )
 
 
 class Refused(Exception):
@@ -53,7 +56,8 @@ class Refused(Exception):
 
 
 def lifted(value: Any, expression: Expression | None, memo: dict[int, Any]) -> Any:
-    """`value` with every plain dictionary in it turned into a Section that knows where its keys stand.
+    """`value` with every plain dictionary in it turned into a Section that knows where its keys
+    stand.
 
     What was one object stays one object. Sections and calls are kept, and filled in place.
     """
@@ -68,20 +72,30 @@ def lifted(value: Any, expression: Expression | None, memo: dict[int, Any]) -> A
         made = value if isinstance(value, Section) else Section()
         memo[id(value)] = value, made
         if made is not value:
-            made.__dict__["_spot"] = expression.file.spot(expression.node) if expression is not None else None
+            made.__dict__["_spot"] = (
+                expression.file.spot(expression.node) if expression is not None else None
+            )
         for key, item in list(value.items()):
-            entry = expression.entry(key) if expression is not None and isinstance(key, str) else None
-            dict.__setitem__(made, key, lifted(item, entry.value if entry is not None else None, memo))
+            entry = (
+                expression.entry(key) if expression is not None and isinstance(key, str) else None
+            )
+            dict.__setitem__(
+                made, key, lifted(item, entry.value if entry is not None else None, memo)
+            )
         return made
     memo[id(value)] = value, value  # for a list that holds itself
-    items = [lifted(item, expression.item(i) if expression else None, memo) for i, item in enumerate(value)]
+    items = [
+        lifted(item, expression.item(i) if expression else None, memo)
+        for i, item in enumerate(value)
+    ]
     made = items if isinstance(value, list) else tuple(items)
     memo[id(value)] = value, made
     return made
 
 
 def mark(values: Mapping[str, Any], file: SourceFile, memo: Mapping[int, Any]) -> None:
-    """Notes on what `lifted` made the assignments that a module did while they were plain dictionaries."""
+    """Notes on what `lifted` made the assignments that a module did while they were plain
+    dictionaries."""
     fresh = {id(made) for given, made in memo.values() if made is not given}
     for edit in reversed(file.edits):
         here: Any = values.get(edit.names[0])
@@ -90,13 +104,16 @@ def mark(values: Mapping[str, Any], file: SourceFile, memo: Mapping[int, Any]) -
         written = file.expression(edit.spot)
         if id(here) not in fresh or not isinstance(here, Section) or written is None:
             continue
-        for key in [edit.key] if edit.key is not None else [key for key in here if written.entry(key)]:
+        for key in (
+            [edit.key] if edit.key is not None else [key for key in here if written.entry(key)]
+        ):
             if key in here:
                 here._spots.setdefault(key, edit.spot)
 
 
 class TreeMaker:
-    """Makes one tree out of the names of a config. A call that is used twice is one object: `"@path"` the second time.
+    """Makes one tree out of the names of a config. A call that is used twice is one object:
+    `"@path"` the second time.
 
     >>> TreeMaker({}, Origin(source="x")).root({"seed": 1}, {}).items["seed"].value
     1
@@ -110,7 +127,9 @@ class TreeMaker:
         self.values = 0
         self.calls = 0  # around what is being read
 
-    def root(self, names: Mapping[str, Any], entries: Mapping[str, tuple[Origin, Expression | None]]) -> Table:
+    def root(
+        self, names: Mapping[str, Any], entries: Mapping[str, tuple[Origin, Expression | None]]
+    ) -> Table:
         self.homes = _homes(names)
         self.calls += _is_call(names)
         items: dict[str, Node] = {}
@@ -122,12 +141,16 @@ class TreeMaker:
                 items[name], key_origins[name] = node, origin
         return Table(items, self.origin, key_origins)
 
-    def node(self, value: Any, path: KeyPath, around: Origin, expression: Expression | None) -> Node | None:
+    def node(
+        self, value: Any, path: KeyPath, around: Origin, expression: Expression | None
+    ) -> Node | None:
         """The node for `value`; None when there is none, which is told."""
         self.values += 1
         if self.values > MAX_VALUES:
             raise Refused(too_many(self.origin.source))
-        origin = expression.origin() if expression is not None and expression.says(value) else around
+        origin = (
+            expression.origin() if expression is not None and expression.says(value) else around
+        )
         if len(path) > MAX_DEPTH:
             raise Refused(too_deep(origin))
         if isinstance(value, Enum):
@@ -154,7 +177,9 @@ class TreeMaker:
             return self.list(value, path, origin, expression)
         return self.named(value, path, origin)
 
-    def section(self, value: Section, path: KeyPath, origin: Origin, expression: Expression | None) -> Node:
+    def section(
+        self, value: Section, path: KeyPath, origin: Origin, expression: Expression | None
+    ) -> Node:
         spot = value._spot
         own = self.expression(spot) or (expression if spot is None else None)
         if own is not None:
@@ -177,8 +202,11 @@ class TreeMaker:
         self.calls -= is_call
         return Table(items, origin, key_origins)
 
-    def item(self, key: str, item: Any, path: KeyPath, origin: Origin, expression: Expression | None) -> Node | None:
-        """The value of a key; the class or function that a call of another system holds, by its name."""
+    def item(
+        self, key: str, item: Any, path: KeyPath, origin: Origin, expression: Expression | None
+    ) -> Node | None:
+        """The value of a key; the class or function that a call of another system holds, by its
+        name."""
         if key == OTHER_TYPE and callable(item):
             return Leaf(target_of(item), origin)
         return self.node(item, (*path, key), origin, expression)
@@ -191,13 +219,19 @@ class TreeMaker:
         if spot is not None:
             found = self.expression(spot)
             entry = found.entry(key) if found is not None else None
-            return (entry.origin, entry.value) if entry is not None else (self.at(spot) or origin, None)
+            return (
+                (entry.origin, entry.value)
+                if entry is not None
+                else (self.at(spot) or origin, None)
+            )
         entry = own.entry(key) if own is not None else None
         if entry is not None:
             return entry.origin, entry.value
         return origin, None
 
-    def mapping(self, value: Any, path: KeyPath, origin: Origin, expression: Expression | None) -> Table:
+    def mapping(
+        self, value: Any, path: KeyPath, origin: Origin, expression: Expression | None
+    ) -> Table:
         """Anything with keys and values, such as what OmegaConf makes."""
         items: dict[str, Node] = {}
         key_origins: dict[str, Origin] = {}
@@ -219,16 +253,22 @@ class TreeMaker:
                     message = f"`{dotted((*path, key))}` cannot be read: {_first_line(error)}"
                     self.wrong(message, (*path, key), key_origin)
                     continue
-            node = self.item(key, item, path, key_origin, entry.value if entry is not None else None)
+            node = self.item(
+                key, item, path, key_origin, entry.value if entry is not None else None
+            )
             if node is not None:
                 items[key], key_origins[key] = node, key_origin
         self.calls -= is_call
         return Table(items, origin, key_origins)
 
-    def list(self, value: Sequence[Any], path: KeyPath, origin: Origin, expression: Expression | None) -> List:
+    def list(
+        self, value: Sequence[Any], path: KeyPath, origin: Origin, expression: Expression | None
+    ) -> List:
         items: list[Node] = []
         for i, item in enumerate(value):
-            node = self.node(item, (*path, i), origin, expression.item(i) if expression is not None else None)
+            node = self.node(
+                item, (*path, i), origin, expression.item(i) if expression is not None else None
+            )
             if node is not None:
                 items.append(node)
         return List(tuple(items), origin)
@@ -243,20 +283,28 @@ class TreeMaker:
 
     def named(self, value: Any, path: KeyPath, origin: Origin) -> Node | None:
         """A class or function that stands as a value: the thing itself, by its name."""
-        if isinstance(value, type | types.FunctionType | types.BuiltinFunctionType | types.MethodType):
-            return Table({"type": Leaf(target_of(value), origin), FACTORY: Leaf(True, origin)}, origin)
+        if isinstance(
+            value, type | types.FunctionType | types.BuiltinFunctionType | types.MethodType
+        ):
+            return Table(
+                {"type": Leaf(target_of(value), origin), FACTORY: Leaf(True, origin)}, origin
+            )
         if isinstance(value, functools.partial):
             arguments = {**({"args": list(value.args)} if value.args else {}), **value.keywords}
             return self.call(value.func, {FACTORY: True, **arguments}, path, origin)
         if isinstance(value, set | frozenset):
-            self.wrong(f"`{dotted(path)}` is a set, which has no order", path, origin, "write a list")
+            self.wrong(
+                f"`{dotted(path)}` is a set, which has no order", path, origin, "write a list"
+            )
         else:
             kind = type(value).__name__
             message = f"`{dotted(path)}` is a {kind}, which cannot be written down"
             self.wrong(message, path, origin, f"write L({kind})(...): the call, not what it makes")
         return None
 
-    def call(self, target: Any, arguments: Mapping[str, Any], path: KeyPath, origin: Origin) -> Node:
+    def call(
+        self, target: Any, arguments: Mapping[str, Any], path: KeyPath, origin: Origin
+    ) -> Node:
         """The call of `target` with these arguments, all of them at one place."""
         items: dict[str, Node] = {"type": Leaf(target_of(target), origin)}
         for key, item in arguments.items():
@@ -266,14 +314,17 @@ class TreeMaker:
         return Table(items, origin)
 
     def wrong(self, message: str, path: KeyPath, origin: Origin, fix: str = "") -> None:
-        self.problems.append(Problem(kind="wrong-type", message=message, origin=origin, key=dotted(path), fix=fix))
+        self.problems.append(
+            Problem(kind="wrong-type", message=message, origin=origin, key=dotted(path), fix=fix)
+        )
 
     def expression(self, spot: Spot | None) -> Expression | None:
         file = self.files.get(spot.file) if spot is not None else None
         return file.expression(spot) if file is not None and spot is not None else None
 
     def at(self, spot: Spot) -> Origin | None:
-        """The place of a spot whose expression is not known: in code that is no config, or in no file at all."""
+        """The place of a spot whose expression is not known: in code that is no config, or in no
+        file at all."""
         file = self.files.get(spot.file)
         if file is not None:
             return file.origin((spot.line, spot.column, spot.end_line, spot.end_column))
@@ -281,7 +332,8 @@ class TreeMaker:
 
 
 def uses(names: Mapping[str, Any]) -> Counter[int]:
-    """How often each object is referred to: by a name, and from inside of tables and lists. By its id."""
+    """How often each object is referred to: by a name, and from inside of tables and lists. By its
+    id."""
     counts: Counter[int] = Counter()
     todo = list(names.values())
     counts.update(map(id, todo))
@@ -302,7 +354,9 @@ def _homes(names: Mapping[str, Any]) -> dict[int, KeyPath]:
     for name, value in names.items():
         if isinstance(value, Call):
             found.setdefault(id(value), (name,))
-    todo: list[tuple[Any, KeyPath]] = [(value, (name,)) for name, value in reversed(list(names.items()))]
+    todo: list[tuple[Any, KeyPath]] = [
+        (value, (name,)) for name, value in reversed(list(names.items()))
+    ]
     seen: set[int] = set()
     while todo and len(seen) <= MAX_VALUES:
         here, path = todo.pop()
@@ -328,7 +382,11 @@ def _inside(value: Any) -> list[tuple[str | int, Any]]:
     elif isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray | range):
         items = enumerate(value)
     plain = (str, int, float, type(None))
-    return [(key, item) for key, item in items if not isinstance(item, plain) and isinstance(key, str | int)]
+    return [
+        (key, item)
+        for key, item in items
+        if not isinstance(item, plain) and isinstance(key, str | int)
+    ]
 
 
 def _is_call(value: Any) -> bool:
@@ -337,7 +395,8 @@ def _is_call(value: Any) -> bool:
 
 
 def _fields_of(value: Any) -> dict[str, Any] | None:
-    """Return the arguments of a dataclass or named tuple without defaults; None for what no config can call so."""
+    """Return the arguments of a dataclass or named tuple without defaults; None for what no config
+    can call so."""
     kind: Any = type(value)
     given: dict[str, Any]
     if kind.__module__ == "__main__" or "<" in kind.__qualname__:
@@ -353,11 +412,16 @@ def _fields_of(value: Any) -> dict[str, Any] | None:
         return None
     if "type" in given:  # it says itself what is called
         return None
-    return {name: item for name, item in given.items() if not (name in defaults and defaults[name] is item)}
+    return {
+        name: item
+        for name, item in given.items()
+        if not (name in defaults and defaults[name] is item)
+    }
 
 
 def _interpolation(value: Any, key: str) -> str | None:
-    """The text of an interpolation that leads out of a container of omegaconf: it is followed in the whole config."""
+    """The text of an interpolation that leads out of a container of omegaconf: it is followed in
+    the whole config."""
     omegaconf = sys.modules.get("omegaconf")
     if omegaconf is None or not isinstance(value, omegaconf.Container):
         return None

@@ -10,7 +10,8 @@ from assay.core.diagnostics import Origin, Problem
 
 MAX_BYTES = 8 * 1024 * 1024
 MAX_VALUES = 250_000  # values in one file: a few hundred bytes of memory each
-MAX_WORD = 1000  # characters of one bare key or number: int() refuses 4,300 digits, and far fewer are a mistake
+# characters of one bare key or number: int() refuses 4,300 digits, and far fewer are a mistake
+MAX_WORD = 1000
 MAX_MISTAKES = 20  # syntax errors listed for one file; more help nobody
 
 
@@ -48,7 +49,8 @@ class Places:
         return self.text.rfind("\n", 0, at) + 1
 
     def line_end(self, at: int) -> int:
-        """Return the offset of the line feed that ends the line around `at`, or of the end of the text."""
+        """Return the offset of the line feed that ends the line around `at`, or of the end of the
+        text."""
         end = self.text.find("\n", at)
         return len(self.text) if end < 0 else end
 
@@ -86,7 +88,9 @@ def too_deep(origin: Origin) -> Problem:
 
 
 def too_long(origin: Origin) -> Problem:
-    return Problem(kind="syntax", message=f"a name or number of more than {MAX_WORD} characters", origin=origin)
+    return Problem(
+        kind="syntax", message=f"a name or number of more than {MAX_WORD} characters", origin=origin
+    )
 
 
 def duplicate(key: str, origin: Origin, first: Origin) -> Problem:
@@ -97,5 +101,7 @@ def duplicate(key: str, origin: Origin, first: Origin) -> Problem:
         origin=origin,
         key=key,
         fix="keep one of the two",
-        related=(Problem(kind="duplicate-key", severity="note", message="first here", origin=first),),
+        related=(
+            Problem(kind="duplicate-key", severity="note", message="first here", origin=first),
+        ),
     )

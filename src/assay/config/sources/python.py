@@ -1,7 +1,7 @@
 """Configs that are Python files: they are run, and their names become the tree.
 
-What a config imports from another is a fresh copy, so that editing it changes nobody else's. Modules of the user that
-were loaded on the way leave the process again.
+What a config imports from another is a fresh copy, so that editing it changes nobody else's.
+Modules of the user that were loaded on the way leave the process again.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ _PLAIN = {key.name for key in schema.SECTIONS if key.kind not in ("call", "table
 def read_all(
     text: str, source: str, *, path: Path, user_dirs: Sequence[Path]
 ) -> tuple[Table, list[Problem], dict[str, str]]:
-    """The tree of a config file, its problems, and the text of every config file that it is made of."""
+    """The tree of a config file, its problems, and the text of every config file that it is made
+    of."""
     loading = _Loading(user_dirs)
     empty = Table({}, Origin(source=source))
     with loading.active():
@@ -65,7 +66,8 @@ def read_all(
 def get_config(path: str | os.PathLike[str]) -> Section:
     """The names of the Python config at `path`, as attributes: fresh copies at every call.
 
-    Looked for beside the file that asks, then in the working directory; "defaults/train.py" comes with assay.
+    Looked for beside the file that asks, then in the working directory; "defaults/train.py" comes
+    with assay.
     """
     frame = calling_frame()
     while frame is not None and frame.f_code.co_filename == __file__:
@@ -82,7 +84,11 @@ def get_config(path: str | os.PathLike[str]) -> Section:
 
 def _find(path: str, beside: Path | None) -> Path:
     given = Path(path)
-    places = [given] if given.is_absolute() else [*([beside / given] if beside else []), Path.cwd() / given]
+    places = (
+        [given]
+        if given.is_absolute()
+        else [*([beside / given] if beside else []), Path.cwd() / given]
+    )
     if given.parts[:1] == ("defaults",):
         places.append(DEFAULTS.joinpath(*given.parts[1:]))
     for place in places:
@@ -90,7 +96,10 @@ def _find(path: str, beside: Path | None) -> Path:
             return place
     known = [f"defaults/{file.name}" for file in sorted(DEFAULTS.glob("[a-z]*.py"))]
     fix = did_you_mean(path, known) or f"With assay come {', '.join(known)}."
-    raise InputError(f"There is no config {path} in {' or in '.join(str(place.parent) for place in places)}.", fix=fix)
+    raise InputError(
+        f"There is no config {path} in {' or in '.join(str(place.parent) for place in places)}.",
+        fix=fix,
+    )
 
 
 def _names(module: types.ModuleType) -> Section:
@@ -108,7 +117,8 @@ _lock = threading.RLock()
 
 
 class _Loading:
-    """One config being read, with every config that it imports: each is run once, and handed out as copies."""
+    """One config being read, with every config that it imports: each is run once, and handed out as
+    copies."""
 
     def __init__(self, user_dirs: Sequence[Path]) -> None:
         self.user_dirs = [Path(os.path.abspath(folder)) for folder in user_dirs]
@@ -118,7 +128,11 @@ class _Loading:
 
     def texts(self) -> dict[str, str]:
         """What was read, without what comes with assay."""
-        return {file.source: file.text for path, file in self.files.items() if not Path(path).is_relative_to(DEFAULTS)}
+        return {
+            file.source: file.text
+            for path, file in self.files.items()
+            if not Path(path).is_relative_to(DEFAULTS)
+        }
 
     @contextmanager
     def active(self) -> Iterator[None]:
@@ -143,7 +157,9 @@ class _Loading:
         except (RecursionError, MemoryError):
             raise Refused(too_deep(Origin(source=source))) from None
         except ValueError as error:
-            raise ConfigError([Problem(kind="syntax", message=str(error), origin=Origin(source=source))]) from None
+            raise ConfigError(
+                [Problem(kind="syntax", message=str(error), origin=Origin(source=source))]
+            ) from None
         self.files[str(path)] = file = SourceFile(str(path), source, text, tree)
         name = name or self.name_of(path)
         module = types.ModuleType(name)
@@ -166,7 +182,9 @@ class _Loading:
             exec(code, module.__dict__)
         except (Refused, ConfigError, KeyboardInterrupt):
             raise
-        except BaseException as error:  # it is the user's program: whatever it raises is told where it was raised
+        except (
+            BaseException
+        ) as error:  # it is the user's program: whatever it raises is told where it was raised
             raise ConfigError([self.raised(error, path)]) from error
         finally:
             self.running.pop()
@@ -177,7 +195,9 @@ class _Loading:
         for key, value in list(vars(module).items()):
             if not key.startswith("__"):
                 entry = file.name(key)
-                module.__dict__[key] = lifted(value, entry.value if entry is not None else None, memo)
+                module.__dict__[key] = lifted(
+                    value, entry.value if entry is not None else None, memo
+                )
         mark(vars(module), file, memo)
         return module
 
@@ -185,7 +205,9 @@ class _Loading:
         """The config file at `path`, executed once."""
         path = Path(os.path.abspath(path))
         if path in self.running:
-            chain = " -> ".join(str(each) for each in [*self.running[self.running.index(path) :], path])
+            chain = " -> ".join(
+                str(each) for each in [*self.running[self.running.index(path) :], path]
+            )
             raise ImportError(f"configs import each other: {chain}")
         if path not in self.modules:
             raw = read_start(path, MAX_BYTES + 1, follow=True)
@@ -228,7 +250,9 @@ class _Loading:
             folder = path.parents[level - 1] if level <= len(path.parents) else path.parent
             return self.relative(folder, name, names, "." * level)
         if names and f"{name}.".startswith("assay.config.defaults."):
-            return self.relative(DEFAULTS, name.removeprefix("assay.config.defaults").lstrip("."), names, f"{name} ")
+            return self.relative(
+                DEFAULTS, name.removeprefix("assay.config.defaults").lstrip("."), names, f"{name} "
+            )
         if names:
             for folder in self.user_dirs:
                 found = folder.joinpath(*name.split("."))
@@ -239,13 +263,19 @@ class _Loading:
         module = builtins.__import__(name, globals, locals, names, 0)
         return _relaxed(module) if name == "omegaconf" else module
 
-    def relative(self, folder: Path, name: str, names: tuple[str, ...], shown: str) -> types.ModuleType:
+    def relative(
+        self, folder: Path, name: str, names: tuple[str, ...], shown: str
+    ) -> types.ModuleType:
         """A config below `folder`; for a folder of configs, those of them that are asked for."""
         place = folder.joinpath(*name.split(".")) if name else folder
         file = place.with_suffix(".py") if name else place / "__init__.py"
         if not file.is_file():
             file = place / "__init__.py"
-        own = self.view(self.config(file), names) if file.is_file() else types.ModuleType(name or folder.name)
+        own = (
+            self.view(self.config(file), names)
+            if file.is_file()
+            else types.ModuleType(name or folder.name)
+        )
         for each in names:
             if not hasattr(own, each) and (place / f"{each}.py").is_file():
                 setattr(own, each, self.view(self.config(place / f"{each}.py")))
@@ -254,13 +284,16 @@ class _Loading:
             known = [each.stem for each in (place if place.is_dir() else place.parent).glob("*.py")]
             near = did_you_mean(missing[0] if place.is_dir() else place.name, known)
             what = f"{place / missing[0]}.py" if place.is_dir() else f"{place}.py"
-            raise ModuleNotFoundError(f"there is no config {what}{'; ' if near else ''}{near}", name=f"{shown}{name}")
+            raise ModuleNotFoundError(
+                f"there is no config {what}{'; ' if near else ''}{near}", name=f"{shown}{name}"
+            )
         return own
 
     # --- what a config raises
 
     def raised(self, error: BaseException, path: Path) -> Problem:
-        """The error at the innermost line of a config, with a note where it was raised if that is elsewhere."""
+        """The error at the innermost line of a config, with a note where it was raised if that is
+        elsewhere."""
         frames = []
         trace = error.__traceback__
         while trace is not None:
@@ -275,7 +308,11 @@ class _Loading:
             is_ours = last[0].co_filename.startswith(_OWN) or "importlib" in last[0].co_filename
             if inside[-1] < len(frames) - 1 and not is_ours:
                 there = Origin(source=last[0].co_filename, line=last[2])
-                related = (Problem(kind="import-failed", severity="note", message="raised here", origin=there),)
+                related = (
+                    Problem(
+                        kind="import-failed", severity="note", message="raised here", origin=there
+                    ),
+                )
         lines = str(error).splitlines()
         message = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
         kind, fix = "raised", ""
@@ -310,11 +347,16 @@ def _shown(path: Path) -> str:
 def _is_data(value: Any) -> bool:
     if isinstance(value, dict | list):
         return True
-    return not isinstance(value, type | types.ModuleType) and hasattr(value, "keys") and hasattr(value, "__getitem__")
+    return (
+        not isinstance(value, type | types.ModuleType)
+        and hasattr(value, "keys")
+        and hasattr(value, "__getitem__")
+    )
 
 
 def _is_config(file: Path) -> bool:
-    """Whether a file of the user's holds settings: a module that defines classes is code, and imported as such."""
+    """Whether a file of the user's holds settings: a module that defines classes is code, and
+    imported as such."""
     try:
         tree = ast.parse(read_bytes(file, MAX_BYTES, follow=True))
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
@@ -330,36 +372,56 @@ def _relaxed(module: types.ModuleType) -> types.ModuleType:
 
     class OmegaConf(module.OmegaConf):  # type: ignore[misc, name-defined]
         @staticmethod
-        def create(obj: Any = None, parent: Any = None, flags: Mapping[str, bool] | None = None) -> Any:
-            return module.OmegaConf.create({} if obj is None else obj, parent, flags=with_objects(flags))
+        def create(
+            obj: Any = None, parent: Any = None, flags: Mapping[str, bool] | None = None
+        ) -> Any:
+            return module.OmegaConf.create(
+                {} if obj is None else obj, parent, flags=with_objects(flags)
+            )
 
     class DictConfig(module.DictConfig):  # type: ignore[misc, name-defined]
-        def __init__(self, content: Any, *args: Any, flags: Mapping[str, bool] | None = None, **more: Any) -> None:
+        def __init__(
+            self, content: Any, *args: Any, flags: Mapping[str, bool] | None = None, **more: Any
+        ) -> None:
             super().__init__(content, *args, flags=with_objects(flags), **more)
 
     class ListConfig(module.ListConfig):  # type: ignore[misc, name-defined]
-        def __init__(self, content: Any, *args: Any, flags: Mapping[str, bool] | None = None, **more: Any) -> None:
+        def __init__(
+            self, content: Any, *args: Any, flags: Mapping[str, bool] | None = None, **more: Any
+        ) -> None:
             super().__init__(content, *args, flags=with_objects(flags), **more)
 
     made = types.ModuleType(module.__name__)
-    made.__dict__.update(vars(module), OmegaConf=OmegaConf, DictConfig=DictConfig, ListConfig=ListConfig)
+    made.__dict__.update(
+        vars(module), OmegaConf=OmegaConf, DictConfig=DictConfig, ListConfig=ListConfig
+    )
     return made
 
 
 @contextmanager
 def _user_modules(folders: Sequence[Path]) -> Iterator[None]:
-    """While open, imports look into `folders` first; what they loaded from there is forgotten at the end."""
+    """While open, imports look into `folders` first; what they loaded from there is forgotten at
+    the end."""
     roots = [os.path.realpath(folder) for folder in folders]
-    names = set(UserModules(folders).names()) - sys.stdlib_module_names - {"assay", "torch", "numpy", "__main__"}
+    names = (
+        set(UserModules(folders).names())
+        - sys.stdlib_module_names
+        - {"assay", "torch", "numpy", "__main__"}
+    )
 
     def is_theirs(name: str) -> bool:
         if name.partition(".")[0] not in names:
             return False
         module = sys.modules[name]
         places = [getattr(module, "__file__", None), *(getattr(module, "__path__", None) or ())]
-        return any(isinstance(each, str) and os.path.realpath(each).startswith(tuple(roots)) for each in places)
+        return any(
+            isinstance(each, str) and os.path.realpath(each).startswith(tuple(roots))
+            for each in places
+        )
 
-    hidden = {name: sys.modules.pop(name) for name in list(sys.modules) if name.partition(".")[0] in names}
+    hidden = {
+        name: sys.modules.pop(name) for name in list(sys.modules) if name.partition(".")[0] in names
+    }
     sys.path[:0] = [str(folder) for folder in folders]
     importlib.invalidate_caches()
     try:
@@ -376,7 +438,11 @@ def _user_modules(folders: Sequence[Path]) -> Iterator[None]:
 def _syntax(error: SyntaxError, source: str) -> Problem:
     line, column = error.lineno or 1, max(1, error.offset or 1)
     origin = Origin(
-        source=source, line=line, column=column, end_line=error.end_lineno or 0, end_column=error.end_offset or 0
+        source=source,
+        line=line,
+        column=column,
+        end_line=error.end_lineno or 0,
+        end_column=error.end_offset or 0,
     )
     return Problem(kind="syntax", message=error.msg, origin=origin)
 
@@ -384,7 +450,9 @@ def _syntax(error: SyntaxError, source: str) -> Problem:
 # --- from names to sections ------------------------------------------------------------------------------------------
 
 
-def _tree(loading: _Loading, module: types.ModuleType, file: SourceFile) -> tuple[Table, list[Problem]]:
+def _tree(
+    loading: _Loading, module: types.ModuleType, file: SourceFile
+) -> tuple[Table, list[Problem]]:
     values = {
         name: value
         for name, value in vars(module).items()
@@ -397,7 +465,9 @@ def _tree(loading: _Loading, module: types.ModuleType, file: SourceFile) -> tupl
         try:
             root = tree_of(whole) if is_holder(whole) else maker.root(dict(whole), {})
         except AssayError as error:
-            return Table({}, start), [Problem(kind="wrong-type", message=str(error), origin=_entry(file, WHOLE)[0])]
+            return Table({}, start), [
+                Problem(kind="wrong-type", message=str(error), origin=_entry(file, WHOLE)[0])
+            ]
         return Table(root.items, start, root.key_origins), maker.problems
     chosen, problems = _chosen(values, file)
     root = maker.root(chosen, {name: _entry(file, name) for name in chosen})
@@ -416,11 +486,14 @@ def _is_table(value: Any) -> bool:
 def _chosen(values: Mapping[str, Any], file: SourceFile) -> tuple[dict[str, Any], list[Problem]]:
     """The names that are sections, and what looks like one but is none.
 
-    Standard names always are. Other tables are when they were made here and stand nowhere else in the config; numbers,
-    text, classes and functions are what a program needs on its way. A leading underscore says the same of anything.
+    Standard names always are. Other tables are when they were made here and stand nowhere else in
+    the config; numbers, text, classes and functions are what a program needs on its way. A leading
+    underscore says the same of anything.
     """
     problems: list[Problem] = []
-    chosen = {name: value for name, value in values.items() if name in _SECTIONS or name in schema.LAUNCH}
+    chosen = {
+        name: value for name, value in values.items() if name in _SECTIONS or name in schema.LAUNCH
+    }
     chosen = {name: value for name, value in chosen.items() if _can_be_value(value)}
     others = {name: value for name, value in values.items() if name not in chosen}
     counts = uses(values)
@@ -432,24 +505,40 @@ def _chosen(values: Mapping[str, Any], file: SourceFile) -> tuple[dict[str, Any]
             if others_use == 0 and wanted and file.is_imported(name):
                 message = f"`{name}` is no section, and the config has no `{wanted}`"
                 origin, fix = _entry(file, name)[0], f"write {wanted} = {name}"
-                problems.append(Problem(kind="unknown-key", message=message, origin=origin, key=name, fix=fix))
+                problems.append(
+                    Problem(kind="unknown-key", message=message, origin=origin, key=name, fix=fix)
+                )
             elif others_use > 1 or (others_use == 0 and not file.is_imported(name)):
                 chosen[name] = value
         elif isinstance(value, bool | int | float | str) and not file.is_imported(name):
-            near = max(_PLAIN - values.keys(), key=lambda key: SequenceMatcher(None, name, key).ratio(), default="")
+            near = max(
+                _PLAIN - values.keys(),
+                key=lambda key: SequenceMatcher(None, name, key).ratio(),
+                default="",
+            )
             if near and SequenceMatcher(None, name, near).ratio() > 0.75:
-                message, fix = f"unknown key `{name}`", f"did you mean `{near}`? A leading `_` says that it is no key"
+                message, fix = (
+                    f"unknown key `{name}`",
+                    f"did you mean `{near}`? A leading `_` says that it is no key",
+                )
                 origin = _entry(file, name)[0]
-                problems.append(Problem(kind="unknown-key", message=message, origin=origin, key=name, fix=fix))
+                problems.append(
+                    Problem(kind="unknown-key", message=message, origin=origin, key=name, fix=fix)
+                )
     return {name: chosen[name] for name in values if name in chosen}, problems
 
 
 def _can_be_value(value: Any) -> bool:
-    """Not a class, a function: those share a name with a section by accident, as in `from train import train`."""
-    return not isinstance(value, types.FunctionType | types.BuiltinFunctionType | type | types.ModuleType)
+    """Not a class, a function: those share a name with a section by accident, as in `from train
+    import train`."""
+    return not isinstance(
+        value, types.FunctionType | types.BuiltinFunctionType | type | types.ModuleType
+    )
 
 
 def _meant(name: str, chosen: Mapping[str, Any]) -> str:
     """The required section that was bound to another name: `model` for `bert_model`."""
     parts = name.lower().split("_")
-    return next((part for part in reversed(parts) if part in _SECTIONS - _PLAIN and part not in chosen), "")
+    return next(
+        (part for part in reversed(parts) if part in _SECTIONS - _PLAIN and part not in chosen), ""
+    )

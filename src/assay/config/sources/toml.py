@@ -1,4 +1,5 @@
-"""Parser for TOML 1.1 that keeps the place of every key and value, and reads on behind a mistake."""
+"""Parser for TOML 1.1 that keeps the place of every key and value, and reads on behind a
+mistake."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ from assay.core.errors import ConfigError
 
 
 def read(text: str, source: str, *, excerpt: bool = False) -> Table:
-    """Return the tree of a TOML text; raise ConfigError with every syntax error and duplicate in it.
+    """Return the tree of a TOML text; raise ConfigError with every syntax error and duplicate in
+    it.
 
     `excerpt` keeps the text in every origin, for a `source` that is no file.
     """
@@ -38,7 +40,8 @@ def read(text: str, source: str, *, excerpt: bool = False) -> Table:
 
 
 def read_all(text: str, source: str, *, excerpt: bool = False) -> tuple[Table, list[Problem]]:
-    """Return the tree without the statements that have a mistake, and the mistakes from top to bottom."""
+    """Return the tree without the statements that have a mistake, and the mistakes from top to
+    bottom."""
     places = Places(text.removeprefix("\ufeff"), source, keep=excerpt)
     try:
         parser = _Parser(places)
@@ -65,8 +68,8 @@ def value_in(text: str) -> Node | None:
 class _Box:
     """Table that may still grow.
 
-    Made by its own header (`is_headed`), by dotted keys under the header of `dotted_in`, or, with neither, by the
-    header of a table inside of it.
+    Made by its own header (`is_headed`), by dotted keys under the header of `dotted_in`, or, with
+    neither, by the header of a table inside of it.
     """
 
     path: KeyPath
@@ -81,7 +84,10 @@ class _Box:
         self.key_origins[key] = key_origin
 
     def frozen(self) -> Table:
-        items = {key: item.frozen() if isinstance(item, _Box | _Rows) else item for key, item in self.items.items()}
+        items = {
+            key: item.frozen() if isinstance(item, _Box | _Rows) else item
+            for key, item in self.items.items()
+        }
         return Table(items, self.origin, self.key_origins)
 
 
@@ -118,8 +124,9 @@ class _Key:
 class _Parser:
     """Reads one statement after the other.
 
-    A mistake inside a value is noted and the value is read on, so that all mistakes of a list are found. A mistake
-    after which nothing is sure abandons the statement. Either way the statement leaves nothing in the tree.
+    A mistake inside a value is noted and the value is read on, so that all mistakes of a list are
+    found. A mistake after which nothing is sure abandons the statement. Either way the statement
+    leaves nothing in the tree.
     """
 
     def __init__(self, places: Places) -> None:
@@ -140,7 +147,9 @@ class _Parser:
         while self.skip(tokens.BLANK) < len(self.text):
             try:
                 if self.text[self.at] == "[":
-                    here = _Box((), self.root.origin)  # of nobody, for the pairs below a header with a mistake
+                    here = _Box(
+                        (), self.root.origin
+                    )  # of nobody, for the pairs below a header with a mistake
                     here = self.header()
                 elif self.text[self.at] in "]}":
                     self.abandon(f"`{self.text[self.at]}` closes nothing", self.at, self.at + 1)
@@ -160,8 +169,11 @@ class _Parser:
 
     # --- mistakes
 
-    def wrong(self, message: str, start: int, end: int, fix: str = "", *, noticed: int | None = None) -> None:
-        """Note a syntax error at [start, end), and where it was noticed if that is on another line."""
+    def wrong(
+        self, message: str, start: int, end: int, fix: str = "", *, noticed: int | None = None
+    ) -> None:
+        """Note a syntax error at [start, end), and where it was noticed if that is on another
+        line."""
         related: tuple[Problem, ...] = ()
         if noticed is not None and self.places.line_start(noticed) != self.places.line_start(start):
             at = self.origin(noticed, min(noticed + 1, self.places.line_end(noticed)))
@@ -187,15 +199,21 @@ class _Parser:
         raise _Abandoned(resume=min(resume, len(self.text)))
 
     def twice(self, box: _Box, keys: list[_Key], index: int) -> None:
-        """Note that `keys[index]`, which stands in `box` already, cannot be defined by this statement."""
+        """Note that `keys[index]`, which stands in `box` already, cannot be defined by this
+        statement."""
         origin = self.origin(keys[0].start, keys[-1].end)
         name = keys[index].name
         path = (*box.path, name)
         problem = duplicate(dotted(path), origin, box.key_origins[name])
         if index < len(keys) - 1:
-            message, fix = f"`{dotted(path)}` has a value already, so it cannot hold more", problem.fix
+            message, fix = (
+                f"`{dotted(path)}` has a value already, so it cannot hold more",
+                problem.fix,
+            )
             if isinstance(box.items[name], _Box | _Rows):
-                message = f"`{dotted(path)}` has a header of its own, so a dotted key cannot add to it"
+                message = (
+                    f"`{dotted(path)}` has a header of its own, so a dotted key cannot add to it"
+                )
                 fix = "write the key under that header"
             whole = dotted((*path, *(key.name for key in keys[index + 1 :])))
             problem = replace(problem, message=message, fix=fix, key=whole)
@@ -204,15 +222,22 @@ class _Parser:
     # --- statements
 
     def header(self) -> _Box:
-        """Read `[a.b]` or `[[a.b]]` and return the table that it opens; one of nobody when it may open none."""
+        """Read `[a.b]` or `[[a.b]]` and return the table that it opens; one of nobody when it may
+        open none."""
         opening, closing = ("[[", "]]") if self.text.startswith("[[", self.at) else ("[", "]")
         self.at += len(opening)
         start = self.at
         keys = self.keys()
         if not self.text.startswith(closing, self.at):
             name = self.text[start : keys[-1].end].strip()
-            is_whole = self.text.startswith(("\n", "\r", "#", "]"), self.at) or self.at == len(self.text)
-            fix = f"write {opening}{name}{closing}" if is_whole else "a name with other characters needs quotes"
+            is_whole = self.text.startswith(("\n", "\r", "#", "]"), self.at) or self.at == len(
+                self.text
+            )
+            fix = (
+                f"write {opening}{name}{closing}"
+                if is_whole
+                else "a name with other characters needs quotes"
+            )
             self.abandon("this header is not closed", self.at, self.at + 1, fix)
         self.at += len(closing)
         nobody = _Box((), self.root.origin)
@@ -231,7 +256,9 @@ class _Parser:
         if opening == "[[":
             rows = _Rows([]) if found is None else found
             if isinstance(rows, _Rows):
-                rows.rows.append(_Box((*box.path, last.name, len(rows.rows)), origin, is_headed=True))
+                rows.rows.append(
+                    _Box((*box.path, last.name, len(rows.rows)), origin, is_headed=True)
+                )
                 if found is None:
                     box.add(last.name, rows, self.origin(last.start, last.end))
                 return rows.rows[-1]
@@ -258,7 +285,11 @@ class _Parser:
         box = owner
         for index, key in enumerate(keys[:-1]):
             inner = self.inner(box, key)
-            if not isinstance(inner, _Box) or inner.is_headed or inner.dotted_in not in (None, owner):
+            if (
+                not isinstance(inner, _Box)
+                or inner.is_headed
+                or inner.dotted_in not in (None, owner)
+            ):
                 self.twice(box, keys, index)
                 return
             inner.dotted_in = owner
@@ -278,7 +309,11 @@ class _Parser:
 
     def no_equals(self, keys: list[_Key]) -> NoReturn:
         word = tokens.WORD.match(self.text, keys[-1].start)
-        if word is not None and keys[-1].end == self.at < word.end() and self.text[self.at].isalnum():
+        if (
+            word is not None
+            and keys[-1].end == self.at < word.end()
+            and self.text[self.at].isalnum()
+        ):
             message = f"`{self.text[self.at]}` cannot stand in a key without quotes"
             self.abandon(message, self.at, self.at + 1, f'write "{word[0]}"')
         self.abandon("`=` is missing after the key", self.at, self.at + 1, "write key = value")
@@ -326,7 +361,8 @@ class _Parser:
     # --- values
 
     def value(self, path: KeyPath) -> Node:
-        """Read the value that starts here. With a mistake in it, which is noted, the node means nothing."""
+        """Read the value that starts here. With a mistake in it, which is noted, the node means
+        nothing."""
         start = self.at
         self.values += 1
         if self.values > MAX_VALUES:
@@ -401,7 +437,8 @@ class _Parser:
         return bool(header.match(self.text, line)) and not self.is_closed_later(closing)
 
     def is_closed_later(self, closing: str) -> bool:
-        """Look for the bracket that closes the innermost one, up to what can only be a statement."""
+        """Look for the bracket that closes the innermost one, up to what can only be a
+        statement."""
         depth = 0
         for found in tokens.BRACKET.finditer(self.text, self.at):
             match found.lastgroup:
@@ -447,20 +484,31 @@ class _Parser:
         found = tokens.STRINGS[quotes].match(self.text, start)
         if found is None and len(quotes) == 3:
             self.at = len(self.text)
-            self.abandon("this string is not closed", start, start + 3, f"add the closing `{quotes}`")
+            self.abandon(
+                "this string is not closed", start, start + 3, f"add the closing `{quotes}`"
+            )
         if found is None:
             end = start + len(self.text[start : self.places.line_end(start)].rstrip())
-            self.abandon("this string is not closed", start, end, "close it before the end of the line")
+            self.abandon(
+                "this string is not closed", start, end, "close it before the end of the line"
+            )
         self.at = found.end()
         text, at = found[0][len(quotes) : -len(quotes)], start + len(quotes)
         odd = tokens.CONTROL.search(text)
         if odd is not None:
-            self.wrong("a control character in a string", at + odd.start(), at + odd.end(), "write it as an escape")
+            self.wrong(
+                "a control character in a string",
+                at + odd.start(),
+                at + odd.end(),
+                "write it as an escape",
+            )
         if len(quotes) == 3:
             lead = 2 if text.startswith("\r\n") else int(text.startswith("\n"))
             text, at = text[lead:], at + lead
         if quotes[0] == '"' and "\\" in text:
-            return tokens.ESCAPE.sub(lambda escape: self.unescaped(escape, at + escape.start(), quotes), text)
+            return tokens.ESCAPE.sub(
+                lambda escape: self.unescaped(escape, at + escape.start(), quotes), text
+            )
         return text.replace("\r\n", "\n")
 
     def unescaped(self, escape: re.Match[str], at: int, quotes: str) -> str:
@@ -488,7 +536,9 @@ class _Parser:
         return self.at
 
     def begins_statement(self, line: int) -> bool:
-        return bool(tokens.PAIR_START.match(self.text, line) or tokens.HEADER_START.match(self.text, line))
+        return bool(
+            tokens.PAIR_START.match(self.text, line) or tokens.HEADER_START.match(self.text, line)
+        )
 
     def too_deep(self, at: int) -> Refused:
         return Refused(too_deep(self.origin(at, at + 1)))

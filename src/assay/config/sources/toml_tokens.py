@@ -30,9 +30,19 @@ ESCAPE = re.compile(
 )
 """Parts of a string that stand for something else, and a backslash that stands for nothing."""
 
-SHORT_ESCAPES = {"b": "\b", "t": "\t", "n": "\n", "f": "\f", "r": "\r", "e": "\x1b", '"': '"', "\\": "\\"}
+SHORT_ESCAPES = {
+    "b": "\b",
+    "t": "\t",
+    "n": "\n",
+    "f": "\f",
+    "r": "\r",
+    "e": "\x1b",
+    '"': '"',
+    "\\": "\\",
+}
 
-# Unclosed strings match too, up to where they must end: a second look at the same text would be quadratic.
+# Unclosed strings match too, up to where they must end: a second look at the same text would be
+# quadratic.
 BRACKET = re.compile(
     r'"""(?:[^\\]|\\.)*?(?:"{3,5}|\Z)|\'\'\'.*?(?:\'{3,5}|\Z)'
     r'|"[^"\\\n]*(?:\\.[^"\\\n]*)*"?|\'[^\'\n]*\'?|#[^\n]*'
@@ -54,7 +64,9 @@ _WORDS: dict[str, Scalar] = {
     **{sign + "inf": float(sign + "inf") for sign in ("", "+", "-")},
     **{sign + "nan": float("nan") for sign in ("", "+", "-")},
 }
-_NUMBER = re.compile(r"[+-]?(?:0|[1-9](?:_?\d)*)(?P<float>(?:\.\d(?:_?\d)*)?(?:[eE][+-]?\d(?:_?\d)*)?)", re.ASCII)
+_NUMBER = re.compile(
+    r"[+-]?(?:0|[1-9](?:_?\d)*)(?P<float>(?:\.\d(?:_?\d)*)?(?:[eE][+-]?\d(?:_?\d)*)?)", re.ASCII
+)
 _BASED = re.compile(r"0x[0-9A-Fa-f](?:_?[0-9A-Fa-f])*|0o[0-7](?:_?[0-7])*|0b[01](?:_?[01])*")
 _DATE = r"\d{4}-\d\d-\d\d"
 _TIME = r"(?:[01]\d|2[0-3]):[0-5]\d(?::[0-5]\d(?:\.\d+)?)?"

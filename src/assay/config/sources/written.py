@@ -1,4 +1,5 @@
-"""Where a Python file wrote what: from the spot of a call or an assignment to the place of each key and value in it."""
+"""Where a Python file wrote what: from the spot of a call or an assignment to the place of each key
+and value in it."""
 
 from __future__ import annotations
 
@@ -27,12 +28,15 @@ class Expression:
 
     def item(self, index: int) -> Expression | None:
         """The expression of an item of a list or tuple."""
-        if not isinstance(self.node, ast.List | ast.Tuple) or any(isinstance(e, ast.Starred) for e in self.node.elts):
+        if not isinstance(self.node, ast.List | ast.Tuple) or any(
+            isinstance(e, ast.Starred) for e in self.node.elts
+        ):
             return None
         return self.file.at(self.node.elts[index]) if index < len(self.node.elts) else None
 
     def says(self, value: object) -> bool:
-        """Whether the value can have come from here: a constant that is another one means that somebody changed it."""
+        """Whether the value can have come from here: a constant that is another one means that
+        somebody changed it."""
         node = self.node.operand if isinstance(self.node, ast.UnaryOp) else self.node
         return not isinstance(node, ast.Constant) or node is not self.node or node.value == value
 
@@ -47,7 +51,8 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """`section["key"] = value` or, without a key, `section.update(...)`. `names` lead to the section."""
+    """`section["key"] = value` or, without a key, `section.update(...)`. `names` lead to the
+    section."""
 
     names: tuple[str, ...]
     key: str | None
@@ -56,7 +61,8 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """Statement that gives a name of the module a value; `value` is None for an import or a definition."""
+    """Statement that gives a name of the module a value; `value` is None for an import or a
+    definition."""
 
     span: Span
     value: ast.expr | None
@@ -76,7 +82,9 @@ class SourceFile:
     assigned: dict[Span, ast.expr] = field(default_factory=dict)
     bindings: dict[str, list[Binding]] = field(default_factory=dict)
     edits: list[Edit] = field(default_factory=list)
-    keys: dict[int, tuple[dict[str, tuple[Span, ast.expr]], list[ast.expr]]] = field(default_factory=dict)
+    keys: dict[int, tuple[dict[str, tuple[Span, ast.expr]], list[ast.expr]]] = field(
+        default_factory=dict
+    )
 
     def __post_init__(self) -> None:
         self.lines = self.text.split("\n")
@@ -104,12 +112,18 @@ class SourceFile:
                     self.edits.append(Edit(names, None, self.spot(call)))
             case ast.ImportFrom(names=names_of) | ast.Import(names=names_of):
                 for alias in names_of:
-                    self._bind((alias.asname or alias.name).partition(".")[0], alias, None, statement)
+                    self._bind(
+                        (alias.asname or alias.name).partition(".")[0], alias, None, statement
+                    )
             case ast.FunctionDef() | ast.ClassDef() | ast.AsyncFunctionDef():
                 self._bind(statement.name, statement, None, statement)
 
     def _bind(
-        self, name: str, target: ast.expr | ast.stmt | ast.alias, value: ast.expr | None, statement: ast.stmt
+        self,
+        name: str,
+        target: ast.expr | ast.stmt | ast.alias,
+        value: ast.expr | None,
+        statement: ast.stmt,
     ) -> None:
         binding = Binding(_span(target), value, _span(statement)[2:])
         self.bindings.setdefault(name, []).append(binding)
@@ -124,7 +138,8 @@ class SourceFile:
                 self.edits.append(Edit(names[:-1], names[-1], self.spot(target)))
 
     def is_imported(self, name: str) -> bool:
-        """Whether the module got the name from elsewhere: by an import, or by none of its statements."""
+        """Whether the module got the name from elsewhere: by an import, or by none of its
+        statements."""
         return name not in self.bindings or self.bindings[name][-1].value is None
 
     def name(self, name: str) -> Entry | None:
@@ -132,14 +147,24 @@ class SourceFile:
         if name not in self.bindings:
             return None
         last = self.bindings[name][-1]
-        return Entry(self.origin(last.span), self.at(last.value) if last.value is not None else None)
+        return Entry(
+            self.origin(last.span), self.at(last.value) if last.value is not None else None
+        )
 
     def at(self, node: ast.expr) -> Expression:
         """The expression, or the table or list that a name in its place stands for."""
         while isinstance(node, ast.Name):
-            # The binding before this use: `model = dict(model, width=4)` takes up the model of an earlier line.
+            # The binding before this use: `model = dict(model, width=4)` takes up the model of an
+            # earlier line.
             here = (node.lineno, node.col_offset)
-            value = next((each.value for each in reversed(self.bindings.get(node.id, ())) if each.end <= here), None)
+            value = next(
+                (
+                    each.value
+                    for each in reversed(self.bindings.get(node.id, ()))
+                    if each.end <= here
+                ),
+                None,
+            )
             if not isinstance(value, ast.Dict | ast.Call | ast.List | ast.Tuple | ast.Name):
                 break
             node = value
@@ -150,7 +175,8 @@ class SourceFile:
         return Expression(self, node) if node is not None else None
 
     def entry(self, node: ast.expr, key: str) -> Entry | None:
-        """Where `key` stands in what wrote it: a dictionary, a call, or the target of an assignment."""
+        """Where `key` stands in what wrote it: a dictionary, a call, or the target of an
+        assignment."""
         match node:
             case ast.Attribute() | ast.Subscript():
                 span = _span(node)
@@ -163,11 +189,16 @@ class SourceFile:
                     return Entry(self.origin(span), self.at(value))
                 for other in others:
                     inner = self.at(other).node
-                    if isinstance(inner, ast.Dict | ast.Call) and (found := self.entry(inner, key)) is not None:
+                    if (
+                        isinstance(inner, ast.Dict | ast.Call)
+                        and (found := self.entry(inner, key)) is not None
+                    ):
                         return found
         return None
 
-    def _keys_of(self, node: ast.Dict | ast.Call) -> tuple[dict[str, tuple[Span, ast.expr]], list[ast.expr]]:
+    def _keys_of(
+        self, node: ast.Dict | ast.Call
+    ) -> tuple[dict[str, tuple[Span, ast.expr]], list[ast.expr]]:
         """The keys that are written out, and what may hold more of them: the last one first."""
         known = self.keys.get(id(node))
         if known is not None:
@@ -186,7 +217,10 @@ class SourceFile:
                     others.insert(0, keyword.value)
                     continue
                 line, column = keyword.lineno, keyword.col_offset
-                named[keyword.arg] = (line, column, line, column + len(keyword.arg.encode())), keyword.value
+                named[keyword.arg] = (
+                    (line, column, line, column + len(keyword.arg.encode())),
+                    keyword.value,
+                )
             others += node.args
         self.keys[id(node)] = named, others
         return named, others
@@ -207,11 +241,20 @@ class SourceFile:
     def _column(self, line: int, column: int) -> int:
         """Python counts bytes from 0, people characters from 1."""
         text = self.lines[line - 1] if 0 < line <= len(self.lines) else ""
-        return column + 1 if text.isascii() else len(text.encode()[:column].decode(errors="replace")) + 1
+        return (
+            column + 1
+            if text.isascii()
+            else len(text.encode()[:column].decode(errors="replace")) + 1
+        )
 
 
 def _span(node: ast.expr | ast.stmt | ast.alias) -> Span:
-    return node.lineno, node.col_offset, node.end_lineno or node.lineno, node.end_col_offset or node.col_offset
+    return (
+        node.lineno,
+        node.col_offset,
+        node.end_lineno or node.lineno,
+        node.end_col_offset or node.col_offset,
+    )
 
 
 def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:

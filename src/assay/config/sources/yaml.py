@@ -1,6 +1,8 @@
-"""Reader for YAML as plain data: the core schema of 1.2, no tags that make objects, aliases counted by what they add.
+"""Reader for YAML as plain data: the core schema of 1.2, no tags that make objects, aliases counted
+by what they add.
 
-PyYAML says where it stopped, by its marks; why is found in the text there. Its messages are never read.
+PyYAML says where it stopped, by its marks; why is found in the text there. Its messages are never
+read.
 """
 
 from __future__ import annotations
@@ -47,7 +49,8 @@ _WORDS: dict[str, Scalar] = {
 def read_all(text: str, source: str, *, excerpt: bool = False) -> tuple[Table, list[Problem]]:
     """Return the tree of what could be read, and every mistake. Needs the extra `yaml`.
 
-    Dates are no part of the core schema: write `!!timestamp 2024-01-31`. `<<` merges a table into the one it is in.
+    Dates are no part of the core schema: write `!!timestamp 2024-01-31`. `<<` merges a table into
+    the one it is in.
     """
     try:
         yaml = import_module("yaml")
@@ -56,7 +59,9 @@ def read_all(text: str, source: str, *, excerpt: bool = False) -> tuple[Table, l
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     places = Places(text.removeprefix("\ufeff"), source, keep=excerpt)
     empty = Table({}, Origin(source=source))
-    refused = too_large(places.text, source, limit=MAX_BYTES if loader is not yaml.SafeLoader else _SLOW_BYTES)
+    refused = too_large(
+        places.text, source, limit=MAX_BYTES if loader is not yaml.SafeLoader else _SLOW_BYTES
+    )
     if refused is not None:
         return empty, [refused]
     odd = [
@@ -81,7 +86,8 @@ def read_all(text: str, source: str, *, excerpt: bool = False) -> tuple[Table, l
             if smaller != text:
                 text = smaller
                 continue
-        # What is read behind the last mistake is part of a text with holes: only its own mistakes are told.
+        # What is read behind the last mistake is part of a text with holes: only its own mistakes
+        # are told.
         return composer.root(), sorted([*mistakes, *composer.problems][:MAX_MISTAKES], key=by_place)
 
 
@@ -117,7 +123,8 @@ class _Open:
 
 
 class _Composer:
-    """Follows the events of a parser and puts the tree together, without recursion and without making any object."""
+    """Follows the events of a parser and puts the tree together, without recursion and without
+    making any object."""
 
     def __init__(self, places: Places) -> None:
         self.places = places
@@ -138,7 +145,12 @@ class _Composer:
                 case "DocumentStartEvent":
                     self.documents += 1
                     if self.documents > 1:
-                        self.wrong("a second document starts here; a config is one", start, end, "remove it")
+                        self.wrong(
+                            "a second document starts here; a config is one",
+                            start,
+                            end,
+                            "remove it",
+                        )
                         return
                 case "ScalarEvent":
                     self.scalar(event, start, end)
@@ -165,7 +177,11 @@ class _Composer:
         is_key = top is not None and top.is_table and not top.awaits_value
         if is_key:
             self.wrong("a key is text, not a table or list", start, end)
-        self.open.append(_Open(is_table, start, bool(event.flow_style), event.anchor, is_key, self.path(), end=end))
+        self.open.append(
+            _Open(
+                is_table, start, bool(event.flow_style), event.anchor, is_key, self.path(), end=end
+            )
+        )
         if event.anchor is not None:
             self.anchors[event.anchor] = None
 
@@ -200,7 +216,9 @@ class _Composer:
                 is_empty = isinstance(made.node, Leaf) and made.node.value is None
                 if not is_empty:
                     origin = made.node.origin
-                    self.problems.append(Problem(kind="syntax", message="a config is a table", origin=origin))
+                    self.problems.append(
+                        Problem(kind="syntax", message="a config is a table", origin=origin)
+                    )
             return
         top = self.open[-1]
         top.size += made.size
@@ -210,7 +228,13 @@ class _Composer:
             if made.node is not None:
                 top.rows.append(made.node)
             return
-        key, is_merge, top.key, top.is_merge, top.awaits_value = top.key, top.is_merge, None, False, False
+        key, is_merge, top.key, top.is_merge, top.awaits_value = (
+            top.key,
+            top.is_merge,
+            None,
+            False,
+            False,
+        )
         if key is None:
             return
         name, origin = key
@@ -219,7 +243,9 @@ class _Composer:
             if all(isinstance(table, Table) for table in tables):
                 top.merged += [table for table in tables if isinstance(table, Table)]
             else:
-                self.problems.append(Problem(kind="syntax", message="`<<` merges tables, not values", origin=origin))
+                self.problems.append(
+                    Problem(kind="syntax", message="`<<` merges tables, not values", origin=origin)
+                )
             return
         if name in top.seen:
             self.problems.append(duplicate(dotted((*top.path, name)), origin, top.seen[name]))
@@ -246,10 +272,21 @@ class _Composer:
             top.is_merge = event.value == "<<" and not event.style
             if len(event.value) > MAX_WORD:
                 self.problems.append(too_long(origin))
-            elif not event.style and event.tag in (None, _TAG + "null") and _plain(event.value) == (None,):
-                what = f"`{event.value}` is null, and a key is text" if event.value else "a key is missing"
+            elif (
+                not event.style
+                and event.tag in (None, _TAG + "null")
+                and _plain(event.value) == (None,)
+            ):
+                what = (
+                    f"`{event.value}` is null, and a key is text"
+                    if event.value
+                    else "a key is missing"
+                )
                 self.wrong(
-                    what, start, end, f'put it in quotes: "{event.value}"' if event.value else "write key: value"
+                    what,
+                    start,
+                    end,
+                    f'put it in quotes: "{event.value}"' if event.value else "write key: value",
                 )
             else:
                 top.key = (event.value, origin)
@@ -271,7 +308,11 @@ class _Composer:
         if made is None:
             inside = " of itself" if name in self.anchors else ""
             message = f"`*{name}` stands inside{inside}" if inside else f"`*{name}` names nothing"
-            fix = "" if inside else did_you_mean(name, self.anchors) or f"give it a meaning first: &{name}"
+            fix = (
+                ""
+                if inside
+                else did_you_mean(name, self.anchors) or f"give it a meaning first: &{name}"
+            )
             self.wrong(message, start, end, fix)
             made = _Made(None, 1, 1)
         top = self.open[-1] if self.open else None
@@ -299,7 +340,9 @@ class _Composer:
             found = _timestamp(text)
         elif tag in (_TAG + "null", _TAG + "bool", _TAG + "int", _TAG + "float"):
             found = _plain(text)
-            wanted = {"null": type(None), "bool": bool, "int": int, "float": float}[tag.removeprefix(_TAG)]
+            wanted = {"null": type(None), "bool": bool, "int": int, "float": float}[
+                tag.removeprefix(_TAG)
+            ]
             if found is not None and wanted is float and type(found[0]) is int:
                 found = (float(found[0]),)
             if found is not None and type(found[0]) is not wanted:
@@ -318,12 +361,16 @@ class _Composer:
     def tag(self, tag: str, start: int, end: int) -> None:
         shown = tag.replace(_TAG, "!!")
         self.wrong(
-            f"the tag `{shown}` is not allowed", start, end, 'a config is plain data: write type: "package.Name"'
+            f"the tag `{shown}` is not allowed",
+            start,
+            end,
+            'a config is plain data: write type: "package.Name"',
         )
 
 
 def _plain(text: str) -> tuple[Scalar] | None:
-    """A plain scalar as the core schema of YAML 1.2 reads it; None when it is too long to be a number."""
+    """A plain scalar as the core schema of YAML 1.2 reads it; None when it is too long to be a
+    number."""
     if text in _WORDS:
         return (_WORDS[text],)
     special = _SPECIAL.fullmatch(text)
@@ -348,19 +395,23 @@ def _timestamp(text: str) -> tuple[Scalar] | None:
 # --- mistakes --------------------------------------------------------------------------------------------------------
 
 
-def _problem(places: Places, message: str, start: int, end: int, fix: str = "", noticed: int | None = None) -> Problem:
+def _problem(
+    places: Places, message: str, start: int, end: int, fix: str = "", noticed: int | None = None
+) -> Problem:
     related: tuple[Problem, ...] = ()
     if noticed is not None:
         at = places.origin(noticed, noticed + 1)
         related = (Problem(kind="syntax", severity="note", message="noticed here", origin=at),)
-    return Problem(kind="syntax", message=message, origin=places.origin(start, end), fix=fix, related=related)
+    return Problem(
+        kind="syntax", message=message, origin=places.origin(start, end), fix=fix, related=related
+    )
 
 
 class _Failure:
     """Syntax error of PyYAML, told by its marks and the text around them.
 
-    `at` is where the parser stopped, `start` where that began which it was reading then; they may be the same. `cut` is
-    an offset in the block to leave out, so that the rest can be read.
+    `at` is where the parser stopped, `start` where that began which it was reading then; they may
+    be the same. `cut` is an offset in the block to leave out, so that the rest can be read.
     """
 
     def __init__(self, places: Places, text: str, error: Any, composer: _Composer) -> None:
@@ -370,10 +421,14 @@ class _Failure:
         self.start = error.context_mark.index if error.context_mark else self.at
         # The scanner stops inside of a word, the parser between two.
         self.is_scanner = type(error).__name__ == "ScannerError"
-        opened = [each.start for each in composer.open if text[each.start : each.start + 1] in ("[", "{")]
+        opened = [
+            each.start for each in composer.open if text[each.start : each.start + 1] in ("[", "{")
+        ]
         self.opened = opened[-1] if opened and composer.open[-1].is_flow else None
         self.line = places.line_start(self.at)
-        self.first = self.line + len(text[self.line : self.at]) - len(text[self.line : self.at].lstrip(" "))
+        self.first = (
+            self.line + len(text[self.line : self.at]) - len(text[self.line : self.at].lstrip(" "))
+        )
         self.cut = self.at
 
     def problem(self) -> Problem:
@@ -386,10 +441,17 @@ class _Failure:
         if self.is_scanner and found == ":":
             return self.colon()
         if self.is_scanner and found == "-" and self.start == self.at:
-            return self.wrong("a list starts on a line of its own", self.at, self.end_of_line(self.at))
+            return self.wrong(
+                "a list starts on a line of its own", self.at, self.end_of_line(self.at)
+            )
         if self.is_scanner and began in ("|", ">"):
             end = self.end_of_line(self.at)
-            return self.wrong(f"text behind `{began}` starts on the next line", self.at, end, "use quotes for one line")
+            return self.wrong(
+                f"text behind `{began}` starts on the next line",
+                self.at,
+                end,
+                "use quotes for one line",
+            )
         if self.is_scanner and (self.start == self.at or began in ("&", "*", "!", "%")):
             return self.no_value(self.start)
         if self.is_scanner:
@@ -403,26 +465,43 @@ class _Failure:
             return self.no_value(self.at)
         fix = "what belongs together starts in the same column"
         if self.first < self.at:
-            return self.wrong("this is too much after the value", self.at, self.end_of_line(self.at), "use quotes")
+            return self.wrong(
+                "this is too much after the value", self.at, self.end_of_line(self.at), "use quotes"
+            )
         return self.wrong(
-            "this fits neither the line above nor its indentation", self.first, self.end_of_line(self.first), fix
+            "this fits neither the line above nor its indentation",
+            self.first,
+            self.end_of_line(self.first),
+            fix,
         )
 
-    def wrong(self, message: str, start: int, end: int, fix: str = "", noticed: int | None = None) -> Problem:
+    def wrong(
+        self, message: str, start: int, end: int, fix: str = "", noticed: int | None = None
+    ) -> Problem:
         self.cut = start
         return _problem(self.places, message, start, end, fix, noticed)
 
     def string(self) -> Problem:
         escape = self.text.rfind("\\", self.start, self.at + 1)
-        is_at_end = self.at >= len(self.text.rstrip()) or self.text.startswith(("---", "..."), self.at)
-        if not is_at_end and self.text[self.start] == '"' and escape >= max(self.start, self.at - len("\\U00000000")):
+        is_at_end = self.at >= len(self.text.rstrip()) or self.text.startswith(
+            ("---", "..."), self.at
+        )
+        if (
+            not is_at_end
+            and self.text[self.start] == '"'
+            and escape >= max(self.start, self.at - len("\\U00000000"))
+        ):
             fix = "double it, or use single quotes"
             problem = self.wrong("`\\` starts an escape, and this is none", escape, escape + 2, fix)
         elif not is_at_end:
-            problem = self.wrong("a key in quotes ends on its line", self.start, self.end_of_line(self.start))
+            problem = self.wrong(
+                "a key in quotes ends on its line", self.start, self.end_of_line(self.start)
+            )
         else:
             end = self.end_of_line(self.start)
-            problem = self.wrong("this string is not closed", self.start, end, "add the closing quote")
+            problem = self.wrong(
+                "this string is not closed", self.start, end, "add the closing quote"
+            )
         self.cut = self.start
         return problem
 
@@ -454,7 +533,9 @@ class _Failure:
         found = re.compile(r"[^\s,\]}]+").match(self.text, at)
         end = found.end() if found else at + 1
         word = self.text[at:end]
-        return self.wrong(f"`{word[:1]}` cannot start a value", at, end, f'put it in quotes: "{word}"')
+        return self.wrong(
+            f"`{word[:1]}` cannot start a value", at, end, f'put it in quotes: "{word}"'
+        )
 
     def end_of_line(self, at: int) -> int:
         return at + max(1, len(self.text[at : self.places.line_end(at)].rstrip()))
@@ -467,7 +548,11 @@ class _Failure:
         indent = len(text[start:]) - len(text[start:].lstrip(" "))
         while end < len(text):
             below = text[end : self.places.line_end(end)]
-            if below.strip() and len(below) - len(below.lstrip(" ")) <= indent and below.strip()[0] not in "]}":
+            if (
+                below.strip()
+                and len(below) - len(below.lstrip(" ")) <= indent
+                and below.strip()[0] not in "]}"
+            ):
                 break
             end = self.places.line_end(end) + 1
         return text[:start] + re.sub(r"[^\r\n]", " ", text[start:end]) + text[end:]

@@ -1,16 +1,18 @@
 """A tree of state as plain JSON plus named tensors, and back, exactly.
 
-JSON keeps dict (with text keys), list, str, bool, int, finite float and None as they are. Everything else is an object
-with the single key `$`, whose value is a list: the tag, then its parts.
+JSON keeps dict (with text keys), list, str, bool, int, finite float and None as they are.
+Everything else is an object with the single key `$`, whose value is a list: the tag, then its
+parts.
 
-    tensor NAME [complex | DTYPE] | sparse LAYOUT SIZE COALESCED TENSORS | array NAME [complex] | tuple ITEMS
-    set ITEMS | frozenset ITEMS | dict PAIRS | odict PAIRS | modules METADATA PAIRS | counter PAIRS
-    deque MAXLEN ITEMS | bytes BASE64 | int HEX | float TEXT | complex REAL IMAG | path TEXT | dtype TEXT
-    device TEXT | size INTS | scalar DTYPE VALUE
+    tensor NAME [complex | DTYPE] | sparse LAYOUT SIZE COALESCED TENSORS | array NAME [complex] |
+    tuple ITEMS set ITEMS | frozenset ITEMS | dict PAIRS | odict PAIRS | modules METADATA PAIRS |
+    counter PAIRS deque MAXLEN ITEMS | bytes BASE64 | int HEX | float TEXT | complex REAL IMAG |
+    path TEXT | dtype TEXT device TEXT | size INTS | scalar DTYPE VALUE
 
-A complex tensor lies in its file as pairs of real numbers, one of a DTYPE that the file has no name for as bytes.
-The TENSORS of a sparse one are its indices and its values, as its LAYOUT (`sparse_coo`, `sparse_csr`, ...) has them.
-`modules` is what `Module.state_dict` returns, with the versions of its modules.
+A complex tensor lies in its file as pairs of real numbers, one of a DTYPE that the file has no name
+for as bytes. The TENSORS of a sparse one are its indices and its values, as its LAYOUT
+(`sparse_coo`, `sparse_csr`, ...) has them. `modules` is what `Module.state_dict` returns, with the
+versions of its modules.
 
 Nothing read from a file is ever imported or called: a tag outside this list is refused.
 """
@@ -60,7 +62,8 @@ _PAIRED = {"dict", "odict", "modules", "counter"}
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """Where a tensor lies in a larger one, of which this process has no more: a number for each dim."""
+    """Where a tensor lies in a larger one, of which this process has no more: a number for each
+    dim."""
 
     whole: tuple[int, ...]
     offsets: tuple[int, ...]
@@ -68,7 +71,8 @@ class Box:
 
 @dataclass(slots=True)
 class Encoded:
-    """`tree` is JSON data; `tensors` holds each distinct tensor once, contiguous, by the name used in the tree.
+    """`tree` is JSON data; `tensors` holds each distinct tensor once, contiguous, by the name used
+    in the tree.
 
     `boxes` has those that are parts of larger ones.
     """
@@ -79,15 +83,19 @@ class Encoded:
 
 
 def encode(state: Any, *, path: str = "") -> Encoded:
-    """Encode a tree of state. CheckpointError names the path of the first value that cannot be kept, with the fix.
+    """Encode a tree of state. CheckpointError names the path of the first value that cannot be
+    kept, with the fix.
 
-    `path` is where the state itself lies. The tree shares nothing with the state; the tensors are the state's own.
+    `path` is where the state itself lies. The tree shares nothing with the state; the tensors are
+    the state's own.
     """
     encoder = _Encoder(path)
     try:
         tree = encoder.value(state, "")
     except RecursionError:
-        raise CheckpointError("A checkpoint cannot keep what contains itself, or is nested this deep.") from None
+        raise CheckpointError(
+            "A checkpoint cannot keep what contains itself, or is nested this deep."
+        ) from None
     return Encoded(tree, encoder.tensors, encoder.boxes)
 
 
@@ -100,15 +108,19 @@ def decode(tree: Any, tensors: Mapping[str, Tensor]) -> Any:
 
 
 def digest(state: Any) -> str:
-    """A fingerprint of a tree of state: equal for equal values, whatever the order of mappings and memory layout."""
+    """A fingerprint of a tree of state: equal for equal values, whatever the order of mappings and
+    memory layout."""
     return digest_encoded(encode(state))
 
 
 def digest_encoded(encoded: Encoded, contents: Mapping[str, str] | None = None) -> str:
-    """`digest` of a state that is encoded already; `contents` are the digests of its tensors, if they are known."""
+    """`digest` of a state that is encoded already; `contents` are the digests of its tensors, if
+    they are known."""
     if contents is None:
         contents = {name: digest_tensor(tensor) for name, tensor in encoded.tensors.items()}
-    return blake2b(_text(_unordered(encoded.tree, contents)).encode("ascii"), digest_size=16).hexdigest()
+    return blake2b(
+        _text(_unordered(encoded.tree, contents)).encode("ascii"), digest_size=16
+    ).hexdigest()
 
 
 def digest_tensor(tensor: Tensor) -> str:
@@ -123,7 +135,8 @@ def hasher_of(tensor: Tensor) -> blake2b:
 
 
 def _unordered(tree: Any, contents: Mapping[str, str]) -> Any:
-    """The tree with the contents of tensors for their names and pairs in one order: equal for equal values."""
+    """The tree with the contents of tensors for their names and pairs in one order: equal for equal
+    values."""
     if isinstance(tree, list):
         return [_unordered(item, contents) for item in tree]
     if not isinstance(tree, dict):
@@ -155,7 +168,9 @@ class _Encoder:
         self.tensors: dict[str, Tensor] = {}
         self.boxes: dict[str, Box] = {}
         self._names: dict[tuple[Any, ...], str] = {}
-        self._kept: list[Tensor] = []  # keeps storages alive, so that addresses stay unique while encoding
+        self._kept: list[
+            Tensor
+        ] = []  # keeps storages alive, so that addresses stay unique while encoding
 
     def value(self, value: Any, path: str) -> Any:
         if value is None or (isinstance(value, bool | str) and type(value) in (bool, str)):
@@ -193,16 +208,21 @@ class _Encoder:
         metadata = getattr(value, "_metadata", None)
         if metadata is None:
             return {_MARK: ["odict", *self.pairs(value, path)]}
-        return {_MARK: ["modules", self.value(metadata, f"{path}._metadata"), *self.pairs(value, path)]}
+        return {
+            _MARK: ["modules", self.value(metadata, f"{path}._metadata"), *self.pairs(value, path)]
+        }
 
     def pairs(self, value: Mapping[Any, Any], path: str) -> list[Any]:
-        return [[self.value(k, f"{path}.{k!r}"), self.value(v, f"{path}.{k}")] for k, v in value.items()]
+        return [
+            [self.value(k, f"{path}.{k!r}"), self.value(v, f"{path}.{k}")] for k, v in value.items()
+        ]
 
     def items(self, value: Any, path: str) -> list[Any]:
         return [self.value(item, f"{path}[{i}]") for i, item in enumerate(value)]
 
     def members(self, value: Any, path: str) -> list[Any]:
-        """Sets have no order of their own: sorting by the text of each item makes equal sets equal bytes."""
+        """Sets have no order of their own: sorting by the text of each item makes equal sets equal
+        bytes."""
         return sorted((self.value(item, f"{path}[{i}]") for i, item in enumerate(value)), key=_text)
 
     def tensor(self, value: Tensor, path: str) -> Any:
@@ -216,7 +236,12 @@ class _Encoder:
             )
         if is_sparse(value):
             return self.sparse(value, path)
-        if value.layout is not torch.strided or value.is_nested or value.is_quantized or value.device.type == "meta":
+        if (
+            value.layout is not torch.strided
+            or value.is_nested
+            or value.is_quantized
+            or value.device.type == "meta"
+        ):
             raise CheckpointError(
                 "A checkpoint keeps dense and sparse tensors that hold data.",
                 where=self.where(path),
@@ -227,7 +252,9 @@ class _Encoder:
             return {_MARK: ["tensor", self.named(torch.view_as_real(value), path), "complex"]}
         if value.dtype not in FILE_DTYPES:
             if value.dtype.itemsize != 1:
-                raise CheckpointError(f"A checkpoint cannot keep a tensor of {value.dtype}.", where=self.where(path))
+                raise CheckpointError(
+                    f"A checkpoint cannot keep a tensor of {value.dtype}.", where=self.where(path)
+                )
             name = self.named(value.contiguous().view(torch.uint8), path)
             return {_MARK: ["tensor", name, str(value.dtype).removeprefix("torch.")]}
         return {_MARK: ["tensor", self.named(value, path)]}
@@ -236,7 +263,10 @@ class _Encoder:
         *indices, values = components(value)
         parts = [self.tensor(each, f"{path}.indices") for each in indices]
         parts.append(self.tensor(values, f"{path}.values"))
-        layout, is_coalesced = str(value.layout).removeprefix("torch."), value.is_sparse and value.is_coalesced()
+        layout, is_coalesced = (
+            str(value.layout).removeprefix("torch."),
+            value.is_sparse and value.is_coalesced(),
+        )
         return {_MARK: ["sparse", layout, list(value.shape), is_coalesced, *parts]}
 
     def divided(self, value: Tensor, path: str) -> Any:
@@ -261,8 +291,14 @@ class _Encoder:
         )
         name = self._names.get(place) if value.numel() else None
         if name is None:
-            name = (path.removeprefix(".") or "value").encode("utf-8", "backslashreplace").decode("utf-8")
-            while name in self.tensors or name == "__metadata__":  # which safetensors keeps for itself
+            name = (
+                (path.removeprefix(".") or "value")
+                .encode("utf-8", "backslashreplace")
+                .decode("utf-8")
+            )
+            while (
+                name in self.tensors or name == "__metadata__"
+            ):  # which safetensors keeps for itself
                 name += "'"
             self.tensors[name] = value
             self._names[place] = name
@@ -275,7 +311,8 @@ class _Encoder:
             tensor = torch.from_numpy(value.astype(dtype))
         except TypeError:
             raise CheckpointError(
-                f"A checkpoint keeps arrays of numbers, not of {value.dtype}.", where=self.where(path)
+                f"A checkpoint keeps arrays of numbers, not of {value.dtype}.",
+                where=self.where(path),
             ) from None
         return {_MARK: ["array", *self.tensor(tensor, path)[_MARK][1:]]}
 
@@ -316,15 +353,26 @@ def _decode(tree: Any, tensors: Mapping[str, Tensor], path: str) -> Any:
         return {key: _decode(item, tensors, f"{path}.{key}") for key, item in tree.items()}
     tagged = tree[_MARK]
     where = path.removeprefix(".")
-    if len(tree) != 1 or not isinstance(tagged, list) or not tagged or str(tagged[0]) not in _DECODERS:
-        raise CheckpointError(f"The checkpoint has a value of an unknown kind: {str(tree)[:80]}.", where=where)
+    if (
+        len(tree) != 1
+        or not isinstance(tagged, list)
+        or not tagged
+        or str(tagged[0]) not in _DECODERS
+    ):
+        raise CheckpointError(
+            f"The checkpoint has a value of an unknown kind: {str(tree)[:80]}.", where=where
+        )
     try:
         return _DECODERS[tagged[0]](tagged[1:], lambda item: _decode(item, tensors, path), tensors)
     except CheckpointError:
         raise
-    except Exception as error:  # whatever a damaged or hostile file makes of it is one thing: unreadable
+    except (
+        Exception
+    ) as error:  # whatever a damaged or hostile file makes of it is one thing: unreadable
         reason = str(error).partition("\n")[0].removesuffix(".")
-        raise CheckpointError(f"The checkpoint has a bad {tagged[0]}: {reason}.", where=where) from error
+        raise CheckpointError(
+            f"The checkpoint has a bad {tagged[0]}: {reason}.", where=where
+        ) from error
 
 
 def _pairs(parts: list[Any], decode: Callable[[Any], Any]) -> Iterator[tuple[Any, Any]]:
@@ -342,10 +390,14 @@ def _tensor(parts: list[Any], tensors: Mapping[str, Tensor]) -> Tensor:
 
 def _sparse(parts: list[Any], decode: Callable[[Any], Any]) -> Tensor:
     name, shape, is_coalesced, *tensors = parts
-    layout = next((each for each in (torch.sparse_coo, *COMPRESSED) if str(each) == f"torch.{name}"), None)
+    layout = next(
+        (each for each in (torch.sparse_coo, *COMPRESSED) if str(each) == f"torch.{name}"), None
+    )
     if layout is None:
         raise CheckpointError(f"There is no sparse layout {name!r}.")
-    return assembled(layout, torch.Size(shape), [*map(decode, tensors)], is_coalesced=is_coalesced is True)
+    return assembled(
+        layout, torch.Size(shape), [*map(decode, tensors)], is_coalesced=is_coalesced is True
+    )
 
 
 def _modules(metadata: Any, pairs: Iterator[tuple[Any, Any]]) -> OrderedDict[Any, Any]:

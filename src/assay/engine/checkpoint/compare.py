@@ -11,7 +11,8 @@ from assay.engine.checkpoint.folder import load
 
 
 def differing(left: Path, right: Path) -> dict[str, list[str]]:
-    """Each part of two checkpoints by name, with the names of what is not the same in it: none for equal bits.
+    """Each part of two checkpoints by name, with the names of what is not the same in it: none for
+    equal bits.
 
     CheckpointError for one that is damaged.
     """
@@ -28,7 +29,13 @@ def _names(left: Any, right: Any) -> list[str]:
 
 def _leaves(state: Any, path: str) -> Iterator[tuple[str, str]]:
     """The digest of everything in a state that holds nothing else, by where it is."""
-    inside = state.items() if isinstance(state, Mapping) else enumerate(state) if isinstance(state, list) else None
+    inside = (
+        state.items()
+        if isinstance(state, Mapping)
+        else enumerate(state)
+        if isinstance(state, list)
+        else None
+    )
     if inside is None:
         yield path, digest(state)
         return

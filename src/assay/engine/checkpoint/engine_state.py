@@ -40,16 +40,25 @@ def _own(engine: Engine) -> dict[str, Any]:
 
 
 def restore(engine: Engine, parts: Mapping[str, Any]) -> None:
-    """Put a loaded checkpoint into an engine that has not run yet, and into those that listen to it by now."""
+    """Put a loaded checkpoint into an engine that has not run yet, and into those that listen to it
+    by now."""
     if engine.pipeline is not None:
         parts = engine.pipeline.own(parts)
     load_model_state(engine.process.model, parts["model"])
     backward = engine.process.backward
     holders = backward.parts(engine.process.model)
-    odd = {name for name in parts if _is_of_optimizer(name)} ^ {name for name in holders if _is_of_optimizer(name)}
+    odd = {name for name in parts if _is_of_optimizer(name)} ^ {
+        name for name in holders if _is_of_optimizer(name)
+    }
     if odd:
-        there = "is in the checkpoint, and not in this run" if odd <= parts.keys() else "is not in the checkpoint"
-        raise CheckpointError(f"{', '.join(sorted(odd))} {there}: it was made with other optimizers.")
+        there = (
+            "is in the checkpoint, and not in this run"
+            if odd <= parts.keys()
+            else "is not in the checkpoint"
+        )
+        raise CheckpointError(
+            f"{', '.join(sorted(odd))} {there}: it was made with other optimizers."
+        )
     for name, holder in holders.items():
         if name in parts:
             holder.load_state_dict(parts[name])
@@ -59,17 +68,21 @@ def restore(engine: Engine, parts: Mapping[str, Any]) -> None:
 
 
 def unlike(engine: Engine, parts: Mapping[str, Any]) -> list[str]:
-    """The parts of a loaded checkpoint that, asked for their state now, do not give what it holds of them."""
+    """The parts of a loaded checkpoint that, asked for their state now, do not give what it holds
+    of them."""
     now = _own(engine)
     if engine.pipeline is not None:
         parts = engine.pipeline.own(parts)
     return [
-        name for name, state in parts.items() if name in now and digest(now[name]) != digest(as_held(now[name], state))
+        name
+        for name, state in parts.items()
+        if name in now and digest(now[name]) != digest(as_held(now[name], state))
     ]
 
 
 def is_of_engine(part: str) -> bool:
-    """Return whether a part of a checkpoint belongs to the engine itself, and not to somebody who listens."""
+    """Return whether a part of a checkpoint belongs to the engine itself, and not to somebody who
+    listens."""
     return part.partition(".")[0] in PARTS
 
 
@@ -78,7 +91,8 @@ def _is_of_optimizer(part: str) -> bool:
 
 
 def restore_listeners(engine: Engine, parts: Mapping[str, Any]) -> None:
-    """Give those that listen to an engine their states of a checkpoint. A state too many or too few is a warning."""
+    """Give those that listen to an engine their states of a checkpoint. A state too many or too few
+    is a warning."""
     if engine.pipeline is not None:
         parts = engine.pipeline.own(parts)
     listeners = stateful(engine)
@@ -101,14 +115,22 @@ def stateful(engine: Engine) -> dict[str, Stateful]:
     """
     found: dict[str, Stateful] = {}
     data: Any = engine.source
-    if callable(getattr(data, "state_dict", None)) and callable(getattr(data, "load_state_dict", None)):
+    if callable(getattr(data, "state_dict", None)) and callable(
+        getattr(data, "load_state_dict", None)
+    ):
         found["data"] = data
     for handler in engine.bus.order():
         owner: Any = getattr(handler.fn, "__self__", None)
-        if isinstance(owner, nn.Module | Optimizer) or any(owner is each for each in found.values()):
+        if isinstance(owner, nn.Module | Optimizer) or any(
+            owner is each for each in found.values()
+        ):
             continue  # those of the first kinds are parts already
-        if callable(getattr(owner, "state_dict", None)) and callable(getattr(owner, "load_state_dict", None)):
+        if callable(getattr(owner, "state_dict", None)) and callable(
+            getattr(owner, "load_state_dict", None)
+        ):
             kind = re.sub(r"[^A-Za-z0-9_]", "_", type(owner).__name__)
             names = [kind, *(f"{kind}.{number}" for number in range(2, len(found) + 3))]
-            found[next(name for name in names if name not in found and not is_of_engine(name))] = owner
+            found[next(name for name in names if name not in found and not is_of_engine(name))] = (
+                owner
+            )
     return found

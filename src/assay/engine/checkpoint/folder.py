@@ -50,7 +50,12 @@ class Contents:
     info: Mapping[str, Any]
 
     def manifest(
-        self, files: Iterable[File], parts: Iterable[Part], *, layout: tuple[Axis, ...] = (), digest: str = ""
+        self,
+        files: Iterable[File],
+        parts: Iterable[Part],
+        *,
+        layout: tuple[Axis, ...] = (),
+        digest: str = "",
     ) -> Manifest:
         """The manifest of a folder that holds this in these files."""
         return Manifest(
@@ -72,7 +77,8 @@ class Contents:
 
 
 def write(folder: Path, contents: Contents, *, like: Iterable[Path] = ()) -> Manifest:
-    """Write a checkpoint into an empty folder, durably. A file that one of `like` holds already is shared with it."""
+    """Write a checkpoint into an empty folder, durably. A file that one of `like` holds already is
+    shared with it."""
     files: list[File] = []
     listed: list[Part] = []
     digests: dict[str, str] = {}
@@ -82,7 +88,13 @@ def write(folder: Path, contents: Contents, *, like: Iterable[Path] = ()) -> Man
         if part.tensors:
             file, known = write_tensors(folder / f"{name}.safetensors", separate(part.tensors))
             files.append(file)
-        listed.append(Part(name=name, tree=f"{name}.json", files=(f"{name}.safetensors",) if part.tensors else ()))
+        listed.append(
+            Part(
+                name=name,
+                tree=f"{name}.json",
+                files=(f"{name}.safetensors",) if part.tensors else (),
+            )
+        )
         digests[name] = digest_encoded(part, known)
     return publish(folder, contents, files, listed, digests, like=like)
 
@@ -111,10 +123,13 @@ def publish(
     return manifest
 
 
-def load(folder: Path, *, parts: tuple[str, ...] | None = None, verify: bool = True) -> dict[str, Any]:
+def load(
+    folder: Path, *, parts: tuple[str, ...] | None = None, verify: bool = True
+) -> dict[str, Any]:
     """The parts of the checkpoint in a folder, by name: all, or those asked for.
 
-    `verify` compares every file with its digest first, and all that was read with the digest of the whole.
+    `verify` compares every file with its digest first, and all that was read with the digest of the
+    whole.
     Raises CheckpointError naming the damaged file, or the parts that there are.
     """
     manifest = manifests.read(folder)
@@ -130,13 +145,18 @@ def load(folder: Path, *, parts: tuple[str, ...] | None = None, verify: bool = T
             if file.name in used and _sha256_of(folder / file.name) != file.sha256:
                 raise _damage(f"{file.name} is not what was written", folder)
     loaded = {part.name: _load_part(folder, part) for part in wanted}
-    if verify and parts is None and manifest.digest not in ("", _digest_as_written(loaded, manifest)):
+    if (
+        verify
+        and parts is None
+        and manifest.digest not in ("", _digest_as_written(loaded, manifest))
+    ):
         raise _damage("its parts are not those that were written", folder)
     return loaded
 
 
 def digest_of(parts: Mapping[str, Any]) -> str:
-    """The digest of a whole state, as the manifest has it where one process wrote it: equal for equal values."""
+    """The digest of a whole state, as the manifest has it where one process wrote it: equal for
+    equal values."""
     return digest_of_parts({name: digest_encoded(encode(state)) for name, state in parts.items()})
 
 
@@ -144,9 +164,14 @@ def _digest_as_written(parts: Mapping[str, Any], manifest: Manifest) -> str:
     """The same for tensors that were written in pieces."""
     digests = {}
     for name, state in parts.items():
-        encoded, sharded = encode(state), {tensor.name: tensor for tensor in manifest.part(name).sharded}
+        encoded, sharded = (
+            encode(state),
+            {tensor.name: tensor for tensor in manifest.part(name).sharded},
+        )
         contents = {
-            key: digest_of_pieces(pieces_of(tensor, sharded[key])) if key in sharded else digest_tensor(tensor)
+            key: digest_of_pieces(pieces_of(tensor, sharded[key]))
+            if key in sharded
+            else digest_tensor(tensor)
             for key, tensor in encoded.tensors.items()
         }
         digests[name] = digest_encoded(encoded, contents)
@@ -154,7 +179,8 @@ def _digest_as_written(parts: Mapping[str, Any], manifest: Manifest) -> str:
 
 
 def separate(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Contiguous and in host memory: the tensors themselves where they are, copies of the others."""
+    """Contiguous and in host memory: the tensors themselves where they are, copies of the
+    others."""
     return {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
 
 
@@ -167,7 +193,8 @@ def sync_folder(folder: Path) -> None:
 
 
 def _share(folder: Path, files: Iterable[File], other: Path) -> None:
-    """Take the place on disk of large files that another checkpoint has just so, if it really has."""
+    """Take the place on disk of large files that another checkpoint has just so, if it really
+    has."""
     try:
         theirs = {file.name: file for file in manifests.read(other).files}
     except CheckpointError:
@@ -177,12 +204,16 @@ def _share(folder: Path, files: Iterable[File], other: Path) -> None:
             continue
         own, shared = folder / file.name, folder / f"{file.name}.tmp"
         try:
-            if os.path.samefile(own, other / file.name) or sha256_of(other / file.name) != file.sha256:
+            if (
+                os.path.samefile(own, other / file.name)
+                or sha256_of(other / file.name) != file.sha256
+            ):
                 continue  # damage is not passed on
             os.link(other / file.name, shared)
             os.replace(shared, own)
         except OSError:
-            continue  # a file system without links, or one that is gone meanwhile: the own file stays
+            # a file system without links, or one that is gone meanwhile: the own file stays
+            continue
 
 
 def _load_part(folder: Path, part: Part) -> Any:
@@ -190,9 +221,13 @@ def _load_part(folder: Path, part: Part) -> Any:
         tree = json.loads(read_bytes(folder / part.tree, _MOST_TREE_BYTES))
         read = {name: read_tensors(folder / name) for name in part.files}
         in_pieces = {tensor.name: assembled(tensor, read) for tensor in part.sharded}
-        tensors = {name: tensor for each in read.values() for name, tensor in each.items()} | in_pieces
+        tensors = {
+            name: tensor for each in read.values() for name, tensor in each.items()
+        } | in_pieces
     except (OSError, ValueError, RecursionError, SafetensorError) as error:
-        raise CheckpointError(f"Part {part.name} cannot be read: {error}.", where=str(folder)) from error
+        raise CheckpointError(
+            f"Part {part.name} cannot be read: {error}.", where=str(folder)
+        ) from error
     return decode(tree, tensors)
 
 
@@ -217,7 +252,9 @@ def _sha256_of(path: Path) -> str:
     try:
         return sha256_of(path)
     except OSError as error:
-        raise CheckpointError(f"{path.name} cannot be read: {error}.", where=str(path.parent)) from error
+        raise CheckpointError(
+            f"{path.name} cannot be read: {error}.", where=str(path.parent)
+        ) from error
 
 
 def _write_file(folder: Path, name: str, data: bytes) -> File:

@@ -16,12 +16,15 @@ Piece = tuple[tuple[int, ...], str]
 
 
 def assembled(tensor: ShardedTensor, read: Mapping[str, Mapping[str, Tensor]]) -> Tensor:
-    """A tensor from its pieces; `read` has the tensors of each file. CheckpointError where a piece is another."""
+    """A tensor from its pieces; `read` has the tensors of each file. CheckpointError where a piece
+    is another."""
     whole: Tensor | None = None
     for shard in tensor.shards:
         piece = read.get(shard.file, {}).get(shard.key)
         if piece is None or tuple(piece.shape) != shard.shape:
-            raise CheckpointError(f"{shard.file} does not hold the piece of {tensor.name} that it should.")
+            raise CheckpointError(
+                f"{shard.file} does not hold the piece of {tensor.name} that it should."
+            )
         if whole is None:
             whole = piece.new_empty(tensor.shape)
         if piece.dtype != whole.dtype:
@@ -34,7 +37,9 @@ def assembled(tensor: ShardedTensor, read: Mapping[str, Mapping[str, Tensor]]) -
 
 def pieces_of(whole: Tensor, tensor: ShardedTensor) -> list[Piece]:
     """What a whole tensor has where its pieces were."""
-    return [(shard.offsets, digest_tensor(whole[_where(shard)].contiguous())) for shard in tensor.shards]
+    return [
+        (shard.offsets, digest_tensor(whole[_where(shard)].contiguous())) for shard in tensor.shards
+    ]
 
 
 def digest_of_pieces(pieces: Iterable[Piece]) -> str:
@@ -46,4 +51,6 @@ def digest_of_pieces(pieces: Iterable[Piece]) -> str:
 
 
 def _where(shard: Shard) -> tuple[slice, ...]:
-    return tuple(slice(low, low + size) for low, size in zip(shard.offsets, shard.shape, strict=True))
+    return tuple(
+        slice(low, low + size) for low, size in zip(shard.offsets, shard.shape, strict=True)
+    )

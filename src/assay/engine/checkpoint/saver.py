@@ -1,4 +1,5 @@
-"""Writes and finds checkpoints of one folder: written aside, synced, named last; never overwritten."""
+"""Writes and finds checkpoints of one folder: written aside, synced, named last; never
+overwritten."""
 
 from __future__ import annotations
 
@@ -50,11 +51,13 @@ class Skipped:
 
 
 class Saver:
-    """Checkpoints of one folder. `keep`: how many of kind "checkpoint" stay; others stay until told otherwise.
+    """Checkpoints of one folder. `keep`: how many of kind "checkpoint" stay; others stay until told
+    otherwise.
 
-    Usable alone: `Saver("ckpt").save_checkpoint(10, {"model": model, "epoch": 3}, {"loss": 0.5})`. `name` names the
-    folders of `save_checkpoint`, as in "m-{time}-{loss:.4f}": of time, step, epoch and what is in the info. Where a
-    state is divided among `writers`, all of them save, and what one raises all raise; the first alone does the rest.
+    Usable alone: `Saver("ckpt").save_checkpoint(10, {"model": model, "epoch": 3}, {"loss": 0.5})`.
+    `name` names the folders of `save_checkpoint`, as in "m-{time}-{loss:.4f}": of time, step, epoch
+    and what is in the info. Where a state is divided among `writers`, all of them save, and what
+    one raises all raise; the first alone does the rest.
     """
 
     def __init__(
@@ -75,7 +78,9 @@ class Saver:
         self.run = run
         self.attempt = attempt
         self.writers = writers
-        self._lock = threading.RLock()  # one writes at a time: what another one has begun would look abandoned
+        self._lock = (
+            threading.RLock()
+        )  # one writes at a time: what another one has begun would look abandoned
 
     @property
     def is_first(self) -> bool:
@@ -84,18 +89,25 @@ class Saver:
 
     # ---------------------------------------------------------------------------------------------------- any state
 
-    def save_checkpoint(self, step: int, state: Any, info: Mapping[str, Any] | None = None) -> Manifest:
+    def save_checkpoint(
+        self, step: int, state: Any, info: Mapping[str, Any] | None = None
+    ) -> Manifest:
         """Keep a state, and no more than the newest `keep` of these. One of that name is replaced.
 
-        `state` is anything made of plain data, tensors and arrays; modules, optimizers and whatever else has a
-        `state_dict` may stand in a table for it. Raises CheckpointError naming what cannot be kept.
+        `state` is anything made of plain data, tensors and arrays; modules, optimizers and whatever
+        else has a `state_dict` may stand in a table for it. Raises CheckpointError naming what
+        cannot be kept.
         """
         name = _filled(self.name, step, info or {}) if self.name else folder_of_step(step)
         return self._save_any(step, state, info, kind="checkpoint", name=name, existing="replace")
 
-    def save_keypoint(self, step: int, state: Any, info: Mapping[str, Any] | None = None) -> Manifest:
+    def save_keypoint(
+        self, step: int, state: Any, info: Mapping[str, Any] | None = None
+    ) -> Manifest:
         """Keep a state for good. One of that step is replaced."""
-        return self._save_any(step, state, info, kind="keypoint", name=f"keypoint-{step:09d}", existing="replace")
+        return self._save_any(
+            step, state, info, kind="keypoint", name=f"keypoint-{step:09d}", existing="replace"
+        )
 
     def save_model(
         self,
@@ -106,24 +118,48 @@ class Saver:
         name: str = "",
         overwrite: bool = False,
     ) -> Manifest:
-        """Keep a finished model for good, by name. CheckpointError when it is there, unless it is to be overwritten."""
+        """Keep a finished model for good, by name. CheckpointError when it is there, unless it is
+        to be overwritten."""
         existing: Existing = "replace" if overwrite else "refuse"
-        return self._save_any(step, state, info, kind="model", name=name or f"model-{step:09d}", existing=existing)
+        return self._save_any(
+            step, state, info, kind="model", name=name or f"model-{step:09d}", existing=existing
+        )
 
     def _save_any(
-        self, step: int, state: Any, info: Mapping[str, Any] | None, *, kind: Kind, name: str, existing: Existing
+        self,
+        step: int,
+        state: Any,
+        info: Mapping[str, Any] | None,
+        *,
+        kind: Kind,
+        name: str,
+        existing: Existing,
     ) -> Manifest:
-        return self.save(_parts_of(state), Where(step=step), kind=kind, info=info, name=name, existing=existing)
+        return self.save(
+            _parts_of(state), Where(step=step), kind=kind, info=info, name=name, existing=existing
+        )
 
     def find_checkpoints(self) -> list[Checkpoint]:
         """Those that rotation may delete, oldest first; `info` of each is what was said of it."""
-        return [each for each in self._complete() if each.manifest is not None and each.manifest.kind in _ROTATED]
+        return [
+            each
+            for each in self._complete()
+            if each.manifest is not None and each.manifest.kind in _ROTATED
+        ]
 
     def find_keypoints(self) -> list[Checkpoint]:
-        return [each for each in self._complete() if each.manifest is not None and each.manifest.kind == "keypoint"]
+        return [
+            each
+            for each in self._complete()
+            if each.manifest is not None and each.manifest.kind == "keypoint"
+        ]
 
     def find_models(self) -> list[Checkpoint]:
-        return [each for each in self._complete() if each.manifest is not None and each.manifest.kind == "model"]
+        return [
+            each
+            for each in self._complete()
+            if each.manifest is not None and each.manifest.kind == "model"
+        ]
 
     # ------------------------------------------------------------------------------------------------------- writing
 
@@ -140,11 +176,14 @@ class Saver:
     ) -> Manifest:
         """Write one checkpoint; when this returns it survives power loss.
 
-        A complete one of that name is kept as it is by default; only its kind changes when rotation is to leave it
-        alone from now on. Anything else of that name is renamed. `final`: the name "final" means this one. Raises
-        CheckpointError when a value cannot be kept or the disk refuses; nothing half-made stays.
+        A complete one of that name is kept as it is by default; only its kind changes when rotation
+        is to leave it alone from now on. Anything else of that name is renamed. `final`: the name
+        "final" means this one. Raises CheckpointError when a value cannot be kept or the disk
+        refuses; nothing half-made stays.
         """
-        return self.prepared(parts, where, kind=kind, info=info, name=name, existing=existing, final=final)()
+        return self.prepared(
+            parts, where, kind=kind, info=info, name=name, existing=existing, final=final
+        )()
 
     def prepared(
         self,
@@ -158,16 +197,22 @@ class Saver:
         final: bool = False,
         staging: Staging | None = None,
     ) -> Callable[[], Manifest]:
-        """`save` in two: what is raised here is about the state, what the call raises about the disk.
+        """`save` in two: what is raised here is about the state, what the call raises about the
+        disk.
 
-        With `staging` the tensors are copied now, and may change before the call; they lie in `staging` until then.
+        With `staging` the tensors are copied now, and may change before the call; they lie in
+        `staging` until then.
         """
         name = name or folder_of_step(where.step)
         for part in parts:
             if not _SAFE_PART.fullmatch(part) or part == "manifest":
-                raise CheckpointError(f"A part cannot be called {part!r}.", fix="Use letters, digits and _.")
+                raise CheckpointError(
+                    f"A part cannot be called {part!r}.", fix="Use letters, digits and _."
+                )
         if not manifests.is_safe_name(name):
-            raise CheckpointError(f"A checkpoint cannot be called {name!r}.", fix="Use letters, digits and _.")
+            raise CheckpointError(
+                f"A checkpoint cannot be called {name!r}.", fix="Use letters, digits and _."
+            )
         try:
             encoded = {part: encode(state, path=part) for part, state in parts.items()}
         except CheckpointError as error:
@@ -190,21 +235,27 @@ class Saver:
         return lambda: self._write(contents, existing, final)
 
     def promote(self, name: str, kind: Kind, *, final: bool = False) -> Manifest:
-        """Let a complete checkpoint be one that rotation leaves alone, or the final one. CheckpointError without it."""
+        """Let a complete checkpoint be one that rotation leaves alone, or the final one.
+        CheckpointError without it."""
         there = manifests.checkpoint_in(self.folder / name)
         if there.manifest is None or there.why:
-            raise CheckpointError(f"{name} was not made a {'final checkpoint' if final else kind}: it is not there.")
+            raise CheckpointError(
+                f"{name} was not made a {'final checkpoint' if final else kind}: it is not there."
+            )
         with self._lock:
             return self._keep(there.manifest, kind, final)
 
-    def set_best(self, name: str, *, metric: str, mode: Literal["min", "max"], value: float) -> None:
+    def set_best(
+        self, name: str, *, metric: str, mode: Literal["min", "max"], value: float
+    ) -> None:
         """Point "best" at a checkpoint; it stays until another one is better."""
         with self._lock:
             manifests.point(self.folder, "best", name, metric=metric, mode=mode, value=value)
             self._rotate()
 
     def set_aside(self, after_step: int) -> list[str]:
-        """Rename checkpoints of later steps, so that a run that goes on from `after_step` can write its own."""
+        """Rename checkpoints of later steps, so that a run that goes on from `after_step` can write
+        its own."""
         moved = []
         for each in manifests.checkpoints(self.folder):
             if each.step is not None and each.step > after_step and not each.is_left:
@@ -224,17 +275,21 @@ class Saver:
         return manifests.pointed(self.folder, "best") or None
 
     def complete(self) -> tuple[list[Manifest], list[Skipped]]:
-        """Every complete checkpoint, oldest first, and what lies there that is none, with the reason."""
+        """Every complete checkpoint, oldest first, and what lies there that is none, with the
+        reason."""
         found, skipped = [], []
         for each in manifests.checkpoints(self.folder):
             if each.manifest is not None and not each.why:
                 found.append(each.manifest)
-            elif not each.is_left and (each.manifest is not None or each.step is not None or _is_begun(each)):
+            elif not each.is_left and (
+                each.manifest is not None or each.step is not None or _is_begun(each)
+            ):
                 skipped.append(Skipped(each.name, each.why.removesuffix(".")))
         return found, skipped
 
     def find(self, name: Name = "latest") -> Manifest:
-        """By "latest", "best", "final", a step, -1 for the newest, a folder's name, a path, or what `find_...` gives.
+        """By "latest", "best", "final", a step, -1 for the newest, a folder's name, a path, or what
+        `find_...` gives.
 
         CheckpointError lists what there is.
         """
@@ -250,9 +305,9 @@ class Saver:
     ) -> Any:
         """What was saved: a table by part, unless the state was none. `name` as for `find`.
 
-        `parts` are all that is read. `into` has the objects that are given their parts: by their `_load_state_dict`
-        if they have one, else by `load_state_dict`. `verify` compares every file with its digest first. Raises
-        CheckpointError naming the damaged file.
+        `parts` are all that is read. `into` has the objects that are given their parts: by their
+        `_load_state_dict` if they have one, else by `load_state_dict`. `verify` compares every file
+        with its digest first. Raises CheckpointError naming the damaged file.
         """
         loaded = load(self._found(name)[0], parts=parts, verify=verify)
         for part, owner in (into or {}).items():
@@ -263,7 +318,8 @@ class Saver:
         return loaded[WHOLE] if set(loaded) == {WHOLE} else loaded
 
     def newest(self, *, verify: bool = True) -> tuple[Manifest, dict[str, Any], list[Skipped]]:
-        """The newest checkpoint that can be read, its parts, and what is newer and cannot, with the reason.
+        """The newest checkpoint that can be read, its parts, and what is newer and cannot, with the
+        reason.
 
         A model alone is none from which a run can go on. CheckpointError when none can be read.
         """
@@ -274,7 +330,9 @@ class Saver:
             except CheckpointError as error:
                 skipped.append(Skipped(manifest.name, error.what.removesuffix(".")))
         lost = "".join(f" {each.name}: {each.why}." for each in skipped)
-        raise CheckpointError(f"There is no checkpoint that can be read.{lost}", where=str(self.folder))
+        raise CheckpointError(
+            f"There is no checkpoint that can be read.{lost}", where=str(self.folder)
+        )
 
     # -------------------------------------------------------------------------------------------------------- inside
 
@@ -284,7 +342,9 @@ class Saver:
     def _found(self, name: Name) -> tuple[Path, Manifest]:
         if isinstance(name, Checkpoint | Manifest):
             name = name.name
-        if isinstance(name, Path) or (isinstance(name, str) and len(Path(name).parts) > 1 and Path(name).exists()):
+        if isinstance(name, Path) or (
+            isinstance(name, str) and len(Path(name).parts) > 1 and Path(name).exists()
+        ):
             return Path(name), manifests.read(Path(name))
         complete, text = self._complete(), str(name)
         found = manifests.named(complete, text, self.folder)
@@ -292,9 +352,13 @@ class Saver:
             return found.path, found.manifest
         lost = "".join(f" {each.name} is no checkpoint: {each.why}." for each in self.complete()[1])
         steps = ", ".join(str(each.step) for each in complete) or "none"
-        names = ", ".join(each.name for each in complete if each.name != folder_of_step(each.step or 0))
+        names = ", ".join(
+            each.name for each in complete if each.name != folder_of_step(each.step or 0)
+        )
         fix = f"Steps: {steps}." + (f" Names: {names}." if names else "")
-        raise CheckpointError(f"There is no checkpoint {text!r}.{lost}", where=str(self.folder), fix=fix)
+        raise CheckpointError(
+            f"There is no checkpoint {text!r}.{lost}", where=str(self.folder), fix=fix
+        )
 
     def _write(self, contents: Contents, existing: Existing, final: bool) -> Manifest:
         with self._lock:
@@ -302,15 +366,21 @@ class Saver:
             if there.manifest is not None and not there.why:
                 if existing == "refuse":
                     fix = "Save it under another name, or with overwrite=True."
-                    raise CheckpointError(f"There is a {there.manifest.kind} {contents.name!r} already.", fix=fix)
+                    raise CheckpointError(
+                        f"There is a {there.manifest.kind} {contents.name!r} already.", fix=fix
+                    )
                 if existing == "keep":
                     return self._keep(there.manifest, contents.kind, final)
             temporary = self.folder / f"{contents.name}{manifests.TEMPORARY}"
             try:
-                for stale in self.folder.glob(f"*{manifests.TEMPORARY}"):  # of a process that was killed
+                for stale in self.folder.glob(
+                    f"*{manifests.TEMPORARY}"
+                ):  # of a process that was killed
                     shutil.rmtree(stale, ignore_errors=True)
                 make_directory(temporary)
-                manifest = folders.write(temporary, contents, like=[each.path for each in self._complete()[-1:]])
+                manifest = folders.write(
+                    temporary, contents, like=[each.path for each in self._complete()[-1:]]
+                )
                 self._move(temporary, there, replaced=existing == "replace")
                 if final:
                     manifests.point(self.folder, "final", manifest.name)
@@ -323,13 +393,18 @@ class Saver:
             self._rotate(spare=manifest.name)
             return manifest
 
-    def _write_together(self, writers: Writers, contents: Contents, existing: Existing, final: bool) -> Manifest:
-        """As `_write`; each process writes what it holds, and what goes wrong in one is raised in all."""
+    def _write_together(
+        self, writers: Writers, contents: Contents, existing: Existing, final: bool
+    ) -> Manifest:
+        """As `_write`; each process writes what it holds, and what goes wrong in one is raised in
+        all."""
         temporary = self.folder / f"{contents.name}{manifests.TEMPORARY}"
         with self._lock:
             try:
                 head = (
-                    _tried(lambda: self._begin_together(temporary, contents, existing, final)) if self.is_first else {}
+                    _tried(lambda: self._begin_together(temporary, contents, existing, final))
+                    if self.is_first
+                    else {}
                 )
                 told = writers.gather({**head, "offer": together.offer(contents)})
                 _agreed(told)
@@ -337,7 +412,9 @@ class Saver:
                 if told[0].get("kept"):
                     return manifest
                 folder, offers = Path(told[0]["folder"]), [each["offer"] for each in told]
-                own = _tried(lambda: {"written": together.write_own(folder, contents, offers, writers.rank)})
+                own = _tried(
+                    lambda: {"written": together.write_own(folder, contents, offers, writers.rank)}
+                )
                 told = writers.gather(own)
                 _agreed(told)
                 ended: dict[str, Any] = {}
@@ -369,12 +446,16 @@ class Saver:
                 self._rotate(spare=manifest.name)
             return manifest
 
-    def _begin_together(self, temporary: Path, contents: Contents, existing: Existing, final: bool) -> dict[str, Any]:
+    def _begin_together(
+        self, temporary: Path, contents: Contents, existing: Existing, final: bool
+    ) -> dict[str, Any]:
         there = manifests.checkpoint_in(self.folder / contents.name)
         if there.manifest is not None and not there.why:
             if existing == "refuse":
                 fix = "Save it under another name, or with overwrite=True."
-                raise CheckpointError(f"There is a {there.manifest.kind} {contents.name!r} already.", fix=fix)
+                raise CheckpointError(
+                    f"There is a {there.manifest.kind} {contents.name!r} already.", fix=fix
+                )
             if existing == "keep":
                 self._keep(there.manifest, contents.kind, final)
                 return {"kept": True}
@@ -384,7 +465,8 @@ class Saver:
         return {"folder": str(temporary.resolve())}
 
     def _move(self, temporary: Path, there: Checkpoint, *, replaced: bool) -> None:
-        """Give what is written its name. What has that name is put aside, and goes if it was to be replaced."""
+        """Give what is written its name. What has that name is put aside, and goes if it was to be
+        replaced."""
         left = None
         if there.path.exists():
             left = manifests.aside(there.path)
@@ -407,7 +489,8 @@ class Saver:
         return manifest
 
     def _rotate(self, spare: str = "") -> None:
-        """Delete what is too many; `spare` was just written, and may be about to become the best."""
+        """Delete what is too many; `spare` was just written, and may be about to become the
+        best."""
         final = manifests.pointed(self.folder, "final")
         found = [each.manifest for each in self._complete() if each.manifest is not None]
         counted = [each.name for each in found if each.kind == "checkpoint" and each.name != final]
@@ -439,9 +522,13 @@ def _agreed(told: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _parts_of(state: Any) -> dict[str, Any]:
-    """A state as parts that can be read alone: the entries of a table, unless it is one of tensors."""
+    """A state as parts that can be read alone: the entries of a table, unless it is one of
+    tensors."""
     if type(state) is dict and 0 < len(state) <= _MOST_PARTS and WHOLE not in state:
-        names = all(isinstance(key, str) and _SAFE_PART.fullmatch(key) and key != "manifest" for key in state)
+        names = all(
+            isinstance(key, str) and _SAFE_PART.fullmatch(key) and key != "manifest"
+            for key in state
+        )
         if names and not any(isinstance(value, torch.Tensor) for value in state.values()):
             return {key: _state_of(value) for key, value in state.items()}
     return {WHOLE: _state_of(state)}
@@ -453,7 +540,8 @@ def _state_of(value: Any) -> Any:
 
 
 def _filled(template: str, step: int, info: Mapping[str, Any]) -> str:
-    """A name from its template. InputError for a field that nobody gave, with those that there are."""
+    """A name from its template. InputError for a field that nobody gave, with those that there
+    are."""
     values = {"time": time.strftime("%Y%m%d-%H%M%S"), "step": step, "epoch": step, **info}
     name = ""
     for text, field, form, _ in string.Formatter().parse(template):
@@ -461,11 +549,15 @@ def _filled(template: str, step: int, info: Mapping[str, Any]) -> str:
         if field is None:
             continue
         if field not in values:
-            raise InputError(f"The name {template!r} wants {field!r}.", fix=f"There are: {', '.join(values)}.")
+            raise InputError(
+                f"The name {template!r} wants {field!r}.", fix=f"There are: {', '.join(values)}."
+            )
         try:
             name += format(values[field], form or "")
         except (TypeError, ValueError) as error:
-            raise InputError(f"The name {template!r} cannot have {field}={values[field]!r}: {error}.") from error
+            raise InputError(
+                f"The name {template!r} cannot have {field}={values[field]!r}: {error}."
+            ) from error
     return re.sub(r"[^A-Za-z0-9_.+-]", "_", name)
 
 
@@ -479,19 +571,27 @@ def _plain(info: Mapping[str, Any]) -> dict[str, Any]:
         return dict(json.loads(json.dumps(dict(info), default=number)))
     except (TypeError, ValueError) as error:
         fix = "Give numbers and text; what is large belongs into the state."
-        raise CheckpointError(f"The info of a checkpoint is plain data: {error}.", fix=fix) from error
+        raise CheckpointError(
+            f"The info of a checkpoint is plain data: {error}.", fix=fix
+        ) from error
 
 
 def _copied(parts: Mapping[str, Encoded], staging: Staging) -> dict[str, Encoded]:
-    copies = staging.copy({f"{part}/{name}": t for part, each in parts.items() for name, t in each.tensors.items()})
+    copies = staging.copy(
+        {f"{part}/{name}": t for part, each in parts.items() for name, t in each.tensors.items()}
+    )
     return {
-        part: Encoded(each.tree, {name: copies[f"{part}/{name}"] for name in each.tensors}, each.boxes)
+        part: Encoded(
+            each.tree, {name: copies[f"{part}/{name}"] for name in each.tensors}, each.boxes
+        )
         for part, each in parts.items()
     }
 
 
 def _on_host(parts: Mapping[str, Encoded]) -> dict[str, Encoded]:
-    return {part: Encoded(each.tree, separate(each.tensors), each.boxes) for part, each in parts.items()}
+    return {
+        part: Encoded(each.tree, separate(each.tensors), each.boxes) for part, each in parts.items()
+    }
 
 
 def _is_begun(checkpoint: Checkpoint) -> bool:
@@ -499,7 +599,8 @@ def _is_begun(checkpoint: Checkpoint) -> bool:
 
 
 def _delete(folder: Path) -> None:
-    """Half a checkpoint is none: renamed first, it is not taken for one by whoever is killed, or looks, meanwhile."""
+    """Half a checkpoint is none: renamed first, it is not taken for one by whoever is killed, or
+    looks, meanwhile."""
     going = folder.with_name(folder.name + manifests.TEMPORARY)
     with contextlib.suppress(OSError):
         os.replace(folder, going)

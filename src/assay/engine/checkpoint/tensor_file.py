@@ -1,4 +1,5 @@
-"""One safetensors file, hashed while it is written: no second copy in memory, and other threads go on meanwhile."""
+"""One safetensors file, hashed while it is written: no second copy in memory, and other threads go
+on meanwhile."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ _CHUNK = 1 << 20
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> tuple[File, dict[str, str]]:
-    """A new file, synced, of tensors that are contiguous and in host memory; and the digest of each tensor by name.
+    """A new file, synced, of tensors that are contiguous and in host memory; and the digest of each
+    tensor by name.
 
     Equal tensors give equal bytes, whatever their order.
     """
@@ -42,7 +44,8 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> tuple[File, dict
         whole.update(head)
         for name, tensor in ordered:
             own, data = hasher_of(tensor), as_bytes(tensor)
-            # Whole, not in pieces that fit a cache: after each call the training is asked for the interpreter's lock.
+            # Whole, not in pieces that fit a cache: after each call the training is asked for the
+            # interpreter's lock.
             own.update(data)
             whole.update(data)
             file.write(data)
@@ -53,7 +56,8 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> tuple[File, dict
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """The tensors of a file, in memory of their own. SafetensorError or OSError when it cannot be read."""
+    """The tensors of a file, in memory of their own. SafetensorError or OSError when it cannot be
+    read."""
     os.close(open_regular(path, follow=True))  # safetensors would wait for ever at a named pipe
     # Copied out of the mapped file: sums over memory that is not aligned differ in their last bits.
     return {name: tensor.clone() for name, tensor in load_file(path).items()}
@@ -69,7 +73,8 @@ def sha256_of(path: Path) -> str:
 
 
 class Staging:
-    """Copies of tensors in host memory, which are kept for the next time: pages that are new cost more than the copy.
+    """Copies of tensors in host memory, which are kept for the next time: pages that are new cost
+    more than the copy.
 
     A copy is what its tensor was when `copy` returned; it stays until the next one.
     """
@@ -87,5 +92,7 @@ class Staging:
     def _copied(self, name: str, tensor: Tensor) -> Tensor:
         buffer = self._buffers.get(name)
         if buffer is None or buffer.shape != tensor.shape or buffer.dtype != tensor.dtype:
-            buffer = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=tensor.is_cuda)
+            buffer = torch.empty(
+                tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=tensor.is_cuda
+            )
         return buffer.copy_(tensor.detach(), non_blocking=tensor.is_cuda)

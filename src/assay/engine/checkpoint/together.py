@@ -1,4 +1,5 @@
-"""A checkpoint that several processes write: each what it holds, in a file of its own; the first one publishes it.
+"""A checkpoint that several processes write: each what it holds, in a file of its own; the first
+one publishes it.
 
 1. each offers what it holds; a piece that several hold is written by the first of them
 2. each writes its pieces, durably, and says so
@@ -25,7 +26,8 @@ Offer = Mapping[str, Mapping[str, Any]]
 
 
 class Writers(Protocol):
-    """The processes that write together, of which this is number `rank`. All that they do is done by all of them."""
+    """The processes that write together, of which this is number `rank`. All that they do is done
+    by all of them."""
 
     rank: int
     axes: tuple[Axis, ...]
@@ -51,19 +53,30 @@ def offer(contents: Contents) -> dict[str, dict[str, Any]]:
     return held
 
 
-def write_own(folder: Path, contents: Contents, offers: Sequence[Offer], rank: int) -> dict[str, Any]:
-    """Write the pieces that this process is the first to hold; what was written. OSError as the disk has it."""
+def write_own(
+    folder: Path, contents: Contents, offers: Sequence[Offer], rank: int
+) -> dict[str, Any]:
+    """Write the pieces that this process is the first to hold; what was written. OSError as the
+    disk has it."""
     if not folder.is_dir():
         raise CheckpointError(
             f"{folder} is not there on the machine of rank {rank}: checkpoints want a file system that all share."
         )
     written: dict[str, Any] = {}
     for name, part in contents.parts.items():
-        mine = {key for key, found in offers[rank].get(name, {}).items() if _owner(offers, name, key, found[0]) == rank}
+        mine = {
+            key
+            for key, found in offers[rank].get(name, {}).items()
+            if _owner(offers, name, key, found[0]) == rank
+        }
         if mine:
             tensors = {key: part.tensors[key].detach().cpu().contiguous() for key in mine}
             file, digests = write_tensors(folder / _file(name, rank), tensors)
-            written[name] = {"size_bytes": file.size_bytes, "sha256": file.sha256, "digests": digests}
+            written[name] = {
+                "size_bytes": file.size_bytes,
+                "sha256": file.sha256,
+                "digests": digests,
+            }
     return written
 
 
@@ -86,7 +99,13 @@ def publish_together(
         for rank, each in enumerate(written):
             if name in each:
                 own.append(_file(name, rank))
-                files.append(File(name=own[-1], size_bytes=each[name]["size_bytes"], sha256=each[name]["sha256"]))
+                files.append(
+                    File(
+                        name=own[-1],
+                        size_bytes=each[name]["size_bytes"],
+                        sha256=each[name]["sha256"],
+                    )
+                )
         sharded, known = _pieces(name, offers, written)
         parts.append(Part(name=name, tree=f"{name}.json", files=tuple(own), sharded=tuple(sharded)))
         digests[name] = digest_encoded(part, known)
@@ -113,13 +132,19 @@ def _pieces(
             known[key] = found[0][1]
             continue
         known[key] = digest_of_pieces(found)
-        sharded.append(ShardedTensor(name=key, dtype=about[3], shape=tuple(about[2]), shards=tuple(shards)))
+        sharded.append(
+            ShardedTensor(name=key, dtype=about[3], shape=tuple(about[2]), shards=tuple(shards))
+        )
     return sharded, known
 
 
 def _owner(offers: Sequence[Offer], part: str, key: str, offsets: Sequence[int]) -> int:
     """The first process that holds a piece."""
-    holds = (rank for rank, each in enumerate(offers) if key in each.get(part, {}) and each[part][key][0] == offsets)
+    holds = (
+        rank
+        for rank, each in enumerate(offers)
+        if key in each.get(part, {}) and each[part][key][0] == offsets
+    )
     return next(holds)
 
 

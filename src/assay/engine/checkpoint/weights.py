@@ -1,4 +1,5 @@
-"""Weights and whole checkpoints put into objects that are there already, from assay's folders and from other files."""
+"""Weights and whole checkpoints put into objects that are there already, from assay's folders and
+from other files."""
 
 from __future__ import annotations
 
@@ -25,13 +26,17 @@ from assay.engine.optim import load_optimizer_state
 _OF_MODELS = ("model", "state_dict", "model_state_dict", "weights", "net")
 _WRAPPED = ("module.", "_orig_mod.")  # what DataParallel and compiled models put before every name
 _WRAPPERS = re.compile(r"(?:module\.|_orig_mod\.)+")
-_SAFE_UNPICKLING = (2, 10)  # before it, weights_only could be broken: CVE-2025-32434, CVE-2026-24747
+_SAFE_UNPICKLING = (
+    2,
+    10,
+)  # before it, weights_only could be broken: CVE-2025-32434, CVE-2026-24747
 _SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What did not go from a file into a model: names it lacks, names it has too many, tensors of other shapes."""
+    """What did not go from a file into a model: names it lacks, names it has too many, tensors of
+    other shapes."""
 
     missing: tuple[str, ...] = ()
     unexpected: tuple[str, ...] = ()
@@ -42,13 +47,21 @@ class Report:
         return not (self.missing or self.unexpected or self.mismatched)
 
     def __str__(self) -> str:
-        kinds = {"missing": self.missing, "unexpected": self.unexpected, "of another shape": self.mismatched}
-        return "; ".join(f"{kind}: {_some(names)}" for kind, names in kinds.items() if names) or "everything fits"
+        kinds = {
+            "missing": self.missing,
+            "unexpected": self.unexpected,
+            "of another shape": self.mismatched,
+        }
+        return (
+            "; ".join(f"{kind}: {_some(names)}" for kind, names in kinds.items() if names)
+            or "everything fits"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """What `load_checkpoint` was given, filled; `rest` is what else the checkpoint holds: epoch, best loss, ..."""
+    """What `load_checkpoint` was given, filled; `rest` is what else the checkpoint holds: epoch,
+    best loss, ..."""
 
     model: nn.Module
     optimizer: Optimizer | None
@@ -57,7 +70,8 @@ class Loaded:
 
 
 def put(owner: Any, state: Any) -> None:
-    """Give an object its state: by its own `_load_state_dict` if it has one, else by `load_state_dict`."""
+    """Give an object its state: by its own `_load_state_dict` if it has one, else by
+    `load_state_dict`."""
     own = getattr(owner, "_load_state_dict", None)
     if callable(own):
         own(state)
@@ -68,7 +82,8 @@ def put(owner: Any, state: Any) -> None:
 
 
 def load_model_state(model: nn.Module, state: Mapping[str, Any], *, strict: bool = True) -> Report:
-    """Load weights; what does not fit is left out and reported, unless `strict`: then CheckpointError names it."""
+    """Load weights; what does not fit is left out and reported, unless `strict`: then
+    CheckpointError names it."""
     own = getattr(model, "_load_state_dict", None)
     if callable(own):
         own(state)
@@ -82,20 +97,27 @@ def load_model_state(model: nn.Module, state: Mapping[str, Any], *, strict: bool
             raise CheckpointError(f"The checkpoint does not fit the model: {error}") from error
         return Report()
     there = model.state_dict()
-    odd = [name for name, value in state.items() if name in there and _shape(there[name]) != _shape(value)]
+    odd = [
+        name
+        for name, value in state.items()
+        if name in there and _shape(there[name]) != _shape(value)
+    ]
     fitting = type(state)((name, value) for name, value in state.items() if name not in odd)  # type: ignore[call-arg]
     if hasattr(state, "_metadata"):
         fitting._metadata = state._metadata  # type: ignore[attr-defined]
     result = model.load_state_dict(fitting, strict=False)
     missing = [name for name in result.missing_keys if name not in odd]
-    return Report(missing=tuple(missing), unexpected=tuple(result.unexpected_keys), mismatched=tuple(odd))
+    return Report(
+        missing=tuple(missing), unexpected=tuple(result.unexpected_keys), mismatched=tuple(odd)
+    )
 
 
 def save_weights(model: nn.Module, path: str | os.PathLike[str]) -> Path:
-    """Write the weights of a model into one safetensors file, which anything can read and which can run nothing.
+    """Write the weights of a model into one safetensors file, which anything can read and which can
+    run nothing.
 
-    CheckpointError when something in its state is no tensor, or the disk refuses. Where several processes have the
-    model together all of them call this, and the first one writes.
+    CheckpointError when something in its state is no tensor, or the disk refuses. Where several
+    processes have the model together all of them call this, and the first one writes.
     """
     place, state = Path(path), model.state_dict()
     is_together = any(map(is_divided, state.values()))
@@ -104,7 +126,9 @@ def save_weights(model: nn.Module, path: str | os.PathLike[str]) -> Path:
     for name, value in state.items():
         if not isinstance(value, Tensor) or value.is_complex():
             fix = "Save it as a checkpoint: Saver(folder).save_model(0, model)."
-            raise CheckpointError(f"A file of weights cannot keep {name}: it is no tensor of real numbers.", fix=fix)
+            raise CheckpointError(
+                f"A file of weights cannot keep {name}: it is no tensor of real numbers.", fix=fix
+            )
         full = whole(value)
         if is_writing:
             tensors[name] = full.detach().cpu() if is_together else full
@@ -117,7 +141,9 @@ def save_weights(model: nn.Module, path: str | os.PathLike[str]) -> Path:
     except OSError as error:
         with contextlib.suppress(OSError):
             temporary.unlink()
-        raise CheckpointError(f"The weights were not written: {error}.", where=str(place)) from error
+        raise CheckpointError(
+            f"The weights were not written: {error}.", where=str(place)
+        ) from error
     return place
 
 
@@ -130,17 +156,23 @@ def load_weights(
     pickled: bool = False,
     verify: bool = True,
 ) -> Report:
-    """Load the weights in a checkpoint's folder, a .safetensors file or, if `pickled` allows it, torch's own files.
+    """Load the weights in a checkpoint's folder, a .safetensors file or, if `pickled` allows it,
+    torch's own files.
 
-    `rename` has regular expressions and what they become, applied to every name. What does not fit is an error that
-    names it; with `strict=False` it is left out and reported. InputError when there is no such file.
+    `rename` has regular expressions and what they become, applied to every name. What does not fit
+    is an error that names it; with `strict=False` it is left out and reported. InputError when
+    there is no such file.
     """
     state = _weights_in(read_foreign(path, pickled=pickled, verify=verify), path)
     return fit_weights(model, state, strict=strict, rename=rename)
 
 
 def fit_weights(
-    model: nn.Module, state: Mapping[str, Any], *, strict: bool = True, rename: Mapping[str, str] | None = None
+    model: nn.Module,
+    state: Mapping[str, Any],
+    *,
+    strict: bool = True,
+    rename: Mapping[str, str] | None = None,
 ) -> Report:
     """As `load_weights`, from weights that are in memory."""
     return load_model_state(model, _renamed(state, model, rename or {}), strict=strict)
@@ -156,19 +188,25 @@ def load_checkpoint(
     pickled: bool = False,
     verify: bool = True,
 ) -> Loaded:
-    """Give a model and its optimizer what a checkpoint holds of them, and get the rest of it: epoch, best loss, ...
+    """Give a model and its optimizer what a checkpoint holds of them, and get the rest of it:
+    epoch, best loss, ...
 
-    As `load_weights`; InputError too when `path` is None, CheckpointError when there is nothing for the optimizer.
+    As `load_weights`; InputError too when `path` is None, CheckpointError when there is nothing for
+    the optimizer.
     """
     if path is None:
-        raise InputError("There is no checkpoint to load: its path is None.", fix="Give the path of one.")
+        raise InputError(
+            "There is no checkpoint to load: its path is None.", fix="Give the path of one."
+        )
     found = read_foreign(path, pickled=pickled, verify=verify)
     rest = {key: value for key, value in found.items() if not isinstance(value, Tensor)}
     state = _weights_in(found, path)
     rest = {key: value for key, value in rest.items() if value is not state and key != "optimizer"}
     if optimizer is not None and "optimizer" not in found:
         fix = f"It has: {', '.join(map(str, found))}." if len(found) < 2 * _SHOWN else ""
-        raise CheckpointError("The checkpoint holds nothing for the optimizer.", where=str(path), fix=fix)
+        raise CheckpointError(
+            "The checkpoint holds nothing for the optimizer.", where=str(path), fix=fix
+        )
     report = fit_weights(model, state, strict=strict, rename=rename)
     if optimizer is not None:
         saved = found["optimizer"]
@@ -179,11 +217,14 @@ def load_checkpoint(
     return Loaded(model=model, optimizer=optimizer, rest=rest, report=report)
 
 
-def read_foreign(path: str | os.PathLike[str], *, pickled: bool = False, verify: bool = True) -> Mapping[str, Any]:
-    """What a checkpoint's folder, a .safetensors file or a file of torch holds, as a table; nothing in it is run.
+def read_foreign(
+    path: str | os.PathLike[str], *, pickled: bool = False, verify: bool = True
+) -> Mapping[str, Any]:
+    """What a checkpoint's folder, a .safetensors file or a file of torch holds, as a table; nothing
+    in it is run.
 
-    InputError when it is not there, or is a pickle and `pickled` does not allow one; CheckpointError when it cannot
-    be read.
+    InputError when it is not there, or is a pickle and `pickled` does not allow one;
+    CheckpointError when it cannot be read.
     """
     place = Path(path)
     if place.is_dir():
@@ -194,7 +235,9 @@ def read_foreign(path: str | os.PathLike[str], *, pickled: bool = False, verify:
         try:
             return read_tensors(place)
         except (OSError, SafetensorError) as error:
-            raise CheckpointError(f"The weights cannot be read: {error}.", where=str(place)) from error
+            raise CheckpointError(
+                f"The weights cannot be read: {error}.", where=str(place)
+            ) from error
     if not pickled:
         fix = "load_weights with pickled=True reads tensors and plain data only, save_weights writes a file for here."
         what = f"{place.name} is no checkpoint of assay, and torch's own files are pickles, which can run code."
@@ -213,12 +256,16 @@ def _unpickled(path: Path) -> Mapping[str, Any]:
         held = re.search(r"GLOBAL ([\w.]+)", str(error))
         if held is None:
             reason = str(error).partition("\n")[0][:200].removesuffix(".")
-            raise CheckpointError(f"{path.name} cannot be read: {reason}.", where=str(path)) from None
+            raise CheckpointError(
+                f"{path.name} cannot be read: {reason}.", where=str(path)
+            ) from None
         fix = "Where the code is, write only its weights: torch.save(net.state_dict(), path)."
         what = f"{path.name} holds more than tensors and plain data: {held[1]}. To read it would be to run it."
         raise InputError(what, where=str(path), fix=fix) from None
     if not isinstance(found, Mapping):
-        raise CheckpointError(f"{path.name} holds a {type(found).__name__}, not a table.", where=str(path))
+        raise CheckpointError(
+            f"{path.name} holds a {type(found).__name__}, not a table.", where=str(path)
+        )
     return found
 
 
@@ -235,7 +282,9 @@ def _weights_in(found: Mapping[str, Any], path: str | os.PathLike[str]) -> Mappi
     raise CheckpointError("The checkpoint holds no weights.", where=str(path), fix=fix)
 
 
-def _renamed(state: Mapping[str, Any], model: nn.Module, rules: Mapping[str, str]) -> Mapping[str, Any]:
+def _renamed(
+    state: Mapping[str, Any], model: nn.Module, rules: Mapping[str, str]
+) -> Mapping[str, Any]:
     renames = {**rules, **_unwrapping(state, model)}
     if not renames:
         return state
@@ -246,7 +295,9 @@ def _renamed(state: Mapping[str, Any], model: nn.Module, rules: Mapping[str, str
             try:
                 new = re.sub(pattern, replacement, new)
             except (re.error, IndexError) as error:
-                raise InputError(f"`rename` has {pattern!r} = {replacement!r}, which is no rule: {error}.") from None
+                raise InputError(
+                    f"`rename` has {pattern!r} = {replacement!r}, which is no rule: {error}."
+                ) from None
         if new in named:
             raise InputError(f"`rename` makes two weights {new!r}.")
         named[new] = value
@@ -254,7 +305,8 @@ def _renamed(state: Mapping[str, Any], model: nn.Module, rules: Mapping[str, str
 
 
 def _unwrapping(state: Mapping[str, Any], model: nn.Module) -> dict[str, str]:
-    """A rule that takes off what wrappers have put before every name, where the model is not wrapped so itself."""
+    """A rule that takes off what wrappers have put before every name, where the model is not
+    wrapped so itself."""
     found = _WRAPPERS.match(next(iter(state), ""))
     if found is None or not all(name.startswith(found[0]) for name in state):
         return {}

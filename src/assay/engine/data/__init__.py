@@ -1,4 +1,5 @@
-"""Which samples are seen, in which order, with which randomness: a pure function of seed, epoch and position.
+"""Which samples are seen, in which order, with which randomness: a pure function of seed, epoch and
+position.
 
 1. `plan`    which index stands at a position of an epoch (a keyed bijection)
 2. `loader`  samples at positions, each loaded under its own key, collated to batches

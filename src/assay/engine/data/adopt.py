@@ -1,4 +1,5 @@
-"""Windows of micro-batches from whatever a user has: a source as it is, a DataLoader of torch as a `Loader`."""
+"""Windows of micro-batches from whatever a user has: a source as it is, a DataLoader of torch as a
+`Loader`."""
 
 from __future__ import annotations
 
@@ -6,7 +7,14 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler, TensorDataset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    TensorDataset,
+)
 from torch.utils.data import default_collate as torch_collate
 
 from assay.core import reach
@@ -21,26 +29,33 @@ _NEAR = 100
 
 
 def as_source(data: Iterable[Any] | Source, *, accumulate: int = 1, seed: int = 0) -> Source:
-    """Return the source itself, a `Loader` for a DataLoader of torch, else one that replays what it iterates.
+    """Return the source itself, a `Loader` for a DataLoader of torch, else one that replays what it
+    iterates.
 
     InputError for samples that nobody makes batches of.
     """
     if isinstance(data, Source):
         if accumulate != 1:
-            raise InputError("accumulate belongs to the Loader when there is one.", fix="Loader(..., accumulate=...)")
+            raise InputError(
+                "accumulate belongs to the Loader when there is one.",
+                fix="Loader(..., accumulate=...)",
+            )
         return data
     refuse_samples(data, "The training data")
     if isinstance(data, DataLoader):
         loader = loader_of(data, accumulate=accumulate, seed=seed)
         if loader is not None:
             return loader
-    if callable(getattr(data, "state_dict", None)) and callable(getattr(data, "load_state_dict", None)):
+    if callable(getattr(data, "state_dict", None)) and callable(
+        getattr(data, "load_state_dict", None)
+    ):
         return StatefulData(data, accumulate=accumulate, seed=seed)  # type: ignore[arg-type]
     return Replayed(data, accumulate=accumulate, seed=seed)
 
 
 def refuse_samples(data: object, who: str) -> None:
-    """Raise InputError for samples that nobody makes batches of: each of them would be taken for a batch."""
+    """Raise InputError for samples that nobody makes batches of: each of them would be taken for a
+    batch."""
     if gives_samples(data):
         raise InputError(
             f"{who}: {type(data).__name__} is an IterableDataset, which gives samples; nobody makes batches of them.",
@@ -50,7 +65,8 @@ def refuse_samples(data: object, who: str) -> None:
 
 
 def gives_samples(data: object) -> bool:
-    """Return whether it is an IterableDataset, and no loader: `WebLoader` of webdataset is one around a DataLoader."""
+    """Return whether it is an IterableDataset, and no loader: `WebLoader` of webdataset is one
+    around a DataLoader."""
     if not isinstance(data, IterableDataset) or isinstance(data, Source):
         return False
     return not any(isinstance(inner, DataLoader) for inner, _ in reach.inside(data, limit=_NEAR))
@@ -70,7 +86,8 @@ def batched(
     worker_init: Callable[[int], object] | None = None,
     start_method: StartMethod | None = None,
 ) -> DataLoader[Any]:
-    """Return batches of samples that come one after another, by torch: a data set shards itself by torch's workers."""
+    """Return batches of samples that come one after another, by torch: a data set shards itself by
+    torch's workers."""
     of_workers: dict[str, Any] = {
         "prefetch_factor": prefetch,
         "persistent_workers": persistent_workers,
@@ -89,11 +106,14 @@ def batched(
     )
 
 
-def loader_of(data: DataLoader[Any], *, accumulate: int = 1, seed: int = 0, split: str = "train") -> Loader | None:
-    """Return a `Loader` of the same data set and settings: the same batches in every run and from any step on.
+def loader_of(
+    data: DataLoader[Any], *, accumulate: int = 1, seed: int = 0, split: str = "train"
+) -> Loader | None:
+    """Return a `Loader` of the same data set and settings: the same batches in every run and from
+    any step on.
 
-    The order and the random numbers are then those of `seed`, whatever generator the DataLoader has. None for one that
-    iterates in a way of its own, or over what has no items by index.
+    The order and the random numbers are then those of `seed`, whatever generator the DataLoader
+    has. None for one that iterates in a way of its own, or over what has no items by index.
     """
     dataset: Any = data.dataset
     batches: Any = data.batch_sampler
@@ -103,7 +123,9 @@ def loader_of(data: DataLoader[Any], *, accumulate: int = 1, seed: int = 0, spli
         return None
     context: Any = data.multiprocessing_context
     settings: dict[str, Any] = {
-        "collate": None if type(dataset) is TensorDataset and data.collate_fn is torch_collate else data.collate_fn,
+        "collate": None
+        if type(dataset) is TensorDataset and data.collate_fn is torch_collate
+        else data.collate_fn,
         "workers": data.num_workers,
         "prefetch": data.prefetch_factor or 2,
         "persistent_workers": data.persistent_workers,
@@ -113,31 +135,45 @@ def loader_of(data: DataLoader[Any], *, accumulate: int = 1, seed: int = 0, spli
         "start_method": context.get_start_method() if context is not None else None,
     }
     order = _order(batches.sampler) if type(batches) is BatchSampler else None
-    # A Loader drops the last window where a DataLoader drops the last batch: the same if a window is a batch.
+    # A Loader drops the last window where a DataLoader drops the last batch: the same if a window
+    # is a batch.
     if order is not None and (not batches.drop_last or accumulate == 1):
-        settings |= {"micro_batch_size": batches.batch_size, "drop_last": batches.drop_last, **order}
+        settings |= {
+            "micro_batch_size": batches.batch_size,
+            "drop_last": batches.drop_last,
+            **order,
+        }
     else:
         settings["batch_sampler"] = batches
     try:
         return Loader(dataset, seed=seed, split=split, accumulate=accumulate, **settings)
-    except (InputError, TypeError, ValueError):  # indices that are no numbers, another order each time it is asked
+    except (
+        InputError,
+        TypeError,
+        ValueError,
+    ):  # indices that are no numbers, another order each time it is asked
         return None
 
 
 def _is_plain(data: DataLoader[Any]) -> bool:
     """Return whether a class derived from DataLoader iterates as that does.
 
-    `_get_iterator` and `_index_sampler` are private names of torch 2.13. Were they gone, a derived class would be
-    replayed, as one that has another `__iter__`.
+    `_get_iterator` and `_index_sampler` are private names of torch 2.13. Were they gone, a derived
+    class would be replayed, as one that has another `__iter__`.
     """
     names = ("__iter__", "_get_iterator", "_index_sampler")
     return all(getattr(type(data), name, name) is getattr(DataLoader, name, None) for name in names)
 
 
 def _order(sampler: object) -> dict[str, bool] | None:
-    """Return how a sampler of torch orders the samples, if that is all of them, in turn or shuffled."""
+    """Return how a sampler of torch orders the samples, if that is all of them, in turn or
+    shuffled."""
     if type(sampler) is SequentialSampler:
         return {"shuffle": False}
-    if type(sampler) is RandomSampler and not sampler.replacement and sampler.num_samples == len(sampler.data_source):
+    if (
+        type(sampler) is RandomSampler
+        and not sampler.replacement
+        and sampler.num_samples == len(sampler.data_source)
+    ):
         return {"shuffle": True}
     return None

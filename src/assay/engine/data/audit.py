@@ -1,4 +1,5 @@
-"""Is every sample loaded once, and the same whoever loads it and wherever one begins? An epoch, looked at."""
+"""Is every sample loaded once, and the same whoever loads it and wherever one begins? An epoch,
+looked at."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ MAX_CLASSES = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Audit:
-    """What an epoch of a split is. `facts` are (name, what was found); `problems` are what should not be."""
+    """What an epoch of a split is. `facts` are (name, what was found); `problems` are what should
+    not be."""
 
     split: str
     samples: int
@@ -61,7 +63,8 @@ def audit(data: Iterable[Any], *, split: str, accumulate: int = 1, seed: int = 0
 
 
 def speed(batches: Iterable[Any], *, seconds: float = 5.0) -> tuple[float, float]:
-    """(seconds to the first batch, batches a second after it) of at most one epoch and about so many seconds."""
+    """(seconds to the first batch, batches a second after it) of at most one epoch and about so
+    many seconds."""
     begun = perf_counter()
     iterator = iter(batches)
     next(iterator, None)
@@ -87,18 +90,33 @@ def _of_loader(loader: Loader) -> Audit:
     again = _seen(_described(loader, others, tasks))
     middle = loader.steps_per_epoch // 2
     rest = _seen(_described(loader, workers, loader.tasks(0, middle)))
-    private = [f"{type(loader.dataset).__name__}{way}, a {kind}" for way, kind in private_generators(loader.dataset)]
+    private = [
+        f"{type(loader.dataset).__name__}{way}, a {kind}"
+        for way, kind in private_generators(loader.dataset)
+    ]
     problems = [
-        *_compared(whole.at, again.at, f"data.{split} is not the same with {workers} and {others} workers"),
-        *_compared(_from(whole.at, rest.at), rest.at, f"data.{split} is not the same from its middle on"),
+        *_compared(
+            whole.at, again.at, f"data.{split} is not the same with {workers} and {others} workers"
+        ),
+        *_compared(
+            _from(whole.at, rest.at), rest.at, f"data.{split} is not the same from its middle on"
+        ),
     ]
     dealt, odd = _dealt(loader, {position: index for position, (index, _) in whole.at.items()})
     counts = Counter(index for index, _ in whole.at.values())
     size = len(loader.dataset)
-    outside = sorted(index for index in counts if not -size <= index < size) if _are_numbers(counts) else []
+    outside = (
+        sorted(index for index in counts if not -size <= index < size)
+        if _are_numbers(counts)
+        else []
+    )
     facts = [("samples", _coverage(counts, size, _left_out(loader)))]
     facts += [("workers", f"{workers} and {others} load the same")] if not problems else []
-    facts += [("resume", f"from batch {middle} on it is the same")] if len(problems) < 2 and middle else []
+    facts += (
+        [("resume", f"from batch {middle} on it is the same")]
+        if len(problems) < 2 and middle
+        else []
+    )
     facts += [("processes", dealt)] if dealt else []
     problems += odd
     problems += [f"data.{split} asks for the sample {outside[0]}, of {size}"] if outside else []
@@ -118,9 +136,11 @@ def _of_loader(loader: Loader) -> Audit:
 
 
 def _dealt(loader: Loader, whole: Mapping[int, Any]) -> tuple[str, list[str]]:
-    """What is said of an epoch that `RANKS` processes share, and what is wrong; `whole`: each index by position.
+    """What is said of an epoch that `RANKS` processes share, and what is wrong; `whole`: each index
+    by position.
 
-    What a sample is depends on its position and not on who loads it, so that only who is given which is looked at.
+    What a sample is depends on its position and not on who loads it, so that only who is given
+    which is looked at.
     """
     given: dict[int, list[int]] = {}
     for rank in range(RANKS):
@@ -133,10 +153,16 @@ def _dealt(loader: Loader, whole: Mapping[int, Any]) -> tuple[str, list[str]]:
                 given.setdefault(at, []).append(index)
     if all(isinstance(index, tuple) for index in whole.values()):  # batches that come ready made
         return "", []
-    wrong = [at for at in sorted(given.keys() | whole.keys()) if at not in whole or given.get(at) != [whole[at]]]
+    wrong = [
+        at
+        for at in sorted(given.keys() | whole.keys())
+        if at not in whole or given.get(at) != [whole[at]]
+    ]
     if not wrong:
         return f"{RANKS} are given each sample once", []
-    return "", [f"{RANKS} processes do not load each sample of data.{loader.split} once: first at position {wrong[0]}"]
+    return "", [
+        f"{RANKS} processes do not load each sample of data.{loader.split} once: first at position {wrong[0]}"
+    ]
 
 
 def _of_batches(source: Source, split: str, accumulate: int, *, is_once: bool) -> Audit:
@@ -157,9 +183,20 @@ def _of_batches(source: Source, split: str, accumulate: int, *, is_once: bool) -
         middle = windows // 2
         rest: dict[int, tuple[Any, int]] = {}
         for number, window in enumerate(source.windows(0, middle), middle):
-            rest |= {number * accumulate + i: (number, digest(batch)) for i, batch in enumerate(window.batches)}
-        problems += _compared(_from(seen.at, rest), rest, f"data.{split} is not the same when it is gone through again")
-        facts += [("resume", f"from batch {middle * accumulate} on it is the same")] if not problems else []
+            rest |= {
+                number * accumulate + i: (number, digest(batch))
+                for i, batch in enumerate(window.batches)
+            }
+        problems += _compared(
+            _from(seen.at, rest),
+            rest,
+            f"data.{split} is not the same when it is gone through again",
+        )
+        facts += (
+            [("resume", f"from batch {middle * accumulate} on it is the same")]
+            if not problems
+            else []
+        )
     facts += _shapes(seen)
     problems += _bad(split, seen)
     return Audit(
@@ -192,7 +229,11 @@ class _Numbered:
 class _NumberedBatches(_Numbered):
     def __getitems__(self, indices: list[int]) -> list[Any]:
         samples = self.dataset.__getitems__(indices)
-        return list(zip(indices, samples, strict=True)) if isinstance(samples, list) else [(tuple(indices), samples)]
+        return (
+            list(zip(indices, samples, strict=True))
+            if isinstance(samples, list)
+            else [(tuple(indices), samples)]
+        )
 
 
 class _Describe:
@@ -211,7 +252,9 @@ class _Describe:
 
 def _described(loader: Loader, workers: int, tasks: Iterable[Task]) -> Iterator[tuple[int, Any]]:
     """(position, what is told) of each batch."""
-    dataset = (_NumberedBatches if hasattr(loader.dataset, "__getitems__") else _Numbered)(loader.dataset)
+    dataset = (_NumberedBatches if hasattr(loader.dataset, "__getitems__") else _Numbered)(
+        loader.dataset
+    )
     fetch = Fetch(
         dataset,
         collate=_Describe(loader.collate),
@@ -248,9 +291,17 @@ def _add(seen: _Seen, at: dict[int, tuple[Any, int]], batch: Any, where: Any) ->
     words = []
     for name, leaf in leaves(batch):
         words.append(f"{name + ' ' if name else ''}{_shape(leaf, size)}")
-        if isinstance(leaf, torch.Tensor) and leaf.is_floating_point() and not bool(leaf.isfinite().all()):
+        if (
+            isinstance(leaf, torch.Tensor)
+            and leaf.is_floating_point()
+            and not bool(leaf.isfinite().all())
+        ):
             seen.bad.append(where)
-        if isinstance(leaf, torch.Tensor) and leaf.dim() == 1 and leaf.dtype in (torch.int64, torch.int32, torch.int16):
+        if (
+            isinstance(leaf, torch.Tensor)
+            and leaf.dim() == 1
+            and leaf.dtype in (torch.int64, torch.int32, torch.int16)
+        ):
             known = seen.labels.setdefault(name, set())
             known.update(torch.unique(leaf).tolist()[: MAX_CLASSES + 1 - len(known)])
     seen.shapes[", ".join(words)] += 1
@@ -263,7 +314,9 @@ def leaves(batch: Any, name: str = "") -> Iterator[tuple[str, Any]]:
             yield from leaves(value, f"{name}.{key}" if name else str(key))
     elif isinstance(batch, tuple) and hasattr(batch, "_fields"):
         yield from leaves(dict(zip(batch._fields, batch, strict=True)), name)
-    elif isinstance(batch, list | tuple) and any(not isinstance(item, str | int | float) for item in batch):
+    elif isinstance(batch, list | tuple) and any(
+        not isinstance(item, str | int | float) for item in batch
+    ):
         for i, value in enumerate(batch):
             yield from leaves(value, f"{name}[{i}]")
     elif (fields := fields_of(batch)) is not None:
@@ -279,12 +332,21 @@ def digest(sample: Any) -> int:
         value = crc32(name.encode(), value)
         if isinstance(leaf, torch.Tensor):
             leaf = leaf.detach().cpu()
-            if leaf.dtype in (torch.bfloat16, torch.complex32) or leaf.dtype.is_complex or leaf.dtype.itemsize == 1:
+            if (
+                leaf.dtype in (torch.bfloat16, torch.complex32)
+                or leaf.dtype.is_complex
+                or leaf.dtype.itemsize == 1
+            ):
                 leaf = leaf.contiguous().reshape(-1).view(torch.uint8)
             leaf = leaf.numpy()
         if isinstance(leaf, np.ndarray):
-            value = crc32(np.ascontiguousarray(leaf).tobytes(), crc32(f"{leaf.dtype}{leaf.shape}".encode(), value))
-        elif isinstance(leaf, bool | int | float | complex | str | bytes | list | tuple | None | np.generic):
+            value = crc32(
+                np.ascontiguousarray(leaf).tobytes(),
+                crc32(f"{leaf.dtype}{leaf.shape}".encode(), value),
+            )
+        elif isinstance(
+            leaf, bool | int | float | complex | str | bytes | list | tuple | None | np.generic
+        ):
             value = crc32(repr(leaf).encode("utf-8", "surrogatepass"), value)
         else:
             value = crc32(type(leaf).__qualname__.encode(), value)
@@ -303,7 +365,9 @@ def _compared(one: Mapping[int, Any], other: Mapping[int, Any], problem: str) ->
     for position in sorted(one.keys() | other.keys()):
         if one.get(position) != other.get(position):
             index = (one.get(position) or other[position])[0]
-            return [f"{problem}: the first difference is the sample {index}, at position {position}"]
+            return [
+                f"{problem}: the first difference is the sample {index}, at position {position}"
+            ]
     return []
 
 
@@ -350,7 +414,9 @@ def _bad(split: str, seen: _Seen) -> list[str]:
         return []
     where = seen.bad[0]
     first = f"among the samples {_few(where)}" if isinstance(where, list) else f"in batch {where}"
-    return [f"data.{split} holds values that are not finite in {len(seen.bad)} of its batches, first {first}"]
+    return [
+        f"data.{split} holds values that are not finite in {len(seen.bad)} of its batches, first {first}"
+    ]
 
 
 def _shape(leaf: Any, size: int) -> str:

@@ -15,7 +15,8 @@ from assay.engine.data.loader import Loader
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speed:
-    """`pinned` None: there is nothing to pin for. `batch_bytes`: what one batch takes, so what pinning it locks."""
+    """`pinned` None: there is nothing to pin for. `batch_bytes`: what one batch takes, so what
+    pinning it locks."""
 
     workers: int | None
     pinned: bool | None
@@ -25,10 +26,19 @@ class Speed:
 
 
 def bench(data: Iterable[Any], *, seconds: float, workers: Sequence[int] = ()) -> list[Speed]:
-    """One line for each number of workers, and with CUDA one more with pinned memory; about `seconds` each."""
+    """One line for each number of workers, and with CUDA one more with pinned memory; about
+    `seconds` each."""
     if not isinstance(data, Loader):
         first, rate = speed(data, seconds=seconds)
-        return [Speed(workers=None, pinned=None, first_batch_s=first, batches_per_s=rate, batch_bytes=_size(data))]
+        return [
+            Speed(
+                workers=None,
+                pinned=None,
+                first_batch_s=first,
+                batches_per_s=rate,
+                batch_bytes=_size(data),
+            )
+        ]
     found = []
     for count in workers or (data.workers,):
         for pinned in (False, True) if torch.cuda.is_available() else (None,):
@@ -37,8 +47,20 @@ def bench(data: Iterable[Any], *, seconds: float, workers: Sequence[int] = ()) -
                 first, rate = speed((window for window in loader.windows(0, 0)), seconds=seconds)
             finally:
                 loader.close()
-            size = _size(batch for window in data.changed(workers=0).windows(0, 0) for batch in window.batches)
-            found.append(Speed(workers=count, pinned=pinned, first_batch_s=first, batches_per_s=rate, batch_bytes=size))
+            size = _size(
+                batch
+                for window in data.changed(workers=0).windows(0, 0)
+                for batch in window.batches
+            )
+            found.append(
+                Speed(
+                    workers=count,
+                    pinned=pinned,
+                    first_batch_s=first,
+                    batches_per_s=rate,
+                    batch_bytes=size,
+                )
+            )
     return found
 
 

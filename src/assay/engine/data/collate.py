@@ -13,8 +13,9 @@ from torch.utils.data import default_collate
 def collate(samples: Sequence[Any]) -> Any:
     """One batch of like samples: tensors are stacked, structures stay what they are.
 
-    Tensors, arrays, numbers, strings, mappings, (named) tuples, lists, dataclasses and `types.SimpleNamespace`; and
-    what stacks itself by a class method `stack`, as an `Instance` does.
+    Tensors, arrays, numbers, strings, mappings, (named) tuples, lists, dataclasses and
+    `types.SimpleNamespace`; and what stacks itself by a class method `stack`, as an `Instance`
+    does.
     """
     first = samples[0]
     if callable(stack := getattr(type(first), "stack", None)):

@@ -31,14 +31,16 @@ OutputMode = Literal["classification", "regression"]
 
 
 def cached(build: Callable[..., Any], *arguments: Any, folder: str | Path, **named: Any) -> Any:
-    """What `build(*arguments, **named)` returns, made by one process and read from `folder` by all others.
+    """What `build(*arguments, **named)` returns, made by one process and read from `folder` by all
+    others.
 
-    Kept under a name that changes with the code of the module that `build` is in, with the arguments, and with what is
-    in the files that they name. Several processes, of one run or of several, wait for the first; if it dies another
-    one builds, and nothing half-made is left. No barrier: it works alike in evaluation and in one process.
+    Kept under a name that changes with the code of the module that `build` is in, with the
+    arguments, and with what is in the files that they name. Several processes, of one run or of
+    several, wait for the first; if it dies another one builds, and nothing half-made is left. No
+    barrier: it works alike in evaluation and in one process.
 
-    `build` returns tensors, arrays and plain data in dicts, lists and tuples. Raises InputError for anything else, and
-    for a folder that cannot be written.
+    `build` returns tensors, arrays and plain data in dicts, lists and tuples. Raises InputError for
+    anything else, and for a folder that cannot be written.
     """
     name = getattr(build, "__name__", "features").strip("<>")
     path = Path(folder) / f"{name}-{_key(build, arguments, named)}.safetensors"
@@ -116,7 +118,9 @@ def _write(path: Path, made: Any, name: str) -> None:
             fix="Return tensors, arrays and plain data; of feature objects, to_tensors(features) makes them.",
         ) from error
     tree = bytearray(json.dumps(encoded.tree).encode("ascii"))
-    tensors = {key: tensor.detach().cpu().contiguous().clone() for key, tensor in encoded.tensors.items()}
+    tensors = {
+        key: tensor.detach().cpu().contiguous().clone() for key, tensor in encoded.tensors.items()
+    }
     try:
         write_atomic(path, save({**tensors, "tree": torch.frombuffer(tree, dtype=torch.uint8)}))
     except OSError as error:
@@ -146,9 +150,11 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 class Fields(Dataset[dict[str, Tensor]]):
-    """Samples as dicts of tensors by field name: `{"input_ids": ..., "e1_mask": ..., "label": ...}`.
+    """Samples as dicts of tensors by field name: `{"input_ids": ..., "e1_mask": ..., "label":
+    ...}`.
 
-    `tensors` have one row for each sample. A batch is the same dict with one dimension more, made without collating.
+    `tensors` have one row for each sample. A batch is the same dict with one dimension more, made
+    without collating.
     """
 
     randomness = "none"
@@ -174,16 +180,19 @@ class Fields(Dataset[dict[str, Tensor]]):
 def to_tensors(
     features: Sequence[Any], *, output_mode: OutputMode = "classification", label: str = "label_id"
 ) -> Fields:
-    """A data set of feature objects: dataclasses, mappings, or anything with attributes, alike in their fields.
+    """A data set of feature objects: dataclasses, mappings, or anything with attributes, alike in
+    their fields.
 
-    Whole numbers become int64, others float32; `label` int64 in classification and float32 in regression. A field that
-    is None in all of them is left out. Raises InputError with field and index for one that is missing, is no number, or
-    has another shape than in the first.
+    Whole numbers become int64, others float32; `label` int64 in classification and float32 in
+    regression. A field that is None in all of them is left out. Raises InputError with field and
+    index for one that is missing, is no number, or has another shape than in the first.
     """
     if not features:
         raise InputError("There are no features.")
     if output_mode not in ("classification", "regression"):
-        raise InputError(f"output_mode is {output_mode!r}.", fix='It is "classification" or "regression".')
+        raise InputError(
+            f"output_mode is {output_mode!r}.", fix='It is "classification" or "regression".'
+        )
     rows = [_fields_of(feature) for feature in features]
     tensors: dict[str, Tensor] = {}
     for name in rows[0]:
@@ -206,7 +215,9 @@ def _column(name: str, values: Sequence[Any], *, is_label: bool, output_mode: Ou
         try:
             row = torch.as_tensor(value)
         except (TypeError, ValueError, RuntimeError):
-            what = "is missing" if value is None else f"is a {type(value).__name__} that is no number"
+            what = (
+                "is missing" if value is None else f"is a {type(value).__name__} that is no number"
+            )
             raise InputError(
                 f"`{name}` of feature {index} {what}.", fix="Leave it out of all, or give numbers."
             ) from None

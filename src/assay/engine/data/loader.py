@@ -1,4 +1,5 @@
-"""Samples at positions of an order, each loaded under its own key, collated to batches; by workers if asked."""
+"""Samples at positions of an order, each loaded under its own key, collated to batches; by workers
+if asked."""
 
 from __future__ import annotations
 
@@ -32,30 +33,38 @@ Part = tuple[int, list[int]]
 
 def is_dataset(source: object) -> bool:
     """Whether this gives samples by index, for a `Loader` to make batches of."""
-    return hasattr(source, "__len__") and hasattr(source, "__getitem__") and not isinstance(source, IterableDataset)
+    return (
+        hasattr(source, "__len__")
+        and hasattr(source, "__getitem__")
+        and not isinstance(source, IterableDataset)
+    )
 
 
 class Loader:
-    """Batches of a map-style data set, for training (`windows`) and evaluation (iteration, in order).
+    """Batches of a map-style data set, for training (`windows`) and evaluation (iteration, in
+    order).
 
-    `batch_size` is the number of samples per optimizer step; `micro_batch_size` or `accumulate` splits it, and both of
-    them give it where it is left out. The order
-    depends on (seed, epoch) alone, the randomness of a sample on (seed, split, epoch, position): where a run is in its
-    data is one integer, and how many workers load it changes nothing.
+    `batch_size` is the number of samples per optimizer step; `micro_batch_size` or `accumulate`
+    splits it, and both of them give it where it is left out. The order depends on (seed, epoch)
+    alone, the randomness of a sample on (seed, split, epoch, position): where a run is in its data
+    is one integer, and how many workers load it changes nothing.
 
-    `randomness` says how loading draws: "sample" keys torch, numpy and `random` before each sample, "batch" before each
-    batch, "none" promises that nothing is drawn (it is checked on the first sample). The default is "none" for a
-    `TensorDataset`, "batch" for data sets with `__getitems__`, else "sample"; a data set may say so itself by an
-    attribute `randomness`. Whatever in the data set has a `set_rng(key)` is given the key too.
+    `randomness` says how loading draws: "sample" keys torch, numpy and `random` before each sample,
+    "batch" before each batch, "none" promises that nothing is drawn (it is checked on the first
+    sample). The default is "none" for a `TensorDataset`, "batch" for data sets with `__getitems__`,
+    else "sample"; a data set may say so itself by an attribute `randomness`. Whatever in the data
+    set has a `set_rng(key)` is given the key too.
 
-    `sampler`: another order (`Weighted`, `Balanced`, `ByLength`, `Subset`, or one of torch). `batch_sampler`: gives the
-    indices of each batch; then `accumulate` batches make an optimizer step. `workers` processes load `prefetch` batches
-    each ahead and stay for all epochs if `persistent_workers`; `timeout_s` is how long a batch may take (0 for ever,
-    None for a time learned from those before), `worker_init` is called in each with its number, `start_method` is how
-    they are started. `pin_memory` counts where there is CUDA.
+    `sampler`: another order (`Weighted`, `Balanced`, `ByLength`, `Subset`, or one of torch).
+    `batch_sampler`: gives the indices of each batch; then `accumulate` batches make an optimizer
+    step. `workers` processes load `prefetch` batches each ahead and stay for all epochs if
+    `persistent_workers`; `timeout_s` is how long a batch may take (0 for ever, None for a time
+    learned from those before), `worker_init` is called in each with its number, `start_method` is
+    how they are started. `pin_memory` counts where there is CUDA.
 
-    `rank` of `ranks` loads a share: micro-batches are dealt out in turn, so that N ranks load what one rank with N
-    times as many micro-batches would, and no sample is left out, padded or given twice.
+    `rank` of `ranks` loads a share: micro-batches are dealt out in turn, so that N ranks load what
+    one rank with N times as many micro-batches would, and no sample is left out, padded or given
+    twice.
     """
 
     def __init__(
@@ -83,15 +92,29 @@ class Loader:
         rank: int = 0,
         ranks: int = 1,
     ) -> None:
-        self._options = {name: value for name, value in locals().items() if name not in ("self", "dataset")}
+        self._options = {
+            name: value for name, value in locals().items() if name not in ("self", "dataset")
+        }
         if not is_dataset(dataset):
             raise InputError(
                 f"data.{split}: {type(dataset).__name__} has no length or no items by index.",
                 fix="Give a map-style data set (__len__ and __getitem__).",
             )
-        _check(split, batch_size, sampler, batch_sampler, shuffle, drop_last, micro_batch_size, workers, prefetch)
+        _check(
+            split,
+            batch_size,
+            sampler,
+            batch_sampler,
+            shuffle,
+            drop_last,
+            micro_batch_size,
+            workers,
+            prefetch,
+        )
         if not 0 <= rank < ranks:
-            raise InputError(f"data.{split}: there is no rank {rank} of {ranks}; they are counted from 0.")
+            raise InputError(
+                f"data.{split}: there is no rank {rank} of {ranks}; they are counted from 0."
+            )
         self.dataset = dataset
         self.rank = rank
         self.ranks = ranks
@@ -108,7 +131,8 @@ class Loader:
         self._told = 0
         self._is_tried = False
         self._lists: Listed | None = None
-        self.fills = False  # a rank that has fewer micro-batches of a window than others repeats one, of size 0
+        # a rank that has fewer micro-batches of a window than others repeats one, of size 0
+        self.fills = False
         self._accumulate = accumulate or 1
         if batch_sampler is not None:
             name = f"data.{split}.batch_sampler"
@@ -117,7 +141,9 @@ class Loader:
             whole = self._lists.batch_size * self._accumulate
             self.sizes = divided(whole, accumulate=self._accumulate, ranks=ranks, split=split)
         else:
-            self.sizes = divided(batch_size, micro=micro_batch_size, accumulate=accumulate, ranks=ranks, split=split)
+            self.sizes = divided(
+                batch_size, micro=micro_batch_size, accumulate=accumulate, ranks=ranks, split=split
+            )
             if sampler is None:
                 self.order = Plan(len(dataset), seed=seed, shuffle=bool(shuffle))
             else:
@@ -125,7 +151,9 @@ class Loader:
                 self.order = order_of(sampler, dataset, seed=seed, batch_size=size, name=name)
         self.batch_size, self.micro_batch_size = self.sizes.whole, self.sizes.micro
         is_plain = type(dataset) is TensorDataset and self.collate is collate_samples
-        self.fetch = Fetch(dataset, collate=self.collate, randomness=self.randomness, seed=seed, split=split)
+        self.fetch = Fetch(
+            dataset, collate=self.collate, randomness=self.randomness, seed=seed, split=split
+        )
         self._load: Callable[..., Any] = partial(_rows, dataset) if is_plain else self.fetch  # type: ignore[arg-type]
         new_pool = partial(
             Workers,
@@ -142,13 +170,15 @@ class Loader:
         self._persistent = persistent_workers
 
     def exactness(self, epoch: int = 0) -> str:
-        """Return what going on in the middle of an epoch means here. Loads a sample, if none was loaded yet."""
+        """Return what going on in the middle of an epoch means here. Loads a sample, if none was
+        loaded yet."""
         if not self._is_tried and self._load is self.fetch:
             self._try(epoch)
         return f"not exact: {', '.join(self.fetch.notes)}" if self.fetch.notes else "exact (plan)"
 
     def _try(self, epoch: int) -> None:
-        """Have the first sample loaded, twice as always, by who will load the others: files are not opened here."""
+        """Have the first sample loaded, twice as always, by who will load the others: files are not
+        opened here."""
         for _, position, indices in islice(self.own_tasks(epoch), 1):
             first = epoch, position, indices[:1]
             if self._pool is None:
@@ -177,7 +207,8 @@ class Loader:
         return self._windows(epoch, self._cuts(epoch, start))
 
     def windows_after(self, epoch: int, samples: int) -> Iterator[Window]:
-        """The windows of what is left of an epoch of which `samples` were seen, in batches of whatever size."""
+        """The windows of what is left of an epoch of which `samples` were seen, in batches of
+        whatever size."""
         return self._windows(epoch, self._cuts_from(epoch, samples))
 
     def tasks(self, epoch: int, start: int) -> Iterator[Task]:
@@ -185,7 +216,8 @@ class Loader:
         return ((epoch, *part) for cut in self._cuts(epoch, start) for part in cut)
 
     def indices(self, epoch: int, samples: int, number: int) -> list[int]:
-        """What micro-batch `number` of this rank has of the data set, in the step that follows so many samples."""
+        """What micro-batch `number` of this rank has of the data set, in the step that follows so
+        many samples."""
         cut = next(self._cuts_from(epoch, samples), [])
         return self._own(cut)[number][1] if number < len(self._own(cut)) else []
 
@@ -210,10 +242,16 @@ class Loader:
         Of several ranks each gives every so many-th batch of `batch_size / ranks` samples.
         """
         size = self.batch_size // self.ranks
-        parts = self._lists.batches(self.epoch) if self._lists is not None else blocks(self.order, self.epoch, 0, size)
+        parts = (
+            self._lists.batches(self.epoch)
+            if self._lists is not None
+            else blocks(self.order, self.epoch, 0, size)
+        )
         least = size if self.drop_last else 1
         full = (part for part in parts if len(part[1]) >= least)
-        yield from self._loaded((self.epoch, *part) for part in islice(full, self.rank, None, self.ranks))
+        yield from self._loaded(
+            (self.epoch, *part) for part in islice(full, self.rank, None, self.ranks)
+        )
 
     def changed(self, **options: Any) -> Loader:
         """Another loader of the same data, which differs in these options."""
@@ -266,7 +304,11 @@ class Loader:
             return
         parts = islice(self._lists.batches(epoch), start * self._accumulate, None)
         while cut := list(islice(parts, self._accumulate)):
-            yield cut if self.ranks == 1 else [piece for part in cut for piece in _pieces(part, self.ranks)]
+            yield (
+                cut
+                if self.ranks == 1
+                else [piece for part in cut for piece in _pieces(part, self.ranks)]
+            )
 
     def _cuts_from(self, epoch: int, sample: int) -> Iterator[list[Part]]:
         if self._lists is not None:
@@ -285,7 +327,9 @@ class Loader:
             return
         # Somebody may iterate twice at once: who comes second gets processes of its own.
         pool = self._new_pool() if self._pool.is_busy else self._pool
-        pool.start()  # here and not in the thread that pins: the processes end with the thread that has started them
+        # here and not in the thread that pins: the processes end with the thread that has started
+        # them
+        pool.start()
         running = pool.run(tasks)
         batches = pinned_ahead(running) if self.pin_memory else running
         try:
@@ -302,7 +346,9 @@ class Loader:
             if self._told < len(self.fetch.notes):
                 self._told, told = len(self.fetch.notes), self.fetch.notes[self._told :]
                 for note in told:
-                    self.warn(f"data.{self.split}: {note}. A run that goes on from a checkpoint sees other data.")
+                    self.warn(
+                        f"data.{self.split}: {note}. A run that goes on from a checkpoint sees other data."
+                    )
             yield batch
 
 
@@ -313,7 +359,9 @@ def _pieces(part: Part, count: int) -> list[Part]:
     return [(position + i, indices[i : i + size]) for i in range(0, len(indices), size)]
 
 
-def _rows(dataset: TensorDataset, epoch: int, position: int, indices: Sequence[int]) -> list[torch.Tensor]:
+def _rows(
+    dataset: TensorDataset, epoch: int, position: int, indices: Sequence[int]
+) -> list[torch.Tensor]:
     """Fetched all at once what `TensorDataset` would give item by item."""
     where = torch.tensor(indices)
     return [tensor.index_select(0, where) for tensor in dataset.tensors]
@@ -324,7 +372,8 @@ def _warn(message: str) -> None:
 
 
 def _warner(loader: weakref.ref[Loader]) -> Callable[[str], None]:
-    """Return what calls `warn` of a loader, as it is then, and does not keep its worker processes alive."""
+    """Return what calls `warn` of a loader, as it is then, and does not keep its worker processes
+    alive."""
 
     def warn(message: str) -> None:
         found = loader()
@@ -357,7 +406,8 @@ def _check(
     for one, other, why in LOADER_CLASHES:
         if given.get(one) and given.get(other):
             raise InputError(
-                f"data.{split}: {one} and {other} do not go together: {why}.", fix="Leave one of them out."
+                f"data.{split}: {one} and {other} do not go together: {why}.",
+                fix="Leave one of them out.",
             )
     if workers < 0:
         raise InputError(f"data.{split}.workers is {workers}; it must be at least 0.")

@@ -1,4 +1,5 @@
-"""Worker processes that stand still: how long a batch may take, where a process is, and what to say of it."""
+"""Worker processes that stand still: how long a batch may take, where a process is, and what to say
+of it."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ class WorkerError(AssayError):
 
 
 class Patience:
-    """Seconds that a batch may take: `timeout_s` if it is given, 0 for ever; else learned from the longest so far."""
+    """Seconds that a batch may take: `timeout_s` if it is given, 0 for ever; else learned from the
+    longest so far."""
 
     def __init__(self, timeout_s: float | None = None) -> None:
         self.timeout_s = timeout_s
@@ -68,13 +70,15 @@ class Patience:
 
 
 def on_request(writer: Connection) -> None:
-    """In a worker process: write the stack of every thread to `writer` at SIGUSR1, whatever the process waits for."""
+    """In a worker process: write the stack of every thread to `writer` at SIGUSR1, whatever the
+    process waits for."""
     if hasattr(faulthandler, "register"):  # not on Windows
         faulthandler.register(signal.SIGUSR1, file=writer.fileno(), all_threads=True)
 
 
 def stack_of(pid: int, reader: Connection) -> list[str]:
-    """Return the frames of a worker, innermost first, as `FILE:LINE in NAME`; none for one that does not answer."""
+    """Return the frames of a worker, innermost first, as `FILE:LINE in NAME`; none for one that
+    does not answer."""
     text = b""
     with suppress(OSError, AttributeError):  # it is gone; Windows has no such signal
         os.kill(pid, signal.SIGUSR1)
@@ -83,9 +87,17 @@ def stack_of(pid: int, reader: Connection) -> list[str]:
             if not select.select([reader], [], [], left if not text else 0.1)[0]:
                 break
             text += os.read(reader.fileno(), 1 << 16)
-    threads = re.split(r"^(?:Current thread|Thread) .*\n", text.decode("utf-8", "replace"), flags=re.MULTILINE)[1:]
-    found = [[match for line in thread.splitlines() if (match := _FRAME.match(line))] for thread in threads]
-    ours = next((frames for frames in found if any(_is_own(frame) for frame in frames)), found[0] if found else [])
+    threads = re.split(
+        r"^(?:Current thread|Thread) .*\n", text.decode("utf-8", "replace"), flags=re.MULTILINE
+    )[1:]
+    found = [
+        [match for line in thread.splitlines() if (match := _FRAME.match(line))]
+        for thread in threads
+    ]
+    ours = next(
+        (frames for frames in found if any(_is_own(frame) for frame in frames)),
+        found[0] if found else [],
+    )
     return [f"{frame['file']}:{frame['line']} in {frame['name']}" for frame in _above_loader(ours)]
 
 
@@ -94,7 +106,8 @@ def _is_own(frame: re.Match[str]) -> bool:
 
 
 def _above_loader(frames: Sequence[re.Match[str]]) -> list[re.Match[str]]:
-    """Return the frames of the user's code and what it calls; all where the loader itself is at work."""
+    """Return the frames of the user's code and what it calls; all where the loader itself is at
+    work."""
     first = next((i for i, frame in enumerate(frames) if _is_own(frame)), len(frames))
     return list(frames[:first] or frames)
 
@@ -102,9 +115,12 @@ def _above_loader(frames: Sequence[re.Match[str]]) -> list[re.Match[str]]:
 def standing_still(
     who: str, pid: int, where: str, seconds: float, stack: Sequence[str], patience: Patience
 ) -> tuple[str, str]:
-    """Return what to say of a worker that is silent: who is where since when, and its stack; one frame on a line."""
+    """Return what to say of a worker that is silent: who is where since when, and its stack; one
+    frame on a line."""
     known = patience.known()
-    what = f"{who} (pid {pid}) has been at {where} for {seconds:.3g} s{f'; {known}' if known else ''}."
+    what = (
+        f"{who} (pid {pid}) has been at {where} for {seconds:.3g} s{f'; {known}' if known else ''}."
+    )
     if stack:
         return what, "\n       ".join(stack)
     return what, _state_of(pid)
@@ -112,7 +128,12 @@ def standing_still(
 
 def _state_of(pid: int) -> str:
     try:
-        state = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()[0]
+        state = (
+            Path(f"/proc/{pid}/stat")
+            .read_text(encoding="ascii", errors="replace")
+            .rpartition(")")[2]
+            .split()[0]
+        )
     except (OSError, IndexError):  # not on Linux, or it is gone
         return "it does not answer"
     known = {"T": "it is stopped: by SIGSTOP, or by a debugger", "t": "it is stopped by a debugger"}

@@ -14,7 +14,8 @@ _LOOK_S = 0.1
 
 
 def pinned_ahead(batches: Iterator[Any]) -> Generator[Any]:
-    """The batches, pinned one ahead. Give only what draws no random number when it is iterated: a thread does it."""
+    """The batches, pinned one ahead. Give only what draws no random number when it is iterated: a
+    thread does it."""
     ready: Queue[tuple[Any, BaseException | None]] = Queue(_AHEAD)
     stopped = threading.Event()
 

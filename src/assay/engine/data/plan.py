@@ -1,8 +1,10 @@
-"""The order of samples as a keyed bijection: the index at a position costs the same anywhere, and needs no state.
+"""The order of samples as a keyed bijection: the index at a position costs the same anywhere, and
+needs no state.
 
-A balanced Feistel network over the next even power of two, walked until it lands inside the data (cycle walking:
-Black & Rogaway, "Ciphers with Arbitrary Finite Domains", CT-RSA 2002). Each epoch has its own keys. Over a domain as
-small as 16 such a network favours some orders and never gives others: there one of all n! is drawn instead.
+A balanced Feistel network over the next even power of two, walked until it lands inside the data
+(cycle walking: Black & Rogaway, "Ciphers with Arbitrary Finite Domains", CT-RSA 2002). Each epoch
+has its own keys. Over a domain as small as 16 such a network favours some orders and never gives
+others: there one of all n! is drawn instead.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ _BLOCK = 8192
 
 
 class Order(Protocol):
-    """Which index stands at which position of an epoch of `n`; a pure function, so that going on needs no state."""
+    """Which index stands at which position of an epoch of `n`; a pure function, so that going on
+    needs no state."""
 
     n: int
 
@@ -33,7 +36,8 @@ class Order(Protocol):
 
 
 def blocks(order: Order, epoch: int, start: int, size: int) -> Iterator[tuple[int, list[int]]]:
-    """(position of the first, indices) of each batch of `size` from position `start` on; the last may be short."""
+    """(position of the first, indices) of each batch of `size` from position `start` on; the last
+    may be short."""
     per_block = max(1, _BLOCK // size) * size
     for first in range(start, order.n, per_block):
         indices = order.indices(epoch, first, per_block).tolist()
@@ -70,10 +74,13 @@ class Plan:
         return inside.astype(np.int64)
 
     def blocks(self, epoch: int, start: int, size: int) -> Iterator[tuple[int, list[int]]]:
-        """(position of the first, indices) of each batch of `size` from position `start` on; the last may be short."""
+        """(position of the first, indices) of each batch of `size` from position `start` on; the
+        last may be short."""
         return blocks(self, epoch, start, size)
 
-    def _permute(self, values: npt.NDArray[np.uint64], keys: tuple[int, ...]) -> npt.NDArray[np.uint64]:
+    def _permute(
+        self, values: npt.NDArray[np.uint64], keys: tuple[int, ...]
+    ) -> npt.NDArray[np.uint64]:
         half, mask = np.uint64(self._half_bits), np.uint64((1 << self._half_bits) - 1)
         left, right = values >> half, values & mask
         for each in keys:
@@ -84,7 +91,9 @@ class Plan:
 def _one_of_all(n: int, seed: int, epoch: int) -> npt.NDArray[np.int64]:
     """A permutation by its number, each as likely as any other."""
     digest = blake2b(struct.pack("<3q", seed, ORDER, epoch), digest_size=16).digest()
-    number = int.from_bytes(digest, "little")  # n! is so much smaller that what is left over does not count
+    number = int.from_bytes(
+        digest, "little"
+    )  # n! is so much smaller that what is left over does not count
     left, order = list(range(n)), []
     for size in range(n, 0, -1):
         number, place = divmod(number, size)
@@ -98,7 +107,8 @@ def _round_keys(seed: int, epoch: int) -> tuple[int, ...]:
 
 
 def _mix(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """The 32-bit finaliser "lowbias32" (Wellons, 2018): every input bit reaches every output bit."""
+    """The 32-bit finaliser "lowbias32" (Wellons, 2018): every input bit reaches every output
+    bit."""
     low = np.uint64(0xFFFFFFFF)
     x = x & low
     x = ((x ^ (x >> np.uint64(16))) * np.uint64(0x7FEB352D)) & low

@@ -1,4 +1,5 @@
-"""Samples loaded under their keys: what is drawn while one is loaded depends on where it stands, and nothing else."""
+"""Samples loaded under their keys: what is drawn while one is loaded depends on where it stands,
+and nothing else."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ MAX_SEARCHED = 5_000
 
 
 class MapDataset(Protocol):
-    """Anything with a length and items by index; `__getitems__(indices)` is used where it exists."""
+    """Anything with a length and items by index; `__getitems__(indices)` is used where it
+    exists."""
 
     def __len__(self) -> int: ...
 
@@ -39,9 +41,9 @@ class _Nowhere:
 class Fetch:
     """Makes the batch of a position from the samples of a data set, each drawn under its own key.
 
-    It is copied to worker processes, so that a batch is the same whoever loads it. The first sample is loaded twice. If
-    it comes out different, the generators that the data set has of its own are keyed too; if it still does, `notes` say
-    why loading is not exact.
+    It is copied to worker processes, so that a batch is the same whoever loads it. The first sample
+    is loaded twice. If it comes out different, the generators that the data set has of its own are
+    keyed too; if it still does, `notes` say why loading is not exact.
     """
 
     def __init__(
@@ -58,12 +60,16 @@ class Fetch:
         self.randomness = randomness
         self.seed = seed
         self.split = split
-        self.alone = False  # in a worker process: there are no generators of training to leave alone
+        self.alone = (
+            False  # in a worker process: there are no generators of training to leave alone
+        )
         self.at: Any = _Nowhere()  # a number that others see there: the sample that is being loaded
         self.notes: list[str] = []
         self._split_key = crc32(split.encode("utf-8"))
         self._keyed = [thing for thing, _ in keyable(dataset)]
-        self._own: list[Any] = []  # generators of the data set itself, if it was seen to draw from one
+        self._own: list[
+            Any
+        ] = []  # generators of the data set itself, if it was seen to draw from one
         self._is_checked = False
 
     def __call__(self, epoch: int, position: int, indices: Sequence[int]) -> Any:
@@ -79,7 +85,8 @@ class Fetch:
             return self._collated(self._keyed_items(epoch, position, indices), indices)
 
     def _keyed_items(self, epoch: int, position: int, indices: Sequence[int]) -> list[Any]:
-        """Each sample under its own key. What is done here is done for every sample: it is written out flat."""
+        """Each sample under its own key. What is done here is done for every sample: it is written
+        out flat."""
         dataset, keyed, own, samples, index = self.dataset, self._keyed, self._own, [], -1
         seed, split, now = self.seed, self._split_key, self.at
         try:
@@ -114,7 +121,9 @@ class Fetch:
         try:
             return self.collate(samples)
         except Exception as error:  # whatever it is goes up as it came, with a note
-            error.add_note(f"while making a batch of the samples {', '.join(map(str, indices))} of data.{self.split}")
+            error.add_note(
+                f"while making a batch of the samples {', '.join(map(str, indices))} of data.{self.split}"
+            )
             raise
 
     def _items(self, indices: Sequence[int]) -> Any:
@@ -123,7 +132,9 @@ class Fetch:
         try:
             return self.dataset.__getitems__(list(indices))
         except Exception as error:  # whatever it is goes up as it came, with a note
-            error.add_note(f"while loading the samples {', '.join(map(str, indices))} of data.{self.split}")
+            error.add_note(
+                f"while loading the samples {', '.join(map(str, indices))} of data.{self.split}"
+            )
             raise
 
     def _item(self, index: int) -> Any:
@@ -135,14 +146,17 @@ class Fetch:
             raise
 
     def _check(self, epoch: int, position: int, indices: Sequence[int]) -> None:
-        """Find out whether the first sample comes out the same twice. InputError when it draws and should not."""
+        """Find out whether the first sample comes out the same twice. InputError when it draws and
+        should not."""
         first = indices[:1]
         with undisturbed():
             if not self._is_same_twice(epoch, position, first):
                 self._own = [generator for generator, _ in generators_in(self.dataset)]
                 if not self._own or not self._is_same_twice(epoch, position, first):
                     self._own = []
-                    self.notes.append("a sample is another one when it is loaded again, from whatever it is drawn")
+                    self.notes.append(
+                        "a sample is another one when it is loaded again, from whatever it is drawn"
+                    )
         self._is_checked = True
 
     def _is_same_twice(self, epoch: int, position: int, first: Sequence[int]) -> bool:
@@ -150,7 +164,9 @@ class Fetch:
         for _ in range(2):
             self._seed(epoch, position)
             before = generators() if self.randomness == "none" else None
-            samples.append(self._items(first) if self.randomness == "batch" else [self._item(i) for i in first])
+            samples.append(
+                self._items(first) if self.randomness == "batch" else [self._item(i) for i in first]
+            )
             if before is not None and generators() != before:
                 raise InputError(
                     f'data.{self.split} says randomness = "none", but loading a sample draws random numbers.',
@@ -160,23 +176,31 @@ class Fetch:
 
 
 def keyable(thing: object) -> Iterator[tuple[Any, str]]:
-    """Everything inside a data set that takes a key for its own generator, `set_rng(key)`, with the way to it."""
+    """Everything inside a data set that takes a key for its own generator, `set_rng(key)`, with the
+    way to it."""
     for inner, way in reach.inside(thing, limit=MAX_SEARCHED):
         if callable(getattr(type(inner), "set_rng", None)):
             yield inner, way
 
 
 def private_generators(thing: object) -> list[tuple[str, str]]:
-    """(way, kind) of each generator that a data set has of its own, such as (".rng", "numpy.random.Generator")."""
+    """(way, kind) of each generator that a data set has of its own, such as (".rng",
+    "numpy.random.Generator")."""
     found = []
     for generator, way in generators_in(thing):
         kind = next(each for each in _KEYED if isinstance(generator, each))
-        found.append((way, f"{kind.__module__.removeprefix('numpy.random.').split('.')[0]}.{kind.__qualname__}"))
+        found.append(
+            (
+                way,
+                f"{kind.__module__.removeprefix('numpy.random.').split('.')[0]}.{kind.__qualname__}",
+            )
+        )
     return found
 
 
 def generators_in(thing: object) -> Iterator[tuple[Any, str]]:
-    """Return each generator that a thing has of its own, with the way to it; the global ones are nobody's."""
+    """Return each generator that a thing has of its own, with the way to it; the global ones are
+    nobody's."""
     for inner, way in reach.inside(thing, limit=MAX_SEARCHED):
         if isinstance(inner, tuple(_KEYED)) and not any(inner is shared for shared in _GLOBAL):
             yield inner, way
@@ -217,11 +241,16 @@ def generators() -> tuple[Any, ...]:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two samples are equal as far as anybody can tell: what cannot be compared counts as equal."""
+    """Whether two samples are equal as far as anybody can tell: what cannot be compared counts as
+    equal."""
     if type(one) is not type(other):
         return False
     if isinstance(one, torch.Tensor):
-        return one.shape == other.shape and one.dtype == other.dtype and _same_array(one.detach(), other.detach())
+        return (
+            one.shape == other.shape
+            and one.dtype == other.dtype
+            and _same_array(one.detach(), other.detach())
+        )
     if isinstance(one, np.ndarray):
         alike = one.shape == other.shape and one.dtype == other.dtype
         return bool(alike and one.tobytes() == other.tobytes())
@@ -239,5 +268,7 @@ def same(one: Any, other: Any) -> bool:
 
 def _same_array(one: torch.Tensor, other: torch.Tensor) -> bool:
     if one.is_floating_point() or one.is_complex():
-        return torch.equal(one.isnan(), other.isnan()) and torch.equal(one.nan_to_num(), other.nan_to_num())
+        return torch.equal(one.isnan(), other.isnan()) and torch.equal(
+            one.nan_to_num(), other.nan_to_num()
+        )
     return torch.equal(one, other)

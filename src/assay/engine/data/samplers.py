@@ -1,7 +1,8 @@
-"""Other orders than a shuffle: weighted, balanced, by length, a part. Each is a pure function of seed, epoch, position.
+"""Other orders than a shuffle: weighted, balanced, by length, a part. Each is a pure function of
+seed, epoch, position.
 
-A sampler is given to a `Loader`, which asks it for an order. Samplers of torch are taken as well: they are asked for
-the indices of a whole epoch under a key, and must give the same again.
+A sampler is given to a `Loader`, which asks it for an order. Samplers of torch are taken as well:
+they are asked for the indices of a whole epoch under a key, and must give the same again.
 """
 
 from __future__ import annotations
@@ -27,14 +28,20 @@ class Sampler(Protocol):
 
 
 class Weighted:
-    """Samples by weight: one of weight 2 comes twice as often as one of weight 1; the default of `num_samples` is all.
+    """Samples by weight: one of weight 2 comes twice as often as one of weight 1; the default of
+    `num_samples` is all.
 
-    `weights` is a sequence, or the name of an attribute of the data set. Without `replacement` each comes once at most,
-    the heavy ones earlier (Efraimidis & Spirakis, "Weighted random sampling with a reservoir", 2006).
+    `weights` is a sequence, or the name of an attribute of the data set. Without `replacement` each
+    comes once at most, the heavy ones earlier (Efraimidis & Spirakis, "Weighted random sampling
+    with a reservoir", 2006).
     """
 
     def __init__(
-        self, weights: Sequence[float] | str, *, num_samples: int | None = None, replacement: bool = True
+        self,
+        weights: Sequence[float] | str,
+        *,
+        num_samples: int | None = None,
+        replacement: bool = True,
     ) -> None:
         self.weights = weights
         self.num_samples = num_samples
@@ -59,11 +66,13 @@ class Weighted:
 class Balanced:
     """Every class as often as every other, and within a class every sample as often as its fellows.
 
-    `labels` is a sequence of whole numbers or words, or the name of an attribute of the data set. An epoch has
-    `num_samples` samples, by default as many as the data set.
+    `labels` is a sequence of whole numbers or words, or the name of an attribute of the data set.
+    An epoch has `num_samples` samples, by default as many as the data set.
     """
 
-    def __init__(self, labels: Sequence[Any] | str = "labels", *, num_samples: int | None = None) -> None:
+    def __init__(
+        self, labels: Sequence[Any] | str = "labels", *, num_samples: int | None = None
+    ) -> None:
         self.labels = labels
         self.num_samples = num_samples
 
@@ -73,10 +82,12 @@ class Balanced:
 
 
 class ByLength:
-    """Batches of samples of like length, so that little is padded; which batches, and their order, is shuffled.
+    """Batches of samples of like length, so that little is padded; which batches, and their order,
+    is shuffled.
 
-    `lengths` is a sequence, or the name of an attribute of the data set. Of every `window` batches of a shuffle the
-    samples are sorted by length and dealt out: a larger window pads less and shuffles less.
+    `lengths` is a sequence, or the name of an attribute of the data set. Of every `window` batches
+    of a shuffle the samples are sorted by length and dealt out: a larger window pads less and
+    shuffles less.
     """
 
     def __init__(self, lengths: Sequence[int] | str = "lengths", *, window: int = 50) -> None:
@@ -90,7 +101,8 @@ class ByLength:
 
 
 class Subset:
-    """A part of the data: `indices`, or those from `start` to `stop`, which are shares of all when they are fractions.
+    """A part of the data: `indices`, or those from `start` to `stop`, which are shares of all when
+    they are fractions.
 
     Shuffled unless `shuffle` is false.
     """
@@ -114,7 +126,9 @@ class Subset:
             chosen = np.asarray(self.indices, dtype=np.int64)
             wrong = chosen[(chosen < 0) | (chosen >= n)]
             if len(wrong):
-                raise InputError(f"Subset names the sample {wrong[0]}, but there are {n} (0 to {n - 1}).")
+                raise InputError(
+                    f"Subset names the sample {wrong[0]}, but there are {n} (0 to {n - 1})."
+                )
         else:
             stop = n if self.stop is None else _place(self.stop, n)
             chosen = np.arange(_place(self.start, n), min(stop, n), dtype=np.int64)
@@ -175,9 +189,13 @@ class _WithoutReplacement(_Epochwise):
         self._seed = seed
 
     def _of(self, epoch: int) -> Ints:
-        drawn = uniform(key(self._seed, ORDER, epoch, 2), np.arange(len(self._weights), dtype=np.uint64))
+        drawn = uniform(
+            key(self._seed, ORDER, epoch, 2), np.arange(len(self._weights), dtype=np.uint64)
+        )
         with np.errstate(divide="ignore"):
-            waits = -np.log1p(-drawn) / self._weights  # the first of exponential clocks, of these rates
+            waits = (
+                -np.log1p(-drawn) / self._weights
+            )  # the first of exponential clocks, of these rates
         return np.argsort(waits, kind="stable")[: self.n].astype(np.int64)
 
 
@@ -190,17 +208,21 @@ class _ByClass:
         self._members = np.split(by_class, np.cumsum(np.bincount(which))[:-1])
 
     def indices(self, epoch: int, start: int, count: int) -> Ints:
-        """Each round holds every class once; a class goes through its samples in a new order each time."""
+        """Each round holds every class once; a class goes through its samples in a new order each
+        time."""
         classes = len(self._members)
         stop = min(start + count, self.n)
         if stop <= start:
             return np.empty(0, dtype=np.int64)
-        # Rounds are counted through all epochs: a class of few samples goes on where the epoch before ended.
+        # Rounds are counted through all epochs: a class of few samples goes on where the epoch
+        # before ended.
         at = np.arange(start, stop, dtype=np.int64)
         rounds = at // classes + epoch * -(-self.n // classes)
         numbers = np.arange(rounds[0], rounds[-1] + 1, dtype=np.int64)
         grid = (numbers[:, None] * classes + np.arange(classes)).astype(np.uint64)
-        turns = np.argsort(uniform(key(self._seed, ORDER, 3), grid.ravel()).reshape(grid.shape), axis=1)
+        turns = np.argsort(
+            uniform(key(self._seed, ORDER, 3), grid.ravel()).reshape(grid.shape), axis=1
+        )
         which = turns[rounds - rounds[0], at % classes]
         out = np.empty(len(at), dtype=np.int64)
         for each, members in enumerate(self._members):
@@ -208,7 +230,9 @@ class _ByClass:
             cycles, places = np.divmod(rounds[mine], len(members))
             for cycle in np.unique(cycles):
                 these = cycles == cycle
-                plan = Plan(len(members), seed=_signed(key(self._seed, ORDER, 4, each)), shuffle=True)
+                plan = Plan(
+                    len(members), seed=_signed(key(self._seed, ORDER, 4, each)), shuffle=True
+                )
                 out[mine[these]] = members[plan.indices(int(cycle), 0, len(members))[places[these]]]
         return out
 
@@ -235,17 +259,22 @@ class _Grouped:
         whole = len(indices) // self._batch_size
         batches = indices[: whole * self._batch_size].reshape(whole, self._batch_size)
         turns = uniform(key(self._seed, ORDER, epoch, begin, 5), np.arange(whole, dtype=np.uint64))
-        return np.concatenate([batches[np.argsort(turns, kind="stable")].ravel(), indices[whole * self._batch_size :]])
+        return np.concatenate(
+            [batches[np.argsort(turns, kind="stable")].ravel(), indices[whole * self._batch_size :]]
+        )
 
 
 class Listed(_Epochwise):
-    """The order of a sampler of torch, or of any iterable of indices: asked once an epoch, under a key of its own.
+    """The order of a sampler of torch, or of any iterable of indices: asked once an epoch, under a
+    key of its own.
 
-    `batches`: it gives lists of indices, each of them a batch. InputError when it gives another order the second time:
-    then nobody could go on in the middle of an epoch.
+    `batches`: it gives lists of indices, each of them a batch. InputError when it gives another
+    order the second time: then nobody could go on in the middle of an epoch.
     """
 
-    def __init__(self, sampler: Iterable[Any], *, seed: int, name: str, batches: bool = False) -> None:
+    def __init__(
+        self, sampler: Iterable[Any], *, seed: int, name: str, batches: bool = False
+    ) -> None:
         super().__init__()
         self._sampler = sampler
         self._seed = seed
@@ -285,10 +314,15 @@ class Listed(_Epochwise):
 
     def _asked(self, epoch: int) -> list[Any]:
         value = key(self._seed, ORDER, epoch, 6)
-        for each in (self._sampler, getattr(self._sampler, "sampler", None)):  # a batch sampler has one inside
+        for each in (
+            self._sampler,
+            getattr(self._sampler, "sampler", None),
+        ):  # a batch sampler has one inside
             if callable(set_epoch := getattr(each, "set_epoch", None)):
                 set_epoch(epoch)
-            if callable(manual_seed := getattr(getattr(each, "generator", None), "manual_seed", None)):
+            if callable(
+                manual_seed := getattr(getattr(each, "generator", None), "manual_seed", None)
+            ):
                 manual_seed(value)
         with undisturbed(keyed=True):
             seed_all(value)
@@ -311,7 +345,8 @@ def order_of(sampler: Any, dataset: Any, *, seed: int, batch_size: int, name: st
 def uniform(value: int, counters: npt.NDArray[np.uint64]) -> Floats:
     """Numbers in [0, 1), one for each counter, under a 64-bit key.
 
-    The finaliser of SplitMix64 (Steele, Lea & Flood, "Fast splittable pseudorandom number generators", 2014), twice.
+    The finaliser of SplitMix64 (Steele, Lea & Flood, "Fast splittable pseudorandom number
+    generators", 2014), twice.
     """
     x = counters * np.uint64(0x9E3779B97F4A7C15) + np.uint64(value)
     for _ in range(2):
@@ -325,16 +360,23 @@ def _values(what: str, given: Any, dataset: Any) -> npt.NDArray[Any]:
     """A value for each sample: as given, or an attribute of the data set by its name."""
     if isinstance(given, str):
         if not hasattr(dataset, given):
-            known = [name for name in vars(dataset) if not name.startswith("_")] if hasattr(dataset, "__dict__") else []
+            known = (
+                [name for name in vars(dataset) if not name.startswith("_")]
+                if hasattr(dataset, "__dict__")
+                else []
+            )
             raise InputError(
                 f"{type(dataset).__name__} has no `{given}`, where the {what} of its samples would be.",
-                fix=did_you_mean(given, known) or f'Give {what} = "NAME" of an attribute, or the values.',
+                fix=did_you_mean(given, known)
+                or f'Give {what} = "NAME" of an attribute, or the values.',
             )
         given = getattr(dataset, given)
     values = np.asarray(given)
     if values.ndim != 1 or len(values) != len(dataset):
         shape = " x ".join(map(str, values.shape)) or "one"
-        raise InputError(f"There are {shape} {what} for {len(dataset)} samples; it takes one for each.")
+        raise InputError(
+            f"There are {shape} {what} for {len(dataset)} samples; it takes one for each."
+        )
     return values
 
 

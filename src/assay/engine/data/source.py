@@ -26,10 +26,11 @@ _LOGGER = logging.getLogger("assay")
 
 
 class Window(NamedTuple):
-    """The batches of one optimizer step. `sizes`: samples of each; None when there is one batch only.
+    """The batches of one optimizer step. `sizes`: samples of each; None when there is one batch
+    only.
 
-    On several ranks these batches are the share of one of them, which may be none; `samples` are those of all, and
-    `micro_steps` is how many batches the rank with the most has.
+    On several ranks these batches are the share of one of them, which may be none; `samples` are
+    those of all, and `micro_steps` is how many batches the rank with the most has.
     """
 
     batches: Sequence[Any]
@@ -43,7 +44,8 @@ class Source(Protocol):
     """Where windows come from."""
 
     def exactness(self, epoch: int = 0) -> str:
-        """Return what going on in the middle of an epoch means here, for the user: "exact (HOW)" or "not exact: WHY".
+        """Return what going on in the middle of an epoch means here, for the user: "exact (HOW)" or
+        "not exact: WHY".
 
         It is found out by trying, with the data of `epoch`, when it is asked first.
         """
@@ -60,11 +62,12 @@ class Source(Protocol):
 
 
 class Replayed:
-    """Any iterable of batches. Going on in the middle of an epoch goes through what was seen and leaves it out.
+    """Any iterable of batches. Going on in the middle of an epoch goes through what was seen and
+    leaves it out.
 
-    Iterating is keyed: torch, numpy and `random` by (seed, epoch, batch), and generators that the iterable has of its
-    own by (seed, epoch). Whether the same comes again then is found out by trying. An iterator that can be iterated
-    only once is refused for a second epoch.
+    Iterating is keyed: torch, numpy and `random` by (seed, epoch, batch), and generators that the
+    iterable has of its own by (seed, epoch). Whether the same comes again then is found out by
+    trying. An iterator that can be iterated only once is refused for a second epoch.
     """
 
     def __init__(self, batches: Iterable[Any], *, accumulate: int = 1, seed: int = 0) -> None:
@@ -90,13 +93,17 @@ class Replayed:
         return self._cut(islice(batches, start * self.accumulate, None))
 
     def exactness(self, epoch: int = 0) -> str:
-        """Return what going on means here, found out with the first batches of an epoch: on a copy, and once."""
+        """Return what going on means here, found out with the first batches of an epoch: on a copy,
+        and once."""
         if not self._exactness:
             begun = perf_counter()
             self._exactness = self._tried(epoch)
             took = perf_counter() - begun
             if took > _LONG_S:
-                _LOGGER.info("data.train: in %.0f s its first batches were loaded again to see if they are equal", took)
+                _LOGGER.info(
+                    "data.train: in %.0f s its first batches were loaded again to see if they are equal",
+                    took,
+                )
         return self._exactness
 
     def _tried(self, epoch: int) -> str:
@@ -116,7 +123,11 @@ class Replayed:
 
     def _begun(self, epoch: int, done: int) -> Iterator[Any]:
         """The batches of an epoch; the first is number `done`."""
-        for each in (self.batches, getattr(self.batches, "sampler", None), getattr(self.batches, "dataset", None)):
+        for each in (
+            self.batches,
+            getattr(self.batches, "sampler", None),
+            getattr(self.batches, "dataset", None),
+        ):
             if callable(set_epoch := getattr(each, "set_epoch", None)):
                 set_epoch(epoch)
         if isinstance(self.batches, Iterator):
@@ -134,7 +145,9 @@ class Replayed:
         number = done
         self._key_own(epoch)
         with undisturbed(keyed=True):
-            seed_all(key(self.seed, BATCH, epoch, -1))  # for what draws as it begins, as workers of torch do
+            seed_all(
+                key(self.seed, BATCH, epoch, -1)
+            )  # for what draws as it begins, as workers of torch do
             iterator = iter(self.batches)
         while True:
             with undisturbed(keyed=True):
@@ -147,11 +160,14 @@ class Replayed:
             yield batch
 
     def _key_own(self, epoch: int) -> None:
-        """Key the generators that the iterable has of its own, as a DataLoader has the one it was given."""
+        """Key the generators that the iterable has of its own, as a DataLoader has the one it was
+        given."""
         if self._generators is None:
             if isinstance(self.batches, DataLoader):
-                # Else the seed of the workers comes from the generator that shuffles, but in the first epoch only where
-                # they live on: the order of all others would depend on which epoch was the first of its process.
+                # Else the seed of the workers comes from the generator that shuffles, but in the
+                # first epoch only where
+                # they live on: the order of all others would depend on which epoch was the first of
+                # its process.
                 self.batches.generator = torch.Generator()
             self._generators = [generator for generator, _ in generators_in(self.batches)]
         for number, generator in enumerate(self._generators):
@@ -169,7 +185,8 @@ class Replayed:
 
 
 def _copied(batches: Any) -> Any:
-    """A shallow copy, so that what is tried leaves no counter of the original elsewhere; else the original."""
+    """A shallow copy, so that what is tried leaves no counter of the original elsewhere; else the
+    original."""
     try:
         return copy(batches)
     except Exception:  # whatever a class of the user does when it is copied
@@ -189,8 +206,9 @@ class KeepsState(Protocol):
 class StatefulData(Replayed):
     """Batches with a state of their own: it is part of each checkpoint, and going on skips nothing.
 
-    That is tried too. Where other batches come after a state is loaded, as from workers that augment, whose generators
-    are no part of it, a run that goes on goes through what was seen instead.
+    That is tried too. Where other batches come after a state is loaded, as from workers that
+    augment, whose generators are no part of it, a run that goes on goes through what was seen
+    instead.
     """
 
     def __init__(self, batches: KeepsState, *, accumulate: int = 1, seed: int = 0) -> None:
@@ -210,10 +228,15 @@ class StatefulData(Replayed):
         if goes_on:
             return STATEFUL
         found = super()._tried(epoch)
-        return f"{REPLAYED[:-1]}: its state_dict goes on otherwise)" if (found, goes_on) == (REPLAYED, False) else found
+        return (
+            f"{REPLAYED[:-1]}: its state_dict goes on otherwise)"
+            if (found, goes_on) == (REPLAYED, False)
+            else found
+        )
 
     def _goes_on(self, epoch: int) -> bool | None:
-        """Return whether the batches after a state that is loaded are those that came after it; None without any."""
+        """Return whether the batches after a state that is loaded are those that came after it;
+        None without any."""
         twin: Any = _copied(self.batches)
         source, whole, states = Replayed(twin, seed=self.seed), [], []
         for batch in islice(source._begun(epoch, 0), TRIED):
@@ -250,7 +273,8 @@ class Seedable(Protocol):
 
 
 def seeded(data: Iterable[Any], seed: int | None) -> tuple[Iterable[Any], int]:
-    """Return the data and the seed of a run: who was given none takes that of the other; 0 if nobody was."""
+    """Return the data and the seed of a run: who was given none takes that of the other; 0 if
+    nobody was."""
     if not isinstance(data, Seedable):
         return data, seed or 0
     if data.is_seeded:

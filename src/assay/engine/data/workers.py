@@ -1,7 +1,8 @@
 """Worker processes that load batches ahead, in the order in which they are asked for.
 
-Each worker has a pipe of its own: a worker that is killed in the middle of a message harms no other, and is noticed at
-once. Tensors come through shared memory that has no name, so nothing is left when a process is killed.
+Each worker has a pipe of its own: a worker that is killed in the middle of a message harms no
+other, and is noticed at once. Tensors come through shared memory that has no name, so nothing is
+left when a process is killed.
 """
 
 from __future__ import annotations
@@ -26,13 +27,23 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.multiprocessing  # which teaches pickle to send tensors through shared memory
-from torch.utils.data._utils import worker as torch_worker  # private: `get_worker_info` reads what is set there
+from torch.utils.data._utils import (
+    worker as torch_worker,
+)  # private: `get_worker_info` reads what is set there
 
 from assay.core import signals
 from assay.core.errors import InputError
 from assay.core.parent import end_with, main_pid
 from assay.core.signals import is_crash
-from assay.engine.data.patience import NOTHING, STARTING, Patience, WorkerError, on_request, stack_of, standing_still
+from assay.engine.data.patience import (
+    NOTHING,
+    STARTING,
+    Patience,
+    WorkerError,
+    on_request,
+    stack_of,
+    standing_still,
+)
 from assay.engine.data.randomness import Fetch
 
 StartMethod = Literal["fork", "spawn", "forkserver"]
@@ -42,7 +53,8 @@ Task = tuple[int, int, Sequence[int]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parent:
-    """Process that a worker works for, 0 if it is no child of it. `ends_it`: the kernel may end it with the parent."""
+    """Process that a worker works for, 0 if it is no child of it. `ends_it`: the kernel may end it
+    with the parent."""
 
     pid: int
     ends_it: bool
@@ -59,11 +71,13 @@ _UNKILLABLE_S = 5.0
 
 
 class Workers:
-    """`workers` processes that run `fetch`; they start at the first use and end with `close` or with this object.
+    """`workers` processes that run `fetch`; they start at the first use and end with `close` or
+    with this object.
 
-    `prefetch`: batches that each has ready or in the making. `timeout_s`: how long a batch may take, 0 for ever; None
-    for a time that is learned from those before. A worker that is silent for longer is told with its stack, first by
-    `warn`, then by the WorkerError that ends the run. `init` is called in each process with its number.
+    `prefetch`: batches that each has ready or in the making. `timeout_s`: how long a batch may
+    take, 0 for ever; None for a time that is learned from those before. A worker that is silent for
+    longer is told with its stack, first by `warn`, then by the WorkerError that ends the run.
+    `init` is called in each process with its number.
     """
 
     def __init__(
@@ -104,7 +118,8 @@ class Workers:
             self.is_busy = False
 
     def start(self) -> None:
-        """Start the processes, unless they are there. Best from the main thread, with which they then end."""
+        """Start the processes, unless they are there. Best from the main thread, with which they
+        then end."""
         if not self._processes:
             self._start()
 
@@ -150,13 +165,17 @@ class Workers:
         context: Any = multiprocessing.get_context(self.start_method)
         method = context.get_start_method()
         forked = method == "fork"
-        # A worker of a fork server is no child of this process; its pipe alone tells that the parent is gone.
+        # A worker of a fork server is no child of this process; its pipe alone tells that the
+        # parent is gone.
         parent = Parent(pid=os.getpid() if method != "forkserver" else 0, ends_it=bool(main_pid()))
         for number in range(self.workers):
             mine, theirs = context.Pipe()
             reader, writer = context.Pipe(duplex=False)
             at = context.RawValue("q", STARTING)
-            ours = [end for each in self._processes for end in (each.connection, each.stack)] + [mine, reader]
+            ours = [end for each in self._processes for end in (each.connection, each.stack)] + [
+                mine,
+                reader,
+            ]
             process = context.Process(
                 target=_work,
                 args=(
@@ -190,7 +209,9 @@ class Workers:
             writer.close()
             self._processes.append(_Process(process, mine, reader, at))
         self._closed.clear()
-        self._guard = Thread(target=_guard, args=(weakref.ref(self), self._closed), name="assay-guard", daemon=True)
+        self._guard = Thread(
+            target=_guard, args=(weakref.ref(self), self._closed), name="assay-guard", daemon=True
+        )
         self._guard.start()
 
     def _send(self, number: int, task: Task) -> None:
@@ -221,7 +242,8 @@ class Workers:
         return batch
 
     def _wait(self, number: int) -> None:
-        """Return when a worker that is late has something to say; WorkerError when that takes too long."""
+        """Return when a worker that is late has something to say; WorkerError when that takes too
+        long."""
         say_s, end_s = self.patience.say_s, self.patience.end_s
         assert say_s is not None and end_s is not None
         connection = self._processes[number].connection
@@ -229,8 +251,11 @@ class Workers:
             return
         if end_s > say_s:
             what, where = self._standing_still(number, say_s)
-            self.warn(f"{what} The run ends if that lasts {end_s:.0f} s ({self._timeout}).\n  at:  {where}")
-        # In slices: a clock that ran on while all processes were stopped together counts for one of them only.
+            self.warn(
+                f"{what} The run ends if that lasts {end_s:.0f} s ({self._timeout}).\n  at:  {where}"
+            )
+        # In slices: a clock that ran on while all processes were stopped together counts for one of
+        # them only.
         for _ in range(round((end_s - say_s) / _SLICE_S)):
             if wait([connection], _SLICE_S):
                 return
@@ -241,11 +266,17 @@ class Workers:
     def guard(self) -> None:
         """Kill a worker that lets go of no batch, so that whoever receives it learns that.
 
-        The descriptors of shared tensors come from a thread of the worker. One that is stopped, or that holds the
-        interpreter lock, has sent the batch and yet does not answer, and `recv` has no time limit.
+        The descriptors of shared tensors come from a thread of the worker. One that is stopped, or
+        that holds the interpreter lock, has sent the batch and yet does not answer, and `recv` has
+        no time limit.
         """
         receiving, end_s = self._receiving, self.patience.end_s
-        if receiving is None or end_s is None or monotonic() - receiving[1] < end_s or self._silent is not None:
+        if (
+            receiving is None
+            or end_s is None
+            or monotonic() - receiving[1] < end_s
+            or self._silent is not None
+        ):
             return
         number, since = receiving
         error = self._too_silent(number, end_s)
@@ -287,16 +318,23 @@ class Workers:
         if code is not None and code < 0:
             name = signal.Signals(-code).name
             how = f"crashed ({name})" if is_crash(-code) else f"was killed by {name}"
-            fix = "Look at the C code that it calls." if is_crash(-code) else "Something outside ended it."
+            fix = (
+                "Look at the C code that it calls."
+                if is_crash(-code)
+                else "Something outside ended it."
+            )
             fix = _OUT_OF_MEMORY if -code == signal.SIGKILL else fix
-        return WorkerError(f"The loader worker {number} of data.{self.fetch.split} (pid {pid}) {how}.", fix=fix)
+        return WorkerError(
+            f"The loader worker {number} of data.{self.fetch.split} (pid {pid}) {how}.", fix=fix
+        )
 
 
 _OUT_OF_MEMORY = "Most likely the memory ran out (dmesg | tail): use fewer workers, smaller batches or less prefetch."
 
 
 class _Process(NamedTuple):
-    """A worker: its tasks and batches, what it writes its stack to, and the sample that it is at."""
+    """A worker: its tasks and batches, what it writes its stack to, and the sample that it is
+    at."""
 
     process: BaseProcess
     connection: Connection
@@ -320,12 +358,15 @@ def _end(processes: list[_Process], owner: int, closed: Event) -> None:
     for process, connection, stack, _ in processes:
         connection.close()
         stack.close()
-        process.kill()  # signals that ask politely are ignored there, and nothing there needs an ending
+        # signals that ask politely are ignored there, and nothing there needs an ending
+        process.kill()
     for process, *_ in processes:
         process.join(_UNKILLABLE_S)
         if process.is_alive():
-            # It waits inside of the kernel, for a disk that is gone: Python, as it exits, would wait for it too.
-            # `_children` is a private name of CPython 3.11 to 3.14; without it only that exit would hang.
+            # It waits inside of the kernel, for a disk that is gone: Python, as it exits, would
+            # wait for it too.
+            # `_children` is a private name of CPython 3.11 to 3.14; without it only that exit would
+            # hang.
             getattr(multiprocessing.process, "_children", set()).discard(process)
         else:
             process.close()
@@ -346,9 +387,12 @@ def _work(
     """The life of a worker process."""
     if parent.pid and parent.ends_it:
         end_with(parent.pid)
-    for each in ours:  # of the parent: as long as a copy is open here, nobody learns that the parent is gone
+    for each in (
+        ours
+    ):  # of the parent: as long as a copy is open here, nobody learns that the parent is gone
         each.close()
-    # A signal to all processes of a run means its first one, which finishes the step and needs batches for it.
+    # A signal to all processes of a run means its first one, which finishes the step and needs
+    # batches for it.
     signals.ignore()
     torch.set_num_threads(1)
     dataset: Any = fetch.dataset
@@ -382,11 +426,14 @@ def _answer(fetch: Fetch, task: Task, broken: Exception | None, number: int) -> 
         batch = None if broken else fetch(*task)
         return ForkingPickler.dumps((fetch.notes, perf_counter() - begun, batch, broken))
     except Exception as error:  # of the user's data: the process that asked raises it
-        return ForkingPickler.dumps((fetch.notes, perf_counter() - begun, None, _sendable(error, number)))
+        return ForkingPickler.dumps(
+            (fetch.notes, perf_counter() - begun, None, _sendable(error, number))
+        )
 
 
 def _sendable(error: Exception, number: int) -> Exception:
-    """The error with where it was raised, which is lost on the way; one that cannot travel becomes a RuntimeError."""
+    """The error with where it was raised, which is lost on the way; one that cannot travel becomes
+    a RuntimeError."""
     where = "".join(traceback.format_tb(error.__traceback__)[1:]).rstrip()
     error.add_note(f"in loader worker {number}:\n{where}")
     try:

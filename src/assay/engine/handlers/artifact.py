@@ -1,4 +1,5 @@
-"""What a listener keeps as a file of the run. A file that cannot be kept never ends the training."""
+"""What a listener keeps as a file of the run. A file that cannot be kept never ends the
+training."""
 
 from __future__ import annotations
 

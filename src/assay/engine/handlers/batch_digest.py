@@ -1,4 +1,5 @@
-"""What the batches of every step hold, in one number: two runs that were given the same have equal curves."""
+"""What the batches of every step hold, in one number: two runs that were given the same have equal
+curves."""
 
 from __future__ import annotations
 
@@ -20,8 +21,9 @@ _BITS = 48  # a point of a curve is a float64: more would be rounded
 class BatchDigest:
     """Records `data/digest`: 48 bits of a digest of the micro-batches of each step, in their order.
 
-    They are as the model gets them, augmented and on the device; each step waits for that. Of a batch with something in
-    it that is neither plain data nor a tensor only the tensors count; that there are none is told once.
+    They are as the model gets them, augmented and on the device; each step waits for that. Of a
+    batch with something in it that is neither plain data nor a tensor only the tensors count; that
+    there are none is told once.
     """
 
     def __init__(self) -> None:

@@ -1,6 +1,8 @@
-"""Changes of a training while it goes on, at a step: parts frozen or freed, values set, the optimizer reset.
+"""Changes of a training while it goes on, at a step: parts frozen or freed, values set, the
+optimizer reset.
 
-A change takes effect when `step` steps are completed. A run that goes on from a later step has it from its beginning.
+A change takes effect when `step` steps are completed. A run that goes on from a later step has it
+from its beginning.
 """
 
 from __future__ import annotations
@@ -30,9 +32,17 @@ class _Change(ABC):
     def handlers(self) -> list[Handler]:
         name = type(self).__name__
         return [
-            # The earlier one first, whatever their order in the config: of two that set the same, the later one holds.
-            Handler(event=Event.RUN_BEGIN, fn=self.begin, priority=_EARLIEST + self.step, name=f"{name}.begin"),
-            Handler(event=Event.STEP_BEGIN, fn=self.apply, when=At(frozenset({self.step})), name=name),
+            # The earlier one first, whatever their order in the config: of two that set the same,
+            # the later one holds.
+            Handler(
+                event=Event.RUN_BEGIN,
+                fn=self.begin,
+                priority=_EARLIEST + self.step,
+                name=f"{name}.begin",
+            ),
+            Handler(
+                event=Event.STEP_BEGIN, fn=self.apply, when=At(frozenset({self.step})), name=name
+            ),
         ]
 
     def begin(self, engine: Engine) -> None:
@@ -44,7 +54,9 @@ class _Change(ABC):
     def apply(self, engine: Engine) -> None:
         """Do it, and tell."""
         for what, before, after in self.do(engine):
-            engine.recorder.tell(Changed(what=what, step=engine.state.step, before=before, after=after))
+            engine.recorder.tell(
+                Changed(what=what, step=engine.state.step, before=before, after=after)
+            )
 
     @abstractmethod
     def check(self, engine: Engine) -> None:
@@ -60,9 +72,11 @@ class _Change(ABC):
 
 
 class SetRequiresGrad(_Change):
-    """Freezes the parameters whose names match one of the patterns when `step` steps are completed, or frees them.
+    """Freezes the parameters whose names match one of the patterns when `step` steps are completed,
+    or frees them.
 
-    A frozen parameter gets no gradient and is left out by the optimizer, weight decay and momentum included.
+    A frozen parameter gets no gradient and is left out by the optimizer, weight decay and momentum
+    included.
     """
 
     changes: ClassVar[str] = "which parameters are trained"
@@ -77,11 +91,19 @@ class SetRequiresGrad(_Change):
         for pattern in self.match:
             if not any(fnmatchcase(name, pattern) for name in names):
                 fix = did_you_mean(pattern, names) or f"There are: {', '.join(names[:8])}."
-                raise InputError(f"SetRequiresGrad: no parameter of the model is called {pattern!r}.", fix=fix)
+                raise InputError(
+                    f"SetRequiresGrad: no parameter of the model is called {pattern!r}.", fix=fix
+                )
         if self.value:
-            groups = [group for part in _parts(engine).values() for group in part.optimizer.param_groups]
+            groups = [
+                group for part in _parts(engine).values() for group in part.optimizer.param_groups
+            ]
             trained = {id(weight) for group in groups for weight in group["params"]}
-            lost = [name for name, weight in self._matched(engine.process.model) if id(weight) not in trained]
+            lost = [
+                name
+                for name, weight in self._matched(engine.process.model)
+                if id(weight) not in trained
+            ]
             if lost:
                 raise InputError(
                     f"SetRequiresGrad is to free {lost[0]}, which the optimizer does not know.",
@@ -104,15 +126,20 @@ class SetRequiresGrad(_Change):
 
     def _matched(self, model: nn.Module) -> list[tuple[str, nn.Parameter]]:
         named = model.named_parameters()
-        return [(name, weight) for name, weight in named if any(fnmatchcase(name, each) for each in self.match)]
+        return [
+            (name, weight)
+            for name, weight in named
+            if any(fnmatchcase(name, each) for each in self.match)
+        ]
 
 
 class SetValue(_Change):
     """Sets a value when `step` steps are completed.
 
-    `key` begins with `optimizer` (a setting of all its groups, as in optimizer.lr; of one of several optimizers, as in
-    optimizer.critic.lr), `model`, `process` or `backward` (an attribute, as in model.drop.p or backward.clip_norm).
-    Where there is a schedule, optimizer.lr is the rate that it multiplies.
+    `key` begins with `optimizer` (a setting of all its groups, as in optimizer.lr; of one of
+    several optimizers, as in optimizer.critic.lr), `model`, `process` or `backward` (an attribute,
+    as in model.drop.p or backward.clip_norm). Where there is a schedule, optimizer.lr is the rate
+    that it multiplies.
     """
 
     changes: ClassVar[str] = "a value that training depends on"
@@ -159,19 +186,27 @@ class SetValue(_Change):
         if root not in roots or not path:
             fix = did_you_mean(root, roots) if root not in roots else ""
             raise InputError(
-                f"SetValue cannot set {self.key!r}.", fix=fix or "Write optimizer.lr or model.drop.p, for example."
+                f"SetValue cannot set {self.key!r}.",
+                fix=fix or "Write optimizer.lr or model.drop.p, for example.",
             )
         if root == "optimizer":
             parts = _named(engine, path[:-1])
-            there = [name for name in _first(parts) if name not in ("params", "initial_lr")] if parts else []
+            there = (
+                [name for name in _first(parts) if name not in ("params", "initial_lr")]
+                if parts
+                else []
+            )
             if path[-1] not in there:
                 known = [*there, *(f"{name}.lr" for name in _parts(engine) if name)]
                 fix = did_you_mean(".".join(path), known) or f"It has: {', '.join(known)}."
-                raise InputError(f"SetValue: the optimizer has no setting {'.'.join(path)!r}.", fix=fix)
+                raise InputError(
+                    f"SetValue: the optimizer has no setting {'.'.join(path)!r}.", fix=fix
+                )
             return _first(parts)[path[-1]]
         owner = self._owner(engine, root, path[:-1])
         before = _member(owner, path[-1], self.key)
-        # Settings only: whoever could put functions in the place of methods would run code by a config alone.
+        # Settings only: whoever could put functions in the place of methods would run code by a
+        # config alone.
         if not _is_plain(before):
             what = f"SetValue cannot set {self.key!r}, which is a {type(before).__name__}."
             mine = getattr(owner, "__dict__", {}).items()
@@ -191,7 +226,8 @@ class SetValue(_Change):
 
 
 class ResetOptimizer(_Change):
-    """Lets the optimizer forget what it has gathered (moments, step counts) when `step` steps are completed."""
+    """Lets the optimizer forget what it has gathered (moments, step counts) when `step` steps are
+    completed."""
 
     changes: ClassVar[str] = "the state of the optimizer"
 
@@ -223,7 +259,9 @@ def _parts(engine: Engine) -> dict[str, Backward]:
         return backward.by_name
     if isinstance(backward, Backward):
         return {"": backward}
-    raise InputError(f"What a {type(backward).__name__} does cannot be changed: it is no Backward of assay's.")
+    raise InputError(
+        f"What a {type(backward).__name__} does cannot be changed: it is no Backward of assay's."
+    )
 
 
 def _named(engine: Engine, path: Sequence[str]) -> list[Backward]:
@@ -239,7 +277,8 @@ def _first(parts: Sequence[Backward]) -> Mapping[str, Any]:
 
 
 def _is_plain(value: Any) -> bool:
-    """Return whether `value` is what a setting can be: a number, a text, none, or a list of these."""
+    """Return whether `value` is what a setting can be: a number, a text, none, or a list of
+    these."""
     if isinstance(value, list | tuple):
         return all(map(_is_plain, value))
     return value is None or isinstance(value, bool | int | float | str)
@@ -247,10 +286,15 @@ def _is_plain(value: Any) -> bool:
 
 def _member(owner: Any, name: str, key: str) -> Any:
     if name.startswith("_"):
-        raise InputError(f"SetValue {key!r}: {name!r} is private.", fix="Set an attribute that has a public name.")
+        raise InputError(
+            f"SetValue {key!r}: {name!r} is private.",
+            fix="Set an attribute that has a public name.",
+        )
     try:
         return getattr(owner, name)
     except AttributeError:
         there = [each for each in dir(owner) if not each.startswith("_")]
         fix = did_you_mean(name, there)
-        raise InputError(f"SetValue {key!r}: a {type(owner).__name__} has no {name!r}.", fix=fix) from None
+        raise InputError(
+            f"SetValue {key!r}: a {type(owner).__name__} has no {name!r}.", fix=fix
+        ) from None

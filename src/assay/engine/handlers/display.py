@@ -1,4 +1,5 @@
-"""What a person sees while a run goes on: bars on a terminal, plain lines elsewhere, nothing when nobody looks."""
+"""What a person sees while a run goes on: bars on a terminal, plain lines elsewhere, nothing when
+nobody looks."""
 
 from __future__ import annotations
 
@@ -33,9 +34,10 @@ _SHARE = 0.004
 class Display:
     """Follows an engine. Lines are also logged, for `log.txt`.
 
-    On a terminal there is a bar, drawn ten times a second at most, below it another one while a split is evaluated, and
-    a line for each epoch; elsewhere there is a line for each period `every`. `lengths` are the batches of each split
-    where they are known; a bar without a length has no end.
+    On a terminal there is a bar, drawn ten times a second at most, below it another one while a
+    split is evaluated, and a line for each epoch; elsewhere there is a line for each period
+    `every`. `lengths` are the batches of each split where they are known; a bar without a length
+    has no end.
     """
 
     def __init__(
@@ -50,7 +52,9 @@ class Display:
         self.logger = logger
         self.quiet = quiet
         self.stream = stream or sys.stderr
-        self.is_live = not quiet and self.stream.isatty() and os.environ.get("TERM") not in ("dumb", "unknown")
+        self.is_live = (
+            not quiet and self.stream.isatty() and os.environ.get("TERM") not in ("dumb", "unknown")
+        )
         self.every = "1 epoch" if self.is_live else every
         self.lengths = dict(lengths or {})
         self.bar: Progress | None = None
@@ -74,14 +78,19 @@ class Display:
             (Event.RUN_END, self.end),
         ]
         if self.is_live:
-            pairs += [(Event.EVAL_BEGIN, self.begin_evaluation), (Event.EVAL_STEP_END, self.evaluation_step)]
+            pairs += [
+                (Event.EVAL_BEGIN, self.begin_evaluation),
+                (Event.EVAL_STEP_END, self.evaluation_step),
+            ]
         out = [Handler(event=event, fn=fn, priority=100, name="Display") for event, fn in pairs]
         out.append(Handler(event=Event.EXCEPTION, fn=self.close, priority=-100, name="Display"))
         periodic = each(self.every, self.tell, priority=100, name="Display")
         if periodic is not None:
             out.append(periodic)
         if self.is_live:
-            out.append(Handler(event=Event.STEP_END, fn=self.step, when=self, priority=100, name="Display"))
+            out.append(
+                Handler(event=Event.STEP_END, fn=self.step, when=self, priority=100, name="Display")
+            )
         return out
 
     def next(self, count: int) -> int:
@@ -114,7 +123,11 @@ class Display:
         )
         self._leave_room()
         self._task = self.bar.add_task(
-            _title(engine), total=_total(engine), completed=engine.state.step, loss="loss -", left=""
+            _title(engine),
+            total=_total(engine),
+            completed=engine.state.step,
+            loss="loss -",
+            left="",
         )
         self.bar.start()
         self._closing.enter_context(_logs_above_the_bar())
@@ -126,7 +139,9 @@ class Display:
 
     def step(self, engine: Engine) -> None:
         state, now = engine.state, time.perf_counter()
-        if state.step < self._due:  # `next` was asked before the last drawing said when the next one is due
+        if (
+            state.step < self._due
+        ):  # `next` was asked before the last drawing said when the next one is due
             return
         since, step = self._drawn
         rate = (state.step - step) / max(now - since, 1e-9)
@@ -138,7 +153,9 @@ class Display:
     def begin_evaluation(self, engine: Engine) -> None:
         if self.bar is not None:
             split = engine.state.split
-            self._inner = self.bar.add_task(f"  {visible(split)}", total=self.lengths.get(split), loss="", left="")
+            self._inner = self.bar.add_task(
+                f"  {visible(split)}", total=self.lengths.get(split), loss="", left=""
+            )
             self._draw(engine)
 
     def evaluation_step(self) -> None:
@@ -159,7 +176,8 @@ class Display:
             self._tell_evaluation(engine)
 
     def tell(self, engine: Engine) -> None:
-        """A line about the run so far: metrics if they are of this step, the seconds since the last line, the eta."""
+        """A line about the run so far: metrics if they are of this step, the seconds since the last
+        line, the eta."""
         state, now = engine.state, time.perf_counter()
         begun = state.epoch if state.epoch_step == 0 else state.epoch + 1
         of = f"/{state.max_epochs}" if state.max_epochs else ""
@@ -168,7 +186,9 @@ class Display:
             parts += [f"{name} {value:.4f}" for name, value in state.metrics.items()]
         left = "" if self.is_live else self._left(engine)  # there it stands beside the bar
         self._draw(engine)
-        self.say("  ".join([*parts, f"{now - self._told:.1f} s", *([f"eta {left}"] if left else [])]))
+        self.say(
+            "  ".join([*parts, f"{now - self._told:.1f} s", *([f"eta {left}"] if left else [])])
+        )
         self._told, self._told_at = now, state.step
 
     def _will_be_told(self, engine: Engine) -> bool:
@@ -184,7 +204,11 @@ class Display:
     def _tell_evaluation(self, engine: Engine) -> None:
         state = engine.state
         of = f"/{state.max_epochs}" if state.max_epochs else ""
-        values = [f"{name} {value:.4f}" for name, value in state.metrics.items() if name.startswith(f"{state.split}/")]
+        values = [
+            f"{name} {value:.4f}"
+            for name, value in state.metrics.items()
+            if name.startswith(f"{state.split}/")
+        ]
         self.say("  ".join([f"epoch {state.epoch + 1:>2}{of}", f"step {state.step:>5}", *values]))
 
     def end(self, engine: Engine) -> None:
@@ -193,12 +217,17 @@ class Display:
             self.tell(engine)
         self.close()
         state = engine.state
-        share = " ".join(f"{name} {value:.1f}s" for name, value in engine.seconds.items() if value >= 0.05)
+        share = " ".join(
+            f"{name} {value:.1f}s" for name, value in engine.seconds.items() if value >= 0.05
+        )
         spent = f" ({share})" if share else ""
-        self.logger.info("%d steps in %.1f s%s", state.step, time.perf_counter() - self._begun[0], spent)
+        self.logger.info(
+            "%d steps in %.1f s%s", state.step, time.perf_counter() - self._begun[0], spent
+        )
 
     def say(self, line: str) -> None:
-        """One line for the person and for the log. On a terminal it is broken where two blanks are."""
+        """One line for the person and for the log. On a terminal it is broken where two blanks
+        are."""
         if self.quiet:
             self.logger.info(line)
             return
@@ -212,7 +241,8 @@ class Display:
             print(visible(line), file=self.stream, flush=True)
 
     def _leave_room(self) -> None:
-        """Keep the bar from the end of its line: a terminal writes ^C there, and a line that breaks stays behind."""
+        """Keep the bar from the end of its line: a terminal writes ^C there, and a line that breaks
+        stays behind."""
         if self.bar is not None and self._terminal is not None:
             columns = self._terminal.width
             self.bar.console.width = columns - _ROOM if columns >= _NARROW else columns
@@ -228,10 +258,17 @@ class Display:
             state, left = engine.state, self._left(engine)
             shown = f"eta {left}" if left else ""
             self._leave_room()
-            self.bar.update(self._task, completed=state.step, loss=f"loss {state.loss:.4f}", left=shown, refresh=True)
+            self.bar.update(
+                self._task,
+                completed=state.step,
+                loss=f"loss {state.loss:.4f}",
+                left=shown,
+                refresh=True,
+            )
 
     def _left(self, engine: Engine) -> str:
-        """How long the run will go on at the speed that it has had so far, evaluations included; "" if nobody knows."""
+        """How long the run will go on at the speed that it has had so far, evaluations included; ""
+        if nobody knows."""
         state, (begun, first) = engine.state, self._begun
         spent, steps = time.perf_counter() - begun, state.step - first
         if not steps:
@@ -240,7 +277,9 @@ class Display:
         if total is not None:
             known.append((total - state.step) * spent / steps)
         if engine.max_samples is not None and state.samples:
-            known.append((engine.max_samples / state.samples * state.step - state.step) * spent / steps)
+            known.append(
+                (engine.max_samples / state.samples * state.step - state.step) * spent / steps
+            )
         if engine.max_seconds is not None:
             known.append(engine.max_seconds - spent)
         return "" if not known or min(known) < 1 else duration(min(known))
@@ -264,7 +303,11 @@ def duration(seconds: float) -> str:
 
 def _title(engine: Engine) -> str:
     state = engine.state
-    return f"epoch {state.epoch + 1}/{state.max_epochs}" if state.max_epochs else f"epoch {state.epoch + 1}"
+    return (
+        f"epoch {state.epoch + 1}/{state.max_epochs}"
+        if state.max_epochs
+        else f"epoch {state.epoch + 1}"
+    )
 
 
 def _total(engine: Engine) -> int | None:
@@ -284,7 +327,8 @@ def _is_terminal(stream: TextIO | None) -> bool:
 
 @contextlib.contextmanager
 def _shown_once(logger: logging.Logger | logging.LoggerAdapter[logging.Logger]) -> Iterator[None]:
-    """What is logged goes to the handlers of the logger alone: those above it would print what is printed already."""
+    """What is logged goes to the handlers of the logger alone: those above it would print what is
+    printed already."""
     owner = logger if isinstance(logger, logging.Logger) else logger.logger
     before, owner.propagate = owner.propagate, False
     try:
@@ -295,7 +339,8 @@ def _shown_once(logger: logging.Logger | logging.LoggerAdapter[logging.Logger]) 
 
 @contextlib.contextmanager
 def _logs_above_the_bar() -> Iterator[None]:
-    """Handlers of `logging` kept the stream of before the bar, and would write into the middle of it."""
+    """Handlers of `logging` kept the stream of before the bar, and would write into the middle of
+    it."""
     moved: list[tuple[logging.StreamHandler[Any], Any]] = []
     loggers = [logging.getLogger(), *map(logging.getLogger, list(logging.root.manager.loggerDict))]
     now = {sys.__stderr__: sys.stderr, sys.__stdout__: sys.stdout}
@@ -321,7 +366,9 @@ def _debugger_without_bar(close: Callable[[], None]) -> Iterator[None]:
             return before(*args, **kwargs)
         import pdb
 
-        return pdb.Pdb().set_trace(sys._getframe(1))  # Python's own hook would stop here, not in the user's line
+        return pdb.Pdb().set_trace(
+            sys._getframe(1)
+        )  # Python's own hook would stop here, not in the user's line
 
     sys.breakpointhook = hook
     try:

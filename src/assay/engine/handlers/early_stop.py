@@ -13,18 +13,24 @@ from assay.engine.engine import Engine
 
 
 class EarlyStop:
-    """Stops the run after `patience` evaluations in which `metric` was no better than before by more than `min_delta`.
+    """Stops the run after `patience` evaluations in which `metric` was no better than before by
+    more than `min_delta`.
 
-    nan is never better. What it has seen is kept in checkpoints: a run that goes on stops where it would have stopped.
+    nan is never better. What it has seen is kept in checkpoints: a run that goes on stops where it
+    would have stopped.
     """
 
     changes: ClassVar[str] = "how long the run is"
 
-    def __init__(self, metric: str, mode: Literal["min", "max"], *, patience: int = 3, min_delta: float = 0.0) -> None:
+    def __init__(
+        self, metric: str, mode: Literal["min", "max"], *, patience: int = 3, min_delta: float = 0.0
+    ) -> None:
         if patience < 1:
             raise InputError(f"patience is {patience}; it counts evaluations, from 1 on.")
         if not min_delta >= 0:
-            raise InputError(f"min_delta is {min_delta}; it is how much better counts as better, from 0 on.")
+            raise InputError(
+                f"min_delta is {min_delta}; it is how much better counts as better, from 0 on."
+            )
         if mode not in ("min", "max"):
             raise InputError(f"mode is {mode!r}; it says what is better: min or max.")
         self.metric = metric
@@ -51,15 +57,21 @@ class EarlyStop:
     def judge(self) -> None:
         """Look at the split that was just evaluated, if the metric is of that split."""
         engine = self._engine
-        if engine is None or not self.metric.startswith(f"{engine.state.split}/"):  # None: a test, which does not train
+        if engine is None or not self.metric.startswith(
+            f"{engine.state.split}/"
+        ):  # None: a test, which does not train
             return
         state = engine.state
         if state.step == self.judged_at:  # evaluated again, by a run that goes on from here
             return
         self.judged_at = state.step
         if self.metric not in state.metrics:
-            fix = did_you_mean(self.metric, state.metrics) or f"there are: {', '.join(state.metrics)}"
-            raise InputError(f"EarlyStop watches {self.metric!r}, which the evaluation does not give.", fix=fix)
+            fix = (
+                did_you_mean(self.metric, state.metrics) or f"there are: {', '.join(state.metrics)}"
+            )
+            raise InputError(
+                f"EarlyStop watches {self.metric!r}, which the evaluation does not give.", fix=fix
+            )
         if self._is_better(state.metrics[self.metric]):
             self.best, self.best_step, self.waited = state.metrics[self.metric], state.step, 0
             return
@@ -93,11 +105,19 @@ class EarlyStop:
             return False
         if self.best is None:
             return True
-        return value < self.best - self.min_delta if self.mode == "min" else value > self.best + self.min_delta
+        return (
+            value < self.best - self.min_delta
+            if self.mode == "min"
+            else value > self.best + self.min_delta
+        )
 
     def _stop_if_over(self, engine: Engine) -> None:
         if self.waited < self.patience:
             return
-        known = f"better than {self.best:.6g} (step {self.best_step})" if self.best is not None else "a number"
+        known = (
+            f"better than {self.best:.6g} (step {self.best_step})"
+            if self.best is not None
+            else "a number"
+        )
         times = f"{self.waited} evaluations" if self.waited > 1 else "1 evaluation"
         engine.stop(f"early stop: {self.metric} was not {known} in {times}")

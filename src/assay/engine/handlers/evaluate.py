@@ -36,10 +36,12 @@ from assay.engine.when import every as each
 
 
 class Evaluate:
-    """Evaluates splits at a period and, if not just done, at the end; results go to `state.metrics` and the record.
+    """Evaluates splits at a period and, if not just done, at the end; results go to `state.metrics`
+    and the record.
 
-    `limit`: at most that many batches of each; what comes of a part is recorded as such. `pipes` get the outputs, and
-    `metrics` measure them beside those of the process. Without a `seed` of its own it has that of the engine.
+    `limit`: at most that many batches of each; what comes of a part is recorded as such. `pipes`
+    get the outputs, and `metrics` measure them beside those of the process. Without a `seed` of its
+    own it has that of the engine.
     """
 
     def __init__(
@@ -53,7 +55,9 @@ class Evaluate:
         metrics: Mapping[str, Any] | None = None,
     ) -> None:
         if limit is not None and limit < 1:
-            raise InputError(f"The limit of an evaluation is {limit} batches; it must be at least 1.")
+            raise InputError(
+                f"The limit of an evaluation is {limit} batches; it must be at least 1."
+            )
         for split, batches in splits.items():
             refuse_samples(batches, f"The split {split}")
         self.splits = dict(splits)
@@ -75,9 +79,14 @@ class Evaluate:
             self.run(engine)
 
     def run(self, engine: Engine) -> None:
-        """Evaluate every split, once for each step, also when the run goes on from a checkpoint of this one."""
+        """Evaluate every split, once for each step, also when the run goes on from a checkpoint of
+        this one."""
         state = engine.state
-        due = {split: batches for split, batches in self.splits.items() if state.evaluated.get(split) != state.step}
+        due = {
+            split: batches
+            for split, batches in self.splits.items()
+            if state.evaluated.get(split) != state.step
+        }
         if not due:
             return
         begun = perf_counter()
@@ -112,7 +121,9 @@ class Evaluate:
         state.valid_samples += samples
         engine.recorder.log(results, state.step)
         seconds = perf_counter() - begun
-        fact = Evaluated(split=split, step=state.step, metrics=results, samples=samples, seconds=seconds)
+        fact = Evaluated(
+            split=split, step=state.step, metrics=results, samples=samples, seconds=seconds
+        )
         engine.recorder.tell(replace(fact, partial=part_of(batches, self.limit)))
         engine.fire(Event.EVAL_END)
         state.split, state.dataloader = "", trained_on
@@ -128,7 +139,8 @@ def share_of(batches: Iterable[Any], limit: int | None, ranks: Ranks | None) -> 
 
 
 def part_of(batches: Iterable[Any], limit: int | None) -> str:
-    """What part of a split `limit` batches are, as `20 of 32 batches`; empty when they are all of it."""
+    """What part of a split `limit` batches are, as `20 of 32 batches`; empty when they are all of
+    it."""
     if limit is None:
         return ""
     length = length_of(batches)
@@ -150,7 +162,11 @@ def length_of(batches: Iterable[Any], limit: int | None = None) -> int | None:
 def _modes_kept(process: Process) -> Iterator[None]:
     """Afterwards training goes on, with every module in the mode in which it was."""
     model = getattr(process, "model", None)
-    modes = [(module, module.training) for module in model.modules()] if isinstance(model, nn.Module) else []
+    modes = (
+        [(module, module.training) for module in model.modules()]
+        if isinstance(model, nn.Module)
+        else []
+    )
     try:
         yield
     finally:
@@ -176,18 +192,23 @@ def evaluate(
     before: Callable[[], None] | None = None,
     after: Callable[[], None] | None = None,
 ) -> tuple[dict[str, float], int]:
-    """Metrics of one split by name (`valid/loss`), and how many samples there were. The process is left in eval mode.
+    """Metrics of one split by name (`valid/loss`), and how many samples there were. The process is
+    left in eval mode.
 
-    Outputs go through `pipes`, then to the metrics of the process and to `metrics`. `infer`: there is no loss and
-    nothing is measured; the pipes alone get the outputs of `inference_step`. `step` is that of the weights.
+    Outputs go through `pipes`, then to the metrics of the process and to `metrics`. `infer`: there
+    is no loss and nothing is measured; the pipes alone get the outputs of `inference_step`. `step`
+    is that of the weights.
 
-    The global random generators come back as they were; inside, each batch has its own key. On several `ranks`,
-    `batches` are the share of this one; what comes back is of all. Through a `pipeline` outputs come to its last stage.
+    The global random generators come back as they were; inside, each batch has its own key. On
+    several `ranks`, `batches` are the share of this one; what comes back is of all. Through a
+    `pipeline` outputs come to its last stage.
     """
     device = torch.device(device)
     pipes = pipes if isinstance(pipes, Pipes) else Pipes(pipes)
     used = {} if infer else _metrics(process, metrics or {})
-    evaluation = Evaluation(split=split, step=step, recorder=recorder if recorder is not None else NullRecorder())
+    evaluation = Evaluation(
+        split=split, step=step, recorder=recorder if recorder is not None else NullRecorder()
+    )
     loss = Mean()
     batch: Any = None
     logged = Logged(lambda: batch)
@@ -246,9 +267,11 @@ def evaluate(
 
 
 def _in_step(batches: Iterable[Any], ranks: Ranks | None) -> Iterator[tuple[Any, bool]]:
-    """Batches, and whether one counts for nothing: where weights are shared out no rank can compute without the others.
+    """Batches, and whether one counts for nothing: where weights are shared out no rank can compute
+    without the others.
 
-    A rank that has no batch left goes through its last one again, and one that never had any through that of rank 0.
+    A rank that has no batch left goes through its last one again, and one that never had any
+    through that of rank 0.
     """
     iterator, has_begun = iter(batches), False
     if ranks is None or ranks.sharding is None:

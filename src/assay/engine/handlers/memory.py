@@ -18,8 +18,8 @@ _MIB = 2**20
 
 
 class Memory:
-    """Records, in MiB: `memory/weights_mib`, `buffers`, `optimizer` (what it has gathered), `process` (where the system
-    tells), and on a GPU `device` and `device_peak`.
+    """Records, in MiB: `memory/weights_mib`, `buffers`, `optimizer` (what it has gathered),
+    `process` (where the system tells), and on a GPU `device` and `device_peak`.
     """
 
     def __init__(self, every: str = "1 epoch") -> None:
@@ -56,7 +56,9 @@ def sizes_bytes(engine: Engine) -> dict[str, int]:
 def _process_bytes() -> int | None:
     """The memory that this process has in use; None where the system does not say it in a file."""
     try:
-        return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * os.sysconf(
+            "SC_PAGE_SIZE"
+        )
     except OSError:
         return None
 

@@ -20,15 +20,19 @@ from assay.engine.when import Before, steps
 
 
 class Norms:
-    """Records `grad_norm/MODULE` and `weight_norm/MODULE`: gradients as the optimizer gets them, weights after it.
+    """Records `grad_norm/MODULE` and `weight_norm/MODULE`: gradients as the optimizer gets them,
+    weights after it.
 
-    A module is what holds the parameters; with `depth` 1, 2, ... only so many parts of its name count. In a pipeline
-    each process measures its stages, and the first records the norms of the whole model.
+    A module is what holds the parameters; with `depth` 1, 2, ... only so many parts of its name
+    count. In a pipeline each process measures its stages, and the first records the norms of the
+    whole model.
     """
 
     def __init__(self, every: str = "100 steps", *, depth: int | None = None) -> None:
         if depth is not None and depth < 1:
-            raise InputError(f"depth is {depth}; it counts the parts of a module's name, from 1 on.")
+            raise InputError(
+                f"depth is {depth}; it counts the parts of a module's name, from 1 on."
+            )
         self.when = steps(every)
         self.depth = depth
         self._hooks: list[RemovableHandle] = []
@@ -45,10 +49,14 @@ class Norms:
 
     def listen(self, engine: Engine) -> None:
         """Be there when the optimizer takes its step: after it the gradients are gone."""
-        named = {id(weight): (name, weight) for name, weight in _weights(engine) if weight.requires_grad}
+        named = {
+            id(weight): (name, weight) for name, weight in _weights(engine) if weight.requires_grad
+        }
 
         def measure(mine: list[tuple[str, nn.Parameter]], *_: Any) -> None:
-            self._grads += [(name, _norm(weight.grad)) for name, weight in mine if weight.grad is not None]
+            self._grads += [
+                (name, _norm(weight.grad)) for name, weight in mine if weight.grad is not None
+            ]
 
         self._hooks = []
         for optimizer in engine.process.backward.optimizers.values():
@@ -86,14 +94,18 @@ def _weights(engine: Engine) -> list[tuple[str, nn.Parameter]]:
     """Each weight once: of those that two stages of a pipeline have, the first counts them."""
     pipeline = engine.pipeline
     named = engine.process.model.named_parameters()
-    return [(name, weight) for name, weight in named if pipeline is None or pipeline.ranks.owns(weight)]
+    return [
+        (name, weight) for name, weight in named if pipeline is None or pipeline.ranks.owns(weight)
+    ]
 
 
 def _norm(tensor: Tensor) -> Tensor:
     if is_divided(tensor):
         return norm_of([tensor.detach()])
     values = entries(tensor)
-    norm: Tensor = torch.linalg.vector_norm(values, dtype=torch.promote_types(values.dtype, torch.float32))
+    norm: Tensor = torch.linalg.vector_norm(
+        values, dtype=torch.promote_types(values.dtype, torch.float32)
+    )
     return norm
 
 

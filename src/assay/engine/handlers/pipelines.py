@@ -1,4 +1,5 @@
-"""Pipelines: things that are called one after another at the begin or end of a run, an epoch or a step."""
+"""Pipelines: things that are called one after another at the begin or end of a run, an epoch or a
+step."""
 
 from __future__ import annotations
 
@@ -14,9 +15,11 @@ Item = Callable[..., Mapping[str, Any]]
 
 
 class Pipelines:
-    """Each item is called with keyword arguments and returns those of the next; the first gets `engine` and `state`.
+    """Each item is called with keyword arguments and returns those of the next; the first gets
+    `engine` and `state`.
 
-    At every moment the items go in the order in which they are listed, and begin with fresh arguments.
+    At every moment the items go in the order in which they are listed, and begin with fresh
+    arguments.
     """
 
     def __init__(
@@ -55,7 +58,8 @@ class Pipelines:
 
 
 def run(items: Sequence[Item], event: Event, engine: Engine) -> dict[str, Any]:
-    """What the last one returned. An exception ends the pipeline, with a note that names the item."""
+    """What the last one returned. An exception ends the pipeline, with a note that names the
+    item."""
     kwargs: dict[str, Any] = {"engine": engine, "state": engine.state}
     for item in items:
         try:

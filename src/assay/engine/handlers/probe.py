@@ -22,15 +22,19 @@ if TYPE_CHECKING:
 
 
 class Probe:
-    """Saves the outputs of the modules whose names match, in the training steps that are recorded as `steps`.
+    """Saves the outputs of the modules whose names match, in the training steps that are recorded
+    as `steps`.
 
-    Each step makes an artifact `probe/step-000000010.safetensors` of tensors by module: `encoder.0.attn` for a module
-    that gives a tensor, `encoder.0.attn/1` or `encoder.0.attn/weights` for a part of what it gives, `...#1` for its
-    second call within the step (of a second micro-batch, for example). `inputs` saves what it got, too: `...<0`.
-    In a pipeline that is what all stages gave.
+    Each step makes an artifact `probe/step-000000010.safetensors` of tensors by module:
+    `encoder.0.attn` for a module that gives a tensor, `encoder.0.attn/1` or
+    `encoder.0.attn/weights` for a part of what it gives, `...#1` for its second call within the
+    step (of a second micro-batch, for example). `inputs` saves what it got, too: `...<0`. In a
+    pipeline that is what all stages gave.
     """
 
-    def __init__(self, match: str | Sequence[str], steps: Sequence[int], *, inputs: bool = False) -> None:
+    def __init__(
+        self, match: str | Sequence[str], steps: Sequence[int], *, inputs: bool = False
+    ) -> None:
         self.match = (match,) if isinstance(match, str) else tuple(match)
         if not steps or min(steps) < 1:
             raise InputError(f"steps is {list(steps)}; it lists steps, of which 1 is the first.")
@@ -59,7 +63,9 @@ class Probe:
     def listen(self, engine: Engine) -> None:
         for name, module in engine.process.model.named_modules():
             if name and any(fnmatchcase(name, pattern) for pattern in self.match):
-                self._hooks.append(module.register_forward_hook(self._hook_of(name, engine.pipeline)))
+                self._hooks.append(
+                    module.register_forward_hook(self._hook_of(name, engine.pipeline))
+                )
 
     def write(self, engine: Engine) -> None:
         """Keep what was seen as an artifact of the run."""

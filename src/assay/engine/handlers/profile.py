@@ -18,13 +18,18 @@ from assay.engine.handlers.artifact import keep
 class Profile:
     """Profiles `steps` steps from when `start` steps are completed.
 
-    Makes two artifacts: `profile/steps-11-15.json.gz`, to be opened in ui.perfetto.dev or chrome://tracing, and
-    `profile/steps-11-15.txt`, the operators that took longest. These steps are slower than the others.
+    Makes two artifacts: `profile/steps-11-15.json.gz`, to be opened in ui.perfetto.dev or
+    chrome://tracing, and `profile/steps-11-15.txt`, the operators that took longest. These steps
+    are slower than the others.
     """
 
-    def __init__(self, start: int = 10, steps: int = 5, *, shapes: bool = False, stack: bool = False) -> None:
+    def __init__(
+        self, start: int = 10, steps: int = 5, *, shapes: bool = False, stack: bool = False
+    ) -> None:
         if start < 0 or steps < 1:
-            raise InputError(f"Profile: start is {start} and steps {steps}; they are at least 0 and 1.")
+            raise InputError(
+                f"Profile: start is {start} and steps {steps}; they are at least 0 and 1."
+            )
         self.start = start
         self.steps = steps
         self.shapes = shapes
@@ -33,15 +38,30 @@ class Profile:
 
     def handlers(self) -> list[Handler]:
         return [
-            Handler(event=Event.STEP_BEGIN, fn=self.begin, when=At(frozenset({self.start})), priority=1000),
-            Handler(event=Event.STEP_END, fn=self.end, when=At(frozenset({self.start + self.steps})), priority=-1000),
+            Handler(
+                event=Event.STEP_BEGIN,
+                fn=self.begin,
+                when=At(frozenset({self.start})),
+                priority=1000,
+            ),
+            Handler(
+                event=Event.STEP_END,
+                fn=self.end,
+                when=At(frozenset({self.start + self.steps})),
+                priority=-1000,
+            ),
             Handler(event=Event.RUN_END, fn=self.end, priority=-1000),
             Handler(event=Event.EXCEPTION, fn=self.leave, priority=-1000),
         ]
 
     def begin(self, engine: Engine) -> None:
-        activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if engine.device.type == "cuda" else [])]
-        self._profile = profile(activities=activities, record_shapes=self.shapes, with_stack=self.stack)
+        activities = [
+            ProfilerActivity.CPU,
+            *([ProfilerActivity.CUDA] if engine.device.type == "cuda" else []),
+        ]
+        self._profile = profile(
+            activities=activities, record_shapes=self.shapes, with_stack=self.stack
+        )
         self._profile.start()
 
     def end(self, engine: Engine) -> None:

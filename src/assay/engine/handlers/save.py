@@ -38,13 +38,13 @@ _LOGGER = logging.getLogger("assay.checkpoint")
 class Save:
     """Writes checkpoints. A save that fails is reported and never ends the training.
 
-    `failure` is why the newest one was not written, None if it was. The same failure again is told once more only
-    for the final one.
+    `failure` is why the newest one was not written, None if it was. The same failure again is told
+    once more only for the final one.
 
-    `best`: the metric and mode that decide which evaluation was best; `evaluate_every` is when it can change.
-    `on_best` hears (metric, mode, value, step, checkpoint). In the `background` the training waits only until the
-    state is copied to host memory, and for the save before if that is still being written; the run ends when the last
-    one is on disk.
+    `best`: the metric and mode that decide which evaluation was best; `evaluate_every` is when it
+    can change. `on_best` hears (metric, mode, value, step, checkpoint). In the `background` the
+    training waits only until the state is copied to host memory, and for the save before if that is
+    still being written; the run ends when the last one is on disk.
     """
 
     def __init__(
@@ -76,23 +76,29 @@ class Save:
         ]
         if self.every != "never":
             out.append(Handler(event=Event.RUN_END, fn=self.save_end, priority=10, name="Save"))
-            out.append(Handler(event=Event.EXCEPTION, fn=self.rescue, priority=10, name="Save.rescue"))
+            out.append(
+                Handler(event=Event.EXCEPTION, fn=self.rescue, priority=10, name="Save.rescue")
+            )
         if self.best is not None:
             out.append(Handler(event=Event.EVAL_END, fn=self.judge, priority=10, name="Save.judge"))
             out.append(each(self.evaluate_every, self.save_best, priority=11, name="Save.best"))
-            out.append(Handler(event=Event.RUN_END, fn=self.save_best, priority=11, name="Save.best"))
+            out.append(
+                Handler(event=Event.RUN_END, fn=self.save_best, priority=11, name="Save.best")
+            )
         for event in (Event.RUN_END, Event.EXCEPTION):
             out.append(Handler(event=event, fn=self.wait, priority=_LAST, name="Save.wait"))
         return [handler for handler in out if handler is not None]
 
     def unsaved(self, step: int) -> str:
-        """Return why there is no final checkpoint of this step, though there should be one; else ""."""
+        """Return why there is no final checkpoint of this step, though there should be one; else
+        ""."""
         if self.every == "never" or pointed(self.saver.folder, "final") == folder_of_step(step):
             return ""
         return cause_of(self.failure) if self.failure is not None else "nothing was written"
 
     def rehearse(self, engine: Engine) -> None:
-        """Encode and decode the whole state in memory, so that what cannot be kept is known before the first step."""
+        """Encode and decode the whole state in memory, so that what cannot be kept is known before
+        the first step."""
         for part, state in capture(engine).items():
             encoded = encode(state, path=part)
             decode(encoded.tree, encoded.tensors)
@@ -110,7 +116,9 @@ class Save:
         assert self.best is not None
         metric, mode = self.best
         state = engine.state
-        value = state.metrics.get(metric, math.nan)  # nan: its split comes later, or the name is wrong
+        value = state.metrics.get(
+            metric, math.nan
+        )  # nan: its split comes later, or the name is wrong
         known = math.inf if mode == "min" else -math.inf
         if state.best is not None and (state.best["metric"], state.best["mode"]) == self.best:
             known = state.best["value"]
@@ -128,7 +136,9 @@ class Save:
         if metrics and metric not in metrics:
             known = f"there are: {', '.join(metrics)}; say which by checkpoint.best.metric=NAME"
             fix = " ".join(filter(None, [did_you_mean(metric, metrics), known]))
-            raise InputError(f"[checkpoint] best names {metric!r}, which the evaluation does not give.", fix=fix)
+            raise InputError(
+                f"[checkpoint] best names {metric!r}, which the evaluation does not give.", fix=fix
+            )
         if not self._improved or best is None:
             return
         self._improved = False
@@ -141,11 +151,14 @@ class Save:
     def rescue(self, engine: Engine) -> None:
         """Write the state of the last step, if the failure has left it whole.
 
-        After a step that was not finite this is a keypoint. A failure to load, of training or of evaluation, leaves a
-        checkpoint, unless the ranks have to write it together: the others wait elsewhere.
+        After a step that was not finite this is a keypoint. A failure to load, of training or of
+        evaluation, leaves a checkpoint, unless the ranks have to write it together: the others wait
+        elsewhere.
         """
         error = engine.state.error
-        is_of_data = isinstance(error, WorkerError) or (engine.is_loading and isinstance(error, Exception))
+        is_of_data = isinstance(error, WorkerError) or (
+            engine.is_loading and isinstance(error, Exception)
+        )
         if is_of_data and self.saver.writers is None:
             if engine.state.step and engine.state.step != self.last_step:
                 self._write(engine, "checkpoint")
@@ -153,10 +166,16 @@ class Save:
         if not isinstance(error, NonFiniteError):
             return
         spoilt = _spoilt(engine.process.model)
-        if self.saver.writers is not None and engine.ranks is not None and not engine.ranks.all_agree(not spoilt):
+        if (
+            self.saver.writers is not None
+            and engine.ranks is not None
+            and not engine.ranks.all_agree(not spoilt)
+        ):
             spoilt = spoilt or ["a weight that another process has"]
         if spoilt:
-            message = f"No checkpoint of step {engine.state.step} was written: {spoilt[0]} is not finite."
+            message = (
+                f"No checkpoint of step {engine.state.step} was written: {spoilt[0]} is not finite."
+            )
             engine.recorder.tell(Warned(message=message, step=engine.state.step))
         else:
             self.keypoint(engine)
@@ -166,8 +185,16 @@ class Save:
         if self._background is not None:
             self._background.wait()
 
-    def _write(self, engine: Engine, kind: Kind, *, final: bool = False, best: Mapping[str, Any] | None = None) -> None:
-        """Have the state of this step written, or what is written of it made what it is to be from now on."""
+    def _write(
+        self,
+        engine: Engine,
+        kind: Kind,
+        *,
+        final: bool = False,
+        best: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Have the state of this step written, or what is written of it made what it is to be from
+        now on."""
         state, recorder, begun = engine.state, engine.recorder, perf_counter()
         step, name, write = state.step, folder_of_step(state.step), None
         is_best = best is not None or (state.best is not None and state.best["step"] == step)
@@ -219,11 +246,14 @@ class Save:
             yield
         except CheckpointError as error:
             self._tell_failure(recorder, error, step, final=final)
-        except Exception as error:  # a thread has nobody above it, and the training is worth more than one checkpoint
+        # a thread has nobody above it, and the training is worth more than one checkpoint
+        except Exception as error:
             failure = CheckpointError(f"The checkpoint of step {step} was not written: {error!r}.")
             self._tell_failure(recorder, failure, step, final=final)
 
-    def _tell_failure(self, recorder: Recorder, error: CheckpointError, step: int, *, final: bool) -> None:
+    def _tell_failure(
+        self, recorder: Recorder, error: CheckpointError, step: int, *, final: bool
+    ) -> None:
         before, self.failure = self.failure, error
         if before is not None and cause_of(before) == cause_of(error) and not final:
             return
@@ -243,7 +273,9 @@ class Save:
 def _tell_saved(recorder: Recorder, manifest: Manifest, *, seconds: float, is_best: bool) -> None:
     size = sum(file.size_bytes for file in manifest.files)
     name, kind, step = manifest.name, manifest.kind, manifest.step
-    recorder.tell(Saved(name=name, kind=kind, step=step, size_bytes=size, seconds=seconds, best=is_best))
+    recorder.tell(
+        Saved(name=name, kind=kind, step=step, size_bytes=size, seconds=seconds, best=is_best)
+    )
 
 
 def cause_of(failure: CheckpointError) -> str:
@@ -253,10 +285,21 @@ def cause_of(failure: CheckpointError) -> str:
         error = error.__cause__
     if error is None:
         return failure.what.partition(" was not written: ")[2].rstrip(".") or failure.what
-    return "disk full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else (error.strerror or str(error)).lower()
+    return (
+        "disk full"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT)
+        else (error.strerror or str(error)).lower()
+    )
 
 
 def _spoilt(model: nn.Module) -> list[str]:
-    """Names of weights and running statistics from which training cannot go on; a buffer may well be infinite."""
-    weights = [name for name, weight in model.named_parameters() if not entries(own(weight)).isfinite().all()]
-    return weights + [name for name, buffer in model.named_buffers() if entries(buffer).isnan().any()]
+    """Names of weights and running statistics from which training cannot go on; a buffer may well
+    be infinite."""
+    weights = [
+        name
+        for name, weight in model.named_parameters()
+        if not entries(own(weight)).isfinite().all()
+    ]
+    return weights + [
+        name for name, buffer in model.named_buffers() if entries(buffer).isnan().any()
+    ]

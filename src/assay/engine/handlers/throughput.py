@@ -17,7 +17,17 @@ _STEP = ("data", "move", "forward", "backward", "optimizer")
 if TYPE_CHECKING:
     from torch.utils.flop_counter import FlopCounterMode
 
-PEAKS = {"B200": 2250, "H200": 989, "H100": 989, "A100": 312, "L40S": 362, "L4": 121, "A10": 125, "V100": 125, "T4": 65}
+PEAKS = {
+    "B200": 2250,
+    "H200": 989,
+    "H100": 989,
+    "A100": 312,
+    "L40S": 362,
+    "L4": 121,
+    "A10": 125,
+    "V100": 125,
+    "T4": 65,
+}
 """TFLOP/s in 16 bits without sparsity, by a word in the name of a GPU; from the data sheets of NVIDIA."""
 
 
@@ -30,19 +40,22 @@ def peak_tflops(device: torch.device) -> float | None:
 
 
 class Throughput:
-    """Records `speed/steps_per_s`, `speed/samples_per_s` and the seconds of an epoch by what they were spent on.
+    """Records `speed/steps_per_s`, `speed/samples_per_s` and the seconds of an epoch by what they
+    were spent on.
 
     `speed/eta_s` is what is left until the last step, at this speed, where that step is known.
 
     `time/data_s`: waiting for batches; `time/move_s`: of batches to the device; `time/forward_s`,
-    `time/backward_s`, `time/optimizer_s`; `time/evaluation_s`; `time/checkpoint_s`; `time/trace_s`: the
-    fingerprints of [trace]; `time/logging_s`: the recorder and what else listens to steps; `time/other_s`: the
-    rest. They sum up to the time since the epoch before. What is left of a run that ends within an epoch counts as
-    one. It is the time of the host: a GPU works on behind it, and is waited for where a number is read.
+    `time/backward_s`, `time/optimizer_s`; `time/evaluation_s`; `time/checkpoint_s`; `time/trace_s`:
+    the fingerprints of [trace]; `time/logging_s`: the recorder and what else listens to steps;
+    `time/other_s`: the rest. They sum up to the time since the epoch before. What is left of a run
+    that ends within an epoch counts as one. It is the time of the host: a GPU works on behind it,
+    and is waited for where a number is read.
 
-    `flops`: the operations of the first step are counted, which takes it a little longer and changes nothing, and
-    `speed/tflops` is recorded; None: on a GPU only. `speed/mfu` is their share of what the GPU could do, where that is
-    known (Chowdhery et al., arXiv 2204.02311, of the operations that were done, what was computed twice included).
+    `flops`: the operations of the first step are counted, which takes it a little longer and
+    changes nothing, and `speed/tflops` is recorded; None: on a GPU only. `speed/mfu` is their share
+    of what the GPU could do, where that is known (Chowdhery et al., arXiv 2204.02311, of the
+    operations that were done, what was computed twice included).
     """
 
     def __init__(self, *, flops: bool | None = None, peak_tflops: float | None = None) -> None:
@@ -54,7 +67,9 @@ class Throughput:
         self._since = 0.0
         self._counts = (0, 0)
         self._before: dict[str, float] = {}
-        self._inside = 0.0  # evaluating and saving while steps are told of: it is in the time of both
+        self._inside = (
+            0.0  # evaluating and saving while steps are told of: it is in the time of both
+        )
 
     def handlers(self) -> list[Handler]:
         return [
@@ -70,7 +85,9 @@ class Throughput:
             self.flops = engine.device.type == "cuda"
         if self.flops:
             engine.bus.add(Handler(event=Event.STEP_BEGIN, fn=self.count, when=self, priority=1000))
-            engine.bus.add(Handler(event=Event.STEP_END, fn=self.counted, when=self, priority=-1000))
+            engine.bus.add(
+                Handler(event=Event.STEP_END, fn=self.counted, when=self, priority=-1000)
+            )
             engine.bus.add(Handler(event=Event.EXCEPTION, fn=self.leave, priority=-1000))
         self._since = perf_counter()
         self._counts = (engine.state.step, engine.state.samples)
@@ -82,7 +99,9 @@ class Throughput:
 
     def count(self, engine: Engine) -> None:
         """The operations of this step, if anybody wants to know."""
-        if self.flops and any(module._compiled_call_impl is not None for module in engine.process.model.modules()):
+        if self.flops and any(
+            module._compiled_call_impl is not None for module in engine.process.model.modules()
+        ):
             self.flops = False  # what was compiled into one kernel cannot be counted
         if not self.flops or self.per_sample is not None:
             return
@@ -96,7 +115,9 @@ class Throughput:
         counter = self._counter
         self.leave()
         if counter is not None:
-            self.per_sample = counter.get_total_flops() / max(engine.state.samples - self._samples, 1)
+            self.per_sample = counter.get_total_flops() / max(
+                engine.state.samples - self._samples, 1
+            )
 
     def leave(self) -> None:
         if self._counter is not None:
@@ -104,7 +125,8 @@ class Throughput:
             self._counter = None
 
     def look(self, engine: Engine) -> None:
-        """Before anybody else hears that the epoch is over: what was evaluated and saved up to here was amid steps."""
+        """Before anybody else hears that the epoch is over: what was evaluated and saved up to here
+        was amid steps."""
         self._inside = sum(self._spent(engine, name) for name in _OUTSIDE)
 
     def record(self, engine: Engine) -> None:
@@ -119,7 +141,10 @@ class Throughput:
         spent["forward"] = max(0.0, spent["forward"] - within)
         spent["logging"] = max(0.0, self._spent(engine, "telling") - self._inside - after)
         spent["other"] = max(0.0, wall - sum(spent.values()))
-        values = {"speed/steps_per_s": steps / wall, **{f"time/{name}_s": value for name, value in spent.items()}}
+        values = {
+            "speed/steps_per_s": steps / wall,
+            **{f"time/{name}_s": value for name, value in spent.items()},
+        }
         if state.max_steps is not None:
             values["speed/eta_s"] = max(0, state.max_steps - state.step) * wall / steps
         if samples:
@@ -131,7 +156,11 @@ class Throughput:
             if peak is not None:
                 values["speed/mfu"] = values["speed/tflops"] / peak
         engine.recorder.log(values, state.step)
-        self._since, self._counts, self._before = now, (state.step, state.samples), dict(engine.seconds)
+        self._since, self._counts, self._before = (
+            now,
+            (state.step, state.samples),
+            dict(engine.seconds),
+        )
 
     def _spent(self, engine: Engine, name: str) -> float:
         return engine.seconds.get(name, 0.0) - self._before.get(name, 0.0)

@@ -19,8 +19,9 @@ AVERAGES = get_args(Average)
 class Accuracy:
     """Share of samples whose true class is among the `top` highest scores.
 
-    Reads `output["pred"]` of shape (batch, classes, ...) or, for `top` 1, class indices of the target's shape, and
-    `output["target"]` of shape (batch, ...). A target of `ignore_index` is not counted.
+    Reads `output["pred"]` of shape (batch, classes, ...) or, for `top` 1, class indices of the
+    target's shape, and `output["target"]` of shape (batch, ...). A target of `ignore_index` is not
+    counted.
     """
 
     def __init__(self, *, top: int = 1, ignore_index: int = -100) -> None:
@@ -59,13 +60,21 @@ class Accuracy:
 class Confusion:
     """How often each class was taken for which: `matrix()[true, predicted]`.
 
-    `classes` is their number or their names; with scores it can be left out. Its value names every pair that occurred,
-    `cat as dog`. Reads what `Accuracy` reads.
+    `classes` is their number or their names; with scores it can be left out. Its value names every
+    pair that occurred, `cat as dog`. Reads what `Accuracy` reads.
     """
 
-    def __init__(self, classes: int | Sequence[str] | None = None, *, ignore_index: int = -100) -> None:
+    def __init__(
+        self, classes: int | Sequence[str] | None = None, *, ignore_index: int = -100
+    ) -> None:
         self.names = list(classes) if classes is not None and not isinstance(classes, int) else None
-        self._given = len(self.names) if self.names is not None else classes if isinstance(classes, int) else None
+        self._given = (
+            len(self.names)
+            if self.names is not None
+            else classes
+            if isinstance(classes, int)
+            else None
+        )
         if self._given is not None and self._given < 2:
             raise InputError(f"There must be at least 2 classes, not {self._given}.")
         self.ignore_index = ignore_index
@@ -73,26 +82,34 @@ class Confusion:
 
     def reset(self) -> None:
         self.classes: int | None = self._given
-        self._counts: Tensor | None = None  # of all pairs, then what is ignored, then what is no class
+        self._counts: Tensor | None = (
+            None  # of all pairs, then what is ignored, then what is no class
+        )
 
     def update(self, output: Any, *, by: str = "Confusion") -> None:
         pred, target = taken(output, "pred", "target", by=by)
         found = _classes_of(pred, target, by=by)
-        self._settle(2 if found is None and pred.dtype == torch.bool and self.classes is None else found)
+        self._settle(
+            2 if found is None and pred.dtype == torch.bool and self.classes is None else found
+        )
         classes = self.classes or 0
         pred, true = (pred if found is None else pred.argmax(dim=1)).long(), target.long()
         inside = (true >= 0) & (true < classes) & (pred >= 0) & (pred < classes)
         where = torch.where(inside, true * classes + pred, classes * classes + 1)
         where = torch.where(target == self.ignore_index, classes * classes, where).flatten()
         if self._counts is None:
-            self._counts = torch.zeros(classes * classes + 2, dtype=torch.int64, device=where.device)
+            self._counts = torch.zeros(
+                classes * classes + 2, dtype=torch.int64, device=where.device
+            )
         self._counts.index_add_(0, where, torch.ones_like(where))
 
     def merge(self, other: Confusion) -> None:
         if other._counts is None:
             return
         self._settle(other.classes)
-        self._counts = other._counts.clone() if self._counts is None else self._counts + other._counts
+        self._counts = (
+            other._counts.clone() if self._counts is None else self._counts + other._counts
+        )
 
     def matrix(self) -> Tensor:
         """Counts by true and predicted class, on the CPU; without a row when there was nothing."""
@@ -122,7 +139,10 @@ class Confusion:
     def value(self) -> Mapping[str, float]:
         matrix = self.matrix()
         pairs = matrix.nonzero().tolist()
-        return {f"{self.name(true)} as {self.name(pred)}": float(matrix[true, pred]) for true, pred in pairs}
+        return {
+            f"{self.name(true)} as {self.name(pred)}": float(matrix[true, pred])
+            for true, pred in pairs
+        }
 
     def _settle(self, classes: int | None) -> None:
         """How many classes there are, from now on."""
@@ -132,16 +152,20 @@ class Confusion:
                 fix="Give their number, or their names, as `classes`.",
             )
         if classes is not None and self.classes is not None and classes != self.classes:
-            raise InputError(f"There are {classes} classes in pred, and {self.classes} by its settings or before.")
+            raise InputError(
+                f"There are {classes} classes in pred, and {self.classes} by its settings or before."
+            )
         self.classes = self.classes if classes is None else classes
 
 
 class Score(ABC):
-    """A share made of what was right and wrong about each class: abstract, for Precision, Recall and F1.
+    """A share made of what was right and wrong about each class: abstract, for Precision, Recall
+    and F1.
 
-    `average`: "macro" is the mean over the classes that occurred (as target or prediction), "micro" counts them all
-    together, "weighted" weighs each by its targets, "none" gives each by its name (nan where it did not occur).
-    Classes in `without` are left out of the average; to confuse one of them with another is still an error of that.
+    `average`: "macro" is the mean over the classes that occurred (as target or prediction), "micro"
+    counts them all together, "weighted" weighs each by its targets, "none" gives each by its name
+    (nan where it did not occur). Classes in `without` are left out of the average; to confuse one
+    of them with another is still an error of that.
     """
 
     wrong: ClassVar[tuple[float, float]]
@@ -157,7 +181,8 @@ class Score(ABC):
     ) -> None:
         if average not in AVERAGES:
             raise InputError(
-                f"average is {average!r}; it is one of {', '.join(AVERAGES)}.", fix=did_you_mean(str(average), AVERAGES)
+                f"average is {average!r}; it is one of {', '.join(AVERAGES)}.",
+                fix=did_you_mean(str(average), AVERAGES),
             )
         self.confusion = Confusion(classes, ignore_index=ignore_index)
         self.average = average
@@ -183,7 +208,9 @@ class Score(ABC):
         scores = torch.where(whole > 0, right / whole.clamp(min=0.5), 0.0)
         if self.average == "none":
             scores = torch.where(occurred, scores, torch.nan)
-            return {self.confusion.name(i): float(scores[i]) for i in range(len(scores)) if counted[i]}
+            return {
+                self.confusion.name(i): float(scores[i]) for i in range(len(scores)) if counted[i]
+            }
         counted &= occurred
         if self.average == "macro":
             return float(scores[counted].mean())
@@ -214,7 +241,8 @@ class F1(Score):
 
 
 def _classes_of(pred: Tensor, target: Tensor, *, by: str, top: int = 1) -> int | None:
-    """The number of classes when `pred` has the target's shape with a dim of scores after the first; None for indices.
+    """The number of classes when `pred` has the target's shape with a dim of scores after the
+    first; None for indices.
 
     InputError for anything else.
     """

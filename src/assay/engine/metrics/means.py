@@ -15,10 +15,12 @@ from assay.engine.metrics.metric import taken, wide
 
 
 class Mean:
-    """Weighted mean of numbers: those given to `add`, or of the part `of` of what a process returns.
+    """Weighted mean of numbers: those given to `add`, or of the part `of` of what a process
+    returns.
 
-    The part is a (sum, weight) pair, a value for each sample, or one value: the mean over the samples of the batch, or
-    over what `loss_weight` beside `loss` says. Where that weight is None the values are sums, and it is their sum.
+    The part is a (sum, weight) pair, a value for each sample, or one value: the mean over the
+    samples of the batch, or over what `loss_weight` beside `loss` says. Where that weight is None
+    the values are sums, and it is their sum.
     """
 
     def __init__(self, of: str = "loss") -> None:
@@ -31,7 +33,8 @@ class Mean:
         self.is_sum = False
 
     def add(self, value: Tensor | float, weight: Tensor | float | None = 1.0) -> None:
-        """Take in a mean and what it was divided by: 0 for a mean over nothing, whatever it is; None for a sum."""
+        """Take in a mean and what it was divided by: 0 for a mean over nothing, whatever it is;
+        None for a sum."""
         total, divisor = wide(value), 1.0 if weight is None else wide(weight)
         if isinstance(divisor, Tensor):
             total = torch.where(divisor != 0, total, 0.0) * divisor
@@ -55,7 +58,10 @@ class Mean:
         elif isinstance(output, Mapping) and divisor in output:
             self.add(part, output[divisor])
         elif getattr(part, "ndim", 0):
-            self.add_sum(part.double().sum() if isinstance(part, Tensor) else part.sum(), math.prod(part.shape))
+            self.add_sum(
+                part.double().sum() if isinstance(part, Tensor) else part.sum(),
+                math.prod(part.shape),
+            )
         else:
             size = size_of({name: value for name, value in output.items() if name != self.of})
             if not size:
@@ -82,7 +88,8 @@ class Mean:
 
 
 class Perplexity:
-    """e to the mean loss in nats. Where the samples are not of one length, the loss is to be a (sum, weight) pair."""
+    """e to the mean loss in nats. Where the samples are not of one length, the loss is to be a
+    (sum, weight) pair."""
 
     def __init__(self, of: str = "loss") -> None:
         self.mean = Mean(of)

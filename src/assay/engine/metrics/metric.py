@@ -14,8 +14,9 @@ from assay.core.errors import InputError
 class Metric(Protocol):
     """One number (or several, by name) about a whole split.
 
-    What is counted stays on the device where it was made until `value` is asked for: nothing waits for a device within
-    a split. Those of assay also `merge(other)`: what another one of the same settings has counted is added.
+    What is counted stays on the device where it was made until `value` is asked for: nothing waits
+    for a device within a split. Those of assay also `merge(other)`: what another one of the same
+    settings has counted is added.
     """
 
     def reset(self) -> None: ...
@@ -39,7 +40,8 @@ class Computing(Protocol):
 
 
 class Adapted:
-    """A metric that has `update`, `compute` and `reset`: `takes` names the parts of the output that it is given."""
+    """A metric that has `update`, `compute` and `reset`: `takes` names the parts of the output that
+    it is given."""
 
     def __init__(self, metric: Computing, *, takes: Sequence[str] = ("pred", "target")) -> None:
         self.metric = metric
@@ -51,18 +53,28 @@ class Adapted:
     def update(self, output: Any) -> None:
         given = taken(output, *self.takes, by=type(self.metric).__name__)
         device = next((value.device for value in given if isinstance(value, Tensor)), None)
-        if device is not None and getattr(self.metric, "device", device) != device and hasattr(self.metric, "to"):
+        if (
+            device is not None
+            and getattr(self.metric, "device", device) != device
+            and hasattr(self.metric, "to")
+        ):
             self.metric.to(device)
         self.metric.update(*given)
 
     def value(self) -> float | Mapping[str, Any]:
-        """Return the numbers and matrices that the metric computes, by name where there are several."""
+        """Return the numbers and matrices that the metric computes, by name where there are
+        several."""
         found = parts_of("", self.metric.compute())
-        return found[""] if found.keys() == {""} else {name.lstrip("/"): value for name, value in found.items()}
+        return (
+            found[""]
+            if found.keys() == {""}
+            else {name.lstrip("/"): value for name, value in found.items()}
+        )
 
 
 def as_metric(name: str, metric: Any) -> Metric:
-    """The metric itself, or one around it when it is one of another library; InputError for what is neither."""
+    """The metric itself, or one around it when it is one of another library; InputError for what is
+    neither."""
     if hasattr(metric, "value") and hasattr(metric, "update") and hasattr(metric, "reset"):
         return metric  # type: ignore[no-any-return]
     if isinstance(metric, Computing):
@@ -74,9 +86,11 @@ def as_metric(name: str, metric: Any) -> Metric:
 
 
 def parts_of(name: str, value: Any) -> dict[str, Any]:
-    """Return what a metric gave by name: `acc`, `acc/part` for what has parts, `acc/0` for a vector.
+    """Return what a metric gave by name: `acc`, `acc/part` for what has parts, `acc/0` for a
+    vector.
 
-    Each part is a number, or an array of two or more dimensions: a matrix of k classes is no k^2 metrics.
+    Each part is a number, or an array of two or more dimensions: a matrix of k classes is no k^2
+    metrics.
 
     >>> parts_of("f1", {"cat": 0.5, "dog": torch.tensor([1.0, 2.0])})
     {'f1/cat': 0.5, 'f1/dog/0': 1.0, 'f1/dog/1': 2.0}
@@ -98,7 +112,8 @@ def parts_of(name: str, value: Any) -> dict[str, Any]:
 
 
 def matrix_csv(matrix: Any) -> bytes:
-    """Return a matrix as a CSV file, its columns numbered. Of an array of more dimensions the last one is a row."""
+    """Return a matrix as a CSV file, its columns numbered. Of an array of more dimensions the last
+    one is a row."""
     rows = matrix.reshape(-1, matrix.shape[-1]).tolist()
     lines = [range(matrix.shape[-1]), *rows]
     return "".join(f"{','.join(map(str, line))}\n" for line in lines).encode()
@@ -128,7 +143,8 @@ def taken(output: Any, *names: str, by: str) -> list[Any]:
 
 
 def wide(value: Any) -> Tensor | float:
-    """The number in double precision. On a device it stays there; one on the CPU is read at once: nothing waits."""
+    """The number in double precision. On a device it stays there; one on the CPU is read at once:
+    nothing waits."""
     if isinstance(value, Tensor) and value.device.type != "cpu":
         return value.detach().to(torch.float32 if value.device.type == "mps" else torch.float64)
     return float(value)

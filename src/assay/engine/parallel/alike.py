@@ -24,8 +24,8 @@ TOLERANCE = 1e-2
 class AlikeGradients:
     """Refuses a tensor plan that leaves out a parameter which works on divided features.
 
-    Each process has the whole of it, and finds only what its own features say of its gradient. `mesh` is the axis along
-    which layers are divided.
+    Each process has the whole of it, and finds only what its own features say of its gradient.
+    `mesh` is the axis along which layers are divided.
     """
 
     def __init__(self, mesh: DeviceMesh) -> None:
@@ -34,7 +34,15 @@ class AlikeGradients:
         self._is_known = False
 
     def handlers(self) -> list[Handler]:
-        return [Handler(event=Event.BACKWARD_END, fn=self.check, when=Every(1), priority=1000, name="AlikeGradients")]
+        return [
+            Handler(
+                event=Event.BACKWARD_END,
+                fn=self.check,
+                when=Every(1),
+                priority=1000,
+                name="AlikeGradients",
+            )
+        ]
 
     def check(self, engine: Engine) -> None:
         """InputError that names the parameter. Collective, the first time."""
@@ -52,7 +60,9 @@ class AlikeGradients:
         extremes = torch.cat([norms, -norms])
         dist.all_reduce(extremes, op=dist.ReduceOp.MAX, group=self.group)
         largest, smallest = extremes[: len(named)], -extremes[len(named) :]
-        for (name, _), differs in zip(named, (largest - smallest > TOLERANCE * largest).tolist(), strict=True):
+        for (name, _), differs in zip(
+            named, (largest - smallest > TOLERANCE * largest).tolist(), strict=True
+        ):
             if differs:
                 raise InputError(
                     f"[parallel] tensor: each process finds another gradient of {name}, of which all have the whole:"

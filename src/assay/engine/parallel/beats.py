@@ -1,4 +1,5 @@
-"""Signs of life of one rank: how far it is, and since when, in a small file that others on its machine read."""
+"""Signs of life of one rank: how far it is, and since when, in a small file that others on its
+machine read."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ class Phase(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beat:
-    """Newest sign of life of a rank. Times are those of `time.monotonic`, which all of a machine share.
+    """Newest sign of life of a rank. Times are those of `time.monotonic`, which all of a machine
+    share.
 
     `usual_s`: the longest pause between two signs within steps, fading.
     """

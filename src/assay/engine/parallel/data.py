@@ -16,12 +16,15 @@ if TYPE_CHECKING:
     from assay.engine.engine import Engine
 
 
-def data_parallel(engine: Engine, mesh: DeviceMesh, *, axis: str = "data", bucket_bytes: int = BUCKET_BYTES) -> Ranks:
+def data_parallel(
+    engine: Engine, mesh: DeviceMesh, *, axis: str = "data", bucket_bytes: int = BUCKET_BYTES
+) -> Ranks:
     """Make `engine` train its share along an axis of `mesh`; returns the ranks of that axis.
 
-    Its `Loader` is one of `rank` and `ranks` of that axis. All ranks begin with the weights of rank 0. The gradient of
-    a step is that of the whole batch, whatever the losses: means, (sum, weight) pairs, several by name. Losses and
-    metrics are those of all ranks; running statistics are those of rank 0. InputError for what cannot be shared.
+    Its `Loader` is one of `rank` and `ranks` of that axis. All ranks begin with the weights of rank
+    0. The gradient of a step is that of the whole batch, whatever the losses: means, (sum, weight)
+    pairs, several by name. Losses and metrics are those of all ranks; running statistics are those
+    of rank 0. InputError for what cannot be shared.
     """
     return join_data(engine, Ranks(mesh.get_group(axis), bucket_bytes=bucket_bytes))
 

@@ -1,4 +1,5 @@
-"""A model divided among processes, before its optimizer is made: each keeps its part of the weights."""
+"""A model divided among processes, before its optimizer is made: each keeps its part of the
+weights."""
 
 from __future__ import annotations
 
@@ -18,13 +19,16 @@ if TYPE_CHECKING:
 def divide(model: nn.Module, mesh: Mesh, settings: Mapping[str, Any] | None = None) -> None:
     """Leave in `model` what this process has of it, along each axis of `mesh` but `data`. In place.
 
-    `settings` are those of [parallel]. Where weights are shared out all processes begin with those of rank 0.
+    `settings` are those of [parallel]. Where weights are shared out all processes begin with those
+    of rank 0.
     """
     settings = settings or {}
     if mesh.layout.tensor > 1:
         divide_tensors(model, mesh.devices["tensor"], settings.get("tensor_plan"))
     if mesh.layout.shard > 1:
         mesh.ranks.follow_([*model.parameters(), *model.buffers()])
-        mesh.ranks.sharding = shard(model, mesh, blocks=settings.get("shard_blocks"), stage=mesh.layout.stage)
+        mesh.ranks.sharding = shard(
+            model, mesh, blocks=settings.get("shard_blocks"), stage=mesh.layout.stage
+        )
     if mesh.layout.pipeline > 1:
         mesh.pipeline = Pipeline(model, mesh)

@@ -11,8 +11,11 @@ from assay.engine.outputs import Evaluation
 from assay.engine.parallel.ranks import Ranks
 
 
-def check_shared(pipes: Sequence[Any], metrics: Mapping[str, Any], *, is_staged: bool = False) -> None:
-    """InputError for what sees only a part of the outputs, and could not tell: before the first batch."""
+def check_shared(
+    pipes: Sequence[Any], metrics: Mapping[str, Any], *, is_staged: bool = False
+) -> None:
+    """InputError for what sees only a part of the outputs, and could not tell: before the first
+    batch."""
     for pipe in pipes:
         if callable(pipe) and hasattr(pipe, "end_eval") and not hasattr(pipe, "join"):
             name = type(pipe).__name__
@@ -22,7 +25,9 @@ def check_shared(pipes: Sequence[Any], metrics: Mapping[str, Any], *, is_staged:
                 " or read what Collect gathered in end_eval.",
             )
     for name, metric in metrics.items():
-        adds_up = hasattr(getattr(metric, "metric", None), "sync") and not is_staged  # over all processes, not the last
+        adds_up = (
+            hasattr(getattr(metric, "metric", None), "sync") and not is_staged
+        )  # over all processes, not the last
         if not hasattr(metric, "merge") and not adds_up:
             kind = type(metric.metric if isinstance(metric, Adapted) else metric).__name__
             raise InputError(
@@ -31,8 +36,11 @@ def check_shared(pipes: Sequence[Any], metrics: Mapping[str, Any], *, is_staged:
             )
 
 
-def gather(ranks: Ranks, evaluation: Evaluation, pipes: Sequence[Any], metrics: Mapping[str, Any]) -> None:
-    """Put counts, metrics and collected outputs of all ranks together, in the order of the ranks, on the CPU."""
+def gather(
+    ranks: Ranks, evaluation: Evaluation, pipes: Sequence[Any], metrics: Mapping[str, Any]
+) -> None:
+    """Put counts, metrics and collected outputs of all ranks together, in the order of the ranks,
+    on the CPU."""
     evaluation.samples = int(ranks.sum_values([evaluation.samples])[0])
     for metric in metrics.values():
         if not hasattr(metric, "merge"):

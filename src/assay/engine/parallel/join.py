@@ -17,7 +17,8 @@ from assay.engine.parallel.nodes import first_host, port_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
-    """What whoever started this process (assay itself, torchrun, srun) says of the others in the environment."""
+    """What whoever started this process (assay itself, torchrun, srun) says of the others in the
+    environment."""
 
     rank: int = 0
     count: int = 1
@@ -31,7 +32,8 @@ class World:
 
 
 def world(variables: Mapping[str, str] | None = None) -> World:
-    """Read from RANK, WORLD_SIZE and so on, as torchrun sets them, else from those of srun; else a lone process.
+    """Read from RANK, WORLD_SIZE and so on, as torchrun sets them, else from those of srun; else a
+    lone process.
 
     InputError when the processes could not find each other.
     """
@@ -40,11 +42,15 @@ def world(variables: Mapping[str, str] | None = None) -> World:
         rank, count, local = (int(variables[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
         if count > 1 and variables["MASTER_PORT"] == "0":
             fix = "Start them by torchrun --standalone, or name a free port: --master-port 29500."
-            raise InputError("The processes of this run cannot find each other: their port is 0.", fix=fix)
+            raise InputError(
+                "The processes of this run cannot find each other: their port is 0.", fix=fix
+            )
         restarts = int(variables.get("TORCHELASTIC_RESTART_COUNT", 0))
         here = int(variables.get("LOCAL_WORLD_SIZE", 1))
         return World(rank=rank, count=count, local_rank=local, local_count=here, restarts=restarts)
-    count = int(variables.get("SLURM_STEP_NUM_TASKS", 1))  # not SLURM_NTASKS, which the batch script has, too
+    count = int(
+        variables.get("SLURM_STEP_NUM_TASKS", 1)
+    )  # not SLURM_NTASKS, which the batch script has, too
     if count == 1:
         return World()
     address = f"tcp://{first_host(variables['SLURM_STEP_NODELIST'])}:{port_of(variables)}"
@@ -54,8 +60,13 @@ def world(variables: Mapping[str, str] | None = None) -> World:
 
 
 def own_device(name: str | None, here: World) -> str | None:
-    """The device of this process where each has one: `cuda` becomes that of its number on this machine."""
-    if here.count == 1 or (name is None and not torch.cuda.is_available()) or name not in (None, "cuda"):
+    """The device of this process where each has one: `cuda` becomes that of its number on this
+    machine."""
+    if (
+        here.count == 1
+        or (name is None and not torch.cuda.is_available())
+        or name not in (None, "cuda")
+    ):
         return name
     if here.local_rank >= torch.cuda.device_count():
         raise InputError(
@@ -66,7 +77,9 @@ def own_device(name: str | None, here: World) -> str | None:
 
 
 @contextmanager
-def joined(here: World, device: torch.device, layout: Layout, *, bucket_mb: int = 0) -> Iterator[Mesh | None]:
+def joined(
+    here: World, device: torch.device, layout: Layout, *, bucket_mb: int = 0
+) -> Iterator[Mesh | None]:
     """Inside, the processes as they are laid out; None for a lone process."""
     if here.count == 1:
         yield None
@@ -75,7 +88,9 @@ def joined(here: World, device: torch.device, layout: Layout, *, bucket_mb: int 
         torch.cuda.set_device(device)
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     if here.address:
-        dist.init_process_group(backend, init_method=here.address, rank=here.rank, world_size=here.count)
+        dist.init_process_group(
+            backend, init_method=here.address, rank=here.rank, world_size=here.count
+        )
     else:
         dist.init_process_group(backend)
     try:

@@ -28,8 +28,9 @@ Schedule = Literal["1f1b", "gpipe", "interleaved"]
 class Layout:
     """How many processes there are along each axis.
 
-    Those along `data` and `shard` have different samples; those along `tensor` and `pipeline` have parts of one model,
-    and see the same samples. `stage`: what the processes along `shard` share out, as the stages of ZeRO.
+    Those along `data` and `shard` have different samples; those along `tensor` and `pipeline` have
+    parts of one model, and see the same samples. `stage`: what the processes along `shard` share
+    out, as the stages of ZeRO.
     """
 
     pipeline: int = 1
@@ -50,11 +51,15 @@ class Layout:
     def of(cls, settings: Mapping[str, Any], *, processes: int = 1) -> Layout:
         """That of a [parallel] table; `processes` share the samples where it names no axis.
 
-        ZeRO shares out weights among the processes of `data`, where there is no `shard`. InputError for a pipeline
-        that comes out uneven.
+        ZeRO shares out weights among the processes of `data`, where there is no `shard`. InputError
+        for a pipeline that comes out uneven.
         """
-        sizes = {name: int(settings[name]) for name in AXES if name in settings} or {"data": processes}
-        how: dict[str, Any] = {name: settings[name] for name in ("schedule", "stages") if name in settings}
+        sizes = {name: int(settings[name]) for name in AXES if name in settings} or {
+            "data": processes
+        }
+        how: dict[str, Any] = {
+            name: settings[name] for name in ("schedule", "stages") if name in settings
+        }
         zero = settings.get("zero", {})
         if zero and zero.get("enabled", True):
             how["stage"] = int(zero.get("stage", 3))
@@ -70,13 +75,19 @@ class Layout:
             return
         if self.shard > 1:
             fix = "Use data in its place: each stage has the weights of its layers only."
-            raise InputError(f"[parallel] pipeline {self.pipeline} x shard {self.shard} is not there.", fix=fix)
+            raise InputError(
+                f"[parallel] pipeline {self.pipeline} x shard {self.shard} is not there.", fix=fix
+            )
         per_process, rest = divmod(self.stage_count, self.pipeline)
         if rest or not per_process:
             what = f"{self.stage_count} stages cannot be divided evenly among {self.pipeline} processes."
-            raise InputError(what, fix=f"[parallel] stages can be {self.pipeline} or {2 * self.pipeline}.")
+            raise InputError(
+                what, fix=f"[parallel] stages can be {self.pipeline} or {2 * self.pipeline}."
+            )
         if (per_process > 1) != (self.schedule == "interleaved"):
-            what = f"{self.stage_count} stages are {per_process} for each of {self.pipeline} processes"
+            what = (
+                f"{self.stage_count} stages are {per_process} for each of {self.pipeline} processes"
+            )
             wanted = "wants several" if self.schedule == "interleaved" else "has one"
             raise InputError(
                 f"{what}; schedule = {self.schedule!r} {wanted}.",
@@ -88,7 +99,8 @@ class Layout:
         return self.stages or self.pipeline * (2 if self.schedule == "interleaved" else 1)
 
     def check_micro_batches(self, count: int, *, arithmetic: str = "") -> None:
-        """InputError when a step of so many micro-batches for each pipeline does not go with its schedule."""
+        """InputError when a step of so many micro-batches for each pipeline does not go with its
+        schedule."""
         if self.pipeline == 1:
             return
         of = f" ({arithmetic})" if arithmetic else ""
@@ -107,7 +119,8 @@ class Layout:
             )
 
     def waiting(self, count: int) -> float:
-        """The share of a step in which a process of the pipeline waits for others, with so many micro-batches."""
+        """The share of a step in which a process of the pipeline waits for others, with so many
+        micro-batches."""
         filling = (self.pipeline - 1) * self.pipeline / self.stage_count
         return filling / (filling + count)
 
@@ -131,7 +144,9 @@ class Layout:
 
     def __str__(self) -> str:
         """As `data 2 x tensor 2 = 4 processes`."""
-        shown = [f"{name} {size}" for name, size in self.sizes.items() if size > 1] or [f"data {self.data}"]
+        shown = [f"{name} {size}" for name, size in self.sizes.items() if size > 1] or [
+            f"data {self.data}"
+        ]
         how = f" ({self.schedule})" if self.pipeline > 1 and self.schedule != "1f1b" else ""
         return f"{' x '.join(shown)} = {self.processes} processes{how}"
 
@@ -140,8 +155,8 @@ class Layout:
 class Mesh:
     """The processes of a run, laid out: `devices` has an axis for each name of AXES, of size 1 too.
 
-    `ranks` are those that share the samples with this one; `writers` those that write a checkpoint together, None where
-    one process has all of it.
+    `ranks` are those that share the samples with this one; `writers` those that write a checkpoint
+    together, None where one process has all of it.
     """
 
     layout: Layout
@@ -157,7 +172,8 @@ class Mesh:
 
 
 def laid_out(layout: Layout, device: torch.device, *, bucket_mb: int = 0) -> Mesh:
-    """Lay out the processes of the default group. Collective. InputError when there are not as many."""
+    """Lay out the processes of the default group. Collective. InputError when there are not as
+    many."""
     world = torch.distributed.get_world_size()
     if world != layout.processes:
         raise InputError(f"There are {world} processes; the layout is {layout}.")
@@ -169,4 +185,9 @@ def laid_out(layout: Layout, device: torch.device, *, bucket_mb: int = 0) -> Mes
     else:
         ranks = Ranks(sharing, bucket_bytes=size)
     axes = tuple(Axis(name=name, size=size) for name, size in layout.sizes.items())
-    return Mesh(layout=layout, devices=devices, ranks=ranks, writers=Writers(axes) if layout.is_divided else None)
+    return Mesh(
+        layout=layout,
+        devices=devices,
+        ranks=ranks,
+        writers=Writers(axes) if layout.is_divided else None,
+    )

@@ -12,7 +12,8 @@ from assay.core.errors import InputError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nodes:
-    """`count` machines, of which this is number `rank`; they meet at `rendezvous`, HOST:PORT, on number 0."""
+    """`count` machines, of which this is number `rank`; they meet at `rendezvous`, HOST:PORT, on
+    number 0."""
 
     count: int = 1
     rank: int = 0
@@ -20,9 +21,13 @@ class Nodes:
 
 
 def nodes_of(
-    count: int, rank: int | None = None, rendezvous: str = "", variables: Mapping[str, str] | None = None
+    count: int,
+    rank: int | None = None,
+    rendezvous: str = "",
+    variables: Mapping[str, str] | None = None,
 ) -> Nodes:
-    """What is not given is taken from the variables of srun; InputError for what then is missing, or cannot be.
+    """What is not given is taken from the variables of srun; InputError for what then is missing,
+    or cannot be.
 
     >>> slurm = {"SLURM_STEP_NODELIST": "node[07-08]", "SLURM_NODEID": "1", "SLURM_JOB_ID": "12", "SLURM_STEP_ID": "0"}
     >>> nodes_of(2, variables=slurm)
@@ -33,14 +38,18 @@ def nodes_of(
     variables = os.environ if variables is None else variables
     if "SLURM_STEP_NODELIST" in variables:
         rank = int(variables["SLURM_NODEID"]) if rank is None else rank
-        rendezvous = rendezvous or f"{first_host(variables['SLURM_STEP_NODELIST'])}:{port_of(variables)}"
+        rendezvous = (
+            rendezvous or f"{first_host(variables['SLURM_STEP_NODELIST'])}:{port_of(variables)}"
+        )
     if rank is None or not rendezvous:
         fix = "Say on each which one it is, and where they meet: --node-rank 0 --rendezvous HOST:29500"
         raise InputError(f"{count} machines cannot find each other.", fix=fix)
     if rank >= count:
         raise InputError(f"There is no machine {rank} of {count}: they are counted from 0.")
     if not re.fullmatch(r".+:[1-9]\d*", rendezvous):
-        raise InputError(f"`{rendezvous}` is no HOST:PORT.", fix="Name machine 0 and a port that is free there.")
+        raise InputError(
+            f"`{rendezvous}` is no HOST:PORT.", fix="Name machine 0 and a port that is free there."
+        )
     return Nodes(count=count, rank=rank, rendezvous=rendezvous)
 
 

@@ -1,6 +1,8 @@
-"""Pipeline parallelism: a model is split into stages, through which the micro-batches of a step go one behind another.
+"""Pipeline parallelism: a model is split into stages, through which the micro-batches of a step go
+one behind another.
 
-Which stage takes which micro-batch when is decided by the schedules of `torch.distributed.pipelining`.
+Which stage takes which micro-batch when is decided by the schedules of
+`torch.distributed.pipelining`.
 """
 
 from __future__ import annotations
@@ -40,7 +42,8 @@ _PLANS = 8
 
 
 class _Asked(BaseException):
-    """The process has asked its model: with these arguments. No error, so that nothing of the user's catches it."""
+    """The process has asked its model: with these arguments. No error, so that nothing of the
+    user's catches it."""
 
     def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.given = args, kwargs
@@ -48,7 +51,8 @@ class _Asked(BaseException):
 
 @dataclass(slots=True)
 class _Turn:
-    """Micro-batches on their way: `step` is what the process does with one, `begin` is told who takes which."""
+    """Micro-batches on their way: `step` is what the process does with one, `begin` is told who
+    takes which."""
 
     batches: Sequence[Any]
     step: Callable[[Any], Any]
@@ -59,10 +63,12 @@ class _Turn:
 
 
 class Pipeline:
-    """What this process has of a model that was split into stages, and how batches go through all of them.
+    """What this process has of a model that was split into stages, and how batches go through all
+    of them.
 
-    `forward_step` runs where the model begins, up to where it calls the model, and again where it ends, with what the
-    last stage gave as the model's answer: losses, logs and outputs are made there. It calls its model once.
+    `forward_step` runs where the model begins, up to where it calls the model, and again where it
+    ends, with what the last stage gave as the model's answer: losses, logs and outputs are made
+    there. It calls its model once.
     """
 
     def __init__(self, model: nn.Module, mesh: Mesh) -> None:
@@ -83,7 +89,9 @@ class Pipeline:
             [
                 (tuple(sorted(places[name])), parameter)
                 for name, parameter in parameters.items()
-                if len(places[name]) > 1 and self.ranks.place in places[name] and parameter.requires_grad
+                if len(places[name]) > 1
+                and self.ranks.place in places[name]
+                and parameter.requires_grad
             ]
         )
         self._group = mesh.devices["pipeline"].get_group()
@@ -114,9 +122,11 @@ class Pipeline:
         return [head, *self.cut.table(self.ranks.places)]
 
     def join(self, engine: Engine, precision: Callable[..., Any] | None = None) -> None:
-        """Let an engine train through this pipeline. `precision` wraps what computes, as it wraps `forward_step`.
+        """Let an engine train through this pipeline. `precision` wraps what computes, as it wraps
+        `forward_step`.
 
-        InputError for a process whose losses cannot be differentiated by others, or too few micro-batches.
+        InputError for a process whose losses cannot be differentiated by others, or too few
+        micro-batches.
         """
         process: Any = engine.process
         if type(process.backward).__call__ is not Backward.__call__:
@@ -134,9 +144,11 @@ class Pipeline:
         engine.pipeline = self
 
     def train(self, batches: Sequence[Any], begin: Callable[[int, int], None]) -> Any:
-        """Forward and backward of the micro-batches of a window; the output of the last, where the model ends.
+        """Forward and backward of the micro-batches of a window; the output of the last, where the
+        model ends.
 
-        `begin(i, stage)` is called before a stage takes number `i`. Gradients add up as they do in one process.
+        `begin(i, stage)` is called before a stage takes number `i`. Gradients add up as they do in
+        one process.
         """
         turn = self._turn = _Turn(batches, self._process.training_step, begin)
         try:
@@ -147,7 +159,8 @@ class Pipeline:
         return turn.output
 
     def forward(self, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """What a process does with a batch, without gradients, made to go through all stages: None but on the last."""
+        """What a process does with a batch, without gradients, made to go through all stages: None
+        but on the last."""
 
         def through(batch: Any) -> Any:
             turn = self._turn = _Turn([batch], step, lambda i, stage: None)
@@ -161,7 +174,8 @@ class Pipeline:
         return through
 
     def placed(self, batch: Any) -> Any:
-        """A batch without the data that no stage of this process needs: only their shapes are left."""
+        """A batch without the data that no stage of this process needs: only their shapes are
+        left."""
         if isinstance(batch, Instance):
             return batch.placed(self.stages, self.count)
         return batch if self.is_first or self.is_last else mapped(batch, _shape_only)
@@ -172,12 +186,14 @@ class Pipeline:
             yield window._replace(batches=[self.placed(batch) for batch in window.batches])
 
     def of_all(self, found: dict[str, Any]) -> dict[str, Any]:
-        """What the processes of this pipeline have found of their stages, where `is_gathered`; else {}. Collective."""
+        """What the processes of this pipeline have found of their stages, where `is_gathered`; else
+        {}. Collective."""
         tables = self.ranks.gather_line(found)
         return {name: value for table in tables for name, value in table.items()}
 
     def whole(self, parts: dict[str, Any]) -> dict[str, Any]:
-        """The parts of a checkpoint as of the whole model, where one is saved; others keep their own. Collective."""
+        """The parts of a checkpoint as of the whole model, where one is saved; others keep their
+        own. Collective."""
         parts = on_host(parts)
         if self.ranks.line[0] != 0:
             return parts
@@ -193,7 +209,8 @@ class Pipeline:
         return found
 
     def _alike(self, batches: Sequence[Any]) -> Iterator[tuple[int, int]]:
-        """Where rows of micro-batches of the same shapes begin, and how long they are: a schedule takes such a row."""
+        """Where rows of micro-batches of the same shapes begin, and how long they are: a schedule
+        takes such a row."""
         first = 0
         for _, row in groupby(map(_shapes, batches)):
             length = len(list(row))
@@ -209,12 +226,22 @@ class Pipeline:
         numbers = torch.arange(first, first + count)
         given = (numbers,) if self.is_first else ()
         try:
-            schedule.step(*given, target=numbers if self.is_last and torch.is_grad_enabled() else None, micro=numbers)
+            schedule.step(
+                *given,
+                target=numbers if self.is_last and torch.is_grad_enabled() else None,
+                micro=numbers,
+            )
         except RuntimeError as error:
             if turn.failed is not None:
                 raise turn.failed from None  # torch has put the values of its arguments around it
-            if isinstance(error, dist.DistError) or "gloo" in str(error) or "onnection" in str(error):
-                raise PeerError("Another stage of the pipeline ended, or does not answer.") from error
+            if (
+                isinstance(error, dist.DistError)
+                or "gloo" in str(error)
+                or "onnection" in str(error)
+            ):
+                raise PeerError(
+                    "Another stage of the pipeline ended, or does not answer."
+                ) from error
             raise
 
     def _plan(self, turn: _Turn, first: int, count: int) -> Any:
@@ -222,35 +249,55 @@ class Pipeline:
         is_training = torch.is_grad_enabled()
         kind = _shapes(turn.batches[first]), count, is_training
         if kind not in self._plans:
-            self._plans[kind] = self._new_plan(self._boundaries(turn, first), count, is_training=is_training)
+            self._plans[kind] = self._new_plan(
+                self._boundaries(turn, first), count, is_training=is_training
+            )
             if len(self._plans) > _PLANS:
                 self._plans.popitem(last=False)
         self._plans.move_to_end(kind)
         return self._plans[kind]
 
     def _new_plan(self, boundaries: Sequence[Shapes], count: int, *, is_training: bool) -> Any:
-        from torch.distributed.pipelining import Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
+        from torch.distributed.pipelining import (
+            Schedule1F1B,
+            ScheduleGPipe,
+            ScheduleInterleaved1F1B,
+        )
 
-        stages: Any = [self._stage(number, boundaries, is_training=is_training) for number in self.stages]
+        stages: Any = [
+            self._stage(number, boundaries, is_training=is_training) for number in self.stages
+        ]
         how: dict[str, Any] = {"loss_fn": self._loss if is_training else None, "scale_grads": False}
         if self.layout.schedule == "interleaved":
             return ScheduleInterleaved1F1B(stages, count, **how)
         fits = self.layout.schedule == "1f1b" and is_training and count >= self.count
         return (Schedule1F1B if fits else ScheduleGPipe)(stages[0], count, **how)
 
-    def _stage(self, number: int, boundaries: Sequence[Shapes], *, is_training: bool) -> PipelineStage:
+    def _stage(
+        self, number: int, boundaries: Sequence[Shapes], *, is_training: bool
+    ) -> PipelineStage:
         from torch.distributed.pipelining import PipelineStage
 
         one: Shapes = (((1,), torch.int64),)
         ends = [one, *boundaries, (((1,), torch.float32),)]
-        given, gives = (tuple(_like(each, is_training, "meta") for each in ends[i]) for i in (number, number + 1))
+        given, gives = (
+            tuple(_like(each, is_training, "meta") for each in ends[i])
+            for i in (number, number + 1)
+        )
         device = next(iter(self.model.parameters())).device
         return PipelineStage(
-            _Stage(self, number), number, self.count, device, input_args=given, output_args=gives, group=self._group
+            _Stage(self, number),
+            number,
+            self.count,
+            device,
+            input_args=given,
+            output_args=gives,
+            group=self._group,
         )
 
     def _boundaries(self, turn: _Turn, first: int) -> list[Shapes]:
-        """What each stage gives to the next, found by letting each compute once on zeros. Collective."""
+        """What each stage gives to the next, found by letting each compute once on zeros.
+        Collective."""
         is_training = torch.is_grad_enabled()
         device = next(iter(self.model.parameters())).device
         found: list[Shapes] = []
@@ -262,7 +309,11 @@ class Pipeline:
                 for number in range(self.count - 1):
                     shapes: Shapes = ()
                     if number in self.stages:
-                        zeros = tuple(_like(each, is_training, device) for each in found[-1]) if found else ()
+                        zeros = (
+                            tuple(_like(each, is_training, device) for each in found[-1])
+                            if found
+                            else ()
+                        )
                         shapes = _shapes(self.compute(number, first, zeros))
                     found.append(self.ranks.told_by(number % self.ranks.places, shapes))
         finally:
@@ -276,7 +327,9 @@ class Pipeline:
         assert turn is not None
         try:
             turn.begin(i, number)
-            args, kwargs = ((given if given[1:] else given[0],), {}) if number else self._question(turn, i)
+            args, kwargs = (
+                ((given if given[1:] else given[0],), {}) if number else self._question(turn, i)
+            )
             found = self._compute(number, args, kwargs)
             if number + 1 < self.count:
                 return _sendable(found, self.cut.stages[number][-1].name)
@@ -292,7 +345,8 @@ class Pipeline:
         return args[0]
 
     def _loss(self, _: Any, micro: Tensor) -> Tensor:
-        """What torch differentiates: the loss of one micro-batch, weighted as its window needs it."""
+        """What torch differentiates: the loss of one micro-batch, weighted as its window needs
+        it."""
         turn = self._turn
         assert turn is not None
         i = int(micro)
@@ -380,7 +434,9 @@ def _shapes(found: Any) -> Shapes:
 
 def _like(shape: tuple[tuple[int, ...], torch.dtype], is_training: bool, device: Any) -> Tensor:
     size, dtype = shape
-    return torch.zeros(size, dtype=dtype, device=device, requires_grad=is_training and dtype.is_floating_point)
+    return torch.zeros(
+        size, dtype=dtype, device=device, requires_grad=is_training and dtype.is_floating_point
+    )
 
 
 def _shape_only(tensor: Tensor) -> Tensor:
@@ -388,7 +444,8 @@ def _shape_only(tensor: Tensor) -> Tensor:
 
 
 def _sendable(found: Any, name: str) -> Any:
-    """One tensor or a tuple of them, as they lie in memory. InputError for what cannot go to another process."""
+    """One tensor or a tuple of them, as they lie in memory. InputError for what cannot go to
+    another process."""
     several = found if isinstance(found, tuple) else (found,)
     if not several or not all(isinstance(each, Tensor) for each in several):
         kinds = ", ".join(type(each).__name__ for each in several)

@@ -36,8 +36,9 @@ _LOST = re.compile(r"gloo/|Connection (?:closed|reset) by peer|NCCL")
 class Ranks:
     """The processes that share the samples, of which this is number `rank` of `count`.
 
-    Everything here is collective: all processes call it, in the same order. `bucket_bytes` is how much is sent at once.
-    Where a model is divided too there are processes outside, with which this one only agrees when to stop, and waits.
+    Everything here is collective: all processes call it, in the same order. `bucket_bytes` is how
+    much is sent at once. Where a model is divided too there are processes outside, with which this
+    one only agrees when to stop, and waits.
     """
 
     is_staged = False
@@ -52,7 +53,9 @@ class Ranks:
         self.micro_steps = 0
         self.sharding: Sharding | None = None  # of the model, where its weights are shared out
         self.beats: Beats = NoBeats()
-        self.is_idle = False  # this rank takes part in a pass only because others have a micro-batch left
+        self.is_idle = (
+            False  # this rank takes part in a pass only because others have a micro-batch left
+        )
         # Where what is agreed on is sent from: a number on the CPU makes no device wait.
         own = dist.get_process_group_ranks(group)
         self._everyone = dist.new_group(backend=host_backend())
@@ -60,7 +63,8 @@ class Ranks:
         self.is_first = dist.get_rank() == 0
 
     def begin(self, window: Window, step: int) -> None:
-        """Begin the step after so many: `samples` of all ranks, in at most `micro_steps` batches."""
+        """Begin the step after so many: `samples` of all ranks, in at most `micro_steps`
+        batches."""
         self.beats.step(step)
         self.samples = window.samples
         self.micro_steps = window.micro_steps
@@ -75,8 +79,11 @@ class Ranks:
         self._reduce(tensor, self._host)
         return tensor.tolist()
 
-    def sum_losses(self, kind: str, values: Sequence[float], *, has_none: bool) -> tuple[str, list[float]]:
-        """Sums of what `kind` says these values are; InputError where another rank has values of another kind.
+    def sum_losses(
+        self, kind: str, values: Sequence[float], *, has_none: bool
+    ) -> tuple[str, list[float]]:
+        """Sums of what `kind` says these values are; InputError where another rank has values of
+        another kind.
 
         A rank that has none takes the kind of rank 0, which always has some.
         """
@@ -97,21 +104,27 @@ class Ranks:
         return kind, self.sum_own(values if not has_none else [0.0] * width)
 
     def sum_(self, tensors: Iterable[Tensor]) -> None:
-        """Add up tensors over all ranks in place; the same bits on each. They are as many, and alike, everywhere."""
+        """Add up tensors over all ranks in place; the same bits on each. They are as many, and
+        alike, everywhere."""
         for bucket in _buckets((own(tensor.detach()) for tensor in tensors), self.bucket_bytes):
             flat = torch.cat([tensor.reshape(-1) for tensor in bucket])
             self._reduce(flat, self.group)
-            for tensor, part in zip(bucket, torch.split(flat, [tensor.numel() for tensor in bucket]), strict=True):
+            for tensor, part in zip(
+                bucket, torch.split(flat, [tensor.numel() for tensor in bucket]), strict=True
+            ):
                 tensor.copy_(part.view_as(tensor))
 
     def follow_(self, tensors: Iterable[Tensor]) -> None:
-        """Give tensors the values that they have on rank 0; a sparse one has as many entries on each."""
+        """Give tensors the values that they have on rank 0; a sparse one has as many entries on
+        each."""
         dense = (part for tensor in tensors for part in components(own(tensor)))
         for bucket in _buckets(dense, self.bucket_bytes):
             flat = torch.cat([tensor.reshape(-1) for tensor in bucket])
             with peers():
                 dist.broadcast(flat, group=self.group, group_src=0)
-            for tensor, part in zip(bucket, torch.split(flat, [tensor.numel() for tensor in bucket]), strict=True):
+            for tensor, part in zip(
+                bucket, torch.split(flat, [tensor.numel() for tensor in bucket]), strict=True
+            ):
                 tensor.copy_(part.view_as(tensor))
 
     def begin_pass(self, *, is_last: bool) -> None:
@@ -132,7 +145,8 @@ class Ranks:
         return bool(tensor.item())
 
     def gather(self, value: Any) -> list[Any]:
-        """Return what each rank gives, in their order; tensors arrive on the CPU, wherever they were."""
+        """Return what each rank gives, in their order; tensors arrive on the CPU, wherever they
+        were."""
         return self.gather_own(value)
 
     def gather_own(self, value: Any) -> list[Any]:
@@ -143,7 +157,8 @@ class Ranks:
         return [pickle.loads(each) for each in found]
 
     def clip_(self, parameters: Sequence[Tensor], max_norm: float) -> float:
-        """Scale gradients so that the norm of all, whatever this process has of them, is at most that; returns it."""
+        """Scale gradients so that the norm of all, whatever this process has of them, is at most
+        that; returns it."""
         clip = clip_divided_norm_ if any(map(is_divided, parameters)) else clip_norm_
         return clip(parameters, max_norm)
 
@@ -158,13 +173,15 @@ class Ranks:
         return found
 
     def first_word(self, word: str, *, unless: str) -> str:
-        """What the first process says that has more to say than `unless`, and which it is; for all the same."""
+        """What the first process says that has more to say than `unless`, and which it is; for all
+        the same."""
         words = self.gather_from_everyone(word)
         told = next((rank for rank, each in enumerate(words) if each and each != unless), None)
         return f"{words[told]} (rank {told})" if told is not None else word
 
     def agree(self, stop: Stop, max_steps: int | None) -> int | None:
-        """Put in force on all ranks what one of them was asked, as by a signal; return the least bound of all."""
+        """Put in force on all ranks what one of them was asked, as by a signal; return the least
+        bound of all."""
         self.beats.beat()
         bound = math.inf if max_steps is None else max_steps
         asked = stop.asked  # a signal may change it at any line
@@ -188,7 +205,8 @@ class Ranks:
 
 
 class _HostPickler(pickle.Pickler):
-    """Pickler that copies tensors to the CPU: those of two GPUs could not be added where they arrive."""
+    """Pickler that copies tensors to the CPU: those of two GPUs could not be added where they
+    arrive."""
 
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, Tensor) and value.device.type != "cpu":
@@ -219,14 +237,19 @@ class peers:
 
 
 def lost(error: BaseException) -> PeerError | None:
-    """What to raise in its place if `error` is torch's own about a lost connection: weights come together in it."""
-    is_lost = isinstance(error, dist.DistError) or (type(error) is RuntimeError and _LOST.search(str(error)))
+    """What to raise in its place if `error` is torch's own about a lost connection: weights come
+    together in it."""
+    is_lost = isinstance(error, dist.DistError) or (
+        type(error) is RuntimeError and _LOST.search(str(error))
+    )
     return _peer_error(error) if is_lost else None
 
 
 def _peer_error(error: BaseException) -> PeerError:
     first = str(error).strip().splitlines()[0] if str(error).strip() else "no reason given"
-    return PeerError("Another process of this run ended, or does not answer; it tells why.", where=first[:200])
+    return PeerError(
+        "Another process of this run ended, or does not answer; it tells why.", where=first[:200]
+    )
 
 
 def _buckets(tensors: Iterable[Tensor], size: int) -> Iterable[list[Tensor]]:

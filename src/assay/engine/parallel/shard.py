@@ -1,6 +1,8 @@
-"""Sharding: each process keeps a part of every weight, gradient and optimizer state (FSDP2; ZeRO, arXiv 1910.02054).
+"""Sharding: each process keeps a part of every weight, gradient and optimizer state (FSDP2; ZeRO,
+arXiv 1910.02054).
 
-The weights of a block come together when it is called, and its gradients are added up and divided when they are there.
+The weights of a block come together when it is called, and its gradients are added up and divided
+when they are there.
 """
 
 from __future__ import annotations
@@ -28,10 +30,12 @@ METHOD = "shard_blocks"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sharding:
-    """A model whose weights are shared out. `modules`: those whose weights come together when they are called.
+    """A model whose weights are shared out. `modules`: those whose weights come together when they
+    are called.
 
-    `stage` as in ZeRO: 3, weights too are let go of between forward and backward pass; 2, they stay until the backward
-    pass is done; 1, gradients stay whole as well until the last micro-batch of a step.
+    `stage` as in ZeRO: 3, weights too are let go of between forward and backward pass; 2, they stay
+    until the backward pass is done; 1, gradients stay whole as well until the last micro-batch of a
+    step.
     """
 
     modules: Sequence[Any]
@@ -42,7 +46,8 @@ class Sharding:
     """Views that the model gave, each as often changed as it was then."""
 
     def look(self, _module: nn.Module, _args: Any, output: Any) -> None:
-        """What a model gives that comes together as a whole: from its gradient the backward pass knows that it begins.
+        """What a model gives that comes together as a whole: from its gradient the backward pass
+        knows that it begins.
 
         That of a view is lost when it is changed in place.
         """
@@ -55,7 +60,8 @@ class Sharding:
         mapped(output, keep)
 
     def begin_pass(self, *, is_last: bool) -> None:
-        """A backward pass comes; the last one of a step has to leave the gradient of the whole step."""
+        """A backward pass comes; the last one of a step has to leave the gradient of the whole
+        step."""
         given = list(self.given)
         self.given.clear()
         if any(tensor._version != version for tensor, version in given):
@@ -70,21 +76,26 @@ class Sharding:
                 module.set_requires_all_reduce(is_last, recurse=False)
 
     def settle(self) -> None:
-        """Weights that are together come apart: after a forward pass that no backward pass follows."""
+        """Weights that are together come apart: after a forward pass that no backward pass
+        follows."""
         for module in self.modules:
             module.reshard()
 
 
 def shard(model: nn.Module, mesh: Mesh, *, blocks: Blocks = None, stage: int = 3) -> Sharding:
-    """Share out the weights of `model` along `shard`, in place; along `data` there are copies of these shares (HSDP).
+    """Share out the weights of `model` along `shard`, in place; along `data` there are copies of
+    these shares (HSDP).
 
-    `blocks`: which modules come together, each at its time; None: what the model says in `shard_blocks()`, else the
-    blocks that it repeats; false: all at once. InputError for what cannot be shared out.
+    `blocks`: which modules come together, each at its time; None: what the model says in
+    `shard_blocks()`, else the blocks that it repeats; false: all at once. InputError for what
+    cannot be shared out.
     """
     from torch.distributed.fsdp import fully_shard
 
     if not _is_new_enough():
-        raise InputError("[parallel] shard wants a newer torch than this one.", fix="Update torch, or use data.")
+        raise InputError(
+            "[parallel] shard wants a newer torch than this one.", fix="Update torch, or use data."
+        )
     _check(model)
     has_replicas = mesh.layout.data > 1
     devices = mesh.devices["data", "shard"] if has_replicas else mesh.devices["shard"]
@@ -103,14 +114,16 @@ def shard(model: nn.Module, mesh: Mesh, *, blocks: Blocks = None, stage: int = 3
         if not found:
             root.register_forward_hook(sharding.look)
     for each in done:
-        # What an engine differentiates is a share of the loss of the whole step: the gradient is the sum.
+        # What an engine differentiates is a share of the loss of the whole step: the gradient is
+        # the sum.
         each.set_gradient_divide_factor(1.0)  # type: ignore[operator]
         each.set_force_sum_reduction_for_comms(True)  # type: ignore[operator]
     return sharding
 
 
 def _accept_views(root: nn.Module) -> None:
-    """Torch warns of each model that gives a view, which many do: what is done to it in place is not seen.
+    """Torch warns of each model that gives a view, which many do: what is done to it in place is
+    not seen.
 
     A root keeps its weights until the backward pass, and blocks in it see that pass by themselves.
     """
@@ -128,14 +141,19 @@ def _check(model: nn.Module) -> None:
     for name, weight in model.named_parameters():
         if weight.dim() == 0:
             fix = "Give it the shape (1,)."
-            raise InputError(f"{name} is a single number, which cannot be shared out: [parallel] shard.", fix=fix)
+            raise InputError(
+                f"{name} is a single number, which cannot be shared out: [parallel] shard.", fix=fix
+            )
         if not weight.is_contiguous():
             fix = "Leave out [train] channels_last, or [parallel] shard."
-            raise InputError(f"{name} does not lie in memory row by row, as [parallel] shard wants it.", fix=fix)
+            raise InputError(
+                f"{name} does not lie in memory row by row, as [parallel] shard wants it.", fix=fix
+            )
 
 
 def _roots(model: nn.Module) -> list[nn.Module]:
-    """The modules that are called from outside: the model, or the parts of one that has no `forward` of its own."""
+    """The modules that are called from outside: the model, or the parts of one that has no
+    `forward` of its own."""
     if type(model).forward is not nn.Module.forward:
         return [model]
     loose = [name for name, _ in model.named_parameters(recurse=False)]
@@ -169,7 +187,9 @@ def _said(model: nn.Module, said: Any) -> dict[str, nn.Module]:
     where = f"{type(model).__name__}.{METHOD}"
     items = [said] if isinstance(said, str) else list(said) if isinstance(said, Iterable) else None
     if items is None or not all(isinstance(each, str | nn.Module) for each in items):
-        raise InputError(f"{where} gave {said!r}.", fix="Give modules of the model, or patterns of their names.")
+        raise InputError(
+            f"{where} gave {said!r}.", fix="Give modules of the model, or patterns of their names."
+        )
     names = {id(module): name for name, module in model.named_modules()}
     found: dict[str, nn.Module] = {}
     for each in items:
@@ -201,4 +221,6 @@ def _shared(model: nn.Module, found: Mapping[str, nn.Module]) -> dict[str, str]:
 def _refuse_shared(model: nn.Module, found: Mapping[str, nn.Module]) -> None:
     for name, user in _shared(model, found).items():
         fix = "Leave it out: what is in no block comes together for the whole step."
-        raise InputError(f"{SETTING}: {name} has a weight that is used outside of it too ({user}).", fix=fix)
+        raise InputError(
+            f"{SETTING}: {name} has a weight that is used outside of it too ({user}).", fix=fix
+        )

@@ -1,7 +1,8 @@
-"""Stack of a rank that answers nothing any more, written by the rank itself when a signal asks for it.
+"""Stack of a rank that answers nothing any more, written by the rank itself when a signal asks for
+it.
 
-The handler is C code of `faulthandler`: it runs wherever the main thread is, in a collective or in another C function
-that keeps Python from running.
+The handler is C code of `faulthandler`: it runs wherever the main thread is, in a collective or in
+another C function that keeps Python from running.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """Frames of the main thread of a rank, the innermost first; none where the rank did not answer."""
+    """Frames of the main thread of a rank, the innermost first; none where the rank did not
+    answer."""
 
     frames: tuple[Frame, ...] = ()
 
@@ -68,4 +70,9 @@ def ask_for_stack(pid: int, path: Path) -> Stack:
         elif size > before and time.monotonic() - since > _QUIET_S:
             break
     text = path.read_bytes()[before:].decode("utf-8", "replace")
-    return Stack(tuple(Frame(found["file"], int(found["line"]), found["name"]) for found in _FRAME.finditer(text)))
+    return Stack(
+        tuple(
+            Frame(found["file"], int(found["line"]), found["name"])
+            for found in _FRAME.finditer(text)
+        )
+    )

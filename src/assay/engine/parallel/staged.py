@@ -1,4 +1,5 @@
-"""The processes of a pipeline: what only the last stage knows is told to all, what all have parts of is added up."""
+"""The processes of a pipeline: what only the last stage knows is told to all, what all have parts
+of is added up."""
 
 from __future__ import annotations
 
@@ -18,8 +19,9 @@ from assay.engine.parallel.ranks import BUCKET_BYTES, Ranks, host_backend, peers
 class StagedRanks(Ranks):
     """The processes that share the samples and are at the same place of their pipelines.
 
-    `pipeline` is the group of those that have the other stages, for the same samples. Losses, and what is measured or
-    logged, come about on the last stage; what is summed or gathered of them is that of the last stages.
+    `pipeline` is the group of those that have the other stages, for the same samples. Losses, and
+    what is measured or logged, come about on the last stage; what is summed or gathered of them is
+    that of the last stages.
     """
 
     is_staged = True
@@ -29,7 +31,9 @@ class StagedRanks(Ranks):
         self.place = dist.get_rank(pipeline)
         self.places = dist.get_world_size(pipeline)
         self.line = dist.get_process_group_ranks(pipeline)
-        self._host_of_line = dist.new_group(self.line, backend=host_backend(), use_local_synchronization=True)
+        self._host_of_line = dist.new_group(
+            self.line, backend=host_backend(), use_local_synchronization=True
+        )
         self._shared: list[tuple[Any, list[Tensor]]] = []
         self._borrowed: set[int] = set()
 
@@ -38,7 +42,8 @@ class StagedRanks(Ranks):
         return self.place == self.places - 1
 
     def share(self, weights: Sequence[tuple[tuple[int, ...], Tensor]]) -> None:
-        """There are weights that several processes of the pipeline use: at which places, and here. The first owns it.
+        """There are weights that several processes of the pipeline use: at which places, and here.
+        The first owns it.
 
         Each process gives its own; those of the same places are in the same order everywhere.
         """
@@ -48,7 +53,9 @@ class StagedRanks(Ranks):
             if places[0] != self.place:
                 self._borrowed.add(id(weight))
         for places, found in sorted(by_places.items(), key=lambda pair: pair[0]):
-            group = dist.new_group([self.line[place] for place in places], use_local_synchronization=True)
+            group = dist.new_group(
+                [self.line[place] for place in places], use_local_synchronization=True
+            )
             self._shared.append((group, found))
 
     def owns(self, weight: Tensor) -> bool:
@@ -59,7 +66,9 @@ class StagedRanks(Ranks):
         found: list[float] = self.told(self.sum_own(values) if self.is_last else None)
         return found
 
-    def sum_losses(self, kind: str, values: Sequence[float], *, has_none: bool) -> tuple[str, list[float]]:
+    def sum_losses(
+        self, kind: str, values: Sequence[float], *, has_none: bool
+    ) -> tuple[str, list[float]]:
         found = super().sum_losses(kind, values, has_none=has_none) if self.is_last else None
         kind, sums = self.told(found)
         return kind, sums
@@ -71,9 +80,16 @@ class StagedRanks(Ranks):
     def clip_(self, parameters: Sequence[Tensor], max_norm: float) -> float:
         grads = [own(each.grad) for each in parameters if each.grad is not None]
         if any(grad.is_sparse for grad in grads):
-            raise InputError("Sparse gradients cannot be clipped.", fix="Leave out clip_norm, or use dense embeddings.")
+            raise InputError(
+                "Sparse gradients cannot be clipped.",
+                fix="Leave out clip_norm, or use dense embeddings.",
+            )
         counted = [each.grad for each in parameters if each.grad is not None and self.owns(each)]
-        square = norm_of(counted).double().square().cpu() if counted else torch.zeros((), dtype=torch.float64)
+        square = (
+            norm_of(counted).double().square().cpu()
+            if counted
+            else torch.zeros((), dtype=torch.float64)
+        )
         self._reduce(square, self._host_of_line)
         norm = math.sqrt(square.item())
         if math.isfinite(norm) and grads:
@@ -99,7 +115,8 @@ class StagedRanks(Ranks):
         return box[0]
 
     def gather_line(self, value: Any) -> list[Any]:
-        """What each process of this pipeline gives, in their order, to the first; none to the others."""
+        """What each process of this pipeline gives, in their order, to the first; none to the
+        others."""
         found: list[Any] = [None] * self.places if self.place == 0 else []
         with peers():
             dist.gather_object(value, found or None, dst=self.line[0], group=self._host_of_line)

@@ -16,7 +16,8 @@ _SHOWN = 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """A piece of the forward pass: `run` takes what the part before gave. `weights`: those it uses, by name."""
+    """A piece of the forward pass: `run` takes what the part before gave. `weights`: those it uses,
+    by name."""
 
     name: str
     run: Callable[..., Any]
@@ -25,19 +26,26 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
-    """A model as stages, each of one part or several in a row. `sizes`: how many numbers each weight has."""
+    """A model as stages, each of one part or several in a row. `sizes`: how many numbers each
+    weight has."""
 
     stages: tuple[tuple[Part, ...], ...]
     sizes: Mapping[str, int]
 
     def weights(self, *stages: int) -> frozenset[str]:
         """The names of what these stages use."""
-        return frozenset(name for stage in stages for part in self.stages[stage] for name in part.weights)
+        return frozenset(
+            name for stage in stages for part in self.stages[stage] for name in part.weights
+        )
 
     def table(self, processes: int) -> list[str]:
-        """A line for each stage: in which process it is, of what it is made, how many parameters it has."""
+        """A line for each stage: in which process it is, of what it is made, how many parameters it
+        has."""
         made = [_listed([part.name for part in stage]) for stage in self.stages]
-        counts = [f"{sum(self.sizes[name] for name in self.weights(i)):,}" for i in range(len(self.stages))]
+        counts = [
+            f"{sum(self.sizes[name] for name in self.weights(i)):,}"
+            for i in range(len(self.stages))
+        ]
         wide, far = max(map(len, made)), max(map(len, counts))
         return [
             f"  stage {i} (pipeline rank {i % processes})  {names:<{wide}}  {count:>{far}} parameters"
@@ -48,9 +56,10 @@ class Cut:
 def parts_of(model: nn.Module) -> list[Part]:
     """The parts of a model in the order in which they are run.
 
-    A model says so by a method `pipeline_split()`: a list of its modules, and for what is no module a tuple of a
-    function and the names of the modules and weights that it uses. Those of `nn.Sequential`, also within another, and
-    of `nn.TransformerEncoder` are known. InputError for a model that does not say it, or leaves out a weight.
+    A model says so by a method `pipeline_split()`: a list of its modules, and for what is no module
+    a tuple of a function and the names of the modules and weights that it uses. Those of
+    `nn.Sequential`, also within another, and of `nn.TransformerEncoder` are known. InputError for a
+    model that does not say it, or leaves out a weight.
     """
     declared = getattr(model, "pipeline_split", None)
     names = {id(module): name for name, module in model.named_modules()}
@@ -68,33 +77,41 @@ def parts_of(model: nn.Module) -> list[Part]:
     left = _weights(model).keys() - {name for part in parts for name in part.weights}
     if left:
         what = f"pipeline_split of {type(model).__name__} leaves out {_listed(sorted(left))}."
-        raise InputError(what, fix="Name each weight, or a module that it is in, with what uses it.")
+        raise InputError(
+            what, fix="Name each weight, or a module that it is in, with what uses it."
+        )
     return parts
 
 
 def cut(model: nn.Module, stages: int, split: Sequence[str] = ()) -> Cut:
-    """A model as so many stages. `split`: the parts with which those after the first begin; else all about as large.
+    """A model as so many stages. `split`: the parts with which those after the first begin; else
+    all about as large.
 
     InputError when that cannot be, or a stage had no weights.
     """
     parts = parts_of(model)
     weights = _weights(model)
-    sizes = {name: weight.numel() for name, weight in weights.items() if isinstance(weight, nn.Parameter)}
+    sizes = {
+        name: weight.numel() for name, weight in weights.items() if isinstance(weight, nn.Parameter)
+    }
     starts = _asked(parts, stages, split) if split else _balanced(parts, stages, sizes)
     found = tuple(tuple(parts[i:j]) for i, j in pairwise([0, *starts, len(parts)]))
     trained = {name for name in sizes if weights[name].requires_grad}
     for number, stage in enumerate(found):
         if not any(part.weights & trained for part in stage):
             made = _listed([part.name for part in stage])
-            raise InputError(f"Stage {number} of the pipeline ({made}) has no weights that are trained.")
+            raise InputError(
+                f"Stage {number} of the pipeline ({made}) has no weights that are trained."
+            )
     return Cut(stages=found, sizes={name: sizes.get(name, 0) for name in weights})
 
 
 def keep(model: nn.Module, names: frozenset[str]) -> frozenset[str]:
-    """Leave in `model` the weights and buffers of these names only; returns the names of what was in its state besides.
+    """Leave in `model` the weights and buffers of these names only; returns the names of what was
+    in its state besides.
 
-    Modules that lose theirs stay as empty shells, so that all names are what they were. A state that is loaded may be
-    that of the whole model: what is elsewhere is passed over.
+    Modules that lose theirs stay as empty shells, so that all names are what they were. A state
+    that is loaded may be that of the whole model: what is elsewhere is passed over.
     """
     whole = model.state_dict().keys()
     kept = {id(tensor) for name, tensor in _all_weights(model) if name in names}
@@ -116,7 +133,9 @@ def keep(model: nn.Module, names: frozenset[str]) -> frozenset[str]:
 def _parts(model: nn.Module, item: Any, names: Mapping[int, str]) -> Iterator[Part]:
     if isinstance(item, nn.Module):
         if id(item) not in names:
-            raise InputError(f"pipeline_split gives a {type(item).__name__} that is no module of the model.")
+            raise InputError(
+                f"pipeline_split gives a {type(item).__name__} that is no module of the model."
+            )
         if _is_row(item):
             for each in _row(item):
                 yield from _parts(model, each, names)
@@ -127,14 +146,20 @@ def _parts(model: nn.Module, item: Any, names: Mapping[int, str]) -> Iterator[Pa
     function, *uses = item if isinstance(item, tuple) else (item,)
     if not callable(function) or not all(isinstance(use, str) for use in uses):
         fix = 'A part is a module, or a tuple such as (self.embed, "letter", "place").'
-        raise InputError(f"pipeline_split gives {item!r:.80}, which is no part of a model.", fix=fix)
+        raise InputError(
+            f"pipeline_split gives {item!r:.80}, which is no part of a model.", fix=fix
+        )
     known = [*names.values(), *(name for name, _ in _all_weights(model))]
     for use in uses:
         if use not in known:
             fix = did_you_mean(use, known)
-            raise InputError(f"pipeline_split: there is no {use!r} in {type(model).__name__}.", fix=fix)
+            raise InputError(
+                f"pipeline_split: there is no {use!r} in {type(model).__name__}.", fix=fix
+            )
     found = frozenset[str]().union(*(_within(model, use) for use in uses))
-    yield Part(name=getattr(function, "__name__", type(function).__name__), run=function, weights=found)
+    yield Part(
+        name=getattr(function, "__name__", type(function).__name__), run=function, weights=found
+    )
 
 
 def _is_row(module: nn.Module) -> bool:
@@ -168,7 +193,11 @@ def _within(model: nn.Module, name: str) -> frozenset[str]:
     """What is in a module, or is of that name itself, by the first name of each."""
     first = {id(tensor): own for own, tensor in _weights(model).items()}
     inside = f"{name}." if name else ""
-    return frozenset(first[id(tensor)] for own, tensor in _all_weights(model) if own == name or own.startswith(inside))
+    return frozenset(
+        first[id(tensor)]
+        for own, tensor in _all_weights(model)
+        if own == name or own.startswith(inside)
+    )
 
 
 def _asked(parts: Sequence[Part], stages: int, split: Sequence[str]) -> list[int]:
@@ -197,7 +226,9 @@ def _balanced(parts: Sequence[Part], stages: int, sizes: Mapping[str, int]) -> l
         )
     ends = [*places[1:], len(parts)]
     until = [sum(own[:end]) for end in ends]  # of all parts before an end
-    best = [(size, [0]) for size in until]  # of so many places in one stage: the largest stage, where stages begin
+    best = [
+        (size, [0]) for size in until
+    ]  # of so many places in one stage: the largest stage, where stages begin
     for count in range(2, stages + 1):
         best = [
             min(

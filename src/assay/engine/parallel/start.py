@@ -38,17 +38,26 @@ class Death:
 
 
 def start(
-    arguments: Sequence[str], count: int, *, folder: Path, max_restarts: int = 0, nodes: Nodes | None = None
+    arguments: Sequence[str],
+    count: int,
+    *,
+    folder: Path,
+    max_restarts: int = 0,
+    nodes: Nodes | None = None,
 ) -> list[Death]:
-    """Run `python ARGUMENTS` in `count` processes on this machine, one of `nodes`, and return when all have ended.
+    """Run `python ARGUMENTS` in `count` processes on this machine, one of `nodes`, and return when
+    all have ended.
 
-    It returns who died here, the first one first. All are ended when one dies, and started again up to `max_restarts`
-    times; then it is about the last of these times.
-    What ranks other than 0 print goes to files under `folder`. Signals to this process stay with the caller.
+    It returns who died here, the first one first. All are ended when one dies, and started again up
+    to `max_restarts` times; then it is about the last of these times. What ranks other than 0 print
+    goes to files under `folder`. Signals to this process stay with the caller.
     """
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-    from torch.distributed.elastic.rendezvous import RendezvousConnectionError, RendezvousTimeoutError
+    from torch.distributed.elastic.rendezvous import (
+        RendezvousConnectionError,
+        RendezvousTimeoutError,
+    )
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
     nodes = nodes or Nodes()
@@ -72,7 +81,9 @@ def start(
             _in_a_thread(partial(elastic_launch(config, sys.executable), *arguments))
     except ChildFailedError as error:
         failures = sorted(error.failures.items(), key=lambda item: item[1].timestamp)
-        return [Death(rank=rank, pid=each.pid, how=how_ended(each.exitcode)) for rank, each in failures]
+        return [
+            Death(rank=rank, pid=each.pid, how=how_ended(each.exitcode)) for rank, each in failures
+        ]
     except (RendezvousConnectionError, RendezvousTimeoutError) as error:
         raise InputError(
             f"The {nodes.count} machines have not met at {nodes.rendezvous}: {error}",
@@ -89,7 +100,11 @@ def start(
 @contextlib.contextmanager
 def _silent(name: str) -> Iterator[None]:
     """Let a logger and all below it say nothing; torch gives each of its own a level."""
-    names = [each for each in logging.root.manager.loggerDict if each == name or each.startswith(f"{name}.")]
+    names = [
+        each
+        for each in logging.root.manager.loggerDict
+        if each == name or each.startswith(f"{name}.")
+    ]
     levels = {logger: logger.level for logger in map(logging.getLogger, names)}
     for logger in levels:
         logger.setLevel(logging.CRITICAL)
@@ -115,7 +130,8 @@ def how_ended(code: int) -> str:
 
 
 def _in_a_thread(launch: Callable[[], object]) -> None:
-    """Call torch's launcher outside of the main thread, where it would take over the signals; raises what it raises."""
+    """Call torch's launcher outside of the main thread, where it would take over the signals;
+    raises what it raises."""
     raised: list[BaseException] = []
 
     def call() -> None:

@@ -1,8 +1,9 @@
-"""Tensor parallelism: of every layer in its plan each process computes a part (Shoeybi et al., arXiv 1909.08053).
+"""Tensor parallelism: of every layer in its plan each process computes a part (Shoeybi et al.,
+arXiv 1909.08053).
 
-A layer that is divided by its columns gives each process some of the features; the one after it, divided by its rows,
-takes those and adds the results up over the processes: one exchange for two layers. What is not in the plan is computed
-by all of them alike.
+A layer that is divided by its columns gives each process some of the features; the one after it,
+divided by its rows, takes those and adds the results up over the processes: one exchange for two
+layers. What is not in the plan is computed by all of them alike.
 """
 
 from __future__ import annotations
@@ -42,18 +43,29 @@ _ALONE: tuple[type[nn.Module], ...] = (
     nn.Tanh,
 )
 _ALONE += (nn.Sigmoid, nn.Softplus, nn.Softsign, nn.Hardtanh, nn.Identity, nn.Dropout)
-_HEADS = ("heads", "num_heads", "n_heads", "nhead", "n_head", "num_attention_heads", "num_key_value_heads")
+_HEADS = (
+    "heads",
+    "num_heads",
+    "n_heads",
+    "nhead",
+    "n_head",
+    "num_attention_heads",
+    "num_key_value_heads",
+)
 _FIX = (
     'Give the model a method tensor_plan() that returns {"blocks.*.up": "colwise", "blocks.*.down": "rowwise"},'
     " or write such lines under [parallel.tensor_plan]."
 )
 
 
-def divide_tensors(model: nn.Module, mesh: DeviceMesh, plan: Mapping[str, Any] | None = None) -> list[str]:
+def divide_tensors(
+    model: nn.Module, mesh: DeviceMesh, plan: Mapping[str, Any] | None = None
+) -> list[str]:
     """Divide modules of `model` along a mesh of one axis, in place; returns their names.
 
-    `plan` counts before what the model says of itself: see `plan_of`. InputError where there is none, or where features
-    or heads cannot be divided evenly. Collective: all begin with the weights of the first process.
+    `plan` counts before what the model says of itself: see `plan_of`. InputError where there is
+    none, or where features or heads cannot be divided evenly. Collective: all begin with the
+    weights of the first process.
     """
     from torch.distributed.tensor import parallel as styles
 
@@ -75,7 +87,9 @@ def divide_tensors(model: nn.Module, mesh: DeviceMesh, plan: Mapping[str, Any] |
     for name, style in found.items():
         if isinstance(modules[name], nn.Linear) and isinstance(style, str):
             modules[name].register_forward_pre_hook(partial(_check_input, name, style, size))
-    chosen = {name: made[style]() if isinstance(style, str) else style for name, style in found.items()}
+    chosen = {
+        name: made[style]() if isinstance(style, str) else style for name, style in found.items()
+    }
     # All have the same weights by now: each cuts out its own part.
     styles.parallelize_module(model, mesh, chosen, src_data_rank=None)
     return list(chosen)
@@ -84,7 +98,9 @@ def divide_tensors(model: nn.Module, mesh: DeviceMesh, plan: Mapping[str, Any] |
 def told(model: nn.Module) -> str:
     """A line of which layers are divided along the axis `tensor`."""
     names = dict.fromkeys(
-        name.rpartition(".")[0] for name, parameter in model.named_parameters() if is_along(parameter, "tensor")
+        name.rpartition(".")[0]
+        for name, parameter in model.named_parameters()
+        if is_along(parameter, "tensor")
     )
     shown = [name or "the model" for name in names]
     more = f" and {len(shown) - 4} more" if len(shown) > 4 else ""
@@ -96,20 +112,28 @@ def is_along(parameter: Any, axis: str) -> bool:
     if not is_divided(parameter):
         return False
     names = parameter.device_mesh.mesh_dim_names or ()
-    return any(name == axis and not each.is_replicate() for name, each in zip(names, parameter.placements, strict=True))
+    return any(
+        name == axis and not each.is_replicate()
+        for name, each in zip(names, parameter.placements, strict=True)
+    )
 
 
 def plan_of(model: nn.Module, given: Mapping[str, Any] | None = None) -> Plan:
-    """How each module is divided, by its name. InputError for a name or a word that is not known, or if there is none.
+    """How each module is divided, by its name. InputError for a name or a word that is not known,
+    or if there is none.
 
-    What is `given`; else what `tensor_plan()` of the model or of modules in it says; else the plan that models of
-    transformers carry; else what is known of layers of torch: the two linear layers of TransformerEncoderLayer and
-    TransformerDecoderLayer, and pairs of linear layers in a Sequential with nothing but activations between them.
+    What is `given`; else what `tensor_plan()` of the model or of modules in it says; else the plan
+    that models of transformers carry; else what is known of layers of torch: the two linear layers
+    of TransformerEncoderLayer and TransformerDecoderLayer, and pairs of linear layers in a
+    Sequential with nothing but activations between them.
     """
-    found = _resolved(model, given, "", "[parallel.tensor_plan]") if given else dict(_known(model, ""))
+    found = (
+        _resolved(model, given, "", "[parallel.tensor_plan]") if given else dict(_known(model, ""))
+    )
     if not found:
         raise InputError(
-            f"[parallel] tensor: how a {type(model).__name__} is divided among processes is not known.", fix=_FIX
+            f"[parallel] tensor: how a {type(model).__name__} is divided among processes is not known.",
+            fix=_FIX,
         )
     return found
 
@@ -141,15 +165,22 @@ def check_plan(model: nn.Module, plan: Mapping[str, Any], size: int) -> None:
         counts += _heads(modules, name)
     for what, count in dict.fromkeys(counts):
         if count % size:
-            good = [n for n in range(2, size + count) if not any(each % n for _, each in counts)][:4]
+            good = [n for n in range(2, size + count) if not any(each % n for _, each in counts)][
+                :4
+            ]
             raise InputError(
                 f"[parallel] tensor = {size} does not divide {what} = {count}: {count} / {size} = {count / size:.4g}.",
-                fix=f"tensor can be {_or(good)}." if good else "Change the model, or leave the layer out of the plan.",
+                fix=f"tensor can be {_or(good)}."
+                if good
+                else "Change the model, or leave the layer out of the plan.",
             )
 
 
-def _check_input(name: str, style: str, size: int, module: nn.Module, given: tuple[Any, ...]) -> None:
-    """InputError, in the place of a page from torch, for a layer that gets more or fewer features than its part has."""
+def _check_input(
+    name: str, style: str, size: int, module: nn.Module, given: tuple[Any, ...]
+) -> None:
+    """InputError, in the place of a page from torch, for a layer that gets more or fewer features
+    than its part has."""
     takes: int = module.in_features  # type: ignore[assignment]
     expected = takes // size if style == "rowwise" else takes
     found = given[0].shape[-1] if given else expected
@@ -171,7 +202,8 @@ def _divided_dim(module: nn.Module, style: str) -> str:
 
 
 def _heads(modules: Mapping[str, nn.Module], name: str) -> list[tuple[str, int]]:
-    """How many heads the module around `name` says that it has: features are divided between them, not within one."""
+    """How many heads the module around `name` says that it has: features are divided between them,
+    not within one."""
     around = name.rpartition(".")[0]
     owner: Any = modules[around]
     found = []
@@ -191,7 +223,9 @@ def _known(module: nn.Module, prefix: str) -> Iterable[tuple[str, Any]]:
         return
     carried = _carried(module)
     if carried:
-        yield from _resolved(module, carried, prefix, f"the plan of {type(module).__name__}").items()
+        yield from _resolved(
+            module, carried, prefix, f"the plan of {type(module).__name__}"
+        ).items()
         return
     if isinstance(module, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer):
         yield f"{prefix}linear1", "colwise"
@@ -204,7 +238,8 @@ def _known(module: nn.Module, prefix: str) -> Iterable[tuple[str, Any]]:
 
 
 def _carried(module: Any) -> Plan:
-    """The plan that a model of transformers has with it, without what is not divided: experts, tied weights."""
+    """The plan that a model of transformers has with it, without what is not divided: experts, tied
+    weights."""
     config = getattr(module, "config", None)
     inner = getattr(module, "base_model", None)
     if not isinstance(inner, nn.Module):
@@ -212,7 +247,8 @@ def _carried(module: Any) -> Plan:
     base = getattr(module, "base_model_prefix", "")
     prefix = f"{base}." if inner is not module and base else ""
     plans: Plan = {
-        f"{prefix}{name}": style for name, style in (getattr(config, "base_model_tp_plan", None) or {}).items()
+        f"{prefix}{name}": style
+        for name, style in (getattr(config, "base_model_tp_plan", None) or {}).items()
     }
     if inner is not module:
         plans |= getattr(type(module), "_tp_plan", None) or {}
@@ -252,7 +288,9 @@ def _pairs(row: nn.Sequential, prefix: str) -> Iterable[tuple[str, str]]:
 def _resolved(model: nn.Module, plan: object, prefix: str, where: str) -> Plan:
     """A plan with the names of modules in the place of patterns, and words that are known."""
     if not isinstance(plan, Mapping):
-        raise InputError(f"{where} is a {type(plan).__name__}; it must be a mapping of names to words.", fix=_FIX)
+        raise InputError(
+            f"{where} is a {type(plan).__name__}; it must be a mapping of names to words.", fix=_FIX
+        )
     names = [name for name, _ in model.named_modules() if name]
     found: Plan = {}
     for pattern, style in plan.items():
@@ -263,10 +301,14 @@ def _resolved(model: nn.Module, plan: object, prefix: str, where: str) -> Plan:
         word = _OLD.get(style, style) if isinstance(style, str) else style
         if isinstance(word, str) and word not in STYLES:
             fix = did_you_mean(word, STYLES) or f"there are: {', '.join(STYLES)}"
-            raise InputError(f"{where}: {pattern!r} is to be {word!r}, which is no way to divide a layer.", fix=fix)
+            raise InputError(
+                f"{where}: {pattern!r} is to be {word!r}, which is no way to divide a layer.",
+                fix=fix,
+            )
         if not isinstance(word, str) and not _is_style(word):
             raise InputError(
-                f"{where}: {pattern!r} is a {type(word).__name__}, and no word.", fix=f"{', '.join(STYLES)}"
+                f"{where}: {pattern!r} is a {type(word).__name__}, and no word.",
+                fix=f"{', '.join(STYLES)}",
             )
         found |= {f"{prefix}{name}": word for name in fitting}
     return found

@@ -13,8 +13,8 @@ from assay.engine.divided import whole
 def together(states: Sequence[Any], order: Mapping[str, int]) -> Any:
     """One tree of several: tables are joined, anything else is that of the first who has it.
 
-    Tables and lists of weights are in the `order` of their names. Groups of an optimizer are one where their settings
-    are the same.
+    Tables and lists of weights are in the `order` of their names. Groups of an optimizer are one
+    where their settings are the same.
     """
     first = states[0]
     if isinstance(first, dict):
@@ -22,7 +22,9 @@ def together(states: Sequence[Any], order: Mapping[str, int]) -> Any:
         keys = list(dict.fromkeys(key for table in tables for key in table))
         if any(key in order for key in keys):
             keys.sort(key=lambda key: order.get(key, len(order)))
-        items = ((key, together([table[key] for table in tables if key in table], order)) for key in keys)
+        items = (
+            (key, together([table[key] for table in tables if key in table], order)) for key in keys
+        )
         return _like(first, items)
     if _are_groups(first):
         return _groups_together([group for state in states for group in state], order)
@@ -32,15 +34,26 @@ def together(states: Sequence[Any], order: Mapping[str, int]) -> Any:
 def apart(state: Any, elsewhere: Collection[str]) -> Any:
     """A tree without what is said of weights that are `elsewhere`."""
     if isinstance(state, dict):
-        return _like(state, ((key, apart(value, elsewhere)) for key, value in state.items() if key not in elsewhere))
+        return _like(
+            state,
+            (
+                (key, apart(value, elsewhere))
+                for key, value in state.items()
+                if key not in elsewhere
+            ),
+        )
     if _are_groups(state):
-        own = [{**group, "params": [name for name in group["params"] if name not in elsewhere]} for group in state]
+        own = [
+            {**group, "params": [name for name in group["params"] if name not in elsewhere]}
+            for group in state
+        ]
         return [group for group in own if group["params"]]
     return state
 
 
 def on_host(state: Any) -> Any:
-    """A tree with whole tensors in host memory, as another process can be given it; collective where any is divided."""
+    """A tree with whole tensors in host memory, as another process can be given it; collective
+    where any is divided."""
     if isinstance(state, Tensor):
         return whole(state.detach()).cpu()
     if isinstance(state, dict):
@@ -50,10 +63,16 @@ def on_host(state: Any) -> Any:
 
 def _are_groups(state: Any) -> bool:
     """Whether it is a list of groups of an optimizer."""
-    return isinstance(state, list) and bool(state) and all(isinstance(one, dict) and "params" in one for one in state)
+    return (
+        isinstance(state, list)
+        and bool(state)
+        and all(isinstance(one, dict) and "params" in one for one in state)
+    )
 
 
-def _groups_together(groups: Sequence[Mapping[str, Any]], order: Mapping[str, int]) -> list[dict[str, Any]]:
+def _groups_together(
+    groups: Sequence[Mapping[str, Any]], order: Mapping[str, int]
+) -> list[dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for group in groups:
         settings = repr(sorted((key, value) for key, value in group.items() if key != "params"))

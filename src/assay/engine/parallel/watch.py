@@ -1,4 +1,5 @@
-"""Watchdog of the ranks of one machine: collectives wait without end for a rank that is suspended or hangs."""
+"""Watchdog of the ranks of one machine: collectives wait without end for a rank that is suspended
+or hangs."""
 
 from __future__ import annotations
 
@@ -57,12 +58,15 @@ class RankWatchdog:
 
 
 class SuspendedRanks:
-    """Check that kills a rank that stays suspended (SIGSTOP) for five seconds, which all others notice at once.
+    """Check that kills a rank that stays suspended (SIGSTOP) for five seconds, which all others
+    notice at once.
 
     `tell(rank, pid)` is called before. A rank that a debugger holds is left alone.
     """
 
-    def __init__(self, pids: Callable[[], Mapping[int, int]], tell: Callable[[int, int], object]) -> None:
+    def __init__(
+        self, pids: Callable[[], Mapping[int, int]], tell: Callable[[int, int], object]
+    ) -> None:
         self.pids = pids
         self.tell = tell
         self._counts: dict[int, int] = {}
@@ -76,7 +80,8 @@ class SuspendedRanks:
 
 
 class LostParent:
-    """Check that sends this process SIGTERM once `parent` is no longer its parent: nobody else would end it."""
+    """Check that sends this process SIGTERM once `parent` is no longer its parent: nobody else
+    would end it."""
 
     def __init__(self, parent: int) -> None:
         self.parent = parent
@@ -89,7 +94,8 @@ class LostParent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rank:
-    """Place of a rank on this machine, and the files in which it tells how far it is and where it stands."""
+    """Place of a rank on this machine, and the files in which it tells how far it is and where it
+    stands."""
 
     rank: int
     pid: int
@@ -112,8 +118,9 @@ class Standing:
 class Standstill:
     """All ranks of a machine as they are found when one of them gets no further.
 
-    `culprits` are the ranks that do not wait for others; where all wait, all of them. `signal` is that which made
-    somebody look, 0 where the timeout did; `is_hang` is False where only the second signal did.
+    `culprits` are the ranks that do not wait for others; where all wait, all of them. `signal` is
+    that which made somebody look, 0 where the timeout did; `is_hang` is False where only the second
+    signal did.
     """
 
     ranks: tuple[Standing, ...]
@@ -128,9 +135,10 @@ class Standstill:
 class StillRanks:
     """Check that ends all ranks of this machine once one of them gets no further.
 
-    A rank may be silent for `timeout_s`, from its first step on. After a signal (`heard`: number and time) a step may
-    take no more than a few times what steps take, after a second one next to nothing. `end` is told first, and has the
-    ranks end by themselves; those that are left after `GRACE_S` are killed.
+    A rank may be silent for `timeout_s`, from its first step on. After a signal (`heard`: number
+    and time) a step may take no more than a few times what steps take, after a second one next to
+    nothing. `end` is told first, and has the ranks end by themselves; those that are left after
+    `GRACE_S` are killed.
     """
 
     def __init__(
@@ -207,6 +215,8 @@ def _is_suspended(pid: int) -> bool:
     except OSError:
         if Path("/proc/self/stat").exists():
             return False  # there is /proc, so the process is gone
-        shown = subprocess.run(["ps", "-o", "state=", "-p", str(pid)], capture_output=True, text=True, check=False)
+        shown = subprocess.run(
+            ["ps", "-o", "state=", "-p", str(pid)], capture_output=True, text=True, check=False
+        )
         return shown.stdout.startswith("T")
     return stat[stat.rindex(b")") + 2 :][:1] == b"T"  # t, in small letters, is a debugger's

@@ -12,7 +12,8 @@ from assay.engine.parallel.ranks import host_backend, peers
 
 
 class Writers:
-    """All processes of a run, with connections of their own: they may write while the training goes on.
+    """All processes of a run, with connections of their own: they may write while the training goes
+    on.
 
     Made by all of them together. `axes` are those of the layout that they write in.
     """

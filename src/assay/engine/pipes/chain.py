@@ -1,4 +1,5 @@
-"""A chain of pipes from a list of them; in a config: `source = { type = "assay.engine.chain", pipes = [...] }`."""
+"""A chain of pipes from a list of them; in a config: `source = { type = "assay.engine.chain", pipes
+= [...] }`."""
 
 from __future__ import annotations
 
@@ -11,16 +12,20 @@ from assay.engine.pipes.stream import ByHand, Stream, as_stream
 
 
 def chain(pipes: Sequence[Any], *, collate: Callable[[list[Any]], Any] | None = None) -> Any:
-    """The data that a list of pipes makes: a sequence (`lst`) or a stream (`itr`), by the kind of the last one.
+    """The data that a list of pipes makes: a sequence (`lst`) or a stream (`itr`), by the kind of
+    the last one.
 
-    The first is where the items come from: a sequence, a stream, or anything that can be iterated again. Each further
-    one is a stage of `lst` or `itr`, or a function of the items before it to the items after it; a sequence before a
-    stage of `itr` becomes a stream. `collate` makes a batch of a list of samples.
+    The first is where the items come from: a sequence, a stream, or anything that can be iterated
+    again. Each further one is a stage of `lst` or `itr`, or a function of the items before it to
+    the items after it; a sequence before a stage of `itr` becomes a stream. `collate` makes a batch
+    of a list of samples.
 
     Raises ArgumentError for a stage that does not fit on what is before it.
     """
     if not pipes:
-        raise ArgumentError("there are no pipes", inside=("pipes",), fix="begin with SequenceWrapper")
+        raise ArgumentError(
+            "there are no pipes", inside=("pipes",), fix="begin with SequenceWrapper"
+        )
     made: Any = pipes[0]
     if isinstance(made, lst.Stage | itr.Stage):
         raise ArgumentError(
@@ -32,7 +37,9 @@ def chain(pipes: Sequence[Any], *, collate: Callable[[list[Any]], Any] | None = 
         try:
             made = _over(made, pipe)
         except ArgumentError as error:
-            raise ArgumentError(error.said, inside=("pipes", number, *error.inside), fix=error.fix) from None
+            raise ArgumentError(
+                error.said, inside=("pipes", number, *error.inside), fix=error.fix
+            ) from None
     if collate is not None:
         made.collate_fn = collate
     return made
@@ -54,10 +61,14 @@ def _over(source: Any, pipe: Any) -> Any:
         return pipe.over(as_stream(source))
     if isinstance(pipe, Stream | lst.SequenceWrapper):
         raise ArgumentError(
-            f"{name} is a source: nothing can be before it", inside=(), fix="put it first, or in a Concat"
+            f"{name} is a source: nothing can be before it",
+            inside=(),
+            fix="put it first, or in a Concat",
         )
     if callable(pipe):
         return ByHand(as_stream(source), pipe, getattr(pipe, "__name__", name))
     raise ArgumentError(
-        f"a {name} is no pipe", inside=(), fix="give a stage of lst or itr, or a function of an iterator to an iterator"
+        f"a {name} is no pipe",
+        inside=(),
+        fix="give a stage of lst or itr, or a function of an iterator to an iterator",
     )

@@ -1,4 +1,5 @@
-"""Batches of a stream for the engine, made here or in worker processes, going on exactly from any step."""
+"""Batches of a stream for the engine, made here or in worker processes, going on exactly from any
+step."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ _LOOKED_AT = 2
 
 
 class _Drew(Enum):
-    """What a worker gives in place of a batch when it found such a draw; one and the same in every process."""
+    """What a worker gives in place of a batch when it found such a draw; one and the same in every
+    process."""
 
     DREW = "drew"
 
@@ -40,11 +42,13 @@ _DREW = _Drew.DREW
 
 
 class StreamLoader:
-    """The batches that a stream gives, for training (`windows`) and evaluation (iteration over epoch 0).
+    """The batches that a stream gives, for training (`windows`) and evaluation (iteration over
+    epoch 0).
 
-    An item that is a list, as `itr.Batch` makes it, is a list of samples, and is collated; anything else is a batch as
-    it is. `accumulate` batches make one optimizer step. With `workers`, or on several `ranks`, the stream has to have a
-    `SplitByWorker`. Where the run is in its data is the position of each worker's stream, a few numbers.
+    An item that is a list, as `itr.Batch` makes it, is a list of samples, and is collated; anything
+    else is a batch as it is. `accumulate` batches make one optimizer step. With `workers`, or on
+    several `ranks`, the stream has to have a `SplitByWorker`. Where the run is in its data is the
+    position of each worker's stream, a few numbers.
 
     Raises InputError for a stream that every worker would give whole.
     """
@@ -92,7 +96,8 @@ class StreamLoader:
         return self._exactness
 
     def _differs(self, epoch: int) -> str:
-        """Load the first batches again, whole and from the position after the first; return why they differ, or ""."""
+        """Load the first batches again, whole and from the position after the first; return why
+        they differ, or ""."""
         twin = copy(self)
         twin.accumulate = 1
         first, positions = [], []
@@ -107,7 +112,11 @@ class StreamLoader:
                 return ""
             twin.load_state_dict(positions[0])
             rest = [window.batches for window in islice(twin.windows(epoch, 1), TRIED - 1)]
-        return "" if same(first[1:], rest) else "other batches come after a position than came there before"
+        return (
+            ""
+            if same(first[1:], rest)
+            else "other batches come after a position than came there before"
+        )
 
     @property
     def steps_per_epoch(self) -> int | None:
@@ -143,7 +152,9 @@ class StreamLoader:
                 if step <= start:
                     continue
                 sizes = [size_of(batch) for batch, _ in taken]
-                yield Window([batch for batch, _ in taken], sum(sizes), sizes if len(sizes) > 1 else None)
+                yield Window(
+                    [batch for batch, _ in taken], sum(sizes), sizes if len(sizes) > 1 else None
+                )
 
     def state_dict(self) -> dict[str, Any]:
         """Where the last window ended."""
@@ -165,7 +176,11 @@ class StreamLoader:
         if start and state is not None and (state["epoch"], state["step"]) == (epoch, start):
             return _Start(self.workers, state["positions"], state["turn"]), 0
         if start:
-            logger.warning("data.%s: no position is kept for step %d; its batches are made again", self.split, start)
+            logger.warning(
+                "data.%s: no position is kept for step %d; its batches are made again",
+                self.split,
+                start,
+            )
         return _Start(self.workers), start
 
     def _way(self, epoch: int, shard: int) -> Pass:
@@ -191,8 +206,13 @@ class StreamLoader:
                     reached.positions[0] = cursor.position()
                     yield batch, reached
         ways = [self._way(epoch, shard) for shard in range(self.workers)]
-        with undisturbed(), warnings.catch_warnings():  # torch draws a seed for the workers, which nothing here uses
-            warnings.filterwarnings("ignore", message="This DataLoader will create")  # workers that wait need no core
+        with (
+            undisturbed(),
+            warnings.catch_warnings(),
+        ):  # torch draws a seed for the workers, which nothing here uses
+            warnings.filterwarnings(
+                "ignore", message="This DataLoader will create"
+            )  # workers that wait need no core
             batches = iter(
                 DataLoader(
                     _Shards(self.stream, ways, at, self.collate, parent=main_pid()),
@@ -224,7 +244,8 @@ class StreamLoader:
         return self.collate(item) if isinstance(item, list) else item
 
     def _next(self, cursor: Cursor) -> Any:
-        """The next item; of the first two it is looked at whether anything was drawn without a key."""
+        """The next item; of the first two it is looked at whether anything was drawn without a
+        key."""
         if self._checked >= _LOOKED_AT:
             return next(cursor)
         self._checked += 1
@@ -244,7 +265,9 @@ class StreamLoader:
 class _Start:
     """Where each worker begins, and whose turn it is."""
 
-    def __init__(self, workers: int, positions: Sequence[Position | None] | None = None, turn: int = 0) -> None:
+    def __init__(
+        self, workers: int, positions: Sequence[Position | None] | None = None, turn: int = 0
+    ) -> None:
         self.positions = positions or [None] * max(workers, 1)
         self.turn = turn
 
@@ -268,11 +291,18 @@ class _Reached:
 class _Shards(IterableDataset[Any]):
     """What each worker does: it gives the batches of its shard, each with its shard and position.
 
-    torch asks its workers in turn, from the first one on; so the first takes the shard whose turn it is.
+    torch asks its workers in turn, from the first one on; so the first takes the shard whose turn
+    it is.
     """
 
     def __init__(
-        self, stream: Stream, ways: Sequence[Pass], at: _Start, collate: Callable[[list[Any]], Any], *, parent: int
+        self,
+        stream: Stream,
+        ways: Sequence[Pass],
+        at: _Start,
+        collate: Callable[[list[Any]], Any],
+        *,
+        parent: int,
     ) -> None:
         self.stream, self.ways, self.at, self.collate = stream, ways, at, collate
         self.parent = parent

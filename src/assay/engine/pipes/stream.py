@@ -1,8 +1,10 @@
-"""Streams of items that can be opened at any position of an epoch, and the parts that a chain is made of.
+"""Streams of items that can be opened at any position of an epoch, and the parts that a chain is
+made of.
 
-What a stream gives is a function of (seed, epoch, shard). A cursor goes through one epoch and knows, after each item,
-the position from which another cursor goes on: a few numbers, never the items themselves. A stage that cannot tell its
-position (a user's generator) is replayed: gone through again, and its items dropped.
+What a stream gives is a function of (seed, epoch, shard). A cursor goes through one epoch and
+knows, after each item, the position from which another cursor goes on: a few numbers, never the
+items themselves. A stage that cannot tell its position (a user's generator) is replayed: gone
+through again, and its items dropped.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ Position: TypeAlias = Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pass:
-    """One way through the data: which epoch, under which seed, and which of how many shards of it."""
+    """One way through the data: which epoch, under which seed, and which of how many shards of
+    it."""
 
     seed: int = 0
     split: str = "train"
@@ -65,7 +68,8 @@ class Cursor(ABC):
 
 
 class Stream(ABC):
-    """Items in an order, gone through from any position. `lane` counts the stages before it: it keys what is drawn."""
+    """Items in an order, gone through from any position. `lane` counts the stages before it: it
+    keys what is drawn."""
 
     lane: int = 0
     is_sharded: bool = False
@@ -185,7 +189,11 @@ def as_stream(thing: Any) -> Stream:
     """A stream of what a stream, a sequence or anything that can be iterated gives."""
     if isinstance(thing, Stream):
         return thing
-    if hasattr(thing, "__len__") and hasattr(thing, "__getitem__") and not isinstance(thing, IterableDataset | dict):
+    if (
+        hasattr(thing, "__len__")
+        and hasattr(thing, "__getitem__")
+        and not isinstance(thing, IterableDataset | dict)
+    ):
         return OfSequence(thing)
     if isinstance(thing, Iterator):
         raise InputError(
@@ -201,9 +209,12 @@ def as_stream(thing: Any) -> Stream:
 
 
 class ByHand(Derived):
-    """A stage that is a function of the items before it to the items after it: `def parse(items): ... yield ...`."""
+    """A stage that is a function of the items before it to the items after it: `def parse(items):
+    ... yield ...`."""
 
-    def __init__(self, source: Stream, function: Callable[[Iterable[Any]], Iterable[Any]], name: str) -> None:
+    def __init__(
+        self, source: Stream, function: Callable[[Iterable[Any]], Iterable[Any]], name: str
+    ) -> None:
         super().__init__(source)
         self.function, self.name = function, name
 
@@ -224,7 +235,8 @@ class ByHand(Derived):
 class Replayed(Cursor):
     """An iterator, gone through from its begin; the position is how many items it has given.
 
-    Each item is drawn for under its own key, so that what is given after a replay is what would have been given.
+    Each item is drawn for under its own key, so that what is given after a replay is what would
+    have been given.
     """
 
     def __init__(
@@ -261,7 +273,8 @@ class Replayed(Cursor):
 
 
 class drawing_under:
-    """Inside, the global generators draw under a key; outside, they go on as if nothing had been."""
+    """Inside, the global generators draw under a key; outside, they go on as if nothing had
+    been."""
 
     def __init__(self, value: int) -> None:
         self.value = value

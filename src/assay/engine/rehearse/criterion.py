@@ -87,4 +87,6 @@ class _Zeros:
 
 
 def _size(given: tuple[Any, ...]) -> int:
-    return sum(each.shape.numel() * each.dtype.itemsize for each in given if isinstance(each, _Zeros))
+    return sum(
+        each.shape.numel() * each.dtype.itemsize for each in given if isinstance(each, _Zeros)
+    )

@@ -112,7 +112,8 @@ def is_device_mismatch(error: BaseException) -> bool:
     """Return True if `error` is about tensors of different devices in one operation."""
     said = str(error)
     return type(error).__name__ == "FakeTensorDeviceMismatchError" or (
-        isinstance(error, RuntimeError) and ("same device" in said or "two different devices" in said)
+        isinstance(error, RuntimeError)
+        and ("same device" in said or "two different devices" in said)
     )
 
 
@@ -121,7 +122,9 @@ class Fakes:
 
     def __init__(self) -> None:
         if not can_fake():
-            raise InputError(f"torch {torch.__version__} has no fake tensors.", fix="Install torch 2.6 or newer.")
+            raise InputError(
+                f"torch {torch.__version__} has no fake tensors.", fix="Install torch 2.6 or newer."
+            )
         self.mode = FakeTensorMode(allow_non_fake_inputs=True)
 
     def of(self, tensor: Tensor) -> Any:
@@ -208,7 +211,8 @@ def can_imagine_world() -> bool:
 
 def _fake_store() -> Any:
     try:
-        # A process group whose collectives do nothing, made for torch's own tests. With it FSDP2 and
+        # A process group whose collectives do nothing, made for torch's own tests. With it FSDP2
+        # and
         # tensor parallelism run unchanged as one rank of many. Without it a layout is unchecked.
         from torch.testing._internal.distributed.fake_pg import FakeStore
     except ImportError:
@@ -244,8 +248,8 @@ def imagined_world(rank: int, size: int) -> Iterator[None]:
 def watched_resizes(saw: Callable[[Any], None]) -> Iterator[None]:
     """Call `saw` with every storage that is resized: FSDP2 frees gathered weights that way.
 
-    A resize is no operation, so a dispatch mode does not see it. `UntypedStorage.resize_` is public;
-    replacing it for a while is what torch's own memory tracker of FSDP2 does.
+    A resize is no operation, so a dispatch mode does not see it. `UntypedStorage.resize_` is
+    public; replacing it for a while is what torch's own memory tracker of FSDP2 does.
     """
     plain = torch.UntypedStorage.resize_
 

@@ -21,7 +21,8 @@ from assay.engine.rehearse.module_stack import Call
 _TORCH = str(Path(torch.__file__).parent) + os.sep
 _ASSAY = str(Path(__file__).parents[2]) + os.sep
 _LIBRARIES = tuple(
-    os.path.realpath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")
+    os.path.realpath(sysconfig.get_path(name)) + os.sep
+    for name in ("stdlib", "platstdlib", "purelib", "platlib")
 )
 _VALUE = re.compile(r"out of (range|bounds)|between 0 and 1")
 _DTYPE = re.compile(r"dtype|scalar type|data type")
@@ -58,7 +59,9 @@ def unchecked(message: str, error: BaseException | None = None, module: str = ""
         return Finding(kind="unchecked", message=message)
     source, line = user_line(error)
     code = linecache.getline(source, line).strip() if line else ""
-    return Finding(kind="unchecked", message=message, module=module, source=source, line=line, code=code)
+    return Finding(
+        kind="unchecked", message=message, module=module, source=source, line=line, code=code
+    )
 
 
 def why_not(error: BaseException) -> str:
@@ -119,5 +122,7 @@ def _said(error: BaseException) -> str:
     if isinstance(error, AssayError):
         return error.what
     text = why_not(error).strip()
-    named = () if isinstance(error, RuntimeError | ValueError | IndexError) else type(error).__name__
+    named = (
+        () if isinstance(error, RuntimeError | ValueError | IndexError) else type(error).__name__
+    )
     return f"{named}: {text}" if named and text != named else text

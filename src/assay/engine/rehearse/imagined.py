@@ -21,7 +21,9 @@ class ImaginedRanks(Ranks):
     def sum_own(self, values: Sequence[float]) -> list[float]:
         return list(values)
 
-    def sum_losses(self, kind: str, values: Sequence[float], *, has_none: bool) -> tuple[str, list[float]]:
+    def sum_losses(
+        self, kind: str, values: Sequence[float], *, has_none: bool
+    ) -> tuple[str, list[float]]:
         return kind, list(values)
 
     def follow_(self, tensors: Iterable[Tensor]) -> None:

@@ -1,4 +1,5 @@
-"""Ladder of a rehearsal: on fake tensors, else on converted ones, else for real, else not at all."""
+"""Ladder of a rehearsal: on fake tensors, else on converted ones, else for real, else not at
+all."""
 
 from __future__ import annotations
 
@@ -133,7 +134,8 @@ def _climbed(build: Build, limit_bytes: int | None) -> Attempt:
 
 
 def _fits_here(report: Rehearsal) -> bool:
-    """Return False if the weights alone, with gradients and optimizer, are too large to compute with."""
+    """Return False if the weights alone, with gradients and optimizer, are too large to compute
+    with."""
     least = 4 * report.parameters * _BYTES if report.memory is None else report.memory.peak_bytes
     return least < _limit_bytes()
 
@@ -242,7 +244,10 @@ class _Rehearsing:
         if memory is None or memory.peak_bytes <= limit_bytes:
             return
         message = f"a step needs {memory.peak_bytes:,} bytes, and the device has {limit_bytes:,}"
-        module, fix = memory.where, "Less at once: micro_batch_size, accumulate, or activation_checkpoint = true."
+        module, fix = (
+            memory.where,
+            "Less at once: micro_batch_size, accumulate, or activation_checkpoint = true.",
+        )
         self.trial.findings.append(Finding(kind="memory", message=message, module=module, fix=fix))
 
     def _find_largest(self, window: Window, limit_bytes: int) -> None:

@@ -39,12 +39,14 @@ def resized(batch: Any, samples: int, wanted: int) -> Any:
     return mapped(batch, resize)
 
 
-def largest(peak_of: Callable[[int], int], samples: int, peak_bytes: int, fixed_bytes: int, usable: int) -> Largest:
+def largest(
+    peak_of: Callable[[int], int], samples: int, peak_bytes: int, fixed_bytes: int, usable: int
+) -> Largest:
     """Return the largest number of samples found whose peak fits into `usable` bytes.
 
-    `peak_of` tries one; `samples` have `peak_bytes`, of which `fixed_bytes` belong to no sample. The
-    peak grows in a line with the samples, until another place becomes the peak. So each guess is
-    where the line through the last two points, one that fits and one that does not if there are
+    `peak_of` tries one; `samples` have `peak_bytes`, of which `fixed_bytes` belong to no sample.
+    The peak grows in a line with the samples, until another place becomes the peak. So each guess
+    is where the line through the last two points, one that fits and one that does not if there are
     both, meets the limit; and it is tried.
     """
     if fixed_bytes >= usable:

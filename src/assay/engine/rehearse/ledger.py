@@ -83,7 +83,8 @@ class Ledger:
             self._change(change, held.number)
 
     def use(self, tensors: Iterable[Tensor], use: Use) -> None:
-        """Say what the storages of `tensors` are used for. The first word about a storage counts."""
+        """Say what the storages of `tensors` are used for. The first word about a storage
+        counts."""
         for tensor in tensors:
             self.see(tensor)
             self._uses.setdefault(self._held[id(tensor.untyped_storage())].number, use)

@@ -35,9 +35,9 @@ class Described:
 
     @property
     def size_bytes(self) -> int:
-        return sum((size - 1) * step for size, step in zip(self.shape, self.stride, strict=True)) * (
-            self.dtype.itemsize
-        )
+        return sum(
+            (size - 1) * step for size, step in zip(self.shape, self.stride, strict=True)
+        ) * (self.dtype.itemsize)
 
     def made(self) -> Tensor:
         """Return zeros of this shape."""
@@ -100,7 +100,9 @@ class Observer(DispatchMode):  # type: ignore[no-untyped-call]
         """True when tensors may be parts of larger ones."""
         self._until = time.monotonic() + limit_s
 
-    def __torch_dispatch__(self, func: Any, types: Sequence[type], args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: Any = (), kwargs: Any = None
+    ) -> Any:
         if is_foreign(types):  # a DTensor first becomes operations on its local tensors
             return NotImplemented
         kwargs = kwargs or {}
@@ -117,7 +119,9 @@ class Observer(DispatchMode):  # type: ignore[no-untyped-call]
             self.flops += int(count(*args, **kwargs, out_val=out))
         for tensor in tensors_in(out):
             self.ledger.see(tensor)
-        if self.values is None and (self.ledger.live_bytes > self.limit_bytes or time.monotonic() > self._until):
+        if self.values is None and (
+            self.ledger.live_bytes > self.limit_bytes or time.monotonic() > self._until
+        ):
             raise StepTooLargeError
         return out
 
@@ -169,5 +173,8 @@ def _made(found: Any) -> Any:
     if isinstance(found, list | tuple):
         return type(found)(_made(each) for each in found)
     if isinstance(found, Mapping):
-        return {key: torch.device("cpu") if key == "device" else _made(each) for key, each in found.items()}
+        return {
+            key: torch.device("cpu") if key == "device" else _made(each)
+            for key, each in found.items()
+        }
     return found

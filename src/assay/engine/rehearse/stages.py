@@ -52,12 +52,16 @@ def step_stages(
     for name, call in calls.items():
         if name.startswith("process.") and name.count(".") == 1:
             name, _, kind = name.partition(" ")
-            yield Stage(name=name, kind=kind.strip("()"), gives=f"{call.given} -> {call.gave or 'failed'}")
+            yield Stage(
+                name=name, kind=kind.strip("()"), gives=f"{call.given} -> {call.gave or 'failed'}"
+            )
     yield Stage(name="output", kind=type(process).__name__, gives=output or "not reached")
     for name, metric in (getattr(process, "metrics", None) or {}).items():
         yield Stage(name=f"metric {name}", kind=type(metric).__name__, gives="a number")
     for name, optimizer in process.backward.optimizers.items():
-        trained = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
+        trained = [
+            p for group in optimizer.param_groups for p in group["params"] if p.requires_grad
+        ]
         count = f"{len(trained)} tensors, {sum(p.numel() for p in trained):,} numbers"
         kind = type(optimizer).__name__
         yield Stage(name=f"optimizer {name}".rstrip(), kind=kind, gives=count)

@@ -30,7 +30,9 @@ from assay.engine.rehearse.shapes import shape_of, tensors_in
 _CONFIRM_BYTES = 2**30
 """Size of the inputs up to which an operation that failed is tried for real."""
 
-_ACCELERATOR = re.compile(r"\b(cuda|nvidia|nccl|gpu|hip|rocm|triton|flash[-_ ]?attn)\b", re.IGNORECASE)
+_ACCELERATOR = re.compile(
+    r"\b(cuda|nvidia|nccl|gpu|hip|rocm|triton|flash[-_ ]?attn)\b", re.IGNORECASE
+)
 
 
 Certainty = Literal["sure", "likely", "none"]
@@ -68,7 +70,11 @@ class Trial:
     def __post_init__(self) -> None:
         roots = {"model": self.process.model}
         parts = vars(self.process).items()
-        roots |= {f"process.{name}": part for name, part in parts if isinstance(part, nn.Module) and name != "model"}
+        roots |= {
+            f"process.{name}": part
+            for name, part in parts
+            if isinstance(part, nn.Module) and name != "model"
+        }
         self.stack = ModuleStack(roots, lambda: self.observer.flops, self._at)
         self._criterion = CriterionCheck(getattr(self.process, "criterion", None), self.observer)
         weights = [*self.process.model.parameters(), *self.process.model.buffers()]
@@ -135,7 +141,9 @@ class Trial:
                 self._differentiated([batch], None)
         except StepFailedError as failure:
             if is_device_mismatch(_root(failure.cause)):
-                message = f"a tensor on the CPU is used with those of the model, on {self.device.type}"
+                message = (
+                    f"a tensor on the CPU is used with those of the model, on {self.device.type}"
+                )
                 fix = "Make it with device=x.device; one that a module keeps is a register_buffer."
                 found = replace(failure.finding, kind="device", message=message, fix=fix)
             else:
@@ -151,7 +159,9 @@ class Trial:
         before: list[tuple[dict[str, Any], str, Any]] = []
         for owner in (self.process, *self.stack.names):
             own = vars(owner)
-            before += [(own, name, value) for name, value in own.items() if isinstance(value, Tensor)]
+            before += [
+                (own, name, value) for name, value in own.items() if isinstance(value, Tensor)
+            ]
         for attributes, name, value in before:
             attributes[name] = value.to(HOST) if value.dim() else value
         try:
@@ -161,7 +171,8 @@ class Trial:
                 attributes[name] = value
 
     def without_activations(self) -> Memory:
-        """Return the memory of weights, gradients and optimizer, for a step that cannot be tried."""
+        """Return the memory of weights, gradients and optimizer, for a step that cannot be
+        tried."""
         ledger = self.observer.ledger
         with self._open():
             for parameter in self.process.model.parameters():
@@ -222,7 +233,9 @@ class Trial:
             return StepFailedError(finding, error, certainty="likely")
         if failed.size_bytes > _CONFIRM_BYTES:
             return StepFailedError(finding, error, certainty="likely")
-        with self.observer.values.fakes.real():  # the trial is still open here, and its tensors fake
+        with (
+            self.observer.values.fakes.real()
+        ):  # the trial is still open here, and its tensors fake
             real = failed.on_real()
         if real is None:
             return StepFailedError(finding, error, certainty="none")

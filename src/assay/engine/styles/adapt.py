@@ -23,11 +23,14 @@ from assay.engine.styles.train_batch import TrainBatch
 COMPLETE = ("training_step", "validation_step", "update", "train", "eval", "backward", "model")
 
 
-def as_process(thing: Any, *, model: nn.Module | None = None, backward: BackwardPart | None = None) -> Any:
+def as_process(
+    thing: Any, *, model: nn.Module | None = None, backward: BackwardPart | None = None
+) -> Any:
     """The process itself, or one around something of another style; InputError when it is of none.
 
-    Model and optimizer are its own if it has them (`model`; `backward`, `optimizer` or `optim`), else those given. A
-    plain `Backward` that it makes itself gives way to the one given, which has the settings of the config.
+    Model and optimizer are its own if it has them (`model`; `backward`, `optimizer` or `optim`),
+    else those given. A plain `Backward` that it makes itself gives way to the one given, which has
+    the settings of the config.
     """
     if isinstance(thing, Process) or all(hasattr(thing, name) for name in COMPLETE):
         own = getattr(thing, "backward", None)
@@ -41,7 +44,9 @@ def as_process(thing: Any, *, model: nn.Module | None = None, backward: Backward
         metrics=getattr(thing, "metrics", None),
     )
     if isinstance(criterion := getattr(thing, "criterion", None), nn.Module):
-        vars(adapter)["criterion"] = criterion  # so that it is moved, and its state kept, as that of any process
+        vars(adapter)["criterion"] = (
+            criterion  # so that it is moved, and its state kept, as that of any process
+        )
     return adapter
 
 
@@ -61,7 +66,10 @@ def _adapter_of(thing: Any) -> Callable[..., Process]:
 
 def _takes_flags(thing: Any) -> bool:
     forward = getattr(thing, "forward", None)
-    return callable(forward) and {"needs_loss", "requires_grad"} <= inspect.signature(forward).parameters.keys()
+    return (
+        callable(forward)
+        and {"needs_loss", "requires_grad"} <= inspect.signature(forward).parameters.keys()
+    )
 
 
 def _model_of(thing: Any, given: nn.Module | None) -> nn.Module:
@@ -77,7 +85,9 @@ def _model_of(thing: Any, given: nn.Module | None) -> nn.Module:
 
 def _backward_of(thing: Any, given: BackwardPart | None) -> BackwardPart | None:
     own = getattr(thing, "backward", None)
-    if isinstance(adapter := getattr(own, "__self__", None), OwnProcess):  # put there for an engine before
+    if isinstance(
+        adapter := getattr(own, "__self__", None), OwnProcess
+    ):  # put there for an engine before
         own = adapter.backward
     if isinstance(own, BackwardPart):
         return own if given is None else _settled(own, given, type(thing).__name__)
@@ -90,7 +100,8 @@ def _backward_of(thing: Any, given: BackwardPart | None) -> BackwardPart | None:
 
 
 def _settled(own: BackwardPart, given: BackwardPart, who: str) -> BackwardPart:
-    """Return which of two parts makes the updates: that of the process, or the one with the settings of a config.
+    """Return which of two parts makes the updates: that of the process, or the one with the
+    settings of a config.
 
     InputError when settings would be lost.
     """
@@ -119,7 +130,8 @@ def _another_optimizer(who: str) -> InputError:
 
 
 def _settings(part: BackwardPart) -> dict[str, Any]:
-    """Return by the words of a config what a part does besides a step of its optimizer; its kind, if it is another."""
+    """Return by the words of a config what a part does besides a step of its optimizer; its kind,
+    if it is another."""
     if isinstance(part, Backwards):
         of_all: dict[str, Any] = {"[backward] every": part.every} if part.every else {}
         for name, each in part.by_name.items():

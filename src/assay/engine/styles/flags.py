@@ -19,10 +19,11 @@ from assay.engine.unwrap import unwrap
 
 
 class ModelWrapper:
-    """A model with its criterion. A criterion is needed by a loss only, an optimizer by training only.
+    """A model with its criterion. A criterion is needed by a loss only, an optimizer by training
+    only.
 
-    It can be used alone: `forward(batch, needs_loss=True, requires_grad=True)` is a whole step of training. Under an
-    engine the update is made at the end of the window of micro-batches.
+    It can be used alone: `forward(batch, needs_loss=True, requires_grad=True)` is a whole step of
+    training. Under an engine the update is made at the end of the window of micro-batches.
     """
 
     def __init__(
@@ -37,7 +38,9 @@ class ModelWrapper:
         self.model = model
         self.criterion = criterion
         self.metrics = dict(metrics or {})
-        self.backward = Backward(optimizer) if backward is None and optimizer is not None else backward
+        self.backward = (
+            Backward(optimizer) if backward is None and optimizer is not None else backward
+        )
         self.steps = 0
         self.is_driven = False
 
@@ -46,16 +49,25 @@ class ModelWrapper:
         """The model without what torch has put around it."""
         return unwrap(self.model)
 
-    def forward(self, batch: Any, needs_loss: bool = False, requires_grad: bool = False) -> dict[str, Any]:
-        """Output by name; with `needs_loss` also `loss`, a float; with `requires_grad` the weights learn from it."""
+    def forward(
+        self, batch: Any, needs_loss: bool = False, requires_grad: bool = False
+    ) -> dict[str, Any]:
+        """Output by name; with `needs_loss` also `loss`, a float; with `requires_grad` the weights
+        learn from it."""
         if requires_grad and not needs_loss:
-            raise InputError("requires_grad without needs_loss: there is nothing to learn from.", fix="Ask for both.")
+            raise InputError(
+                "requires_grad without needs_loss: there is nothing to learn from.",
+                fix="Ask for both.",
+            )
         with torch.set_grad_enabled(requires_grad):
             outputs = pair_output(self.model, batch, type(self).__name__)
             loss = self.loss(outputs) if needs_loss else None
         if requires_grad:
             self._learn(loss)
-        outputs = {name: value.detach() if hasattr(value, "detach") else value for name, value in outputs.items()}
+        outputs = {
+            name: value.detach() if hasattr(value, "detach") else value
+            for name, value in outputs.items()
+        }
         return outputs if loss is None else {**outputs, "loss": float(loss.detach())}
 
     __call__ = forward
@@ -64,12 +76,16 @@ class ModelWrapper:
         """The loss of what the model gave."""
         if self.criterion is None:
             fix = "Give it one; without a loss the model can still be asked for its output."
-            raise InputError(f"{type(self).__name__} has no criterion to compute a loss with.", fix=fix)
+            raise InputError(
+                f"{type(self).__name__} has no criterion to compute a loss with.", fix=fix
+            )
         return self.criterion(outputs["pred"], outputs["target"])  # type: ignore[no-any-return]
 
     def _learn(self, loss: Any) -> None:
         if self.backward is None:
-            raise InputError(f"{type(self).__name__} has no optimizer to learn with.", fix="Give it one.")
+            raise InputError(
+                f"{type(self).__name__} has no optimizer to learn with.", fix="Give it one."
+            )
         if not self.is_driven:
             self.backward.begin(None)
         self.backward(loss)
@@ -81,7 +97,8 @@ class ModelWrapper:
 class FlaggedForward(OwnProcess):
     """Anything with `forward(batch, needs_loss, requires_grad)`, which gives a mapping.
 
-    One that has no `backward` of its own is given that of the engine, to call it as `self.backward(loss)`.
+    One that has no `backward` of its own is given that of the engine, to call it as
+    `self.backward(loss)`.
     """
 
     def __init__(

@@ -14,10 +14,12 @@ from assay.engine.styles.own_updates import OwnProcess, pair_output, without_gra
 
 
 class StepFunction(OwnProcess):
-    """A function of a batch that returns its loss, (loss, output), or a mapping with `loss`; other numbers are logged.
+    """A function of a batch that returns its loss, (loss, output), or a mapping with `loss`; other
+    numbers are logged.
 
-    It may update the weights itself with `optimizer`: then its loss is only looked at. `validate(batch)` gives what the
-    metrics are to measure; without it a batch is a pair, measured by `pred` and `target`.
+    It may update the weights itself with `optimizer`: then its loss is only looked at.
+    `validate(batch)` gives what the metrics are to measure; without it a batch is a pair, measured
+    by `pred` and `target`.
     """
 
     def __init__(

@@ -17,10 +17,11 @@ from assay.engine.styles.own_updates import pair_output, without_graph
 
 
 class ByHand(Process):
-    """Model and optimizer of a loop `for batch in engine`, where the training is what the loop does.
+    """Model and optimizer of a loop `for batch in engine`, where the training is what the loop
+    does.
 
-    `validate(batch)` gives what the metrics are to measure; without it a batch is a pair, measured by `pred` and
-    `target`.
+    `validate(batch)` gives what the metrics are to measure; without it a batch is a pair, measured
+    by `pred` and `target`.
     """
 
     def __init__(
@@ -41,7 +42,10 @@ class ByHand(Process):
             self.backward = backward
 
     def forward_step(self, batch: Any) -> Any:
-        raise InputError("This training is a loop by hand.", fix="Write `for batch in engine:`, not engine.run().")
+        raise InputError(
+            "This training is a loop by hand.",
+            fix="Write `for batch in engine:`, not engine.run().",
+        )
 
     def validation_step(self, batch: Any) -> Any:
         if self.validate is not None:

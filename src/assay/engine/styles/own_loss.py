@@ -1,4 +1,5 @@
-"""Models that compute their own loss: forward(fields of the batch) -> a mapping, an object with `.loss`, a tuple."""
+"""Models that compute their own loss: forward(fields of the batch) -> a mapping, an object with
+`.loss`, a tuple."""
 
 from __future__ import annotations
 
@@ -27,15 +28,18 @@ TARGETS = ("target", "targets", "labels", "label")
 
 
 class OwnLoss(Process):
-    """A model whose arguments are the fields of a batch by name, and which gives its loss among what it returns.
+    """A model whose arguments are the fields of a batch by name, and which gives its loss among
+    what it returns.
 
-    In training every key with `loss` in it is a loss: they are added up, each is logged. Of an object with `.loss`, as
-    the models of transformers return, that is the loss, and the others are logged. Of a tuple the loss is the single
-    number in it, as of `(logits, loss)`; the first of the others is the prediction. In evaluation there need be none.
+    In training every key with `loss` in it is a loss: they are added up, each is logged. Of an
+    object with `.loss`, as the models of transformers return, that is the loss, and the others are
+    logged. Of a tuple the loss is the single number in it, as of `(logits, loss)`; the first of the
+    others is the prediction. In evaluation there need be none.
 
-    Metrics find the model's `prediction_scores` or `logits` as `pred`, and the batch's `labels` as `target`; `pred` and
-    `target` say other names. A batch that is a tuple goes to the model by position, the fields of an
-    `Instance` by name. `reduction`, where a step has several micro-batches: see `Supervised`.
+    Metrics find the model's `prediction_scores` or `logits` as `pred`, and the batch's `labels` as
+    `target`; `pred` and `target` say other names. A batch that is a tuple goes to the model by
+    position, the fields of an `Instance` by name. `reduction`, where a step has several
+    micro-batches: see `Supervised`.
     """
 
     def __init__(
@@ -67,7 +71,9 @@ class OwnLoss(Process):
         if not by_position and names not in self._fits:
             self._check(names)
         is_training = torch.is_grad_enabled()
-        watch = None if is_training and not self.backward.needs_weights else Reductions(size_of(batch))
+        watch = (
+            None if is_training and not self.backward.needs_weights else Reductions(size_of(batch))
+        )
         with watch or nullcontext():
             returned = self.model(*by_position, **fields)
             items, losses, total = self._split(returned)
@@ -89,24 +95,33 @@ class OwnLoss(Process):
         return loss, output
 
     def _split(self, returned: Any) -> tuple[dict[str, Any], dict[str, Tensor], Losses | None]:
-        """Return everything by name; the losses that are logged, of one number each; and what is trained by, if any."""
+        """Return everything by name; the losses that are logged, of one number each; and what is
+        trained by, if any."""
         items = _items(returned, type(self.model).__name__)
-        losses = {name: value for name, value in items.items() if "loss" in name and value is not None}
+        losses = {
+            name: value for name, value in items.items() if "loss" in name and value is not None
+        }
         own = getattr(returned, "loss", None) if type(returned) is not dict else None
         total = own if own is not None else sum(losses.values()) if losses else None
-        logged = {name: each for name, each in losses.items() if isinstance(each, Tensor) and each.numel() == 1}
+        logged = {
+            name: each
+            for name, each in losses.items()
+            if isinstance(each, Tensor) and each.numel() == 1
+        }
         logged.pop("loss", None)
         return items, logged, total
 
     def _weighed(self, watch: Reductions, losses: Mapping[str, Tensor], total: Any) -> Any:
-        """Return the loss for an engine to add up: several by their names, if each has its own denominator."""
+        """Return the loss for an engine to add up: several by their names, if each has its own
+        denominator."""
         are_apart = len(losses) > 1 and torch.is_grad_enabled() and not watch.knows(total)
         if are_apart and self.reduction is None and all(map(watch.knows, losses.values())):
             return watch.weighed(losses, self.model)
         return watch.weighed(total, self.model, self.reduction)
 
     def _check(self, names: Sequence[str]) -> None:
-        """InputError with both signatures when the fields of a batch are not the arguments of the model."""
+        """InputError with both signatures when the fields of a batch are not the arguments of the
+        model."""
         try:
             self._takes.bind(**dict.fromkeys(names))
         except TypeError as error:
@@ -136,7 +151,8 @@ def _fields(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 def _items(returned: Any, who: str) -> dict[str, Any]:
-    """Return what a model gave by name. InputError for a tuple with several numbers of which one may be the loss."""
+    """Return what a model gave by name. InputError for a tuple with several numbers of which one
+    may be the loss."""
     if isinstance(returned, Tensor):
         return {"pred" if returned.dim() else "loss": returned}
     if isinstance(returned, Mapping):
@@ -145,13 +161,21 @@ def _items(returned: Any, who: str) -> dict[str, Any]:
         return dict(returned._asdict())
     if not isinstance(returned, list | tuple):
         return dict(vars(returned))
-    numbers = [each for each in returned if isinstance(each, Tensor) and not each.dim() and each.is_floating_point()]
+    numbers = [
+        each
+        for each in returned
+        if isinstance(each, Tensor) and not each.dim() and each.is_floating_point()
+    ]
     if len(numbers) > 1:
         raise InputError(
             f"{who} gave a tuple with {len(numbers)} numbers in it: which of them is the loss is unknown.",
             fix='Return them by name: {"loss": loss, "logits": logits, ...}.',
         )
-    others = [each for each in returned if isinstance(each, Tensor) and not any(each is one for one in numbers)]
+    others = [
+        each
+        for each in returned
+        if isinstance(each, Tensor) and not any(each is one for one in numbers)
+    ]
     return {**({"loss": numbers[0]} if numbers else {}), **({"pred": others[0]} if others else {})}
 
 

@@ -1,4 +1,5 @@
-"""Code that may update the weights itself: who made the update of a step, and what of it is left to the engine."""
+"""Code that may update the weights itself: who made the update of a step, and what of it is left to
+the engine."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ from assay.engine.scaler import ScaledBackward
 
 
 class OwnUpdates:
-    """Counts the steps that an optimizer makes, so that one by the user's code is told from one by the engine."""
+    """Counts the steps that an optimizer makes, so that one by the user's code is told from one by
+    the engine."""
 
     def __init__(self, backward: BackwardPart, who: str) -> None:
         self.backward = backward
@@ -30,13 +32,19 @@ class OwnUpdates:
         self.made = 0
         optimizers = backward.optimizers.values()
         self._hooks = [optimizer.register_step_post_hook(self._count) for optimizer in optimizers]
-        self.parameters = [p for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]]
+        self.parameters = [
+            p
+            for optimizer in optimizers
+            for group in optimizer.param_groups
+            for p in group["params"]
+        ]
 
     def _count(self, *_: Any) -> None:
         self.made += 1
 
     def settle(self, step: int, micro_batches: int, loss: Any) -> None:
-        """What the engine does of an update that the user's code has made: the schedule goes on, the loss is known.
+        """What the engine does of an update that the user's code has made: the schedule goes on,
+        the loss is known.
 
         InputError where the settings ask for what only the engine's own update does.
         """
@@ -47,7 +55,11 @@ class OwnUpdates:
             backward.row = backward.row_of(loss, self._blame)
         else:
             backward.loss = _number(loss)
-            if loss is not None and not math.isfinite(backward.loss) and backward.non_finite == "stop":
+            if (
+                loss is not None
+                and not math.isfinite(backward.loss)
+                and backward.non_finite == "stop"
+            ):
                 raise self._blame(step + 1)
         for part in self._parts():
             part.lr = part.rate.current
@@ -61,7 +73,8 @@ class OwnUpdates:
         )
 
     def check_given(self, given: int, micro_batches: int) -> None:
-        """InputError when the engine is to make an update from gradients that it was not given as it needs them."""
+        """InputError when the engine is to make an update from gradients that it was not given as
+        it needs them."""
         if given == micro_batches:
             return
         fix = "Call engine.backward(loss) for every batch; or loss.backward() and optimizer.step() of your own."
@@ -75,13 +88,22 @@ class OwnUpdates:
             what = f"{self.who} updates the weights for each batch, but {micro_batches} are one step: accumulate."
             raise InputError(what, fix=fix)
         if any(part.clip_norm is not None for part in self._parts()):
-            raise InputError(f"{self.who} updates the weights itself, so clip_norm would do nothing.", fix=fix)
+            raise InputError(
+                f"{self.who} updates the weights itself, so clip_norm would do nothing.", fix=fix
+            )
         if any(isinstance(part, ScaledBackward) for part in self._parts()):
-            raise InputError(f"{self.who} updates the weights itself, without the loss scale that fp16 needs.", fix=fix)
+            raise InputError(
+                f"{self.who} updates the weights itself, without the loss scale that fp16 needs.",
+                fix=fix,
+            )
 
     def _parts(self) -> list[Backward]:
         """One for each optimizer, where they are ours."""
-        parts = self.backward.by_name.values() if isinstance(self.backward, Backwards) else [self.backward]
+        parts = (
+            self.backward.by_name.values()
+            if isinstance(self.backward, Backwards)
+            else [self.backward]
+        )
         return [part for part in parts if isinstance(part, Backward)]
 
     def stop(self) -> None:
@@ -91,9 +113,11 @@ class OwnUpdates:
 
 
 class OwnProcess(Process):
-    """A process around code that may call `backward(loss)` of the engine, or update the weights itself, or neither.
+    """A process around code that may call `backward(loss)` of the engine, or update the weights
+    itself, or neither.
 
-    In the last case what it gives as its loss is differentiated here, and the engine makes the update.
+    In the last case what it gives as its loss is differentiated here, and the engine makes the
+    update.
     """
 
     who: str
@@ -121,10 +145,12 @@ class OwnProcess(Process):
 
     @abstractmethod
     def forward_step(self, batch: Any) -> tuple[Any, Any]:
-        """The loss, None when there is none to know; and the output. The weights may be other ones afterwards."""
+        """The loss, None when there is none to know; and the output. The weights may be other ones
+        afterwards."""
 
     def differentiate(self, loss: Losses) -> None:
-        """What the code calls as `backward(loss)`: gradients weighted as the window needs it, and no update."""
+        """What the code calls as `backward(loss)`: gradients weighted as the window needs it, and
+        no update."""
         self._given += 1
         self.backward(loss)
 
@@ -151,7 +177,9 @@ class OwnProcess(Process):
             self._updates.made = 0
 
     def _differentiate(self, loss: Losses | None) -> None:
-        if not self._is_known and any(parameter.grad is not None for parameter in self._updates.parameters):
+        if not self._is_known and any(
+            parameter.grad is not None for parameter in self._updates.parameters
+        ):
             raise InputError(
                 f"{self.who} called loss.backward(), and made no step with it.",
                 fix="Call optimizer.step() too; or leave both to the engine, and return the loss.",
@@ -165,19 +193,25 @@ class OwnProcess(Process):
         self.backward(loss)
 
     def told(self, returned: Any) -> tuple[Losses | None, Any]:
-        """Loss and output of what a user's function returned; other numbers in a mapping are logged."""
+        """Loss and output of what a user's function returned; other numbers in a mapping are
+        logged."""
         if isinstance(returned, Mapping):
             for name, value in returned.items():
                 if name != "loss" and _is_number(value):
                     self.log(name, value)
             return returned.get("loss"), {name: detached(value) for name, value in returned.items()}
-        if isinstance(returned, tuple) and len(returned) == 2 and not isinstance(returned[1], Tensor | float | int):
+        if (
+            isinstance(returned, tuple)
+            and len(returned) == 2
+            and not isinstance(returned[1], Tensor | float | int)
+        ):
             return returned
         return returned, {"loss": detached(returned)}
 
 
 def pair_output(model: nn.Module, batch: Any, who: str) -> dict[str, Any]:
-    """`pred` and `target` of a batch (input, target), which is what is measured where no code says what to do."""
+    """`pred` and `target` of a batch (input, target), which is what is measured where no code says
+    what to do."""
     if not isinstance(batch, list | tuple) or len(batch) != 2:
         raise InputError(
             f"How {who} evaluates a batch that is no pair (input, target) is unknown.",
@@ -207,5 +241,7 @@ def _is_on_device(loss: Any) -> bool:
 
 def _is_number(value: Any) -> bool:
     if isinstance(value, Tensor):
-        return value.dim() == 0 and value.is_floating_point()  # (1,) may be the output for a batch of one sample
+        return (
+            value.dim() == 0 and value.is_floating_point()
+        )  # (1,) may be the output for a batch of one sample
     return isinstance(value, float)

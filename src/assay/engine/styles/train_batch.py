@@ -1,4 +1,5 @@
-"""A training written as a class with train_batch(eidx, idx, global_step, batch_data, params, device)."""
+"""A training written as a class with train_batch(eidx, idx, global_step, batch_data, params,
+device)."""
 
 from __future__ import annotations
 
@@ -26,12 +27,14 @@ class Average(Protocol):
 
 
 class TrainBatch(OwnProcess):
-    """Anything with `train_batch`. What it returns is a meter or another mapping, with `loss` in it.
+    """Anything with `train_batch`. What it returns is a meter or another mapping, with `loss` in
+    it.
 
-    To leave the update to the engine it calls `self.backward(loss)`, which is put there; or it only returns its loss.
+    To leave the update to the engine it calls `self.backward(loss)`, which is put there; or it only
+    returns its loss.
 
-    `eidx` counts epochs from 1, `idx` the steps of an epoch and `global_step` those of the run from 0. Without
-    `eval_batch` of the same arguments, a batch is evaluated as a pair (input, class).
+    `eidx` counts epochs from 1, `idx` the steps of an epoch and `global_step` those of the run from
+    0. Without `eval_batch` of the same arguments, a batch is evaluated as a pair (input, class).
     """
 
     def __init__(
@@ -71,7 +74,9 @@ class TrainBatch(OwnProcess):
     def validation_step(self, batch: Any) -> Any:
         own = getattr(self.trainer, "eval_batch", None)
         if own is None:
-            return without_graph(pair_output, self.model, batch, f"{type(self.trainer).__name__} without eval_batch")
+            return without_graph(
+                pair_output, self.model, batch, f"{type(self.trainer).__name__} without eval_batch"
+            )
         return without_graph(self._call, own, batch)
 
     def _call(self, method: Callable[..., Any], batch: Any) -> Any:

@@ -1,4 +1,5 @@
-"""A training as a class that makes its own model, optimizer and loaders, with callbacks around it."""
+"""A training as a class that makes its own model, optimizer and loaders, with callbacks around
+it."""
 
 from __future__ import annotations
 
@@ -21,10 +22,12 @@ from assay.engine.styles.train_batch import Average
 
 
 class Trainer:
-    """Write `initial_trainer(params)`, which makes `model`, `optim` and the loaders, and `train_batch(...)`.
+    """Write `initial_trainer(params)`, which makes `model`, `optim` and the loaders, and
+    `train_batch(...)`.
 
-    `params.epoch` says how many epochs there are. Under an engine of its own, `train()`; what `initial_callback` hooks
-    listens to it. `recorder` and `average` are what the record of a run and the means of an epoch are kept with.
+    `params.epoch` says how many epochs there are. Under an engine of its own, `train()`; what
+    `initial_callback` hooks listens to it. `recorder` and `average` are what the record of a run
+    and the means of an epoch are kept with.
     """
 
     model: nn.Module
@@ -46,7 +49,8 @@ class Trainer:
         raise NotImplementedError
 
     def initial_callback(self) -> None:
-        """Hook the callbacks: evaluation after every epoch, a test after every fifth, and lines about it."""
+        """Hook the callbacks: evaluation after every epoch, a test after every fifth, and lines
+        about it."""
         EvalCallback(1, 5).hook(self)
         LoggerCallback().hook(self)
 
@@ -92,7 +96,8 @@ class Trainer:
         return (self.engine or self.make_engine()).run()
 
     def evaluate(self, split: str) -> dict[str, Any]:
-        """Evaluate `eval` or `test`, once for each step; what is known of it by name: nothing without a loader."""
+        """Evaluate `eval` or `test`, once for each step; what is known of it by name: nothing
+        without a loader."""
         assert self.engine is not None
         if split in self.loaders:
             if split not in self._evaluations:
@@ -103,9 +108,11 @@ class Trainer:
 
 
 class Callback:
-    """Override what it is to be called for, each with the trainer. Of two the lower `priority` goes first.
+    """Override what it is to be called for, each with the trainer. Of two the lower `priority` goes
+    first.
 
-    `hook` it to a trainer, `unhook` it again, also while the training goes on; while `enabled` is false it is silent.
+    `hook` it to a trainer, `unhook` it again, also while the training goes on; while `enabled` is
+    false it is silent.
     """
 
     priority = 0
@@ -142,7 +149,12 @@ class Callback:
     def handlers(self) -> list[Handler]:
         """One for each method that there is."""
         return [
-            Handler(event=event, fn=_Call(self, name, split), priority=self.priority, name=f"{self}.{name}")
+            Handler(
+                event=event,
+                fn=_Call(self, name, split),
+                priority=self.priority,
+                name=f"{self}.{name}",
+            )
             for name, (event, split) in self.MOMENTS.items()
             if hasattr(self, name)
         ]
@@ -171,7 +183,8 @@ class _Call:
 
 
 class EvalCallback(Callback):
-    """Evaluates every `eval_every` epochs and tests every `test_every`; both once after the last, whatever it is.
+    """Evaluates every `eval_every` epochs and tests every `test_every`; both once after the last,
+    whatever it is.
 
     A split without a loader is left out, and that is told once.
     """
@@ -209,7 +222,9 @@ class LoggerCallback(Callback):
         assert trainer.engine is not None
         state = trainer.engine.state
         shown = trainer.average if trainer.average is not None else f"loss {state.loss:.4f}"
-        trainer.logger.info("epoch %s/%s  step %s  %s", state.epoch, state.max_epochs, state.step, shown)
+        trainer.logger.info(
+            "epoch %s/%s  step %s  %s", state.epoch, state.max_epochs, state.step, shown
+        )
 
     def on_eval_end(self, trainer: Trainer) -> None:
         self._tell(trainer)
@@ -220,5 +235,9 @@ class LoggerCallback(Callback):
     def _tell(self, trainer: Trainer) -> None:
         assert trainer.engine is not None
         state = trainer.engine.state
-        values = (f"{name} {value:.4f}" for name, value in state.metrics.items() if name.startswith(f"{state.split}/"))
+        values = (
+            f"{name} {value:.4f}"
+            for name, value in state.metrics.items()
+            if name.startswith(f"{state.split}/")
+        )
         trainer.logger.info("%s after epoch %s  %s", state.split, state.epoch, "  ".join(values))

@@ -18,7 +18,9 @@ from assay.engine.rehearse.shapes import tensors_in
 See = Callable[[Phase, str, str, Tensor, SiteKind], None]
 """Hears phase, module, operation, result and kind."""
 
-_UNFILLED = frozenset({"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "resize_"})
+_UNFILLED = frozenset(
+    {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "resize_"}
+)
 """Operations whose result is whatever lay in memory."""
 
 _SCRATCH: Mapping[str, int] = {"mkldnn_rnn_layer": 3, "_cudnn_rnn": 3, "_thnn_fused_lstm_cell": 2}
@@ -51,7 +53,9 @@ class Operations(DispatchMode):  # type: ignore[no-untyped-call]
         module, _, _ = place.rpartition(", ")
         self._module = module.partition(" ")[0]
 
-    def __torch_dispatch__(self, func: Any, types: Sequence[type], args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: Any = (), kwargs: Any = None
+    ) -> Any:
         if is_foreign(types):  # a DTensor first becomes operations on its local tensors
             return NotImplemented
         out = func(*args, **(kwargs or {}))
@@ -63,7 +67,9 @@ class Operations(DispatchMode):  # type: ignore[no-untyped-call]
             phase, self._module = "optimizer", ""
         elif _current_backward() != -1:
             phase = "backward"
-        found = list(tensors_in(out)) or [each for i in _written(func) for each in tensors_in(args[i : i + 1])]
+        found = list(tensors_in(out)) or [
+            each for i in _written(func) for each in tensors_in(args[i : i + 1])
+        ]
         for tensor in found[:count]:
             self._see(phase, self._module, str(func._overloadpacket), tensor, kind)
         return out
@@ -71,7 +77,8 @@ class Operations(DispatchMode):  # type: ignore[no-untyped-call]
 
 @cache
 def _traits(func: Any) -> tuple[SiteKind | None, int | None]:
-    """Return the kind of an operation, None for one without a result of its own, and how many results count."""
+    """Return the kind of an operation, None for one without a result of its own, and how many
+    results count."""
     name = func._overloadpacket.__name__
     returned = [each.alias_info for each in func._schema.returns]
     is_view = bool(returned) and all(each is not None and not each.is_write for each in returned)
@@ -85,4 +92,6 @@ def _traits(func: Any) -> tuple[SiteKind | None, int | None]:
 def _written(func: Any) -> tuple[int, ...]:
     """Return the places of the arguments that an operation writes into."""
     arguments = enumerate(func._schema.arguments)
-    return tuple(i for i, each in arguments if each.alias_info is not None and each.alias_info.is_write)
+    return tuple(
+        i for i, each in arguments if each.alias_info is not None and each.alias_info.is_write
+    )

@@ -16,7 +16,17 @@ from torch import Tensor, nn
 
 from assay.core.errors import CheckpointError
 from assay.core.events import ALWAYS, Event, Every, Handler, When
-from assay.core.trace_file import PHASES, Head, Level, Phase, Site, SiteKind, pack_digests, pack_head, pack_site
+from assay.core.trace_file import (
+    PHASES,
+    Head,
+    Level,
+    Phase,
+    Site,
+    SiteKind,
+    pack_digests,
+    pack_head,
+    pack_site,
+)
 from assay.engine.checkpoint.codec import digest
 from assay.engine.data.loader import Loader
 from assay.engine.data.plan import Plan
@@ -32,14 +42,17 @@ _FIRST = -1000
 
 
 class Tracer:
-    """Writes fingerprints of every step that is divisible by `every`: they tell where another run parts from this one.
+    """Writes fingerprints of every step that is divisible by `every`: they tell where another run
+    parts from this one.
 
-    Of such a step: the indices of the samples and the tensors of each batch, the state of the generator, the loss, the
-    norm and each gradient, each parameter and buffer after the update. Parameters are there also when the run begins
-    and at every checkpoint. The `full` level adds each operation, forward, backward and in the optimizer, from
-    the step `first` on; a step takes a few times as long.
+    Of such a step: the indices of the samples and the tensors of each batch, the state of the
+    generator, the loss, the norm and each gradient, each parameter and buffer after the update.
+    Parameters are there also when the run begins and at every checkpoint. The `full` level adds
+    each operation, forward, backward and in the optimizer, from the step `first` on; a step takes a
+    few times as long.
 
-    `write` gets the frames of a step at once. Nothing is drawn from a generator, and no bit of the run changes.
+    `write` gets the frames of a step at once. Nothing is drawn from a generator, and no bit of the
+    run changes.
     """
 
     def __init__(
@@ -89,7 +102,9 @@ class Tracer:
             for event, (fn, priority) in within.items()
         ]
         algorithm = algorithm_of(engine.device)
-        self.write(pack_head(Head(algorithm=algorithm, level=self.level, every=self.every, rank=self.rank)))
+        self.write(
+            pack_head(Head(algorithm=algorithm, level=self.level, every=self.every, rank=self.rank))
+        )
         self._see_weights(engine, "init", "init")
         self._flush(engine.state.step)
 
@@ -100,7 +115,10 @@ class Tracer:
             return
         self.leave(engine)
         self._micro = 0
-        for handler, call in self._within:  # bound once: to look at a signature takes longer than a fingerprint
+        for (
+            handler,
+            call,
+        ) in self._within:  # bound once: to look at a signature takes longer than a fingerprint
             engine.bus.points[handler.event].add(handler, call)
         self._is_within = True
         if self.level == "full":
@@ -108,11 +126,14 @@ class Tracer:
         engine.add_seconds("trace.within", perf_counter() - begun)
 
     def see_batch(self, engine: Engine) -> None:
-        """Take the samples of a micro-batch, and the state of the generator that its step draws from."""
+        """Take the samples of a micro-batch, and the state of the generator that its step draws
+        from."""
         begun = perf_counter()
         self._pause(is_paused=True)
         state, source = engine.state, engine.source
-        if isinstance(source, Loader) and isinstance(source.order, Plan):  # to ask a sampler may change its state
+        if isinstance(source, Loader) and isinstance(
+            source.order, Plan
+        ):  # to ask a sampler may change its state
             indices = source.indices(state.epoch, state.epoch_samples, self._micro)
             self._see("data", "", "sample indices", torch.tensor(indices, dtype=torch.int64))
         self._micro += 1
@@ -130,7 +151,8 @@ class Tracer:
             self._add("data", "", "batch", "", (), _digest(batch))
 
     def see_gradients(self, engine: Engine) -> None:
-        """Take the gradients as they are after a micro-batch, before they are averaged, clipped and used."""
+        """Take the gradients as they are after a micro-batch, before they are averaged, clipped and
+        used."""
         begun = perf_counter()
         self._pause(is_paused=True)
         for module, name, parameter in _weights(engine, parameters=True):
@@ -145,7 +167,9 @@ class Tracer:
         step, loss = engine.state.step, engine.state.loss
         self.leave(engine)
         self._add("loss", "", "loss", "float64", (), _bits(loss))
-        norm = getattr(engine.process.backward, "grad_norm", None)  # a part of the user's need not have one
+        norm = getattr(
+            engine.process.backward, "grad_norm", None
+        )  # a part of the user's need not have one
         if norm is not None:
             self._add("backward", "", "gradient norm", "float64", (), _bits(norm))
         self._see_weights(engine, "optimizer", "state")
@@ -153,7 +177,8 @@ class Tracer:
         engine.add_seconds("trace.after", perf_counter() - begun)
 
     def checkpoint(self, engine: Engine) -> None:
-        """Write the weights that a checkpoint keeps, unless those of this step are there already."""
+        """Write the weights that a checkpoint keeps, unless those of this step are there
+        already."""
         if self._parameters_of != engine.state.step:
             self._see_weights(engine, "optimizer", "state")
             self._flush(engine.state.step)
@@ -177,9 +202,15 @@ class Tracer:
 
         model = engine.process.model
         if any(module._compiled_call_impl is not None for module in model.modules()):
-            return  # a compiled kernel is one operation of its own; gradients and weights are there all the same
+            # a compiled kernel is one operation of its own; gradients and weights are there all the
+            # same
+            return
         parts = vars(engine.process).items()
-        roots = {f"process.{name}": part for name, part in parts if isinstance(part, nn.Module) and name != "model"}
+        roots = {
+            f"process.{name}": part
+            for name, part in parts
+            if isinstance(part, nn.Module) and name != "model"
+        }
         self._operations = Operations({"model": model, **roots}, self._see)
         self._opened.enter_context(self._operations.watched())
 
@@ -190,7 +221,9 @@ class Tracer:
             self._see(of_buffers, module, name, buffer)
         self._parameters_of = engine.state.step
 
-    def _see(self, phase: Phase, module: str, name: str, tensor: Tensor, kind: SiteKind = "tensor") -> None:
+    def _see(
+        self, phase: Phase, module: str, name: str, tensor: Tensor, kind: SiteKind = "tensor"
+    ) -> None:
         dtype = str(tensor.dtype).removeprefix("torch.")
         self._add(phase, module, name, dtype, tuple(tensor.shape), fingerprint(tensor), kind)
 
@@ -208,18 +241,28 @@ class Tracer:
         site = self._sites.get(key)
         if site is None:
             number = len(self._sites)
-            site = Site(id=number, phase=phase, module=module, name=name, dtype=dtype, shape=shape, kind=kind)
+            site = Site(
+                id=number,
+                phase=phase,
+                module=module,
+                name=name,
+                dtype=dtype,
+                shape=shape,
+                kind=kind,
+            )
             self._sites[key] = site
             self._new.append(site)
         self._entries.append((site, self._seen[phase, module, name], mark))
         self._seen[phase, module, name] += 1
 
     def _flush(self, step: int) -> None:
-        """Write what was seen, phase by phase: no micro-batch changes what an earlier phase of a later one does."""
+        """Write what was seen, phase by phase: no micro-batch changes what an earlier phase of a
+        later one does."""
         self._entries.sort(key=lambda entry: PHASES.index(entry[0].phase))
         marks = read([mark for _, _, mark in self._entries])
         entries = [
-            (site.id, occurrence, mark) for (site, occurrence, _), mark in zip(self._entries, marks, strict=True)
+            (site.id, occurrence, mark)
+            for (site, occurrence, _), mark in zip(self._entries, marks, strict=True)
         ]
         self.write(b"".join(map(pack_site, self._new)) + pack_digests(step, entries))
         self._new.clear()
@@ -228,7 +271,8 @@ class Tracer:
 
 
 def _weights(engine: Engine, *, parameters: bool) -> Iterator[tuple[str, str, Tensor]]:
-    """Yield the path of the module, the name in it and the tensor of every parameter, or else of every buffer."""
+    """Yield the path of the module, the name in it and the tensor of every parameter, or else of
+    every buffer."""
     model: object = getattr(engine.process, "model", None)
     if not isinstance(model, nn.Module):
         return

@@ -1,4 +1,5 @@
-"""Runs out of MLflow's own places: the folder `mlruns`, and a database of SQLite such as `mlflow.db`."""
+"""Runs out of MLflow's own places: the folder `mlruns`, and a database of SQLite such as
+`mlflow.db`."""
 
 from __future__ import annotations
 
@@ -20,7 +21,16 @@ from assay.core.errors import InputError, RecordError
 from assay.core.facts import EndStatus
 from assay.core.plain import parse_json
 from assay.core.regular_file import open_regular, read_bytes
-from assay.store.foreign.run import ForeignFile, ForeignRun, Found, curve, files_below, kind_of, ns_of, read_file
+from assay.store.foreign.run import (
+    ForeignFile,
+    ForeignRun,
+    Found,
+    curve,
+    files_below,
+    kind_of,
+    ns_of,
+    read_file,
+)
 from assay.store.foreign.tables import nested
 from assay.store.inside import inside
 
@@ -33,7 +43,11 @@ _LEAST_TURNS = 5_000  # fifty million steps of SQLite: a second or two
 _TURNS_PER_BYTE = 20
 _MAX_FLOAT = sys.float_info.max
 _STATUS_NAMES = {"1": "RUNNING", "2": "SCHEDULED", "3": "FINISHED", "4": "FAILED", "5": "KILLED"}
-_STATUSES: Mapping[str, EndStatus] = {"FINISHED": "finished", "FAILED": "failed", "KILLED": "stopped"}
+_STATUSES: Mapping[str, EndStatus] = {
+    "FINISHED": "finished",
+    "FAILED": "failed",
+    "KILLED": "stopped",
+}
 _TABLES = {"experiments", "runs", "metrics", "params", "tags"}
 _SUFFIXES = {".db", ".sqlite", ".sqlite3"}
 _TABLES_OF_3 = {"inputs", "input_tags", "datasets", "logged_models", "logged_model_metrics"}
@@ -49,7 +63,8 @@ _WHOLE = re.compile(r"-?(0|[1-9]\d{0,17})")
 
 @dataclass(slots=True)
 class _Dataset:
-    """Data that went into a run: what MLflow was told of them. `tags` say what for, as `mlflow.data.context`."""
+    """Data that went into a run: what MLflow was told of them. `tags` say what for, as
+    `mlflow.data.context`."""
 
     name: str
     digest: str
@@ -75,7 +90,8 @@ class _Model:
 
 @dataclass(slots=True)
 class _Kept:
-    """What MLflow has of one run, wherever it has it. Times in milliseconds; metrics as (time, value, step)."""
+    """What MLflow has of one run, wherever it has it. Times in milliseconds; metrics as (time,
+    value, step)."""
 
     id: str
     name: str
@@ -94,14 +110,24 @@ class _Kept:
 
 
 def find(root: Path) -> list[Found]:
-    """The runs of `root`, the oldest first: a database, a folder `mlruns`, or one that holds either or both.
+    """The runs of `root`, the oldest first: a database, a folder `mlruns`, or one that holds either
+    or both.
 
     InputError when there are none. Runs that were deleted in MLflow are not among them.
     """
     base = root if root.is_dir() else root.parent
-    databases = [path for path in _candidates(root) if _is_ours(path, is_meant=path in (root, root / "mlflow.db"))]
+    databases = [
+        path
+        for path in _candidates(root)
+        if _is_ours(path, is_meant=path in (root, root / "mlflow.db"))
+    ]
     found = [run for path in databases for run in _in_database(path, base)]
-    found += [run for folder in (root, root / "mlruns") if folder.is_dir() for run in _in_files(folder, root)]
+    found += [
+        run
+        for folder in (root, root / "mlruns")
+        if folder.is_dir()
+        for run in _in_files(folder, root)
+    ]
     if not found:
         raise _nothing(root, databases)
     once = {run.key: (start_ms, run) for start_ms, run in reversed(found)}
@@ -123,7 +149,9 @@ def _nothing(root: Path, databases: list[Path]) -> InputError:
 
 def _candidates(root: Path) -> list[Path]:
     if root.is_dir():
-        return sorted(path for path in root.iterdir() if path.suffix in _SUFFIXES and path.is_file())
+        return sorted(
+            path for path in root.iterdir() if path.suffix in _SUFFIXES and path.is_file()
+        )
     return [root]
 
 
@@ -133,16 +161,19 @@ def _is_ours(path: Path, *, is_meant: bool) -> bool:
             return {name for (name,) in database.execute(_NAMES_OF_TABLES)} >= _TABLES
     except (OSError, sqlite3.Error) as error:
         if is_meant and path.stat().st_size:
-            raise InputError(f"This is no database that can be read: {error}.", where=str(path)) from error
+            raise InputError(
+                f"This is no database that can be read: {error}.", where=str(path)
+            ) from error
         return False
 
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[sqlite3.Connection]:
-    """The database for reading only: of two programs that use it, we are the one that must not be noticed.
+    """The database for reading only: of two programs that use it, we are the one that must not be
+    noticed.
 
-    A table that is none, or a page that leads back to itself, would be read without end: the work stays in proportion
-    to the file.
+    A table that is none, or a page that leads back to itself, would be read without end: the work
+    stays in proportion to the file.
     """
     os.close(open_regular(path, follow=True))  # SQLite would wait for ever at a named pipe
     database = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=10)
@@ -187,14 +218,26 @@ def _read_database(path: Path, base: Path, run_id: str) -> ForeignRun:
 def _rows_of(database: sqlite3.Connection, base: Path, run_id: str) -> _Kept:
     query = """SELECT r.name, r.status, r.start_time, r.end_time, r.user_id, r.artifact_uri, r.experiment_id, e.name
         FROM runs r LEFT JOIN experiments e ON e.experiment_id = r.experiment_id WHERE r.run_uuid = ?"""
-    name, status, start, end, user, uri, number, experiment = database.execute(query, (run_id,)).fetchone()
-    kept = _Kept(run_id, name or "", status or "", start or 0, end or 0, experiment or "", user or "")
+    name, status, start, end, user, uri, number, experiment = database.execute(
+        query, (run_id,)
+    ).fetchone()
+    kept = _Kept(
+        run_id, name or "", status or "", start or 0, end or 0, experiment or "", user or ""
+    )
     for table, values in (("params", kept.params), ("tags", kept.tags)):
-        values.update(database.execute(f"SELECT key, value FROM {table} WHERE run_uuid = ?", (run_id,)).fetchall())
-    query = "SELECT key, timestamp, value, step, is_nan FROM metrics WHERE run_uuid = ? ORDER BY rowid"
+        values.update(
+            database.execute(
+                f"SELECT key, value FROM {table} WHERE run_uuid = ?", (run_id,)
+            ).fetchall()
+        )
+    query = (
+        "SELECT key, timestamp, value, step, is_nan FROM metrics WHERE run_uuid = ? ORDER BY rowid"
+    )
     for key, at_ms, value, step, is_nan in database.execute(query, (run_id,)):
         kept.metrics.setdefault(key, []).append((at_ms, _as_it_was(value, bool(is_nan)), step))
-    kept.artifacts = _artifacts_of(str(uri or ""), base, [str(number), run_id, "artifacts"], kept.warnings)
+    kept.artifacts = _artifacts_of(
+        str(uri or ""), base, [str(number), run_id, "artifacts"], kept.warnings
+    )
     if {name for (name,) in database.execute(_NAMES_OF_TABLES)} >= _TABLES_OF_3:
         kept.datasets = list(_datasets_of(database, run_id))
         kept.models = list(_models_of(database, base, run_id, kept.warnings))
@@ -206,12 +249,22 @@ def _datasets_of(database: sqlite3.Connection, run_id: str) -> Iterator[_Dataset
         d.dataset_profile FROM inputs i JOIN datasets d ON d.dataset_uuid = i.source_id
         WHERE i.source_type = 'DATASET' AND i.destination_id = ? ORDER BY i.rowid"""
     for input_id, name, digest, *about in database.execute(query, (run_id,)).fetchall():
-        tags = database.execute("SELECT name, value FROM input_tags WHERE input_uuid = ?", (input_id,)).fetchall()
-        told = {key: str(value) for key, value in zip(_OF_A_DATASET, about, strict=True) if value is not None}
-        yield _Dataset(str(name), str(digest), told, {str(key): str(value or "") for key, value in tags})
+        tags = database.execute(
+            "SELECT name, value FROM input_tags WHERE input_uuid = ?", (input_id,)
+        ).fetchall()
+        told = {
+            key: str(value)
+            for key, value in zip(_OF_A_DATASET, about, strict=True)
+            if value is not None
+        }
+        yield _Dataset(
+            str(name), str(digest), told, {str(key): str(value or "") for key, value in tags}
+        )
 
 
-def _models_of(database: sqlite3.Connection, base: Path, run_id: str, warnings: list[str]) -> Iterator[_Model]:
+def _models_of(
+    database: sqlite3.Connection, base: Path, run_id: str, warnings: list[str]
+) -> Iterator[_Model]:
     query = """SELECT m.model_id, m.name, m.status, m.model_type, m.artifact_location, m.experiment_id,
         (SELECT i.step FROM inputs i WHERE i.destination_id = m.model_id AND i.source_id = :run
          AND i.destination_type = 'MODEL_OUTPUT'),
@@ -220,17 +273,28 @@ def _models_of(database: sqlite3.Connection, base: Path, run_id: str, warnings: 
         FROM logged_models m WHERE m.lifecycle_stage IS NOT 'deleted' AND (m.source_run_id = :run OR m.model_id IN
             (SELECT destination_id FROM inputs WHERE source_id = :run
              AND destination_type IN ('MODEL_OUTPUT', 'MODEL_INPUT'))) ORDER BY m.rowid"""
-    for model_id, name, status, kind, uri, number, step, is_own in database.execute(query, {"run": run_id}).fetchall():
+    for model_id, name, status, kind, uri, number, step, is_own in database.execute(
+        query, {"run": run_id}
+    ).fetchall():
         model = _Model(
-            str(model_id), str(name), str(status), str(kind or ""), "output" if is_own else "input", step or 0
+            str(model_id),
+            str(name),
+            str(status),
+            str(kind or ""),
+            "output" if is_own else "input",
+            step or 0,
         )
         for table, values in (("param", model.params), ("tag", model.tags)):
-            told = f"SELECT {table}_key, {table}_value FROM logged_model_{table}s WHERE model_id = ?"
-            values.update((str(key), str(value or "")) for key, value in database.execute(told, (model_id,)))
-        told = (
-            "SELECT metric_name, metric_value FROM logged_model_metrics WHERE model_id = ? ORDER BY metric_timestamp_ms"
+            told = (
+                f"SELECT {table}_key, {table}_value FROM logged_model_{table}s WHERE model_id = ?"
+            )
+            values.update(
+                (str(key), str(value or "")) for key, value in database.execute(told, (model_id,))
+            )
+        told = "SELECT metric_name, metric_value FROM logged_model_metrics WHERE model_id = ? ORDER BY metric_timestamp_ms"
+        model.metrics.update(
+            (str(key), float(value)) for key, value in database.execute(told, (model_id,))
         )
-        model.metrics.update((str(key), float(value)) for key, value in database.execute(told, (model_id,)))
         if is_own:
             usual = [str(number), "models", str(model_id), "artifacts"]
             model.artifacts = _artifacts_of(str(uri or ""), base, usual, warnings)
@@ -247,16 +311,25 @@ def _as_it_was(value: float, is_nan: bool) -> float:
 
 
 def _artifacts_of(uri: str, base: Path, usual: list[str], warnings: list[str]) -> Path | None:
-    """Where the artifacts lie: where MLflow put them, or where they came to lie when everything was moved."""
+    """Where the artifacts lie: where MLflow put them, or where they came to lie when everything was
+    moved."""
     scheme = urlsplit(uri).scheme
     if scheme not in ("", "file", "mlflow-artifacts") and not os.path.isabs(uri):
         warnings.append(f"Its artifacts are not here but at {uri}; they were not copied")
         return None
-    given = Path(unquote(urlsplit(uri).path) if scheme == "file" else uri) if scheme != "mlflow-artifacts" else None
+    given = (
+        Path(unquote(urlsplit(uri).path) if scheme == "file" else uri)
+        if scheme != "mlflow-artifacts"
+        else None
+    )
     if given is not None and uri and given.is_dir():
-        if os.path.commonpath([os.path.realpath(base), os.path.realpath(given)]) == os.path.realpath(base):
+        if os.path.commonpath(
+            [os.path.realpath(base), os.path.realpath(given)]
+        ) == os.path.realpath(base):
             return given
-        warnings.append(f"Its artifacts are in {given}, outside of the folder that was given; they were not copied")
+        warnings.append(
+            f"Its artifacts are in {given}, outside of the folder that was given; they were not copied"
+        )
         return None
     for above in ("mlruns", "mlartifacts", "."):
         with contextlib.suppress(InputError):
@@ -290,7 +363,10 @@ def _in_files(folder: Path, root: Path) -> Iterator[tuple[int, Found]]:
             continue
         name = about.get("run_name") or run_id
         read = partial(_read_files, meta.parent, about, root)
-        yield _int(about.get("start_time")), Found(tool="mlflow", key=run_id, name=name, path=meta.parent, read=read)
+        yield (
+            _int(about.get("start_time")),
+            Found(tool="mlflow", key=run_id, name=name, path=meta.parent, read=read),
+        )
 
 
 def _read_files(folder: Path, about: Mapping[str, str], root: Path) -> ForeignRun:
@@ -328,13 +404,19 @@ def _datasets_in(folder: Path) -> Iterator[_Dataset]:
         if about.get("source_type") != "DATASET":
             continue
         with contextlib.suppress(InputError):
-            data = _flat_yaml(inside(folder.parent / "datasets", about.get("source_id", "")) / "meta.yaml")
+            data = _flat_yaml(
+                inside(folder.parent / "datasets", about.get("source_id", "")) / "meta.yaml"
+            )
             told = {key: data[key] for key in _OF_A_DATASET if key in data}
-            yield _Dataset(data.get("name", ""), data.get("digest", ""), told, _table(about, "tags"))
+            yield _Dataset(
+                data.get("name", ""), data.get("digest", ""), told, _table(about, "tags")
+            )
 
 
 def _models_in(folder: Path, run_id: str, root: Path, warnings: list[str]) -> Iterator[_Model]:
-    links = {_flat_yaml(meta).get("source_id", ""): meta for meta in folder.glob("*puts/*/meta.yaml")}
+    links = {
+        _flat_yaml(meta).get("source_id", ""): meta for meta in folder.glob("*puts/*/meta.yaml")
+    }
     for meta in sorted((folder.parent / "models").glob("*/meta.yaml")):
         about = _flat_yaml(meta)
         model_id = about.get("model_id", "")
@@ -346,7 +428,12 @@ def _models_in(folder: Path, run_id: str, root: Path, warnings: list[str]) -> It
         step = _int(_flat_yaml(links[model_id]).get("step")) if model_id in links else 0
         role = "output" if is_own else "input"
         model = _Model(
-            model_id, about.get("name", ""), about.get("status", ""), about.get("model_type", ""), role, step
+            model_id,
+            about.get("name", ""),
+            about.get("status", ""),
+            about.get("model_type", ""),
+            role,
+            step,
         )
         for values, part in ((model.params, "params"), (model.tags, "tags")):
             for name, path in files_below(meta.parent / part, root, left_out=warnings):
@@ -382,7 +469,9 @@ def _step(text: bytes) -> int:
 
 
 def _table(about: Mapping[str, str], name: str) -> dict[str, str]:
-    return {key[len(name) + 1 :]: value for key, value in about.items() if key.startswith(f"{name}.")}
+    return {
+        key[len(name) + 1 :]: value for key, value in about.items() if key.startswith(f"{name}.")
+    }
 
 
 _INNER_KEY = re.compile(r"  ((?!- )[^\s'\"][^:]*|'[^']*'|\"[^\"]*\"):(?: (.*))?")
@@ -390,14 +479,17 @@ _PLAIN_KEY = re.compile(r"([A-Za-z_][\w.]*):(?: (.*))?")
 
 
 def _flat_yaml(path: Path) -> dict[str, str]:
-    """The keys of a file that MLflow wrote: scalars, long ones folded; those of an inner table as `tags.key`.
+    """The keys of a file that MLflow wrote: scalars, long ones folded; those of an inner table as
+    `tags.key`.
 
     Null is left out.
 
     Read without a library: nobody should have to install one to move away.
     """
     try:
-        lines = read_bytes(path, _MOST_YAML_BYTES, follow=True).decode("utf-8", "replace").splitlines()
+        lines = (
+            read_bytes(path, _MOST_YAML_BYTES, follow=True).decode("utf-8", "replace").splitlines()
+        )
     except OSError:
         return {}
     folded: list[tuple[str, str]] = []
@@ -407,12 +499,18 @@ def _flat_yaml(path: Path) -> dict[str, str]:
         if found:
             above = found[1]
             folded.append((above, found[2] or ""))
-        elif inner and folded and (folded[-1] == (above, "") or folded[-1][0].startswith(f"{above}.")):
+        elif (
+            inner
+            and folded
+            and (folded[-1] == (above, "") or folded[-1][0].startswith(f"{above}."))
+        ):
             folded.append((f"{above}.{_unquoted(inner[1])}", inner[2] or ""))
         elif folded and line.strip():
             key, value = folded[-1]
             joined = (
-                value[:-1] + line.lstrip().removeprefix("\\") if value.endswith("\\") else f"{value} {line.strip()}"
+                value[:-1] + line.lstrip().removeprefix("\\")
+                if value.endswith("\\")
+                else f"{value} {line.strip()}"
             )
             folded[-1] = key, joined
         elif folded:  # an empty line inside of a folded text is a line's end
@@ -420,7 +518,17 @@ def _flat_yaml(path: Path) -> dict[str, str]:
     return {key: _unquoted(value) for key, value in folded if value not in ("null", "~", "")}
 
 
-_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "a": "\a", "b": "\b", "e": "\x1b", "f": "\f", "v": "\v"}
+_ESCAPES = {
+    "n": "\n",
+    "t": "\t",
+    "r": "\r",
+    "0": "\0",
+    "a": "\a",
+    "b": "\b",
+    "e": "\x1b",
+    "f": "\f",
+    "v": "\v",
+}
 _ESCAPED = re.compile(r"\\(x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|.)", re.DOTALL)
 
 
@@ -452,7 +560,13 @@ def _in_our_terms(kept: _Kept, root: Path) -> ForeignRun:
     ended_ns = _ns(kept.end_ms) or max(times_ns, default=created_ns)
     status = _STATUSES.get(kept.status)
     blocks = [
-        curve(i, key, [s for _, _, s in points], [_ns(t) for t, _, _ in points], [v for _, v, _ in points])
+        curve(
+            i,
+            key,
+            [s for _, _, s in points],
+            [_ns(t) for t, _, _ in points],
+            [v for _, v, _ in points],
+        )
         for i, (key, points) in enumerate(kept.metrics.items())
     ]
     source = tags.get("mlflow.source.name", "")
@@ -468,7 +582,9 @@ def _in_our_terms(kept: _Kept, root: Path) -> ForeignRun:
         },
         about={"id": kept.id, "experiment": kept.experiment},
         status=status or "stopped",
-        reason="" if status else f"MLflow has no end of it: there it is {kept.status or 'without a status'}",
+        reason=""
+        if status
+        else f"MLflow has no end of it: there it is {kept.status or 'without a status'}",
         parent=tags.get("mlflow.parentRunId", ""),
         created_ns=created_ns,
         ended_ns=max(created_ns, ended_ns),
@@ -476,7 +592,10 @@ def _in_our_terms(kept: _Kept, root: Path) -> ForeignRun:
         user="" if user == "unknown" else user,
         git_commit=tags.get("mlflow.source.git.commit", ""),
         blocks=blocks,
-        files=[*_files(kept.artifacts, root, warnings), *_files_of_models(kept.models, root, warnings)],
+        files=[
+            *_files(kept.artifacts, root, warnings),
+            *_files_of_models(kept.models, root, warnings),
+        ],
         warnings=warnings,
     )
 
@@ -489,14 +608,19 @@ def _first(values: dict[str, str], what: str, warnings: list[str]) -> dict[str, 
 
 
 def _told_of_datasets(datasets: list[_Dataset]) -> dict[str, Any]:
-    """Return what is known of the data, by `dataset/<what for>/<name>`; of two of one name with the digest."""
+    """Return what is known of the data, by `dataset/<what for>/<name>`; of two of one name with the
+    digest."""
     told: dict[str, Any] = {}
     for data in datasets:
         use = data.tags.get(_CONTEXT, "input")
         name = f"dataset/{use}/{data.name}"
         others = {key: value for key, value in data.tags.items() if not key.startswith(_SYSTEM)}
         about = {key: _json_or_text(text) for key, text in data.about.items()}
-        told[name if name not in told else f"{name}@{data.digest}"] = {"digest": data.digest, **about, **others}
+        told[name if name not in told else f"{name}@{data.digest}"] = {
+            "digest": data.digest,
+            **about,
+            **others,
+        }
     return told
 
 
@@ -515,11 +639,15 @@ def _told_of_models(models: list[_Model]) -> dict[str, Any]:
             "metrics": model.metrics,
             "tags": {key: text for key, text in model.tags.items() if not key.startswith(_SYSTEM)},
         }
-        told[f"model/{name}"] = {key: value for key, value in {**about, **parts}.items() if value not in ("", {})}
+        told[f"model/{name}"] = {
+            key: value for key, value in {**about, **parts}.items() if value not in ("", {})
+        }
     return told
 
 
-def _files_of_models(models: list[_Model], root: Path, warnings: list[str]) -> Iterator[ForeignFile]:
+def _files_of_models(
+    models: list[_Model], root: Path, warnings: list[str]
+) -> Iterator[ForeignFile]:
     for model, name in _named(models):
         for file in _files(model.artifacts, root, warnings):
             yield replace(file, name=f"models/{name}/{file.name}", step=model.step)
@@ -527,7 +655,10 @@ def _files_of_models(models: list[_Model], root: Path, warnings: list[str]) -> I
 
 def _named(models: list[_Model]) -> Iterator[tuple[_Model, str]]:
     names = Counter(model.name for model in models)
-    return ((model, model.name if names[model.name] == 1 else f"{model.name}@{model.id}") for model in models)
+    return (
+        (model, model.name if names[model.name] == 1 else f"{model.name}@{model.id}")
+        for model in models
+    )
 
 
 def _json_or_text(text: str) -> Any:
@@ -540,7 +671,9 @@ def _json_or_text(text: str) -> Any:
 def _files(folder: Path | None, root: Path, warnings: list[str]) -> Iterator[ForeignFile]:
     if folder is not None:
         for name, path in files_below(folder, root, left_out=warnings):
-            yield ForeignFile(name=name, source=path, at_ns=path.stat().st_mtime_ns, kind=kind_of(name))
+            yield ForeignFile(
+                name=name, source=path, at_ns=path.stat().st_mtime_ns, kind=kind_of(name)
+            )
 
 
 def _value(text: str) -> Any:

@@ -18,7 +18,8 @@ class MalformedError(ValueError):
 
 
 def fields(message: bytes) -> Iterator[tuple[int, Field]]:
-    """Number and value of each field in order: whole numbers as unsigned ones, all others as their bytes."""
+    """Number and value of each field in order: whole numbers as unsigned ones, all others as their
+    bytes."""
     at, end = 0, len(message)
     try:
         while at < end:
@@ -102,7 +103,8 @@ def single(value: Field) -> float:
 
 
 def packed(values: list[Field], form: str) -> list[float]:
-    """Repeated numbers, together or one by one; `form` is that of `struct` for one, or "v" for whole numbers."""
+    """Repeated numbers, together or one by one; `form` is that of `struct` for one, or "v" for
+    whole numbers."""
     found: list[float] = []
     for value in values:
         if isinstance(value, int):
@@ -117,7 +119,9 @@ def packed(values: list[Field], form: str) -> list[float]:
                 found.append(signed(one))
         else:
             size = struct.calcsize(form)
-            found += struct.unpack(f"<{len(value) // size}{form}", value[: len(value) // size * size])
+            found += struct.unpack(
+                f"<{len(value) // size}{form}", value[: len(value) // size * size]
+            )
     return found
 
 
@@ -130,7 +134,8 @@ def _number(form: struct.Struct, value: Field) -> float:
 
 
 def varint(message: bytes, at: int) -> tuple[int, int]:
-    """The unsigned number that stands there, and where it ends. IndexError when the message ends first."""
+    """The unsigned number that stands there, and where it ends. IndexError when the message ends
+    first."""
     value = shift = 0
     while True:
         byte = message[at]

@@ -1,6 +1,8 @@
-"""Files that are one record after another, each with its checksum: TFRecord, and the log of LevelDB.
+"""Files that are one record after another, each with its checksum: TFRecord, and the log of
+LevelDB.
 
-What is damaged is passed over where the next record can be found, and told once with the file and the offset.
+What is damaged is passed over where the next record can be found, and told once with the file and
+the offset.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ _FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
 
 @dataclass(slots=True)
 class Trouble:
-    """What is wrong with a file: where it begins, in words, and how many records are lost for sure."""
+    """What is wrong with a file: where it begins, in words, and how many records are lost for
+    sure."""
 
     path: Path
     offset: int = -1
@@ -51,7 +54,8 @@ class Trouble:
 
 
 def tf_records(data: bytes, trouble: Trouble) -> Iterator[tuple[int, bytes]]:
-    """The records of a TFRecord file with their offsets; behind a length that is damaged nothing can be found."""
+    """The records of a TFRecord file with their offsets; behind a length that is damaged nothing
+    can be found."""
     at = 0
     while at < len(data):
         starts, lengths, at, ends = _walk(data, at)
@@ -64,7 +68,9 @@ def tf_records(data: bytes, trouble: Trouble) -> Iterator[tuple[int, bytes]]:
             else:
                 trouble.add(start, "a record is damaged")
         if whole < len(starts):
-            trouble.add(starts[whole], "the length of a record is damaged; what follows cannot be read")
+            trouble.add(
+                starts[whole], "the length of a record is damaged; what follows cannot be read"
+            )
             return
         if ends:
             trouble.add(at, _end_of(data, at))
@@ -72,7 +78,8 @@ def tf_records(data: bytes, trouble: Trouble) -> Iterator[tuple[int, bytes]]:
 
 
 def _walk(data: bytes, at: int) -> tuple[list[int], list[int], int, bool]:
-    """Where the next records begin, how long they are, where the walk came to, and whether it cannot go on there."""
+    """Where the next records begin, how long they are, where the walk came to, and whether it
+    cannot go on there."""
     starts: list[int] = []
     lengths: list[int] = []
     size, length_at = len(data), _LENGTH.unpack_from
@@ -97,7 +104,8 @@ def _end_of(data: bytes, at: int) -> str:
 def _intact(data: bytes, starts: list[int], lengths: list[int], skip: int) -> list[bool]:
     """Whether the bytes from `skip` on behind each start have the checksum that follows them.
 
-    Records of one length are checked together, a column of bytes at a time: one by one it takes twenty times as long.
+    Records of one length are checked together, a column of bytes at a time: one by one it takes
+    twenty times as long.
     """
     import numpy as np  # an import of runs needs it, and nothing else of the store
 
@@ -127,7 +135,8 @@ def _intact(data: bytes, starts: list[int], lengths: list[int], skip: int) -> li
 
 
 def log_records(data: bytes, start: int, trouble: Trouble) -> Iterator[tuple[int, bytes]]:
-    """The records of a log as LevelDB writes it, with their offsets; behind damage it goes on at the next block."""
+    """The records of a log as LevelDB writes it, with their offsets; behind damage it goes on at
+    the next block."""
     at, begun, parts = start, start, list[bytes]()
     while at + _CHUNK.size <= len(data):
         left = _BLOCK_BYTES - at % _BLOCK_BYTES
@@ -142,7 +151,9 @@ def log_records(data: bytes, start: int, trouble: Trouble) -> Iterator[tuple[int
         if kind in (_FULL, _FIRST) and parts:
             trouble.add(begun, "a record has no end")
             parts = []
-        if length > left - _CHUNK.size or (len(body) == length and crc32(data[at + 6 : at + 7] + body) != check):
+        if length > left - _CHUNK.size or (
+            len(body) == length and crc32(data[at + 6 : at + 7] + body) != check
+        ):
             trouble.add(at, "a record is damaged")
             at, parts = at + left, []
             continue

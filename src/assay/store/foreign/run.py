@@ -50,7 +50,8 @@ class ForeignFile:
 class ForeignRun:
     """All that could be read of one run. `parent` is the id that the tracker has for it.
 
-    `about` is what the tracker knows of where the run belongs, as its project. `warnings` say what was not taken.
+    `about` is what the tracker knows of where the run belongs, as its project. `warnings` say what
+    was not taken.
     """
 
     tag: str
@@ -111,7 +112,8 @@ def curve(
     values: Sequence[float],
     branches: Sequence[int] = (),
 ) -> Block:
-    """One metric that was logged by itself. `branches`: 0 for a point on the curve, else what left it (none: all 0)."""
+    """One metric that was logged by itself. `branches`: 0 for a point on the curve, else what left
+    it (none: all 0)."""
     block = Block(KeySet(number, (name,)))
     at = 0
     for branch, those in groupby(branches or [0] * len(steps)):
@@ -132,7 +134,8 @@ def kind_of(name: str) -> str:
 
 
 def read_file(path: Path) -> bytes:
-    """Read a file of another tracker whole. OSError for what is none, RecordError for one too large to be."""
+    """Read a file of another tracker whole. OSError for what is none, RecordError for one too large
+    to be."""
     try:
         return read_bytes(path, MAX_BYTES, follow=True)
     except FileTooLargeError as error:
@@ -140,7 +143,8 @@ def read_file(path: Path) -> bytes:
 
 
 def files_below(folder: Path, root: Path, *, left_out: list[str]) -> Iterator[tuple[str, Path]]:
-    """The files below a folder, by their path in it. Links are followed as long as they stay inside of `root`.
+    """The files below a folder, by their path in it. Links are followed as long as they stay inside
+    of `root`.
 
     Pipes, devices and what lies deeper or is more than any tracker writes are left out, and told.
     """

@@ -20,7 +20,16 @@ from assay.core.regular_file import read_start
 from assay.store.foreign import protobuf
 from assay.store.foreign.protobuf import Field, MalformedError, by_number, part, text, whole
 from assay.store.foreign.records import Trouble, tf_records
-from assay.store.foreign.run import ForeignFile, ForeignRun, Found, curve, is_inside, ns_of, read_file, walk
+from assay.store.foreign.run import (
+    ForeignFile,
+    ForeignRun,
+    Found,
+    curve,
+    is_inside,
+    ns_of,
+    read_file,
+    walk,
+)
 from assay.store.series import Block
 
 _MARK = "tfevents"
@@ -30,9 +39,16 @@ _HPARAMS = "_hparams_/"
 _SESSION_START, _STATUS_FAILED = 1, 2
 _STRING = 7
 _VARINT = rb"[\x80-\xff]*[\x00-\x7f]"
-# An event that holds one plain scalar, as most do: time, step, summary, value, tag and its length, number.
+# An event that holds one plain scalar, as most do: time, step, summary, value, tag and its length,
+# number.
 _SCALAR = re.compile(
-    rb"\x09(.{8})(?:\x10(" + _VARINT + rb"))?\x2a" + _VARINT + rb"\x0a" + _VARINT + rb"\x0a([\x00-\x7f])(.*)\x15(.{4})",
+    rb"\x09(.{8})(?:\x10("
+    + _VARINT
+    + rb"))?\x2a"
+    + _VARINT
+    + rb"\x0a"
+    + _VARINT
+    + rb"\x0a([\x00-\x7f])(.*)\x15(.{4})",
     re.DOTALL,
 )
 _TIME_AND_VALUE = struct.Struct("<df")
@@ -54,11 +70,20 @@ _BFLOAT16, _HALF = 14, 19
 
 
 def find(root: Path) -> list[Found]:
-    """The runs at and below `root`, by the names of their folders. InputError when there are none."""
+    """The runs at and below `root`, by the names of their folders. InputError when there are
+    none."""
     runs = []
     real_root = os.path.realpath(root)
-    events = (path for path in walk(root, []) if _MARK in path.name and not path.name.endswith(".profile-empty"))
-    ours = (path for path in events if path.is_file() and (not path.is_symlink() or is_inside(real_root, path)))
+    events = (
+        path
+        for path in walk(root, [])
+        if _MARK in path.name and not path.name.endswith(".profile-empty")
+    )
+    ours = (
+        path
+        for path in events
+        if path.is_file() and (not path.is_symlink() or is_inside(real_root, path))
+    )
     for folder, paths in groupby(ours, key=lambda path: path.parent):
         name = root.resolve().name if folder == root else folder.relative_to(root).as_posix()
         runs.append(_found(name, folder, list(paths)))
@@ -69,10 +94,13 @@ def find(root: Path) -> list[Found]:
 
 
 def _found(name: str, folder: Path, paths: list[Path]) -> Found:
-    # TensorBoard gives no ids. The first file's name and its first event have the time, the host and the process.
+    # TensorBoard gives no ids. The first file's name and its first event have the time, the host
+    # and the process.
     first = read_start(paths[0], _FIRST_BYTES, follow=True)
     key = hashlib.sha256(os.fsencode(paths[0].name) + b"\0" + first).hexdigest()
-    return Found(tool="tensorboard", key=key, name=name, path=folder, read=lambda: _read(name, paths))
+    return Found(
+        tool="tensorboard", key=key, name=name, path=folder, read=lambda: _read(name, paths)
+    )
 
 
 def _read(name: str, paths: list[Path]) -> ForeignRun:
@@ -172,7 +200,8 @@ class _Log:
             yield curve(i, name, one.steps, one.times_ns, one.values, one.branches)
 
     def _start(self, step: int) -> None:
-        """The run was started again at `step`: what was said of it and of later steps is no longer on the curve."""
+        """The run was started again at `step`: what was said of it and of later steps is no longer
+        on the curve."""
         self.starts += 1
         for one in self.curves.values():
             for i, each in enumerate(one.steps):
@@ -207,11 +236,23 @@ class _Log:
     def _other(self, tag: str, value: dict[int, Field], step: int, time_ns: int) -> None:
         plugin, content = self._plugin(tag, value.get(9))
         if 4 in value:
-            self._keep(tag, protobuf.as_bytes(by_number(protobuf.as_bytes(value[4]))[4][-1]), "image", step, time_ns)
+            self._keep(
+                tag,
+                protobuf.as_bytes(by_number(protobuf.as_bytes(value[4]))[4][-1]),
+                "image",
+                step,
+                time_ns,
+            )
         elif 5 in value:
             self._histogram(tag, *_buckets(part([value[5]])), step, time_ns)
         elif 6 in value:
-            self._keep(tag, protobuf.as_bytes(by_number(protobuf.as_bytes(value[6]))[4][-1]), "audio", step, time_ns)
+            self._keep(
+                tag,
+                protobuf.as_bytes(by_number(protobuf.as_bytes(value[6]))[4][-1]),
+                "audio",
+                step,
+                time_ns,
+            )
         elif plugin == "hparams":
             self._hparams(content)
         elif 8 in value:
@@ -225,8 +266,12 @@ class _Log:
             return self.plugins[tag], protobuf.as_bytes(about[2][-1]) if about[2] else b""
         return self.plugins.get(tag, ""), b""
 
-    def _tensor(self, tag: str, plugin: str, tensor: dict[int, list[Field]], step: int, time_ns: int) -> None:
-        texts = [protobuf.as_bytes(each) for each in tensor[8]] if whole(tensor[1]) == _STRING else []
+    def _tensor(
+        self, tag: str, plugin: str, tensor: dict[int, list[Field]], step: int, time_ns: int
+    ) -> None:
+        texts = (
+            [protobuf.as_bytes(each) for each in tensor[8]] if whole(tensor[1]) == _STRING else []
+        )
         if plugin == "text":
             self._keep(tag.removesuffix(_TEXT_SUFFIX), b"\n\n".join(texts), "text", step, time_ns)
         elif plugin == "images" and len(texts) > 2:
@@ -235,18 +280,39 @@ class _Log:
         elif plugin == "audio" and texts:
             for data in texts[::2]:  # each with a label
                 self._keep(tag, data, "audio", step, time_ns)
-        elif plugin == "histograms" and (numbers := _numbers(tensor)) is not None and len(numbers) % 3 == 0:
+        elif (
+            plugin == "histograms"
+            and (numbers := _numbers(tensor)) is not None
+            and len(numbers) % 3 == 0
+        ):
             lefts, rights, counts = numbers[::3], numbers[1::3], numbers[2::3]
             self._histogram(tag, [*lefts, *rights[-1:]], counts, 0.0, 0.0, step, time_ns)
-        elif plugin in ("scalars", "") and (numbers := _numbers(tensor)) is not None and len(numbers) == 1:
+        elif (
+            plugin in ("scalars", "")
+            and (numbers := _numbers(tensor)) is not None
+            and len(numbers) == 1
+        ):
             self._point(tag, numbers[0], step, time_ns)
         else:
             self.left_out[plugin or "tensors"] += 1
 
     def _histogram(
-        self, tag: str, edges: list[float], counts: list[float], total: float, squares: float, step: int, time_ns: int
+        self,
+        tag: str,
+        edges: list[float],
+        counts: list[float],
+        total: float,
+        squares: float,
+        step: int,
+        time_ns: int,
     ) -> None:
-        about = {"edges": edges, "counts": counts, "sum": total, "sum_of_squares": squares, "non_finite": 0}
+        about = {
+            "edges": edges,
+            "counts": counts,
+            "sum": total,
+            "sum_of_squares": squares,
+            "non_finite": 0,
+        }
         self._keep(tag, json.dumps(about).encode(), "histogram", step, time_ns)
 
     def _hparams(self, content: bytes) -> None:
@@ -258,11 +324,14 @@ class _Log:
             self.status, self.reason = "failed", "so its hyperparameters say"
 
     def _keep(self, name: str, data: bytes, kind: str, step: int, time_ns: int) -> None:
-        self.files.append(ForeignFile(name=name or kind, source=data, at_ns=time_ns, kind=kind, step=step))
+        self.files.append(
+            ForeignFile(name=name or kind, source=data, at_ns=time_ns, kind=kind, step=step)
+        )
 
 
 def _buckets(histogram: dict[int, list[Field]]) -> tuple[list[float], list[float], float, float]:
-    """Edges and counts, from the first bucket that holds something to the last; sum, and sum of squares."""
+    """Edges and counts, from the first bucket that holds something to the last; sum, and sum of
+    squares."""
     limits, counts = protobuf.packed(histogram[6], "d"), protobuf.packed(histogram[7], "d")
     low, high, total, squares = (
         protobuf.double(each[-1]) if each else 0.0 for each in map(histogram.get, (1, 2, 4, 5))
@@ -295,7 +364,9 @@ def _numbers(tensor: dict[int, list[Field]]) -> list[float] | None:
     form, field_number = _TYPES[kind]
     if tensor[4]:
         return [float(each) for each in protobuf.packed(tensor[4], form)]
-    return [float(each) for each in protobuf.packed(tensor[field_number], form if form in "fd" else "v")]
+    return [
+        float(each) for each in protobuf.packed(tensor[field_number], form if form in "fd" else "v")
+    ]
 
 
 def _plain(values: list[Field]) -> Any:

@@ -1,4 +1,5 @@
-"""Runs out of the folders that wandb writes, offline or not: `wandb/*run-*/run-*.wandb`, and the files beside it."""
+"""Runs out of the folders that wandb writes, offline or not: `wandb/*run-*/run-*.wandb`, and the
+files beside it."""
 
 from __future__ import annotations
 
@@ -18,9 +19,26 @@ from assay.core.metrics_file import KeySet
 from assay.core.plain import parse_json
 from assay.core.regular_file import read_start
 from assay.store.foreign import protobuf
-from assay.store.foreign.protobuf import Field, MalformedError, as_bytes, as_text, by_number, part, text, whole
+from assay.store.foreign.protobuf import (
+    Field,
+    MalformedError,
+    as_bytes,
+    as_text,
+    by_number,
+    part,
+    text,
+    whole,
+)
 from assay.store.foreign.records import Trouble, log_records
-from assay.store.foreign.run import ForeignFile, ForeignRun, Found, files_below, kind_of, ns_of, read_file
+from assay.store.foreign.run import (
+    ForeignFile,
+    ForeignRun,
+    Found,
+    files_below,
+    kind_of,
+    ns_of,
+    read_file,
+)
 from assay.store.foreign.tables import flat
 from assay.store.series import Block
 
@@ -32,7 +50,12 @@ _MAX_NAMES = 10_000
 """Rows of more names are kept as several."""
 
 _NOT_NUMBERS = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
-_MEDIA = {"image-file": "image", "audio-file": "audio", "video-file": "video", "table-file": "table"}
+_MEDIA = {
+    "image-file": "image",
+    "audio-file": "audio",
+    "video-file": "video",
+    "table-file": "table",
+}
 _OWN_ARTIFACTS = ("run_table", "job", "wandb-history")
 
 
@@ -42,19 +65,30 @@ def find(root: Path) -> list[Found]:
     InputError when there are none.
     """
     patterns = ("*.wandb", "*/*.wandb", "wandb/*/*.wandb")
-    paths = [path for each in patterns for path in sorted(root.glob(each)) if not path.parent.is_symlink()]
+    paths = [
+        path
+        for each in patterns
+        for path in sorted(root.glob(each))
+        if not path.parent.is_symlink()
+    ]
     if not paths:
         what = "There are no runs of wandb in this folder."
         raise InputError(
-            what, where=str(root), fix="They are files wandb/offline-run-*/run-*.wandb or wandb/run-*/run-*.wandb"
+            what,
+            where=str(root),
+            fix="They are files wandb/offline-run-*/run-*.wandb or wandb/run-*/run-*.wandb",
         )
     # Each attempt of a run that was resumed has a file of its own, under the one id.
     runs: dict[tuple[str, ...], list[tuple[Path, _Log]]] = {}
     for path in paths:
         log = _beginning(path)
-        belongs = (log.about["entity"], log.about["project"], log.run_id) if log.run_id else (str(path),)
+        belongs = (
+            (log.about["entity"], log.about["project"], log.run_id) if log.run_id else (str(path),)
+        )
         runs.setdefault(belongs, []).append((path, log))
-    return [_found(sorted(parts, key=lambda part: part[1].start_ns), root) for parts in runs.values()]
+    return [
+        _found(sorted(parts, key=lambda part: part[1].start_ns), root) for parts in runs.values()
+    ]
 
 
 def _beginning(path: Path) -> _Log:
@@ -73,9 +107,16 @@ def _found(parts: list[tuple[Path, _Log]], root: Path) -> Found:
     paths = [path for path, _ in parts]
     path, log = parts[0]
     run_id = path.stem.removeprefix("run-")
-    # An id may be given again to another run, once the first is deleted: a run is known by its beginning, too.
+    # An id may be given again to another run, once the first is deleted: a run is known by its
+    # beginning, too.
     key = f"{log.run_id or run_id} {log.start_ns}"
-    return Found(tool="wandb", key=key, name=log.name or run_id, path=path.parent, read=partial(_read, paths, root))
+    return Found(
+        tool="wandb",
+        key=key,
+        name=log.name or run_id,
+        path=path.parent,
+        read=partial(_read, paths, root),
+    )
 
 
 def _read(paths: list[Path], root: Path) -> ForeignRun:
@@ -105,7 +146,11 @@ def _read(paths: list[Path], root: Path) -> ForeignRun:
         values=dict(log.results()),
         about={"id": log.run_id, **log.about},
         labels=log.labels,
-        status="finished" if log.exit_code == 0 else "stopped" if log.exit_code is None else "failed",
+        status="finished"
+        if log.exit_code == 0
+        else "stopped"
+        if log.exit_code is None
+        else "failed",
         reason="wandb has no end of it"
         if log.exit_code is None
         else f"exit code {log.exit_code}"
@@ -203,7 +248,9 @@ class _Log:
                     self.lines.append(text(by_number(as_bytes(value))[3]))
                 case 8:
                     about = by_number(as_bytes(value))
-                    if text(about[4]) not in _OWN_ARTIFACTS and not text(about[4]).startswith("wandb-"):
+                    if text(about[4]) not in _OWN_ARTIFACTS and not text(about[4]).startswith(
+                        "wandb-"
+                    ):
                         self.artifacts.add(text(about[5]))
                 case 12:
                     self._metric(by_number(as_bytes(value)))
@@ -221,7 +268,9 @@ class _Log:
             columns = list(zip(*rows.values, strict=True))
             for first in range(0, len(rows.names), _MAX_NAMES):
                 names = rows.names[first : first + _MAX_NAMES]
-                block = Block(KeySet(number, names, names.index(rows.axis) if rows.axis in names else None))
+                block = Block(
+                    KeySet(number, names, names.index(rows.axis) if rows.axis in names else None)
+                )
                 at = 0
                 for branch, those in groupby(rows.branches):
                     end = at + sum(1 for _ in those)
@@ -232,7 +281,8 @@ class _Log:
                 yield block
 
     def results(self) -> Iterator[tuple[str, Any]]:
-        """What the summary has that is not the last value of a curve, and what was logged that is no number."""
+        """What the summary has that is not the last value of a curve, and what was logged that is
+        no number."""
         curves = {name for rows in self.rows.values() for name in rows.names}
         for name, value in {**self.said, **dict(flat(self.summary))}.items():
             if name not in curves and not name.startswith("_") and not isinstance(value, dict):
@@ -240,7 +290,11 @@ class _Log:
 
     def _run(self, about: dict[int, list[Field]]) -> None:
         self.run = True
-        self.run_id, self.name, self.notes = text(about[1]), text(about[8]) or self.name, text(about[9]) or self.notes
+        self.run_id, self.name, self.notes = (
+            text(about[1]),
+            text(about[8]) or self.name,
+            text(about[9]) or self.notes,
+        )
         self.host = text(about[13]) or self.host
         self.labels = list(dict.fromkeys([*self.labels, *map(as_text, about[10])]))
         names = {"entity": 2, "project": 3, "group": 6, "job_type": 7, "sweep": 12}
@@ -276,7 +330,11 @@ class _Log:
                 step = whole(by_number(as_bytes(value))[1])
         if isinstance(row.get("_step"), int):
             step = row["_step"]
-        at_ns = ns_of(row["_timestamp"]) if isinstance(row.get("_timestamp"), int | float) else self.last_ns
+        at_ns = (
+            ns_of(row["_timestamp"])
+            if isinstance(row.get("_timestamp"), int | float)
+            else self.last_ns
+        )
         self.first_ns, self.last_ns = self.first_ns or at_ns, max(self.last_ns, at_ns)
         numbers: dict[str, float] = {}
         for name, value in flat(row):
@@ -295,7 +353,8 @@ class _Log:
         self._keep(numbers, step, at_ns)
 
     def _leave(self, step: int) -> None:
-        """Leave what earlier attempts logged at this step and behind it: the run went on from before it."""
+        """Leave what earlier attempts logged at this step and behind it: the run went on from
+        before it."""
         for rows in self.rows.values():
             for i, each in enumerate(rows.steps):
                 if each >= step and not rows.branches[i]:
@@ -383,8 +442,11 @@ def _float(value: int | float) -> float:
 # ----------------------------------------------------------------------------------------------------------- its files
 
 
-def _files(log: _Log, folders: list[Path], root: Path, warnings: list[str]) -> tuple[list[ForeignFile], bytes | Path]:
-    """What is to be kept, and what the run printed. Media have the name and step that they were logged under."""
+def _files(
+    log: _Log, folders: list[Path], root: Path, warnings: list[str]
+) -> tuple[list[ForeignFile], bytes | Path]:
+    """What is to be kept, and what the run printed. Media have the name and step that they were
+    logged under."""
     left_out: list[str] = []
     there: dict[str, Path] = {}
     outputs: list[Path] = []
@@ -399,7 +461,11 @@ def _files(log: _Log, folders: list[Path], root: Path, warnings: list[str]) -> t
         if kind == "histogram":
             found.append(_histogram(medium))
             continue
-        names = medium.about.get("filenames") if isinstance(medium.about.get("filenames"), list) else None
+        names = (
+            medium.about.get("filenames")
+            if isinstance(medium.about.get("filenames"), list)
+            else None
+        )
         for name in names or [medium.about.get("path")]:
             path = there.pop(name, None) if isinstance(name, str) else None
             if path is None:
@@ -407,12 +473,22 @@ def _files(log: _Log, folders: list[Path], root: Path, warnings: list[str]) -> t
                 continue
             known = "image" if kind.startswith("images") else _MEDIA.get(kind, kind_of(path.name))
             source: bytes | Path = _as_csv(path) if known == "table" else path
-            found.append(ForeignFile(name=medium.name, source=source, at_ns=medium.at_ns, kind=known, step=medium.step))
+            found.append(
+                ForeignFile(
+                    name=medium.name,
+                    source=source,
+                    at_ns=medium.at_ns,
+                    kind=known,
+                    step=medium.step,
+                )
+            )
     if missing:
         warnings.append(f"{missing} of what was logged is in no file that can be copied")
     warnings += left_out
     for name, path in there.items():
-        found.append(ForeignFile(name=name, source=path, at_ns=path.stat().st_mtime_ns, kind=kind_of(name)))
+        found.append(
+            ForeignFile(name=name, source=path, at_ns=path.stat().st_mtime_ns, kind=kind_of(name))
+        )
     return found, output
 
 
@@ -424,7 +500,9 @@ def _histogram(medium: _Medium) -> ForeignFile:
         "sum_of_squares": 0.0,
     }
     data = json.dumps({**fields, "non_finite": 0}).encode()
-    return ForeignFile(name=medium.name, source=data, at_ns=medium.at_ns, kind="histogram", step=medium.step)
+    return ForeignFile(
+        name=medium.name, source=data, at_ns=medium.at_ns, kind="histogram", step=medium.step
+    )
 
 
 def _as_csv(path: Path) -> bytes | Path:

@@ -36,7 +36,8 @@ class NumberCell(Model):
 
 
 class TestCell(Model):
-    """Welch's test of the repeats of a run against those of the first run: two-sided p, difference of the means."""
+    """Welch's test of the repeats of a run against those of the first run: two-sided p, difference
+    of the means."""
 
     p: float
     difference: float
@@ -77,12 +78,16 @@ class CompareFacts(Model):
 def compare_runs(
     home: HomeOf,
     runs: Ids,
-    base: Annotated[str, Query(max_length=64, description="The run to measure against; the first one.")] = "",
+    base: Annotated[
+        str, Query(max_length=64, description="The run to measure against; the first one.")
+    ] = "",
 ) -> CompareFacts:
     """Return in what 2 to 50 runs differ; those that are gone are named and left out."""
     ids = split_ids(runs)
     if not 2 <= len(ids) <= MAX_RUNS:
-        raise InputError(f"2 to {MAX_RUNS} runs are compared at once, not {len(ids)}.", where="runs")
+        raise InputError(
+            f"2 to {MAX_RUNS} runs are compared at once, not {len(ids)}.", where="runs"
+        )
     if base in ids:
         ids = [base, *(each for each in ids if each != base)]
     views: list[RunView] = []
@@ -93,7 +98,9 @@ def compare_runs(
         except AssayError:
             gone.append(run_id)
     if len(views) < 2:
-        raise MissingError("Fewer than two of these runs are there.", fix="they may have been removed")
+        raise MissingError(
+            "Fewer than two of these runs are there.", fix="they may have been removed"
+        )
     found = compare(views, home.catalog)
     rows = home.catalog.rows([view.id for view in views])
     return CompareFacts(
@@ -109,7 +116,8 @@ def compare_runs(
         code_missing=list(found.code_missing),
         metrics=[_metric(row, found) for row in found.metrics],
         partings=[
-            PartingCell(step=each.step, metric=each.metric) if each is not None else None for each in found.partings
+            PartingCell(step=each.step, metric=each.metric) if each is not None else None
+            for each in found.partings
         ],
         repeats=list(found.repeats),
         verdicts=list(found.notes),

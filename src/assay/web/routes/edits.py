@@ -1,4 +1,5 @@
-"""Routes of what people say about runs, and of putting them away: `record/edits` and `store/trash` do it."""
+"""Routes of what people say about runs, and of putting them away: `record/edits` and `store/trash`
+do it."""
 
 from __future__ import annotations
 
@@ -30,7 +31,9 @@ from assay.web.site import Home
 MAX_RUNS = 10_000
 MAX_TEXT = 200_000
 
-router = APIRouter(responses={**PROBLEMS, 409: {"model": Problem, "description": "Somebody else was faster."}})
+router = APIRouter(
+    responses={**PROBLEMS, 409: {"model": Problem, "description": "Somebody else was faster."}}
+)
 
 
 class Note(Model):
@@ -68,7 +71,8 @@ class Refusal(Model):
 
 
 class Done(Model):
-    """The runs with which it was done, as they are now (none that was removed), and those that refused."""
+    """The runs with which it was done, as they are now (none that was removed), and those that
+    refused."""
 
     runs: list[RunLine]
     ids: list[str]
@@ -96,7 +100,9 @@ def set_description(home: HomeOf, watches: WatchesOf, run_id: RunId, given: Desc
     """Replace the description, unless somebody else has done so since it was read."""
     view = view_of(home, run_id)
     if digest_of(view.desc) != given.seen:
-        raise ConflictError("The description was changed meanwhile.", fix="take over what is new, then save again")
+        raise ConflictError(
+            "The description was changed meanwhile.", fix="take over what is new, then save again"
+        )
     edits.describe(view.folder, given.text, title=view.tag or view.id)
     return _changed(home, watches, run_id)
 
@@ -136,7 +142,9 @@ def act(home: HomeOf, watches: WatchesOf, given: Act) -> Done:
     some = None if given.act in ("remove", "bring-back") else _folders(home, done)
     watches.of(home).announce(home.catalog.synchronize(some))
     rows = home.catalog.rows(done)
-    return Done(runs=[line_of(rows[run_id]) for run_id in done if run_id in rows], ids=done, refused=refused)
+    return Done(
+        runs=[line_of(rows[run_id]) for run_id in done if run_id in rows], ids=done, refused=refused
+    )
 
 
 def _do(home: Home, run_id: str, given: Act) -> None:
@@ -148,9 +156,13 @@ def _do(home: Home, run_id: str, given: Act) -> None:
         case "unarchive":
             edits.remove_labels(folder, [ARCHIVED] if ARCHIVED in row.labels else [])
         case "label":
-            edits.add_labels(folder, [label for label in given.labels if label.strip() not in row.labels])
+            edits.add_labels(
+                folder, [label for label in given.labels if label.strip() not in row.labels]
+            )
         case "unlabel":
-            edits.remove_labels(folder, [label for label in given.labels if label.strip() in row.labels])
+            edits.remove_labels(
+                folder, [label for label in given.labels if label.strip() in row.labels]
+            )
         case "remove":
             if id_of_folder(folder.path.name) != run_id:
                 raise InputError(

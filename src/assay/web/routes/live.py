@@ -29,4 +29,6 @@ async def live(home: HomeOf, watches: WatchesOf) -> StreamingResponse:
     watch = watches.of(home)
     stream = watch.open(asyncio.get_running_loop())
     headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
-    return StreamingResponse(server_sent(watch, stream), media_type="text/event-stream", headers=headers)
+    return StreamingResponse(
+        server_sent(watch, stream), media_type="text/event-stream", headers=headers
+    )

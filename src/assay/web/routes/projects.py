@@ -1,4 +1,5 @@
-"""Routes beside the runs: the projects of this user, the inbox, saved views, and what a metric depends on."""
+"""Routes beside the runs: the projects of this user, the inbox, saved views, and what a metric
+depends on."""
 
 from __future__ import annotations
 
@@ -201,7 +202,10 @@ def view(home: HomeOf, name: Name) -> ViewFacts:
         where=found.where,
         sort=list(found.sort),
         group=list(found.group),
-        columns=[ColumnOfView(name=each.name, width=each.width, pinned=each.pinned) for each in found.columns],
+        columns=[
+            ColumnOfView(name=each.name, width=each.width, pinned=each.pinned)
+            for each in found.columns
+        ],
         archived=found.archived,
         tests=found.tests,
         smooth=found.smooth,
@@ -213,7 +217,9 @@ def view(home: HomeOf, name: Name) -> ViewFacts:
 @router.put("/api/views/{name}")
 def save_view(home: HomeOf, watches: WatchesOf, name: Name, given: ViewFacts) -> None:
     """Save a view as a file of the project, in the place of one of its name."""
-    columns = tuple(ViewColumn(name=each.name, width=each.width, pinned=each.pinned) for each in given.columns)
+    columns = tuple(
+        ViewColumn(name=each.name, width=each.width, pinned=each.pinned) for each in given.columns
+    )
     write_view(
         home.project,
         View(
@@ -241,13 +247,17 @@ def delete_view(home: HomeOf, watches: WatchesOf, name: Name) -> None:
 
 @router.get("/api/values")
 def values(home: HomeOf, question: AskedOf) -> ValuesFacts:
-    """Return the values of columns for all runs that are asked for, up to 20,000: what a scatter plot is made of."""
+    """Return the values of columns for all runs that are asked for, up to 20,000: what a scatter
+    plot is made of."""
     whole = replace(question, limit=MAX_VALUES_RUNS, offset=0)
     ids = home.catalog.ids(whole)
     columns = home.catalog.values(whole, list(question.columns))
     return ValuesFacts(
         ids=ids[:MAX_VALUES_RUNS],
-        columns={name: column[:MAX_VALUES_RUNS] for name, column in zip(question.columns, columns, strict=True)},
+        columns={
+            name: column[:MAX_VALUES_RUNS]
+            for name, column in zip(question.columns, columns, strict=True)
+        },
         total=len(ids),
     )
 
@@ -259,8 +269,11 @@ def _metric(
 
 
 @router.get("/api/importance")
-def importance(home: HomeOf, question: AskedOf, metric: Annotated[str, Depends(_metric)]) -> ImportanceFacts:
-    """Return how much each key of the configs has to do with a metric: a rank correlation, and a small forest."""
+def importance(
+    home: HomeOf, question: AskedOf, metric: Annotated[str, Depends(_metric)]
+) -> ImportanceFacts:
+    """Return how much each key of the configs has to do with a metric: a rank correlation, and a
+    small forest."""
     catalog = home.catalog
     keys = catalog.names().config
     if catalog.column(metric)[1] is None:
@@ -288,7 +301,8 @@ def _known(value: float) -> float | None:
 
 
 def _began(folder: str) -> float | None:
-    """Return when the run of a folder began, to the minute: the name says it, and no file is opened."""
+    """Return when the run of a folder began, to the minute: the name says it, and no file is
+    opened."""
     try:
         return time.mktime(time.strptime(folder[:11], "%y%m%d-%H%M"))
     except (ValueError, OverflowError):

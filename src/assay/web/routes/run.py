@@ -86,7 +86,8 @@ class MetricFacts(Model):
 
 
 class ArtifactFacts(Model):
-    """One kept file. `media` is "image", "audio", "video", or ""; a picture that is too large says so."""
+    """One kept file. `media` is "image", "audio", "video", or ""; a picture that is too large says
+    so."""
 
     name: str
     digest: str
@@ -186,7 +187,8 @@ class ConfigFacts(Model):
 
 
 class CodeLine(Model):
-    """One file of a snapshot; `change` is what became of it since the run before: added, changed, removed, or ""."""
+    """One file of a snapshot; `change` is what became of it since the run before: added, changed,
+    removed, or ""."""
 
     path: str
     size: int
@@ -210,7 +212,9 @@ def view_of(home: Home, run_id: str) -> RunView:
     except RecordError:
         raise
     except AssayError as error:
-        raise MissingError(f"The run {run_id} is gone.", fix="it was removed while it was shown") from error
+        raise MissingError(
+            f"The run {run_id} is gone.", fix="it was removed while it was shown"
+        ) from error
 
 
 @router.get("/api/runs/{run_id}")
@@ -236,7 +240,9 @@ def run(home: HomeOf, run_id: RunId) -> RunFacts:
         exactness=view.file.newest.exactness if view.file.attempts else "",
         config_hash=view.file.newest.config_hash if view.file.attempts else "",
         seedless_hash=view.file.newest.seedless_hash if view.file.attempts else "",
-        notes=[NoteFacts(text=str(note.new), who=note.who, at=note.at_ns / 1e9) for note in view.notes],
+        notes=[
+            NoteFacts(text=str(note.new), who=note.who, at=note.at_ns / 1e9) for note in view.notes
+        ],
         attempts=[_attempt(each, ends) for each in view.file.attempts],
         checkpoints=[
             CheckpointFacts(
@@ -244,7 +250,9 @@ def run(home: HomeOf, run_id: RunId) -> RunFacts:
                 step=each.step,
                 kind=each.manifest.kind if each.manifest is not None else "",
                 at=each.manifest.created_ns / 1e9 if each.manifest is not None else None,
-                size=sum(file.size_bytes for file in each.manifest.files) if each.manifest is not None else 0,
+                size=sum(file.size_bytes for file in each.manifest.files)
+                if each.manifest is not None
+                else 0,
                 is_best=each.name == best,
                 problem=each.why,
             )
@@ -294,13 +302,17 @@ def run(home: HomeOf, run_id: RunId) -> RunFacts:
 
 @router.get("/api/runs/{run_id}/config")
 def config(home: HomeOf, run_id: RunId) -> ConfigFacts:
-    """Return the config of a run: as a text, key by key with origins, and the files it was given as."""
+    """Return the config of a run: as a text, key by key with origins, and the files it was given
+    as."""
     view = view_of(home, run_id)
     problems: list[str] = []
     rows = _or_nothing(problems, lambda: config_rows(view), [])
     return ConfigFacts(
         text=view.config_text,
-        rows=[ConfigLine(key=row.key, value=row.value, kind=row.kind, origin=row.origin) for row in rows],
+        rows=[
+            ConfigLine(key=row.key, value=row.value, kind=row.kind, origin=row.origin)
+            for row in rows
+        ],
         files=config_files(view),
         problem=" ".join(problems),
     )
@@ -314,11 +326,15 @@ def code(home: HomeOf, run_id: RunId) -> CodeFacts:
     before = previous_run(view)
     theirs = _tree(before)[0] if before is not None else {}
     lines = [
-        CodeLine(path=path, size=file.size_bytes, change=_change(path, tree, theirs) if theirs else "")
+        CodeLine(
+            path=path, size=file.size_bytes, change=_change(path, tree, theirs) if theirs else ""
+        )
         for path, file in tree.items()
     ]
     if theirs and tree:
-        lines += [CodeLine(path=path, size=0, change="removed") for path in theirs if path not in tree]
+        lines += [
+            CodeLine(path=path, size=0, change="removed") for path in theirs if path not in tree
+        ]
     patch = _patch(view)
     return CodeFacts(
         files=sorted(lines, key=lambda line: line.path),
@@ -329,8 +345,11 @@ def code(home: HomeOf, run_id: RunId) -> CodeFacts:
 
 
 @router.get("/api/runs/{run_id}/code/file", response_class=Response)
-def code_file(home: HomeOf, run_id: RunId, path: Annotated[str, Query(max_length=4_000)]) -> Response:
-    """Return one file of the snapshot as text. The path is looked up in the snapshot, never on a disk."""
+def code_file(
+    home: HomeOf, run_id: RunId, path: Annotated[str, Query(max_length=4_000)]
+) -> Response:
+    """Return one file of the snapshot as text. The path is looked up in the snapshot, never on a
+    disk."""
     view = view_of(home, run_id)
     tree, missing = _tree(view)
     file = tree.get(path)
@@ -353,7 +372,8 @@ def text(
     start: Annotated[int, Query(ge=0, le=2**53)] = 0,
     end: Annotated[int | None, Query(ge=0, le=2**53)] = None,
 ) -> Response:
-    """Return a part of the log, of what was printed, or of another rank's output; at most 4 MB at once."""
+    """Return a part of the log, of what was printed, or of another rank's output; at most 4 MB at
+    once."""
     view = view_of(home, run_id)
     last = min(start + MAX_TEXT_BYTES, start + MAX_TEXT_BYTES if end is None else end)
     data = text_part(view.folder, name, start, last)
@@ -369,7 +389,8 @@ def blob(
     run_id: RunId,
     digest: Annotated[str, Path(pattern="^[0-9a-f]{64}$")],
 ) -> Response:
-    """Return the bytes of an artifact by their digest: one that the run names, and no other file."""
+    """Return the bytes of an artifact by their digest: one that the run names, and no other
+    file."""
     view = view_of(home, run_id)
     found = next((each for each in view.artifacts if each.digest == digest), None)
     store = FileBlobs(view.folder.artifacts)
@@ -380,7 +401,8 @@ def blob(
         raise MissingError("The content of this artifact is no file.")
     media = _media(store, digest)
     headers = {
-        # Whatever it says that it is: shown by itself it is a document without scripts, without an origin.
+        # Whatever it says that it is: shown by itself it is a document without scripts, without an
+        # origin.
         "content-security-policy": "sandbox; default-src 'none'",
         "content-disposition": "inline" if media.kind else f'attachment; filename="{digest[:12]}"',
         "cache-control": "private, max-age=31536000, immutable",
@@ -446,7 +468,9 @@ def _event(at: float, fact: Any) -> EventFacts:
     step = getattr(fact, "step", None)
     match kind:
         case "started":
-            text = f"attempt {fact.attempt}" + (f" from {fact.checkpoint}" if fact.checkpoint else "")
+            text = f"attempt {fact.attempt}" + (
+                f" from {fact.checkpoint}" if fact.checkpoint else ""
+            )
         case "evaluated":
             text = fact.split + (f", {fact.partial}" if fact.partial else "")
         case "saved":
@@ -464,7 +488,9 @@ def _results(view: RunView) -> list[ResultFacts]:
     edits: dict[str, list[NoteFacts]] = {}
     for edit in view.edits:
         if edit.what == "value":
-            note = NoteFacts(text=f"{edit.old!r} to {edit.new!r}", who=edit.who, at=edit.at_ns / 1e9)
+            note = NoteFacts(
+                text=f"{edit.old!r} to {edit.new!r}", who=edit.who, at=edit.at_ns / 1e9
+            )
             edits.setdefault(edit.key, []).append(note)
     return [
         ResultFacts(name=name, value=value, edits=edits.get(name, []))
@@ -497,7 +523,9 @@ def _artifact(view: RunView, artifact: Artifact) -> ArtifactFacts:
 
 
 def _media(store: FileBlobs, digest: str) -> Media:
-    descriptor = os.open(store.path(digest), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    descriptor = os.open(
+        store.path(digest), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    )
     with open(descriptor, "rb") as file:
         return media_of(file.read(HEAD_BYTES))
 

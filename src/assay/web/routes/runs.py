@@ -35,7 +35,8 @@ class BestValue(Model):
 
 
 class RunLine(Model):
-    """One run in a list. Times are unix seconds; `cells` has a value for each column of the page."""
+    """One run in a list. Times are unix seconds; `cells` has a value for each column of the
+    page."""
 
     id: str
     tag: str
@@ -75,7 +76,8 @@ class ColumnHead(Model):
 
 
 class RunsPage(Model):
-    """A part of the rows that were asked for. `reading` is how far a new index has come, as (done, total)."""
+    """A part of the rows that were asked for. `reading` is how far a new index has come, as (done,
+    total)."""
 
     version: int
     total: int
@@ -87,7 +89,8 @@ class RunsPage(Model):
 
 
 class ColumnNames(Model):
-    """Every name that a column, a filter or a panel may have; `varying` are keys in which new runs differ.
+    """Every name that a column, a filter or a panel may have; `varying` are keys in which new runs
+    differ.
 
     `best` are the metrics that new runs call their best by.
     """
@@ -201,9 +204,11 @@ def curves(
     since: Annotated[str, Query(max_length=60_000, description="ID:X with commas between.")] = "",
     width: Annotated[list[float], Query(max_length=500, description="One for each metric.")] = [],  # noqa: B006
 ) -> Response:
-    """Return curves as bytes (`web/curve_bytes.py`), each reduced to what `points` ranges of x can show.
+    """Return curves as bytes (`web/curve_bytes.py`), each reduced to what `points` ranges of x can
+    show.
 
-    With `since` only what lies from there on is sent of those runs, in ranges of the widths that were sent before.
+    With `since` only what lies from there on is sent of those runs, in ranges of the widths that
+    were sent before.
     """
     ids = split_ids(runs)
     if len(ids) > MAX_CURVE_RUNS or len(ids) * len(metric) > MAX_CURVES:
@@ -228,7 +233,9 @@ def curves(
             is_open = row.written.status == "running" and not row.written.error
             folder = home.folder(row.written.folder)
             # An open run is read before its revision: what is new then comes with the next request.
-            read = home.curves.series(folder, wanted if x != "elapsed" else None, is_open=is_open, branches=branches)
+            read = home.curves.series(
+                folder, wanted if x != "elapsed" else None, is_open=is_open, branches=branches
+            )
             followed.setdefault(begins.get(run_id, low), {})[run_id] = read
             revisions[run_id] = home.curves.revision(folder) if is_open else 0
     for begin, series in followed.items():
@@ -287,7 +294,9 @@ def _group(group: PageGroup) -> GroupLine:
         else cell
         for cell in group.cells
     ]
-    return GroupLine(key=list(group.key), newest=line_of(group.newest), ids=list(group.ids), cells=cells)
+    return GroupLine(
+        key=list(group.key), newest=line_of(group.newest), ids=list(group.ids), cells=cells
+    )
 
 
 def _etag(home: Home, rows: Mapping[str, RunRow], query: str) -> str:

@@ -20,7 +20,8 @@ class Login(Model):
 
 
 class SiteFacts(Model):
-    """What a page has to know at first. `write` is the value of the header that each change carries."""
+    """What a page has to know at first. `write` is the value of the header that each change
+    carries."""
 
     project: str
     key: str
@@ -49,7 +50,9 @@ def login(request: Request, given: Login) -> Response:
         )
         return as_json(problem, 401)
     answer = Response(status_code=204)
-    answer.headers["set-cookie"] = session_cookie(keys, rules, is_secure=request.url.scheme == "https")
+    answer.headers["set-cookie"] = session_cookie(
+        keys, rules, is_secure=request.url.scheme == "https"
+    )
     return answer
 
 

@@ -1,4 +1,5 @@
-"""Routes of result tables: reading them with their links followed, changing them, exporting and importing."""
+"""Routes of result tables: reading them with their links followed, changing them, exporting and
+importing."""
 
 from __future__ import annotations
 
@@ -31,7 +32,9 @@ from assay.web.site import Home
 
 MAX_HISTORY = 2_000
 
-router = APIRouter(responses={**PROBLEMS, 409: {"model": Problem, "description": "Somebody else was faster."}})
+router = APIRouter(
+    responses={**PROBLEMS, 409: {"model": Problem, "description": "Somebody else was faster."}}
+)
 
 Name = Annotated[str, Path(max_length=64, pattern="^[A-Za-z0-9][A-Za-z0-9_-]*$")]
 
@@ -101,7 +104,8 @@ class EditFacts(Model):
 
 
 class NewTable(Model):
-    """A table to be made: empty, or with a row for each run (or group of runs that differ in their seed)."""
+    """A table to be made: empty, or with a row for each run (or group of runs that differ in their
+    seed)."""
 
     name: Annotated[str, Field(max_length=64)]
     title: Annotated[str, Field(max_length=1_000)] = ""
@@ -128,7 +132,8 @@ class ChangeFacts(Model):
 
 
 class Changes(Model):
-    """Changes that are made together; `revision` is the table that they were made to, "" for whatever is there."""
+    """Changes that are made together; `revision` is the table that they were made to, "" for
+    whatever is there."""
 
     changes: list[ChangeFacts] = Field(max_length=10_000)
     revision: str = ""
@@ -202,7 +207,9 @@ def change_table(home: HomeOf, watches: WatchesOf, name: Name, given: Changes) -
     """Make changes, all of them or none."""
     before = _read(home, name)
     if given.revision and given.revision != _revision(home, name):
-        raise ConflictError("The table was changed meanwhile.", fix="look at what is new, then try again")
+        raise ConflictError(
+            "The table was changed meanwhile.", fix="look at what is new, then try again"
+        )
     changes = [_change(each, before, home) for each in given.changes]
     table_edits.change(home.project, name, *changes)
     return _changed(home, watches, name)
@@ -226,7 +233,9 @@ def table_history(
 
 
 @router.get("/api/tables/{name}/export", response_class=Response)
-def export_table(home: HomeOf, name: Name, form: Literal["markdown", "latex", "csv", "json"]) -> Response:
+def export_table(
+    home: HomeOf, name: Name, form: Literal["markdown", "latex", "csv", "json"]
+) -> Response:
     """Return a table for a paper or a spreadsheet."""
     found = shown(_read(home, name), home.catalog)
     text, ending = {
@@ -296,7 +305,9 @@ def _change(given: ChangeFacts, before: ResultTable, home: Home) -> Change:
             cell = row.cells.get(given.column) if row is not None else None
             if not isinstance(cell, Link):
                 raise InputError("Only a cell that leads to a value can take over what is new.")
-            return Change(what="cell", row=given.row, column=given.column, new=_with_seen(cell, home))
+            return Change(
+                what="cell", row=given.row, column=given.column, new=_with_seen(cell, home)
+            )
         case "move-row" | "move-column":
             new = given.place
         case "column":
@@ -321,8 +332,13 @@ def _facts(home: Home, name: str) -> TableFacts:
         title=found.table.title or name,
         notes=found.table.notes,
         revision=_revision(home, name),
-        columns=[ColumnFacts(key=each.key, title=each.title, best=each.best) for each in found.table.columns],
-        rows=[RowFacts(key=row.key, cells=[_cell(cell) for cell in row.cells]) for row in found.rows],
+        columns=[
+            ColumnFacts(key=each.key, title=each.title, best=each.best)
+            for each in found.table.columns
+        ],
+        rows=[
+            RowFacts(key=row.key, cells=[_cell(cell) for cell in row.cells]) for row in found.rows
+        ],
         stale=found.stale,
     )
 
@@ -346,7 +362,9 @@ def _cell(cell: ShownCell) -> CellFacts:
         std=cell.std,
         count=len(cell.samples),
         runs=list(cell.runs),
-        link=LinkFacts(value=link.value, runs=list(link.runs), where=link.where) if link is not None else None,
+        link=LinkFacts(value=link.value, runs=list(link.runs), where=link.where)
+        if link is not None
+        else None,
         seen=cell.seen,
         is_best=cell.is_best,
         is_near=cell.is_near,

@@ -12,7 +12,8 @@ from assay.engine.pipes.stream import Cursor, Derived, Pass, Position, Stream
 
 
 class Prefetch(Stage):
-    """Works `count` items ahead in a thread: for stages that wait for a file or a network. Work is for workers."""
+    """Works `count` items ahead in a thread: for stages that wait for a file or a network. Work is
+    for workers."""
 
     def __init__(self, count: int = 8) -> None:
         self.count = at_least_one(count, "count")

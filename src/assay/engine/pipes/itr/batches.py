@@ -51,7 +51,8 @@ class _BatchCursor(OverOne):
 
 
 class _Blocks(Derived):
-    """Blocks of items, each put in another order: the position is where the block began, and what was given of it."""
+    """Blocks of items, each put in another order: the position is where the block began, and what
+    was given of it."""
 
     def __init__(self, source: Stream, size: int) -> None:
         super().__init__(source)
@@ -67,7 +68,9 @@ class _Blocks(Derived):
 
 
 class _BlockCursor(OverOne):
-    def __init__(self, source: Cursor, stream: _Blocks, way: Pass, number: int, inside: int) -> None:
+    def __init__(
+        self, source: Cursor, stream: _Blocks, way: Pass, number: int, inside: int
+    ) -> None:
         super().__init__(source)
         self.stream, self.way = stream, way
         self.number, self.inside, self.block = number, 0, list[Any]()
@@ -97,10 +100,12 @@ class _BlockCursor(OverOne):
 
 
 class Shuffle(Stage):
-    """Shuffle within blocks of `buffer` items, anew in each epoch. The order is that of the seed, epoch and shard.
+    """Shuffle within blocks of `buffer` items, anew in each epoch. The order is that of the seed,
+    epoch and shard.
 
-    Blocks, not a sliding buffer: a block can be filled again from where it began, so that nothing has to be kept. The
-    order of files, or a second `Shuffle` before a stage that takes them apart, mixes what lies further apart.
+    Blocks, not a sliding buffer: a block can be filled again from where it began, so that nothing
+    has to be kept. The order of files, or a second `Shuffle` before a stage that takes them apart,
+    mixes what lies further apart.
     """
 
     def __init__(self, buffer: int = 1000) -> None:
@@ -117,12 +122,16 @@ class _Shuffled(_Blocks):
 
 
 class Bucket(Stage):
-    """Batches of items of like length: blocks of `buffer` items are sorted by `length(item)`, cut, and shuffled.
+    """Batches of items of like length: blocks of `buffer` items are sorted by `length(item)`, cut,
+    and shuffled.
 
-    Items of one length stay in their order; with a `Shuffle` before, that is another one in each epoch.
+    Items of one length stay in their order; with a `Shuffle` before, that is another one in each
+    epoch.
     """
 
-    def __init__(self, batch_size: int, *, buffer: int = 1000, length: Callable[[Any], int] = len) -> None:
+    def __init__(
+        self, batch_size: int, *, buffer: int = 1000, length: Callable[[Any], int] = len
+    ) -> None:
         self.batch_size = at_least_one(batch_size, "batch_size")
         self.buffer = at_least_one(buffer, "buffer")
         self.length = length

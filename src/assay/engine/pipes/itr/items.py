@@ -11,7 +11,8 @@ from assay.engine.pipes.stream import Cursor, Derived, Pass, Position, Stream, d
 
 
 class Map(Stage):
-    """`function(item)` for each item. `random` says that it draws; then each item has a key of its own."""
+    """`function(item)` for each item. `random` says that it draws; then each item has a key of its
+    own."""
 
     def __init__(self, function: Callable[[Any], Any], *, random: bool = False) -> None:
         self.function, self.random = function, random
@@ -92,7 +93,8 @@ class _FilterCursor(OverOne):
 
 
 class FlatMap(Stage):
-    """All items of `function(item)`, for each item: the lines of each file, the sentences of each text."""
+    """All items of `function(item)`, for each item: the lines of each file, the sentences of each
+    text."""
 
     def __init__(self, function: Callable[[Any], Iterable[Any]]) -> None:
         self.function = function
@@ -120,7 +122,9 @@ class _Flat(Derived):
 class _FlatCursor(OverOne):
     """The position is that of the item being taken apart, and how many of its parts were given."""
 
-    def __init__(self, source: Cursor, function: Callable[[Any], Iterable[Any]], inside: int) -> None:
+    def __init__(
+        self, source: Cursor, function: Callable[[Any], Iterable[Any]], inside: int
+    ) -> None:
         super().__init__(source)
         self.function, self.inside = function, 0
         self.outer: Position = source.position()
@@ -187,7 +191,8 @@ class _TakeCursor(OverOne):
 
 
 class Length(Stage):
-    """Says how many items there are, where nobody else can. If there are not that many, the epoch ends in an error."""
+    """Says how many items there are, where nobody else can. If there are not that many, the epoch
+    ends in an error."""
 
     def __init__(self, length: int) -> None:
         if length < 0:
@@ -221,12 +226,14 @@ class _LengthCursor(OverOne):
             self.given += 1
             if self.given > self.said:
                 raise InputError(
-                    f"Length({self.said}) is too little: there are more items.", fix="Count them, or leave it out."
+                    f"Length({self.said}) is too little: there are more items.",
+                    fix="Count them, or leave it out.",
                 )
             return item
         if self.way.shards == 1 and self.given < self.said:
             raise InputError(
-                f"Length({self.said}): there are only {self.given} items.", fix=f"Say Length({self.given})."
+                f"Length({self.said}): there are only {self.given} items.",
+                fix=f"Say Length({self.given}).",
             )
         raise StopIteration
 

@@ -42,7 +42,9 @@ class Concat(_Joined):
 
 
 class _ConcatCursor(Cursor):
-    def __init__(self, streams: Sequence[Stream], way: Pass, number: int, at: Position | None) -> None:
+    def __init__(
+        self, streams: Sequence[Stream], way: Pass, number: int, at: Position | None
+    ) -> None:
         self.streams, self.way, self.number = streams, way, number
         self.cursor = streams[number].open(way.within(number), at)
 
@@ -64,12 +66,15 @@ class _ConcatCursor(Cursor):
 
 
 class Mix(_Joined):
-    """Items of several streams, drawn by weight. An epoch ends with the first stream that is at its end.
+    """Items of several streams, drawn by weight. An epoch ends with the first stream that is at its
+    end.
 
     `repeat`: a stream that ends begins anew, until each has ended once.
     """
 
-    def __init__(self, streams: Sequence[Any], weights: Sequence[float], *, repeat: bool = False) -> None:
+    def __init__(
+        self, streams: Sequence[Any], weights: Sequence[float], *, repeat: bool = False
+    ) -> None:
         super().__init__(streams)
         if len(weights) != len(self.streams):
             raise ArgumentError(
@@ -99,7 +104,9 @@ class _MixCursor(Cursor):
         self.cursors = [self._open(i, position) for i, (_, position) in enumerate(below)]
 
     def _open(self, i: int, at: Position | None = None) -> Cursor:
-        return self.stream.streams[i].open(self.way.within(i + len(self.rounds) * self.rounds[i]), at)
+        return self.stream.streams[i].open(
+            self.way.within(i + len(self.rounds) * self.rounds[i]), at
+        )
 
     def __next__(self) -> Any:
         point = Random(self.way.key(self.stream.lane, self.given)).random() * self.stream.bounds[-1]
@@ -116,7 +123,10 @@ class _MixCursor(Cursor):
         raise StopIteration
 
     def position(self) -> Position:
-        below = [[rounds, cursor.position()] for rounds, cursor in zip(self.rounds, self.cursors, strict=True)]
+        below = [
+            [rounds, cursor.position()]
+            for rounds, cursor in zip(self.rounds, self.cursors, strict=True)
+        ]
         return [self.given, below]
 
     def close(self) -> None:

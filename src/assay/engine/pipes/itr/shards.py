@@ -10,7 +10,8 @@ from assay.engine.pipes.stream import Cursor, Derived, Pass, Position, Stream
 
 
 class SplitByWorker(Stage):
-    """Every `n`-th item, where `n` workers of `m` ranks share the work: together they give each item once."""
+    """Every `n`-th item, where `n` workers of `m` ranks share the work: together they give each
+    item once."""
 
     def over(self, source: Stream) -> Stream:
         return _Split(source)
@@ -19,7 +20,11 @@ class SplitByWorker(Stage):
 class _Split(Derived):
     def __init__(self, source: Stream) -> None:
         if source.is_sharded:
-            raise ArgumentError("SplitByWorker splits what is split already", inside=(), fix="leave one of the two out")
+            raise ArgumentError(
+                "SplitByWorker splits what is split already",
+                inside=(),
+                fix="leave one of the two out",
+            )
         super().__init__(source)
         self.is_sharded = True
 

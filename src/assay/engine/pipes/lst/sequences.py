@@ -1,4 +1,5 @@
-"""Sequences, and stages that make a sequence of a sequence: items by index, for a `Loader` to shuffle and to batch."""
+"""Sequences, and stages that make a sequence of a sequence: items by index, for a `Loader` to
+shuffle and to batch."""
 
 from __future__ import annotations
 
@@ -47,7 +48,8 @@ class SequenceWrapper(Sequence[Any]):
 
 
 class Map(Stage):
-    """`function(item)` for each item, when it is asked for. `random` says that it draws; each item then has a key."""
+    """`function(item)` for each item, when it is asked for. `random` says that it draws; each item
+    then has a key."""
 
     def __init__(self, function: Callable[[Any], Any], *, random: bool = False) -> None:
         self.function, self.random = function, random
@@ -69,7 +71,8 @@ class _Mapped(Sequence[Any]):
 
 
 class Filter(Stage):
-    """The items for which `function(item)` is true. All are looked at once, when the first is asked for."""
+    """The items for which `function(item)` is true. All are looked at once, when the first is asked
+    for."""
 
     def __init__(self, function: Callable[[Any], bool]) -> None:
         self.function = function
@@ -87,27 +90,38 @@ class Subset(Stage):
     def over(self, source: Sequence[Any]) -> Sequence[Any]:
         beyond = next((index for index in self.indices if not 0 <= index < len(source)), None)
         if beyond is not None:
-            raise ArgumentError(f"`indices` has {beyond}, but there are {len(source)} items", inside=("indices",))
+            raise ArgumentError(
+                f"`indices` has {beyond}, but there are {len(source)} items", inside=("indices",)
+            )
         return _Chosen(source, lambda: list(self.indices))
 
 
 class Part(Stage):
-    """Part number `part` of the items, split at random into parts of `sizes`, the same for whoever asks with a `seed`.
+    """Part number `part` of the items, split at random into parts of `sizes`, the same for whoever
+    asks with a `seed`.
 
     Sizes are counts of items, or fractions of them, rounded down. What is over belongs to no part.
     """
 
     def __init__(self, sizes: Sequence[int | float], part: int, *, seed: int = 0) -> None:
         if not 0 <= part < len(sizes):
-            raise ArgumentError(f"`part` is {part}, but there are {len(sizes)} sizes", inside=("part",))
+            raise ArgumentError(
+                f"`part` is {part}, but there are {len(sizes)} sizes", inside=("part",)
+            )
         if any(size < 0 for size in sizes):
-            raise ArgumentError(f"`sizes` are {list(sizes)}; none can be negative", inside=("sizes",))
+            raise ArgumentError(
+                f"`sizes` are {list(sizes)}; none can be negative", inside=("sizes",)
+            )
         self.sizes, self.part, self.seed = sizes, part, seed
 
     def over(self, source: Sequence[Any]) -> Sequence[Any]:
-        counts = [int(size * len(source)) if isinstance(size, float) else size for size in self.sizes]
+        counts = [
+            int(size * len(source)) if isinstance(size, float) else size for size in self.sizes
+        ]
         if sum(counts) > len(source):
-            raise ArgumentError(f"`sizes` ask for {sum(counts)} of {len(source)} items", inside=("sizes",))
+            raise ArgumentError(
+                f"`sizes` ask for {sum(counts)} of {len(source)} items", inside=("sizes",)
+            )
         plan = Plan(len(source), seed=self.seed, shuffle=True)
         start = sum(counts[: self.part])
         return _Chosen(source, lambda: plan.indices(0, start, counts[self.part]).tolist())
@@ -149,7 +163,8 @@ class Concat(Sequence[Any]):
 
 
 class Cache(Stage):
-    """Keeps every item once it was made; refused after a stage that draws, of which it would keep one draw for good."""
+    """Keeps every item once it was made; refused after a stage that draws, of which it would keep
+    one draw for good."""
 
     def over(self, source: Sequence[Any]) -> Sequence[Any]:
         if getattr(source, "random", False):
@@ -176,7 +191,8 @@ class _Cached(Sequence[Any]):
 
 
 class ItrToLst(Stage):
-    """Goes through a stream once and keeps its items: a sequence, for many epochs of what is not too large."""
+    """Goes through a stream once and keeps its items: a sequence, for many epochs of what is not
+    too large."""
 
     kind: ClassVar[str] = "itr-to-lst"
 
